@@ -1,0 +1,78 @@
+"""Every exception of the project; the class says who acts.
+
+    SidecarError
+     ├── SettingsInvalid        the operator mends the settings: exit status 2
+     ├── CommandFailed          a command could not do its work: exit status 1
+     │    └── BrokerUnavailable
+     ├── TopicsInvalid          the operator mends a topic: the message names the command
+     ├── Twin                   another process runs under the same instance id: exit status 1
+     ├── PartitionStopped       one partition stops, unready, the others go on
+     │    ├── FormatUnknown     written by a newer version
+     │    └── RecordCorrupt     a checksum does not match
+     ├── StoreFailed            the state folder can not be used now (full, locked, not writable)
+     │    └── StoreCorrupt      quarantined and rebuilt from the changelog
+     ├── TransactionFailed      reset and plan again; says whether the producer must be replaced
+     └── InvariantViolated      a bug: exit status 70
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class SidecarError(Exception):
+    """Base of all errors that this project raises on purpose; its text tells the user what to do."""
+
+
+class SettingsInvalid(SidecarError):
+    """One or more settings can not be used. `problems` has one line each: setting, value, what is allowed."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+class CommandFailed(SidecarError):
+    """A command could not do its work."""
+
+
+class BrokerUnavailable(CommandFailed):
+    """No broker answered in the time that was given."""
+
+
+class TopicsInvalid(SidecarError):
+    """A topic is missing or has the wrong shape; the text names the command that mends it."""
+
+
+class Twin(SidecarError):
+    """Another running process uses the same instance id."""
+
+
+class PartitionStopped(SidecarError):
+    """This partition can not go on; it is unready and named, and the others go on."""
+
+
+class FormatUnknown(PartitionStopped):
+    """A record or row was written in a format that this version does not know."""
+
+
+class RecordCorrupt(PartitionStopped):
+    """A record or row does not match its checksum or its own lengths."""
+
+
+class StoreFailed(SidecarError):
+    """The state folder can not be used now."""
+
+
+class StoreCorrupt(StoreFailed):
+    """The state folder is damaged or strange: it is set aside and rebuilt from the changelog."""
+
+
+class InvariantViolated(SidecarError):
+    """The program is wrong. Never caught: the process ends with exit status 70."""
+
+
+def invariant(condition: bool, message: str, **facts: object) -> None:
+    """Raise InvariantViolated with the facts unless the condition holds. Always on."""
+    if not condition:
+        raise InvariantViolated(message + "".join(f" {name}={value!r}" for name, value in facts.items()))
