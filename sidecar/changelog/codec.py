@@ -1,0 +1,213 @@
+"""The keys and values of the three kinds of changelog records.
+
+Key, by kind (big-endian; the first byte names the kind):
+
+    checkpoint   ┌───┐
+                 │'c'│
+    block        ├───┼───────────────┬──────────────┬──────────┐
+                 │'b'│ slot end u64  │ sequence u64 │ part u16 │
+    removed      ├───┼───────────────┼──────────────┴──────────┘
+                 │'r'│ offset u64    │
+                 └───┴───────────────┘
+Value, whatever the kind (a tombstone has none):
+
+    ┌────────────┬───────────────────────┬──────┐
+    │ version u8 │ CRC-32 of the body u32│ body │
+    └────────────┴───────────────────────┴──────┘
+Body of a checkpoint: MessagePack array, the fields of `Checkpoint` in their order.
+Body of a block (n entries of k origins):
+
+    ┌──────────┬───────┬───────┬──────────────────────────────────────────────┬──────────────────┬─────────────┐
+    │ level u8 │ n u32 │ k u16 │ k × (length u16, origin, count u32,          │ n × length u32   │ n × entry   │
+    │          │       │       │      of these deferred u32)                  │                  │             │
+    └──────────┴───────┴───────┴──────────────────────────────────────────────┴──────────────────┴─────────────┘
+Body of a removed record: n × due u64, ascending: the dues at which this input offset is no longer pending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from struct import Struct, error, pack, unpack_from
+from typing import Final, NamedTuple
+from zlib import crc32
+
+import msgspec
+
+from sidecar.errors import FormatUnknown, RecordCorrupt
+
+VERSION: Final = 1
+BLOCK_BYTES_MAX: Final = 512 * 1024
+
+CHECKPOINT_KEY: Final = b"c"
+_BLOCK_KEY: Final = Struct(">cQQH")
+_REMOVED_KEY: Final = Struct(">cQ")
+_FRAME: Final = Struct(">BI")
+_BLOCK_HEAD: Final = Struct(">BIH")
+_ORIGIN_LENGTH: Final = Struct(">H")
+_ORIGIN_COUNTS: Final = Struct(">II")
+
+
+class Engine(StrEnum):
+    """Who wrote a checkpoint: one engine never goes on from the other's without a handover."""
+
+    EMBEDDED = "embedded"
+    SPARK = "spark"
+
+
+class Closure(StrEnum):
+    """Why an origin is not open."""
+
+    PAUSED = "paused"
+    UNAUTHORISED = "unauthorised"
+    VANISHED = "vanished"
+    UNREACHABLE = "unreachable"
+
+
+class Closed(msgspec.Struct, frozen=True, array_like=True):
+    """An origin that is not open, and since when (epoch ms)."""
+
+    why: Closure
+    since_ms: int
+
+
+class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
+    """What one transaction says of its partition; the last one in the log holds."""
+
+    engine: Engine = Engine.EMBEDDED
+    sequence: int = 0
+    """One more with every committed transaction of the partition, whoever owns it."""
+    watermark_ms: int = 0
+    watermark_offset: int = 0
+    """Every timer whose key (due, offset) is at or below the watermark is gone."""
+    next_input_offset: int = 0
+    highest_input_offset: int = 0
+    """The greatest next_input_offset ever: a record below it has been seen before."""
+    input_topic_id: str = ""
+    wall_ms: int = 0
+    closed: Mapping[str, Closed] = {}
+
+
+class BlockKey(NamedTuple):
+    """`part` counts all blocks of one slot end in the transaction, whatever their level."""
+
+    slot_end_ms: int
+    sequence: int
+    part: int
+
+
+class Block(NamedTuple):
+    """The timers that one transaction stores in one slot."""
+
+    level: int
+    origins: Mapping[str, tuple[int, int]]
+    """Per origin: how many entries, and how many of these are deferred."""
+    entries: Sequence[bytes]
+
+
+_checkpoint_encoder = msgspec.msgpack.Encoder()
+_checkpoint_decoder = msgspec.msgpack.Decoder(Checkpoint)
+
+
+def block_key(key: BlockKey) -> bytes:
+    """Return the record key of a block."""
+    return _BLOCK_KEY.pack(b"b", *key)
+
+
+def removed_key(offset: int) -> bytes:
+    """Return the record key for the removed dues of one input offset."""
+    return _REMOVED_KEY.pack(b"r", offset)
+
+
+def decode_key(key: bytes | None) -> BlockKey | int | None:
+    """Return a BlockKey, the offset of a removed record, or None for the checkpoint. Raises FormatUnknown."""
+    if key == CHECKPOINT_KEY:
+        return None
+    if key and key[:1] == b"b" and len(key) == _BLOCK_KEY.size:
+        return BlockKey(*_BLOCK_KEY.unpack(key)[1:])
+    if key and key[:1] == b"r" and len(key) == _REMOVED_KEY.size:
+        return int.from_bytes(key[1:], "big")
+    raise FormatUnknown(f"the key {key!r} is of no kind that this version knows")
+
+
+def _framed(body: bytes) -> bytes:
+    return _FRAME.pack(VERSION, crc32(body)) + body
+
+
+def _body(value: bytes) -> memoryview:
+    if not value:
+        raise RecordCorrupt("the value is empty")
+    if value[0] != VERSION:
+        raise FormatUnknown(f"format version {value[0]}; this version reads {VERSION}: run the version that wrote it")
+    if len(value) < _FRAME.size:
+        raise RecordCorrupt(f"{len(value)} bytes are too short for a value")
+    body = memoryview(value)[_FRAME.size :]
+    if crc32(body) != _FRAME.unpack_from(value)[1]:
+        raise RecordCorrupt("the checksum does not match")
+    return body
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """Return the record value of a checkpoint."""
+    return _framed(_checkpoint_encoder.encode(checkpoint))
+
+
+def decode_checkpoint(value: bytes) -> Checkpoint:
+    """Return the checkpoint. Raises FormatUnknown, RecordCorrupt."""
+    try:
+        return _checkpoint_decoder.decode(_body(value))
+    except msgspec.DecodeError as cause:
+        raise RecordCorrupt(f"the checkpoint does not decode: {cause}") from cause
+
+
+def encode_removed(dues_ms: Iterable[int]) -> bytes:
+    """Return the record value that names the dues at which an offset is no longer pending."""
+    dues = sorted(dues_ms)
+    return _framed(pack(f">{len(dues)}Q", *dues))
+
+
+def decode_removed(value: bytes) -> frozenset[int]:
+    """Return the dues at which the offset is no longer pending. Raises FormatUnknown, RecordCorrupt."""
+    body = _body(value)
+    if len(body) % 8:
+        raise RecordCorrupt(f"{len(body)} bytes are no whole number of dues")
+    return frozenset(unpack_from(f">{len(body) // 8}Q", body))
+
+
+def encode_block(level: int, origins: Mapping[str, tuple[int, int]], entries: Sequence[bytes]) -> bytes:
+    """Return the record value of a block."""
+    parts = [_BLOCK_HEAD.pack(level, len(entries), len(origins))]
+    for origin, counts in origins.items():
+        name = origin.encode()
+        parts += (_ORIGIN_LENGTH.pack(len(name)), name, _ORIGIN_COUNTS.pack(*counts))
+    parts.append(pack(f">{len(entries)}I", *map(len, entries)))
+    parts += entries
+    return _framed(b"".join(parts))
+
+
+def decode_block(value: bytes) -> Block:
+    """Return the block. Raises FormatUnknown, RecordCorrupt."""
+    body = _body(value)
+    try:
+        level, count, origin_count = _BLOCK_HEAD.unpack_from(body)
+        at = _BLOCK_HEAD.size
+        origins: dict[str, tuple[int, int]] = {}
+        for _ in range(origin_count):
+            (length,) = _ORIGIN_LENGTH.unpack_from(body, at)
+            at += _ORIGIN_LENGTH.size
+            name = str(body[at : at + length], "utf-8")
+            at += length
+            origins[name] = _ORIGIN_COUNTS.unpack_from(body, at)
+            at += _ORIGIN_COUNTS.size
+        lengths = unpack_from(f">{count}I", body, at)
+    except (error, UnicodeDecodeError) as cause:
+        raise RecordCorrupt(f"the head of a block does not decode: {cause}") from cause
+    at += 4 * count
+    if at + sum(lengths) != len(body):
+        raise RecordCorrupt(f"a block of {len(body)} bytes has entries of {sum(lengths)} bytes behind {at}")
+    raw = bytes(body)
+    entries = []
+    for length in lengths:
+        entries.append(raw[at : at + length])
+        at += length
+    return Block(level, origins, entries)

@@ -1,0 +1,122 @@
+"""One timer as bytes: made once at intake, then copied as it is (block, row, memory) until it fires.
+
+    0        8         16           24     25     26
+    ┌────────┬─────────┬────────────┬──────┬──────┐
+    │ due    │ offset  │ requested  │level │flags │   changes when the timer is moved
+    │ u64    │ u64     │ due u64    │ u8   │ u8   │
+    ├────────┼─────────┼────────────┴──────┴──────┘
+    26       34        42        44      46        47          51        53         55
+    ├────────┬─────────┬─────────┬───────┬─────────┬───────────┬─────────┬──────────┐
+    │ first  │timestamp│ attempt │ limit │ dialect │ origin    │ length  │ length of│   stays for the life
+    │ due u64│ i64     │ u16     │ u16   │ u8      │ part. i32 │ of      │ retry id │   of the timer
+    │        │         │         │       │         │           │ origin  │ u16      │
+    ├────────┴─────┬───┴─────────┴──┬────┴─────────┴───────────┴─u16─────┴──────────┘
+    │ origin UTF-8 │ retry id UTF-8 │ MessagePack [key, value, [[header, value], …]] │
+    └──────────────┴────────────────┴────────────────────────────────────────────────┘
+
+Big-endian throughout, so the first sixteen bytes are the timer's key: they sort as (due, offset). A null key, value or
+header value is MessagePack nil, so it stays distinct from an empty one. A retry id of no length is none.
+"""
+
+from __future__ import annotations
+
+from struct import Struct, error
+from typing import Final, NamedTuple
+
+import msgspec
+
+from sidecar.errors import RecordCorrupt
+from sidecar.model import ANY_PARTITION, Headers
+
+DEFERRED: Final = 1
+
+KEY: Final = Struct(">QQ")
+MOVING: Final = Struct(">QQQBB")
+LASTING: Final = Struct(">QqHHBiHH")
+HEAD: Final = Struct(">QQQBBQqHHBiHH")
+
+KEY_BYTES: Final = KEY.size
+LEVEL_AT: Final = 24
+FLAGS_AT: Final = 25
+RETRY_ID_LENGTH: Final = slice(53, 55)
+NO_RETRY_ID: Final = b"\0\0"
+
+_encode_payload = msgspec.msgpack.Encoder().encode
+_Payload = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+_decode_payload = msgspec.msgpack.Decoder(_Payload).decode
+
+
+class Head(NamedTuple):
+    """The fixed part of an entry, in the order of its bytes."""
+
+    due_ms: int
+    """The stored due: where the timer stands in the wheel. Not below the requested one."""
+    offset: int
+    requested_ms: int
+    level: int
+    flags: int
+    first_ms: int
+    """The due of the timer id."""
+    timestamp_ms: int
+    attempt: int
+    limit: int
+    dialect: int
+    origin_partition: int
+    origin_length: int
+    retry_id_length: int
+
+
+def lasting(  # noqa: PLR0917 - positional in the hot path of the intake
+    first_ms: int,
+    timestamp_ms: int,
+    attempt: int,
+    limit: int,
+    dialect: int,
+    origin: bytes,
+    retry_id: bytes | None,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Headers,
+    origin_partition: int = ANY_PARTITION,
+) -> bytes:
+    """Return the part of an entry that stays for the life of the timer."""
+    named = retry_id or b""
+    return (
+        LASTING.pack(first_ms, timestamp_ms, attempt, limit, dialect, origin_partition, len(origin), len(named))
+        + origin
+        + named
+        + _encode_payload((key, value, headers))
+    )
+
+
+def head(entry: bytes) -> Head:
+    """Return the fixed part. Raises RecordCorrupt when the entry is too short for it."""
+    try:
+        return Head._make(HEAD.unpack_from(entry))
+    except error as cause:
+        raise RecordCorrupt(f"an entry of {len(entry)} bytes is too short; at least {HEAD.size} are needed") from cause
+
+
+def origin_of(entry: bytes, fixed: Head) -> str:
+    """Return the origin topic."""
+    return entry[HEAD.size : HEAD.size + fixed.origin_length].decode()
+
+
+def retry_id_of(entry: bytes, fixed: Head) -> bytes | None:
+    """Return the caller's own id, None when it gave none."""
+    start = HEAD.size + fixed.origin_length
+    return entry[start : start + fixed.retry_id_length] or None
+
+
+def payload(entry: bytes, start: int) -> _Payload:
+    """Return key, value and headers; `start` is the end of the retry id. Raises RecordCorrupt."""
+    try:
+        return _decode_payload(memoryview(entry)[start:])
+    except msgspec.DecodeError as cause:
+        raise RecordCorrupt(f"the payload of an entry does not decode: {cause}") from cause
+
+
+def moved(entry: bytes, *, due_ms: int, requested_ms: int, level: int, deferred: bool) -> bytes:
+    """Return the entry at another place in the wheel."""
+    offset = int.from_bytes(entry[8:16], "big")
+    return MOVING.pack(due_ms, offset, requested_ms, level, DEFERRED if deferred else 0) + entry[MOVING.size :]

@@ -1,0 +1,67 @@
+"""The meaning of a changelog, straight from its definition: what is pending after these records.
+
+A timer (due, offset) is pending iff it is in a block, its key is above the watermark, and its due is not among the removed
+dues of its offset. No key is ever used twice, so the fold is a union: the order of the records matters only between records
+of one key, and any legal compaction gives the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sidecar.changelog.codec import (
+    CHECKPOINT_KEY,
+    BlockKey,
+    Checkpoint,
+    decode_block,
+    decode_checkpoint,
+    decode_key,
+    decode_removed,
+)
+from sidecar.changelog.entry import KEY, KEY_BYTES
+from sidecar.errors import invariant
+
+LogRecord = tuple[bytes | None, bytes | None]
+
+
+@dataclass(slots=True)
+class Folded:
+    """What a changelog says."""
+
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    pending: dict[bytes, bytes] = field(default_factory=dict)
+    """Timer key (due, offset; sixteen bytes) to entry."""
+    removed: dict[int, frozenset[int]] = field(default_factory=dict)
+    """Input offset to the dues at which it is no longer pending."""
+    blocks: set[BlockKey] = field(default_factory=set)
+
+
+def fold(records: Iterable[LogRecord]) -> Folded:
+    """Return what the records of one changelog partition say. Raises FormatUnknown, RecordCorrupt."""
+    latest: dict[bytes, bytes | None] = {}
+    for key, value in records:
+        decode_key(key)
+        latest[key or b""] = value
+    folded = Folded()
+    if (checkpoint := latest.pop(CHECKPOINT_KEY, None)) is not None:
+        folded.checkpoint = decode_checkpoint(checkpoint)
+    blocks: list[tuple[BlockKey, bytes]] = []
+    for raw, body in latest.items():
+        if body is None:
+            continue
+        decoded = decode_key(raw)
+        if isinstance(decoded, BlockKey):
+            blocks.append((decoded, body))
+        elif decoded is not None:
+            folded.removed[decoded] = decode_removed(body)
+    watermark = KEY.pack(folded.checkpoint.watermark_ms, folded.checkpoint.watermark_offset)
+    for block, body in blocks:
+        folded.blocks.add(block)
+        for entry in decode_block(body).entries:
+            key = entry[:KEY_BYTES]
+            due_ms, offset = KEY.unpack(key)
+            if key > watermark and due_ms not in folded.removed.get(offset, ()):
+                invariant(key not in folded.pending, "a timer key is in two blocks", due_ms=due_ms, offset=offset)
+                folded.pending[key] = entry
+    return folded
