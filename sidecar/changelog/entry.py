@@ -38,12 +38,14 @@ HEAD: Final = Struct(">QQQBBQqHHBiHH")
 KEY_BYTES: Final = KEY.size
 LEVEL_AT: Final = 24
 FLAGS_AT: Final = 25
+ORIGIN_LENGTH: Final = slice(51, 53)
 RETRY_ID_LENGTH: Final = slice(53, 55)
 NO_RETRY_ID: Final = b"\0\0"
 
 _encode_payload = msgspec.msgpack.Encoder().encode
-_Payload = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]
-_decode_payload = msgspec.msgpack.Decoder(_Payload).decode
+Payload = tuple[bytes | None, bytes | None, Headers]
+_decoder: msgspec.msgpack.Decoder[Payload] = msgspec.msgpack.Decoder(Payload)
+_decode_payload = _decoder.decode
 
 
 class Head(NamedTuple):
@@ -108,7 +110,7 @@ def retry_id_of(entry: bytes, fixed: Head) -> bytes | None:
     return entry[start : start + fixed.retry_id_length] or None
 
 
-def payload(entry: bytes, start: int) -> _Payload:
+def payload(entry: bytes, start: int) -> Payload:
     """Return key, value and headers; `start` is the end of the retry id. Raises RecordCorrupt."""
     try:
         return _decode_payload(memoryview(entry)[start:])

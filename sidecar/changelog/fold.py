@@ -1,8 +1,8 @@
 """The meaning of a changelog, straight from its definition: what is pending after these records.
 
-A timer (due, offset) is pending iff it is in a block, its key is above the watermark, and its due is not among the removed
-dues of its offset. No key is ever used twice, so the fold is a union: the order of the records matters only between records
-of one key, and any legal compaction gives the same result.
+A timer (due, offset) is pending iff it is in a block, its key is above the watermark, and its due is not among the
+removed dues of its offset. No key is ever used twice, so the fold is a union: the order of the records matters only
+between records of one key, and any legal compaction gives the same result.
 """
 
 from __future__ import annotations

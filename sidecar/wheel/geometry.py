@@ -18,7 +18,7 @@ from typing import Final
 
 RADIX: Final = 64
 LEVELS: Final = 6
-WIDTHS_MS: Final = tuple(1000 * RADIX**level for level in range(LEVELS))
+WIDTHS_MS: Final[tuple[int, ...]] = tuple(1000 * RADIX**level for level in range(LEVELS))
 
 
 def level_of(due_ms: int, now_ms: int) -> int:

@@ -1,0 +1,178 @@
+"""One partition as it will be when the plan at hand is committed: the store, and what the plan changes in it."""
+
+from __future__ import annotations
+
+from sidecar.changelog.codec import decode_removed
+from sidecar.changelog.entry import (
+    DEFERRED,
+    KEY,
+    KEY_BYTES,
+    MOVING,
+    NO_RETRY_ID,
+    RETRY_ID_LENGTH,
+    Head,
+    head,
+    moved,
+    origin_of,
+    retry_id_of,
+)
+from sidecar.engine.partition import Partition
+from sidecar.engine.ports import Mutations, Reader
+from sidecar.engine.rows import after, decode_due, encode_due
+from sidecar.errors import invariant
+from sidecar.model import TimerId
+from sidecar.wheel.counts import CountsDelta, SlotKey
+from sidecar.wheel.geometry import WIDTHS_MS, level_of
+
+NAMED_MAX = 1000
+"""Most timers of one retry id that are looked at."""
+
+
+class Overlay:
+    """Reads see what was written before them in the same plan; nothing reaches the store."""
+
+    def __init__(self, partition: Partition, store: Reader, now_ms: int) -> None:
+        self.partition = partition
+        self.rows = partition.rows
+        self.now_ms = now_ms
+        self.watermark = partition.watermark
+        self.watermark_ms = partition.checkpoint.watermark_ms
+        self.mutations = Mutations()
+        self.delta = CountsDelta()
+        self.groups: dict[SlotKey, list[bytes]] = {}
+        """Entries to pack into blocks, by (level, slot)."""
+        self.removed: dict[int, frozenset[int]] = {}
+        """Offsets whose removed dues this plan changes."""
+        self._store = store
+        self._named: dict[bytes, set[bytes]] = {}
+
+    # Reads
+
+    def entry_at(self, key: bytes) -> bytes | None:
+        """Return the pending entry at a timer key."""
+        row = self.rows.timer + key
+        if row in self.mutations.rows:
+            return self.mutations.rows[row]
+        return None if key <= self.watermark else self._store.get(row)
+
+    def find(self, offset: int, first_ms: int) -> bytes | None:
+        """Return the pending entry of a timer id, wherever it was moved to."""
+        row = self.rows.moved_row(offset, first_ms)
+        value = self.mutations.rows[row] if row in self.mutations.rows else self._store.get(row)
+        due_ms = first_ms if value is None else decode_due(value)
+        entry = self.entry_at(KEY.pack(due_ms, offset))
+        # A twin of the same offset may stand at this due under another id.
+        return entry if entry is not None and head(entry).first_ms == first_ms else None
+
+    def find_named(self, retry_id: bytes) -> list[bytes]:
+        """Return the pending entries of a retry id in key order, at most NAMED_MAX + 1 of them."""
+        prefix = self.rows.named_prefix(retry_id)
+        stored = self._store.items(prefix, after(prefix), limit=NAMED_MAX + 1)
+        dues = {row: value for row, value in stored if row not in self.mutations.rows}
+        for row in self._named.get(retry_id, ()):
+            if (value := self.mutations.rows[row]) is not None:
+                dues[row] = value
+        keys = sorted(value + row[-16:-8] for row, value in dues.items())
+        entries = []
+        for key in keys:
+            entry = self.entry_at(key)
+            invariant(entry is not None, "a retry id points at no timer", key=key)
+            entries.append(entry or b"")
+        return entries
+
+    def removed_dues(self, offset: int) -> frozenset[int]:
+        """Return the dues at which an input offset is no longer pending."""
+        if offset in self.removed:
+            return self.removed[offset]
+        value = self._store.get(self.rows.removed_row(offset))
+        return frozenset() if value is None else decode_removed(value)
+
+    def deferred(self, origin: str) -> int:
+        """Return how many timers of an origin are deferred."""
+        return self.partition.counts.deferred.get(origin, 0) + self.delta.deferred.get(origin, 0)
+
+    # Writes
+
+    def store_new(self, offset: int, due_ms: int, lasting: bytes, origin: str, retry_id: bytes | None) -> None:
+        """Store a timer of an offset that was never stored before: its key can collide with none."""
+        stored_ms = due_ms
+        if stored_ms <= self.watermark_ms and KEY.pack(stored_ms, offset) <= self.watermark:
+            stored_ms = self.watermark_ms + 1  # the clock stepped back: late by its error at most
+        level = level_of(stored_ms, self.now_ms)
+        entry = MOVING.pack(stored_ms, offset, due_ms, level, 0) + lasting
+        slot = (level, stored_ms // WIDTHS_MS[level])
+        group = self.groups.get(slot)
+        if group is None:
+            self.groups[slot] = [entry]
+        else:
+            group.append(entry)
+        self.delta.add(slot, origin, False, 1)
+        rows = self.mutations.rows
+        rows[self.rows.timer + entry[:KEY_BYTES]] = entry
+        if stored_ms != due_ms:
+            rows[self.rows.moved_row(offset, due_ms)] = encode_due(stored_ms)
+        if retry_id is not None:
+            self._name(retry_id, offset, due_ms, stored_ms)
+
+    def store_again(self, entry: bytes, due_ms: int, requested_ms: int, deferred: bool) -> None:
+        """Store a timer whose offset was stored before: moved, deferred or replayed. No key is ever used twice."""
+        offset = int.from_bytes(entry[8:16], "big")
+        if KEY.pack(due_ms, offset) <= self.watermark:
+            due_ms = self.watermark_ms + 1
+        removed = self.removed_dues(offset)
+        while due_ms in removed or self.entry_at(KEY.pack(due_ms, offset)) is not None:
+            due_ms += 1
+        level = level_of(due_ms, self.now_ms)
+        entry = moved(entry, due_ms=due_ms, requested_ms=requested_ms, level=level, deferred=deferred)
+        slot = (level, due_ms // WIDTHS_MS[level])
+        self.groups.setdefault(slot, []).append(entry)
+        fixed = head(entry)
+        self.delta.add(slot, origin_of(entry, fixed), deferred, 1)
+        self.mutations.rows[self.rows.timer + entry[:KEY_BYTES]] = entry
+        if due_ms != fixed.first_ms:
+            self.mutations.rows[self.rows.moved_row(offset, fixed.first_ms)] = encode_due(due_ms)
+        if (retry_id := retry_id_of(entry, fixed)) is not None:
+            self._name(retry_id, offset, fixed.first_ms, due_ms)
+
+    def take(self, entry: bytes) -> None:
+        """Take a pending timer away by removing its due: cancelled, replaced, rescheduled, or fired out of turn."""
+        fixed = head(entry)
+        self.drop(entry, fixed, origin_of(entry, fixed))
+        self.mutations.rows[self.rows.timer + entry[:KEY_BYTES]] = None
+        self.removed[fixed.offset] = self.removed_dues(fixed.offset) | {fixed.due_ms}
+
+    def drop(self, entry: bytes, fixed: Head, origin: str) -> None:
+        """Count a timer off and let go of what points at it; its own row is the caller's."""
+        slot = (fixed.level, fixed.due_ms // WIDTHS_MS[fixed.level])
+        self.delta.add(slot, origin, bool(fixed.flags & DEFERRED), -1)
+        if self.mutations.rows.get(self.rows.timer + entry[:KEY_BYTES]) is not None:
+            self.groups[slot].remove(entry)  # stored by this very plan
+        if fixed.due_ms != fixed.first_ms:
+            self.mutations.rows[self.rows.moved_row(fixed.offset, fixed.first_ms)] = None
+        if fixed.retry_id_length:
+            retry_id = retry_id_of(entry, fixed) or b""
+            row = self.rows.named_row(retry_id, fixed.offset, fixed.first_ms)
+            self.mutations.rows[row] = None
+            self._named.setdefault(retry_id, set()).add(row)
+
+    def _name(self, retry_id: bytes, offset: int, first_ms: int, due_ms: int) -> None:
+        row = self.rows.named_row(retry_id, offset, first_ms)
+        self.mutations.rows[row] = encode_due(due_ms)
+        self._named.setdefault(retry_id, set()).add(row)
+
+
+def restore_entry(rows: dict[bytes, bytes | None], partition: Partition, entry: bytes) -> None:
+    """Write the rows of an entry that comes from a block, as `store_new` and `store_again` wrote them."""
+    own = partition.rows
+    rows[own.timer + entry[:KEY_BYTES]] = entry
+    if entry[:8] != entry[26:34]:
+        fixed = head(entry)
+        rows[own.moved_row(fixed.offset, fixed.first_ms)] = encode_due(fixed.due_ms)
+    if entry[RETRY_ID_LENGTH] != NO_RETRY_ID:
+        fixed = head(entry)
+        rows[own.named_row(retry_id_of(entry, fixed) or b"", fixed.offset, fixed.first_ms)] = encode_due(fixed.due_ms)
+
+
+def timer_id(partition: int, fixed: Head) -> TimerId:
+    """Return the id by which people and control records name the timer."""
+    return TimerId(partition, fixed.offset, fixed.first_ms)

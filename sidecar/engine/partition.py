@@ -1,0 +1,95 @@
+"""One owned partition: its life, and what the engine keeps of it in memory.
+
+                      ┌──────────────────────── reset ───────────────────────┐
+                      ▼                                                      │
+    (assigned) ──► ASSIGNED ── committed offset is stable ──► RESTORING ── target reached ──► RUNNING
+                      │                                          │                              │
+                      ├──────────── a record or row that can not be read ──────────────────────►│
+                      ▼                                          ▼                              ▼
+                   STOPPED ◄─────────────────────────────────────┴──────────────────────────────┘
+    any state ── revoked, lost, shut down ──► CLOSED
+
+A partition takes in and fires only while RUNNING. STOPPED waits for a person: the reason is shown, the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from sidecar.changelog.codec import Checkpoint
+from sidecar.changelog.entry import KEY
+from sidecar.engine.ports import Reader
+from sidecar.engine.rows import Rows, after
+from sidecar.errors import invariant
+from sidecar.wheel.counts import Counts
+
+
+class State(StrEnum):
+    """Where a partition stands; shown by the API."""
+
+    ASSIGNED = "assigned"
+    RESTORING = "restoring"
+    RUNNING = "running"
+    STOPPED = "stopped"
+    CLOSED = "closed"
+
+
+TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
+    State.ASSIGNED: frozenset({State.ASSIGNED, State.RESTORING, State.STOPPED, State.CLOSED}),
+    State.RESTORING: frozenset({State.ASSIGNED, State.RUNNING, State.STOPPED, State.CLOSED}),
+    State.RUNNING: frozenset({State.ASSIGNED, State.STOPPED, State.CLOSED}),
+    State.STOPPED: frozenset({State.ASSIGNED, State.CLOSED}),
+    State.CLOSED: frozenset(),
+}
+
+
+@dataclass(slots=True)
+class Partition:
+    """What is kept in memory of one owned partition; everything in it is committed."""
+
+    number: int
+    state: State = State.ASSIGNED
+    reason: str = ""
+    """Why it is STOPPED, or why intake is held."""
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    counts: Counts = field(default_factory=Counts)
+    changelog_offset: int = 0
+    next_due_ms: int | None = None
+    """Stored due of the first timer above the watermark."""
+    next_slot_end_ms: int | None = None
+    """Slot end of the first block that waits for its tombstone."""
+    intake_held: bool = False
+    rows: Rows = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rows = Rows(self.number)
+
+    @property
+    def watermark(self) -> bytes:
+        """The key at or below which every timer is gone."""
+        return KEY.pack(self.checkpoint.watermark_ms, self.checkpoint.watermark_offset)
+
+    def transition_to(self, state: State, reason: str = "") -> None:
+        """Move to another state. Raises InvariantViolated for a move that TRANSITIONS does not have."""
+        invariant(
+            state in TRANSITIONS[self.state], "no such transition", partition=self.number, old=self.state, new=state
+        )
+        self.state = state
+        self.reason = reason
+
+    def look_ahead(self, store: Reader) -> None:
+        """Find what comes due next, by one seek each for timers and blocks."""
+        rows = self.rows
+        row = store.first(rows.timer + self.watermark + b"\0", after(rows.timer))
+        self.next_due_ms = None if row is None else int.from_bytes(row[5:13], "big")
+        start = rows.block if self.next_slot_end_ms is None else rows.block + self.next_slot_end_ms.to_bytes(8, "big")
+        block = store.first(start, after(rows.block))
+        self.next_slot_end_ms = None if block is None else rows.block_of(block).slot_end_ms
+
+    def wakes_at_ms(self) -> int | None:
+        """Return when there is something to do without new input: a timer is due or a block can go."""
+        candidates = [at for at in (self.next_due_ms, self.next_slot_end_ms) if at is not None]
+        return min(candidates, default=None)

@@ -1,0 +1,442 @@
+"""plan(): one step of the engine as pure data. What it gives is committed whole or forgotten whole.
+
+The rules, each of which the simulation breaks when it is taken away:
+
+- `now` is one instant for the whole plan. A timer is stored iff its due is after now; else it fires, never stored.
+- The watermark never moves back: after a complete scan max(old, (now, greatest offset)), after a bounded one the key of
+  the last timer disposed of. What would stand at or below it is stored just above it; the requested due is kept.
+- Keys (due, offset) are compared whole. No key is used twice.
+- What is due for an origin that is not open is stored again, later: the watermark goes on and nobody else waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from sidecar.changelog.codec import (
+    CHECKPOINT_KEY,
+    Checkpoint,
+    Closed,
+    Closure,
+    encode_checkpoint,
+)
+from sidecar.changelog.entry import (
+    HEAD,
+    KEY,
+    KEY_BYTES,
+    MOVING,
+    Head,
+    head,
+    origin_of,
+    payload,
+)
+from sidecar.contract import DIALECTS_BY_CODE, render_dead_letter
+from sidecar.engine.items import Answer, Arrival, Control, ControlKind, Dead, Dropped, Item, Outcome
+from sidecar.engine.overlay import NAMED_MAX, Overlay
+from sidecar.engine.partition import Partition
+from sidecar.engine.ports import Mutations, Origin, Outgoing, Reader
+from sidecar.engine.records import ChangelogRecord, block_records, removed_records, tombstones
+from sidecar.errors import invariant
+from sidecar.model import ANY_PARTITION, OFFSET_MAX, Reason, TimerId
+from sidecar.wheel.counts import Counts
+
+RANGE_DELETE_MIN: Final = 64
+"""From so many fired rows on one range deletion is cheaper than as many single ones."""
+DEFERRAL_MIN_MS: Final = 5_000
+DEFERRAL_MAX_MS: Final = 15 * 60_000
+DEFERRED_PER_S: Final = 2_000
+RECORD_OVERHEAD_BYTES: Final = 512
+"""Upper bound of what framing and this project's own headers add to an entry that fires."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What plan() needs to know of the world besides the partition and its store."""
+
+    input_topic: str
+    dlq_topic: str
+    app_id: str
+    origins: Mapping[str, Origin]
+    """Topics with a definite answer of the broker; a timer for any other waits for one, see `Plan.unresolved`."""
+    closed: Mapping[str, Closed] = field(default_factory=dict)
+    """Origins that can not be fired to now, other than paused ones."""
+    input_topic_id: str = ""
+    origin_timeout_ms: int = 86_400_000
+    dlq_max_message_bytes: int = 1_048_588
+    unfireable: Mapping[tuple[int, bytes], str] = field(default_factory=dict)
+    """Timers whose fire the broker refused, by (partition, key), with its words."""
+    fires_max: int = 10_000
+    fire_bytes_max: int = 16 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class PartitionPlan:
+    """What one transaction does for one partition."""
+
+    number: int
+    checkpoint: Checkpoint
+    counts: Counts
+    records: list[ChangelogRecord]
+    """Changelog records."""
+    fires: list[Outgoing]
+    dead_letters: list[tuple[Reason, Outgoing]]
+    answers: list[Answer]
+    dropped: list[Dropped]
+    deferred: Mapping[str, int]
+    """Deferrals by origin."""
+    mutations: Mutations
+    taken_in: int
+    stored: int
+    cancelled: int
+    complete: bool
+    """Everything due was disposed of."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """One transaction."""
+
+    now_ms: int
+    parts: list[PartitionPlan]
+    unresolved: frozenset[str]
+    """Origins of due timers that wait for an answer of the broker."""
+
+    @property
+    def fires(self) -> int:
+        """How many records it fires."""
+        return sum(len(part.fires) for part in self.parts)
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything due was disposed of."""
+        return all(part.complete for part in self.parts)
+
+
+def plan(
+    partitions: Sequence[Partition],
+    batches: Mapping[int, Sequence[Item]],
+    store: Reader,
+    now_ms: int,
+    terms: Terms,
+) -> Plan:
+    """Return what one transaction does: takes the items in, then fires what is due; empty parts are left out.
+
+    Args:
+        partitions: RUNNING ones.
+        batches: By partition number, in offset order.
+        store: Holds exactly what is committed.
+        now_ms: Read once, after the commit before was applied.
+        terms: See there.
+    """
+    due = sum(1 for partition in partitions if partition.next_due_ms is not None and partition.next_due_ms <= now_ms)
+    share = max(1, terms.fires_max // max(1, due))
+    share_bytes = max(1, terms.fire_bytes_max // max(1, due))
+    parts: list[PartitionPlan] = []
+    unresolved: set[str] = set()
+    for partition in partitions:
+        batch = batches.get(partition.number, ())
+        wakes_ms = partition.wakes_at_ms()
+        if not batch and (wakes_ms is None or wakes_ms > now_ms):
+            continue
+        planner = _Planner(partition, store, now_ms, terms)
+        planner.take_in(batch)
+        planner.scan(share, share_bytes)
+        unresolved |= planner.unresolved
+        if (part := planner.finish(len(batch))) is not None:
+            parts.append(part)
+    return Plan(now_ms, parts, frozenset(unresolved))
+
+
+class _Planner:
+    """Plans one partition's part of a transaction."""
+
+    def __init__(self, partition: Partition, store: Reader, now_ms: int, terms: Terms) -> None:
+        self.partition = partition
+        self.store = store
+        self.now_ms = now_ms
+        self.terms = terms
+        self.overlay = Overlay(partition, store, now_ms)
+        self.checkpoint = partition.checkpoint
+        self.paused = {name: closed for name, closed in self.checkpoint.closed.items() if closed.why == Closure.PAUSED}
+        self.closed = self._closed()
+        self.next_input_offset = self.checkpoint.next_input_offset
+        self.highest = self.checkpoint.highest_input_offset
+        self.fires: list[Outgoing] = []
+        self.dead_letters: list[tuple[Reason, Outgoing]] = []
+        self.answers: list[Answer] = []
+        self.dropped: list[Dropped] = []
+        self.deferred: dict[str, int] = {}
+        self.unresolved: set[str] = set()
+        self.stored = 0
+        self.cancelled = 0
+        self.scanned = 0
+        self.complete = True
+        self.scan_end = b""
+
+    def _closed(self) -> dict[str, Closed]:
+        """Return the origins that are not open, each since the earliest moment that is known."""
+        closed = {}
+        for name, closure in self.terms.closed.items():
+            known = self.checkpoint.closed.get(name)
+            since_ms = closure.since_ms if known is None else min(known.since_ms, closure.since_ms)
+            closed[name] = Closed(closure.why, since_ms)
+        return closed | self.paused
+
+    # Intake
+
+    def take_in(self, batch: Iterable[Item]) -> None:
+        """Dispose of the items in their order."""
+        for item in batch:
+            if type(item) is Arrival:
+                self._arrive(item)
+            elif type(item) is Dead:
+                outgoing = Outgoing(self.terms.dlq_topic, ANY_PARTITION, item.key, item.value, item.headers, 0, b"")
+                self.dead_letters.append((item.reason, outgoing))
+            elif type(item) is Dropped:
+                self.dropped.append(item)
+            else:
+                invariant(type(item) is Control, "an item of no known kind", item=item)
+                self._control(item)  # type: ignore[arg-type]  # the invariant above
+            self.next_input_offset = item.offset + 1
+            self.highest = max(self.highest, self.next_input_offset)
+
+    def _arrive(self, arrival: Arrival) -> None:
+        offset, due_ms, origin, lasting, retry_id, replace = arrival
+        seen = offset < self.highest
+        if seen and self.overlay.find(offset, due_ms) is not None:
+            return  # the group's offset was set back, and this one is still pending
+        if replace and retry_id is not None:
+            named = self.overlay.find_named(retry_id)
+            if len(named) > NAMED_MAX:
+                self._refuse(arrival, f"retry-id: more than {NAMED_MAX} timers wait under this id; cancel some first")
+                return
+            for entry in named:
+                self.overlay.take(entry)
+                self.cancelled += 1
+        self.stored += 1
+        if due_ms > self.now_ms:
+            if seen:
+                self.overlay.store_again(_fresh(arrival), due_ms, due_ms, deferred=False)
+            else:
+                self.overlay.store_new(offset, due_ms, lasting, origin, retry_id)
+            return
+        entry = _fresh(arrival)
+        self._dispose(entry, head(entry), origin)
+
+    def _refuse(self, arrival: Arrival, detail: str) -> None:
+        entry = _fresh(arrival)
+        self._dead_letter(entry, head(entry), Reason.BAD_HEADER, detail, "intake", b"")
+
+    def _control(self, control: Control) -> None:
+        if control.kind is ControlKind.PAUSE:
+            self.paused[str(control.target)] = self.closed[str(control.target)] = Closed(Closure.PAUSED, self.now_ms)
+            self.answers.append(Answer(control.offset, Outcome.PAUSED, 1))
+            return
+        if control.kind is ControlKind.RESUME:
+            self.paused.pop(str(control.target), None)
+            self.closed = self._closed()
+            self.answers.append(Answer(control.offset, Outcome.RESUMED, 1))
+            return
+        entries = self._targets(control.target)
+        done = 0
+        for entry in entries:
+            fixed = head(entry)
+            if control.kind is ControlKind.CANCEL:
+                self.overlay.take(entry)
+                self.cancelled += 1
+            elif control.kind is ControlKind.RESCHEDULE:
+                self._reschedule(entry, fixed, control.due_ms)
+            elif origin_of(entry, fixed) in self.closed:
+                continue
+            else:
+                self.overlay.take(entry)
+                self._dispose(entry, fixed, origin_of(entry, fixed))
+            done += 1
+        outcome = _DONE[control.kind] if done else Outcome.ORIGIN_PAUSED if entries else Outcome.NOT_PENDING
+        self.answers.append(Answer(control.offset, outcome, done))
+
+    def _targets(self, target: TimerId | bytes | str) -> Sequence[bytes]:
+        if isinstance(target, bytes):
+            return self.overlay.find_named(target)
+        invariant(isinstance(target, TimerId), "a control record names neither timer nor retry id", target=target)
+        entry = self.overlay.find(target.offset, target.first_ms)  # type: ignore[union-attr]  # the invariant above
+        return () if entry is None else (entry,)
+
+    def _reschedule(self, entry: bytes, fixed: Head, due_ms: int) -> None:
+        self.overlay.take(entry)
+        if due_ms > self.now_ms:
+            self.overlay.store_again(entry, due_ms, due_ms, deferred=False)
+        else:
+            changed = MOVING.pack(fixed.due_ms, fixed.offset, due_ms, fixed.level, 0) + entry[MOVING.size :]
+            self._dispose(changed, head(changed), origin_of(entry, fixed))
+
+    # Due
+
+    def scan(self, limit: int, limit_bytes: int) -> None:
+        """Dispose of what came due since the watermark, in key order, until a limit is reached."""
+        overlay, rows = self.overlay, self.overlay.rows
+        lower = rows.timer + overlay.watermark + b"\0"
+        upper = rows.timer + KEY.pack(self.now_ms + 1, 0)
+        if lower >= upper or self.partition.next_due_ms is None or self.partition.next_due_ms > self.now_ms:
+            return
+        entries = self.store.values(lower, upper, limit=limit, limit_bytes=limit_bytes)
+        origins: dict[bytes, str] = {}
+        changes = overlay.mutations.rows
+        last = b""
+        for entry in entries:
+            key = entry[:KEY_BYTES]
+            if rows.timer + key not in changes:  # else intake took it
+                fixed = Head._make(HEAD.unpack_from(entry))
+                name = entry[HEAD.size : HEAD.size + fixed.origin_length]
+                origin = origins.get(name)
+                if origin is None:
+                    origin = origins[name] = name.decode()
+                if origin not in self.terms.origins and origin not in self.closed:
+                    self.unresolved.add(origin)
+                    self.complete = False
+                    break
+                overlay.drop(entry, fixed, origin)
+                self._dispose(entry, fixed, origin)
+            last = key
+            self.scanned += 1
+        else:
+            self.complete = len(entries) < limit and sum(map(len, entries)) < limit_bytes
+        self.scan_end = last
+        if self.scanned >= RANGE_DELETE_MIN:
+            overlay.mutations.ranges.append((lower, rows.timer + last + b"\0"))
+        else:
+            for entry in entries[: self.scanned]:
+                changes[rows.timer + entry[:KEY_BYTES]] = None
+
+    def _dispose(self, entry: bytes, fixed: Head, origin: str) -> None:
+        """Fire a timer that is due, defer it, or send it to the DLQ."""
+        if (closed := self.closed.get(origin)) is not None:
+            closed_for_long = (
+                closed.why != Closure.PAUSED and self.now_ms - closed.since_ms > self.terms.origin_timeout_ms
+            )
+            if closed_for_long:
+                detail = f"{origin} has been {closed.why} for longer than ORIGIN_TIMEOUT"
+                self._dead_letter(entry, fixed, Reason.UNFIREABLE, detail, "fire", entry[:KEY_BYTES])
+            else:
+                self._defer(entry, fixed, origin)
+            return
+        topic = self.terms.origins.get(origin)
+        if topic is None:
+            # Overdue at arrival, and nothing is known of its origin any more: it waits like one whose origin is closed.
+            self.unresolved.add(origin)
+            self._defer(entry, fixed, origin)
+            return
+        obstacle = self._obstacle(entry, fixed, origin, topic)
+        if obstacle is not None:
+            self._dead_letter(entry, fixed, *obstacle, "fire", entry[:KEY_BYTES])
+            return
+        key, value, headers = payload(entry, HEAD.size + fixed.origin_length + fixed.retry_id_length)
+        rendered = DIALECTS_BY_CODE[fixed.dialect].render(
+            headers,
+            attempt=fixed.attempt,
+            limit=fixed.limit,
+            timer_id=TimerId(self.partition.number, fixed.offset, fixed.first_ms),
+            due_ms=fixed.requested_ms,
+        )
+        self.fires.append(
+            Outgoing(origin, fixed.origin_partition, key, value, rendered, fixed.requested_ms, entry[:KEY_BYTES])
+        )
+
+    def _obstacle(self, entry: bytes, fixed: Head, origin: str, topic: Origin) -> tuple[Reason, str] | None:
+        """Return why a timer can never be fired, None when it can."""
+        if len(entry) + RECORD_OVERHEAD_BYTES > topic.max_message_bytes:
+            size = len(entry) + RECORD_OVERHEAD_BYTES
+            return Reason.TOO_LARGE, f"{size} bytes; {origin} takes {topic.max_message_bytes} (max.message.bytes)"
+        if fixed.origin_partition >= topic.partitions:
+            return Reason.UNFIREABLE, f"partition {fixed.origin_partition}; {origin} has {topic.partitions} now"
+        if self.terms.unfireable and (said := self.terms.unfireable.get((self.partition.number, entry[:KEY_BYTES]))):
+            return Reason.UNFIREABLE, said
+        return None
+
+    def _defer(self, entry: bytes, fixed: Head, origin: str) -> None:
+        late_ms = self.now_ms - fixed.requested_ms
+        spread_ms = self.overlay.deferred(origin) * 1000 // DEFERRED_PER_S
+        delay_ms = min(max(late_ms, spread_ms, DEFERRAL_MIN_MS), DEFERRAL_MAX_MS)
+        self.overlay.store_again(entry, self.now_ms + delay_ms, fixed.requested_ms, deferred=True)
+        self.deferred[origin] = self.deferred.get(origin, 0) + 1
+
+    def _dead_letter(self, entry: bytes, fixed: Head, reason: Reason, detail: str, stage: str, source: bytes) -> None:
+        key, value, headers = payload(entry, HEAD.size + fixed.origin_length + fixed.retry_id_length)
+        truncated = len(entry) + 4 * RECORD_OVERHEAD_BYTES > self.terms.dlq_max_message_bytes
+        rendered = render_dead_letter(
+            headers,
+            reason=reason,
+            detail=detail,
+            topic=self.terms.input_topic,
+            partition=self.partition.number,
+            offset=fixed.offset,
+            timestamp_ms=fixed.timestamp_ms,
+            connector_name=self.terms.app_id,
+            stage=stage,
+            truncated=truncated,
+        )
+        outgoing = Outgoing(
+            self.terms.dlq_topic, ANY_PARTITION, key, None if truncated else value, rendered, fixed.requested_ms, source
+        )
+        self.dead_letters.append((reason, outgoing))
+
+    # Records
+
+    def finish(self, taken_in: int) -> PartitionPlan | None:
+        """Return the partition's part, None when there is nothing to commit."""
+        watermark = self._watermark()
+        sequence = self.checkpoint.sequence + 1
+        records = block_records(self.overlay, sequence)
+        records += removed_records(self.overlay, self.store, watermark)
+        records += tombstones(self.overlay, self.store, watermark)
+        if not (taken_in or self.fires or self.dead_letters or records or self.scanned):
+            return None
+        due_ms, offset = KEY.unpack(watermark)
+        counts = self.partition.counts.plus(self.overlay.delta)
+        checkpoint = Checkpoint(
+            sequence=sequence,
+            watermark_ms=due_ms,
+            watermark_offset=offset,
+            next_input_offset=self.next_input_offset,
+            highest_input_offset=self.highest,
+            input_topic_id=self.terms.input_topic_id,
+            wall_ms=self.now_ms,
+            closed={name: why for name, why in self.closed.items() if name in counts.origins or name in self.paused},
+        )
+        records.append((CHECKPOINT_KEY, encode_checkpoint(checkpoint)))
+        for suffix, value in counts.rows(self.overlay.delta):
+            self.overlay.mutations.rows[self.overlay.rows.counter + suffix] = value
+        return PartitionPlan(
+            number=self.partition.number,
+            checkpoint=checkpoint,
+            counts=counts,
+            records=records,
+            fires=self.fires,
+            dead_letters=self.dead_letters,
+            answers=self.answers,
+            dropped=self.dropped,
+            deferred=self.deferred,
+            mutations=self.overlay.mutations,
+            taken_in=taken_in,
+            stored=self.stored,
+            cancelled=self.cancelled,
+            complete=self.complete,
+        )
+
+    def _watermark(self) -> bytes:
+        reached = KEY.pack(self.now_ms, OFFSET_MAX) if self.complete else self.scan_end
+        return max(self.overlay.watermark, reached)
+
+
+_DONE: Final = {
+    ControlKind.CANCEL: Outcome.CANCELLED,
+    ControlKind.RESCHEDULE: Outcome.RESCHEDULED,
+    ControlKind.FIRE: Outcome.FIRED,
+}
+
+
+def _fresh(arrival: Arrival) -> bytes:
+    """Return the entry of an arrival that is not stored yet."""
+    return MOVING.pack(arrival.due_ms, arrival.offset, arrival.due_ms, 0, 0) + arrival.lasting

@@ -1,0 +1,98 @@
+"""The changelog records of one partition in one transaction, beside its checkpoint, and the rows that mirror them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from sidecar.changelog.codec import BLOCK_BYTES_MAX, BlockKey, block_key, encode_block, encode_removed, removed_key
+from sidecar.changelog.entry import DEFERRED, FLAGS_AT, HEAD, KEY, ORIGIN_LENGTH
+from sidecar.engine.overlay import Overlay
+from sidecar.engine.ports import Reader
+from sidecar.wheel.geometry import WIDTHS_MS
+
+ChangelogRecord = tuple[bytes, bytes | None]
+
+TOMBSTONES_MAX: Final = 500
+"""Most tombstones of each kind in one transaction."""
+
+
+def block_records(overlay: Overlay, sequence: int) -> list[ChangelogRecord]:
+    """Pack what the plan stores into blocks: as few records as there are slots, not one for each timer."""
+    records: list[ChangelogRecord] = []
+    parts: dict[int, int] = {}
+    for (level, slot), entries in overlay.groups.items():
+        end_ms = (slot + 1) * WIDTHS_MS[level]
+        for chunk in _cut(entries):
+            part = parts.get(end_ms, 0)
+            parts[end_ms] = part + 1
+            key = BlockKey(end_ms, sequence, part)
+            records.append((block_key(key), encode_block(level, _by_origin(chunk), chunk)))
+            overlay.mutations.rows[overlay.rows.block_row(key)] = b""
+    return records
+
+
+def removed_records(overlay: Overlay, store: Reader, watermark: bytes) -> list[ChangelogRecord]:
+    """Say which dues the plan removed, without those that the watermark covers by now."""
+    records: list[ChangelogRecord] = []
+    rows, changes = overlay.rows, overlay.mutations.rows
+    for offset, dues in overlay.removed.items():
+        before = store.get(rows.removed_row(offset))
+        if before is not None:
+            changes[rows.removed_by_due_row(int.from_bytes(before[-8:], "big"), offset)] = None
+        kept = [due_ms for due_ms in dues if KEY.pack(due_ms, offset) > watermark]
+        if kept:
+            value = encode_removed(kept)
+            records.append((removed_key(offset), value))
+            changes[rows.removed_row(offset)] = value
+            changes[rows.removed_by_due_row(max(kept), offset)] = b""
+        elif before is not None:
+            records.append((removed_key(offset), None))
+            changes[rows.removed_row(offset)] = None
+    return records
+
+
+def tombstones(overlay: Overlay, store: Reader, watermark: bytes) -> list[ChangelogRecord]:
+    """Delete the blocks and removed records that the watermark has passed: blocks by slot end, removed by key."""
+    records: list[ChangelogRecord] = []
+    rows, changes = overlay.rows, overlay.mutations.rows
+    watermark_ms, _ = KEY.unpack(watermark)
+    end_ms = overlay.partition.next_slot_end_ms
+    if end_ms is not None and end_ms <= watermark_ms:
+        lower = rows.block + end_ms.to_bytes(8, "big")
+        upper = rows.block + (watermark_ms + 1).to_bytes(8, "big")
+        for row in store.keys(lower, upper, limit=TOMBSTONES_MAX):
+            records.append((block_key(rows.block_of(row)), None))
+            changes[row] = None
+    upper = rows.removed_by_due + watermark + b"\0"
+    for row in store.keys(rows.removed_by_due, upper, limit=TOMBSTONES_MAX):
+        if row not in changes:  # else the plan wrote this offset anew
+            _, offset = rows.pair_of(row)
+            records.append((removed_key(offset), None))
+            changes[row] = None
+            changes[rows.removed_row(offset)] = None
+    return records
+
+
+def _cut(entries: list[bytes]) -> Iterator[list[bytes]]:
+    """Cut the entries of a slot into blocks; a huge entry is a block by itself."""
+    start = size = 0
+    for at, entry in enumerate(entries):
+        if size + len(entry) > BLOCK_BYTES_MAX and at > start:
+            yield entries[start:at]
+            start, size = at, 0
+        size += len(entry) + 4
+    if start < len(entries):
+        yield entries[start:]
+
+
+def _by_origin(entries: Iterable[bytes]) -> dict[str, tuple[int, int]]:
+    """Count the entries of a block per origin, and how many of these are deferred."""
+    totals: dict[bytes, int] = {}
+    deferred: dict[bytes, int] = {}
+    for entry in entries:
+        name = entry[HEAD.size : HEAD.size + int.from_bytes(entry[ORIGIN_LENGTH], "big")]
+        totals[name] = totals.get(name, 0) + 1
+        if entry[FLAGS_AT] & DEFERRED:
+            deferred[name] = deferred.get(name, 0) + 1
+    return {name.decode(): (total, deferred.get(name, 0)) for name, total in totals.items()}

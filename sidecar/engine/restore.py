@@ -1,0 +1,242 @@
+"""Brings the local rows of one partition up to its changelog: from nothing, or from where the store stands.
+
+Records are applied in log order, in slices. Each slice is one batch with its counters and its next changelog offset, so
+a process that dies in between goes on from the last slice. At the target, rows up to the watermark are visited once to
+count them off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from sidecar.changelog.codec import (
+    BlockKey,
+    Checkpoint,
+    Engine,
+    decode_block,
+    decode_checkpoint,
+    decode_key,
+    decode_removed,
+)
+from sidecar.changelog.entry import DEFERRED, KEY, KEY_BYTES, head, origin_of, retry_id_of
+from sidecar.engine.overlay import restore_entry
+from sidecar.engine.partition import Partition
+from sidecar.engine.plan import PartitionPlan
+from sidecar.engine.ports import Mutations, Store
+from sidecar.engine.rows import FORMAT, Meta, after, decode_meta, encode_meta
+from sidecar.errors import PartitionStopped, RecordCorrupt, StoreCorrupt
+from sidecar.wheel.counts import Counts, CountsDelta
+from sidecar.wheel.geometry import LEVELS, WIDTHS_MS
+
+SETTLE_ROWS_MAX: Final = 5_000
+COUNTER_ROWS_MAX: Final = 1_000_000
+
+
+class ChangelogRead(NamedTuple):
+    """One committed record of a changelog partition."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+
+
+class Identity(NamedTuple):
+    """Which changelog the rows are a cache of."""
+
+    cluster_id: str
+    changelog_topic_id: str
+
+
+class Restore:
+    """One restore of one partition. Every method that writes does so in one batch."""
+
+    def __init__(self, partition: Partition, store: Store, identity: Identity) -> None:
+        self.partition = partition
+        self.rows = partition.rows
+        self.timers = 0
+        """Timers read from the changelog so far."""
+        self._store = store
+        self._identity = identity
+        self._settle_from = self.rows.timer
+
+    def begin(self, log_start: int, log_end: int) -> int:
+        """Load what the store has, wipe it if it is of no use, and return the changelog offset to read from.
+
+        Rows of another cluster or another changelog topic, or with an offset outside the log, are wiped. Any age is
+        fine: what the log forgot meanwhile is covered by the watermark.
+        """
+        meta = self._meta()
+        if (
+            meta is None
+            or (meta.cluster_id, meta.changelog_topic_id) != self._identity
+            or not log_start <= meta.changelog_offset <= log_end
+        ):
+            self._wipe()
+            return log_start
+        partition = self.partition
+        partition.checkpoint = meta.checkpoint
+        partition.changelog_offset = meta.changelog_offset
+        partition.counts = Counts()
+        for row, value in self._store.items(self.rows.counter, after(self.rows.counter), limit=COUNTER_ROWS_MAX):
+            partition.counts.load(row[len(self.rows.counter) :], value)
+        if meta.restored:
+            self._settle_from = self.rows.timer + partition.watermark + b"\0"
+        return meta.changelog_offset
+
+    def _meta(self) -> Meta | None:
+        value = self._store.get(self.rows.meta)
+        if value is None:
+            return None
+        try:
+            return decode_meta(value)
+        except PartitionStopped as cause:
+            raise StoreCorrupt(f"the state folder is strange: {cause}") from cause
+
+    def _wipe(self) -> None:
+        wiped = Mutations()
+        wiped.ranges = [(prefix, after(prefix)) for prefix in self.rows.prefixes()]
+        self._store.apply([wiped])
+        self.partition.checkpoint = Checkpoint()
+        self.partition.counts = Counts()
+        self.partition.changelog_offset = 0
+        self.partition.next_slot_end_ms = None
+
+    def take_in(self, records: Sequence[ChangelogRead], topic: str) -> None:
+        """Apply a slice of the log.
+
+        Raises:
+            PartitionStopped: a record can not be read; the text names topic, partition and offset.
+        """
+        mutations, delta = Mutations(), CountsDelta()
+        checkpoint = self.partition.checkpoint
+        for record in records:
+            try:
+                key = decode_key(record.key)
+                if isinstance(key, BlockKey):
+                    self._block(key, record.value, mutations, delta)
+                elif key is not None:
+                    self._removed(key, record.value, mutations, delta)
+                elif record.value is not None:
+                    checkpoint = decode_checkpoint(record.value)
+            except PartitionStopped as cause:
+                where = f"{topic}, partition {self.partition.number}, offset {record.offset}"
+                raise type(cause)(f"{where}: {cause}") from cause
+        if records:
+            self.partition.changelog_offset = records[-1].offset + 1
+        self._write(mutations, delta, checkpoint, restored=False)
+
+    def settle(self) -> bool:
+        """Count off one batch of rows at or below the watermark; return whether that was all."""
+        upper = self.rows.timer + self.partition.watermark + b"\0"
+        mutations, delta = Mutations(), CountsDelta()
+        entries: Sequence[bytes] = ()
+        if self._settle_from < upper:
+            entries = self._store.values(self._settle_from, upper, limit=SETTLE_ROWS_MAX, limit_bytes=1 << 30)
+        for entry in entries:
+            self._drop(entry, mutations, delta)
+        if entries:
+            end = self.rows.timer + entries[-1][:KEY_BYTES] + b"\0"
+            mutations.ranges.append((self._settle_from, end))
+            self._settle_from = end
+        done = len(entries) < SETTLE_ROWS_MAX
+        self._write(mutations, delta, self.partition.checkpoint, restored=done)
+        return done
+
+    def finish(self, target: int) -> None:
+        """Call once after settle() said that it was all: the partition is as its changelog says up to `target`."""
+        checkpoint = self.partition.checkpoint
+        if checkpoint.engine is not Engine.EMBEDDED:
+            raise PartitionStopped(
+                f"partition {self.partition.number} was last written by the {checkpoint.engine} engine; "
+                f"hand it over first (retry-sidecar {checkpoint.engine} export)"
+            )
+        self.partition.changelog_offset = max(self.partition.changelog_offset, target)
+        self.partition.next_slot_end_ms = None
+        self._write(Mutations(), CountsDelta(), checkpoint, restored=True)
+        self.partition.look_ahead(self._store)
+
+    def _block(self, key: BlockKey, value: bytes | None, mutations: Mutations, delta: CountsDelta) -> None:
+        row = self.rows.block_row(key)
+        if value is None:
+            mutations.rows[row] = None
+            return
+        block = decode_block(value)
+        if block.level >= LEVELS or key.slot_end_ms % WIDTHS_MS[block.level]:
+            raise RecordCorrupt(f"no slot of level {block.level} ends at {key.slot_end_ms}")
+        mutations.rows[row] = b""
+        for entry in block.entries:
+            restore_entry(mutations.rows, self.partition, entry)
+        slot = (block.level, key.slot_end_ms // WIDTHS_MS[block.level] - 1)
+        for origin, (total, deferred) in block.origins.items():
+            delta.add(slot, origin, False, total)
+            if deferred:
+                delta.deferred[origin] = delta.deferred.get(origin, 0) + deferred
+        self.timers += len(block.entries)
+
+    def _removed(self, offset: int, value: bytes | None, mutations: Mutations, delta: CountsDelta) -> None:
+        row = self.rows.removed_row(offset)
+        before = mutations.rows[row] if row in mutations.rows else self._store.get(row)
+        if before is not None:
+            mutations.rows[self.rows.removed_by_due_row(int.from_bytes(before[-8:], "big"), offset)] = None
+        mutations.rows[row] = value
+        if value is None:
+            return
+        dues = decode_removed(value)
+        mutations.rows[self.rows.removed_by_due_row(max(dues), offset)] = b""
+        for due_ms in dues:
+            timer = self.rows.timer + KEY.pack(due_ms, offset)
+            entry = mutations.rows[timer] if timer in mutations.rows else self._store.get(timer)
+            if entry is not None:
+                self._drop(entry, mutations, delta)
+                mutations.rows[timer] = None
+
+    def _drop(self, entry: bytes, mutations: Mutations, delta: CountsDelta) -> None:
+        fixed = head(entry)
+        slot = (fixed.level, fixed.due_ms // WIDTHS_MS[fixed.level])
+        delta.add(slot, origin_of(entry, fixed), bool(fixed.flags & DEFERRED), -1)
+        # A later copy of the timer may own these rows by now: they go only if they point here.
+        if fixed.due_ms != fixed.first_ms:
+            self._unpoint(self.rows.moved_row(fixed.offset, fixed.first_ms), entry, mutations)
+        if (retry_id := retry_id_of(entry, fixed)) is not None:
+            self._unpoint(self.rows.named_row(retry_id, fixed.offset, fixed.first_ms), entry, mutations)
+
+    def _unpoint(self, row: bytes, entry: bytes, mutations: Mutations) -> None:
+        value = mutations.rows[row] if row in mutations.rows else self._store.get(row)
+        if value == entry[:8]:
+            mutations.rows[row] = None
+
+    def _write(self, mutations: Mutations, delta: CountsDelta, checkpoint: Checkpoint, *, restored: bool) -> None:
+        counts = self.partition.counts.plus(delta)
+        for suffix, value in counts.rows(delta):
+            mutations.rows[self.rows.counter + suffix] = value
+        mutations.rows[self.rows.meta] = meta_row(
+            self._identity, checkpoint, self.partition.changelog_offset, restored=restored
+        )
+        self._store.apply([mutations])
+        self.partition.counts = counts
+        self.partition.checkpoint = checkpoint
+
+
+def meta_row(identity: Identity, checkpoint: Checkpoint, changelog_offset: int, *, restored: bool = True) -> bytes:
+    """Return the row that says where the store stands; written with every batch, so it is never ahead of the rows."""
+    meta = Meta(
+        FORMAT, identity.cluster_id, identity.changelog_topic_id, changelog_offset, checkpoint, restored=restored
+    )
+    return encode_meta(meta)
+
+
+def apply_committed(
+    store: Store, partition: Partition, part: PartitionPlan, identity: Identity, changelog_offset: int
+) -> None:
+    """Bring store and memory up to a committed plan.
+
+    Args:
+        changelog_offset: One more than that of the greatest record which the transaction wrote to the changelog.
+    """
+    part.mutations.rows[partition.rows.meta] = meta_row(identity, part.checkpoint, changelog_offset)
+    store.apply([part.mutations])
+    partition.checkpoint = part.checkpoint
+    partition.counts = part.counts
+    partition.changelog_offset = changelog_offset
+    partition.look_ahead(store)

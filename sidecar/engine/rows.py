@@ -1,0 +1,123 @@
+"""The rows of the local store. The first byte names the kind, the next four the partition.
+
+    t | due u64 | offset u64                     → entry          a timer; these rows sort in the order of firing
+    b | slot end u64 | sequence u64 | part u16   → nothing        directory of blocks in the changelog
+    r | offset u64                               → n × due u64    removed dues
+    v | greatest due u64 | offset u64            → nothing        directory of removed records, by when they can go
+    o | offset u64 | first due u64               → due u64        stored due of a timer, iff it is not the first due
+    n | length u16 | retry id | offset | first   → due u64        timers of a retry id
+    c | counter                                  → u64            see wheel/counts.py
+    m                                            → Meta           one row: where the store stands
+
+All of them are a cache of the committed changelog.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+import msgspec
+
+from sidecar.changelog.codec import BlockKey, Checkpoint
+from sidecar.errors import FormatUnknown, RecordCorrupt
+
+FORMAT: Final = 1
+
+_BLOCK: Final = Struct(">QQH")
+_PAIR: Final = Struct(">QQ")
+_DUE: Final = Struct(">Q")
+_LENGTH: Final = Struct(">H")
+
+
+class Meta(msgspec.Struct, frozen=True, array_like=True):
+    """Up to where the rows of one partition hold the changelog, and which changelog that is."""
+
+    format: int
+    cluster_id: str
+    changelog_topic_id: str
+    changelog_offset: int
+    """The next changelog offset to read."""
+    checkpoint: Checkpoint
+    restored: bool = True
+    """False while a restore is on its way: rows at or below the watermark are still to be counted off."""
+
+
+class Rows:
+    """Makes and reads the row keys of one partition."""
+
+    __slots__ = ("block", "counter", "meta", "moved", "named", "removed", "removed_by_due", "timer")
+
+    def __init__(self, partition: int) -> None:
+        number = partition.to_bytes(4, "big")
+        self.timer = b"t" + number
+        self.block = b"b" + number
+        self.removed = b"r" + number
+        self.removed_by_due = b"v" + number
+        self.moved = b"o" + number
+        self.named = b"n" + number
+        self.counter = b"c" + number
+        self.meta = b"m" + number
+
+    def prefixes(self) -> tuple[bytes, ...]:
+        """Return the prefix of every kind, for wiping the partition."""
+        return tuple(getattr(self, name) for name in self.__slots__)
+
+    def block_row(self, key: BlockKey) -> bytes:
+        return self.block + _BLOCK.pack(*key)
+
+    def block_of(self, row: bytes) -> BlockKey:
+        return BlockKey(*_BLOCK.unpack(row[5:]))
+
+    def removed_row(self, offset: int) -> bytes:
+        return self.removed + _DUE.pack(offset)
+
+    def removed_by_due_row(self, due_ms: int, offset: int) -> bytes:
+        return self.removed_by_due + _PAIR.pack(due_ms, offset)
+
+    def pair_of(self, row: bytes) -> tuple[int, int]:
+        """Return (due, offset) of a `v` row, (offset, first due) of an `o` row."""
+        first, second = _PAIR.unpack(row[5:])
+        return first, second
+
+    def moved_row(self, offset: int, first_ms: int) -> bytes:
+        return self.moved + _PAIR.pack(offset, first_ms)
+
+    def named_prefix(self, retry_id: bytes) -> bytes:
+        return self.named + _LENGTH.pack(len(retry_id)) + retry_id
+
+    def named_row(self, retry_id: bytes, offset: int, first_ms: int) -> bytes:
+        return self.named_prefix(retry_id) + _PAIR.pack(offset, first_ms)
+
+
+def encode_due(due_ms: int) -> bytes:
+    return _DUE.pack(due_ms)
+
+
+def decode_due(value: bytes) -> int:
+    return int.from_bytes(value, "big")
+
+
+def after(prefix: bytes) -> bytes:
+    """Return the least key above all keys that begin with `prefix`."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1])
+
+
+_meta_encoder = msgspec.msgpack.Encoder()
+_meta_decoder = msgspec.msgpack.Decoder(Meta)
+
+
+def encode_meta(meta: Meta) -> bytes:
+    return _meta_encoder.encode(meta)
+
+
+def decode_meta(value: bytes) -> Meta:
+    """Return the meta row. Raises FormatUnknown, RecordCorrupt."""
+    try:
+        meta = _meta_decoder.decode(value)
+    except msgspec.DecodeError as cause:
+        raise RecordCorrupt(f"the meta row of a partition does not decode: {cause}") from cause
+    if meta.format != FORMAT:
+        raise FormatUnknown(f"rows of format {meta.format}; this version reads {FORMAT}")
+    return meta
