@@ -1,0 +1,60 @@
+# Every target makes its own environment in .venv: Python 3.11 or newer with venv is all that is needed beforehand.
+# PYTHON chooses the interpreter: make test PYTHON=python3.13
+
+PYTHON = python3
+VENV = .venv
+BIN = $(VENV)/bin
+PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
+RUN_STAMP = $(VENV)/.run-installed
+TEST_STAMP = $(VENV)/.test-installed
+UV_VENV = $(VENV)-uv
+COMPILE = $(UV_VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-emit-find-links --no-annotate --no-header
+
+.DEFAULT_GOAL = help
+.PHONY: help demo test check bench lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(RUN_STAMP) ## Broker, sidecar and a failing application on this machine, then a ledger that proves the job
+	$(BIN)/retry-sidecar demo
+
+test: $(TEST_STAMP) ## All tests, on a real Kafka
+	SIDECAR_REQUIRE_BROKER=1 $(BIN)/python -m pytest -q
+
+check: $(TEST_STAMP) ## Style, types and layers
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy -p sidecar -p tests
+	$(BIN)/lint-imports
+
+bench: $(TEST_STAMP) ## The figures of docs/performance.md
+	$(BIN)/python -m bench
+
+lock: $(TEST_STAMP) ## Renew requirements/*.lock from pyproject.toml, and the list of Kafka's jars
+	$(PYTHON) -m venv $(UV_VENV)
+	$(UV_VENV)/bin/python -m pip --disable-pip-version-check --quiet install uv
+	$(COMPILE) pyproject.toml requirements/build.in --output-file requirements/run.lock
+	$(COMPILE) pyproject.toml requirements/build.in --group test --group lint --constraint requirements/run.lock \
+		--output-file requirements/test.lock
+	$(BIN)/python requirements/lock_jars.py
+	rm -rf $(UV_VENV)
+
+clean: ## Remove the environment and all caches of the tools
+	rm -rf $(VENV) $(UV_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	find sidecar tests bench -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name it with make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+
+$(RUN_STAMP): requirements/run.lock pyproject.toml | $(BIN)/python
+	$(PIP) install --require-hashes -r requirements/run.lock
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(TEST_STAMP): requirements/test.lock pyproject.toml | $(BIN)/python
+	$(PIP) install --require-hashes -r requirements/test.lock
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@ $(RUN_STAMP)

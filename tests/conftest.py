@@ -1,0 +1,45 @@
+"""Fixtures that more than one part of the suite uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from sidecar.errors import CommandFailed
+from sidecar.kafka.local_broker import LocalBroker
+from tests import broker as broker_of_tests
+
+
+@pytest.fixture(scope="session")
+def bootstrap() -> Iterator[str]:
+    """Address of a broker that the whole run shares; never stop it, use names of your own."""
+    with broker_of_tests.any_broker() as address:
+        yield address
+
+
+@pytest.fixture
+def unique() -> Callable[[str], str]:
+    """Make names that no other test uses, from a prefix."""
+    return broker_of_tests.unique
+
+
+@pytest.fixture
+def topic_name() -> str:
+    """Name of a topic that does not exist yet."""
+    return broker_of_tests.unique("topic")
+
+
+@pytest.fixture
+def own_broker() -> Iterator[LocalBroker]:
+    """A running broker for this test only, which may restart or kill it."""
+    broker = LocalBroker()
+    try:
+        broker.start()
+    except CommandFailed as error:
+        broker.stop()
+        broker_of_tests.no_broker(str(error))
+    try:
+        yield broker
+    finally:
+        broker.stop()
