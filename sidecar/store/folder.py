@@ -1,0 +1,70 @@
+"""The state folder: the instance id, the database, and what to do when it can not be trusted."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from pathlib import Path
+from typing import Final
+
+from sidecar.errors import StoreCorrupt, StoreFailed
+from sidecar.store.rocks import RocksStore
+
+DATABASE: Final = "rocksdb"
+INSTANCE_ID: Final = "instance-id"
+QUARANTINE: Final = "quarantined"
+FREE_BYTES_MIN: Final = 128 * 1024 * 1024
+"""Below this much free disk no transaction is begun: RocksDB must be able to flush what it is given."""
+
+
+class StateFolder:
+    """STATE_DIR of one instance."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.quarantines = 0
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            probe = path / ".writable"
+            probe.write_bytes(b"")
+            probe.unlink()
+        except OSError as cause:
+            raise StoreFailed(
+                f"STATE_DIR {path} can not be written ({cause.strerror}): give this user the right, or set another"
+            ) from cause
+
+    def instance_id(self) -> str:
+        """Return the id that is kept here, made at the first start."""
+        file = self.path / INSTANCE_ID
+        try:
+            if file.exists() and (kept := file.read_text().strip()):
+                return kept
+            made = uuid.uuid4().hex[:12]
+            file.write_text(made + "\n")
+        except OSError as cause:
+            raise StoreFailed(f"{file} can not be read or written: {cause.strerror}") from cause
+        return made
+
+    def open(self) -> RocksStore:
+        """Open the database; one that is damaged or strange is set aside first. Raises StoreFailed."""
+        try:
+            return RocksStore(self.path / DATABASE)
+        except StoreCorrupt:
+            self.quarantine()
+            return RocksStore(self.path / DATABASE)
+
+    def quarantine(self) -> Path:
+        """Set the database aside for a person to look at; only the newest one is kept."""
+        target = self.path / f"{DATABASE}.{QUARANTINE}"
+        try:
+            if target.exists():
+                shutil.rmtree(target)
+            (self.path / DATABASE).rename(target)
+        except OSError as cause:
+            raise StoreFailed(f"{self.path / DATABASE} can not be set aside: {cause.strerror}") from cause
+        self.quarantines += 1
+        return target
+
+    def free_bytes(self) -> int:
+        """Return the free disk space."""
+        return shutil.disk_usage(self.path).free
