@@ -1,0 +1,30 @@
+"""Names and globs of a setting, compiled once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from fnmatch import translate
+from typing import Final
+
+_WILDCARDS: Final = frozenset("*?[")
+
+
+class Globs:
+    """A list of names and shell globs (`*`, `?`, `[…]`), compared with upper and lower case distinct."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        patterns = tuple(patterns)
+        self._names = frozenset(pattern for pattern in patterns if _WILDCARDS.isdisjoint(pattern))
+        self._matchers = tuple(re.compile(translate(glob)).match for glob in patterns if glob not in self._names)
+
+    def __bool__(self) -> bool:
+        return bool(self._names or self._matchers)
+
+    def names(self, text: str) -> bool:
+        """Return whether the list has this very name, not just a glob that matches it."""
+        return text in self._names
+
+    def matches(self, text: str) -> bool:
+        """Return whether a name or glob of the list matches the whole text."""
+        return text in self._names or any(match(text) for match in self._matchers)

@@ -1,0 +1,131 @@
+"""The verdict on a request, in the contract's order."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sidecar.model import ATTEMPTS_MAX, DUE_MS_MAX, Drop, Reason, Rejection, Request, Schedule
+from sidecar.policy.backoff import due_of
+from sidecar.policy.config import PolicyConfig
+from sidecar.policy.origins import OriginRules
+from sidecar.policy.rules import ExceptionRules
+
+IBM: Final = 2
+"""The code of dialect `ibm`."""
+
+_SHOWN_CHARS_MAX: Final = 200
+
+Verdict = Schedule | Drop | Rejection
+
+
+class Policy:
+    """Decides what becomes of a request. Pure: the same request, times and settings give the same verdict."""
+
+    def __init__(self, config: PolicyConfig) -> None:
+        self._config = config
+        self._limit = config.attempts_limit
+        self._ibm_limit = config.ibm_attempts_limit
+        self._exceptions = ExceptionRules(config.droppable, config.retriable, config.fatal)
+        self._origins = OriginRules(
+            config.origin_topics, {config.input_topic, config.dlq_topic, *config.internal_topics}
+        )
+
+    def origin_allowed(self, topic: str) -> bool:
+        """Return whether messages may be fired to this topic."""
+        return self._origins.problem(topic) is None
+
+    def decide(self, request: Request, *, timestamp_ms: int, arrived_ms: int) -> Verdict:
+        """Return the verdict.
+
+        Args:
+            request: As its dialect parsed it.
+            timestamp_ms: The record's; NO_TIMESTAMP when it has none.
+            arrived_ms: When the record was taken in.
+        """
+        if request.dialect == IBM:
+            return self._decide_ibm(request, timestamp_ms, arrived_ms)
+        if problem := self._origins.problem(request.origin):
+            return Rejection(Reason.ORIGIN_NOT_ALLOWED, problem)
+        due_ms = due_of(request, self._config.delays_ms, timestamp_ms=timestamp_ms, arrived_ms=arrived_ms)
+        if due_ms - arrived_ms > self._config.max_delay_ms or due_ms > DUE_MS_MAX:
+            return self._out_of_range(due_ms, arrived_ms)
+        kind = self._exceptions.classify(request.exception)
+        if kind.droppable:
+            return _dropped(request)
+        limit = self._limit if request.max_attempts is None else min(self._limit, request.max_attempts)
+        if request.attempt >= limit:
+            return self._exhausted(request, limit)
+        if kind.fatal:
+            return _fatal(request)
+        if not kind.retriable:
+            return _unknown(request)
+        return Schedule(due_ms, limit)
+
+    def _decide_ibm(self, request: Request, timestamp_ms: int, arrived_ms: int) -> Verdict:
+        """Decide in IBM's order: drop; retriable with attempts left; fatal or exhausted; anything else.
+
+        Dropping comes before the allow-list: the list guards topics against being written to, and what is dropped
+        is written nowhere, so IBM's users keep what they know. For the same reason the DLQ as origin is dropped,
+        where `native` says origin-not-allowed.
+        """
+        kind = self._exceptions.classify(request.exception)
+        if kind.droppable:
+            return _dropped(request)
+        if request.origin == self._config.dlq_topic:
+            return Drop(f"origin {request.origin} is the DLQ, which profile ibm drops")
+        if problem := self._origins.problem(request.origin):
+            return Rejection(Reason.ORIGIN_NOT_ALLOWED, problem)
+        due_ms = due_of(request, self._config.ibm_delays_ms, timestamp_ms=timestamp_ms, arrived_ms=arrived_ms)
+        if due_ms - arrived_ms > self._config.max_delay_ms or due_ms > DUE_MS_MAX:
+            return self._out_of_range(due_ms, arrived_ms)
+        limit = self._ibm_limit
+        if kind.listed and request.attempt < limit:
+            return Schedule(due_ms, limit)
+        if kind.fatal:
+            return _fatal(request)
+        if request.attempt >= limit:
+            return self._exhausted(request, limit)
+        if not kind.retriable:
+            return _unknown(request)
+        return Schedule(due_ms, limit)
+
+    def _out_of_range(self, due_ms: int, arrived_ms: int) -> Rejection:
+        return Rejection(
+            Reason.DELAY_OUT_OF_RANGE,
+            f"due {due_ms} is {due_ms - arrived_ms} ms after arrival: allowed are {self._config.max_delay_ms} ms"
+            f" (MAX_DELAY) and a due time up to {DUE_MS_MAX}",
+        )
+
+    def _exhausted(self, request: Request, limit: int) -> Rejection:
+        if request.dialect == IBM:
+            source = "one for each of FIRST/SECOND/THIRD_DELAY_MS"
+        elif limit < self._limit:
+            source = "by the message's own headers"
+        else:
+            source = f"by MAX_ATTEMPTS, or else by the number of DELAYS, never more than {ATTEMPTS_MAX}"
+        return Rejection(
+            Reason.ATTEMPTS_EXHAUSTED, f"{request.attempt} retries have been made and {limit} are allowed, {source}"
+        )
+
+
+def _dropped(request: Request) -> Drop:
+    return Drop(f"exception {_shown(request.exception)} is on the list DROPPABLE_EXCEPTION")
+
+
+def _fatal(request: Request) -> Rejection:
+    return Rejection(Reason.FATAL, f"exception {_shown(request.exception)} is on the list FATAL_EXCEPTION")
+
+
+def _unknown(request: Request) -> Rejection:
+    return Rejection(
+        Reason.UNKNOWN_EXCEPTION,
+        f"exception {_shown(request.exception)} is on no list: add it to RETRIABLE_EXCEPTION if it should be retried",
+    )
+
+
+def _shown(exception: str | None) -> str:
+    """Return the name, escaped and cut to a length that fits a log line."""
+    if exception is None:
+        return "(none named)"
+    text = repr(exception[:_SHOWN_CHARS_MAX])
+    return text if len(exception) <= _SHOWN_CHARS_MAX else f"{text}… ({len(exception)} characters)"
