@@ -1,0 +1,97 @@
+"""The command `retry-sidecar`. Command modules are imported when their command is called, so that help is quick."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from typing import NamedTuple
+
+import click
+
+from sidecar.errors import InvariantViolated, SettingsInvalid, SidecarError
+
+EXIT_FAILED = 1
+EXIT_SETTINGS = 2
+EXIT_BUG = 70
+
+_REPORT = (
+    "This is a bug in retry-sidecar: please report it with the lines above and the output of `retry-sidecar version`."
+)
+
+
+class Entry(NamedTuple):
+    """Where a command lives."""
+
+    target: str
+    """`module:object`."""
+    summary: str
+    """Its line in `retry-sidecar --help`."""
+
+
+COMMANDS = {
+    "run": Entry("sidecar.cli.run:run", "Run the sidecar until it is told to stop."),
+    "demo": Entry("sidecar.cli.demo:demo", "Show the whole job on a broker of its own, and prove it with a ledger."),
+    "broker": Entry("sidecar.cli.broker:broker", "Run a local Apache Kafka, without Docker."),
+    "topics": Entry("sidecar.cli.topics:topics", "Create or check the topics."),
+    "send": Entry("sidecar.cli.send:send", "Send test messages to the retry topic."),
+    "pending": Entry("sidecar.cli.pending:pending", "Show what is pending."),
+    "doctor": Entry("sidecar.cli.doctor:doctor", "Check the surroundings; says what to do for each problem."),
+    "version": Entry("sidecar.cli.version:version", "Show the versions of the program and its libraries."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are known by name and imported when called."""
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        return [name for name, entry in COMMANDS.items() if _is_installed(entry)]
+
+    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None or not _is_installed(entry):
+            return None
+        module, name = entry.target.split(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name].summary) for name in self.list_commands(ctx)])
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Call the command; what it raises becomes text on stderr and an exit status."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except SettingsInvalid as error:
+            for problem in error.problems:
+                click.echo(problem, err=True)
+            sys.exit(EXIT_SETTINGS)
+        except InvariantViolated as error:
+            traceback.print_exc()
+            click.echo(f"{error}. {_REPORT}", err=True)
+            sys.exit(EXIT_BUG)
+        except SidecarError as error:
+            click.echo(str(error), err=True)
+            sys.exit(EXIT_FAILED)
+        except Exception as error:  # noqa: BLE001  # the last resort: an error nobody expected is a bug, and says so
+            traceback.print_exc()
+            click.echo(f"{type(error).__name__}: {error}. {_REPORT}", err=True)
+            sys.exit(EXIT_BUG)
+
+
+def _is_installed(entry: Entry) -> bool:
+    return importlib.util.find_spec(entry.target.partition(":")[0]) is not None
+
+
+@click.command(
+    "retry-sidecar",
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: retry-sidecar run --bootstrap-servers kafka:9092",
+)
+def main() -> None:
+    """Fire each message of one shared Kafka retry topic back to its origin when it is due."""

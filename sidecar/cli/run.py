@@ -1,0 +1,55 @@
+"""`retry-sidecar run`: the sidecar itself, or its effective settings."""
+
+from __future__ import annotations
+
+import json
+
+import click
+import structlog
+from rich.console import Console
+from rich.table import Table
+
+from sidecar import log
+from sidecar.cli.options import settings_options
+from sidecar.settings import Settings, advice_for_run, rows
+
+
+@click.command(epilog="Example: retry-sidecar run --bootstrap-servers kafka:9092 --delays 20s,1m,5m")
+@click.option("--show-settings", is_flag=True, help="Print the effective settings and where each came from, then stop.")
+@click.option("--json", "as_json", is_flag=True, help="With --show-settings: print JSON.")
+@settings_options(warn=False)
+def run(settings: Settings, *, show_settings: bool, as_json: bool) -> None:
+    """Run the sidecar until it is told to stop (SIGTERM or Ctrl-C)."""
+    warnings = (*settings.warnings, *advice_for_run(settings))
+    if show_settings:
+        for warning in warnings:
+            click.echo(f"warning: {warning}", err=True)
+        _show(settings, as_json=as_json)
+        return
+    if as_json:
+        raise click.UsageError("--json goes with --show-settings; for log lines in JSON use --log-format json")
+    log.configure(
+        level=settings.log_level,
+        form=settings.log_format,
+        librdkafka_level=settings.log_level_apache,
+        secrets=settings.secrets,
+    )
+    logger = structlog.get_logger(__name__)
+    for warning in warnings:
+        logger.warning("setting_doubted", text=warning)
+    # Here and not above: showing the settings needs neither librdkafka nor RocksDB.
+    from sidecar.runtime import main as runtime  # noqa: PLC0415
+
+    raise click.exceptions.Exit(runtime.run(settings))
+
+
+def _show(settings: Settings, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps([row._asdict() for row in rows(settings)], indent=2))
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("setting", "value", "from"):
+        table.add_column(heading, overflow="fold")
+    for name, value, origin in rows(settings):
+        table.add_row(name, value, origin, style="dim" if origin == "default" else None)
+    Console(markup=False, highlight=False, emoji=False).print(table)

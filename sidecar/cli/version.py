@@ -1,0 +1,38 @@
+"""`retry-sidecar version`."""
+
+from __future__ import annotations
+
+import json
+import platform
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed
+
+import click
+import confluent_kafka
+
+from sidecar import __version__
+
+
+@click.command(epilog="Example: retry-sidecar version --json")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def version(*, as_json: bool) -> None:
+    """Show the versions of the program and of the libraries that it stands on."""
+    versions = {
+        "retry-sidecar": __version__,
+        "python": platform.python_version(),
+        "confluent-kafka": confluent_kafka.__version__,
+        "librdkafka": confluent_kafka.libversion()[0],
+        "rocksdict": _installed("rocksdict"),
+    }
+    if as_json:
+        click.echo(json.dumps(versions))
+    else:
+        for name, text in versions.items():
+            click.echo(f"{name:<16}{text}")
+
+
+def _installed(distribution: str) -> str:
+    try:
+        return installed(distribution)
+    except PackageNotFoundError:
+        return "not installed"

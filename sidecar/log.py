@@ -1,0 +1,110 @@
+"""Logging: one line per event on stderr, for people or as JSON, with every secret masked.
+
+Events are named `noun_verb` (`partition_restored`), with their facts as keys. `structlog.get_logger()` and the standard
+library's loggers (uvicorn, librdkafka) end in the same handler.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Collection, Sequence
+from typing import TextIO, cast
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+LIBRDKAFKA = "librdkafka"
+_MASK = "***"
+
+
+def configure(
+    *,
+    level: str = "info",
+    form: str = "console",
+    librdkafka_level: str = "info",
+    secrets: Collection[str] = (),
+    stream: TextIO | None = None,
+) -> None:
+    """Send all log lines to one stream; the last call wins.
+
+    Args:
+        level: Least level: debug, info, warning, error or critical.
+        form: `console` for people or `json` for collectors.
+        librdkafka_level: Least level of the Kafka client library's own lines.
+        secrets: Values that are masked wherever they turn up in a line, tracebacks included.
+        stream: Where lines go; stderr unless given.
+    """
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    target = stream or sys.stderr
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[*shared, _name_client_event],
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            *_renderers(form, colors=target.isatty()),
+            _Masker(secrets),
+        ],
+    )
+    handler = logging.StreamHandler(target)
+    handler.setFormatter(formatter)
+    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    logging.getLogger(LIBRDKAFKA).setLevel(librdkafka_level.upper())
+    structlog.configure(
+        processors=[structlog.stdlib.filter_by_level, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        # Module-level loggers exist before the command has read its settings.
+        cache_logger_on_first_use=False,
+    )
+
+
+def librdkafka_logger() -> logging.Logger:
+    """Return the logger to hand to confluent-kafka clients as `logger=`."""
+    return logging.getLogger(LIBRDKAFKA)
+
+
+def _renderers(form: str, *, colors: bool) -> Sequence[Processor]:
+    # Local variables in tracebacks are left out: they are long and hold payloads.
+    if form == "json":
+        tracebacks = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+        return (
+            structlog.processors.ExceptionRenderer(tracebacks),
+            structlog.processors.JSONRenderer(ensure_ascii=False),
+        )
+    return (structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback),)
+
+
+def _name_client_event(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Give librdkafka's free text an event name, so that lines can be searched for by event."""
+    if event.get("logger") == LIBRDKAFKA:
+        event["text"] = event["event"]
+        event["event"] = "client_logged"
+    return event
+
+
+class _Masker:
+    """Masks secrets in the finished line: nothing that is rendered can slip past it."""
+
+    def __init__(self, secrets: Collection[str]) -> None:
+        forms = {form for secret in secrets if secret for form in _written_forms(secret)}
+        # The longest first: a secret may be part of another.
+        self._forms = sorted(forms, key=len, reverse=True)
+
+    def __call__(self, _logger: WrappedLogger, _method: str, line: EventDict) -> str:
+        # The renderer before this one makes text of the event; structlog's type knows event dicts only.
+        text = cast("str", line)
+        for form in self._forms:
+            text = text.replace(form, _MASK)
+        return text
+
+
+def _written_forms(secret: str) -> tuple[str, ...]:
+    """Return the secret as it may stand in a line: raw, or escaped in JSON, in a repr, or in a repr within JSON."""
+    escaped = repr(secret)[1:-1]
+    return secret, escaped, *(json.dumps(form, ensure_ascii=False)[1:-1] for form in (secret, escaped))

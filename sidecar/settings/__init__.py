@@ -1,0 +1,8 @@
+"""What the operator chooses: one table of settings, read from command line, environment and YAML."""
+
+from sidecar.settings.checks import advice_for_run
+from sidecar.settings.load import load
+from sidecar.settings.show import Row, reference_page, rows
+from sidecar.settings.table import SETTINGS, Setting, Settings
+
+__all__ = ["SETTINGS", "Row", "Setting", "Settings", "advice_for_run", "load", "reference_page", "rows"]

@@ -1,0 +1,7 @@
+"""`python -m sidecar.settings > docs/settings.md` writes the reference page anew."""
+
+import click
+
+from sidecar.settings.show import reference_page
+
+click.echo(reference_page(), nl=False)

@@ -1,0 +1,170 @@
+"""What no single setting shows: contradictions between settings, and choices worth a warning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from sidecar.settings import client
+from sidecar.settings.kinds import is_topic_name, show_duration
+from sidecar.settings.table import Settings
+
+_IBM_DELAYS = ("FIRST_DELAY_MS", "SECOND_DELAY_MS", "THIRD_DELAY_MS")
+_LOGIN = (
+    ("SECURITY_PROTOCOL", "security_protocol", ("security.protocol",)),
+    ("SASL_MECHANISM", "sasl_mechanism", ("sasl.mechanism", "sasl.mechanisms")),
+    ("JAAS_USERNAME", "jaas_username", ("sasl.username",)),
+    ("JAAS_PASSWORD", "jaas_password", ("sasl.password",)),
+)
+
+
+class Contradiction(NamedTuple):
+    """Settings that can not be used together."""
+
+    names: tuple[str, ...]
+    line: str
+    """The settings, their values, what is allowed."""
+
+
+def contradictions(settings: Settings) -> Iterator[Contradiction]:
+    """Yield every contradiction, in the order of the documentation."""
+    for check in _CHECKS:
+        yield from check(settings)
+
+
+def _topics_differ(settings: Settings) -> Iterator[Contradiction]:
+    topics = (
+        ("INPUT_TOPIC", settings.input_topic, ("INPUT_TOPIC",)),
+        ("DLQ_TOPIC", settings.dlq_topic, ("DLQ_TOPIC",)),
+        ("the changelog topic", settings.changelog_topic, ("STREAMS_APP_ID", "STORE_NAME")),
+        ("the status topic", settings.status_topic, ("STREAMS_APP_ID",)),
+    )
+    for index, (first, topic, names) in enumerate(topics):
+        for second, other, other_names in topics[index + 1 :]:
+            if topic == other:
+                line = f"{first} and {second}: both are {topic!r}: they must be two different topics"
+                yield Contradiction(names + other_names, line)
+
+
+def _app_id_makes_topics(settings: Settings) -> Iterator[Contradiction]:
+    for topic in (settings.changelog_topic, settings.status_topic):
+        if not is_topic_name(topic):
+            names = ("STREAMS_APP_ID", "STORE_NAME")
+            yield Contradiction(
+                names,
+                f"STREAMS_APP_ID and STORE_NAME: {settings.streams_app_id!r} and {settings.store_name!r} make an "
+                f"internal topic's name of {len(topic)} characters: it must have 249 at most",
+            )
+            return
+
+
+def _delays_within_the_longest(settings: Settings) -> Iterator[Contradiction]:
+    longest = show_duration(settings.max_delay_ms)
+
+    def line(name: str, delay_ms: int) -> str:
+        default = "" if name in settings.origins else " (the default)"
+        return f"{name}: {show_duration(delay_ms)}{default} is above MAX_DELAY {longest}: no delay may be longer"
+
+    if max(settings.delays_ms) > settings.max_delay_ms:
+        yield Contradiction(("DELAYS", "MAX_DELAY"), line("DELAYS", max(settings.delays_ms)))
+    if "ibm" in settings.profiles:
+        for name, delay_ms in zip(_IBM_DELAYS, settings.ibm_delays_ms, strict=True):
+            if delay_ms > settings.max_delay_ms:
+                text = f"{line(name, delay_ms)}; PROFILES without ibm needs none"
+                yield Contradiction((name, "MAX_DELAY", "PROFILES"), text)
+
+
+def _ibm_delays_have_their_profile(settings: Settings) -> Iterator[Contradiction]:
+    if "ibm" in settings.profiles:
+        return
+    for name, delay_ms in zip(_IBM_DELAYS, settings.ibm_delays_ms, strict=True):
+        if name in settings.origins:
+            yield Contradiction(
+                (name, "PROFILES"),
+                f"{name}: {show_duration(delay_ms)} is set, but PROFILES is {','.join(settings.profiles)!r}: it must "
+                f"name ibm, or {name} must not be set; DELAYS is for profile native",
+            )
+
+
+def _exception_in_one_list(settings: Settings) -> Iterator[Contradiction]:
+    lists = (
+        ("DROPPABLE_EXCEPTION", settings.droppable_exception),
+        ("RETRIABLE_EXCEPTION", settings.retriable_exception),
+        ("FATAL_EXCEPTION", settings.fatal_exception),
+    )
+    for index, (name, globs) in enumerate(lists):
+        for other_name, other_globs in lists[index + 1 :]:
+            for glob in sorted(set(globs) & set(other_globs)):
+                line = f"{name} and {other_name}: both name {glob!r}: it must be in one of them only"
+                yield Contradiction((name, other_name), line)
+
+
+def _own_topics_are_no_origins(settings: Settings) -> Iterator[Contradiction]:
+    for topic in sorted(set(settings.origin_topics) & settings.own_topics):
+        yield Contradiction(
+            ("ORIGIN_TOPICS", "INPUT_TOPIC", "DLQ_TOPIC", "STREAMS_APP_ID", "STORE_NAME"),
+            f"ORIGIN_TOPICS: {topic!r} is the input, the DLQ or an internal topic: it can not be an origin",
+        )
+
+
+def _login_is_complete(settings: Settings) -> Iterator[Contradiction]:
+    if not settings.jaas_enabled:
+        return
+    properties = settings.client_properties
+    for name, _, keys in _LOGIN[2:]:
+        if not properties.get(keys[0]):
+            yield Contradiction((name, "JAAS_ENABLED"), f"{name}: is not set, but JAAS_ENABLED is true: it must be set")
+    protocol = properties.get("security.protocol", "")
+    if protocol.upper() not in ("SASL_SSL", "SASL_PLAINTEXT"):
+        shown = repr(protocol) if protocol else "not set"
+        yield Contradiction(
+            ("SECURITY_PROTOCOL", "JAAS_ENABLED"),
+            f"SECURITY_PROTOCOL: is {shown}, but JAAS_ENABLED is true: it must be SASL_SSL or SASL_PLAINTEXT",
+        )
+
+
+def _login_in_one_word(settings: Settings) -> Iterator[Contradiction]:
+    for name, attribute, properties in _LOGIN if settings.jaas_enabled else _LOGIN[:2]:
+        value = getattr(settings, attribute)
+        for key in properties:
+            other = settings.client.get(key)
+            secret = client.is_secret(key)
+            # librdkafka takes the words of protocols and mechanisms in any capitals.
+            if value is None or other is None or value == other or (not secret and value.upper() == other.upper()):
+                continue
+            shown = (client.MASK, client.MASK) if secret else (repr(value), repr(other))
+            line = f"{name} and client property {key}: {shown[0]} and {shown[1]} differ: set one of them, or both alike"
+            yield Contradiction((name,), line)
+
+
+_CHECKS: tuple[Callable[[Settings], Iterator[Contradiction]], ...] = (
+    _topics_differ,
+    _app_id_makes_topics,
+    _delays_within_the_longest,
+    _ibm_delays_have_their_profile,
+    _exception_in_one_list,
+    _own_topics_are_no_origins,
+    _login_is_complete,
+    _login_in_one_word,
+)
+
+
+def unused(settings: Settings) -> Iterator[str]:
+    """Yield a line for each setting that is set but has no effect beside the others."""
+    if not settings.jaas_enabled:
+        for name in ("JAAS_USERNAME", "JAAS_PASSWORD"):
+            if name in settings.origins:
+                yield f"{name}: is set, but JAAS_ENABLED is false: it is not used"
+
+
+def advice_for_run(settings: Settings) -> tuple[str, ...]:
+    """Return a line for each choice that is allowed but that the operator of a running sidecar should know of."""
+    advice = []
+    if "*" in settings.origin_topics:
+        advice.append("ORIGIN_TOPICS: '*': whoever writes to the retry topic writes to any topic; name the origins")
+    if not settings.http_is_loopback and settings.api_token is None:
+        advice.append(
+            f"HTTP_HOST: {settings.http_host!r} is not loopback: calls that change something answer 403 until "
+            "API_TOKEN is set"
+        )
+    return tuple(advice)

@@ -1,0 +1,238 @@
+"""The kinds of values that settings take: how each is read from text, shown as text, and what is allowed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+_DURATION = re.compile(r"([0-9]{1,15})(ms|s|m|h|d)?")
+_WHOLE = re.compile(r"[0-9]{1,9}")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_TOPIC_GLOB = re.compile(r"[A-Za-z0-9._*?\[\]!-]{1,249}")
+_SERVER = re.compile(
+    r"(?:(?:PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)://)?(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?"
+)
+_HOST = re.compile(r"[A-Za-z0-9.:_-]+")
+_TOKEN = re.compile(r"[!-~]+")
+_TRUE = frozenset({"true", "yes", "on", "1"})
+_FALSE = frozenset({"false", "no", "off", "0"})
+# Java's level names are taken too: IBM's image knows those.
+_LEVELS = {
+    "debug": "debug",
+    "info": "info",
+    "warning": "warning",
+    "error": "error",
+    "critical": "critical",
+    "all": "debug",
+    "trace": "debug",
+    "warn": "warning",
+    "fatal": "critical",
+    "off": "critical",
+}
+
+DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of value.
+
+    `parse` takes the text of any source and raises ValueError when it is not allowed; `allowed` completes the sentence
+    "... is not allowed: it must be ...". `show` is the inverse of `parse`.
+    """
+
+    allowed: str
+    parse: Callable[[str], object]
+    show: Callable[[Any], str] = str
+    is_list: bool = False
+    """The empty text is a value: the empty list."""
+    is_switch: bool = False
+    """True or false: a flag without a value on the command line."""
+
+
+def parse_duration_ms(text: str) -> int:
+    """Return milliseconds for `250ms`, `20s`, `5m`, `1h`, `7d` or a whole number of milliseconds.
+
+    Raises:
+        ValueError: The text has another form.
+    """
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    return int(match[1]) * _UNITS_MS[match[2] or "ms"]
+
+
+def show_duration(duration_ms: int) -> str:
+    """Return the shortest exact form: 300000 is `5m`."""
+    for unit, unit_ms in _UNITS_MS.items():
+        if duration_ms and duration_ms % unit_ms == 0:
+            return f"{duration_ms // unit_ms}{unit}"
+    return "0ms"
+
+
+def _items(text: str) -> tuple[str, ...]:
+    """Split at commas; the empty text has no items, but an empty item between commas is a mistake."""
+    if not text.strip():
+        return ()
+    items = tuple(item.strip() for item in text.split(","))
+    if "" in items:
+        raise ValueError(text)
+    return items
+
+
+def _show_items(items: tuple[str, ...]) -> str:
+    return ",".join(items)
+
+
+def _matching(pattern: re.Pattern[str]) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if pattern.fullmatch(text) is None:
+            raise ValueError(text)
+        return text
+
+    return parse
+
+
+def whole(low: int, high: int) -> Kind:
+    """Return the kind of whole numbers from low to high, both included."""
+
+    def parse(text: str) -> int:
+        # int() alone would take `1_000`, `+5` and the digits of other scripts.
+        if _WHOLE.fullmatch(text) is None or not low <= int(text) <= high:
+            raise ValueError(text)
+        return int(text)
+
+    return Kind(f"a whole number from {low} to {high}", parse)
+
+
+def duration(low_ms: int, high_ms: int) -> Kind:
+    """Return the kind of durations from low to high, both included, in milliseconds."""
+
+    def parse(text: str) -> int:
+        duration_ms = parse_duration_ms(text)
+        if not low_ms <= duration_ms <= high_ms:
+            raise ValueError(text)
+        return duration_ms
+
+    bounds = f"from {show_duration(low_ms)} to {show_duration(high_ms)}"
+    return Kind(f"a duration {bounds}, such as 250ms, 20s, 5m, 1h, 7d or a whole number of ms", parse, show_duration)
+
+
+def durations(high_ms: int, most: int) -> Kind:
+    """Return the kind of lists of 1 to `most` durations, none longer than high."""
+
+    def parse(text: str) -> tuple[int, ...]:
+        parsed = tuple(parse_duration_ms(item) for item in _items(text))
+        if not 1 <= len(parsed) <= most or max(parsed) > high_ms:
+            raise ValueError(text)
+        return parsed
+
+    return Kind(
+        f"1 to {most} durations separated by commas, none above {show_duration(high_ms)}, such as 20s,5m,1h",
+        parse,
+        lambda value: ",".join(show_duration(item) for item in value),
+        is_list=True,
+    )
+
+
+def choice(*values: str) -> Kind:
+    """Return the kind whose values are these words; capitals do not matter."""
+    by_folded = {value.casefold(): value for value in values}
+
+    def parse(text: str) -> str:
+        if text.casefold() not in by_folded:
+            raise ValueError(text)
+        return by_folded[text.casefold()]
+
+    return Kind(f"one of {', '.join(values)}", parse)
+
+
+def choices(*values: str) -> Kind:
+    """Return the kind of lists, in order and without repeats, of one or more of these words."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        items = _items(text)
+        if not items or len(set(items)) < len(items) or not set(items) <= set(values):
+            raise ValueError(text)
+        return items
+
+    return Kind(f"one or more of {', '.join(values)}, separated by commas, each once", parse, _show_items, is_list=True)
+
+
+def _parse_switch(text: str) -> bool:
+    folded = text.casefold()
+    if folded not in _TRUE | _FALSE:
+        raise ValueError(text)
+    return folded in _TRUE
+
+
+def _parse_level(text: str) -> str:
+    if text.casefold() not in _LEVELS:
+        raise ValueError(text)
+    return _LEVELS[text.casefold()]
+
+
+def _parse_topic(text: str) -> str:
+    if not is_topic_name(text):
+        raise ValueError(text)
+    return text
+
+
+def _parse_servers(text: str) -> str:
+    servers = _items(text)
+    matches = [_SERVER.fullmatch(server) for server in servers]
+    if not servers or any(match is None or not 1 <= int(match[1] or 9092) <= 65_535 for match in matches):
+        raise ValueError(text)
+    return ",".join(servers)
+
+
+def _parse_topic_globs(text: str) -> tuple[str, ...]:
+    globs = _items(text)
+    if not globs or any(_TOPIC_GLOB.fullmatch(glob) is None for glob in globs):
+        raise ValueError(text)
+    return globs
+
+
+def _parse_class_globs(text: str) -> tuple[str, ...]:
+    globs = _items(text)
+    if any(not glob.isprintable() or " " in glob for glob in globs):
+        raise ValueError(text)
+    return globs
+
+
+def _parse_text(text: str) -> str:
+    if not text or not text.isprintable():
+        raise ValueError(text)
+    return text
+
+
+def _parse_folder(text: str) -> Path:
+    return Path(_parse_text(text)).expanduser()
+
+
+def is_topic_name(text: str) -> bool:
+    """Tell whether Kafka allows a topic of this name."""
+    return _TOPIC.fullmatch(text) is not None and text not in (".", "..")
+
+
+SWITCH = Kind("true or false", _parse_switch, lambda value: "true" if value else "false", is_switch=True)
+LEVEL = Kind("one of debug, info, warning, error, critical", _parse_level)
+TOPIC = Kind("1 to 249 of the characters a-z, A-Z, 0-9, '.', '_', '-', and neither '.' nor '..'", _parse_topic)
+SERVERS = Kind("host:port, or several separated by commas, ports from 1 to 65535", _parse_servers)
+TOPIC_GLOBS = Kind(
+    "topic names or globs such as orders-*, separated by commas", _parse_topic_globs, _show_items, is_list=True
+)
+CLASS_GLOBS = Kind(
+    "class names or globs such as com.acme.*, separated by commas, without blanks",
+    _parse_class_globs,
+    _show_items,
+    is_list=True,
+)
+TEXT = Kind("text of one line that is not empty", _parse_text)
+FOLDER = Kind("the path of a folder", _parse_folder)
+HOST = Kind("an IP address or a host name", _matching(_HOST))
+TOKEN = Kind("printable ASCII characters without blanks", _matching(_TOKEN))

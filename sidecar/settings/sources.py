@@ -1,0 +1,213 @@
+"""Where settings are given: command line, environment, YAML file. Each source becomes a list of Given."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from sidecar.settings import client
+from sidecar.settings.table import BY_ALIAS, BY_NAME, SETTINGS, WITHOUT_MEANING, Setting
+
+ENV_PREFIX = "KAFKA_RETRY_"
+
+# Kubernetes describes every service to every pod: a service named kafka-retry gives KAFKA_RETRY_SERVICE_HOST and so on.
+_KUBERNETES = re.compile(r"(?:^|.*_)SERVICE_(?:HOST|PORT)(?:_\w+)?|PORT|(?:^|.*_)PORT_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?")
+_SHOWN_CHARACTERS = 80
+
+
+class Given(NamedTuple):
+    """One value of one setting, as text, from one source."""
+
+    setting: Setting
+    text: str
+    origin: str
+    """For a person: `environment KAFKA_RETRY_HTTP_PORT`."""
+
+
+@dataclass(slots=True)
+class Source:
+    """All that one source gives; sources are asked in order of precedence."""
+
+    given: list[Given] = field(default_factory=list)
+    client: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Property -> (value, origin)."""
+    problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def add_client(self, name: str, value: str, origin: str) -> None:
+        """Take a librdkafka property, or note why it is refused."""
+        refusal = client.refusal(name)
+        if refusal is None:
+            self.client[name] = (value, origin)
+        else:
+            shown = client.MASK if client.is_secret(name) else quoted(value)
+            self.problems.append(f"client property {name}: {shown}: {refusal} (from {origin})")
+
+
+def quoted(text: str) -> str:
+    """Return the value in quotes, on one line and not endless."""
+    return repr(text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "...")
+
+
+def closest(name: str, known: Iterable[str], form: str = "{}") -> str:
+    """Return "; did you mean X?" for the known name that looks most like this one, or nothing."""
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
+    return f"; did you mean {form.format(found[0])}?" if found else ""
+
+
+def not_allowed(given: Given) -> str:
+    """Return the line for a value that its setting does not take; a secret is not repeated."""
+    shown = client.MASK if given.setting.secret else quoted(given.text)
+    return (
+        f"{given.setting.name}: {shown} is not allowed: it must be {given.setting.kind.allowed} (from {given.origin})"
+    )
+
+
+def from_flags(flags: Mapping[str, str], properties: Sequence[str]) -> Source:
+    """Read the command line.
+
+    Args:
+        flags: Attribute of the setting -> text.
+        properties: `key=value` of each `--client`.
+    """
+    source = Source()
+    for setting in SETTINGS:
+        text = flags.get(setting.attribute)
+        if text is not None:
+            negative = setting.kind.is_switch and text == "false"
+            flag = setting.negative_flag if negative else setting.flag
+            source.given.append(Given(setting, text, f"command line {flag}"))
+    for text in properties:
+        name, equals, value = text.partition("=")
+        if equals:
+            source.add_client(name.strip(), value, "command line --client")
+        else:
+            shown = client.MASK if client.is_secret(text) else quoted(text)
+            source.problems.append(
+                f"client property {shown}: has no value: it must be key=value, such as "
+                "security.protocol=SASL_SSL (from command line --client)"
+            )
+    return source
+
+
+def from_environment(environ: Mapping[str, str]) -> Source:
+    """Read KAFKA_RETRY_*. Names nobody knows are warned of, not refused: the prefix is not ours alone."""
+    source = Source()
+    for env in sorted(name for name in environ if name.startswith(ENV_PREFIX)):
+        name, text, origin = env.removeprefix(ENV_PREFIX), environ[env], f"environment {env}"
+        setting = BY_NAME.get(name) or BY_ALIAS.get(name)
+        if setting is not None:
+            # An empty variable is how Compose and Helm say "not set"; only a list can be meant to be empty.
+            if text.strip() or setting.kind.is_list:
+                source.given.append(Given(setting, text, origin))
+        elif name in WITHOUT_MEANING:
+            source.warnings.append(f"{env}: has no meaning here and is ignored: {WITHOUT_MEANING[name]}")
+        elif _KUBERNETES.fullmatch(name):
+            continue
+        elif name.startswith(client.PREFIX) and len(name) > len(client.PREFIX):
+            source.add_client(client.property_of(name.removeprefix(client.PREFIX)), text, origin)
+        else:
+            hint = closest(name, [*BY_NAME, *BY_ALIAS], ENV_PREFIX + "{}")
+            source.warnings.append(f"{env}: there is no such setting, it is ignored{hint}")
+    return source
+
+
+def from_yaml(path: Path) -> Source:
+    """Read a YAML file of settings.
+
+    Scalars are taken as they are written: YAML's own types would turn `0123` into 83 and `1:30` into 90.
+    A key without a value counts as not set.
+    """
+    source = Source()
+    try:
+        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except OSError as error:
+        source.problems.append(f"--config: {quoted(str(path))} can not be read: {error.strerror or error}")
+        return source
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        source.problems.append(f"--config: {quoted(str(path))} is no YAML file in UTF-8: {_yaml_reason(error)}")
+        return source
+    if root is None:
+        return source
+    if not isinstance(root, yaml.MappingNode):
+        source.problems.append(f"--config: {quoted(str(path))} must be a mapping such as `input_topic: retry`")
+        return source
+    _read_mapping(root, path, source)
+    return source
+
+
+def _yaml_reason(error: Exception) -> str:
+    """Return what is wrong and where; never the text itself, which may hold a secret."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"{error.problem} in line {error.problem_mark.line + 1}"
+    return " ".join(str(error).split())
+
+
+def _read_mapping(root: yaml.MappingNode, path: Path, source: Source) -> None:
+    known = {name.lower(): setting for name, setting in [*BY_NAME.items(), *BY_ALIAS.items()]}
+    for key, node, origin in _pairs(root, path, source):
+        if key == "client":
+            _read_client(node, path, source)
+        elif key.upper() in WITHOUT_MEANING and key.islower():
+            reason = WITHOUT_MEANING[key.upper()]
+            source.warnings.append(f"{key}: has no meaning here and is ignored: {reason} (from {origin})")
+        elif key not in known:
+            hint = closest(key, [*known, "client"])
+            source.problems.append(f"{key}: there is no such setting{hint} (from {origin})")
+        else:
+            _read_value(known[key], node, origin, source)
+
+
+def _pairs(mapping: yaml.MappingNode, path: Path, source: Source) -> Iterable[tuple[str, yaml.Node, str]]:
+    """Yield key, value and origin; a key that is there twice is a problem, never a silent choice."""
+    seen: set[str] = set()
+    for key_node, node in mapping.value:
+        origin = f"{path}:{key_node.start_mark.line + 1}"
+        key = str(key_node.value) if isinstance(key_node, yaml.ScalarNode) else "a key"
+        if key in seen:
+            source.problems.append(f"{key}: is there more than once: it must be given once (from {origin})")
+        else:
+            seen.add(key)
+            yield key, node, origin
+
+
+def _read_client(node: yaml.Node, path: Path, source: Source) -> None:
+    if _is_null(node):
+        return
+    if not isinstance(node, yaml.MappingNode):
+        origin = f"{path}:{node.start_mark.line + 1}"
+        source.problems.append(f"client: must be a mapping such as {{security.protocol: SASL_SSL}} (from {origin})")
+        return
+    for name, value, origin in _pairs(node, path, source):
+        if isinstance(value, yaml.ScalarNode):
+            source.add_client(name, value.value, origin)
+        else:
+            source.problems.append(f"client property {name}: must be one value, no list or mapping (from {origin})")
+
+
+def _read_value(setting: Setting, node: yaml.Node, origin: str, source: Source) -> None:
+    if _is_null(node):
+        return
+    if isinstance(node, yaml.ScalarNode):
+        source.given.append(Given(setting, node.value, origin))
+    elif (
+        setting.kind.is_list
+        and isinstance(node, yaml.SequenceNode)
+        and all(isinstance(item, yaml.ScalarNode) for item in node.value)
+    ):
+        source.given.append(Given(setting, ",".join(item.value for item in node.value), origin))
+    else:
+        form = "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"
+        source.problems.append(
+            f"{setting.name}: {form} is not allowed: it must be {setting.kind.allowed} (from {origin})"
+        )
+
+
+def _is_null(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"

@@ -1,0 +1,345 @@
+"""The table of all settings: a frozen dataclass whose annotations say how each is named, read and explained."""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, get_type_hints
+
+import platformdirs
+
+from sidecar.settings import client, kinds
+from sidecar.settings.kinds import DAY_MS, Kind, duration, whole
+
+_FOREVER_MS = 36_500 * DAY_MS
+_HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is known of one setting besides its default."""
+
+    kind: Kind
+    help: str
+    name: str = ""
+    """Upper snake, as in the environment after KAFKA_RETRY_; the attribute's name unless given."""
+    attribute: str = ""
+    aliases: tuple[str, ...] = ()
+    """IBM's names for it, in the environment and in YAML."""
+    secret: bool = False
+    common: bool = False
+    """Shown by `--help`; all others are flags too."""
+    default_text: str = ""
+    """Said instead of the default where that depends on something."""
+
+    @property
+    def env(self) -> str:
+        return f"KAFKA_RETRY_{self.name}"
+
+    @property
+    def yaml_key(self) -> str:
+        return self.name.lower()
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name.lower().replace('_', '-')}"
+
+    @property
+    def negative_flag(self) -> str:
+        """What sets a true-or-false setting to false."""
+        return f"--no-{self.flag.removeprefix('--')}"
+
+    def show(self, value: object) -> str:
+        """Return the value as text, masked when secret; a value that is not set is the empty text."""
+        if value is None:
+            return ""
+        return client.MASK if self.secret else self.kind.show(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The effective settings. `load` makes and checks them; made directly, nothing is checked."""
+
+    bootstrap_servers: Annotated[
+        str, Setting(kinds.SERVERS, "Kafka brokers to start from: host:port, separated by commas.", common=True)
+    ] = "localhost:9092"
+    streams_app_id: Annotated[
+        str,
+        Setting(
+            kinds.TOPIC,
+            "Application id: prefix of the internal topics and of the transactional id.",
+            aliases=("APP_NAME",),
+            common=True,
+        ),
+    ] = "kafka-retry"
+    given_group_id: Annotated[
+        str | None,
+        Setting(kinds.TEXT, "Consumer group.", name="GROUP_ID", default_text="connect-<STREAMS_APP_ID>"),
+    ] = None
+    instance_id: Annotated[
+        str | None,
+        Setting(
+            kinds.TOPIC,
+            "Part of the transactional id, unique per running instance. Set it where it is stable (the pod name of a "
+            "StatefulSet): the group membership is static then, so a restart causes no rebalance.",
+            default_text="an id kept in STATE_DIR",
+        ),
+    ] = None
+    input_topic: Annotated[str, Setting(kinds.TOPIC, "The shared retry topic.", common=True)] = "retry"
+    dlq_topic: Annotated[str, Setting(kinds.TOPIC, "The topic of dead letters.", common=True)] = "dlq"
+    store_name: Annotated[str, Setting(kinds.TOPIC, "Middle part of the changelog topic's name.")] = "retry-queue"
+    state_dir: Annotated[
+        Path,
+        Setting(
+            kinds.FOLDER,
+            "Folder of the local store, a cache of the changelog topic.",
+            common=True,
+            default_text="the platform's user state folder; /var/lib/retry-sidecar in the image",
+        ),
+    ] = field(default_factory=lambda: platformdirs.user_state_path("retry-sidecar"))
+
+    punctuation_interval_ms: Annotated[
+        int, Setting(duration(1, _HOUR_MS), "Most time between two looks for due messages while something is due.")
+    ] = 50
+    commit_interval_ms: Annotated[
+        int, Setting(duration(0, 60_000), "Least time between two transactions while messages come in.")
+    ] = 50
+    commit_max_messages: Annotated[int, Setting(whole(1, 10_000), "Most messages in one transaction.")] = 10_000
+
+    delays_ms: Annotated[
+        tuple[int, ...],
+        Setting(
+            kinds.durations(_FOREVER_MS, most=1_000),
+            "Delay before retry 1, 2, 3, ..., used when a message names no time of its own.",
+            name="DELAYS",
+            common=True,
+        ),
+    ] = (300_000, 300_000, 1_800_000, 1_800_000, 1_800_000, 3_600_000)
+    max_attempts: Annotated[
+        int | None,
+        Setting(
+            whole(1, 1_000),
+            "Retries before a message goes to the DLQ; the limits in its headers can only lower it.",
+            default_text="the number of delays",
+        ),
+    ] = None
+    max_delay_ms: Annotated[
+        int,
+        Setting(
+            duration(1, _FOREVER_MS), "Longest delay accepted; beyond it: DLQ `delay-out-of-range`.", name="MAX_DELAY"
+        ),
+    ] = 365 * DAY_MS
+    first_delay_ms: Annotated[int, Setting(duration(0, _FOREVER_MS), "Profile ibm: delay before the first retry.")] = (
+        20_000
+    )
+    second_delay_ms: Annotated[
+        int, Setting(duration(0, _FOREVER_MS), "Profile ibm: delay before the second retry.")
+    ] = 40_000
+    third_delay_ms: Annotated[int, Setting(duration(0, _FOREVER_MS), "Profile ibm: delay before the third retry.")] = (
+        60_000
+    )
+    droppable_exception: Annotated[
+        tuple[str, ...], Setting(kinds.CLASS_GLOBS, "Exceptions whose messages are dropped: names or globs.")
+    ] = ()
+    retriable_exception: Annotated[
+        tuple[str, ...],
+        Setting(
+            kinds.CLASS_GLOBS, "Exceptions whose messages are retried; empty: all that no other list names are retried."
+        ),
+    ] = ()
+    fatal_exception: Annotated[
+        tuple[str, ...], Setting(kinds.CLASS_GLOBS, "Exceptions whose messages go to the DLQ at once.")
+    ] = ()
+    origin_topics: Annotated[
+        tuple[str, ...],
+        Setting(
+            kinds.TOPIC_GLOBS,
+            "Topics that messages may be fired to: names or globs. Never the input, the DLQ or the internal topics; "
+            "`__*`, `*-changelog`, `*-repartition` and `*-status` only when named literally.",
+        ),
+    ] = ("*",)
+    origin_timeout_ms: Annotated[
+        int,
+        Setting(
+            duration(1_000, _FOREVER_MS),
+            "How long an origin may be unauthorised, vanished or unreachable before its messages go to the DLQ.",
+            name="ORIGIN_TIMEOUT",
+        ),
+    ] = DAY_MS
+    profiles: Annotated[
+        tuple[str, ...],
+        Setting(kinds.choices("native", "ibm"), "Header dialects accepted; the first that matches wins."),
+    ] = ("native", "ibm")
+    max_clock_skew_ms: Annotated[
+        int,
+        Setting(
+            duration(100, DAY_MS),
+            "Most difference to the broker's clock; beyond it firing holds and the instance is not ready.",
+            name="MAX_CLOCK_SKEW",
+        ),
+    ] = 60_000
+
+    http_host: Annotated[
+        str,
+        Setting(kinds.HOST, "Address that the HTTP server listens on.", default_text="127.0.0.1; 0.0.0.0 in the image"),
+    ] = "127.0.0.1"
+    http_port: Annotated[
+        int, Setting(whole(0, 65_535), "Port of the HTTP server; 0 takes any free one.", common=True)
+    ] = 8080
+    api_token: Annotated[
+        str | None,
+        Setting(
+            kinds.TOKEN,
+            "Bearer token of the HTTP API. On a host that is not loopback, calls that change something answer 403 "
+            "until it is set. A command line can be read by other users of the machine: prefer the environment.",
+            secret=True,
+        ),
+    ] = field(default=None, repr=False)
+    enable_health: Annotated[bool, Setting(kinds.SWITCH, "Serve the health endpoints.")] = True
+
+    create_topics: Annotated[
+        bool, Setting(kinds.SWITCH, "Create the input topic and the DLQ when they are missing.")
+    ] = False
+    replication_factor: Annotated[
+        int | None,
+        Setting(
+            whole(1, 32_767), "Replication factor of topics that are created.", default_text="the broker's default"
+        ),
+    ] = None
+    startup_timeout_ms: Annotated[
+        int,
+        Setting(duration(1, DAY_MS), "How long to wait for the brokers at the start.", name="STARTUP_TIMEOUT"),
+    ] = 60_000
+    shutdown_timeout_ms: Annotated[
+        int,
+        Setting(duration(1, _HOUR_MS), "How long to finish the open transaction at the end.", name="SHUTDOWN_TIMEOUT"),
+    ] = 20_000
+    log_level: Annotated[
+        str, Setting(kinds.LEVEL, "Least level that is logged.", aliases=("LOG_LEVEL_IBM",), common=True)
+    ] = "info"
+    log_format: Annotated[str, Setting(kinds.choice("console", "json"), "Form of the log lines on stderr.")] = "console"
+    log_level_apache: Annotated[
+        str, Setting(kinds.LEVEL, "Least level that is logged of the Kafka client library.")
+    ] = "info"
+
+    security_protocol: Annotated[
+        str | None,
+        Setting(
+            kinds.choice("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"), "IBM's name of CLIENT_SECURITY_PROTOCOL."
+        ),
+    ] = None
+    sasl_mechanism: Annotated[
+        str | None,
+        Setting(
+            kinds.choice("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"),
+            "IBM's name of CLIENT_SASL_MECHANISM.",
+            default_text="PLAIN when JAAS_ENABLED",
+        ),
+    ] = None
+    jaas_enabled: Annotated[
+        bool, Setting(kinds.SWITCH, "Log in to the brokers with JAAS_USERNAME and JAAS_PASSWORD.")
+    ] = False
+    jaas_username: Annotated[str | None, Setting(kinds.TEXT, "User of the SASL login.")] = None
+    jaas_password: Annotated[str | None, Setting(kinds.TEXT, "Password of the SASL login.", secret=True)] = field(
+        default=None, repr=False
+    )
+
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """librdkafka properties as given; `client_properties` is what clients take."""
+    origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    """Where each value that is not a default came from, by setting's name, or `client.<property>`."""
+    warnings: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    """One line each: what was accepted but has no effect or looks mistyped."""
+
+    @property
+    def group_id(self) -> str:
+        """The consumer group; Kafka Connect's naming unless set, so that lag tools find it."""
+        return self.given_group_id or f"connect-{self.streams_app_id}"
+
+    @property
+    def changelog_topic(self) -> str:
+        return f"{self.streams_app_id}-{self.store_name}-changelog"
+
+    @property
+    def status_topic(self) -> str:
+        return f"{self.streams_app_id}-status"
+
+    @property
+    def own_topics(self) -> frozenset[str]:
+        """The topics that are never an origin, whatever ORIGIN_TOPICS says."""
+        return frozenset({self.input_topic, self.dlq_topic, self.changelog_topic, self.status_topic})
+
+    @property
+    def transactional_id_prefix(self) -> str:
+        """The instance id follows it."""
+        return f"{self.streams_app_id}-"
+
+    @property
+    def ibm_delays_ms(self) -> tuple[int, int, int]:
+        """The delays of profile ibm."""
+        return self.first_delay_ms, self.second_delay_ms, self.third_delay_ms
+
+    @property
+    def http_is_loopback(self) -> bool:
+        """Whether only this machine can reach the HTTP server."""
+        try:
+            return ipaddress.ip_address(self.http_host).is_loopback
+        except ValueError:
+            return self.http_host == "localhost"
+
+    @property
+    def client_properties(self) -> dict[str, str]:
+        """librdkafka properties for every client: the brokers, the login in IBM's words, then CLIENT_*."""
+        login = {"security.protocol": self.security_protocol, "sasl.mechanism": self.sasl_mechanism}
+        if self.jaas_enabled:
+            login["sasl.mechanism"] = self.sasl_mechanism or "PLAIN"
+            login["sasl.username"] = self.jaas_username
+            login["sasl.password"] = self.jaas_password
+        if "sasl.mechanisms" in self.client:
+            del login["sasl.mechanism"]
+        given = {name: value for name, value in login.items() if value is not None}
+        return {"bootstrap.servers": self.bootstrap_servers, **given, **self.client}
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The secret values that are set, for the log to mask."""
+        own = [getattr(self, setting.attribute) for setting in SETTINGS if setting.secret]
+        passed = [value for name, value in self.client.items() if client.is_secret(name)]
+        return tuple(value for value in [*own, *passed] if value)
+
+
+def _table() -> tuple[Setting, ...]:
+    found = []
+    for attribute, hint in get_type_hints(Settings, include_extras=True).items():
+        for setting in getattr(hint, "__metadata__", ()):
+            name = setting.name or attribute.upper()
+            found.append(dataclasses.replace(setting, attribute=attribute, name=name))
+    return tuple(found)
+
+
+SETTINGS = _table()
+"""Every setting but CLIENT_*, in the order of the documentation."""
+
+BY_NAME = {setting.name: setting for setting in SETTINGS}
+BY_ALIAS = {alias: setting for setting in SETTINGS for alias in setting.aliases}
+
+WITHOUT_MEANING = {
+    "JAAS_LOGIN_MODULE": "the login module follows from SASL_MECHANISM",
+    "SSL_PROTOCOL": "OpenSSL agrees on the TLS version with the broker",
+    "SSL_ENABLED_PROTOCOLS": "OpenSSL agrees on the TLS version with the broker",
+    "DEFAULT_KEY_SERDE": "keys are kept byte for byte",
+}
+"""IBM's names that are accepted and ignored -> why."""
+
+
+def default_text(setting: Setting) -> str:
+    """Return the default as the documentation says it."""
+    if setting.default_text:
+        return setting.default_text
+    default = next(item.default for item in dataclasses.fields(Settings) if item.name == setting.attribute)
+    if default is None:
+        return "none"
+    return setting.show(default) or "empty"

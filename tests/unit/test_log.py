@@ -1,0 +1,107 @@
+"""Log lines: two forms, one handler, no secrets."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from sidecar import log
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    yield
+    root.handlers[:], level = before
+    root.setLevel(level)
+    logging.getLogger(log.LIBRDKAFKA).setLevel(logging.NOTSET)
+    structlog.reset_defaults()
+
+
+def test_a_json_line_holds_event_level_time_and_facts() -> None:
+    stream = io.StringIO()
+    log.configure(form="json", stream=stream)
+    structlog.get_logger("sidecar.x").info("partition_restored", partition=3)
+    event = json.loads(stream.getvalue())
+    assert (event["event"], event["level"], event["logger"]) == ("partition_restored", "info", "sidecar.x")
+    assert event["partition"] == 3
+    assert event["timestamp"].endswith("Z")
+
+
+def test_a_console_line_is_one_line_for_people() -> None:
+    stream = io.StringIO()
+    log.configure(stream=stream)
+    structlog.get_logger("sidecar.x").warning("origin_closed", topic="orders")
+    line = stream.getvalue()
+    assert line.count("\n") == 1
+    assert "origin_closed" in line
+    assert "topic=orders" in line
+
+
+def test_lines_below_the_level_are_left_out() -> None:
+    stream = io.StringIO()
+    log.configure(level="warning", stream=stream)
+    structlog.get_logger("sidecar.x").info("nothing_said")
+    logging.getLogger("uvicorn").info("nothing said")
+    assert stream.getvalue() == ""
+
+
+def test_a_logger_made_before_the_set_up_follows_it() -> None:
+    logger = structlog.get_logger("sidecar.x")
+    first, second = io.StringIO(), io.StringIO()
+    log.configure(stream=first)
+    logger.info("one_said")
+    log.configure(stream=second)
+    logger.info("two_said")
+    assert "one_said" in first.getvalue()
+    assert "two_said" in second.getvalue()
+    assert "two_said" not in first.getvalue()
+
+
+def test_lines_of_the_kafka_library_get_an_event_name_and_a_level_of_their_own() -> None:
+    stream = io.StringIO()
+    log.configure(level="debug", form="json", librdkafka_level="error", stream=stream)
+    log.librdkafka_logger().warning("FAIL [%s] left out", "thrd:x")
+    log.librdkafka_logger().error("FAIL [%s] connect failed", "thrd:x")
+    event = json.loads(stream.getvalue())
+    assert event["event"] == "client_logged"
+    assert event["text"] == "FAIL [thrd:x] connect failed"
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_tracebacks_leave_local_variables_out(form: str) -> None:
+    stream = io.StringIO()
+    log.configure(form=form, stream=stream)
+    payload = "x".join(["payload"] * 2)
+    try:
+        raise ValueError(len(payload))
+    except ValueError:
+        structlog.get_logger("sidecar.x").exception("record_refused")
+    assert "ValueError" in stream.getvalue()
+    assert payload not in stream.getvalue()
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+@pytest.mark.parametrize("secret", ["hunter2", 'hun"ter\\2', "hun'ter2", "hünter2"])
+def test_secrets_are_masked_wherever_they_turn_up(form: str, secret: str) -> None:
+    stream = io.StringIO()
+    log.configure(form=form, secrets=[secret, ""], stream=stream)
+    logger = structlog.get_logger("sidecar.x")
+    logger.info("login_tried", password=secret, config={"sasl.password": secret}, text=f"with {secret} inside")
+    log.librdkafka_logger().warning("said %s", secret)
+    try:
+        raise ValueError(f"refused {secret}")
+    except ValueError:
+        logger.exception("login_failed")
+    written = stream.getvalue()
+    assert "login_failed" in written
+    assert "ValueError" in written
+    assert written.count("***") >= 5
+    assert "ter2" not in written
+    assert "ter\\" not in written
