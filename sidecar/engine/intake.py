@@ -1,0 +1,145 @@
+"""Intake: what a record of the input topic asks for, checked and turned into an item of plan().
+
+It reads no store, so it runs while the transaction before is being committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from sidecar.changelog.entry import lasting
+from sidecar.contract import Dialect, parse, render_dead_letter
+from sidecar.engine.items import Arrival, Dead, Dropped, Item
+from sidecar.engine.plan import RECORD_OVERHEAD_BYTES
+from sidecar.engine.ports import Origin
+from sidecar.model import Drop, Reason, Record, Rejection, Request, Schedule
+from sidecar.policy import Policy
+from sidecar.policy.policy import IBM
+
+STAGE: Final = "intake"
+
+
+class Intake:
+    """Examines records.
+
+    Args:
+        policy: Decides on what parses.
+        dialects: In the order of preference.
+        origins: Topics that exist, by a definite answer of the broker; kept up to date by its owner.
+        unknown: Topics that do not exist, by a definite answer that is fresh; kept up to date by its owner.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        dialects: Sequence[Dialect],
+        origins: Mapping[str, Origin],
+        unknown: Collection[str],
+        *,
+        input_topic: str,
+        app_id: str,
+        dlq_max_message_bytes: int,
+    ) -> None:
+        self._policy = policy
+        self._dialects = dialects
+        self._origins = origins
+        self._unknown = unknown
+        self._input_topic = input_topic
+        self._app_id = app_id
+        self._dlq_max_message_bytes = dlq_max_message_bytes
+
+    def examine(self, record: Record, arrived_ms: int) -> Item | str:
+        """Return the item that a record becomes, or the name of its origin when the broker must be asked for it first.
+
+        Args:
+            record: As consumed.
+            arrived_ms: Wall time now.
+        """
+        request = parse(record, self._dialects)
+        if type(request) is Rejection:
+            return self._dead(record, request)
+        assert type(request) is Request
+        origin = self._origins.get(request.origin)
+        if origin is None and request.dialect != IBM and self._policy.origin_allowed(request.origin):
+            return self._unresolved(record, request)
+        verdict = self._policy.decide(request, timestamp_ms=record.timestamp_ms, arrived_ms=arrived_ms)
+        if origin is None and type(verdict) is Schedule:
+            return self._unresolved(record, request)
+        if origin is not None and (obstacle := _obstacle(record, request, origin)):
+            return self._dead(record, obstacle)
+        if type(verdict) is Schedule:
+            kept = lasting(
+                verdict.due_ms,
+                record.timestamp_ms,
+                request.attempt,
+                verdict.limit,
+                request.dialect,
+                request.origin.encode(),
+                request.retry_id,
+                record.key,
+                record.value,
+                record.headers or [],
+                request.origin_partition,
+            )
+            assert origin is not None
+            if len(kept) + RECORD_OVERHEAD_BYTES > origin.max_message_bytes:  # large headers with a small value
+                return self._dead(record, _too_large(record, request, origin))
+            return Arrival(record.offset, verdict.due_ms, request.origin, kept, request.retry_id, request.replace)
+        if type(verdict) is Drop:
+            return Dropped(record.offset, verdict.detail)
+        assert type(verdict) is Rejection
+        return self._dead(record, verdict)
+
+    def _unresolved(self, record: Record, request: Request) -> Item | str:
+        if request.origin not in self._unknown:
+            return request.origin
+        return self._dead(
+            record,
+            Rejection(
+                Reason.ORIGIN_UNKNOWN, f"{request.origin} does not exist on this cluster: create it, then redrive"
+            ),
+        )
+
+    def _dead(self, record: Record, rejection: Rejection) -> Dead:
+        truncated = _size(record) > self._dlq_max_message_bytes
+        headers = render_dead_letter(
+            record.headers,
+            reason=rejection.reason,
+            detail=rejection.detail,
+            topic=self._input_topic,
+            partition=record.partition,
+            offset=record.offset,
+            timestamp_ms=record.timestamp_ms,
+            connector_name=self._app_id,
+            stage=STAGE,
+            truncated=truncated,
+        )
+        return Dead(record.offset, rejection.reason, record.key, None if truncated else record.value, headers)
+
+
+def _obstacle(record: Record, request: Request, origin: Origin) -> Rejection | None:
+    if request.origin_partition >= origin.partitions:
+        return Rejection(
+            Reason.BAD_HEADER,
+            f"retry-origin-partition {request.origin_partition}: {request.origin} has {origin.partitions} partitions",
+        )
+    if len(record.value or b"") * 2 > origin.max_message_bytes and _size(record) > origin.max_message_bytes:
+        return _too_large(record, request, origin)
+    return None
+
+
+def _too_large(record: Record, request: Request, origin: Origin) -> Rejection:
+    return Rejection(
+        Reason.TOO_LARGE,
+        f"{_size(record)} bytes with headers and framing; {request.origin} takes {origin.max_message_bytes}"
+        " (max.message.bytes)",
+    )
+
+
+def _size(record: Record) -> int:
+    """Return an upper bound of what the record takes on the wire, uncompressed, with the headers that we add."""
+    size = len(record.key or b"") + len(record.value or b"") + RECORD_OVERHEAD_BYTES
+    for name, value in record.headers or ():
+        size += len(name) + len(value or b"") + 10
+    return size
