@@ -211,7 +211,10 @@ def _parse_text(text: str) -> str:
 
 
 def _parse_folder(text: str) -> Path:
-    return Path(_parse_text(text)).expanduser()
+    try:
+        return Path(_parse_text(text)).expanduser()
+    except RuntimeError as error:  # `~name` of a user who does not exist
+        raise ValueError(text) from error
 
 
 def is_topic_name(text: str) -> bool:

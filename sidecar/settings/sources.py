@@ -47,12 +47,17 @@ class Source:
             self.client[name] = (value, origin)
         else:
             shown = client.MASK if client.is_secret(name) else quoted(value)
-            self.problems.append(f"client property {name}: {shown}: {refusal} (from {origin})")
+            self.problems.append(f"client property {plain(name)}: {shown}: {refusal} (from {origin})")
 
 
 def quoted(text: str) -> str:
     """Return the value in quotes, on one line and not endless."""
     return repr(text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "...")
+
+
+def plain(name: str) -> str:
+    """Return a name as it is, or in quotes when it would not stay on its line."""
+    return name if name.isprintable() and len(name) <= _SHOWN_CHARACTERS else quoted(name)
 
 
 def closest(name: str, known: Iterable[str], form: str = "{}") -> str:
@@ -114,7 +119,7 @@ def from_environment(environ: Mapping[str, str]) -> Source:
             source.add_client(client.property_of(name.removeprefix(client.PREFIX)), text, origin)
         else:
             hint = closest(name, [*BY_NAME, *BY_ALIAS], ENV_PREFIX + "{}")
-            source.warnings.append(f"{env}: there is no such setting, it is ignored{hint}")
+            source.warnings.append(f"{plain(env)}: there is no such setting, it is ignored{hint}")
     return source
 
 
@@ -159,7 +164,7 @@ def _read_mapping(root: yaml.MappingNode, path: Path, source: Source) -> None:
             source.warnings.append(f"{key}: has no meaning here and is ignored: {reason} (from {origin})")
         elif key not in known:
             hint = closest(key, [*known, "client"])
-            source.problems.append(f"{key}: there is no such setting{hint} (from {origin})")
+            source.problems.append(f"{plain(key)}: there is no such setting{hint} (from {origin})")
         else:
             _read_value(known[key], node, origin, source)
 
@@ -171,7 +176,7 @@ def _pairs(mapping: yaml.MappingNode, path: Path, source: Source) -> Iterable[tu
         origin = f"{path}:{key_node.start_mark.line + 1}"
         key = str(key_node.value) if isinstance(key_node, yaml.ScalarNode) else "a key"
         if key in seen:
-            source.problems.append(f"{key}: is there more than once: it must be given once (from {origin})")
+            source.problems.append(f"{plain(key)}: is there more than once: it must be given once (from {origin})")
         else:
             seen.add(key)
             yield key, node, origin
@@ -188,7 +193,9 @@ def _read_client(node: yaml.Node, path: Path, source: Source) -> None:
         if isinstance(value, yaml.ScalarNode):
             source.add_client(name, value.value, origin)
         else:
-            source.problems.append(f"client property {name}: must be one value, no list or mapping (from {origin})")
+            source.problems.append(
+                f"client property {plain(name)}: must be one value, no list or mapping (from {origin})"
+            )
 
 
 def _read_value(setting: Setting, node: yaml.Node, origin: str, source: Source) -> None:

@@ -6,6 +6,8 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sidecar.errors import SettingsInvalid
 from sidecar.settings import SETTINGS, Settings, advice_for_run, load, reference_page, rows
@@ -155,6 +157,7 @@ def test_an_empty_file_sets_nothing(tmp_path: Path) -> None:
     ("text", "line"),
     [
         ("input_topics: x", "input_topics: there is no such setting; did you mean input_topic? (from {path}:1)"),
+        ('"a\\nb": x', "'a\\nb': there is no such setting (from {path}:1)"),
         ("zzz: x", "zzz: there is no such setting (from {path}:1)"),
         ("\nhttp_port: 1\nhttp_port: 2", "http_port: is there more than once: it must be given once (from {path}:3)"),
         (
@@ -378,6 +381,24 @@ def test_a_running_sidecar_is_advised_of_wide_open_choices() -> None:
 )
 def test_a_host_is_loopback_or_not(host: str, is_loopback: bool) -> None:
     assert Settings(http_host=host).http_is_loopback is is_loopback
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*(setting.env for setting in SETTINGS), "KAFKA_RETRY_CLIENT_ACKS", "KAFKA_RETRY_\n"]),
+        st.one_of(
+            st.text(max_size=20), st.sampled_from(["0", "1", "5m", "retry", "dlq", "true", "native", "*", "a,a"])
+        ),
+        max_size=8,
+    )
+)
+def test_any_environment_gives_settings_or_problems_of_one_line_each(environ: dict[str, str]) -> None:
+    try:
+        lines = load(environ=environ).warnings
+    except SettingsInvalid as error:
+        lines = error.problems
+        assert lines
+    assert all(len(line.splitlines()) == 1 for line in lines)
 
 
 def test_the_reference_page_is_up_to_date() -> None:

@@ -120,6 +120,7 @@ REFUSED: list[tuple[Kind, str]] = [
     (kinds.choices("native", "ibm"), "spring"),
     (kinds.TEXT, "two\nlines"),
     (kinds.FOLDER, ""),
+    (kinds.FOLDER, "~no-such-user/x"),
     (kinds.TOKEN, "a b"),
     (kinds.TOKEN, "schlüssel"),
 ]
