@@ -1,0 +1,76 @@
+"""The FastAPI application: routes, error shapes and the guards in front of them."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, FastAPI, Request
+from starlette.responses import JSONResponse, Response
+
+from sidecar.api import problems
+from sidecar.api.bodies import InfoBody
+from sidecar.api.guard import RequestShape, Turnstile
+from sidecar.api.health import health_routes
+from sidecar.api.pending import pending_routes
+from sidecar.api.source import Source
+from sidecar.metrics import Metrics
+
+_METRICS_EXAMPLE = """\
+# HELP retry_sidecar_pending Messages that wait for their time.
+# TYPE retry_sidecar_pending gauge
+retry_sidecar_pending{origin="orders",partition="0"} 2.0
+"""
+
+
+def create_app(source: Source, *, metrics: Metrics, version: str, actuator: bool = True) -> FastAPI:
+    """Return the application over these snapshots.
+
+    Args:
+        source: snapshots; read from the thread that serves the application.
+        metrics: what `GET /metrics` shows.
+        version: of the distribution, as `GET /` tells it.
+        actuator: whether /actuator/health exists (setting ENABLE_HEALTH).
+    """
+    app = FastAPI(
+        title="Retry Sidecar",
+        version=version,
+        description="Fires each message of one shared Kafka retry topic back to its origin when it is due. "
+        'Every error has the shape `{"error_code": 404, "message": "…"}`.',
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        redirect_slashes=False,
+        redoc_url=None,
+        generate_unique_id_function=lambda route: route.name,
+    )
+    problems.install(app)
+    app.add_middleware(Turnstile)
+    app.add_middleware(RequestShape)
+    app.include_router(pending_routes(source))
+    app.include_router(health_routes(source, actuator=actuator))
+    app.include_router(_metrics_route(metrics))
+    app.include_router(_info_route(source, version))
+    return app
+
+
+def _metrics_route(metrics: Metrics) -> APIRouter:
+    router = APIRouter(tags=["metrics"])
+
+    @router.get(
+        "/metrics",
+        summary="Metrics for Prometheus",
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {"example": _METRICS_EXAMPLE}}}},
+    )
+    async def metrics_page(request: Request) -> Response:
+        page, content_type = metrics.render(request.headers.get("accept", ""))
+        # Set as a header: `media_type` would append a second charset.
+        return Response(page, headers={"content-type": content_type})
+
+    return router
+
+
+def _info_route(source: Source, version: str) -> APIRouter:
+    router = APIRouter(tags=["info"])
+
+    @router.get("/", summary="Who answers, as Kafka Connect tells it", response_model=InfoBody)
+    async def info() -> JSONResponse:
+        return JSONResponse({"version": version, "commit": "", "kafka_cluster_id": source.cluster_id()})
+
+    return router

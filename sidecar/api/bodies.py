@@ -1,0 +1,138 @@
+"""The JSON bodies of the API, as the OpenAPI document shows them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+_NOW_MS = 1_770_000_000_000
+
+
+class Body(BaseModel):
+    """An answer whose fields are all named here."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ErrorBody(Body):
+    """Every error, in Kafka Connect's shape."""
+
+    error_code: int = Field(description="The HTTP status.", examples=[404])
+    message: str = Field(description="What is wrong and what is allowed.", examples=["There is nothing at /pendign."])
+
+
+class DueWithin(Body):
+    """How many are due within a span from now. Each figure contains those before it; `later` is beyond one day.
+
+    An estimate: where a span ends inside a slot of the wheel, the slot counts by its share.
+    """
+
+    s5: int = Field(alias="5s")
+    m1: int = Field(alias="1m")
+    m5: int = Field(alias="5m")
+    h1: int = Field(alias="1h")
+    d1: int = Field(alias="1d")
+    later: int
+
+
+class PartitionBody(Body):
+    """One input partition."""
+
+    partition: int
+    state: str
+    owner: str | None = Field(description="Instance that owns the partition; null when none does.")
+    pending: int
+    watermark_ms: int | None = Field(description="Everything due up to here has fired; null before the first fire.")
+    restored: float = Field(description="Part of the restore that is done, 0 to 1; it fires only at 1.", ge=0, le=1)
+
+
+class PendingBody(Body):
+    """What waits."""
+
+    total: int = Field(description="Exact.")
+    by_origin: dict[str, int]
+    by_partition: dict[str, int]
+    due_within: DueWithin
+    overdue: int = Field(description="Due before the current second and not fired, deferred ones included.")
+    next_due_ms: int | None = Field(description="Exact; null when nothing waits.")
+    as_of_ms: int = Field(description="When the oldest of the partitions' figures was taken.")
+    complete: bool = Field(description="Every input partition has an owner and a figure younger than 10 s.")
+    partitions: list[PartitionBody]
+
+
+class PendingOfOriginBody(Body):
+    """What waits for one origin topic."""
+
+    total: int
+    by_partition: dict[str, int]
+
+
+class HealthBody(Body):
+    """Kafka Connect's health, with the facts behind it."""
+
+    status: Literal["healthy", "starting", "unhealthy"]
+    message: str
+    details: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class ProbeBody(Body):
+    """Answer to a probe."""
+
+    status: Literal["ok", "failed"]
+    reasons: list[str]
+
+
+class ActuatorComponent(Body):
+    """One part of Spring's health."""
+
+    status: Literal["UP", "DOWN"]
+    details: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class ActuatorBody(Body):
+    """Spring Boot's health."""
+
+    status: Literal["UP", "DOWN"]
+    components: dict[str, ActuatorComponent]
+
+
+class InfoBody(Body):
+    """Who answers, in Kafka Connect's shape."""
+
+    version: str = Field(examples=["0.1.0"])
+    commit: str = Field(examples=[""])
+    kafka_cluster_id: str | None = Field(examples=["5L6g3nShT-eMCtK--X86sw"])
+
+
+PENDING_EXAMPLE: dict[str, object] = {
+    "total": 3,
+    "by_origin": {"orders": 2, "payments": 1},
+    "by_partition": {"0": 3},
+    "due_within": {"5s": 1, "1m": 2, "5m": 2, "1h": 3, "1d": 3, "later": 0},
+    "overdue": 0,
+    "next_due_ms": _NOW_MS + 1_200,
+    "as_of_ms": _NOW_MS,
+    "complete": True,
+    "partitions": [
+        {
+            "partition": 0,
+            "state": "running",
+            "owner": "sidecar-0",
+            "pending": 3,
+            "watermark_ms": _NOW_MS - 100,
+            "restored": 1.0,
+        }
+    ],
+}
+PENDING_OF_ORIGIN_EXAMPLE: dict[str, object] = {"total": 2, "by_partition": {"0": 2}}
+HEALTHY_EXAMPLE: dict[str, object] = {
+    "status": "healthy",
+    "message": "Worker has completed startup and is ready to handle requests.",
+    "details": {},
+}
+UNHEALTHY_EXAMPLE: dict[str, object] = {
+    "status": "unhealthy",
+    "message": "No broker answers at localhost:9092.",
+    "details": {},
+}

@@ -1,0 +1,106 @@
+"""What every request passes before it reaches a route."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sidecar.api.problems import problem
+
+BODY_BYTES_MAX: Final = 64 * 1024
+PROBES: Final = frozenset({"/health", "/livez", "/readyz", "/actuator/health"})
+_BODILESS_METHODS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
+
+
+class RequestShape:
+    """Makes `/x/` mean `/x` and HEAD mean GET without a body, and refuses bodies that nobody asked for."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if refusal := _body_refusal(scope["method"], Headers(scope=scope)):
+            # The body stays unread, so the connection can not be used again.
+            await problem(*refusal, headers={"connection": "close"})(scope, receive, send)
+            return
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        await self._app({**scope, "method": method, "path": scope["path"].rstrip("/") or "/"}, receive, send)
+
+
+def _body_refusal(method: str, headers: Headers) -> tuple[int, str] | None:
+    """Return status and message when the body that the headers announce is not taken."""
+    chunked = "transfer-encoding" in headers
+    length = headers.get("content-length", "0")
+    if method in _BODILESS_METHODS:
+        return (400, f"{method} takes no body.") if chunked or length != "0" else None
+    if chunked:
+        return 411, "Send the body with a Content-Length."
+    if not (length.isascii() and length.isdigit() and int(length[:20]) <= BODY_BYTES_MAX):
+        return 413, f"A body may have {BODY_BYTES_MAX} bytes at most."
+    return None
+
+
+class Turnstile:
+    """Lets requests in one after the other, so slowly that answering them takes a part of one core only.
+
+    The loop that fires messages shares the interpreter with the API: what a flood of requests costs here is missing
+    there. Each request waits until those before it are paid for. Probes have a purse of their own, so that a flood
+    elsewhere does not make the sidecar look dead.
+    """
+
+    SHARE: Final = 0.25
+    """Part of one core, for each purse."""
+    OVERHEAD_S: Final = 0.0005
+    """What the server spends on a request besides the route."""
+    WAIT_MAX_S: Final = 2.0
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._purses = {is_probe: _Purse() for is_probe in (True, False)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        purse = self._purses[scope["path"] in PROBES]
+        try:
+            async with asyncio.timeout(self.WAIT_MAX_S):
+                await purse.wait()
+        except TimeoutError:
+            refusal = problem(503, "Too many requests at once; try again in a moment.", {"retry-after": "1"})
+            await refusal(scope, receive, send)
+            return
+        purse.pay(self.OVERHEAD_S / self.SHARE)
+        began_s = time.thread_time()
+
+        async def pay_and_send(message: Message) -> None:
+            # Up to here the route computes; what follows may wait for a slow reader.
+            if message["type"] == "http.response.start":
+                purse.pay((time.thread_time() - began_s) / self.SHARE)
+            await send(message)
+
+        await self._app(scope, receive, pay_and_send)
+
+
+class _Purse:
+    """When the next request may enter."""
+
+    def __init__(self) -> None:
+        self._queue = asyncio.Lock()
+        self._paid_at_s = 0.0
+
+    async def wait(self) -> None:
+        """Return when it is this request's turn and all before it are paid for."""
+        async with self._queue:
+            await asyncio.sleep(self._paid_at_s - asyncio.get_running_loop().time())
+
+    def pay(self, seconds: float) -> None:
+        """Keep the next request out for so long."""
+        self._paid_at_s = max(self._paid_at_s, asyncio.get_running_loop().time()) + seconds

@@ -1,0 +1,71 @@
+"""`GET /pending`: what waits, and until when."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from sidecar.api.bodies import (
+    PENDING_EXAMPLE,
+    PENDING_OF_ORIGIN_EXAMPLE,
+    ErrorBody,
+    PendingBody,
+    PendingOfOriginBody,
+)
+from sidecar.api.source import Source
+from sidecar.engine.view import summarise
+
+_EXAMPLES = {
+    "all": {"summary": "Everything", "value": PENDING_EXAMPLE},
+    "origin": {"summary": "With ?origin=orders", "value": PENDING_OF_ORIGIN_EXAMPLE},
+}
+
+
+class PendingQuery(BaseModel):
+    """What to count. A parameter that is not named here is refused: a misspelt one would silently count everything."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    origin: str | None = Field(
+        default=None,
+        description="Count what goes to this topic only; the answer then has `total` and `by_partition` alone.",
+        pattern=r"^[A-Za-z0-9._-]{1,249}$",
+        examples=["orders"],
+    )
+    partition: int | None = Field(
+        default=None, description="Count this input partition only.", ge=0, le=2**31 - 1, examples=[0]
+    )
+
+
+def pending_routes(source: Source) -> APIRouter:
+    """Return the route over these snapshots."""
+    router = APIRouter(tags=["pending"])
+
+    @router.get(
+        "/pending",
+        summary="Count what waits",
+        response_model=PendingBody | PendingOfOriginBody,
+        responses={
+            200: {"content": {"application/json": {"examples": _EXAMPLES}}},
+            400: {"model": ErrorBody, "description": "A parameter is not what it must be."},
+            "4XX": {"model": ErrorBody, "description": "Any other mistake in the request."},
+        },
+    )
+    async def pending(query: Annotated[PendingQuery, Query()]) -> JSONResponse:
+        total = source.partitions_total()
+        if query.partition is not None and total is not None and query.partition >= total:
+            raise HTTPException(400, f"partition: {query.partition} is not one of the input topic's 0 to {total - 1}")
+        answer = summarise(
+            source.views(),
+            partitions_total=total,
+            now_ms=source.now_ms(),
+            origin=query.origin,
+            partition=query.partition,
+        )
+        return JSONResponse(answer)
+
+    return router

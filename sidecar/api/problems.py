@@ -1,0 +1,54 @@
+"""Errors, always in Kafka Connect's shape: `{"error_code": n, "message": "…"}`, never a stack trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+_STANDARD = {
+    404: "There is nothing at {path}; GET /docs lists what there is.",
+    405: "{method} is not possible at {path}.",
+}
+
+
+def problem(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """Return an error answer."""
+    return JSONResponse({"error_code": status, "message": message}, status, headers)
+
+
+def install(app: FastAPI) -> None:
+    """Make every error of the application take this shape."""
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid_request)
+    app.add_exception_handler(Exception, _on_bug)
+
+
+async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    message = str(error.detail)
+    if message == HTTPException(error.status_code).detail and error.status_code in _STANDARD:
+        message = _STANDARD[error.status_code].format(path=request.url.path, method=request.method)
+    return problem(error.status_code, message, error.headers)
+
+
+async def _on_invalid_request(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    return problem(400, "; ".join(_sentence(fault) for fault in error.errors()))
+
+
+def _sentence(fault: Mapping[str, object]) -> str:
+    """Say which parameter is wrong, what it was and what is allowed."""
+    place = fault["loc"]
+    name = place[-1] if isinstance(place, tuple) and place else "request"
+    if fault["type"] == "extra_forbidden":
+        return f"{name}: there is no such parameter here"
+    return f"{name}: {fault['msg']}, got {fault.get('input')!r:.100}"
+
+
+async def _on_bug(_request: Request, _error: Exception) -> JSONResponse:
+    """Hide the cause from the client; the server logs it with its trace."""
+    return problem(500, "The sidecar failed to answer. Its log says why.")

@@ -1,0 +1,53 @@
+"""What the API reads from the rest of the sidecar."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pydantic import JsonValue
+
+from sidecar.engine.view import PartitionView
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How the sidecar is, at one moment."""
+
+    live: bool
+    """False: only a restart can help."""
+    ready: bool
+    """True: takes messages in and fires them."""
+    reasons: tuple[str, ...] = ()
+    """Why it is not ready or not live, each a sentence for a person."""
+    details: Mapping[str, JsonValue] = field(default_factory=dict)
+    """Facts by name, shown as they are."""
+    starting: bool = False
+    """Not ready because it has not been ready yet."""
+
+
+class Source(Protocol):
+    """Snapshots for the API.
+
+    Called from the API's thread. Every method returns at once what was stored before, an object that nobody changes
+    afterwards; none of them waits or asks anybody.
+    """
+
+    def views(self) -> Sequence[PartitionView]:
+        """Return the latest view of each partition, at most one per partition."""
+        ...
+
+    def partitions_total(self) -> int | None:
+        """Return how many partitions the input topic has, or None while that is unknown."""
+        ...
+
+    def health(self) -> Health: ...
+
+    def now_ms(self) -> int:
+        """Return wall time, epoch milliseconds."""
+        ...
+
+    def cluster_id(self) -> str | None:
+        """Return the id of the Kafka cluster, or None while that is unknown."""
+        ...

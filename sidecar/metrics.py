@@ -1,0 +1,334 @@
+"""Every metric of the sidecar, declared once: the registry, the help texts and docs/metrics.md come from one table.
+
+Two kinds of sources. Events (a commit, a fired batch) are counted by whoever sees them. What has a current value per
+partition is read at scrape time from the views that were published last: a scrape costs the size of its own answer,
+never a look at the timers.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    ProcessCollector,
+    disable_created_metrics,
+)
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+PREFIX = "retry_sidecar_"
+
+LATENESS_BUCKETS_S = (
+    *(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
+    *(60.0, 300.0, 900.0, 3600.0, 21600.0, 86400.0),
+)
+COMMIT_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
+RESTORE_BUCKETS_S = (0.01, 0.05, 0.25, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """One metric as users see it, without the prefix."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram", "info"]
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+DECLARATIONS = (
+    Declaration("pending", "gauge", "Messages that wait for their time.", ("partition", "origin")),
+    Declaration(
+        "due_backlog", "gauge", "Messages that are due and not fired yet: what the last scan left.", ("partition",)
+    ),
+    Declaration(
+        "received_total", "counter", "Records taken from the input topic, by what became of them.", ("verdict",)
+    ),
+    Declaration("fired_total", "counter", "Messages sent back to their origin topic.", ("origin",)),
+    Declaration("dead_lettered_total", "counter", "Records sent to the DLQ, by retry-dlq-reason.", ("reason",)),
+    Declaration("cancelled_total", "counter", "Messages taken away before their time, by cancel or replace."),
+    Declaration(
+        "lateness_seconds",
+        "histogram",
+        "Time from a message's due time until it is handed to the broker.",
+        buckets=LATENESS_BUCKETS_S,
+    ),
+    Declaration(
+        "commit_seconds",
+        "histogram",
+        "Time that a transaction takes, from its begin until it is committed.",
+        buckets=COMMIT_BUCKETS_S,
+    ),
+    Declaration("transactions_total", "counter", "Transactions, by how they ended.", ("outcome",)),
+    Declaration(
+        "restore_seconds",
+        "histogram",
+        "Time that a partition takes from its assignment until its state is complete.",
+        buckets=RESTORE_BUCKETS_S,
+    ),
+    Declaration(
+        "restore_remaining",
+        "gauge",
+        "Changelog records still to be read before the partition may fire.",
+        ("partition",),
+    ),
+    Declaration("state", "gauge", "1 for the state that the partition is in.", ("partition", "state")),
+    Declaration(
+        "origin_state",
+        "gauge",
+        "1 for the state that a partition of this instance sees the origin in: open, or why it is not.",
+        ("origin", "state"),
+    ),
+    Declaration("deferred_total", "counter", "Messages put off because their origin is not open.", ("origin",)),
+    Declaration(
+        "clock_skew_seconds", "gauge", "This machine's clock minus the broker's; NaN until it is measured first."
+    ),
+    Declaration(
+        "watermark_lag_seconds",
+        "gauge",
+        "How long the oldest message that should have fired is due; 0 when none is. Grows when firing stands still.",
+        ("partition",),
+    ),
+    Declaration("store_bytes", "gauge", "Size of the state folder's live files."),
+    Declaration("changelog_bytes_total", "counter", "Bytes of keys and values written to the changelog."),
+    Declaration("build_info", "info", "1; the labels say what is running.", ("version",)),
+)
+DECLARED: Mapping[str, Declaration] = {declaration.name: declaration for declaration in DECLARATIONS}
+
+
+class GaugeView(Protocol):
+    """What the gauges need to know of one partition; `sidecar.engine.view.PartitionView` is one."""
+
+    @property
+    def partition(self) -> int: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def by_origin(self) -> Mapping[str, int]: ...
+    @property
+    def due_backlog(self) -> int: ...
+    @property
+    def restore_remaining(self) -> int: ...
+    @property
+    def next_due_ms(self) -> int | None: ...
+    @property
+    def closed_origins(self) -> Mapping[str, tuple[str, int]]: ...
+
+
+class BatchHistogram(Collector):
+    """A histogram of lateness that takes a whole fired batch at once.
+
+    The library's histogram takes a lock per value, which costs more than firing the message. A batch is nearly in due
+    order, so that sorting it and one bisection per bucket replace a Python call per message.
+    """
+
+    def __init__(self, declaration: Declaration) -> None:
+        self._declaration = declaration
+        self._bounds_ms = tuple(round(bound * 1000) for bound in declaration.buckets)
+        self._lock = threading.Lock()
+        self._at_most = [0] * len(self._bounds_ms)
+        self._count = 0
+        self._sum_ms = 0
+
+    def observe(self, now_ms: int, dues_ms: Iterable[int]) -> None:
+        """Count `now_ms - due` for each due time of the batch. An empty batch counts nothing."""
+        dues = sorted(dues_ms)
+        at_most = [len(dues) - bisect_left(dues, now_ms - bound) for bound in self._bounds_ms]
+        with self._lock:
+            self._at_most = [old + new for old, new in zip(self._at_most, at_most, strict=True)]
+            self._count += len(dues)
+            self._sum_ms += now_ms * len(dues) - sum(dues)
+
+    def describe(self) -> Iterator[Metric]:
+        yield HistogramMetricFamily(PREFIX + self._declaration.name, self._declaration.help)
+
+    def collect(self) -> Iterator[Metric]:
+        with self._lock:
+            at_most, count, sum_ms = self._at_most, self._count, self._sum_ms
+        buckets = [(str(bound), float(n)) for bound, n in zip(self._declaration.buckets, at_most, strict=True)]
+        yield HistogramMetricFamily(
+            PREFIX + self._declaration.name,
+            self._declaration.help,
+            buckets=[*buckets, ("+Inf", float(count))],
+            sum_value=sum_ms / 1000,
+        )
+
+
+class ViewGauges(Collector):
+    """The gauges per partition, made at scrape time from the views published last."""
+
+    NAMES = (
+        "pending",
+        "due_backlog",
+        "restore_remaining",
+        "state",
+        "origin_state",
+        "watermark_lag_seconds",
+    )
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._views: tuple[GaugeView, ...] = ()
+
+    def publish(self, views: Sequence[GaugeView]) -> None:
+        """Replace all views at once; a scrape under way goes on with those it began with."""
+        self._views = tuple(views)
+
+    def describe(self) -> Iterator[Metric]:
+        yield from self._families().values()
+
+    def collect(self) -> Iterator[Metric]:
+        views, now_ms = self._views, self._now_ms()
+        family = self._families()
+        for view in views:
+            partition = str(view.partition)
+            for origin, count in view.by_origin.items():
+                family["pending"].add_metric((partition, origin), count)
+            family["due_backlog"].add_metric((partition,), view.due_backlog)
+            family["restore_remaining"].add_metric((partition,), view.restore_remaining)
+            family["state"].add_metric((partition, view.state), 1)
+            late_ms = 0 if view.next_due_ms is None else max(0, now_ms - view.next_due_ms)
+            family["watermark_lag_seconds"].add_metric((partition,), late_ms / 1000)
+        for labels in sorted(_origin_states(views)):
+            family["origin_state"].add_metric(labels, 1)
+        yield from family.values()
+
+    def _families(self) -> dict[str, GaugeMetricFamily]:
+        return {
+            name: GaugeMetricFamily(PREFIX + name, DECLARED[name].help, labels=DECLARED[name].labels)
+            for name in self.NAMES
+        }
+
+
+def _origin_states(views: Iterable[GaugeView]) -> set[tuple[str, str]]:
+    """Return every (origin, state) that some partition sees; partitions may differ for a moment."""
+    found: set[tuple[str, str]] = set()
+    for view in views:
+        found.update((origin, state) for origin, (state, _) in view.closed_origins.items())
+        found.update((origin, "open") for origin in view.by_origin if origin not in view.closed_origins)
+    return found
+
+
+class Metrics:
+    """The registry of one sidecar. All members may be used from any thread.
+
+    Args:
+        version: of the distribution, for `build_info`.
+        now_ms: wall time, epoch milliseconds.
+    """
+
+    def __init__(self, *, version: str, now_ms: Callable[[], int]) -> None:
+        # The `_created` series double the page and say what `process_start_time_seconds` says once.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self.received = self._counter("received_total")
+        self.fired = self._counter("fired_total")
+        self.dead_lettered = self._counter("dead_lettered_total")
+        self.cancelled = self._counter("cancelled_total")
+        self.transactions = self._counter("transactions_total")
+        self.deferred = self._counter("deferred_total")
+        self.changelog_bytes = self._counter("changelog_bytes_total")
+        self.commit_seconds = self._histogram("commit_seconds")
+        self.restore_seconds = self._histogram("restore_seconds")
+        self.clock_skew_seconds = self._gauge("clock_skew_seconds")
+        self.clock_skew_seconds.set(float("nan"))
+        self.store_bytes = self._gauge("store_bytes")
+        self.lateness = BatchHistogram(DECLARED["lateness_seconds"])
+        self.registry.register(self.lateness)
+        self._gauges = ViewGauges(now_ms)
+        self.registry.register(self._gauges)
+        build = Info(PREFIX + "build", DECLARED["build_info"].help, registry=self.registry)
+        build.info({"version": version})
+        ProcessCollector(registry=self.registry)
+
+    def publish(self, views: Sequence[GaugeView]) -> None:
+        """Make these views the source of all gauges per partition. They must not change afterwards."""
+        self._gauges.publish(views)
+
+    def start_at_zero(
+        self, *, verdicts: Iterable[str] = (), reasons: Iterable[str] = (), outcomes: Iterable[str] = ()
+    ) -> None:
+        """Show these label values as 0 before they happen first, so that the first one is seen as a rise."""
+        for counter, values in (
+            (self.received, verdicts),
+            (self.dead_lettered, reasons),
+            (self.transactions, outcomes),
+        ):
+            for value in values:
+                counter.labels(value)
+
+    def render(self, accept: str = "") -> tuple[bytes, str]:
+        """Return the page and its content type, in the format that the Accept header asks for."""
+        encoder, content_type = choose_encoder(accept)
+        return encoder(self.registry), content_type
+
+    def _counter(self, name: str) -> Counter:
+        declaration = DECLARED[name]
+        return Counter(PREFIX + name, declaration.help, declaration.labels, registry=self.registry)
+
+    def _gauge(self, name: str) -> Gauge:
+        declaration = DECLARED[name]
+        return Gauge(PREFIX + name, declaration.help, declaration.labels, registry=self.registry)
+
+    def _histogram(self, name: str) -> Histogram:
+        declaration = DECLARED[name]
+        return Histogram(
+            PREFIX + name, declaration.help, declaration.labels, registry=self.registry, buckets=declaration.buckets
+        )
+
+
+_DOCUMENT_HEAD = """\
+# Metrics
+
+`GET /metrics` answers in the Prometheus text format, and in OpenMetrics to a scraper that asks for it. Each instance
+reports the partitions that it owns; sums over instances are those of the group. A scrape reads figures that are kept
+anyway and never looks at the messages.
+
+Made from the code by `python -m sidecar.metrics > docs/metrics.md`.
+
+| metric | type | labels | meaning |
+|---|---|---|---|
+"""
+
+_DOCUMENT_TAIL = """
+The usual `process_*` metrics of the Prometheus client (memory, CPU, file descriptors, start time) are there as well.
+
+## Questions and their queries
+
+| question | query |
+|---|---|
+| How many messages wait? | `sum(retry_sidecar_pending)` |
+| How late do they fire, 99th percentile? | `histogram_quantile(0.99, \
+sum by (le) (rate(retry_sidecar_lateness_seconds_bucket[5m])))` |
+| Does firing stand still? | `max(retry_sidecar_watermark_lag_seconds) > 60` |
+| What is dead-lettered, and why? | `sum by (reason) (increase(retry_sidecar_dead_lettered_total[1h]))` |
+| Which origins are not open? | `retry_sidecar_origin_state{state!="open"}` |
+| Which partitions are being restored? | `retry_sidecar_restore_remaining > 0` |
+"""
+
+
+def document() -> str:
+    """Return the text of docs/metrics.md."""
+    rows = []
+    for declaration in DECLARATIONS:
+        labels = ", ".join(f"`{label}`" for label in declaration.labels)
+        meaning = declaration.help
+        if declaration.buckets:
+            meaning += " Buckets in seconds: " + ", ".join(f"{bound:g}" for bound in declaration.buckets) + "."
+        rows.append(f"| `{PREFIX}{declaration.name}` | {declaration.kind} | {labels} | {meaning} |\n")
+    return _DOCUMENT_HEAD + "".join(rows) + _DOCUMENT_TAIL
+
+
+if __name__ == "__main__":
+    print(document(), end="")
