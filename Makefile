@@ -8,8 +8,9 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUN_STAMP = $(VENV)/.run-installed
 TEST_STAMP = $(VENV)/.test-installed
 UV_VENV = $(VENV)-uv
+LOCK =
 COMPILE = $(UV_VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-	--no-emit-index-url --no-emit-find-links --no-annotate --no-header
+	--no-emit-index-url --no-emit-find-links --no-annotate --no-header $(LOCK)
 
 .DEFAULT_GOAL = help
 .PHONY: help demo test check bench lock clean
@@ -32,7 +33,7 @@ check: $(TEST_STAMP) ## Style, types and layers
 bench: $(TEST_STAMP) ## The figures of docs/performance.md
 	$(BIN)/python -m bench
 
-lock: $(TEST_STAMP) ## Renew requirements/*.lock from pyproject.toml, and the list of Kafka's jars
+lock: $(TEST_STAMP) ## Renew requirements/*.lock after a change of pyproject.toml; LOCK=--upgrade takes the newest
 	$(PYTHON) -m venv $(UV_VENV)
 	$(UV_VENV)/bin/python -m pip --disable-pip-version-check --quiet install uv
 	$(COMPILE) pyproject.toml requirements/build.in --output-file requirements/run.lock

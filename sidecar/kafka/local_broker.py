@@ -10,6 +10,7 @@ Listens on 127.0.0.1 only, without authentication.
 from __future__ import annotations
 
 import base64
+import fcntl
 import random
 import shutil
 import socket
@@ -17,7 +18,8 @@ import subprocess
 import tempfile
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -173,29 +175,21 @@ class LocalBroker:
         Raises:
             PortInUse: another process has the port.
             BrokerUnavailable: it ended early or did not answer in time; the text ends with the last lines of its log.
-            CommandFailed: the download or the data folder failed.
+            CommandFailed: the download failed, or the data folder is in use or can not be written.
         """
         if self.running:
             return
+        # A broker that ended by itself leaves its watchdog behind.
+        self._end()
         jars = classpath(self._progress)
         self._choose_ports()
-        settings = self._write_settings()
         java = (str(JAVA), f"-Dlog4j2.configurationFile={self.data_dir / 'log4j2.properties'}", "-cp", jars)
-        self._format(java, settings)
-        until_s = self._clock.monotonic_s() + deadline_s
-        # Between the broker's start and its number in the pipe nothing happens, so no kill can leave it alone.
-        self._watchdog = self._start_watchdog()
-        with self.log_path.open("ab") as log:
-            # A session of its own: Ctrl-C in the terminal reaches this process only, which stops things in order.
-            self._process = subprocess.Popen(  # noqa: S603 - no part comes from outside
-                [java[0], *_JVM, *java[1:], "kafka.Kafka", str(settings)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self._tell_watchdog(self._process.pid)
         try:
+            with self._claimed_folder() as claim:
+                settings = self._write_settings()
+                self._format(java, settings)
+                until_s = self._clock.monotonic_s() + deadline_s
+                self._launch(java, settings, claim)
             self._wait_for_answer(until_s)
         except BaseException:
             self._end(abruptly=True)
@@ -239,6 +233,26 @@ class LocalBroker:
         if not self._controller_port or not _is_free(self._controller_port):
             self._controller_port = _free_port(not_this=self.port)
 
+    @contextmanager
+    def _claimed_folder(self) -> Iterator[int]:
+        """Make the data folder and take its lock, which the broker inherits: it is held until the broker's very end.
+
+        Kafka has a lock of its own, but a second broker that meets it has already written to the folder.
+        """
+        try:
+            self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = (self.data_dir / "in-use").open("w")
+        except OSError as error:
+            raise CommandFailed(f"the data folder {self.data_dir} can not be written: {error}") from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise CommandFailed(
+                    f"the data folder {self.data_dir} is in use by another broker; stop it or choose another folder"
+                ) from None
+            yield lock.fileno()
+
     def _write_settings(self) -> Path:
         listener = f"PLAINTEXT://{HOST}:{self.port}"
         controller = f"{HOST}:{self._controller_port}"
@@ -252,7 +266,6 @@ class LocalBroker:
         }
         path = self.data_dir / "server.properties"
         try:
-            self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()), encoding="utf-8")
             (self.data_dir / "log4j2.properties").write_text(_LOG4J, encoding="ascii")
         except OSError as error:
@@ -278,19 +291,27 @@ class LocalBroker:
             reason = "\n".join(f"  | {line}" for line in said if not line.startswith("\tat "))
             raise CommandFailed(f"the data folder {self.data_dir} can not be formatted:\n{reason}")
 
-    def _start_watchdog(self) -> subprocess.Popen[bytes]:
-        forget = "" if self.keep else str(self.data_dir)
-        return subprocess.Popen(  # noqa: S603 - a constant script
-            ["/bin/sh", "-c", _WATCHDOG, "retry-sidecar-broker-watchdog", forget],
+    def _launch(self, java: tuple[str, ...], settings: Path, claim: int) -> None:
+        """Start the broker under its watchdog, which is there first and is told the process id at once."""
+        self._watchdog = subprocess.Popen(  # noqa: S603 - a constant script
+            ["/bin/sh", "-c", _WATCHDOG, "retry-sidecar-broker-watchdog", "" if self.keep else str(self.data_dir)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-
-    def _tell_watchdog(self, pid: int) -> None:
-        if self._watchdog is not None and self._watchdog.stdin is not None:
-            self._watchdog.stdin.write(f"{pid}\n".encode())
+        with self.log_path.open("ab") as log:
+            # A session of its own: Ctrl-C in the terminal reaches this process only, which stops things in order.
+            self._process = subprocess.Popen(  # noqa: S603 - no part comes from outside
+                [java[0], *_JVM, *java[1:], "kafka.Kafka", str(settings)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=(claim,),
+            )
+        if self._watchdog.stdin is not None:
+            self._watchdog.stdin.write(f"{self._process.pid}\n".encode())
             self._watchdog.stdin.flush()
 
     def _wait_for_answer(self, until_s: float) -> None:
@@ -315,22 +336,21 @@ class LocalBroker:
 
     def _end(self, *, abruptly: bool = False) -> None:
         """End the process with SIGTERM, or SIGKILL when `abruptly` or when it takes too long; dismiss the watchdog."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        if abruptly:
-            process.kill()
-        else:
-            process.terminate()
-        try:
-            process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        watchdog, self._watchdog = self._watchdog, None
-        if watchdog is not None:
-            watchdog.kill()
-            watchdog.communicate()
+        if self._process is not None:
+            if abruptly:
+                self._process.kill()
+            else:
+                self._process.terminate()
+            try:
+                self._process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+        if self._watchdog is not None:
+            self._watchdog.kill()
+            self._watchdog.communicate()
+            self._watchdog = None
 
 
 def _is_free(port: int) -> bool:

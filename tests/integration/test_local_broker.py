@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 
 from sidecar.cli.broker import broker as broker_command
 from sidecar.errors import BrokerUnavailable, CommandFailed
-from sidecar.kafka.broker_jars import cache_folder, classpath, locked_jars
+from sidecar.kafka.broker_jars import Quiet, cache_folder, classpath, locked_jars
 from sidecar.kafka.local_broker import LocalBroker
 from tests.broker import create_topic, read_committed
 from tests.waiting import eventually
@@ -137,6 +137,13 @@ def test_a_broker_that_ends_early_shows_the_end_of_its_log(tmp_path: Path) -> No
     assert not broker.running
 
 
+def test_a_data_folder_in_use_is_refused_and_its_broker_goes_on(own_broker: LocalBroker) -> None:
+    second = LocalBroker(data_dir=own_broker.data_dir)
+    with pytest.raises(CommandFailed, match=f"{own_broker.data_dir} is in use by another broker"):
+        second.start()
+    create_topic(own_broker.bootstrap_servers, "still-here")
+
+
 class _Seen:
     """Remembers what was announced for download."""
 
@@ -162,10 +169,15 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.fixture(scope="session")
+def complete_cache() -> None:
+    """Fill the user's cache while there is a network."""
+    classpath(Quiet())
+
+
 @pytest.fixture
-def copied_cache(bootstrap: str, tmp_path: Path) -> Path:
-    """A complete cache of its own; the shared broker's start has filled the one that is copied."""
-    classpath(_Seen())
+def copied_cache(complete_cache: None, tmp_path: Path) -> Path:
+    """A complete cache for this test only."""
     for jar in locked_jars():
         copy = tmp_path / jar.path
         copy.parent.mkdir(parents=True, exist_ok=True)
