@@ -127,7 +127,7 @@ class LocalBroker:
     ) -> None:
         self.port = port
         self.keep = keep or data_dir is not None
-        self.data_dir = data_dir or Path(tempfile.gettempdir()) / f"retry-sidecar-kafka-{uuid.uuid4().hex}"
+        self.data_dir = (data_dir or Path(tempfile.gettempdir()) / f"retry-sidecar-kafka-{uuid.uuid4().hex}").absolute()
         self._properties = dict(properties or {})
         self._progress = progress or Quiet()
         self._controller_port = 0
