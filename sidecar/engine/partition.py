@@ -80,12 +80,19 @@ class Partition:
         self.state = state
         self.reason = reason
 
-    def look_ahead(self, store: Reader) -> None:
-        """Find what comes due next, by one seek each for timers and blocks."""
+    def look_ahead(self, store: Reader, stored_end_ms: int | None = None) -> None:
+        """Find what comes due next, by one seek each.
+
+        Args:
+            store: Holds exactly what is committed.
+            stored_end_ms: Least slot end of the blocks that were stored since the last look.
+        """
         rows = self.rows
         row = store.first(rows.timer + self.watermark + b"\0", after(rows.timer))
         self.next_due_ms = None if row is None else int.from_bytes(row[5:13], "big")
-        start = rows.block if self.next_slot_end_ms is None else rows.block + self.next_slot_end_ms.to_bytes(8, "big")
+        # A seek from the last known end does not step over the rows that tombstoning deleted.
+        ends = [end_ms for end_ms in (self.next_slot_end_ms, stored_end_ms) if end_ms is not None]
+        start = rows.block + min(ends, default=0).to_bytes(8, "big")
         block = store.first(start, after(rows.block))
         self.next_slot_end_ms = None if block is None else rows.block_of(block).slot_end_ms
 

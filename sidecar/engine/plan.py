@@ -41,6 +41,7 @@ from sidecar.engine.records import ChangelogRecord, block_records, removed_recor
 from sidecar.errors import invariant
 from sidecar.model import ANY_PARTITION, OFFSET_MAX, Reason, TimerId
 from sidecar.wheel.counts import Counts
+from sidecar.wheel.geometry import WIDTHS_MS
 
 RANGE_DELETE_MIN: Final = 64
 """From so many fired rows on one range deletion is cheaper than as many single ones."""
@@ -92,6 +93,8 @@ class PartitionPlan:
     cancelled: int
     complete: bool
     """Everything due was disposed of."""
+    stored_end_ms: int | None
+    """Least slot end of the blocks that it stores."""
 
 
 @dataclass(slots=True)
@@ -423,6 +426,7 @@ class _Planner:
             stored=self.stored,
             cancelled=self.cancelled,
             complete=self.complete,
+            stored_end_ms=min(((slot + 1) * WIDTHS_MS[level] for level, slot in self.overlay.groups), default=None),
         )
 
     def _watermark(self) -> bytes:

@@ -239,4 +239,4 @@ def apply_committed(
     partition.checkpoint = part.checkpoint
     partition.counts = part.counts
     partition.changelog_offset = changelog_offset
-    partition.look_ahead(store)
+    partition.look_ahead(store, part.stored_end_ms)
