@@ -235,12 +235,12 @@ class _Planner:
     def _control(self, control: Control) -> None:
         if control.kind is ControlKind.PAUSE:
             self.paused[str(control.target)] = self.closed[str(control.target)] = Closed(Closure.PAUSED, self.now_ms)
-            self.answers.append(Answer(control.offset, Outcome.PAUSED, 1))
+            self._answer(control, Outcome.PAUSED, 1)
             return
         if control.kind is ControlKind.RESUME:
             self.paused.pop(str(control.target), None)
             self.closed = self._closed()
-            self.answers.append(Answer(control.offset, Outcome.RESUMED, 1))
+            self._answer(control, Outcome.RESUMED, 1)
             return
         entries = self._targets(control.target)
         done = 0
@@ -258,7 +258,11 @@ class _Planner:
                 self._dispose(entry, fixed, origin_of(entry, fixed))
             done += 1
         outcome = _DONE[control.kind] if done else Outcome.ORIGIN_PAUSED if entries else Outcome.NOT_PENDING
-        self.answers.append(Answer(control.offset, outcome, done))
+        self._answer(control, outcome, done)
+
+    def _answer(self, control: Control, outcome: Outcome, timers: int) -> None:
+        if control.offset >= self.highest:  # else it has its answer, which stands
+            self.answers.append(Answer(control.offset, outcome, timers))
 
     def _targets(self, target: TimerId | bytes | str) -> Sequence[bytes]:
         if isinstance(target, bytes):
