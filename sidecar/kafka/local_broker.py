@@ -359,6 +359,8 @@ def _is_free(port: int) -> bool:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
+        except PermissionError:
+            raise CommandFailed(f"port {port} is for privileged processes only; choose one above 1023") from None
         except OSError:
             return False
     return True
