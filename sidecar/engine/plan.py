@@ -62,7 +62,8 @@ class Terms:
     origins: Mapping[str, Origin]
     """Topics with a definite answer of the broker; a timer for any other waits for one, see `Plan.unresolved`."""
     closed: Mapping[str, Closed] = field(default_factory=dict)
-    """Origins that can not be fired to now, other than paused ones."""
+    """Origins that can not be fired to now, other than paused ones, each since the moment from which on it was never
+    seen open. Whoever takes a partition over goes on from what its restored checkpoint says."""
     input_topic_id: str = ""
     origin_timeout_ms: int = 86_400_000
     dlq_max_message_bytes: int = 1_048_588
@@ -163,7 +164,7 @@ class _Planner:
         self.overlay = Overlay(partition, store, now_ms)
         self.checkpoint = partition.checkpoint
         self.paused = {name: closed for name, closed in self.checkpoint.closed.items() if closed.why == Closure.PAUSED}
-        self.closed = self._closed()
+        self.closed = {**terms.closed, **self.paused}
         self.next_input_offset = self.checkpoint.next_input_offset
         self.highest = self.checkpoint.highest_input_offset
         self.fires: list[Outgoing] = []
@@ -177,15 +178,6 @@ class _Planner:
         self.scanned = 0
         self.complete = True
         self.scan_end = b""
-
-    def _closed(self) -> dict[str, Closed]:
-        """Return the origins that are not open, each since the earliest moment that is known."""
-        closed = {}
-        for name, closure in self.terms.closed.items():
-            known = self.checkpoint.closed.get(name)
-            since_ms = closure.since_ms if known is None else min(known.since_ms, closure.since_ms)
-            closed[name] = Closed(closure.why, since_ms)
-        return closed | self.paused
 
     # Intake
 
@@ -239,7 +231,7 @@ class _Planner:
             return
         if control.kind is ControlKind.RESUME:
             self.paused.pop(str(control.target), None)
-            self.closed = self._closed()
+            self.closed = {**self.terms.closed, **self.paused}
             self._answer(control, Outcome.RESUMED, 1)
             return
         entries = self._targets(control.target)
