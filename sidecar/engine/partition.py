@@ -61,6 +61,8 @@ class Partition:
     """Stored due of the first timer above the watermark."""
     next_slot_end_ms: int | None = None
     """Slot end of the first block that waits for its tombstone."""
+    removed_passed: bool = False
+    """The watermark has passed removed records that still wait for their tombstones."""
     intake_held: bool = False
     rows: Rows = field(init=False)
 
@@ -95,8 +97,12 @@ class Partition:
         start = rows.block + min(ends, default=0).to_bytes(8, "big")
         block = store.first(start, after(rows.block))
         self.next_slot_end_ms = None if block is None else rows.block_of(block).slot_end_ms
+        upper = rows.removed_by_due + self.watermark + b"\0"
+        self.removed_passed = store.first(rows.removed_by_due, upper) is not None
 
     def wakes_at_ms(self) -> int | None:
-        """Return when there is something to do without new input: a timer is due or a block can go."""
+        """Return when there is something to do without new input: a timer is due, a block or removed record can go."""
+        if self.removed_passed:
+            return 0
         candidates = [at for at in (self.next_due_ms, self.next_slot_end_ms) if at is not None]
         return min(candidates, default=None)
