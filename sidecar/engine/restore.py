@@ -30,6 +30,7 @@ from sidecar.wheel.counts import Counts, CountsDelta
 from sidecar.wheel.geometry import LEVELS, WIDTHS_MS
 
 SETTLE_ROWS_MAX: Final = 5_000
+SETTLE_BYTES_MAX: Final = 16 * 1024 * 1024
 COUNTER_ROWS_MAX: Final = 1_000_000
 
 
@@ -132,14 +133,16 @@ class Restore:
         mutations, delta = Mutations(), CountsDelta()
         entries: Sequence[bytes] = ()
         if self._settle_from < upper:
-            entries = self._store.values(self._settle_from, upper, limit=SETTLE_ROWS_MAX, limit_bytes=1 << 30)
+            entries = self._store.values(
+                self._settle_from, upper, limit=SETTLE_ROWS_MAX, limit_bytes=SETTLE_BYTES_MAX
+            )
         for entry in entries:
             self._drop(entry, mutations, delta)
         if entries:
             end = self.rows.timer + entries[-1][:KEY_BYTES] + b"\0"
             mutations.ranges.append((self._settle_from, end))
             self._settle_from = end
-        done = len(entries) < SETTLE_ROWS_MAX
+        done = len(entries) < SETTLE_ROWS_MAX and sum(map(len, entries)) < SETTLE_BYTES_MAX
         self._write(mutations, delta, self.partition.checkpoint, restored=done)
         return done
 
