@@ -34,6 +34,7 @@ from zlib import crc32
 
 import msgspec
 
+from sidecar.changelog.entry import HEAD
 from sidecar.errors import FormatUnknown, RecordCorrupt
 
 VERSION: Final = 1
@@ -156,7 +157,7 @@ def decode_checkpoint(value: bytes) -> Checkpoint:
     """Return the checkpoint. Raises FormatUnknown, RecordCorrupt."""
     try:
         return _checkpoint_decoder.decode(_body(value))
-    except msgspec.DecodeError as cause:
+    except (msgspec.DecodeError, UnicodeDecodeError) as cause:
         raise RecordCorrupt(f"the checkpoint does not decode: {cause}") from cause
 
 
@@ -169,8 +170,8 @@ def encode_removed(dues_ms: Iterable[int]) -> bytes:
 def decode_removed(value: bytes) -> frozenset[int]:
     """Return the dues at which the offset is no longer pending. Raises FormatUnknown, RecordCorrupt."""
     body = _body(value)
-    if len(body) % 8:
-        raise RecordCorrupt(f"{len(body)} bytes are no whole number of dues")
+    if not body or len(body) % 8:
+        raise RecordCorrupt(f"{len(body)} bytes are no whole number of dues, at least one")
     return frozenset(unpack_from(f">{len(body) // 8}Q", body))
 
 
@@ -205,6 +206,8 @@ def decode_block(value: bytes) -> Block:
     at += 4 * count
     if at + sum(lengths) != len(body):
         raise RecordCorrupt(f"a block of {len(body)} bytes has entries of {sum(lengths)} bytes behind {at}")
+    if count and min(lengths) < HEAD.size:
+        raise RecordCorrupt(f"an entry of {min(lengths)} bytes is too short; at least {HEAD.size} are needed")
     raw = bytes(body)
     entries = []
     for length in lengths:

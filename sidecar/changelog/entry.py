@@ -114,7 +114,7 @@ def payload(entry: bytes, start: int) -> Payload:
     """Return key, value and headers; `start` is the end of the retry id. Raises RecordCorrupt."""
     try:
         return _decode_payload(memoryview(entry)[start:])
-    except msgspec.DecodeError as cause:
+    except (msgspec.DecodeError, UnicodeDecodeError) as cause:
         raise RecordCorrupt(f"the payload of an entry does not decode: {cause}") from cause
 
 

@@ -66,8 +66,18 @@ class Restore:
 
         Rows of another cluster or another changelog topic, or with an offset outside the log, are wiped. Any age is
         fine: what the log forgot meanwhile is covered by the watermark.
+
+        Raises:
+            StoreCorrupt: a row of the partition can not be read.
         """
-        meta = self._meta()
+        try:
+            return self._load(log_start, log_end)
+        except PartitionStopped as cause:
+            raise StoreCorrupt(f"the state folder is strange: {cause}") from cause
+
+    def _load(self, log_start: int, log_end: int) -> int:
+        value = self._store.get(self.rows.meta)
+        meta = None if value is None else decode_meta(value)
         if (
             meta is None
             or (meta.cluster_id, meta.changelog_topic_id) != self._identity
@@ -84,15 +94,6 @@ class Restore:
         if meta.restored:
             self._settle_from = self.rows.timer + partition.watermark + b"\0"
         return meta.changelog_offset
-
-    def _meta(self) -> Meta | None:
-        value = self._store.get(self.rows.meta)
-        if value is None:
-            return None
-        try:
-            return decode_meta(value)
-        except PartitionStopped as cause:
-            raise StoreCorrupt(f"the state folder is strange: {cause}") from cause
 
     def _wipe(self) -> None:
         wiped = Mutations()
@@ -133,9 +134,7 @@ class Restore:
         mutations, delta = Mutations(), CountsDelta()
         entries: Sequence[bytes] = ()
         if self._settle_from < upper:
-            entries = self._store.values(
-                self._settle_from, upper, limit=SETTLE_ROWS_MAX, limit_bytes=SETTLE_BYTES_MAX
-            )
+            entries = self._store.values(self._settle_from, upper, limit=SETTLE_ROWS_MAX, limit_bytes=SETTLE_BYTES_MAX)
         for entry in entries:
             self._drop(entry, mutations, delta)
         if entries:

@@ -116,7 +116,7 @@ def decode_meta(value: bytes) -> Meta:
     """Return the meta row. Raises FormatUnknown, RecordCorrupt."""
     try:
         meta = _meta_decoder.decode(value)
-    except msgspec.DecodeError as cause:
+    except (msgspec.DecodeError, UnicodeDecodeError) as cause:
         raise RecordCorrupt(f"the meta row of a partition does not decode: {cause}") from cause
     if meta.format != FORMAT:
         raise FormatUnknown(f"rows of format {meta.format}; this version reads {FORMAT}")

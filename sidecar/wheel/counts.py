@@ -72,9 +72,9 @@ class Counts:
             _, level, slot = _SLOT.unpack(suffix)
             self.slots[level, slot] = count
         elif suffix[:1] == b"O":
-            self.origins[suffix[1:].decode()] = count
+            self.origins[_origin(suffix)] = count
         elif suffix[:1] == b"D":
-            self.deferred[suffix[1:].decode()] = count
+            self.deferred[_origin(suffix)] = count
         else:
             raise RecordCorrupt(f"the counter row {suffix!r} is of no kind that this version knows")
 
@@ -95,6 +95,13 @@ class CountsDelta:
         self.origins[origin] = self.origins.get(origin, 0) + by
         if deferred:
             self.deferred[origin] = self.deferred.get(origin, 0) + by
+
+
+def _origin(suffix: bytes) -> str:
+    try:
+        return suffix[1:].decode()
+    except UnicodeDecodeError as cause:
+        raise RecordCorrupt(f"the counter row {suffix!r} names no origin: {cause}") from cause
 
 
 def _value(count: int | None) -> bytes | None:
