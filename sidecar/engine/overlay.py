@@ -67,12 +67,13 @@ class Overlay:
     def find_named(self, retry_id: bytes) -> list[bytes]:
         """Return the pending entries of a retry id in key order, at most NAMED_MAX + 1 of them."""
         prefix = self.rows.named_prefix(retry_id)
-        stored = self._store.items(prefix, after(prefix), limit=NAMED_MAX + 1)
-        dues = {row: value for row, value in stored if row not in self.mutations.rows}
-        for row in self._named.get(retry_id, ()):
+        changed = self._named.get(retry_id, set())
+        stored = self._store.items(prefix, after(prefix), limit=NAMED_MAX + 1 + len(changed))
+        dues = {row: value for row, value in stored if row not in changed}
+        for row in changed:
             if (value := self.mutations.rows[row]) is not None:
                 dues[row] = value
-        keys = sorted(value + row[-16:-8] for row, value in dues.items())
+        keys = sorted(value + row[-16:-8] for row, value in dues.items())[: NAMED_MAX + 1]
         entries = []
         for key in keys:
             entry = self.entry_at(key)
