@@ -1,18 +1,18 @@
 """Every exception of the project; the class says who acts.
 
-    SidecarError
-     ├── SettingsInvalid        the operator mends the settings: exit status 2
-     ├── CommandFailed          a command could not do its work: exit status 1
-     │    └── BrokerUnavailable
-     ├── TopicsInvalid          the operator mends a topic: the message names the command
-     ├── Twin                   another process runs under the same instance id: exit status 1
-     ├── PartitionStopped       one partition stops, unready, the others go on
-     │    ├── FormatUnknown     written by a newer version
-     │    └── RecordCorrupt     a checksum does not match
-     ├── StoreFailed            the state folder can not be used now (full, locked, not writable)
-     │    └── StoreCorrupt      quarantined and rebuilt from the changelog
-     ├── TransactionFailed      reset and plan again; says whether the producer must be replaced
-     └── InvariantViolated      a bug: exit status 70
+SidecarError
+ ├── SettingsInvalid        the operator mends the settings: exit status 2
+ ├── CommandFailed          a command could not do its work: exit status 1
+ │    └── BrokerUnavailable
+ ├── TopicsInvalid          the operator mends a topic: the message names the command
+ ├── Twin                   another process runs under the same instance id: exit status 1
+ ├── PartitionStopped       one partition stops, unready, the others go on
+ │    ├── FormatUnknown     written by a newer version
+ │    └── RecordCorrupt     a checksum does not match
+ ├── StoreFailed            the state folder can not be used now (full, locked, not writable)
+ │    └── StoreCorrupt      quarantined and rebuilt from the changelog
+ ├── TransactionFailed      reset and plan again; says whether the producer must be replaced
+ └── InvariantViolated      a bug: exit status 70
 """
 
 from __future__ import annotations
@@ -66,6 +66,22 @@ class StoreFailed(SidecarError):
 
 class StoreCorrupt(StoreFailed):
     """The state folder is damaged or strange: it is set aside and rebuilt from the changelog."""
+
+
+class TransactionFailed(SidecarError):
+    """A transaction was not committed, or nobody knows; the partitions are reset.
+
+    Args:
+        unknown: It may have been committed all the same: only the log can tell.
+        replace: This producer must not be used again.
+        fenced: A newer producer has the same transactional id, or the transaction outlived its timeout.
+    """
+
+    def __init__(self, text: str, *, unknown: bool, replace: bool, fenced: bool = False) -> None:
+        super().__init__(text)
+        self.unknown = unknown
+        self.replace = replace
+        self.fenced = fenced
 
 
 class InvariantViolated(SidecarError):

@@ -1,0 +1,77 @@
+"""Reads changelog partitions up to a target: a consumer of its own, assigned by hand, of committed records only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from sidecar.engine.restore import ChangelogRead
+
+SLICE_BYTES: Final = 1024 * 1024
+SLICE_RECORDS_MAX: Final = 2_000
+
+
+class ChangelogReader:
+    """Reads any number of partitions at once; used by one thread."""
+
+    def __init__(self, config: Mapping[str, Any], topic: str) -> None:
+        self._topic = topic
+        self._consumer = Consumer(dict(config))
+        self._assigned: set[int] = set()
+        self._lost: set[int] = set()
+        self._limit = 16
+
+    def start(self, partition: int, offset: int) -> None:
+        """Read a partition from `offset` on."""
+        self.stop(partition)
+        self._consumer.incremental_assign([TopicPartition(self._topic, partition, offset)])
+        self._assigned.add(partition)
+
+    def stop(self, partition: int) -> None:
+        """Read it no more."""
+        if partition in self._assigned:
+            self._assigned.discard(partition)
+            self._consumer.incremental_unassign([TopicPartition(self._topic, partition)])
+
+    def read(self, timeout_s: float) -> dict[int, list[ChangelogRead]]:
+        """Return the next slice, about SLICE_BYTES, by partition.
+
+        Raises:
+            KafkaException: fatal.
+        """
+        slices: dict[int, list[ChangelogRead]] = {}
+        size = count = 0
+        for message in self._consumer.consume(self._limit, timeout_s):
+            partition = message.partition() or 0
+            if (error := message.error()) is not None:
+                if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+                    self._lost.add(partition)
+                elif error.fatal():
+                    raise KafkaException(error)
+                continue
+            if partition not in self._assigned:
+                continue
+            key: Any = message.key()
+            value: Any = message.value()
+            slices.setdefault(partition, []).append(ChangelogRead(message.offset() or 0, key, value))
+            size += len(value or b"") + len(key or b"")
+            count += 1
+        if count:
+            self._limit = max(1, min(SLICE_RECORDS_MAX, SLICE_BYTES * count // max(1, size)))
+        return slices
+
+    def take_lost(self) -> list[int]:
+        """Return, once, the partitions whose position is no longer in the log."""
+        lost = [each for each in self._lost if each in self._assigned]
+        self._lost.clear()
+        return lost
+
+    def position(self, partition: int) -> int:
+        """Return the next offset to be read; negative before the first one."""
+        return self._consumer.position([TopicPartition(self._topic, partition)])[0].offset
+
+    def close(self) -> None:
+        """Let go of the consumer."""
+        self._consumer.close()

@@ -1,0 +1,179 @@
+"""The consumer of the input topic: membership in the group, and records.
+
+Every rebalance callback runs inside `poll`, on the caller's thread. New partitions are assigned paused, at an offset
+that is never fetched: where to read from is known only after their restore.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from sidecar.errors import InvariantViolated, Twin, invariant
+from sidecar.model import NO_TIMESTAMP, Headers, Record
+
+_METADATA_PREFIX: Final = b"CGMDv2:"
+_LOST_OFFSET: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
+
+
+class Rebalanced(Protocol):
+    """Told about the assignment, inside `poll`."""
+
+    def assigned(self, partitions: Sequence[int]) -> None:
+        """These partitions are ours now; they are paused."""
+        ...
+
+    def revoked(self, partitions: Sequence[int]) -> None:
+        """These are given up; a commit that is under way may still be finished."""
+        ...
+
+    def lost(self, partitions: Sequence[int]) -> None:
+        """These belong to another member already."""
+        ...
+
+    def offset_lost(self, partition: int) -> None:
+        """The position of this partition is no longer in the log."""
+        ...
+
+    def trouble(self, text: str) -> None:
+        """The client library reported an error that passes by itself."""
+        ...
+
+
+class InputConsumer:
+    """Owns the consumer; used by one thread."""
+
+    def __init__(self, config: Mapping[str, Any], topic: str, listener: Rebalanced) -> None:
+        self._topic = topic
+        self._listener = listener
+        self._consumer = Consumer(dict(config))
+        self._consumer.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
+
+    # Rebalance
+
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        if not partitions:
+            return
+        consumer.incremental_assign([TopicPartition(self._topic, each.partition, 0) for each in partitions])
+        consumer.pause(partitions)
+        self._listener.assigned(sorted(each.partition for each in partitions))
+
+    def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        if partitions:
+            self._listener.revoked(sorted(each.partition for each in partitions))
+            consumer.incremental_unassign(partitions)
+
+    def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        if partitions:
+            self._listener.lost(sorted(each.partition for each in partitions))
+            consumer.incremental_unassign(partitions)
+
+    # Records
+
+    def poll(self, limit: int, timeout_s: float) -> list[Record]:
+        """Return up to `limit` records, waiting until there are as many or the time is over.
+
+        Raises:
+            Twin: another process joined under the same instance id.
+        """
+        try:
+            messages = self._consumer.consume(limit, timeout_s)
+        except KafkaException as cause:
+            self._report(cause.args[0])
+            return []
+        records: list[Record] = []
+        append = records.append
+        for message in messages:
+            if (error := message.error()) is not None:
+                self._report(error, message.partition())
+                continue
+            kind, timestamp_ms = message.timestamp()
+            headers = _headers(message)
+            append(
+                Record(
+                    message.partition() or 0,
+                    message.offset() or 0,
+                    timestamp_ms if kind else NO_TIMESTAMP,
+                    message.key(),
+                    message.value(),
+                    headers,
+                )
+            )
+        return records
+
+    def _report(self, error: KafkaError, partition: int | None = None) -> None:
+        code = error.code()
+        if code == KafkaError.FENCED_INSTANCE_ID:
+            raise Twin(
+                "another running process joined the group under the same INSTANCE_ID: "
+                "give every running instance an id of its own"
+            )
+        if code in _LOST_OFFSET and partition is not None:
+            self._listener.offset_lost(partition)
+        elif error.fatal():
+            raise KafkaException(error)
+        else:
+            self._listener.trouble(error.str())
+
+    # Position
+
+    def pause(self, partitions: Collection[int]) -> None:
+        """Fetch no more of these."""
+        self._consumer.pause([TopicPartition(self._topic, each) for each in partitions])
+
+    def resume(self, partitions: Collection[int]) -> None:
+        """Fetch these again."""
+        self._consumer.resume([TopicPartition(self._topic, each) for each in partitions])
+
+    def seek(self, partition: int, offset: int) -> None:
+        """Read on from `offset`; what was fetched before is dropped. Raises KafkaException when not assigned."""
+        self._consumer.seek(TopicPartition(self._topic, partition, offset))
+
+    def end_offsets(self) -> dict[int, int]:
+        """Return the last known end of each assigned partition, without asking the broker."""
+        ends = {}
+        for each in self._consumer.assignment():
+            _, high = self._consumer.get_watermark_offsets(each, cached=True)
+            if high >= 0:
+                ends[each.partition] = high
+        return ends
+
+    def membership(self) -> bytes | None:
+        """Return the group metadata that fences this member's transactions; None while there is no membership.
+
+        With a negative generation or no member id the broker would not check anything.
+        """
+        metadata: object = self._consumer.consumer_group_metadata()
+        generation, member_id = decode_membership(metadata)
+        return metadata if generation >= 0 and member_id and isinstance(metadata, bytes) else None
+
+    def close(self) -> None:
+        """Leave the group, unless the membership is static."""
+        self._consumer.close()
+
+
+def decode_membership(metadata: object) -> tuple[int, bytes]:
+    """Return generation and member id. Raises InvariantViolated for a form that this version does not know."""
+    if not isinstance(metadata, bytes) or not metadata.startswith(_METADATA_PREFIX):
+        raise InvariantViolated(f"the client library gives group metadata of an unknown form: {metadata!r:.40}")
+    start = len(_METADATA_PREFIX)
+    generation = int.from_bytes(metadata[start : start + 4], "little", signed=True)
+    parts = metadata[start + 4 :].split(b"\0")
+    invariant(len(parts) >= 2, "group metadata has no member id", metadata=metadata)
+    return generation, parts[1]
+
+
+def _headers(message: Message) -> Headers | None:
+    """Return the headers, None when the library can not give them.
+
+    For a header key that is not UTF-8 the library returns with an exception pending: the next call into it raises.
+    That call is made here, so that it can not be blamed on another record.
+    """
+    try:
+        headers: Any = message.headers()
+        message.offset()
+    except (UnicodeDecodeError, SystemError):
+        return None
+    return headers or []

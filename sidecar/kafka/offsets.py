@@ -1,0 +1,71 @@
+"""What a reset asks the broker: stable committed offsets, then the bounds of the logs. Nothing here blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
+
+REQUEST_TIMEOUT_S: Final = 5.0
+
+
+class Bounds(NamedTuple):
+    """First offset of a log, and one more than its last, whatever the isolation."""
+
+    start: int
+    end: int
+
+
+class CommittedOffsets:
+    """One question for the committed offsets of a group, answered only when no transaction is open on them."""
+
+    def __init__(self, admin: AdminClient, group_id: str, topic: str, partitions: Sequence[int]) -> None:
+        asked = ConsumerGroupTopicPartitions(group_id, [TopicPartition(topic, each) for each in partitions])
+        futures = admin.list_consumer_group_offsets([asked], require_stable=True, request_timeout=REQUEST_TIMEOUT_S)
+        self._future: Future[Any] = futures[group_id]
+
+    def done(self) -> bool:
+        """Return whether `result` has something to say."""
+        return self._future.done()
+
+    def result(self) -> dict[int, int | None] | None:
+        """Return offset by partition (None: nothing was committed yet); None as a whole when it must be asked again."""
+        try:
+            answer = self._future.result()
+        except KafkaException:
+            return None
+        offsets: dict[int, int | None] = {}
+        for each in answer.topic_partitions:
+            if each.error is not None:
+                return None
+            offsets[each.partition] = each.offset if each.offset >= 0 else None
+        return offsets
+
+
+class LogBounds:
+    """One question for the bounds of partitions of several topics, seen by nobody's isolation level."""
+
+    def __init__(self, admin: AdminClient, partitions: Mapping[str, Sequence[int]]) -> None:
+        tps = [TopicPartition(topic, each) for topic, numbers in partitions.items() for each in numbers]
+        ask: Any = admin.list_offsets
+        spec: Any = OffsetSpec
+        options = {"isolation_level": IsolationLevel.READ_UNCOMMITTED, "request_timeout": REQUEST_TIMEOUT_S}
+        self._starts: dict[TopicPartition, Future[Any]] = ask({tp: spec.earliest() for tp in tps}, **options)
+        self._ends: dict[TopicPartition, Future[Any]] = ask({tp: spec.latest() for tp in tps}, **options)
+
+    def done(self) -> bool:
+        """Return whether `result` has something to say."""
+        return all(future.done() for futures in (self._starts, self._ends) for future in futures.values())
+
+    def result(self) -> dict[tuple[str, int], Bounds] | None:
+        """Return bounds by (topic, partition); None when it must be asked again."""
+        try:
+            starts = {(tp.topic, tp.partition): future.result().offset for tp, future in self._starts.items()}
+            ends = {(tp.topic, tp.partition): future.result().offset for tp, future in self._ends.items()}
+        except KafkaException:
+            return None
+        return {key: Bounds(start, ends[key]) for key, start in starts.items()}

@@ -1,0 +1,231 @@
+"""The transactional producer: one transaction at a time, and what each of its errors means.
+
+librdkafka speaks the older transaction protocol, in which a late answer can meet a later transaction. So after any
+outcome that is not known, and after any error of the broker on a record, this producer is never used again: a new one
+under the same transactional id fences it, and what was committed is read from the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from sidecar.clock import Clock
+from sidecar.engine.ports import Outgoing
+from sidecar.errors import TransactionFailed
+
+CALL_TIMEOUT_S: Final = 5.0
+COMMIT_TIMEOUT_S: Final = 20.0
+QUEUE_TIMEOUT_S: Final = 15.0
+METADATA_TIMEOUT_S: Final = 2.0
+_PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
+
+
+class Refusal(StrEnum):
+    """Why a record could not be written, as far as somebody can act on it."""
+
+    DENIED = "denied"
+    """This client may not write to the topic."""
+    GONE = "gone"
+    """The topic or the partition does not exist."""
+    SILENT = "silent"
+    """No answer in time."""
+    RECORD = "record"
+    """The broker will not have this record, or one of the same batch."""
+
+
+_REFUSALS: Final[Mapping[int, Refusal]] = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: Refusal.DENIED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: Refusal.DENIED,
+    KafkaError.UNKNOWN_TOPIC_OR_PART: Refusal.GONE,
+    KafkaError._UNKNOWN_TOPIC: Refusal.GONE,
+    KafkaError._UNKNOWN_PARTITION: Refusal.GONE,
+    KafkaError._MSG_TIMED_OUT: Refusal.SILENT,
+    KafkaError._TIMED_OUT: Refusal.SILENT,
+    KafkaError.REQUEST_TIMED_OUT: Refusal.SILENT,
+    KafkaError.LEADER_NOT_AVAILABLE: Refusal.SILENT,
+    KafkaError.NOT_ENOUGH_REPLICAS: Refusal.SILENT,
+    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND: Refusal.SILENT,
+}
+
+
+class Refused(NamedTuple):
+    """A record that could not be written, and what was said."""
+
+    partition: int
+    """Of the input topic: whose timer or record it is."""
+    outgoing: Outgoing
+    why: Refusal
+    text: str
+
+
+class TransactionalProducer:
+    """Owns one librdkafka producer; used by one thread at a time."""
+
+    def __init__(self, config: Mapping[str, Any], clock: Clock) -> None:
+        self.batch_bytes = int(config["batch.size"])
+        self._clock = clock
+        self._producer = Producer(dict(config))
+        self._refused: list[Refused] = []
+        self._changelog_error: KafkaError | None = None
+        self._next_changelog_offsets: dict[int, int] = {}
+
+    def init(self, timeout_s: float) -> None:
+        """Fence every older producer of this id and settle what it left open. Raises TransactionFailed."""
+        try:
+            self._producer.init_transactions(timeout_s)
+        except KafkaException as cause:
+            raise _failed("init_transactions", cause.args[0], replace=True) from cause
+
+    def begin(self) -> None:
+        """Begin a transaction. Raises TransactionFailed."""
+        self._refused = []
+        self._changelog_error = None
+        self._next_changelog_offsets = {}
+        try:
+            self._producer.begin_transaction()
+        except KafkaException as cause:
+            raise _failed("begin_transaction", cause.args[0], replace=True) from cause
+
+    def write_changelog(self, topic: str, partition: int, records: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """Write changelog records. Raises TransactionFailed."""
+        for key, value in records:
+            self._produce(topic, value, key, partition=partition, on_delivery=self._changelog_delivered)
+
+    def fire(self, partition: int, records: Sequence[Outgoing]) -> None:
+        """Write fires or dead letters; what can not be written is kept in `refused`. Raises TransactionFailed."""
+        produce, delivered = self._producer.produce, self._delivered
+        for outgoing in records:
+            topic, target, key, value, headers, _, _ = outgoing
+            report = partial(delivered, partition, outgoing)
+            try:
+                if target < 0:
+                    produce(topic, value, key, headers=headers, on_delivery=report)  # type: ignore[arg-type]
+                else:
+                    produce(topic, value, key, target, headers=headers, on_delivery=report)  # type: ignore[arg-type]
+            except BufferError:
+                self._produce_slowly(outgoing, report)
+            except KafkaException as cause:
+                self._refuse_or_learn(partition, outgoing, report, cause.args[0])
+
+    def _produce_slowly(self, outgoing: Outgoing, report: Any) -> None:
+        where = {} if outgoing.partition < 0 else {"partition": outgoing.partition}
+        self._produce(
+            outgoing.topic, outgoing.value, outgoing.key, headers=outgoing.headers, on_delivery=report, **where
+        )
+
+    def _refuse_or_learn(self, partition: int, outgoing: Outgoing, report: Any, error: KafkaError) -> None:
+        """A partition that is new is known to this producer only once it has asked for the topic."""
+        if error.code() == KafkaError._UNKNOWN_PARTITION:
+            try:
+                self._producer.list_topics(outgoing.topic, METADATA_TIMEOUT_S)
+                self._produce_slowly(outgoing, report)
+            except KafkaException as cause:
+                error = cause.args[0]
+            else:
+                return
+        self._refused.append(_refused(partition, outgoing, error))
+
+    def _produce(self, topic: str, value: bytes | None, key: bytes | None, **more: Any) -> None:
+        deadline_s = self._clock.monotonic_s() + QUEUE_TIMEOUT_S
+        while True:
+            try:
+                self._producer.produce(topic, value, key, **more)
+            except BufferError:
+                if self._clock.monotonic_s() > deadline_s:
+                    raise TransactionFailed("the producer's queue stays full", unknown=False, replace=True) from None
+                self._producer.poll(0.05)
+            else:
+                return
+
+    def _delivered(self, partition: int, outgoing: Outgoing, error: KafkaError | None, _message: Message) -> None:
+        if error is not None and error.code() not in _PURGED:
+            self._refused.append(_refused(partition, outgoing, error))
+
+    def _changelog_delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            if error.code() not in _PURGED:
+                self._changelog_error = error
+            return
+        partition, offset = message.partition() or 0, message.offset() or 0
+        if offset >= self._next_changelog_offsets.get(partition, 0):
+            self._next_changelog_offsets[partition] = offset + 1
+
+    @property
+    def refused(self) -> Sequence[Refused]:
+        """The records of this transaction that could not be written."""
+        return self._refused
+
+    @property
+    def next_changelog_offsets(self) -> Mapping[int, int]:
+        """One more than the greatest changelog offset that this transaction wrote, by partition."""
+        return self._next_changelog_offsets
+
+    def send_offsets(self, topic: str, offsets: Mapping[int, int], membership: bytes) -> None:
+        """Put the input offsets into the transaction, under the membership that fences it. Raises TransactionFailed."""
+        named = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
+        group: Any = membership
+        try:
+            self._producer.send_offsets_to_transaction(named, group, CALL_TIMEOUT_S)
+        except KafkaException as cause:
+            raise _failed("send_offsets_to_transaction", cause.args[0]) from cause
+
+    def commit(self) -> None:
+        """Commit.
+
+        Raises:
+            TransactionFailed: says whether the outcome is known.
+        """
+        deadline_s = self._clock.monotonic_s() + COMMIT_TIMEOUT_S
+        while True:
+            try:
+                self._producer.commit_transaction(CALL_TIMEOUT_S)
+            except KafkaException as cause:
+                error: KafkaError = cause.args[0]
+                if error.retriable() and not error.fatal() and self._clock.monotonic_s() < deadline_s:
+                    continue  # the library says: call again to resume
+                raise self._commit_failed(error) from cause
+            else:
+                return
+
+    def _commit_failed(self, error: KafkaError) -> TransactionFailed:
+        if self._changelog_error is not None:
+            error = self._changelog_error
+            return TransactionFailed(f"the changelog can not be written: {error.str()}", unknown=False, replace=True)
+        if self._refused and error.txn_requires_abort():
+            return TransactionFailed(
+                f"{len(self._refused)} records were refused, the first: {self._refused[0].text}",
+                unknown=False,
+                replace=True,
+            )
+        return _failed("commit_transaction", error)
+
+    def abort(self) -> None:
+        """Abort. Raises TransactionFailed, after which the producer can not be used again."""
+        try:
+            self._producer.abort_transaction(CALL_TIMEOUT_S)
+        except KafkaException as cause:
+            raise _failed("abort_transaction", cause.args[0], replace=True) from cause
+
+    def close(self) -> None:
+        """Let go of the producer without waiting for anything."""
+        self._producer.purge()
+
+
+def _refused(partition: int, outgoing: Outgoing, error: KafkaError) -> Refused:
+    return Refused(partition, outgoing, _REFUSALS.get(error.code(), Refusal.RECORD), error.str())
+
+
+def _failed(call: str, error: KafkaError, *, replace: bool = False) -> TransactionFailed:
+    """Return what an error of a transactional call means, in the order in which the library wants it asked."""
+    fenced = error.code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
+    text = f"{call}: {error.str()} ({error.name()})"
+    if error.fatal():
+        return TransactionFailed(text, unknown=True, replace=True, fenced=fenced)
+    if error.txn_requires_abort():
+        return TransactionFailed(text, unknown=False, replace=replace)
+    return TransactionFailed(text, unknown=True, replace=True, fenced=fenced)

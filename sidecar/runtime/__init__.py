@@ -1,0 +1,1 @@
+"""The runtime wires: one loop, the commit order, reset and shutdown."""

@@ -1,0 +1,37 @@
+"""Whether the wall clock can be trusted with due times, measured against the broker's."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sidecar.clock import Clock
+
+MEASURE_EVERY_S: Final = 5.0
+
+
+class ClockGuard:
+    """Compares this machine's wall clock with the broker's, and its progress with the monotonic clock in between."""
+
+    def __init__(self, clock: Clock, max_skew_ms: int) -> None:
+        self._clock = clock
+        self._max_skew_ms = max_skew_ms
+        self._measured: tuple[int, float] | None = None
+        self.skew_ms: int | None = None
+        """This clock minus the broker's, at the last measurement."""
+
+    def measured(self, *, sent_ms: int, acknowledged_ms: int, broker_ms: int) -> None:
+        """Take in one exchange with the broker: it stamped the record somewhere between sending and acknowledgement."""
+        self.skew_ms = (sent_ms + acknowledged_ms) // 2 - broker_ms
+        self._measured = (self._clock.wall_ms(), self._clock.monotonic_s())
+
+    def obstacle(self) -> str | None:
+        """Return why nothing may fire now, None when the clock is good."""
+        if self._measured is None or self.skew_ms is None:
+            return "the clock has not been measured against the broker's yet"
+        wall_ms, monotonic_s = self._measured
+        progress_ms = (self._clock.monotonic_s() - monotonic_s) * 1000
+        off_ms = self.skew_ms + (self._clock.wall_ms() - wall_ms) - progress_ms
+        if abs(off_ms) > self._max_skew_ms:
+            allowed = f"MAX_CLOCK_SKEW allows {self._max_skew_ms} ms"
+            return f"this machine's clock is {off_ms / 1000:+.1f} s off the broker's; {allowed}"
+        return None

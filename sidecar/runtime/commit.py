@@ -1,0 +1,164 @@
+"""The commit order, written once.
+
+    1 begin                      a crash from here on: nothing happened, the broker aborts what was open
+    2 write changelog, fires, dead letters
+    3 send the input offsets     names EVERY partition that step 2 wrote for; this is what fences a former owner
+    4 commit                     a crash after it: the changelog says what happened, restore replays it
+    5 apply to the store         one batch; a crash within it loses the batch whole, restore replays it
+    6 hand the result back       counts are published from it
+
+Each step is a point where the tests kill the process (tests/integration/test_kill_at_every_step.py).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from queue import SimpleQueue
+
+from sidecar.clock import Clock
+from sidecar.engine.partition import Partition
+from sidecar.engine.plan import Plan
+from sidecar.engine.ports import Store
+from sidecar.engine.restore import Identity, apply_committed
+from sidecar.errors import SidecarError, StoreFailed, TransactionFailed, invariant
+from sidecar.kafka.producer import Refused, TransactionalProducer
+
+
+class Step(StrEnum):
+    """The points between the steps."""
+
+    BEGUN = "begun"
+    WRITTEN = "written"
+    OFFSETS_SENT = "offsets-sent"
+    COMMITTED = "committed"
+    APPLIED = "applied"
+
+
+Observe = Callable[[Step], None]
+
+
+def unobserved(_step: Step) -> None:
+    """Do nothing at a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One transaction to be."""
+
+    plan: Plan
+    partitions: Mapping[int, Partition]
+    membership: bytes
+    identity: Identity
+    input_topic: str
+    changelog_topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of a transaction."""
+
+    work: Work
+    seconds: float
+    error: SidecarError | None = None
+    """TransactionFailed: not committed, or unknown. StoreFailed: committed, but the store did not take it in."""
+    refused: Sequence[Refused] = ()
+    fired_ms: int = 0
+    """Wall time at which the fires were handed to the client library."""
+
+
+def commit(work: Work, producer: TransactionalProducer, store: Store, clock: Clock, observe: Observe) -> Result:
+    """Carry one plan through all the steps; every failure is in the result."""
+    started_s = clock.monotonic_s()
+    offsets = {part.number: part.checkpoint.next_input_offset for part in work.plan.parts}
+    invariant(bool(offsets) and all(offset >= 0 for offset in offsets.values()), "offsets to commit", offsets=offsets)
+    fired_ms = 0
+    try:
+        producer.begin()  # 1
+        observe(Step.BEGUN)
+        for part in work.plan.parts:  # 2
+            producer.write_changelog(work.changelog_topic, part.number, part.records)
+            producer.fire(part.number, [outgoing for _, outgoing in part.dead_letters])
+            producer.fire(part.number, part.fires)
+        fired_ms = clock.wall_ms()
+        observe(Step.WRITTEN)
+        if producer.refused:
+            raise TransactionFailed(f"refused: {producer.refused[0].text}", unknown=False, replace=False)
+        producer.send_offsets(work.input_topic, offsets, work.membership)  # 3
+        observe(Step.OFFSETS_SENT)
+        producer.commit()  # 4
+        observe(Step.COMMITTED)
+    except TransactionFailed as error:
+        failure = _aborted(producer, error)
+        return Result(work, clock.monotonic_s() - started_s, failure, tuple(producer.refused))
+    try:
+        _apply(work, producer.next_changelog_offsets, store)  # 5
+    except StoreFailed as error:
+        return Result(work, clock.monotonic_s() - started_s, error, fired_ms=fired_ms)
+    observe(Step.APPLIED)
+    return Result(work, clock.monotonic_s() - started_s, fired_ms=fired_ms)
+
+
+def _aborted(producer: TransactionalProducer, error: TransactionFailed) -> TransactionFailed:
+    if error.unknown:
+        return error
+    try:
+        producer.abort()
+    except TransactionFailed as worse:
+        return TransactionFailed(f"{error}; then {worse}", unknown=error.unknown, replace=True, fenced=worse.fenced)
+    return error
+
+
+def _apply(work: Work, next_changelog_offsets: Mapping[int, int], store: Store) -> None:
+    for part in work.plan.parts:
+        invariant(part.number in next_changelog_offsets, "no changelog offset was reported", partition=part.number)
+        partition = work.partitions[part.number]
+        apply_committed(store, partition, part, work.identity, next_changelog_offsets[part.number])
+
+
+class Committer:
+    """Runs one job at a time in a thread of its own, so that the loop goes on polling meanwhile."""
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._finished = threading.Event()
+        self._outcome: object = None
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="commit", daemon=True)
+        self._thread.start()
+        self.busy = False
+
+    def submit(self, job: Callable[[], object]) -> None:
+        """Start a job; the one before must have been taken."""
+        invariant(not self.busy, "two jobs at once")
+        self.busy = True
+        self._finished.clear()
+        self._jobs.put(job)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return whether there is an outcome to take, waiting for it at most so long."""
+        return self.busy and self._finished.wait(timeout_s)
+
+    def take(self) -> object:
+        """Return the outcome of the job; raises what it raised."""
+        invariant(self.busy and self._finished.is_set(), "no outcome to take")
+        self.busy = False
+        outcome, failure = self._outcome, self._failure
+        self._outcome = self._failure = None
+        if failure is not None:
+            raise failure
+        return outcome
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                self._outcome = job()
+            except BaseException as failure:  # noqa: BLE001 - handed to the loop, which raises it
+                self._failure = failure
+            self._finished.set()
+
+    def close(self) -> None:
+        """End the thread after the job at hand."""
+        self._jobs.put(None)

@@ -1,0 +1,113 @@
+"""What was consumed and is not yet in a transaction, per partition: records first, items once they are examined."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sidecar.engine.intake import Intake
+from sidecar.engine.items import Arrival, Dead, Item
+from sidecar.model import Record
+
+RECORD_BYTES: int = 200
+"""What a record takes besides its key and value."""
+
+
+@dataclass(slots=True)
+class _Partition:
+    records: deque[Record] = field(default_factory=deque)
+    items: deque[Item] = field(default_factory=deque)
+    expected: int = 0
+    bytes: int = 0
+
+
+class Held:
+    """Owned by the loop. Everything in it is dropped when a partition's tenure ends."""
+
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
+        self._partitions: dict[int, _Partition] = {}
+
+    def begin(self, partition: int, next_offset: int) -> None:
+        """Hold what comes of a partition from this offset on."""
+        self._partitions[partition] = _Partition(expected=next_offset)
+
+    def drop(self, partition: int) -> None:
+        """Forget a partition and all that is held of it."""
+        self._partitions.pop(partition, None)
+
+    @property
+    def ready(self) -> int:
+        """Items that a plan can take."""
+        return sum(len(each.items) for each in self._partitions.values())
+
+    @property
+    def bytes(self) -> int:
+        """About how much memory all of it takes."""
+        return sum(each.bytes for each in self._partitions.values())
+
+    def offsets(self) -> dict[int, int]:
+        """Return the offset after the last one held, by partition."""
+        return {number: each.expected for number, each in self._partitions.items()}
+
+    def take_in(self, records: Iterable[Record]) -> None:
+        """Hold records as they were consumed; those of partitions that are not held are dropped."""
+        for record in records:
+            held = self._partitions.get(record.partition)
+            if held is None or record.offset < held.expected:
+                continue
+            held.records.append(record)
+            held.expected = record.offset + 1
+            held.bytes += RECORD_BYTES + len(record.value or b"") + len(record.key or b"")
+
+    def examine(self, arrived_ms: int, limit: int) -> set[str]:
+        """Examine up to `limit` records of each partition; return the origins that the broker must be asked for.
+
+        A partition stops at the first record whose origin is not known: its records keep their order.
+        """
+        unresolved: set[str] = set()
+        examine = self._intake.examine
+        for held in self._partitions.values():
+            records, items = held.records, held.items
+            for _ in range(min(limit, len(records))):
+                item = examine(records[0], arrived_ms)
+                if isinstance(item, str):
+                    unresolved.add(item)
+                    break
+                items.append(item)
+                records.popleft()
+        return unresolved
+
+    def batches(self, partitions: Sequence[int], limit: int, limit_bytes: int) -> Mapping[int, Sequence[Item]]:
+        """Take items out for one plan: a fair share of each of these partitions."""
+        waiting = [number for number in partitions if (held := self._partitions.get(number)) and held.items]
+        batches: dict[int, Sequence[Item]] = {}
+        for at, number in enumerate(waiting):
+            share = limit // (len(waiting) - at)
+            share_bytes = limit_bytes // (len(waiting) - at)
+            taken, size = _take(self._partitions[number], share, share_bytes)
+            batches[number] = taken
+            limit -= len(taken)
+            limit_bytes -= size
+        return batches
+
+
+def _take(held: _Partition, limit: int, limit_bytes: int) -> tuple[list[Item], int]:
+    items = held.items
+    taken: list[Item] = []
+    size = 0
+    while items and len(taken) < limit and (size < limit_bytes or not taken):
+        item = items.popleft()
+        taken.append(item)
+        size += _size(item)
+    held.bytes = max(0, held.bytes - size) if held.items or held.records else 0
+    return taken, size
+
+
+def _size(item: Item) -> int:
+    if type(item) is Arrival:
+        return RECORD_BYTES + len(item.lasting)
+    if type(item) is Dead:
+        return RECORD_BYTES + len(item.value or b"") + len(item.key or b"")
+    return RECORD_BYTES

@@ -1,0 +1,276 @@
+"""reset(partitions): the single way out of everything, and the way in.
+
+Rebalance, abort, fence, unknown outcome and store trouble all end here:
+
+    1 the partition's tenure ends: what is held for it is dropped (by the caller)
+    2 a new producer where the old one can not be trusted (by the caller, before anything below)
+    3 committed input offsets, asked again until they are stable: a former owner's open transaction has ended
+    4 the target: the end of the changelog, uncommitted records included; taken BEFORE step 3 is done it could miss the
+      former owner's last transaction
+    5 read the changelog tail up to the target
+    6 read the input on from the committed offset
+
+Nothing here blocks: `advance` does a slice and returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import msgspec
+import structlog
+from confluent_kafka.admin import AdminClient
+
+from sidecar.clock import Clock
+from sidecar.engine.partition import Partition, State
+from sidecar.engine.ports import Store
+from sidecar.engine.restore import Identity, Restore
+from sidecar.errors import PartitionStopped
+from sidecar.kafka.changelog import ChangelogReader
+from sidecar.kafka.offsets import Bounds, CommittedOffsets, LogBounds
+
+log = structlog.get_logger(__name__)
+
+ASK_AGAIN_S: Final = 0.25
+SLICE_S: Final = 0.02
+"""Longest stretch of restoring while other partitions run."""
+SLICE_ALONE_S: Final = 0.2
+READ_TIMEOUT_S: Final = 0.005
+
+
+@dataclass(slots=True)
+class _Restoring:
+    restore: Restore
+    committed: int | None
+    input_bounds: Bounds
+    start: int
+    target: int
+    began_s: float
+    read: bool = False
+
+    def restored(self, position: int) -> float:
+        """Return the part that is done, 0 to 1."""
+        span = self.target - self.start
+        return 1.0 if span <= 0 else min(1.0, max(0.0, (position - self.start) / span))
+
+
+@dataclass(slots=True)
+class _Question:
+    """What is asked of the broker for some partitions; one that begins anew meanwhile leaves it."""
+
+    partitions: dict[int, Partition]
+    committed: CommittedOffsets
+    offsets: Mapping[int, int | None] | None = None
+    bounds: LogBounds | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """The topics whose partitions belong together."""
+
+    input_topic: str
+    changelog_topic: str
+    input_topic_id: str
+    group_id: str
+
+
+class Reset:
+    """Brings partitions from ASSIGNED to RUNNING."""
+
+    def __init__(
+        self,
+        admin: AdminClient,
+        reader: ChangelogReader,
+        clock: Clock,
+        topics: Topics,
+        identity: Identity,
+        running: Callable[[Partition, int], None],
+        restored: Callable[[float], None],
+    ) -> None:
+        """Args:
+        running: Told the partition and its next input offset when it may take in and fire.
+        restored: Told how many seconds a restore took.
+        """
+        self.topics = topics
+        self.identity = identity
+        self.skipped_input = 0
+        """Input records that were gone from the log before they were read."""
+        self._admin = admin
+        self._reader = reader
+        self._clock = clock
+        self._running = running
+        self._restored = restored
+        self._waiting: dict[int, Partition] = {}
+        self._question: _Question | None = None
+        self._restoring: dict[int, _Restoring] = {}
+        self._ask_at_s = 0.0
+
+    def start(self, partitions: Iterable[Partition]) -> None:
+        """Begin anew with these, wherever they are."""
+        for partition in partitions:
+            self.drop(partition.number)
+            partition.transition_to(State.ASSIGNED)
+            self._waiting[partition.number] = partition
+
+    def drop(self, number: int) -> None:
+        """Forget a partition: it is no longer ours, or begins anew."""
+        self._waiting.pop(number, None)
+        if self._question is not None:
+            self._question.partitions.pop(number, None)
+        if self._restoring.pop(number, None) is not None:
+            self._reader.stop(number)
+
+    @property
+    def busy(self) -> bool:
+        """Whether any partition is on its way."""
+        return bool(self._waiting or self._question or self._restoring)
+
+    def progress(self, number: int) -> tuple[float, int]:
+        """Return the part of a restore that is done, and how many changelog records are still to be read."""
+        restoring = self._restoring.get(number)
+        if restoring is None:
+            return 0.0, 0
+        position = max(restoring.restore.partition.changelog_offset, restoring.start)
+        return restoring.restored(position), max(0, restoring.target - position)
+
+    def advance(self, store: Store, others_run: bool) -> None:
+        """Do what can be done in a slice of time."""
+        self._ask()
+        self._answer(store)
+        if self._restoring:
+            self._restore_slices(SLICE_S if others_run else SLICE_ALONE_S)
+
+    def _ask(self) -> None:
+        if self._question is None and self._waiting and self._clock.monotonic_s() >= self._ask_at_s:
+            topic, numbers = self.topics.input_topic, sorted(self._waiting)
+            committed = CommittedOffsets(self._admin, self.topics.group_id, topic, numbers)
+            self._question = _Question(self._waiting, committed)
+            self._waiting = {}
+
+    def _answer(self, store: Store) -> None:
+        question = self._question
+        if question is None:
+            return
+        if question.bounds is None:
+            if not question.committed.done():
+                return
+            question.offsets = question.committed.result()
+            numbers = sorted(question.partitions)
+            if question.offsets is None or not numbers:
+                self._ask_again(question)
+                return
+            # Only now: the offsets are stable, so whatever was committed lies below the end that is read here.
+            topics = (self.topics.changelog_topic, self.topics.input_topic)
+            question.bounds = LogBounds(self._admin, dict.fromkeys(topics, numbers))
+        elif question.bounds.done():
+            bounds = question.bounds.result()
+            if bounds is None:
+                self._ask_again(question)
+                return
+            self._question = None
+            for number, partition in question.partitions.items():
+                self._begin(store, partition, bounds, (question.offsets or {}).get(number))
+
+    def _ask_again(self, question: _Question) -> None:
+        self._question = None
+        self._waiting = {**question.partitions, **self._waiting}
+        self._ask_at_s = self._clock.monotonic_s() + ASK_AGAIN_S
+
+    def _begin(
+        self, store: Store, partition: Partition, bounds: Mapping[tuple[str, int], Bounds], committed: int | None
+    ) -> None:
+        number = partition.number
+        changelog = bounds[self.topics.changelog_topic, number]
+        restore = Restore(partition, store, self.identity)
+        start = restore.begin(changelog.start, changelog.end)
+        partition.transition_to(State.RESTORING)
+        self._restoring[number] = _Restoring(
+            restore,
+            committed,
+            bounds[self.topics.input_topic, number],
+            start,
+            changelog.end,
+            self._clock.monotonic_s(),
+            read=start >= changelog.end,
+        )
+        if start < changelog.end:
+            self._reader.start(number, start)
+
+    def _restore_slices(self, slice_s: float) -> None:
+        deadline_s = self._clock.monotonic_s() + slice_s
+        while self._restoring and self._clock.monotonic_s() < deadline_s:
+            if any(not each.read for each in self._restoring.values()):
+                self._read()
+            for number, restoring in list(self._restoring.items()):
+                if restoring.read and restoring.restore.settle():
+                    self._guarded(number, partial(self._finish, restoring))
+
+    def _read(self) -> None:
+        for number, records in self._reader.read(READ_TIMEOUT_S).items():
+            restore = self._restoring[number].restore
+            self._guarded(number, partial(restore.take_in, records, self.topics.changelog_topic))
+        for number in self._reader.take_lost():
+            # The log's start has moved past the position since the bounds were asked for.
+            self.start([self._restoring[number].restore.partition])
+        for number, restoring in self._restoring.items():
+            if not restoring.read and self._reader.position(number) >= restoring.target:
+                restoring.read = True
+                self._reader.stop(number)
+
+    def _guarded(self, number: int, act: Callable[[], None]) -> None:
+        """Stop a partition whose changelog can not be read; the others go on."""
+        try:
+            act()
+        except PartitionStopped as cause:
+            partition = self._restoring[number].restore.partition
+            self.drop(number)
+            partition.transition_to(State.STOPPED, str(cause))
+            log.error("partition_stopped", partition=number, reason=str(cause))
+
+    def _finish(self, restoring: _Restoring) -> None:
+        restore = restoring.restore
+        partition = restore.partition
+        restore.finish(restoring.target)
+        next_offset = self._next_input_offset(partition, restoring)
+        partition.checkpoint = msgspec.structs.replace(partition.checkpoint, next_input_offset=next_offset)
+        del self._restoring[partition.number]
+        partition.transition_to(State.RUNNING)
+        took_s = self._clock.monotonic_s() - restoring.began_s
+        self._restored(took_s)
+        log.info(
+            "partition_restored",
+            partition=partition.number,
+            pending=partition.counts.pending,
+            timers_read=restore.timers,
+            seconds=round(took_s, 3),
+        )
+        self._hold_intake_for_a_strange_input(partition)
+        self._running(partition, next_offset)
+
+    def _hold_intake_for_a_strange_input(self, partition: Partition) -> None:
+        before = partition.checkpoint.input_topic_id
+        partition.intake_held = bool(before and before != self.topics.input_topic_id and partition.counts.pending)
+        if partition.intake_held:
+            partition.reason = (
+                f"{self.topics.input_topic} is another topic than the one whose timers wait here; "
+                "what waits is fired, nothing is taken in until all has fired"
+            )
+            log.error("intake_held", partition=partition.number, reason=partition.reason)
+
+    def _next_input_offset(self, partition: Partition, restoring: _Restoring) -> int:
+        """Return where to read on: the group's offset, else the checkpoint's, and never below the log's start."""
+        bounds = restoring.input_bounds
+        wanted = restoring.committed
+        if wanted is None:
+            wanted = partition.checkpoint.next_input_offset
+            if wanted:
+                log.warning("committed_offset_gone", partition=partition.number, checkpoint_offset=wanted)
+        if wanted < bounds.start and (wanted or partition.checkpoint.sequence):
+            self.skipped_input += bounds.start - wanted
+            log.error("input_records_gone", partition=partition.number, wanted=wanted, log_start=bounds.start)
+        if wanted > bounds.end:
+            log.error("input_log_is_shorter", partition=partition.number, wanted=wanted, log_end=bounds.end)
+        return min(max(wanted, bounds.start), bounds.end)
