@@ -1,0 +1,103 @@
+"""`retry-sidecar topics`: create or check the four topics."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from sidecar.cli.options import settings_options
+from sidecar.kafka.cluster import Admin, NoRight, Topic
+from sidecar.kafka.config import validate_client_properties
+from sidecar.kafka.topics import BROKER_DEFAULT, Found, Problem, check_topics, ensure_topics, notes, topic_names
+from sidecar.settings import Settings
+
+_TIMEOUT = click.FloatRange(min=0, min_open=True)
+
+
+@click.group(epilog="Example: retry-sidecar topics create --bootstrap-servers kafka:9092 --partitions 8")
+def topics() -> None:
+    """Create or check the retry topic, the DLQ and the internal topics."""
+
+
+@topics.command(epilog="Example: retry-sidecar topics create --bootstrap-servers kafka:9092 --partitions 8")
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, 10_000),
+    help="Partitions of a retry topic and DLQ that are created; the broker's default unless given.",
+)
+@click.option("--timeout", "timeout_s", default=30.0, show_default=True, type=_TIMEOUT, help="Seconds in all.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@settings_options()
+def create(settings: Settings, *, partitions: int | None, timeout_s: float, as_json: bool) -> None:
+    """Create the topics that are missing, grow the internal ones that are too small, and check all four."""
+    validate_client_properties(settings)
+    facts = ensure_topics(
+        Admin(settings),
+        dataclasses.replace(settings, create_topics=True),
+        timeout_s,
+        BROKER_DEFAULT if partitions is None else partitions,
+    )
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(facts), indent=2))
+        return
+    for line in facts.changes or ("nothing to do: all four topics exist and are right",):
+        click.echo(line)
+    for note in facts.notes:
+        click.echo(f"note: {note}", err=True)
+
+
+@topics.command(epilog="Example: retry-sidecar topics check --bootstrap-servers kafka:9092")
+@click.option("--timeout", "timeout_s", default=15.0, show_default=True, type=_TIMEOUT, help="Seconds in all.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@settings_options()
+def check(settings: Settings, *, timeout_s: float, as_json: bool) -> None:
+    """Check the topics without changing anything; exit status 1 if something is wrong."""
+    validate_client_properties(settings)
+    found, wrong = check_topics(Admin(settings), settings, timeout_s)
+    if as_json:
+        click.echo(json.dumps(_as_json(settings, found, wrong), indent=2))
+    else:
+        _show(settings, found)
+        for note in notes(settings, found):
+            click.echo(f"note: {note}", err=True)
+        for problem in wrong:
+            click.echo(str(problem), err=True)
+    if wrong:
+        raise click.exceptions.Exit(1)
+
+
+def _show(settings: Settings, found: Found) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("role", "topic", "partitions", "replicas", "max.message.bytes", "cleanup.policy"):
+        table.add_column(heading, overflow="fold")
+    for role, name, topic in zip(Found._fields, topic_names(settings), found, strict=True):
+        if isinstance(topic, Topic):
+            counts = (topic.partitions, topic.replication, topic.max_message_bytes)
+            table.add_row(role, name, *map(str, counts), topic.config["cleanup.policy"])
+        else:
+            table.add_row(role, name, "no right" if isinstance(topic, NoRight) else "missing")
+    Console(markup=False, highlight=False, emoji=False).print(table)
+
+
+def _as_json(settings: Settings, found: Found, wrong: tuple[Problem, ...]) -> dict[str, object]:
+    rows = [
+        {
+            "role": role,
+            "topic": name,
+            "partitions": topic.partitions if isinstance(topic, Topic) else None,
+            "replicas": topic.replication if isinstance(topic, Topic) else None,
+            "topic_id": topic.topic_id if isinstance(topic, Topic) else None,
+            "config": dict(sorted(topic.config.items())) if isinstance(topic, Topic) else None,
+        }
+        for role, name, topic in zip(Found._fields, topic_names(settings), found, strict=True)
+    ]
+    return {
+        "ok": not wrong,
+        "topics": rows,
+        "problems": [problem._asdict() for problem in wrong],
+        "notes": list(notes(settings, found)),
+    }

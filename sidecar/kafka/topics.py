@@ -1,0 +1,378 @@
+"""The four topics: created, checked, grown; each mistake names the command that mends it."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from confluent_kafka import KafkaException
+from confluent_kafka.cimpl import NewTopic
+
+from sidecar.errors import TopicsInvalid
+from sidecar.kafka.cluster import (
+    Admin,
+    Deadline,
+    NoRight,
+    Topic,
+    await_partitions,
+    create_topic,
+    describe_cluster,
+    describe_topics,
+    grow_topic,
+    is_refused,
+)
+from sidecar.settings import SETTINGS, Settings
+
+HEADROOM_BYTES = 64 * 1024
+"""What a changelog record may be larger than the input record that it holds."""
+CHANGELOG_BYTES_MIN = 1024 * 1024
+
+BROKER_DEFAULT = -1
+_SUGGESTED_PARTITIONS = 4
+_HOUR_MS = 3_600_000
+_DAY_MS = 24 * _HOUR_MS
+# What a broker says just after a change may be a moment old, so what looks wrong is looked at twice.
+_SECOND_LOOK_S = 1.0
+
+_STATUS_CONFIG: Mapping[str, str] = {
+    "cleanup.policy": "compact,delete",
+    "retention.ms": str(_DAY_MS),
+    "message.timestamp.type": "LogAppendTime",
+}
+
+_NAMING = ("BOOTSTRAP_SERVERS", "STREAMS_APP_ID", "STORE_NAME", "INPUT_TOPIC", "DLQ_TOPIC", "REPLICATION_FACTOR")
+"""The settings that `topics create` must be given to mean the same topics."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """What the engine must know of the topics; all of them exist and have the right shape."""
+
+    cluster_id: str
+    partitions: int
+    """Of the input topic."""
+    usable_partitions: int
+    """Those that changelog and status have too: less than `partitions` only while they may not be grown."""
+    input_topic_id: str
+    changelog_topic_id: str
+    input_bytes_max: int
+    """`max.message.bytes` of the topic, as are the next two."""
+    dlq_bytes_max: int
+    changelog_bytes_max: int
+    changes: tuple[str, ...] = ()
+    """What was created or grown, a line each."""
+    notes: tuple[str, ...] = ()
+    """What works but should be known, a line each."""
+
+
+class Problem(NamedTuple):
+    """Something wrong with a topic."""
+
+    topic: str
+    wrong: str
+    mend: str
+    """A command, or what to do."""
+
+    def __str__(self) -> str:
+        return f"topic {self.topic}: {self.wrong}; mend it with: {self.mend}"
+
+
+class Found(NamedTuple):
+    """The four topics as the cluster describes them; None: there is no such topic."""
+
+    input: Topic | NoRight | None
+    dlq: Topic | NoRight | None
+    changelog: Topic | NoRight | None
+    status: Topic | NoRight | None
+
+
+def changelog_config(input_bytes_max: int) -> dict[str, str]:
+    """Return the configuration of a changelog for inputs of at most so many bytes."""
+    return {
+        "cleanup.policy": "compact",
+        "segment.bytes": str(64 * 1024 * 1024),
+        "segment.ms": str(10 * 60_000),
+        "min.cleanable.dirty.ratio": "0.1",
+        "max.compaction.lag.ms": str(_HOUR_MS),
+        "delete.retention.ms": str(_DAY_MS),
+        "max.message.bytes": str(changelog_bytes_min(input_bytes_max)),
+    }
+
+
+def changelog_bytes_min(input_bytes_max: int) -> int:
+    """Return the least `max.message.bytes` of the changelog."""
+    return max(CHANGELOG_BYTES_MIN, input_bytes_max + HEADROOM_BYTES)
+
+
+def create_command(settings: Settings, partitions: int | None = None) -> str:
+    """Return the `retry-sidecar topics create` that means the same topics as these settings."""
+    return _own_command(settings, "topics create", partitions)
+
+
+def topic_names(settings: Settings) -> tuple[str, str, str, str]:
+    """Return the names in the order of `Found`."""
+    return settings.input_topic, settings.dlq_topic, settings.changelog_topic, settings.status_topic
+
+
+def look(admin: Admin, settings: Settings, deadline: Deadline) -> Found:
+    """Ask for the four topics.
+
+    Raises:
+        BrokerUnavailable: No answer in time.
+    """
+    topics = describe_topics(admin, topic_names(settings), deadline)
+    return Found(*(topics[name] for name in topic_names(settings)))
+
+
+def problems(settings: Settings, found: Found) -> tuple[Problem, ...]:
+    """Return all that keeps a sidecar from working with these topics."""
+    return tuple(_problems(settings, found))
+
+
+def notes(settings: Settings, found: Found) -> tuple[str, ...]:
+    """Return what works but should be known."""
+    return tuple(_notes(settings, found))
+
+
+def check_topics(admin: Admin, settings: Settings, deadline_s: float = 15.0) -> tuple[Found, tuple[Problem, ...]]:
+    """Look, without changing anything; what looks wrong is looked at twice.
+
+    Raises:
+        BrokerUnavailable: No answer within `deadline_s` seconds.
+    """
+    deadline = Deadline(deadline_s)
+    found = look(admin, settings, deadline)
+    if problems(settings, found):
+        deadline.pause(_SECOND_LOOK_S)
+        found = look(admin, settings, deadline)
+    return found, problems(settings, found)
+
+
+def ensure_topics(
+    admin: Admin, settings: Settings, deadline_s: float = 30.0, partitions: int = BROKER_DEFAULT
+) -> TopicFacts:
+    """Create what is missing, grow what is too small, check the rest, and return when all of it can be used.
+
+    Changelog and status are always created; the input and the DLQ only if CREATE_TOPICS is set.
+
+    Args:
+        admin: A client with the rights to do so.
+        settings: The effective settings.
+        deadline_s: Seconds for all of it.
+        partitions: Of an input topic and a DLQ that are created.
+
+    Raises:
+        BrokerUnavailable: No answer in time.
+        TopicsInvalid: A topic is missing or wrong, or a right is; a line each, with the command that mends it.
+    """
+    deadline = Deadline(deadline_s)
+    changes: list[str] = []
+    cluster = describe_cluster(admin, deadline)
+    found = look(admin, settings, deadline)
+    if settings.create_topics:
+        for name, topic in ((settings.input_topic, found.input), (settings.dlq_topic, found.dlq)):
+            if topic is None:
+                _create(admin, settings, NewTopic(name, partitions, _replicas(settings)), deadline, changes)
+    if isinstance(found.input, Topic) or changes:
+        found = _create_internal(admin, settings, deadline, changes)
+    found, wrong = check_topics(admin, settings, deadline.left_s)
+    if wrong:
+        raise TopicsInvalid("\n".join(str(problem) for problem in wrong))
+    facts = _facts(cluster.cluster_id, found)
+    return dataclasses.replace(facts, changes=tuple(changes), notes=notes(settings, found))
+
+
+def grow_internal(admin: Admin, settings: Settings, deadline_s: float = 15.0) -> TopicFacts:
+    """Give changelog and status as many partitions as the input topic has, while the sidecar runs.
+
+    Raises:
+        BrokerUnavailable: No answer within `deadline_s` seconds.
+        TopicsInvalid: As in `ensure_topics`; a missing right to grow is a note instead.
+    """
+    never_create = dataclasses.replace(settings, create_topics=False)
+    return ensure_topics(admin, never_create, deadline_s)
+
+
+def _create_internal(admin: Admin, settings: Settings, deadline: Deadline, changes: list[str]) -> Found:
+    found = look(admin, settings, deadline)
+    if not isinstance(found.input, Topic):
+        return found
+    count = found.input.partitions
+    wanted: tuple[tuple[Topic | NoRight | None, str, Mapping[str, str]], ...] = (
+        (found.changelog, settings.changelog_topic, changelog_config(found.input.max_message_bytes)),
+        (found.status, settings.status_topic, _STATUS_CONFIG),
+    )
+    for topic, name, config in wanted:
+        if topic is None:
+            new = NewTopic(name, count, _replicas(settings), config=dict(config))
+            _create(admin, settings, new, deadline, changes)
+        elif isinstance(topic, Topic) and topic.partitions < count:
+            _grow(admin, topic, count, deadline, changes)
+    return found
+
+
+def _create(admin: Admin, settings: Settings, topic: NewTopic, deadline: Deadline, changes: list[str]) -> None:
+    try:
+        created = create_topic(admin, topic, deadline)
+    except KafkaException as error:
+        said = error.args[0]
+        if is_refused(said):
+            raise TopicsInvalid(
+                f"topic {topic.topic}: does not exist, and the right to create it is missing ({said.str()}); "
+                f"let somebody who has it run: {create_command(settings)}"
+            ) from error
+        raise TopicsInvalid(
+            f"topic {topic.topic}: can not be created: {said.str()}; the cluster's rules may ask for another "
+            f"REPLICATION_FACTOR ({_shown_factor(settings)})"
+        ) from error
+    await_partitions(admin, topic.topic, max(1, topic.num_partitions), deadline)
+    if created:
+        shown = "the broker's default of" if topic.num_partitions < 0 else str(topic.num_partitions)
+        changes.append(f"topic {topic.topic} created with {shown} partitions")
+
+
+def _grow(admin: Admin, topic: Topic, count: int, deadline: Deadline, changes: list[str]) -> None:
+    try:
+        grow_topic(admin, topic.name, count, deadline)
+    except KafkaException as error:
+        if is_refused(error.args[0]):
+            return
+        raise TopicsInvalid(f"topic {topic.name}: can not be grown to {count} partitions: {error.args[0].str()}") from (
+            error
+        )
+    await_partitions(admin, topic.name, count, deadline)
+    changes.append(f"topic {topic.name} grown from {topic.partitions} to {count} partitions")
+
+
+def _facts(cluster_id: str, found: Found) -> TopicFacts:
+    """Return the facts of topics without problems."""
+    topics = [topic for topic in found if isinstance(topic, Topic)]
+    entry, dlq, changelog, status = topics
+    return TopicFacts(
+        cluster_id=cluster_id,
+        partitions=entry.partitions,
+        usable_partitions=min(entry.partitions, changelog.partitions, status.partitions),
+        input_topic_id=entry.topic_id,
+        changelog_topic_id=changelog.topic_id,
+        input_bytes_max=entry.max_message_bytes,
+        dlq_bytes_max=dlq.max_message_bytes,
+        changelog_bytes_max=changelog.max_message_bytes,
+    )
+
+
+def _problems(settings: Settings, found: Found) -> Iterator[Problem]:
+    for name, topic in zip(topic_names(settings), found, strict=True):
+        if topic is None:
+            if name == settings.input_topic:
+                yield Problem(name, "does not exist", create_command(settings, _SUGGESTED_PARTITIONS))
+            elif found.input is not None or name == settings.dlq_topic:
+                yield Problem(name, "does not exist", create_command(settings))
+        elif isinstance(topic, NoRight):
+            right = "Describe" if topic.operation == "DESCRIBE" else "DescribeConfigs"
+            yield Problem(name, f"the right {right} is missing", _grant(settings, right, name))
+    entry = found.input if isinstance(found.input, Topic) else None
+    if isinstance(found.changelog, Topic):
+        yield from _changelog_problems(settings, entry, found.changelog)
+    if isinstance(found.status, Topic):
+        yield from _status_problems(settings, entry, found.status)
+
+
+def _changelog_problems(settings: Settings, entry: Topic | None, changelog: Topic) -> Iterator[Problem]:
+    yield from _count_problems(settings, entry, changelog)
+    if changelog.cleanup != {"compact"}:
+        wrong = f"cleanup.policy is {changelog.config['cleanup.policy']!r}: anything but compact loses pending messages"
+        yield Problem(changelog.name, wrong, _configure(settings, changelog.name, "cleanup.policy=compact"))
+    if entry is not None and changelog.max_message_bytes < (least := changelog_bytes_min(entry.max_message_bytes)):
+        wrong = (
+            f"max.message.bytes is {changelog.max_message_bytes}, but {entry.name} takes {entry.max_message_bytes}: "
+            f"it must be {least} at least"
+        )
+        yield Problem(changelog.name, wrong, _configure(settings, changelog.name, f"max.message.bytes={least}"))
+
+
+def _status_problems(settings: Settings, entry: Topic | None, status: Topic) -> Iterator[Problem]:
+    yield from _count_problems(settings, entry, status)
+    if status.cleanup != {"compact", "delete"}:
+        wrong = f"cleanup.policy is {status.config['cleanup.policy']!r}: it must be compact,delete"
+        yield Problem(status.name, wrong, _configure(settings, status.name, "cleanup.policy=[compact,delete]"))
+    kind = status.config["message.timestamp.type"]
+    if kind != "LogAppendTime":
+        wrong = f"message.timestamp.type is {kind}: it must be LogAppendTime, the broker's clock is read from it"
+        mend = _configure(settings, status.name, "message.timestamp.type=LogAppendTime")
+        yield Problem(status.name, wrong, mend)
+
+
+def _count_problems(settings: Settings, entry: Topic | None, topic: Topic) -> Iterator[Problem]:
+    """Partition p of an internal topic belongs to input partition p, so there must be no more of them."""
+    if entry is None or topic.partitions == entry.partitions:
+        return
+    counts = f"has {topic.partitions} partitions, the input topic {entry.name} has {entry.partitions}"
+    if topic.partitions > entry.partitions:
+        mend = (
+            f"kafka-topics.sh --bootstrap-server {shlex.quote(settings.bootstrap_servers)} --alter "
+            f"--topic {entry.name} --partitions {topic.partitions}"
+        )
+        yield Problem(topic.name, f"{counts}: they must be equal, and partitions can not be taken away", mend)
+    elif "ALTER" in topic.operations:
+        yield Problem(topic.name, f"{counts}: they must be equal", create_command(settings))
+
+
+def _notes(settings: Settings, found: Found) -> Iterator[str]:
+    entry, dlq, changelog, status = (topic if isinstance(topic, Topic) else None for topic in found)
+    for topic in (changelog, status):
+        if entry and topic and topic.partitions < entry.partitions and "ALTER" not in topic.operations:
+            yield (
+                f"topic {topic.name}: has {topic.partitions} partitions, the input topic {entry.name} has "
+                f"{entry.partitions}, and the right Alter is missing: partitions from {topic.partitions} on stay "
+                f"unready until somebody who has it runs: {create_command(settings)}"
+            )
+    if entry and "compact" in entry.cleanup:
+        yield (
+            f"topic {entry.name}: is compacted: of messages with the same key only the newest may reach the sidecar; "
+            f"mend it with: {_configure(settings, entry.name, 'cleanup.policy=delete')}"
+        )
+    if entry and dlq and dlq.max_message_bytes < entry.max_message_bytes:
+        yield (
+            f"topic {dlq.name}: max.message.bytes is {dlq.max_message_bytes}, {entry.name} takes "
+            f"{entry.max_message_bytes}: larger dead letters lose their value; mend it with: "
+            f"{_configure(settings, dlq.name, f'max.message.bytes={entry.max_message_bytes + HEADROOM_BYTES}')}"
+        )
+
+
+def _replicas(settings: Settings) -> int:
+    return settings.replication_factor or BROKER_DEFAULT
+
+
+def _shown_factor(settings: Settings) -> str:
+    return "the broker's default" if settings.replication_factor is None else f"now {settings.replication_factor}"
+
+
+def _own_command(settings: Settings, command: str, partitions: int | None) -> str:
+    defaults = Settings()
+    words = ["retry-sidecar", *command.split()]
+    for setting in SETTINGS:
+        value = getattr(settings, setting.attribute)
+        if setting.name in _NAMING and value != getattr(defaults, setting.attribute):
+            words += [setting.flag, setting.show(value)]
+    if partitions is not None:
+        words += ["--partitions", str(partitions)]
+    return shlex.join(words)
+
+
+def _configure(settings: Settings, topic: str, config: str) -> str:
+    server = shlex.quote(settings.bootstrap_servers)
+    return (
+        f"kafka-configs.sh --bootstrap-server {server} --alter --entity-type topics --entity-name {topic} "
+        f"--add-config {shlex.quote(config)}"
+    )
+
+
+def _grant(settings: Settings, right: str, topic: str) -> str:
+    server = shlex.quote(settings.bootstrap_servers)
+    return (
+        f"kafka-acls.sh --bootstrap-server {server} --add --allow-principal User:<this user> "
+        f"--operation {right} --topic {topic}"
+    )
