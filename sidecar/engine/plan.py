@@ -91,6 +91,8 @@ class PartitionPlan:
     mutations: Mutations
     taken_in: int
     stored: int
+    rejected: int
+    """Records of the batch that went to the DLQ without ever being a timer."""
     cancelled: int
     complete: bool
     """Everything due was disposed of."""
@@ -174,6 +176,7 @@ class _Planner:
         self.deferred: dict[str, int] = {}
         self.unresolved: set[str] = set()
         self.stored = 0
+        self.rejected = 0
         self.cancelled = 0
         self.scanned = 0
         self.complete = True
@@ -189,6 +192,7 @@ class _Planner:
             elif type(item) is Dead:
                 outgoing = Outgoing(self.terms.dlq_topic, ANY_PARTITION, item.key, item.value, item.headers, 0, b"")
                 self.dead_letters.append((item.reason, outgoing))
+                self.rejected += 1
             elif type(item) is Dropped:
                 self.dropped.append(item)
             else:
@@ -221,6 +225,7 @@ class _Planner:
         self._dispose(entry, head(entry), origin)
 
     def _refuse(self, arrival: Arrival, detail: str) -> None:
+        self.rejected += 1
         entry = _fresh(arrival)
         self._dead_letter(entry, head(entry), Reason.BAD_HEADER, detail, "intake", b"")
 
@@ -420,6 +425,7 @@ class _Planner:
             mutations=self.overlay.mutations,
             taken_in=taken_in,
             stored=self.stored,
+            rejected=self.rejected,
             cancelled=self.cancelled,
             complete=self.complete,
             stored_end_ms=min(((slot + 1) * WIDTHS_MS[level] for level, slot in self.overlay.groups), default=None),

@@ -88,9 +88,10 @@ class Restore:
         partition = self.partition
         partition.checkpoint = meta.checkpoint
         partition.changelog_offset = meta.changelog_offset
-        partition.counts = Counts()
+        counts = Counts()
         for row, value in self._store.items(self.rows.counter, after(self.rows.counter), limit=COUNTER_ROWS_MAX):
-            partition.counts.load(row[len(self.rows.counter) :], value)
+            counts.load(row[len(self.rows.counter) :], value)
+        partition.counts = counts
         if meta.restored:
             self._settle_from = self.rows.timer + partition.watermark + b"\0"
         return meta.changelog_offset

@@ -1,0 +1,133 @@
+"""What failed transactions teach: whom to leave out, when to try again, when to give up."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+import structlog
+
+from sidecar.clock import Clock
+from sidecar.errors import TransactionFailed, Twin
+from sidecar.kafka.producer import Refused
+from sidecar.runtime.commit import Result
+from sidecar.runtime.origins import ClosedOrigins
+
+log = structlog.get_logger(__name__)
+
+BACK_OFF_FIRST_S: Final = 0.05
+BACK_OFF_MAX_S: Final = 5.0
+FENCES_MAX: Final = 3
+FENCES_WITHIN_S: Final = 60.0
+ITEMS_MAX: Final = 10_000
+INIT_TIMEOUT_S: Final = 10.0
+DLQ_AGAIN_S: Final = 5.0
+
+
+class Failures:
+    """Owned by the loop."""
+
+    init_timeout_s: float = INIT_TIMEOUT_S
+
+    def __init__(self, clock: Clock, *, static: bool) -> None:
+        """Args:
+        static: INSTANCE_ID was set, so a twin shows itself on the consumer.
+        """
+        self._clock = clock
+        self._static = static
+        self._in_a_row = 0
+        self._wait_until_s = float("-inf")
+        self._fences: list[float] = []
+        self._said = ""
+        self._dlq_trouble = ""
+        self._dlq_again_s = float("-inf")
+        self.unfireable: dict[tuple[int, bytes], str] = {}
+        """Timers whose fire the broker refused, with its words; they go to the DLQ."""
+        self.items_max = ITEMS_MAX
+        """Most messages in, and most fires, in one transaction; halved to find out which record is refused."""
+        self.committed_s = float("-inf")
+
+    def waiting(self) -> bool:
+        """Return whether it is too early to try again."""
+        return self._clock.monotonic_s() < self._wait_until_s
+
+    def obstacle(self) -> str | None:
+        """Return what to tell people while transactions fail, None when they do not."""
+        return self._dlq_trouble or (self._said if self._in_a_row > 2 else None) or None
+
+    def back_off(self, text: str) -> None:
+        """Wait before the next try, longer each time."""
+        self._said = text
+        wait_s = min(BACK_OFF_FIRST_S * 2**self._in_a_row, BACK_OFF_MAX_S)
+        self._in_a_row += 1
+        self._wait_until_s = self._clock.monotonic_s() + wait_s
+
+    def intake_open(self) -> bool:
+        """Return whether messages may be taken in: while the DLQ takes nothing, they stay in the input topic."""
+        return not self._dlq_trouble or self._clock.monotonic_s() >= self._dlq_again_s
+
+    def committed(self, dead_letters: int) -> None:
+        """A transaction went through."""
+        self._in_a_row = 0
+        self._said = ""
+        if dead_letters:
+            self._dlq_trouble = ""
+        self.unfireable = {}
+        self.items_max = min(ITEMS_MAX, self.items_max * 2)
+        self.committed_s = self._clock.monotonic_s()
+
+    def renewed(self) -> None:
+        """There is a new producer."""
+        log.info("producer_ready")
+
+    def renewal_failed(self, error: TransactionFailed) -> None:
+        """No new producer could be had."""
+        log.warning("producer_not_ready", reason=str(error))
+        self.back_off(f"the transactional producer can not be had: {error}")
+
+    def outcome(self, error: TransactionFailed) -> str:
+        """Return the label of the metric."""
+        return "fenced" if error.fenced else "unknown" if error.unknown else "aborted"
+
+    def failed(self, error: TransactionFailed, result: Result, closed: ClosedOrigins, dlq: Collection[str]) -> bool:
+        """Learn from a transaction that was not committed; return whether the producer must be replaced.
+
+        Raises:
+            Twin: another process keeps fencing this one.
+        """
+        log.warning("transaction_failed", reason=str(error), outcome=self.outcome(error), refused=len(result.refused))
+        if error.fenced:
+            self._fenced()
+        now_s = self._clock.monotonic_s()
+        plan = result.work.plan
+        written = sum(len(part.fires) + len(part.dead_letters) for part in plan.parts)
+        to_dlq = [each for each in result.refused if each.outgoing.topic in dlq]
+        refused = [each for each in result.refused if each.outgoing.topic not in dlq]
+        if to_dlq:
+            self._dlq_trouble = f"the DLQ {to_dlq[0].outgoing.topic} can not be written: {to_dlq[0].text}"
+            self._dlq_again_s = now_s + DLQ_AGAIN_S
+        own_fault = closed.refused(refused, len(refused) == written, self._clock.wall_ms(), now_s)
+        if own_fault:
+            self._suspect(own_fault)
+        if result.refused:
+            self._in_a_row = 0  # something was learnt, so the next try differs
+        self.back_off(str(error))
+        # After an error of the broker on a record the next transaction of this producer would fail out of order.
+        return error.replace or error.unknown or bool(result.refused)
+
+    def _suspect(self, refused: list[Refused]) -> None:
+        """One record alone is guilty; of several, fewer are tried until one is alone."""
+        if len({(each.partition, each.outgoing.source) for each in refused}) == 1:
+            guilty = refused[0]
+            self.unfireable[guilty.partition, guilty.outgoing.source] = guilty.text
+        else:
+            self.items_max = max(1, min(len(refused), self.items_max) // 2)
+
+    def _fenced(self) -> None:
+        now_s = self._clock.monotonic_s()
+        self._fences = [each for each in self._fences if now_s - each < FENCES_WITHIN_S] + [now_s]
+        if not self._static and len(self._fences) >= FENCES_MAX:
+            raise Twin(
+                f"fenced {FENCES_MAX} times in a minute: another running process uses the same transactional id; "
+                "give every running instance a STATE_DIR, or an INSTANCE_ID, of its own"
+            )

@@ -1,0 +1,526 @@
+"""The loop: one thread that polls, examines, plans, and hands each plan to the commit thread.
+
+    poll ► hold ► examine                      while the transaction before is being committed
+    ► its result ► reset what must be ► plan ► commit thread
+
+Partitions live in `engine/partition.py`'s states. Nothing here waits longer than a poll.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import structlog
+from confluent_kafka import KafkaException
+
+from sidecar.clock import Clock
+from sidecar.engine.intake import Intake
+from sidecar.engine.partition import Partition, State
+from sidecar.engine.plan import Plan, Terms, plan
+from sidecar.errors import BrokerUnavailable, RecordCorrupt, StoreCorrupt, StoreFailed, TopicsInvalid, TransactionFailed
+from sidecar.kafka.catalogue import Catalogue
+from sidecar.kafka.config import BATCH_BYTES
+from sidecar.kafka.input import InputConsumer
+from sidecar.kafka.producer import TransactionalProducer
+from sidecar.kafka.topics import TopicFacts
+from sidecar.metrics import Metrics
+from sidecar.runtime.clock_guard import ClockGuard
+from sidecar.runtime.commit import Committer, Observe, Result, Work, commit, unobserved
+from sidecar.runtime.failures import Failures
+from sidecar.runtime.held import Held
+from sidecar.runtime.origins import ClosedOrigins
+from sidecar.runtime.reset import Reset
+from sidecar.runtime.snapshot import Snapshots, view_of
+from sidecar.runtime.state import LocalState
+from sidecar.runtime.status import StatusPublisher
+from sidecar.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+POLL_RECORDS: Final = 10_000
+POLL_IDLE_S: Final = 0.1
+POLL_BUSY_S: Final = 0.003
+HELD_BYTES_MAX: Final = 32 * 1024 * 1024
+HELD_ITEMS_MAX: Final = 50_000
+TRANSACTION_BYTES_MAX: Final = 16 * 1024 * 1024
+EXAMINE_MAX: Final = 5_000
+SHOW_EVERY_S: Final = 0.1
+CARE_EVERY_S: Final = 0.25
+REVOKE_WAIT_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the loop is made of; `main.py` puts it together."""
+
+    settings: Settings
+    clock: Clock
+    facts: TopicFacts
+    state: LocalState
+    catalogue: Catalogue
+    closed: ClosedOrigins
+    intake: Intake
+    reset: Reset
+    guard: ClockGuard
+    status: StatusPublisher
+    snapshots: Snapshots
+    metrics: Metrics
+    make_producer: Callable[[int], TransactionalProducer]
+    grow_topics: Callable[[], TopicFacts]
+    instance_id: str
+    url: str | None = None
+    observe: Observe = unobserved
+
+
+@dataclass(frozen=True, slots=True)
+class _Renewed:
+    producer: TransactionalProducer
+
+
+class Loop:
+    """Owns all mutable state of the engine. Every method runs on the loop's thread."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._clock = parts.clock
+        self._settings = parts.settings
+        self._facts = parts.facts
+        self._consumer: InputConsumer | None = None
+        self._committer = Committer()
+        self._producer: TransactionalProducer | None = None
+        self._failures = Failures(parts.clock, static=parts.settings.instance_id is not None)
+        self._held = Held(parts.intake)
+        self._partitions: dict[int, Partition] = {}
+        self._to_reset: set[int] = set()
+        self._to_grow: set[int] = set()
+        self._fetching: set[int] = set()
+        self._turn = 0
+        self._batch_bytes = BATCH_BYTES
+        self._planned_s = float("-inf")
+        self._shown_s = float("-inf")
+        self._cared_s = float("-inf")
+        self._backlog = False
+        self._lag: Mapping[int, int] = {}
+        self._trouble_s = float("-inf")
+        self._trouble = ""
+        self.draining = False
+
+    def connect(self, consumer: InputConsumer) -> None:
+        """Take the consumer, whose callbacks are this loop's own."""
+        self._consumer = consumer
+
+    @property
+    def consumer(self) -> InputConsumer:
+        assert self._consumer is not None
+        return self._consumer
+
+    # Rebalanced
+
+    def assigned(self, partitions: Sequence[int]) -> None:
+        log.info("partitions_assigned", partitions=list(partitions))
+        for number in partitions:
+            self._partitions[number] = Partition(number)
+            (self._to_reset if number < self._facts.usable_partitions else self._to_grow).add(number)
+
+    def revoked(self, partitions: Sequence[int]) -> None:
+        log.info("partitions_revoked", partitions=list(partitions))
+        self._committer.wait(REVOKE_WAIT_S)
+        self._let_go(partitions)
+
+    def lost(self, partitions: Sequence[int]) -> None:
+        log.warning("partitions_lost", partitions=list(partitions))
+        self._let_go(partitions)
+
+    def _let_go(self, partitions: Sequence[int]) -> None:
+        for number in partitions:
+            if (partition := self._partitions.pop(number, None)) is not None:
+                partition.transition_to(State.CLOSED)
+            self._end_tenure(number)
+            self._to_grow.discard(number)
+            self._parts.status.forget(number)
+
+    def _end_tenure(self, number: int) -> None:
+        """Drop all that is held for a partition: none of it may enter a plan any more."""
+        self._held.drop(number)
+        self._parts.reset.drop(number)
+        self._to_reset.discard(number)
+        self._fetching.discard(number)
+
+    def offset_lost(self, partition: int) -> None:
+        log.error("input_offset_lost", partition=partition)
+        if partition in self._partitions:
+            self._to_reset.add(partition)
+
+    def trouble(self, text: str) -> None:
+        if text != self._trouble:
+            log.warning("broker_trouble", reason=text)
+        self._trouble = text
+        self._trouble_s = self._clock.monotonic_s()
+
+    # One round
+
+    def run_once(self) -> None:
+        """Poll, and do the one next thing."""
+        self._parts.snapshots.beat()
+        records = self.consumer.poll(POLL_RECORDS, self._poll_timeout_s())
+        if records:
+            self._held.take_in(records)
+        if self._held.ready < HELD_ITEMS_MAX:
+            unresolved = self._held.examine(self._clock.wall_ms(), EXAMINE_MAX)
+            self._parts.catalogue.want(unresolved)
+        if self._committer.wait(0):
+            self._finish_job()
+        self._care()
+        if not self._committer.busy:
+            self._next_job()
+        if self._producer is not None:
+            self._guard_store(self._advance_reset)
+        self._adjust_fetching()
+        self._show()
+
+    def _advance_reset(self) -> None:
+        if self._parts.reset.busy and self._parts.state.store is not None:
+            self._parts.reset.advance(self._parts.state.store, others_run=bool(self._running()))
+
+    def _poll_timeout_s(self) -> float:
+        if self._committer.busy:
+            return POLL_BUSY_S
+        if self._parts.reset.busy or self._to_reset:
+            return 0.001
+        wait_s = POLL_IDLE_S
+        since_s = self._clock.monotonic_s() - self._planned_s
+        if self._held.ready:
+            wait_s = min(wait_s, self._settings.commit_interval_ms / 1000 - since_s)
+        now_ms = self._clock.wall_ms()
+        for partition in self._running():
+            if (wakes_ms := partition.wakes_at_ms()) is not None:
+                due_s = (wakes_ms - now_ms) / 1000
+                wait_s = min(wait_s, max(due_s, self._settings.punctuation_interval_ms / 1000 - since_s))
+        return max(POLL_BUSY_S, wait_s)
+
+    def _running(self) -> list[Partition]:
+        return [each for each in self._partitions.values() if each.state is State.RUNNING]
+
+    def running(self, partition: Partition, next_offset: int) -> None:
+        """A reset is over: take in and fire from here on."""
+        try:
+            self.consumer.seek(partition.number, next_offset)
+        except KafkaException as cause:
+            log.warning("seek_failed", partition=partition.number, reason=str(cause))
+            self._to_reset.add(partition.number)
+        else:
+            self._held.begin(partition.number, next_offset)
+
+    # Jobs of the commit thread
+
+    def _next_job(self) -> None:
+        if self._failures.waiting():
+            return
+        if self._producer is None:
+            self._committer.submit(self._renew)
+            return
+        if self._to_grow:
+            self._committer.submit(self._parts.grow_topics)
+            return
+        if self._to_reset:
+            numbers, self._to_reset = self._to_reset, set()
+            self._reset(numbers)
+            return
+        if self._should_plan() and not self._obstacles():
+            self._guard_store(self._plan)
+
+    def _renew(self) -> _Renewed:
+        producer = self._parts.make_producer(self._batch_bytes)
+        producer.init(self._failures.init_timeout_s)
+        return _Renewed(producer)
+
+    def _reset(self, numbers: set[int]) -> None:
+        self.consumer.pause(self._fetching & numbers)
+        for number in numbers:
+            self._end_tenure(number)
+        owned = [self._partitions[number] for number in numbers if number in self._partitions]
+        self._parts.reset.start(each for each in owned if each.state is not State.STOPPED)
+
+    def _reset_all(self) -> None:
+        self._to_reset.update(set(self._partitions) - self._to_grow)
+        for number in self._to_reset:
+            self._held.drop(number)
+
+    def _finish_job(self) -> None:
+        try:
+            outcome = self._committer.take()
+        except TransactionFailed as error:
+            self._failures.renewal_failed(error)
+            return
+        except (BrokerUnavailable, TopicsInvalid) as error:
+            self._failures.back_off(str(error))
+            for number in self._to_grow:
+                self._partitions[number].reason = str(error)
+            return
+        if isinstance(outcome, _Renewed):
+            self._producer = outcome.producer
+            self._failures.renewed()
+        elif isinstance(outcome, TopicFacts):
+            self._grown(outcome)
+        elif isinstance(outcome, Result):
+            self._finish_commit(outcome)
+
+    def _grown(self, facts: TopicFacts) -> None:
+        self._facts = facts
+        self._parts.snapshots.know_cluster(facts.cluster_id, facts.partitions)
+        for number in list(self._to_grow):
+            if number < facts.usable_partitions:
+                self._to_grow.discard(number)
+                self._to_reset.add(number)
+            else:
+                self._partitions[number].reason = (
+                    "; ".join(facts.notes) or "changelog and status have no such partition"
+                )
+        if self._to_grow:
+            self._failures.back_off("the internal topics have fewer partitions than the input")
+
+    def _finish_commit(self, result: Result) -> None:
+        metrics = self._parts.metrics
+        error = result.error
+        if isinstance(error, TransactionFailed):
+            metrics.transactions.labels(self._failures.outcome(error)).inc()
+            replace = self._failures.failed(error, result, self._parts.closed, self._dlq_names())
+            if replace:
+                self._drop_producer()
+            self._reset_all()
+            return
+        self._failures.committed(sum(len(part.dead_letters) for part in result.work.plan.parts))
+        self._count(result)
+        if isinstance(error, StoreFailed):
+            self._store_failed(error)
+
+    def _dlq_names(self) -> frozenset[str]:
+        return frozenset({self._settings.dlq_topic})
+
+    def _drop_producer(self) -> None:
+        if self._producer is not None:
+            self._producer.close()
+        self._producer = None
+
+    def _count(self, result: Result) -> None:
+        metrics = self._parts.metrics
+        metrics.transactions.labels("committed").inc()
+        metrics.commit_seconds.observe(result.seconds)
+        for part in result.work.plan.parts:
+            fires: dict[str, int] = {}
+            for outgoing in part.fires:
+                fires[outgoing.topic] = fires.get(outgoing.topic, 0) + 1
+            metrics.lateness.observe(result.fired_ms, [outgoing.due_ms for outgoing in part.fires])
+            for topic, count in fires.items():
+                metrics.fired.labels(topic).inc(count)
+            self._parts.closed.fired(fires)
+            for reason, _ in part.dead_letters:
+                metrics.dead_lettered.labels(reason.value).inc()
+            for origin, count in part.deferred.items():
+                metrics.deferred.labels(origin).inc(count)
+            if part.dropped:
+                first = part.dropped[0]
+                facts = {"partition": part.number, "records": len(part.dropped), "first_offset": first.offset}
+                log.info("records_dropped", **facts, reason=first.detail)
+            metrics.received.labels("stored").inc(part.stored)
+            metrics.received.labels("dropped").inc(len(part.dropped))
+            metrics.received.labels("dead-lettered").inc(part.rejected)
+            metrics.cancelled.inc(part.cancelled)
+            metrics.changelog_bytes.inc(sum(len(key) + len(value or b"") for key, value in part.records))
+
+    # Plans
+
+    def _should_plan(self) -> bool:
+        since_ms = (self._clock.monotonic_s() - self._planned_s) * 1000
+        ready = self._held.ready
+        if ready and (since_ms >= self._settings.commit_interval_ms or ready >= self._settings.commit_max_messages):
+            return True
+        if not self._backlog and since_ms < self._settings.punctuation_interval_ms:
+            return False
+        now_ms = self._clock.wall_ms()
+        return any((wakes_ms := each.wakes_at_ms()) is not None and wakes_ms <= now_ms for each in self._running())
+
+    def _plan(self) -> None:
+        running = self._running()
+        membership = self.consumer.membership()
+        store = self._parts.state.store
+        if not running or membership is None or store is None or self._producer is None:
+            return
+        self._turn += 1
+        start = self._turn % len(running)
+        turns = running[start:] + running[:start]
+        limit = min(self._settings.commit_max_messages, self._failures.items_max)
+        open_for_intake = []
+        if self._failures.intake_open():
+            open_for_intake = [each.number for each in turns if not each.intake_held]
+        batches = self._held.batches(open_for_intake, limit, TRANSACTION_BYTES_MAX)
+        now_ms = self._clock.wall_ms()
+        self._planned_s = self._clock.monotonic_s()
+        try:
+            made = plan(turns, batches, store, now_ms, self._terms())
+        except RecordCorrupt as cause:
+            raise StoreCorrupt(f"a row of the state folder can not be read: {cause}") from cause
+        self._parts.catalogue.want(made.unresolved)
+        self._backlog = not made.complete and not made.unresolved
+        if made.parts:
+            self._submit(made, membership)
+
+    def _submit(self, made: Plan, membership: bytes) -> None:
+        assert self._producer is not None
+        assert self._parts.state.store is not None
+        origins = self._parts.catalogue.origins
+        topics = {outgoing.topic for part in made.parts for outgoing in part.fires}
+        least = min((origins[topic].max_message_bytes for topic in topics if topic in origins), default=BATCH_BYTES)
+        if least < self._batch_bytes:
+            # Brokers judge whole batches, so a batch must fit the smallest topic: a new producer with smaller ones.
+            self._batch_bytes = least
+            log.info("producer_replaced", batch_bytes=least)
+            self._drop_producer()
+            self._reset_all()
+            return
+        work = Work(
+            made,
+            {part.number: self._partitions[part.number] for part in made.parts},
+            membership,
+            self._parts.reset.identity,
+            self._settings.input_topic,
+            self._settings.changelog_topic,
+        )
+        self._committer.submit(
+            partial(commit, work, self._producer, self._parts.state.store, self._clock, self._parts.observe)
+        )
+
+    def _terms(self) -> Terms:
+        return Terms(
+            input_topic=self._settings.input_topic,
+            dlq_topic=self._settings.dlq_topic,
+            app_id=self._settings.streams_app_id,
+            origins=self._parts.catalogue.origins,
+            closed=self._parts.closed.closed,
+            input_topic_id=self._facts.input_topic_id,
+            origin_timeout_ms=self._settings.origin_timeout_ms,
+            dlq_max_message_bytes=self._facts.dlq_bytes_max,
+            unfireable=self._failures.unfireable,
+            fires_max=min(10_000, self._failures.items_max),
+            fire_bytes_max=TRANSACTION_BYTES_MAX,
+        )
+
+    # Care
+
+    def _obstacles(self) -> list[str]:
+        """Why no transaction may be begun now."""
+        return [each for each in (self._parts.guard.obstacle(), self._parts.state.obstacle()) if each]
+
+    def _guard_store(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except StoreFailed as error:
+            self._store_failed(error)
+
+    def _store_failed(self, error: StoreFailed) -> None:
+        log.error("store_failed", reason=str(error))
+        self._committer.wait(REVOKE_WAIT_S)  # it may be writing to the store that is about to be closed
+        for number in list(self._partitions):
+            self._end_tenure(number)
+        self._parts.state.failed(error)
+        self._reset_all()
+
+    def _care(self) -> None:
+        now_s = self._clock.monotonic_s()
+        self._parts.catalogue.advance(now_s)
+        if now_s - self._cared_s < CARE_EVERY_S:
+            return
+        self._cared_s = now_s
+        origins = {origin for each in self._running() for origin in each.counts.origins}
+        for name in self._parts.closed.advance(origins, self._clock.wall_ms(), now_s):
+            log.info("origin_probed", origin=name)
+        self._lag = self._lags()
+        self._parts.state.care(self._committer.busy)
+        if (store := self._parts.state.store) is not None:
+            self._guard_store(lambda: self._parts.metrics.store_bytes.set(store.size_bytes()))
+        if (skew_ms := self._parts.guard.skew_ms) is not None:
+            self._parts.metrics.clock_skew_seconds.set(skew_ms / 1000)
+        for partition in self._running():
+            if partition.intake_held and not partition.counts.pending:
+                self._to_reset.add(partition.number)
+
+    def _lags(self) -> dict[int, int]:
+        held = self._held.offsets()
+        return {
+            number: max(0, end - held[number]) for number, end in self.consumer.end_offsets().items() if number in held
+        }
+
+    def _adjust_fetching(self) -> None:
+        """Pause and resume by what is true now, so that no pause outlives its reason."""
+        full = self._held.bytes > HELD_BYTES_MAX or self._held.ready > HELD_ITEMS_MAX
+        wanted = set()
+        if not full and not self.draining:
+            wanted = {each.number for each in self._running() if not each.intake_held}
+        if wanted == self._fetching:
+            return
+        if paused := self._fetching - wanted:
+            self.consumer.pause(paused & set(self._partitions))
+        if resumed := wanted - self._fetching:
+            self.consumer.resume(resumed)
+        self._fetching = wanted
+
+    def _show(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s - self._shown_s < SHOW_EVERY_S:
+            return
+        self._shown_s = now_s
+        now_ms = self._clock.wall_ms()
+        views = [
+            view_of(
+                each,
+                owner=self._parts.instance_id,
+                url=self._parts.url,
+                progress=self._parts.reset.progress(each.number),
+                lag=self._lag.get(each.number),
+                now_ms=now_ms,
+            )
+            for each in sorted(self._partitions.values(), key=lambda each: each.number)
+        ]
+        self._parts.snapshots.show(views, self._not_ready(), self._details())
+        self._parts.metrics.publish(views)
+        self._parts.status.advance(views)
+
+    def _not_ready(self) -> list[str]:
+        reasons = self._obstacles()
+        if failing := self._failures.obstacle():
+            reasons.append(failing)
+        if self._trouble_s > max(self._parts.status.delivered_s, self._failures.committed_s):
+            reasons.append(f"no broker answers: {self._trouble}")
+        if self._producer is None:
+            reasons.append("the transactional producer is not ready yet")
+        if self.consumer.membership() is None:
+            reasons.append("it has not joined the consumer group yet")
+        for each in self._partitions.values():
+            if each.state is not State.RUNNING or each.intake_held:
+                reasons.append(f"partition {each.number} is {each.state}" + (f": {each.reason}" if each.reason else ""))
+        return reasons
+
+    def _details(self) -> dict[str, Any]:
+        return {
+            "instance_id": self._parts.instance_id,
+            "partitions": sorted(self._partitions),
+            "quarantines": self._parts.state.quarantines,
+            "skipped_input_records": self._parts.reset.skipped_input,
+        }
+
+    # End
+
+    def stop(self, deadline_s: float) -> None:
+        """Finish or give up the transaction under way, leave the group, close the store."""
+        if not self._committer.wait(deadline_s) and self._committer.busy:
+            log.warning("commit_given_up", reason="SHUTDOWN_TIMEOUT is over; the broker aborts the transaction")
+        elif self._committer.busy:
+            self._finish_job()
+        self.consumer.close()
+        self._parts.status.close(1.0)
+        if not self._committer.busy:
+            self._parts.state.close()
+        self._committer.close()

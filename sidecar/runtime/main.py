@@ -1,0 +1,229 @@
+"""Puts the sidecar together, runs it, and ends it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final
+
+import structlog
+from confluent_kafka.admin import AdminClient
+
+from sidecar import __version__, log
+from sidecar.api.app import create_app
+from sidecar.api.server import Server
+from sidecar.clock import Clock, SystemClock
+from sidecar.contract import DIALECTS
+from sidecar.engine.intake import Intake
+from sidecar.engine.restore import Identity
+from sidecar.errors import BrokerUnavailable
+from sidecar.kafka import config
+from sidecar.kafka.catalogue import Catalogue
+from sidecar.kafka.changelog import ChangelogReader
+from sidecar.kafka.cluster import Admin
+from sidecar.kafka.input import InputConsumer
+from sidecar.kafka.producer import TransactionalProducer
+from sidecar.kafka.topics import TopicFacts, ensure_topics, grow_internal
+from sidecar.metrics import Metrics
+from sidecar.model import Reason
+from sidecar.policy import Policy, PolicyConfig
+from sidecar.runtime.clock_guard import ClockGuard
+from sidecar.runtime.commit import Observe, unobserved
+from sidecar.runtime.loop import Loop, Parts
+from sidecar.runtime.origins import ClosedOrigins
+from sidecar.runtime.reset import Reset, Topics
+from sidecar.runtime.snapshot import Snapshots
+from sidecar.runtime.state import LocalState
+from sidecar.runtime.status import StatusPublisher
+from sidecar.settings import Settings
+from sidecar.store.folder import StateFolder
+
+logger = structlog.get_logger(__name__)
+
+TRY_S: Final = 5.0
+"""Longest wait for an answer of the brokers before saying so and asking again."""
+HTTP_STOP_S: Final = 2.0
+
+
+def run(settings: Settings, *, clock: Clock | None = None, observe: Observe = unobserved) -> int:
+    """Run until SIGTERM or SIGINT; return the exit status.
+
+    Args:
+        settings: The effective ones.
+        clock: The tests' own.
+        observe: Told each step of the commit order; the tests kill the process there.
+
+    Raises:
+        SidecarError: It can not start or go on; the text says what to do.
+    """
+    clock = clock or SystemClock()
+    stop = _Stop()
+    stop.listen()
+    config.validate_client_properties(settings)
+    state = LocalState(StateFolder(settings.state_dir), clock)
+    metrics = Metrics(version=__version__, now_ms=clock.wall_ms)
+    metrics.start_at_zero(
+        verdicts=("stored", "dropped", "dead-lettered"),
+        reasons=[reason.value for reason in Reason],
+        outcomes=("committed", "aborted", "unknown", "fenced"),
+    )
+    snapshots = Snapshots(clock)
+    app = create_app(snapshots, metrics=metrics, version=__version__, actuator=settings.enable_health)
+    server = Server(app, host=settings.http_host, port=settings.http_port)
+    server.start()
+    logger.info("http_listening", url=server.url)
+    try:
+        admin = Admin(settings, log.librdkafka_logger())
+        facts = _await_topics(admin, settings, clock, stop)
+        if facts is None:
+            return 0
+        snapshots.know_cluster(facts.cluster_id, facts.partitions)
+        loop = build(settings, clock, admin, facts, state, snapshots, metrics, observe=observe, url=server.url)
+        logger.info("sidecar_started", version=__version__, input_topic=settings.input_topic, url=server.url)
+        _turn(loop, stop, settings.shutdown_timeout_ms / 1000)
+        logger.info("sidecar_stopped")
+    finally:
+        server.stop(HTTP_STOP_S)
+    return 0
+
+
+def _turn(loop: Loop, stop: _Stop, shutdown_timeout_s: float) -> None:
+    try:
+        while not stop.asked:
+            loop.run_once()
+    finally:
+        loop.stop(shutdown_timeout_s)
+
+
+def _await_topics(admin: Admin, settings: Settings, clock: Clock, stop: _Stop) -> TopicFacts | None:
+    """Return the facts of the topics once the brokers answer; None when told to stop meanwhile."""
+    deadline_s = clock.monotonic_s() + settings.startup_timeout_ms / 1000
+    while not stop.asked:
+        try:
+            facts = ensure_topics(admin, settings, TRY_S)
+        except BrokerUnavailable as cause:
+            if clock.monotonic_s() >= deadline_s:
+                raise BrokerUnavailable(
+                    f"no broker answered within STARTUP_TIMEOUT, {settings.startup_timeout_ms} ms: {cause}"
+                ) from cause
+            logger.warning("broker_awaited", bootstrap_servers=settings.bootstrap_servers, reason=str(cause))
+        else:
+            for line in (*facts.changes, *facts.notes):
+                logger.info("topic_noted", text=line)
+            return facts
+    return None
+
+
+def build(
+    settings: Settings,
+    clock: Clock,
+    admin: AdminClient,
+    facts: TopicFacts,
+    state: LocalState,
+    snapshots: Snapshots,
+    metrics: Metrics,
+    *,
+    observe: Observe,
+    url: str | None,
+) -> Loop:
+    """Wire the loop."""
+    client_log: dict[str, Any] = {"logger": log.librdkafka_logger()}
+    instance_id = settings.instance_id or state.instance_id
+    catalogue = Catalogue(admin)
+    guard = ClockGuard(clock, settings.max_clock_skew_ms)
+    loop: Loop
+
+    def make_producer(batch_bytes: int) -> TransactionalProducer:
+        transactional_id = settings.transactional_id_prefix + instance_id
+        properties = config.transactional_producer(settings, transactional_id, batch_bytes)
+        return TransactionalProducer({**properties, **client_log}, clock)
+
+    reset = Reset(
+        admin,
+        ChangelogReader({**config.changelog_reader(settings), **client_log}, settings.changelog_topic),
+        clock,
+        Topics(settings.input_topic, settings.changelog_topic, facts.input_topic_id, settings.group_id),
+        Identity(facts.cluster_id, facts.changelog_topic_id),
+        running=lambda partition, next_offset: loop.running(partition, next_offset),  # noqa: PLW0108 - made below
+        restored=metrics.restore_seconds.observe,
+    )
+    intake = Intake(
+        Policy(policy_config(settings)),
+        [DIALECTS[name] for name in settings.profiles],
+        catalogue.origins,
+        catalogue.unknown,
+        input_topic=settings.input_topic,
+        app_id=settings.streams_app_id,
+        dlq_max_message_bytes=facts.dlq_bytes_max,
+    )
+    loop = Loop(
+        Parts(
+            settings=settings,
+            clock=clock,
+            facts=facts,
+            state=state,
+            catalogue=catalogue,
+            closed=ClosedOrigins(catalogue),
+            intake=intake,
+            reset=reset,
+            guard=guard,
+            status=StatusPublisher(
+                {**config.status_producer(settings), **client_log}, settings.status_topic, clock, guard
+            ),
+            snapshots=snapshots,
+            metrics=metrics,
+            make_producer=make_producer,
+            grow_topics=_growing(admin, settings),
+            instance_id=instance_id,
+            url=url,
+            observe=observe,
+        )
+    )
+    properties = {**config.input_consumer(settings, settings.instance_id), **client_log}
+    loop.connect(InputConsumer(properties, settings.input_topic, loop))
+    return loop
+
+
+def _growing(admin: AdminClient, settings: Settings) -> Callable[[], TopicFacts]:
+    def grow() -> TopicFacts:
+        assert isinstance(admin, Admin)
+        return grow_internal(admin, settings)
+
+    return grow
+
+
+def policy_config(settings: Settings) -> PolicyConfig:
+    """Return what the policy takes of the settings."""
+    own = {"ibm_delays_ms": settings.ibm_delays_ms} if "ibm" in settings.profiles else {}
+    return PolicyConfig(
+        input_topic=settings.input_topic,
+        dlq_topic=settings.dlq_topic,
+        internal_topics=frozenset({settings.changelog_topic, settings.status_topic}),
+        origin_topics=settings.origin_topics,
+        delays_ms=settings.delays_ms,
+        max_attempts=settings.max_attempts,
+        max_delay_ms=settings.max_delay_ms,
+        droppable=settings.droppable_exception,
+        retriable=settings.retriable_exception,
+        fatal=settings.fatal_exception,
+        **own,
+    )
+
+
+class _Stop:
+    """The first SIGTERM or SIGINT asks for the end; the second one is the end."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def listen(self) -> None:
+        """Take the signals."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._asked)
+
+    def _asked(self, number: int, _frame: FrameType | None) -> None:
+        if self.asked:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        self.asked = True

@@ -1,0 +1,93 @@
+"""The local store over its life: opened, failed, set aside, opened again, flushed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import structlog
+
+from sidecar.clock import Clock
+from sidecar.engine.ports import Store
+from sidecar.errors import StoreCorrupt, StoreFailed
+from sidecar.store.folder import FREE_BYTES_MIN, StateFolder
+from sidecar.store.rocks import RocksStore
+
+log = structlog.get_logger(__name__)
+
+OPEN_AGAIN_S: Final = 5.0
+FLUSH_EVERY_S: Final = 600.0
+
+
+class LocalState:
+    """Owns the database of one state folder."""
+
+    def __init__(self, folder: StateFolder, clock: Clock) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._store: RocksStore | None = folder.open()
+        self.instance_id = folder.instance_id()
+        self._trouble = ""
+        self._open_at_s = 0.0
+        self._flushed_s = clock.monotonic_s()
+        self._free = True
+
+    @property
+    def store(self) -> Store | None:
+        """The store, None while it can not be used."""
+        return self._store
+
+    @property
+    def quarantines(self) -> int:
+        """How often the database was set aside and rebuilt."""
+        return self._folder.quarantines
+
+    def obstacle(self) -> str | None:
+        """Return why no transaction may be begun, None when nothing is in the way."""
+        if self._store is None:
+            return f"the state folder can not be used: {self._trouble}"
+        if not self._free:
+            least = f"{FREE_BYTES_MIN // 1024**2} MiB"
+            return f"the disk of STATE_DIR {self._folder.path} has less than {least} left: free some"
+        return None
+
+    def failed(self, error: StoreFailed) -> None:
+        """Close the store; a damaged one is set aside at once, another is tried again later."""
+        self._close()
+        self._trouble = str(error)
+        self._open_at_s = self._clock.monotonic_s() + OPEN_AGAIN_S
+        if isinstance(error, StoreCorrupt):
+            try:
+                log.error("store_quarantined", folder=str(self._folder.quarantine()), reason=str(error))
+            except StoreFailed as worse:
+                self._trouble = str(worse)
+            self._open_at_s = 0.0
+
+    def care(self, committing: bool) -> None:
+        """Look at the disk, open the store again when it is time, flush what has long been unflushed."""
+        now_s = self._clock.monotonic_s()
+        self._free = self._folder.free_bytes() >= FREE_BYTES_MIN
+        if self._store is None and now_s >= self._open_at_s and not committing:
+            self._open_at_s = now_s + OPEN_AGAIN_S
+            try:
+                self._store = self._folder.open()
+                log.info("store_opened", folder=str(self._folder.path))
+            except StoreFailed as error:
+                self._trouble = str(error)
+        if self._store is not None and now_s - self._flushed_s > FLUSH_EVERY_S:
+            self._flushed_s = now_s
+            try:
+                self._store.flush()
+            except StoreFailed as error:
+                self.failed(error)
+
+    def _close(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            try:
+                store.close()
+            except StoreFailed as error:
+                log.warning("store_not_closed", reason=str(error))
+
+    def close(self) -> None:
+        """Flush and release the folder."""
+        self._close()
