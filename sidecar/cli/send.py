@@ -1,0 +1,217 @@
+"""`retry-sidecar send`: test messages for the retry topic."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+from confluent_kafka import Producer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from sidecar.cli.options import settings_options
+from sidecar.client import Delivery, Retry, RetryTopic
+from sidecar.clock import SystemClock
+from sidecar.errors import CommandFailed, TopicsInvalid
+from sidecar.kafka import config
+from sidecar.kafka.cluster import Admin, Deadline, describe_topics
+from sidecar.kafka.topics import create_command
+from sidecar.settings import Settings
+from sidecar.settings.kinds import parse_duration_ms
+
+_ASK_S = 15.0
+_FLUSH_S = 40.0
+_LISTED = 1_000
+_BAR_FROM = 1_000
+
+
+class Batch(NamedTuple):
+    """What to send, and how often."""
+
+    retry: Retry
+    key: str | None
+    value: bytes
+    headers: tuple[tuple[str, bytes], ...]
+    total: int
+    per_second: float | None
+    verbatim: bool
+    """The value is sent as it is; else `{n}` in it is the number of the message."""
+
+
+@dataclasses.dataclass(slots=True)
+class Outcome:
+    """What became of the messages, added up as the reports come in."""
+
+    delivered: int = 0
+    failed: int = 0
+    first_failure: str = ""
+    listed: list[Delivery] = dataclasses.field(default_factory=list)
+    """The first 1,000 that were delivered."""
+
+    def add(self, delivery: Delivery) -> None:
+        if delivery.error is not None:
+            self.failed += 1
+            self.first_failure = self.first_failure or delivery.error.str()
+            return
+        self.delivered += 1
+        if len(self.listed) < _LISTED:
+            self.listed.append(delivery)
+
+
+def _delay(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return parse_duration_ms(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r}: must be a duration such as 250ms, 20s, 5m, 1h, 7d") from None
+
+
+def _pairs(_ctx: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[tuple[str, bytes], ...]:
+    pairs = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{text!r}: must be name=value")
+        pairs.append((name, value.encode()))
+    return tuple(pairs)
+
+
+@click.command(epilog="Example: retry-sidecar send --origin orders --delay 20s --count 1000 --rate 200")
+@click.option("--origin", required=True, help="Topic that the messages go to when they are due.")
+@click.option(
+    "--delay", "delay_ms", callback=_delay, metavar="DURATION", help="When: 20s, 5m; else the policy's delay."
+)
+@click.option("--due-ms", type=click.IntRange(min=0), help="When, as epoch milliseconds; prints the timer ids.")
+@click.option("--count", default=1, show_default=True, type=click.IntRange(min=1), help="How many.")
+@click.option("--rate", "per_second", type=click.FloatRange(min=0, min_open=True), help="Most in a second.")
+@click.option("--key", help="Key; {n} in key and value is the number of the message. No key unless given.")
+@click.option("--value", help="Value.  [default: message {n}]")
+@click.option(
+    "--file", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The value, from a file."
+)
+@click.option("--header", "headers", multiple=True, callback=_pairs, metavar="NAME=VALUE", help="Repeatable.")
+@click.option("--exception", help="Class name of what went wrong.")
+@click.option("--attempt", type=click.IntRange(min=0), help="Retries already made.")
+@click.option("--id", "retry_id", help="An id of your own, to find the message by.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; it lists the first 1,000 messages.")
+@settings_options()
+def send(
+    settings: Settings,
+    *,
+    origin: str,
+    delay_ms: int | None,
+    due_ms: int | None,
+    count: int,
+    per_second: float | None,
+    key: str | None,
+    value: str | None,
+    path: Path | None,
+    headers: tuple[tuple[str, bytes], ...],
+    exception: str | None,
+    attempt: int | None,
+    retry_id: str | None,
+    as_json: bool,
+) -> None:
+    """Send test messages to the retry topic, and wait until the broker has them."""
+    if delay_ms is not None and due_ms is not None:
+        raise click.UsageError("--delay and --due-ms: give one of them, or none")
+    if value is not None and path is not None:
+        raise click.UsageError("--value and --file: give one of them, or none")
+    retry = Retry(
+        origin=origin, due_ms=due_ms, delay_ms=delay_ms, attempt=attempt, exception=exception, retry_id=retry_id
+    )
+    content = path.read_bytes() if path is not None else (value if value is not None else "message {n}").encode()
+    batch = Batch(retry, key, content, headers, count, per_second, verbatim=path is not None)
+    config.validate_client_properties(settings)
+    _look_before(settings, origin)
+    _show(settings, _send(settings, batch), as_json=as_json)
+
+
+def _look_before(settings: Settings, origin: str) -> None:
+    """Fail early, and with a reason, where sending would only time out."""
+    topics = describe_topics(Admin(settings), (settings.input_topic, origin), Deadline(_ASK_S))
+    if topics[settings.input_topic] is None:
+        raise TopicsInvalid(f"topic {settings.input_topic}: does not exist; create it with: {create_command(settings)}")
+    if topics[origin] is None:
+        click.echo(f"note: topic {origin} does not exist: the sidecar will send the messages to the DLQ", err=True)
+
+
+def _send(settings: Settings, batch: Batch) -> Outcome:
+    outcome = Outcome()
+    quiet = logging.Logger("send")
+    quiet.addHandler(logging.NullHandler())
+    producer = Producer(config.retry_producer(settings), logger=quiet)
+    topic = RetryTopic(producer, settings.input_topic)
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("sending"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal or (batch.total < _BAR_FROM and batch.per_second is None),
+    )
+    with bar:
+        task = bar.add_task("sending", total=batch.total)
+        for number in _paced(producer, batch):
+            _produce(producer, topic, batch, number, outcome)
+            bar.update(task, completed=outcome.delivered)
+        left = producer.flush(_FLUSH_S)
+        bar.update(task, completed=outcome.delivered)
+    if outcome.failed or left:
+        why = outcome.first_failure or "timed out"
+        raise CommandFailed(f"{outcome.failed + left} of {batch.total} messages were not delivered: {why}")
+    return outcome
+
+
+def _paced(producer: Producer, batch: Batch) -> Iterator[int]:
+    """Yield 1 to count, not faster than the rate; reports are served while waiting."""
+    clock = SystemClock()
+    start_s = clock.monotonic_s()
+    for number in range(1, batch.total + 1):
+        if batch.per_second is not None:
+            at_s = start_s + (number - 1) / batch.per_second
+            while (wait_s := at_s - clock.monotonic_s()) > 0:
+                # Wakes early for a report, so what is left is waited for again.
+                producer.poll(wait_s)
+        yield number
+
+
+def _produce(producer: Producer, topic: RetryTopic, batch: Batch, number: int, outcome: Outcome) -> None:
+    here = str(number)
+    key = None if batch.key is None else batch.key.replace("{n}", here).encode()
+    value = batch.value if batch.verbatim else batch.value.replace(b"{n}", here.encode())
+    while True:
+        try:
+            topic.send(batch.retry, key=key, value=value, headers=batch.headers, on_delivery=outcome.add)
+        except BufferError:
+            producer.poll(0.1)
+            continue
+        producer.poll(0)
+        return
+
+
+def _show(settings: Settings, outcome: Outcome, *, as_json: bool) -> None:
+    if as_json:
+        messages = [
+            {
+                "partition": delivery.partition,
+                "offset": delivery.offset,
+                "timer_id": None if delivery.timer_id is None else str(delivery.timer_id),
+            }
+            for delivery in outcome.listed
+        ]
+        answer = {"topic": settings.input_topic, "sent": outcome.delivered, "messages": messages}
+        click.echo(json.dumps(answer))
+        return
+    for delivery in outcome.listed:
+        if delivery.timer_id is not None:
+            click.echo(str(delivery.timer_id))
+    plural = "message" if outcome.delivered == 1 else "messages"
+    click.echo(f"{outcome.delivered} {plural} sent to {settings.input_topic}", err=True)

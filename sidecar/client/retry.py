@@ -1,0 +1,173 @@
+"""Publishing to the retry topic, in the headers of profile `native`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from sidecar.contract import native
+from sidecar.model import Headers, TimerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """What to ask of the sidecar for one message. All but the origin may be left out."""
+
+    origin: str
+    """Topic that the message goes to when it is due."""
+    due_ms: int | None = None
+    """When, in epoch milliseconds UTC."""
+    delay_ms: int | None = None
+    """When, counted from the record's timestamp. Neither: the policy's delay for the attempt."""
+    attempt: int | None = None
+    """Retries already made."""
+    max_attempts: int | None = None
+    exception: str | None = None
+    """Class name of what went wrong, for the rules and the report."""
+    group: str | None = None
+    """Consumer group that failed."""
+    origin_partition: int | None = None
+    retry_id: str | None = None
+    """An id of the caller's own, at most 256 bytes."""
+    replace: bool = False
+    """Take all that is pending under this `retry_id` away and put this in its place."""
+
+    def __post_init__(self) -> None:
+        if self.due_ms is not None and self.delay_ms is not None:
+            raise ValueError(f"due_ms={self.due_ms} and delay_ms={self.delay_ms}: allowed is one of them, or none")
+        if self.replace and self.retry_id is None:
+            raise ValueError("replace=True needs a retry_id, which says what to replace")
+
+    def headers(self) -> Headers:
+        """Return the headers that say so."""
+        values: tuple[tuple[str, str | int | None], ...] = (
+            (native.ORIGIN_TOPIC, self.origin),
+            (native.DUE_MS, self.due_ms),
+            (native.DELAY_MS, self.delay_ms),
+            (native.ATTEMPT, self.attempt),
+            (native.MAX_ATTEMPTS, self.max_attempts),
+            (native.EXCEPTION, self.exception),
+            (native.GROUP, self.group),
+            (native.ORIGIN_PARTITION, self.origin_partition),
+            (native.RETRY_ID, self.retry_id),
+            (native.REPLACE, "true" if self.replace else None),
+        )
+        return [(name, str(value).encode()) for name, value in values if value is not None]
+
+
+class Delivery(NamedTuple):
+    """What became of a message: the broker has it, or `error` says why not."""
+
+    error: KafkaError | None
+    partition: int
+    offset: int
+    timer_id: TimerId | None
+    """Known when the message named its `due_ms`."""
+
+
+class RetryTopic:
+    """Sends to the retry topic with the application's own producer, which it polls and flushes itself.
+
+        retries = RetryTopic(producer)
+        try:
+            handle(message)
+        except PaymentDeclined as error:
+            retries.send_back(message, error)
+
+    Commit the message's offset only when its delivery is confirmed, or in the producer's transaction.
+    """
+
+    def __init__(self, producer: Producer, topic: str = "retry") -> None:
+        self._producer = producer
+        self._topic = topic
+
+    def send(
+        self,
+        retry: Retry,
+        *,
+        key: bytes | None = None,
+        value: bytes | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+        on_delivery: Callable[[Delivery], None] | None = None,
+    ) -> None:
+        """Hand a message to the producer.
+
+        Args:
+            retry: What to ask for.
+            key: Comes back as it is, as do value and headers.
+            value: None is a message like any other.
+            headers: Those of the application.
+            on_delivery: Called from the producer's `poll` or `flush`.
+
+        Raises:
+            BufferError: The producer's queue is full: poll it and try again.
+        """
+
+        def report(error: KafkaError | None, message: Message) -> None:
+            if on_delivery is not None:
+                on_delivery(_delivery(error, message, retry.due_ms))
+
+        self._producer.produce(
+            self._topic, value=value, key=key, headers=[*headers, *retry.headers()], on_delivery=report
+        )
+
+    def send_back(
+        self,
+        message: Message,
+        error: BaseException | None = None,
+        *,
+        due_ms: int | None = None,
+        delay_ms: int | None = None,
+        group: str | None = None,
+        on_delivery: Callable[[Delivery], None] | None = None,
+    ) -> None:
+        """Send a consumed message that could not be handled: back to the topic it came from, one attempt later.
+
+        Args:
+            message: As consumed; its key, value, headers and the attempts that they count are kept.
+            error: What went wrong; its class name goes into `retry-exception`.
+            due_ms: When, or else `delay_ms`, or else the policy's delay.
+            delay_ms: See there.
+            group: The consumer's group; the one that the headers name stays unless given.
+            on_delivery: As in `send`.
+
+        Raises:
+            BufferError: As in `send`.
+        """
+        kept = [(name, value) for name, value in _headers(message) if name not in _ONCE]
+        came = {name: value.decode() for name, value in _headers(message) if name in _KEPT and value is not None}
+        retry = Retry(
+            origin=came.get(native.ORIGIN_TOPIC) or message.topic() or "",
+            due_ms=due_ms,
+            delay_ms=delay_ms,
+            exception=None if error is None else type(error).__name__,
+            group=group or came.get(native.GROUP),
+        )
+        self.send(retry, key=message.key(), value=message.value(), headers=kept, on_delivery=on_delivery)
+
+
+_KEPT = frozenset({native.ORIGIN_TOPIC, native.GROUP})
+_ONCE = _KEPT | {native.DUE_MS, native.DELAY_MS, native.EXCEPTION, native.REPLACE}
+"""What a message that is sent back says anew: a header of ours that is there twice is refused."""
+
+
+def is_for_group(message: Message, group: str) -> bool:
+    """Tell whether a message is for this consumer group: not when it was fired because another group failed."""
+    failed = next((value for name, value in _headers(message) if name == native.GROUP), None)
+    return failed is None or failed == group.encode()
+
+
+def _headers(message: Message) -> list[tuple[str, bytes | None]]:
+    headers = message.headers() or []
+    pairs = headers.items() if isinstance(headers, dict) else headers
+    return [(name, value.encode() if isinstance(value, str) else value) for name, value in pairs]
+
+
+def _delivery(error: KafkaError | None, message: Message, due_ms: int | None) -> Delivery:
+    partition, offset = message.partition(), message.offset()
+    if error is not None or partition is None or offset is None:
+        return Delivery(error, -1, -1, None)
+    return Delivery(None, partition, offset, None if due_ms is None else TimerId(partition, offset, due_ms))
