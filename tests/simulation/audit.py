@@ -1,0 +1,112 @@
+"""Recounts a store from its timers, and compares it with what the changelog says: every row must follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sidecar.changelog.codec import decode_removed
+from sidecar.changelog.entry import DEFERRED, KEY, head, origin_of, retry_id_of
+from sidecar.changelog.fold import Folded
+from sidecar.engine.partition import Partition
+from sidecar.engine.ports import Reader
+from sidecar.engine.rows import Rows, after, decode_meta
+from sidecar.wheel.counts import Counts
+from sidecar.wheel.geometry import slot_of
+from tests.simulation.reference import Id
+
+ALL = 1_000_000
+
+
+def rows_of(store: Reader, prefix: bytes) -> dict[bytes, bytes]:
+    """Return the rows of one kind, without their prefix."""
+    return {row[len(prefix) :]: value for row, value in store.items(prefix, after(prefix), limit=ALL)}
+
+
+def timers_of(store: Reader, rows: Rows) -> dict[Id, tuple[int, str, bytes | None]]:
+    """Return requested due, origin and retry id of every timer in the store."""
+    found = {}
+    for entry in rows_of(store, rows.timer).values():
+        fixed = head(entry)
+        timer_id = (fixed.offset, fixed.first_ms)
+        assert timer_id not in found, ("two timers of one id", timer_id)
+        found[timer_id] = (fixed.requested_ms, origin_of(entry, fixed), retry_id_of(entry, fixed))
+    return found
+
+
+def check_rows(partition: Partition, store: Reader) -> None:
+    """Recount counters and pointers from the timers, and what the partition holds in memory from the rows."""
+    own = partition.rows
+    counts, moved, named = Counts(), {}, {}
+    timers = rows_of(store, own.timer)
+    for key, entry in timers.items():
+        fixed = head(entry)
+        assert key == entry[:16] == KEY.pack(fixed.due_ms, fixed.offset), ("a row under a strange key", key, entry)
+        assert key > partition.watermark, ("a row at or below the watermark", fixed)
+        origin, slot = origin_of(entry, fixed), (fixed.level, slot_of(fixed.due_ms, fixed.level))
+        counts.slots[slot] = counts.slots.get(slot, 0) + 1
+        counts.origins[origin] = counts.origins.get(origin, 0) + 1
+        if fixed.flags & DEFERRED:
+            counts.deferred[origin] = counts.deferred.get(origin, 0) + 1
+        due = fixed.due_ms.to_bytes(8, "big")
+        if fixed.due_ms != fixed.first_ms:
+            moved[own.moved_row(fixed.offset, fixed.first_ms)[5:]] = due
+        if (retry_id := retry_id_of(entry, fixed)) is not None:
+            named[own.named_row(retry_id, fixed.offset, fixed.first_ms)[5:]] = due
+    stored = Counts()
+    for suffix, value in rows_of(store, own.counter).items():
+        stored.load(suffix, value)
+    _same("counters in memory", partition.counts, counts)
+    _same("counters in rows", stored, counts)
+    _same("moved rows", rows_of(store, own.moved), moved)
+    _same("named rows", rows_of(store, own.named), named)
+    removed = {int.from_bytes(key, "big"): decode_removed(value) for key, value in rows_of(store, own.removed).items()}
+    directory = {KEY.pack(max(dues), offset) for offset, dues in removed.items()}
+    _same("directory of removed", set(rows_of(store, own.removed_by_due)), directory)
+    _check_memory(partition, store, list(timers))
+
+
+def _check_memory(partition: Partition, store: Reader, keys: list[bytes]) -> None:
+    own = partition.rows
+    _same("next due", partition.next_due_ms, int.from_bytes(min(keys)[:8], "big") if keys else None)
+    ends = [own.block_of(own.block + row).slot_end_ms for row in rows_of(store, own.block)]
+    _same("next slot end", partition.next_slot_end_ms, min(ends, default=None))
+    removed = rows_of(store, own.removed_by_due)
+    _same("removed that is passed", partition.removed_passed, any(row <= partition.watermark for row in removed))
+    wakes_ms = partition.wakes_at_ms()
+    assert not partition.removed_passed or wakes_ms == 0, ("it would not wake for what was removed", wakes_ms)
+    meta = decode_meta(store.get(own.meta) or b"")
+    assert meta.restored
+    assert meta.changelog_offset == partition.changelog_offset
+
+
+def check_fold(partition: Partition, store: Reader, folded: Folded) -> None:
+    """Compare with the changelog; only what the watermark covers may linger in one and not in the other."""
+    own, watermark = partition.rows, partition.watermark
+    _same("timers of the log", rows_of(store, own.timer), folded.pending)
+    rows = rows_of(store, own.removed).items()
+    removed = {int.from_bytes(key, "big"): decode_removed(value) for key, value in rows}
+    _same("removed of the log", _above(removed, watermark), _above(folded.removed, watermark))
+    blocks = {own.block_of(own.block + row) for row in rows_of(store, own.block)}
+    now_ms = partition.checkpoint.watermark_ms
+    _same(
+        "blocks of the log",
+        {block for block in blocks if block.slot_end_ms > now_ms},
+        {block for block in folded.blocks if block.slot_end_ms > now_ms},
+    )
+    ours, theirs = partition.checkpoint, folded.checkpoint
+    _same("sequence", ours.sequence, theirs.sequence)
+    _same("watermark", watermark, KEY.pack(theirs.watermark_ms, theirs.watermark_offset))
+    _same("highest", ours.highest_input_offset, theirs.highest_input_offset)
+    _same("closed", ours.closed, theirs.closed)
+
+
+def _above(removed: Mapping[int, frozenset[int]], watermark: bytes) -> dict[int, frozenset[int]]:
+    kept = {}
+    for offset, dues in removed.items():
+        if alive := frozenset(due_ms for due_ms in dues if KEY.pack(due_ms, offset) > watermark):
+            kept[offset] = alive
+    return kept
+
+
+def _same(what: str, ours: object, theirs: object) -> None:
+    assert ours == theirs, (what + " differs", ours, theirs)

@@ -1,0 +1,63 @@
+"""A local store in memory that forgets, when its process dies, what was not flushed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sortedcontainers import SortedDict
+
+from sidecar.engine.ports import Mutations
+
+
+class MemoryStore:
+    """Implements `sidecar.engine.ports.Store`. Batches are lost from the end only, as with one column family."""
+
+    def __init__(self) -> None:
+        self.rows: SortedDict[bytes, bytes] = SortedDict()
+        self._flushed: SortedDict[bytes, bytes] = SortedDict()
+
+    def get(self, row: bytes) -> bytes | None:
+        return self.rows.get(row)
+
+    def first(self, lower: bytes, upper: bytes) -> bytes | None:
+        return next(self._range(lower, upper), None)
+
+    def keys(self, lower: bytes, upper: bytes, *, limit: int) -> Sequence[bytes]:
+        return [row for row, _ in self.items(lower, upper, limit=limit)]
+
+    def values(self, lower: bytes, upper: bytes, *, limit: int, limit_bytes: int) -> Sequence[bytes]:
+        found: list[bytes] = []
+        size = 0
+        for row in self._range(lower, upper):
+            if len(found) >= limit or size >= limit_bytes:
+                break
+            found.append(self.rows[row])
+            size += len(self.rows[row])
+        return found
+
+    def items(self, lower: bytes, upper: bytes, *, limit: int) -> Sequence[tuple[bytes, bytes]]:
+        return [(row, self.rows[row]) for row, _ in zip(self._range(lower, upper), range(limit), strict=False)]
+
+    def apply(self, mutations: Sequence[Mutations]) -> None:
+        for one in mutations:
+            for lower, upper in one.ranges:
+                for row in list(self._range(lower, upper)):
+                    del self.rows[row]
+            for row, value in one.rows.items():
+                if value is None:
+                    self.rows.pop(row, None)
+                else:
+                    self.rows[row] = value
+
+    def flush(self) -> None:
+        self._flushed = self.rows.copy()
+
+    def size_bytes(self) -> int:
+        return sum(len(row) + len(value) for row, value in self.rows.items())
+
+    def crash(self) -> None:
+        """The process dies: what was not flushed is gone."""
+        self.rows = self._flushed.copy()
+
+    def _range(self, lower: bytes, upper: bytes) -> Iterator[bytes]:
+        return iter(self.rows.irange(lower, upper, inclusive=(True, False)))

@@ -1,0 +1,181 @@
+"""Mistakes made on purpose: each takes away one rule of the engine, by changing one line of its source.
+
+A line that is no longer there makes the mutation fail loudly, so that it moves along with the code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FunctionType
+from typing import NamedTuple
+
+
+class Mutation(NamedTuple):
+    """In `place` (module:function or module:Class.method) the text `old` becomes `new`, wherever it stands."""
+
+    name: str
+    place: str
+    old: str
+    new: str
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Make the mistake for a while."""
+        module_name, path = self.place.split(":")
+        module = importlib.import_module(f"sidecar.{module_name}")
+        owner, _, name = path.rpartition(".")
+        holder: object = getattr(module, owner) if owner else module
+        original = getattr(holder, name)
+        source = "from __future__ import annotations\n" + textwrap.dedent(inspect.getsource(original))
+        assert self.old in source, f"{self.place} no longer has {self.old!r}: change the mutation {self.name!r} with it"
+        code = compile(source.replace(self.old, self.new), f"<{self.name}>", "exec")
+        found: dict[str, FunctionType] = {}
+        exec(code, vars(module), found)
+        # The code within the function, not the name: others may have imported it.
+        right = original.__code__
+        original.__code__ = found[name].__code__
+        try:
+            yield
+        finally:
+            original.__code__ = right
+
+
+MUTATIONS = (
+    Mutation(
+        "watermark moves back", "engine.plan:_Planner._watermark", "max(self.overlay.watermark, reached)", "reached"
+    ),
+    Mutation("watermark off by one", "engine.plan:_Planner._watermark", "self.now_ms", "self.now_ms + 1"),
+    Mutation("bounded scan taken for a complete one", "engine.plan:_Planner._watermark", "if self.complete", "if self"),
+    Mutation(
+        "scan compares dues, not keys",
+        "engine.plan:_Planner.scan",
+        'overlay.watermark + b"\\0"',
+        "KEY.pack(overlay.watermark_ms + 1, 0)",
+    ),
+    Mutation(
+        "pruning compares dues, not keys",
+        "engine.records:removed_records",
+        "KEY.pack(due_ms, offset) > watermark",
+        "due_ms > KEY.unpack(watermark)[0]",
+    ),
+    Mutation(
+        "tombstones of removed compare dues, not keys",
+        "engine.records:tombstones",
+        'rows.removed_by_due + watermark + b"\\0"',
+        "rows.removed_by_due + KEY.pack(watermark_ms + 1, 0)",
+    ),
+    Mutation(
+        "removed goes when the least due is passed",
+        "engine.records:removed_records",
+        "max(kept)",
+        "min(kept)",
+    ),
+    Mutation("no clamp for a new timer", "engine.overlay:Overlay.store_new", "<= self.watermark:", "< b'':"),
+    Mutation("no clamp for a moved timer", "engine.overlay:Overlay.store_again", "<= self.watermark:", "< b'':"),
+    Mutation("removed not cumulative", "engine.overlay:Overlay.take", "self.removed_dues(fixed.offset) | ", ""),
+    Mutation("a removed key is used again", "engine.overlay:Overlay.store_again", "due_ms in removed or ", ""),
+    Mutation(
+        "a pending key is used again",
+        "engine.overlay:Overlay.store_again",
+        " or self.entry_at(KEY.pack(due_ms, offset)) is not None",
+        "",
+    ),
+    Mutation("no o row for a clamped timer", "engine.overlay:Overlay.store_new", "stored_ms != due_ms", "False"),
+    Mutation("no o row for a moved timer", "engine.overlay:Overlay.store_again", "due_ms != fixed.first_ms", "False"),
+    Mutation(
+        "no n row for a moved timer",
+        "engine.overlay:Overlay.store_again",
+        ") is not None:\n        self._name",
+        ") == 0:\n        self._name",
+    ),
+    Mutation(
+        "retry ids of the same plan not seen",
+        "engine.overlay:Overlay.find_named",
+        "for row in changed:",
+        "for row in ():",
+    ),
+    Mutation("a twin taken for the timer", "engine.overlay:Overlay.find", " and head(entry).first_ms == first_ms", ""),
+    Mutation(
+        "level recomputed at fire",
+        "engine.overlay:Overlay.drop",
+        "slot = (fixed.level, fixed.due_ms // WIDTHS_MS[fixed.level])",
+        "level = level_of(fixed.due_ms, self.now_ms)\n    slot = (level, fixed.due_ms // WIDTHS_MS[level])",
+    ),
+    Mutation(
+        "tombstone at slot start",
+        "engine.records:tombstones",
+        "watermark_ms, _ = KEY.unpack(watermark)",
+        "watermark_ms = KEY.unpack(watermark)[0] + 1000",
+    ),
+    Mutation(
+        "a replay is taken for a new record",
+        "engine.plan:_Planner._arrive",
+        "seen = offset < self.highest",
+        "seen = False",
+    ),
+    Mutation(
+        "a replay is looked up by key, not by id",
+        "engine.plan:_Planner._arrive",
+        "self.overlay.find(offset, due_ms)",
+        "self.overlay.entry_at(KEY.pack(due_ms, offset))",
+    ),
+    Mutation(
+        "highest ever not kept",
+        "engine.plan:_Planner.take_in",
+        "max(self.highest, self.next_input_offset)",
+        "self.next_input_offset",
+    ),
+    Mutation(
+        "a replayed control record answers again",
+        "engine.plan:_Planner._answer",
+        "control.offset >= self.highest",
+        "True",
+    ),
+    Mutation("an overdue arrival is stored", "engine.plan:_Planner._arrive", "due_ms > self.now_ms", "True"),
+    Mutation("what intake took fires too", "engine.plan:_Planner.scan", "rows.timer + key not in changes", "True"),
+    Mutation("fires to a closed origin", "engine.plan:_Planner._dispose", "self.closed.get(origin)", "None"),
+    Mutation("deferred is forgotten", "engine.plan:_Planner._dispose", "self._defer(entry, fixed, origin)", "pass"),
+    Mutation("a paused origin times out", "engine.plan:_Planner._dispose", "closed.why != Closure.PAUSED", "True"),
+    Mutation("next slot end is not lowered", "engine.restore:apply_committed", "part.stored_end_ms", "None"),
+    Mutation(
+        "removed that is left over is forgotten",
+        "engine.partition:Partition.wakes_at_ms",
+        "if self.removed_passed",
+        "if False",
+    ),
+    Mutation(
+        "restore slices without their counters", "engine.restore:Restore._write", "in counts.rows(delta)", "in ()"
+    ),
+    Mutation(
+        "restore does not count off what the watermark covers",
+        "engine.restore:Restore.settle",
+        "self._drop(entry, mutations, delta)",
+        "pass",
+    ),
+    Mutation(
+        "restore settles from the old watermark after a kill",
+        "engine.restore:Restore._load",
+        "if meta.restored",
+        "if True",
+    ),
+    Mutation(
+        "restore ignores removed records", "engine.restore:Restore._removed", "for due_ms in dues", "for due_ms in ()"
+    ),
+    Mutation(
+        "restore lets go of rows that point elsewhere", "engine.restore:Restore._unpoint", "value == entry[:8]", "value"
+    ),
+    Mutation("restore writes no o row", "engine.overlay:restore_entry", "entry[:8] != entry[26:34]", "False"),
+    Mutation(
+        "restore writes no n row", "engine.overlay:restore_entry", "entry[RETRY_ID_LENGTH] != NO_RETRY_ID", "False"
+    ),
+    Mutation(
+        "a store row says more than its batch",
+        "engine.restore:Restore.take_in",
+        "records[-1].offset + 1",
+        "records[-1].offset + 2",
+    ),
+)

@@ -1,0 +1,183 @@
+"""What should happen, told one message after the other: it knows no watermark, block, wheel, store or deferral queue.
+
+The ledger sees what went in and what came out of each committed transaction. When a timer whose origin is not open
+fires later is left to the engine; that it may not fire early, twice, after a cancel or not at all is checked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+Id = tuple[int, int]
+"""Input offset and first due: with the partition this is the timer id."""
+
+
+class Send(NamedTuple):
+    """A message. `delay_ms` counts from the moment of its intake, for a record without a time."""
+
+    offset: int
+    origin: str
+    due_ms: int | None
+    delay_ms: int = 0
+    retry_id: bytes | None = None
+    replace: bool = False
+
+    def due_at(self, now_ms: int) -> int:
+        return now_ms + self.delay_ms if self.due_ms is None else self.due_ms
+
+
+class Command(NamedTuple):
+    """A control record; the target is a timer id, a retry id or an origin."""
+
+    offset: int
+    kind: str
+    target: Id | bytes | str
+    due_ms: int = 0
+
+
+Input = Send | Command
+
+
+class Closure(NamedTuple):
+    """An origin that can not be fired to: since when in truth, and since when as the engine was told."""
+
+    since_ms: int
+    told_ms: int
+
+
+class Transaction(NamedTuple):
+    """All that one committed transaction says to the outside."""
+
+    now_ms: int
+    inputs: Sequence[Input]
+    fired: Sequence[Id]
+    dead: Sequence[Id]
+    answers: Sequence[tuple[int, str, int]]
+    known: frozenset[str]
+    closed: Mapping[str, Closure]
+    timeout_ms: int
+
+
+@dataclass(slots=True)
+class Timer:
+    """A message that waits."""
+
+    requested_ms: int
+    earliest_ms: int
+    """It may leave from then on: its due, or the moment at which somebody asked to fire it."""
+    origin: str
+    retry_id: bytes | None
+
+
+class Ledger:
+    """The sequential truth of one partition."""
+
+    def __init__(self) -> None:
+        self.pending: dict[Id, Timer] = {}
+        self.paused: set[str] = set()
+        self.highest = 0
+        self._now_ms = 0
+        self._transaction: Transaction
+        self._fired: list[Id] = []
+        self._dead: list[Id] = []
+
+    def commit(self, transaction: Transaction) -> list[Id]:
+        """Check one transaction and return what it fired by scan, in its order."""
+        self._transaction = transaction
+        self._now_ms = transaction.now_ms
+        self._fired, self._dead = list(transaction.fired), list(transaction.dead)
+        answers: list[tuple[int, str, int]] = []
+        for item in transaction.inputs:
+            if isinstance(item, Send):
+                self._send(item)
+            else:
+                answer = self._command(item)
+                if item.offset >= self.highest:
+                    answers.append(answer)
+            self.highest = max(self.highest, item.offset + 1)
+        assert list(transaction.answers) == answers, ("false outcome", transaction.answers, answers)
+        return self._scanned()
+
+    def _is_open(self, origin: str) -> bool:
+        world = self._transaction
+        return origin in world.known and origin not in world.closed and origin not in self.paused
+
+    def _closed_for_ms(self, origin: str, *, told: bool) -> int:
+        """How long an origin has been closed, not counting pauses; -1 when it is not, or is paused."""
+        closure = self._transaction.closed.get(origin)
+        if closure is None or origin in self.paused:
+            return -1
+        return self._now_ms - (closure.told_ms if told else closure.since_ms)
+
+    def _send(self, send: Send) -> None:
+        due_ms = send.due_at(self._now_ms)
+        timer_id = (send.offset, due_ms)
+        if timer_id in self.pending:
+            assert send.offset < self.highest, ("taken in twice", send)
+            return
+        if send.replace and send.retry_id is not None:
+            for other in self._named(send.retry_id):
+                del self.pending[other]
+        self.pending[timer_id] = Timer(due_ms, due_ms, send.origin, send.retry_id)
+        if due_ms <= self._now_ms:
+            self._leave(timer_id)
+
+    def _leave(self, timer_id: Id) -> None:
+        """A timer is due at intake: what must become of it in this very transaction."""
+        origin = self.pending[timer_id].origin
+        timeout_ms = self._transaction.timeout_ms
+        if self._is_open(origin):
+            assert timer_id in self._fired, ("should have fired", timer_id)
+            self._fired.remove(timer_id)
+            del self.pending[timer_id]
+        elif timer_id in self._dead and self._closed_for_ms(origin, told=False) > timeout_ms:
+            self._dead.remove(timer_id)
+            del self.pending[timer_id]
+        else:
+            assert self._closed_for_ms(origin, told=True) <= timeout_ms, ("should be a dead letter", timer_id)
+
+    def _named(self, retry_id: bytes) -> list[Id]:
+        return [timer_id for timer_id, timer in self.pending.items() if timer.retry_id == retry_id]
+
+    def _command(self, command: Command) -> tuple[int, str, int]:
+        kind, target = command.kind, command.target
+        if isinstance(target, str):
+            if kind == "pause":
+                self.paused.add(target)
+                return command.offset, "paused", 1
+            self.paused.discard(target)
+            return command.offset, "resumed", 1
+        hit = self._named(target) if isinstance(target, bytes) else [target] if target in self.pending else []
+        shut = self.paused | set(self._transaction.closed)
+        chosen = [timer_id for timer_id in hit if kind != "fire" or self.pending[timer_id].origin not in shut]
+        for timer_id in chosen:
+            timer = self.pending[timer_id]
+            if kind == "cancel":
+                del self.pending[timer_id]
+            elif kind == "fire":
+                timer.earliest_ms = min(timer.earliest_ms, self._now_ms)
+                self._leave(timer_id)
+            else:
+                timer.requested_ms = timer.earliest_ms = command.due_ms
+                if command.due_ms <= self._now_ms:
+                    self._leave(timer_id)
+        done = {"cancel": "cancelled", "fire": "fired", "reschedule": "rescheduled"}[kind]
+        return command.offset, done if chosen else "origin-paused" if hit else "not-pending", len(chosen)
+
+    def _scanned(self) -> list[Id]:
+        for timer_id in self._fired:
+            timer = self._taken(timer_id, "fired")
+            assert self._is_open(timer.origin), ("fired to an origin that is not open", timer_id, timer.origin)
+        for timer_id in self._dead:
+            timer = self._taken(timer_id, "dead letter")
+            long_ms = self._closed_for_ms(timer.origin, told=False)
+            assert long_ms > self._transaction.timeout_ms, ("given up too soon", timer_id, long_ms)
+        return self._fired
+
+    def _taken(self, timer_id: Id, what: str) -> Timer:
+        assert timer_id in self.pending, (what + " but not pending: twice, or cancelled", timer_id)
+        timer = self.pending.pop(timer_id)
+        assert timer.earliest_ms <= self._now_ms, (what + " early", timer_id, timer.earliest_ms, self._now_ms)
+        return timer

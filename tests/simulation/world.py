@@ -1,0 +1,416 @@
+"""One partition in a random world: sends, control records, clocks, closed origins, kills, restores, compaction."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
+from msgspec.structs import replace
+
+from sidecar.changelog.codec import Closed
+from sidecar.changelog.codec import Closure as Why
+from sidecar.changelog.entry import head, lasting
+from sidecar.changelog.fold import fold
+from sidecar.engine import plan as planning
+from sidecar.engine import records, restore
+from sidecar.engine.items import Arrival, Control, ControlKind, Item
+from sidecar.engine.overlay import Overlay
+from sidecar.engine.partition import Partition, State
+from sidecar.engine.plan import PartitionPlan, Terms, plan
+from sidecar.engine.ports import Origin, Outgoing
+from sidecar.engine.restore import ChangelogRead, Identity, Restore, apply_committed
+from sidecar.model import TimerId
+from tests.simulation.audit import check_fold, check_rows, rows_of, timers_of
+from tests.simulation.memory_log import MemoryLog
+from tests.simulation.memory_store import MemoryStore
+from tests.simulation.reference import Closure, Command, Id, Input, Ledger, Send, Transaction
+
+START_MS = 1_700_000_000_000
+ORIGINS = ("A", "B", "Ω")
+RETRY_IDS = (b"x", "ü".encode())
+# The widths are 1 s, 64 s, 68 min, 3 d: some of each level and some at their edges.
+DELAYS_MS = (-3, 0, 1, 2, 5, 500, 999, 1000, 1001, 5000, 15_000, 63_999, 64_000, 70_000, 300_000, 4_200_000, 3 * 10**8)
+STEPS_MS = (1, 1, 2, 500, 1000, 3000, 5000, 8000, 30_000, 70_000, 600_000, 5_000_000, -5, -700, -20_000, -200_000)
+TIMEOUT_MS = 3_600_000
+IDENTITY = Identity("cluster", "topic")
+WAKES_MAX = 5_000
+
+
+class KilledError(Exception):
+    """The process dies here."""
+
+
+@contextmanager
+def small_limits() -> Iterator[None]:
+    """Make every limit so small that a few timers reach it."""
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(records, "BLOCK_BYTES_MAX", 260))
+        stack.enter_context(patch.object(records, "TOMBSTONES_MAX", 2))
+        stack.enter_context(patch.object(planning, "RANGE_DELETE_MIN", 2))
+        stack.enter_context(patch.object(restore, "SETTLE_ROWS_MAX", 3))
+        stack.enter_context(patch.object(restore, "SETTLE_BYTES_MAX", 300))
+        yield
+
+
+class World:
+    """Everything that happens comes from the seed, so a failure can be had again."""
+
+    def __init__(self, seed: int, *, apply_before_commit: bool = False) -> None:
+        self.rng = random.Random(seed)
+        self.trace: list[tuple[object, ...]] = []
+        self.now_ms = self.greatest_ms = START_MS
+        self.log = MemoryLog()
+        self.ledger = Ledger()
+        self.inputs: list[Input] = []
+        self.folders = [MemoryStore(), MemoryStore()]
+        self.folder = 0
+        self.committed = 0
+        self.closed: dict[str, tuple[Why, Closure]] = {}
+        self.unknown: set[str] = set()
+        self.partition = Partition(0)
+        self._apply_before_commit = apply_before_commit
+        self.restore(cold=True)
+
+    @property
+    def store(self) -> MemoryStore:
+        return self.folders[self.folder]
+
+    # One transaction
+
+    def step(self, *, limit: int = 4, ends: str = "applied") -> bool:
+        """Plan, and commit if there is something; `ends` is "applied", "aborted" or "killed" (after the commit)."""
+        first = self.partition.checkpoint.next_input_offset
+        taken = self.inputs[first : first + limit]
+        items = [self._item(item) for item in taken]
+        known = frozenset(ORIGINS) - self.unknown
+        terms = Terms(
+            "retry",
+            "dlq",
+            "app",
+            dict.fromkeys(known, Origin(4, 1_000_000)),
+            closed={name: Closed(why, closure.told_ms) for name, (why, closure) in self.closed.items()},
+            origin_timeout_ms=TIMEOUT_MS,
+            fires_max=self.rng.choice([1, 2, 3, 50]),
+            fire_bytes_max=self.rng.choice([100, 300, 1 << 20]),
+        )
+        made = plan([self.partition], {0: items}, self.store, self.now_ms, terms)
+        if not made.parts:
+            return False
+        (part,) = made.parts
+        self.trace.append(("plan", self.now_ms, ends, part.checkpoint, [str(item) for item in taken]))
+        if self._apply_before_commit:
+            apply_committed(self.store, self.partition, part, IDENTITY, self.log.end)
+        if ends == "aborted":
+            self.log.abort(len(part.records))
+            return True
+        self.rng.shuffle(part.records)
+        written_to = self.log.commit(part.records)
+        self.committed = part.checkpoint.next_input_offset
+        self._tell_ledger(part, taken, known)
+        if ends == "applied":
+            if not self._apply_before_commit:
+                apply_committed(self.store, self.partition, part, IDENTITY, written_to)
+            self._check(part)
+        return True
+
+    def _item(self, item: Input) -> Item:
+        if isinstance(item, Command):
+            target = item.target
+            kind = ControlKind(item.kind)
+            return Control(item.offset, kind, TimerId(0, *target) if isinstance(target, tuple) else target, item.due_ms)
+        due_ms = item.due_at(self.now_ms)
+        body = lasting(
+            due_ms,
+            self.now_ms,
+            0,
+            3,
+            1,
+            item.origin.encode(),
+            item.retry_id,
+            None,
+            f"{item.offset}:{due_ms}".encode(),
+            [("retry-origin-topic", item.origin.encode())],
+        )
+        return Arrival(item.offset, due_ms, item.origin, body, item.retry_id, item.replace)
+
+    def _tell_ledger(self, part: PartitionPlan, taken: Sequence[Input], known: frozenset[str]) -> None:
+        scanned = self.ledger.commit(
+            Transaction(
+                self.now_ms,
+                taken,
+                [_id_of(fire) for fire in part.fires],
+                [_id_of(dead) for _, dead in part.dead_letters],
+                [(answer.offset, answer.outcome.value, answer.timers) for answer in part.answers],
+                known,
+                {name: closure for name, (_, closure) in self.closed.items()},
+                TIMEOUT_MS,
+            )
+        )
+        sources = {_id_of(fire): fire.source for fire in part.fires}
+        order = [sources[timer_id] for timer_id in scanned]
+        assert order == sorted(order), ("fired out of order", scanned)
+
+    # Checks
+
+    def _check(self, part: PartitionPlan | None = None) -> None:
+        store, rows = self.store, self.partition.rows
+        have = timers_of(store, rows)
+        truth = {key: (timer.requested_ms, timer.origin, timer.retry_id) for key, timer in self.ledger.pending.items()}
+        assert have == truth, ("lost or risen again", have, truth)
+        check_rows(self.partition, store)
+        latest_ms = self.greatest_ms + planning.DEFERRAL_MAX_MS + len(self.inputs)
+        for entry in rows_of(store, rows.timer).values():
+            fixed = head(entry)
+            assert fixed.due_ms <= max(fixed.requested_ms + len(self.inputs), latest_ms), ("put off too far", fixed)
+            assert part is None or not part.complete or fixed.due_ms > self.now_ms, ("due and not fired", fixed)
+        overlay = Overlay(self.partition, store, self.now_ms)
+        for timer_id in truth:
+            assert overlay.find(*timer_id) is not None, ("not found by its id", timer_id)
+        for retry_id in RETRY_IDS:
+            named = [(fixed.offset, fixed.first_ms) for fixed in map(head, overlay.find_named(retry_id))]
+            assert sorted(named) == sorted(key for key, timer in truth.items() if timer[2] == retry_id), retry_id
+        if self.rng.random() < 0.3:
+            self._check_fold(self.log.compacted(self.rng))
+
+    def _check_fold(self, left: Sequence[ChangelogRead]) -> None:
+        check_fold(self.partition, self.store, fold((record.key, record.value) for record in left))
+
+    # Restore
+
+    def restore(self, *, cold: bool = False) -> None:
+        """The process died: another one begins from a state folder, and may die as well before it is done."""
+        if cold:
+            self.folders[self.folder] = MemoryStore()
+        self.trace.append(("restore", "cold" if cold else "warm", self.folder))
+        while True:
+            self.store.crash()
+            self.partition = Partition(0)
+            self.partition.transition_to(State.RESTORING)
+            try:
+                self._restore_once()
+                break
+            except KilledError:
+                if self.rng.random() < 0.5:
+                    self.log.compact(self.rng)
+        self._check_fold(self.log.records)
+        # The group's offset wins over the changelog's: an operator may have moved it.
+        self._reset_to(self.committed)
+        self.partition.transition_to(State.RUNNING)
+        self._check()
+
+    def _restore_once(self) -> None:
+        rng, store = self.rng, self.store
+        one = Restore(self.partition, store, IDENTITY)
+        left = self.log.from_offset(one.begin(0, self.log.end))
+        deadly = 0.05 if rng.random() < 0.5 else 0.0
+        while left:
+            size = rng.choice([1, 2, 5, 1000])
+            one.take_in(left[:size], "changelog")
+            left = left[size:]
+            self._maybe_die(deadly)
+        while not one.settle():
+            self._maybe_die(deadly)
+        self._maybe_die(deadly)
+        one.finish(self.log.end)
+
+    def _maybe_die(self, probability: float) -> None:
+        if self.rng.random() < 0.2:
+            self.store.flush()
+        if self.rng.random() < probability:
+            raise KilledError
+
+    def _reset_to(self, offset: int) -> None:
+        self.committed = offset
+        self.partition.checkpoint = replace(self.partition.checkpoint, next_input_offset=offset)
+
+    # What happens
+
+    def act(self) -> None:
+        """Let one random thing happen."""
+        weights = [act.weight for act in ACTS]
+        (chosen,) = self.rng.choices(ACTS, weights)
+        chosen.run(self)
+
+    def send(self) -> None:
+        rng = self.rng
+        origin = rng.choice(ORIGINS)
+        retry_id = rng.choice([None, None, None, *RETRY_IDS, RETRY_IDS[0]])
+        replace_others = retry_id is not None and rng.random() < 0.4
+        delay_ms = rng.choice(DELAYS_MS)
+        due_ms = None if rng.random() < 0.15 else self.now_ms + delay_ms
+        self._record(Send(len(self.inputs), origin, due_ms, max(0, delay_ms), retry_id, replace_others))
+
+    def command(self) -> None:
+        rng = self.rng
+        if not self.inputs:
+            return
+        kind = rng.choice(["cancel", "reschedule", "reschedule", "fire"])
+        self._record(Command(len(self.inputs), kind, self._target(), self._due_ms()))
+
+    def pause(self) -> None:
+        kind = self.rng.choice(["pause", "pause", "resume"])
+        self._record(Command(len(self.inputs), kind, self.rng.choice(ORIGINS)))
+
+    def shuffle_one_timer(self) -> None:
+        """Move one timer about: the case that most rules on keys exist for."""
+        target = self._target()
+        for _ in range(self.rng.randint(2, 5)):
+            self._record(Command(len(self.inputs), "reschedule", target, self._due_ms()))
+            if self.rng.random() < 0.5:
+                self.step()
+
+    def _record(self, item: Input) -> None:
+        self.trace.append(("input", item))
+        self.inputs.append(item)
+
+    def _due_ms(self) -> int:
+        rng = self.rng
+        timers = [head(entry) for entry in rows_of(self.store, self.partition.rows.timer).values()]
+        dues = [due_ms for fixed in timers for due_ms in (fixed.due_ms, fixed.first_ms)]
+        if dues and rng.random() < 0.4:
+            return rng.choice(dues)
+        return self.now_ms + rng.choice(DELAYS_MS)
+
+    def _target(self) -> Id | bytes:
+        rng = self.rng
+        if self.ledger.pending and rng.random() < 0.4:
+            return rng.choice(sorted(self.ledger.pending))
+        sends = [item for item in self.inputs if isinstance(item, Send)][-8:]
+        if not sends or rng.random() < 0.05:
+            return (0, START_MS + 7)
+        if rng.random() < 0.15:
+            return rng.choice(RETRY_IDS)
+        offset = rng.choice(sends).offset
+        heads = [head(entry) for entry in rows_of(self.store, self.partition.rows.timer).values()]
+        wrong = [fixed.due_ms for fixed in heads if fixed.offset == offset]
+        if wrong and rng.random() < 0.15:  # the offset with a due that it was moved to
+            return (offset, rng.choice(wrong))
+        return (offset, next(send for send in sends if send.offset == offset).due_at(self.now_ms))
+
+    def turn_clock(self) -> None:
+        self.now_ms = max(START_MS, self.now_ms + self.rng.choice(STEPS_MS))
+        self.greatest_ms = max(self.greatest_ms, self.now_ms)
+        self.trace.append(("clock", self.now_ms))
+
+    def turn_origin(self) -> None:
+        """An origin closes, opens, or nothing is known of it for a while."""
+        origin = self.rng.choice(ORIGINS)
+        if origin in self.closed or origin in self.unknown:
+            self.closed.pop(origin, None)
+            self.unknown.discard(origin)
+        elif self.rng.random() < 0.3:
+            self.unknown.add(origin)
+        else:
+            why = self.rng.choice([Why.UNAUTHORISED, Why.VANISHED, Why.UNREACHABLE])
+            self.closed[origin] = (why, Closure(self.now_ms, self.now_ms))
+        self.trace.append(("origins", dict(self.closed), set(self.unknown)))
+
+    def take_step(self) -> None:
+        self.step(limit=self.rng.choice([0, 1, 4]))
+
+    def reset_offsets(self) -> None:
+        self._reset_to(max(0, self.partition.checkpoint.next_input_offset - self.rng.randint(1, 12)))
+        self.trace.append(("operator resets to", self.committed))
+
+    def flush(self) -> None:
+        self.store.flush()
+        self.trace.append(("flush", self.folder))
+
+    def compact(self) -> None:
+        self.log.compact(self.rng, everything=self.rng.random() < 0.3)
+        self.trace.append(("compact", len(self.log.records)))
+
+    def abort(self) -> None:
+        """A transaction is aborted: its plan is forgotten, and the same process goes on."""
+        if self.step(ends="aborted"):
+            self._check()
+
+    def kill(self) -> None:
+        self.step(ends=self.rng.choice(["aborted", "killed"]))
+        self.folder = self.rng.choice([0, 0, 1])
+        self.restore(cold=self.rng.random() < 0.3)
+        for origin, (why, closure) in self.closed.items():
+            known = self.partition.checkpoint.closed.get(origin)
+            if known is None or known.why is Why.PAUSED:  # the new owner finds out anew
+                self.closed[origin] = (why, Closure(closure.since_ms, max(closure.since_ms, self.now_ms)))
+            else:
+                self.closed[origin] = (why, Closure(min(closure.since_ms, known.since_ms), known.since_ms))
+
+    # The end
+
+    def finish(self) -> None:
+        """Open every origin: all must fire, and nothing may be left behind, in the rows or in the log."""
+        self.closed.clear()
+        self.unknown.clear()
+        for origin in ORIGINS:
+            self._record(Command(len(self.inputs), "resume", origin))
+        while self.partition.checkpoint.next_input_offset < len(self.inputs):
+            assert self.step()
+        self._run_dry()
+        assert not self.ledger.pending, ("never fired", self.ledger.pending)
+        # What was removed in the transaction that stored it has no block: the next transaction deletes it.
+        self.now_ms += 2 * max(DELAYS_MS)
+        self.send()
+        self.step()
+        self._run_dry()
+        left = [row for row in self.store.rows if row != self.partition.rows.meta]
+        assert not left, ("rows are left behind", left)
+        self.log.compact(self.rng, everything=True)
+        assert [record.key for record in self.log.records] == [b"c"], ("records are left behind", self.log.records)
+
+    def _run_dry(self) -> None:
+        for _ in range(WAKES_MAX):
+            wakes_ms = self.partition.wakes_at_ms()
+            if wakes_ms is None:
+                return
+            self.now_ms = max(self.now_ms, wakes_ms)
+            assert self.step(), ("it woke for nothing", wakes_ms)
+        raise AssertionError("it never comes to rest")
+
+
+class Act:
+    """Something that may happen, and how often it does."""
+
+    def __init__(self, weight: int, run: Callable[[World], None]) -> None:
+        self.weight = weight
+        self.run = run
+
+
+ACTS = (
+    Act(36, World.send),
+    Act(17, World.command),
+    Act(2, World.shuffle_one_timer),
+    Act(5, World.pause),
+    Act(4, World.turn_origin),
+    Act(14, World.turn_clock),
+    Act(18, World.take_step),
+    Act(2, World.reset_offsets),
+    Act(2, World.flush),
+    Act(4, World.compact),
+    Act(2, World.abort),
+    Act(4, World.kill),
+)
+
+
+def _id_of(outgoing: Outgoing) -> Id:
+    offset, first_ms = (outgoing.value or b"").split(b":")
+    return int(offset), int(first_ms)
+
+
+def run(seed: int, steps: int, *, apply_before_commit: bool = False) -> World:
+    """Run one world to its end. What it raises carries the trace as notes."""
+    world = None
+    with small_limits():
+        try:
+            world = World(seed, apply_before_commit=apply_before_commit)
+            for _ in range(steps):
+                world.act()
+            world.finish()
+        except Exception as error:
+            trace = world.trace[-25:] if world else []
+            error.add_note("\n".join(map(str, trace)))
+            error.add_note(f"replay: .venv/bin/python -m tests.simulation {seed} {steps}")
+            raise
+    return world
