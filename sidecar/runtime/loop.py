@@ -36,6 +36,7 @@ from sidecar.runtime.reset import Reset
 from sidecar.runtime.snapshot import Snapshots, view_of
 from sidecar.runtime.state import LocalState
 from sidecar.runtime.status import StatusPublisher
+from sidecar.runtime.tally import tally
 from sidecar.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -293,7 +294,9 @@ class Loop:
             self._reset_all()
             return
         self._failures.committed(sum(len(part.dead_letters) for part in result.work.plan.parts))
-        self._count(result)
+        tally(self._parts.metrics, result)
+        for part in result.work.plan.parts:
+            self._parts.closed.fired({outgoing.topic for outgoing in part.fires})
         if isinstance(error, StoreFailed):
             self._store_failed(error)
 
@@ -304,32 +307,6 @@ class Loop:
         if self._producer is not None:
             self._producer.close()
         self._producer = None
-
-    def _count(self, result: Result) -> None:
-        metrics = self._parts.metrics
-        metrics.transactions.labels("committed").inc()
-        metrics.commit_seconds.observe(result.seconds)
-        for part in result.work.plan.parts:
-            fires: dict[str, int] = {}
-            for outgoing in part.fires:
-                fires[outgoing.topic] = fires.get(outgoing.topic, 0) + 1
-            metrics.lateness.observe(result.fired_ms, [outgoing.due_ms for outgoing in part.fires])
-            for topic, count in fires.items():
-                metrics.fired.labels(topic).inc(count)
-            self._parts.closed.fired(fires)
-            for reason, _ in part.dead_letters:
-                metrics.dead_lettered.labels(reason.value).inc()
-            for origin, count in part.deferred.items():
-                metrics.deferred.labels(origin).inc(count)
-            if part.dropped:
-                first = part.dropped[0]
-                facts = {"partition": part.number, "records": len(part.dropped), "first_offset": first.offset}
-                log.info("records_dropped", **facts, reason=first.detail)
-            metrics.received.labels("stored").inc(part.stored)
-            metrics.received.labels("dropped").inc(len(part.dropped))
-            metrics.received.labels("dead-lettered").inc(part.rejected)
-            metrics.cancelled.inc(part.cancelled)
-            metrics.changelog_bytes.inc(sum(len(key) + len(value or b"") for key, value in part.records))
 
     # Plans
 
