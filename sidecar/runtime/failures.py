@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Final
 
 import structlog
@@ -89,7 +88,7 @@ class Failures:
         """Return the label of the metric."""
         return "fenced" if error.fenced else "unknown" if error.unknown else "aborted"
 
-    def failed(self, error: TransactionFailed, result: Result, closed: ClosedOrigins, dlq: Collection[str]) -> bool:
+    def failed(self, error: TransactionFailed, result: Result, closed: ClosedOrigins, dlq_topic: str) -> bool:
         """Learn from a transaction that was not committed; return whether the producer must be replaced.
 
         Raises:
@@ -101,8 +100,8 @@ class Failures:
         now_s = self._clock.monotonic_s()
         plan = result.work.plan
         written = sum(len(part.fires) + len(part.dead_letters) for part in plan.parts)
-        to_dlq = [each for each in result.refused if each.outgoing.topic in dlq]
-        refused = [each for each in result.refused if each.outgoing.topic not in dlq]
+        to_dlq = [each for each in result.refused if each.outgoing.topic == dlq_topic]
+        refused = [each for each in result.refused if each.outgoing.topic != dlq_topic]
         if to_dlq:
             self._dlq_trouble = f"the DLQ {to_dlq[0].outgoing.topic} can not be written: {to_dlq[0].text}"
             self._dlq_again_s = now_s + DLQ_AGAIN_S

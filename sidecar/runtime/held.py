@@ -43,6 +43,11 @@ class Held:
         return sum(len(each.items) for each in self._partitions.values())
 
     @property
+    def waits(self) -> bool:
+        """Whether records wait to be examined: an answer of the broker is on its way."""
+        return any(each.records for each in self._partitions.values())
+
+    @property
     def bytes(self) -> int:
         """About how much memory all of it takes."""
         return sum(each.bytes for each in self._partitions.values())

@@ -51,6 +51,7 @@ EXAMINE_MAX: Final = 5_000
 SHOW_EVERY_S: Final = 0.1
 CARE_EVERY_S: Final = 0.25
 REVOKE_WAIT_S: Final = 5.0
+GROW_AGAIN_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,7 @@ class Loop:
         self._to_reset: set[int] = set()
         self._to_grow: set[int] = set()
         self._fetching: set[int] = set()
+        self._grow_at_s = float("-inf")
         self._turn = 0
         self._batch_bytes = BATCH_BYTES
         self._planned_s = float("-inf")
@@ -187,7 +189,7 @@ class Loop:
             self._parts.reset.advance(self._parts.state.store, others_run=bool(self._running()))
 
     def _poll_timeout_s(self) -> float:
-        if self._committer.busy:
+        if self._committer.busy or self._held.waits:
             return POLL_BUSY_S
         if self._parts.reset.busy or self._to_reset:
             return 0.001
@@ -223,7 +225,8 @@ class Loop:
         if self._producer is None:
             self._committer.submit(self._renew)
             return
-        if self._to_grow:
+        if self._to_grow and self._clock.monotonic_s() >= self._grow_at_s:
+            self._grow_at_s = self._clock.monotonic_s() + GROW_AGAIN_S
             self._committer.submit(self._parts.grow_topics)
             return
         if self._to_reset:
@@ -257,7 +260,6 @@ class Loop:
             self._failures.renewal_failed(error)
             return
         except (BrokerUnavailable, TopicsInvalid) as error:
-            self._failures.back_off(str(error))
             for number in self._to_grow:
                 self._partitions[number].reason = str(error)
             return
@@ -280,16 +282,12 @@ class Loop:
                 self._partitions[number].reason = (
                     "; ".join(facts.notes) or "changelog and status have no such partition"
                 )
-        if self._to_grow:
-            self._failures.back_off("the internal topics have fewer partitions than the input")
 
     def _finish_commit(self, result: Result) -> None:
-        metrics = self._parts.metrics
         error = result.error
         if isinstance(error, TransactionFailed):
-            metrics.transactions.labels(self._failures.outcome(error)).inc()
-            replace = self._failures.failed(error, result, self._parts.closed, self._dlq_names())
-            if replace:
+            self._parts.metrics.transactions.labels(self._failures.outcome(error)).inc()
+            if self._failures.failed(error, result, self._parts.closed, self._settings.dlq_topic):
                 self._drop_producer()
             self._reset_all()
             return
@@ -299,9 +297,6 @@ class Loop:
             self._parts.closed.fired({outgoing.topic for outgoing in part.fires})
         if isinstance(error, StoreFailed):
             self._store_failed(error)
-
-    def _dlq_names(self) -> frozenset[str]:
-        return frozenset({self._settings.dlq_topic})
 
     def _drop_producer(self) -> None:
         if self._producer is not None:
