@@ -46,7 +46,10 @@ class Mutation(NamedTuple):
 
 MUTATIONS = (
     Mutation(
-        "watermark moves back", "engine.plan:_Planner._watermark", "max(self.overlay.watermark, reached)", "reached"
+        "watermark moves back",
+        "engine.plan:_Planner._watermark",
+        "max(self.overlay.watermark, reached)",
+        "(reached or self.overlay.watermark)",
     ),
     Mutation("watermark off by one", "engine.plan:_Planner._watermark", "self.now_ms", "self.now_ms + 1"),
     Mutation("bounded scan taken for a complete one", "engine.plan:_Planner._watermark", "if self.complete", "if self"),

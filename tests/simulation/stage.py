@@ -1,0 +1,108 @@
+"""One partition on a small stage, for tests that say by hand what happens: no chance, no clock."""
+
+from __future__ import annotations
+
+from sidecar.changelog.entry import Head, head, lasting
+from sidecar.changelog.fold import Folded, fold
+from sidecar.engine.items import Arrival, Control, ControlKind, Item, Outcome
+from sidecar.engine.partition import Partition, State
+from sidecar.engine.plan import PartitionPlan, Plan, Terms, plan
+from sidecar.engine.ports import Origin
+from sidecar.engine.restore import ChangelogRead, Identity, Restore, apply_committed
+from sidecar.model import ANY_PARTITION, Headers, TimerId
+from tests.simulation.audit import check_rows, rows_of
+from tests.simulation.memory_log import MemoryLog
+from tests.simulation.memory_store import MemoryStore
+
+NOW = 1_700_000_000_000
+"""A whole second, and not the edge of a coarser slot."""
+IDENTITY = Identity("cluster", "changelog-id")
+ORIGINS = {"A": Origin(4, 1_000_000), "B": Origin(4, 1_000_000)}
+TERMS = Terms("retry", "dlq", "app", ORIGINS)
+
+
+class Stage:
+    """A running partition with its store and log."""
+
+    def __init__(self, number: int = 0) -> None:
+        self.store = MemoryStore()
+        self.log = MemoryLog()
+        self.partition = Partition(number)
+        self.partition.transition_to(State.RESTORING)
+        self.partition.transition_to(State.RUNNING)
+        self.next_offset = 0
+
+    def send(
+        self,
+        due_ms: int,
+        origin: str = "A",
+        *,
+        retry_id: bytes | None = None,
+        replace: bool = False,
+        value: bytes | None = b"value",
+        headers: Headers | None = None,
+        origin_partition: int = ANY_PARTITION,
+        offset: int | None = None,
+    ) -> Arrival:
+        """Return a message at the next offset."""
+        at = self._offset(offset)
+        came = headers if headers is not None else [("retry-origin-topic", origin.encode()), ("trace", None)]
+        body = lasting(due_ms, NOW, 1, 4, 1, origin.encode(), retry_id, b"key", value, came, origin_partition)
+        return Arrival(at, due_ms, origin, body, retry_id, replace)
+
+    def control(
+        self, kind: ControlKind, target: TimerId | bytes | str, due_ms: int = 0, *, offset: int | None = None
+    ) -> Control:
+        """Return a control record at the next offset."""
+        return Control(self._offset(offset), kind, target, due_ms)
+
+    def _offset(self, offset: int | None) -> int:
+        if offset is None:
+            offset = self.next_offset
+            self.next_offset += 1
+        return offset
+
+    def plan(self, now_ms: int, *items: Item, terms: Terms = TERMS) -> Plan:
+        return plan([self.partition], {self.partition.number: items}, self.store, now_ms, terms)
+
+    def commit(self, now_ms: int, *items: Item, terms: Terms = TERMS) -> PartitionPlan:
+        """Plan, commit and apply; there must be something to do."""
+        (part,) = self.plan(now_ms, *items, terms=terms).parts
+        apply_committed(self.store, self.partition, part, IDENTITY, self.log.commit(part.records))
+        check_rows(self.partition, self.store)
+        assert rows_of(self.store, self.partition.rows.timer) == self.folded().pending
+        return part
+
+    def folded(self) -> Folded:
+        return fold((record.key, record.value) for record in self.log.records)
+
+    def timers(self) -> list[Head]:
+        return [head(entry) for entry in rows_of(self.store, self.partition.rows.timer).values()]
+
+    def dues(self) -> list[int]:
+        """Return the stored dues."""
+        return [timer.due_ms for timer in self.timers()]
+
+    def restored(self, store: MemoryStore, *, slice_size: int = 1000) -> Partition:
+        """Return the partition as a new process restores it into a store."""
+        partition = Partition(self.partition.number)
+        partition.transition_to(State.RESTORING)
+        restore = Restore(partition, store, IDENTITY)
+        left: list[ChangelogRead] = self.log.from_offset(restore.begin(0, self.log.end))
+        while left:
+            restore.take_in(left[:slice_size], "changelog")
+            left = left[slice_size:]
+        while not restore.settle():
+            pass
+        restore.finish(self.log.end)
+        return partition
+
+
+def fired(part: PartitionPlan) -> list[int]:
+    """Return the input offsets that a plan fires, in its order."""
+    return [int.from_bytes(fire.source[8:], "big") for fire in part.fires]
+
+
+def outcomes(part: PartitionPlan) -> list[tuple[Outcome, int]]:
+    """Return what a plan answers, without the offsets."""
+    return [(answer.outcome, answer.timers) for answer in part.answers]

@@ -1,0 +1,243 @@
+"""What plan() makes of the items of a batch: messages, dead letters, replacements, replays, control records."""
+
+from __future__ import annotations
+
+import pytest
+
+from sidecar.changelog.codec import decode_key, decode_removed
+from sidecar.engine.items import Arrival, ControlKind, Dead, Dropped, Outcome
+from sidecar.engine.overlay import NAMED_MAX
+from sidecar.engine.plan import PartitionPlan
+from sidecar.model import Reason, TimerId
+from tests.simulation.audit import rows_of
+from tests.simulation.stage import NOW, Stage, fired, outcomes
+
+
+def removed(part: PartitionPlan) -> dict[object, object]:
+    found: dict[object, object] = {}
+    for key, value in part.records:
+        if key[:1] == b"r":
+            found[decode_key(key)] = None if value is None else decode_removed(value)
+    return found
+
+
+def test_dead_and_dropped_records_pass_through_and_move_the_offset() -> None:
+    stage = Stage()
+    dead = Dead(0, Reason.FATAL, b"k", None, [("h", b"")])
+    part = stage.commit(NOW, dead, Dropped(1, "droppable"))
+    ((reason, letter),) = part.dead_letters
+    assert reason is Reason.FATAL
+    assert (letter.topic, letter.key, letter.value, letter.headers) == ("dlq", b"k", None, [("h", b"")])
+    assert part.dropped == [Dropped(1, "droppable")]
+    assert part.checkpoint.next_input_offset == 2
+
+
+# Replace by retry id
+
+
+def test_replace_takes_all_of_the_id_away_and_stores_the_new_one() -> None:
+    stage = Stage()
+    stage.commit(NOW, *(stage.send(NOW + due, retry_id=b"x") for due in (50, 60)), stage.send(NOW + 70, retry_id=b"y"))
+    part = stage.commit(NOW, stage.send(NOW + 90, retry_id=b"x", replace=True))
+    assert part.cancelled == 2
+    assert removed(part) == {0: {NOW + 50}, 1: {NOW + 60}}
+    assert stage.dues() == [NOW + 70, NOW + 90]
+
+
+def test_replace_sees_what_the_same_batch_stored() -> None:
+    stage = Stage()
+    stage.commit(NOW, stage.send(NOW + 50, retry_id=b"x"), stage.send(NOW + 60, retry_id=b"x", replace=True))
+    assert stage.dues() == [NOW + 60]
+
+
+def test_an_id_that_begins_like_another_one_is_another_one() -> None:
+    stage = Stage()
+    stage.commit(NOW, stage.send(NOW + 50, retry_id=b"x"), stage.send(NOW + 60, retry_id=b"xx"))
+    stage.commit(NOW, stage.send(NOW + 70, retry_id=b"x", replace=True))
+    assert stage.dues() == [NOW + 60, NOW + 70]
+
+
+def test_replacing_more_than_a_thousand_is_a_bad_header_and_leaves_them_all() -> None:
+    stage = Stage()
+    stage.commit(NOW, *(stage.send(NOW + 50, retry_id=b"x") for _ in range(NAMED_MAX + 1)))
+    part = stage.commit(NOW, stage.send(NOW + 90, retry_id=b"x", replace=True))
+    ((reason, letter),) = part.dead_letters
+    assert reason is Reason.BAD_HEADER
+    assert b"retry-id: more than 1000 timers" in (dict(letter.headers)["retry-dlq-detail"] or b"")
+    assert len(stage.timers()) == NAMED_MAX + 1
+
+
+def test_a_thousand_can_be_replaced_though_the_same_batch_took_others_of_the_id_away() -> None:
+    stage = Stage()
+    timers = [stage.send(NOW + 50, retry_id=b"x") for _ in range(NAMED_MAX + 5)]
+    stage.commit(NOW, *timers)
+    cancels = [stage.control(ControlKind.CANCEL, TimerId(0, timer.offset, NOW + 50)) for timer in timers[:5]]
+    stage.commit(NOW, *cancels, stage.send(NOW + 90, retry_id=b"x", replace=True))
+    assert stage.dues() == [NOW + 90]
+
+
+# Replays, after an operator set the group's offsets back
+
+
+def replay(stage: Stage, now_ms: int, *items: Arrival) -> PartitionPlan:
+    return stage.commit(now_ms, *items)
+
+
+def test_a_record_below_the_highest_offset_whose_timer_is_pending_is_counted_once() -> None:
+    stage = Stage()
+    arrival = stage.send(NOW + 50)
+    stage.commit(NOW, arrival)
+    assert replay(stage, NOW, arrival).stored == 0
+    assert stage.dues() == [NOW + 50]
+
+
+def test_it_is_found_by_its_id_though_it_was_moved() -> None:
+    stage = Stage()
+    arrival = stage.send(NOW + 50)
+    stage.commit(NOW, arrival, stage.control(ControlKind.RESCHEDULE, TimerId(0, 0, NOW + 50), NOW + 9000))
+    replay(stage, NOW, arrival)
+    assert stage.dues() == [NOW + 9000]
+
+
+def test_what_had_fired_fires_again() -> None:
+    stage = Stage()
+    arrival = stage.send(NOW + 50)
+    stage.commit(NOW, arrival)
+    assert fired(stage.commit(NOW + 60)) == [0]
+    assert fired(replay(stage, NOW + 70, arrival)) == [0]
+
+
+def test_what_had_been_cancelled_is_stored_under_a_new_key() -> None:
+    stage = Stage()
+    arrival = stage.send(NOW + 50)
+    stage.commit(NOW, arrival, stage.control(ControlKind.CANCEL, TimerId(0, 0, NOW + 50)))
+    replay(stage, NOW, arrival)
+    assert [(timer.due_ms, timer.requested_ms) for timer in stage.timers()] == [(NOW + 51, NOW + 50)]
+
+
+def test_a_control_record_that_is_read_again_acts_but_does_not_answer_again() -> None:
+    stage = Stage()
+    stage.commit(NOW, stage.send(NOW + 50), stage.send(NOW + 60, retry_id=b"x"))
+    pause = stage.control(ControlKind.PAUSE, "A")
+    assert outcomes(stage.commit(NOW, pause)) == [(Outcome.PAUSED, 1)]
+    cancel = stage.control(ControlKind.CANCEL, TimerId(0, 0, NOW + 50), offset=0)
+    assert stage.commit(NOW, pause, cancel).answers == []
+    assert stage.dues() == [NOW + 60]
+
+
+def test_the_highest_offset_stays_when_the_group_is_set_back() -> None:
+    stage = Stage()
+    first = stage.send(NOW + 50)
+    stage.commit(NOW, first, stage.send(NOW + 60))
+    part = replay(stage, NOW, first)
+    assert (part.checkpoint.next_input_offset, part.checkpoint.highest_input_offset) == (1, 2)
+
+
+# Control records
+
+
+@pytest.mark.parametrize("target", [TimerId(0, 0, NOW + 50), b"x"], ids=["timer id", "retry id"])
+class TestTargets:
+    """One timer, named either way."""
+
+    def stage(self) -> Stage:
+        stage = Stage()
+        stage.commit(NOW, stage.send(NOW + 50, retry_id=b"x"))
+        return stage
+
+    def test_cancel_takes_the_timer_away(self, target: TimerId | bytes) -> None:
+        stage = self.stage()
+        part = stage.commit(NOW, stage.control(ControlKind.CANCEL, target))
+        assert outcomes(part) == [(Outcome.CANCELLED, 1)]
+        assert removed(part) == {0: {NOW + 50}}
+        assert stage.timers() == []
+
+    def test_reschedule_moves_it(self, target: TimerId | bytes) -> None:
+        stage = self.stage()
+        part = stage.commit(NOW, stage.control(ControlKind.RESCHEDULE, target, NOW + 900))
+        assert outcomes(part) == [(Outcome.RESCHEDULED, 1)]
+        (timer,) = stage.timers()
+        assert (timer.due_ms, timer.requested_ms, timer.first_ms) == (NOW + 900, NOW + 900, NOW + 50)
+
+    def test_reschedule_to_the_past_fires_it(self, target: TimerId | bytes) -> None:
+        stage = self.stage()
+        part = stage.commit(NOW, stage.control(ControlKind.RESCHEDULE, target, NOW - 1))
+        assert fired(part) == [0]
+        assert dict(part.fires[0].headers)["retry-was-due-ms"] == b"%d" % (NOW - 1)
+        assert stage.timers() == []
+
+    def test_fire_fires_it_now(self, target: TimerId | bytes) -> None:
+        stage = self.stage()
+        part = stage.commit(NOW, stage.control(ControlKind.FIRE, target))
+        assert (outcomes(part), fired(part)) == ([(Outcome.FIRED, 1)], [0])
+        assert stage.timers() == []
+
+    def test_fire_for_a_paused_origin_says_so_and_changes_nothing(self, target: TimerId | bytes) -> None:
+        stage = self.stage()
+        part = stage.commit(NOW, stage.control(ControlKind.PAUSE, "A"), stage.control(ControlKind.FIRE, target))
+        assert outcomes(part) == [(Outcome.PAUSED, 1), (Outcome.ORIGIN_PAUSED, 0)]
+        assert stage.dues() == [NOW + 50]
+
+    @pytest.mark.parametrize("kind", [ControlKind.CANCEL, ControlKind.RESCHEDULE, ControlKind.FIRE])
+    def test_what_has_fired_is_not_pending(self, target: TimerId | bytes, kind: ControlKind) -> None:
+        stage = self.stage()
+        stage.commit(NOW + 50)
+        assert outcomes(stage.commit(NOW + 60, stage.control(kind, target, NOW + 99))) == [(Outcome.NOT_PENDING, 0)]
+
+
+def test_a_control_record_acts_on_all_of_a_retry_id() -> None:
+    stage = Stage()
+    stage.commit(NOW, *(stage.send(NOW + due, retry_id=b"x") for due in (50, 60)))
+    part = stage.commit(NOW, stage.control(ControlKind.RESCHEDULE, b"x", NOW + 99))
+    assert outcomes(part) == [(Outcome.RESCHEDULED, 2)]
+    assert stage.dues() == [NOW + 99, NOW + 99]
+
+
+def test_a_control_record_sees_the_message_before_it_in_the_same_batch() -> None:
+    stage = Stage()
+    part = stage.commit(NOW, stage.send(NOW + 50), stage.control(ControlKind.CANCEL, TimerId(0, 0, NOW + 50)))
+    assert outcomes(part) == [(Outcome.CANCELLED, 1)]
+    assert [key[:1] for key, _ in part.records if key[:1] == b"b"] == []
+
+
+def test_what_a_control_record_cancels_in_the_step_of_its_due_does_not_fire() -> None:
+    stage = Stage()
+    stage.commit(NOW, stage.send(NOW + 50), stage.send(NOW + 50))
+    part = stage.commit(NOW + 50, stage.control(ControlKind.CANCEL, TimerId(0, 0, NOW + 50)))
+    assert fired(part) == [1]
+
+
+def test_a_timer_that_goes_back_to_an_old_due_gets_a_key_of_its_own() -> None:
+    stage = Stage()
+    timer = TimerId(0, 0, NOW + 50)
+    stage.commit(NOW, stage.send(NOW + 50))
+    stage.commit(NOW, stage.control(ControlKind.RESCHEDULE, timer, NOW + 90))
+    part = stage.commit(NOW, stage.control(ControlKind.RESCHEDULE, timer, NOW + 50))
+    assert removed(part) == {0: {NOW + 50, NOW + 90}}
+    assert [(held.due_ms, held.requested_ms) for held in stage.timers()] == [(NOW + 51, NOW + 50)]
+
+
+def test_an_id_with_the_due_that_the_timer_was_moved_to_names_nothing() -> None:
+    stage = Stage()
+    stage.commit(NOW, stage.send(NOW + 50), stage.control(ControlKind.RESCHEDULE, TimerId(0, 0, NOW + 50), NOW + 90))
+    part = stage.commit(NOW, stage.control(ControlKind.CANCEL, TimerId(0, 0, NOW + 90)))
+    assert outcomes(part) == [(Outcome.NOT_PENDING, 0)]
+
+
+def test_removed_dues_are_pruned_and_their_record_goes_when_the_watermark_has_passed_them() -> None:
+    stage = Stage()
+    stage.commit(NOW, stage.send(NOW + 50), stage.send(NOW + 5))
+    stage.commit(NOW, stage.control(ControlKind.CANCEL, TimerId(0, 0, NOW + 50)))
+    assert removed(stage.commit(NOW + 10)) == {}
+    assert removed(stage.commit(NOW + 60, stage.send(NOW + 99))) == {0: None}
+    assert rows_of(stage.store, stage.partition.rows.removed) == {}
+
+
+def test_more_removed_records_than_one_transaction_may_delete_wake_it_again() -> None:
+    stage = Stage()
+    timers = [stage.send(NOW + 50) for _ in range(600)]
+    stage.commit(NOW, *timers)
+    stage.commit(NOW, *(stage.control(ControlKind.CANCEL, TimerId(0, timer.offset, NOW + 50)) for timer in timers))
+    assert len(removed(stage.commit(NOW + 1000))) == 500
+    assert len(removed(stage.commit(NOW + 1000))) == 100
+    assert stage.partition.wakes_at_ms() is None
