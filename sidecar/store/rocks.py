@@ -157,5 +157,8 @@ class RocksStore:
     def close(self) -> None:
         """Flush what is in the write buffer and release the folder."""
         with self._classified():
-            self._db.flush(True)
-            self._db.close()
+            try:
+                self._db.flush(True)
+            finally:
+                # On a full disk too: a folder that stays locked could not be opened again when there is space.
+                self._db.close()
