@@ -1,0 +1,163 @@
+"""What is held between the consumer and a plan: order, shares, bytes, and that a tenure's end drops all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from sidecar.contract import DIALECTS
+from sidecar.engine.intake import Intake
+from sidecar.engine.items import Arrival, Dead, Item
+from sidecar.engine.ports import Origin
+from sidecar.model import Record
+from sidecar.policy import Policy, PolicyConfig
+from sidecar.runtime.held import Held
+from tests.clocks import NOW_MS
+
+
+@pytest.fixture
+def origins() -> dict[str, Origin]:
+    return {"orders": Origin(4, 1_000_000)}
+
+
+@pytest.fixture
+def unknown() -> dict[str, float]:
+    return {}
+
+
+@pytest.fixture
+def held(origins: dict[str, Origin], unknown: dict[str, float]) -> Held:
+    policy = Policy(
+        PolicyConfig(
+            input_topic="retry",
+            dlq_topic="dlq",
+            internal_topics=frozenset(),
+            origin_topics=("*",),
+            delays_ms=(1000,),
+            max_attempts=None,
+            max_delay_ms=86_400_000,
+            droppable=(),
+            retriable=(),
+            fatal=(),
+        )
+    )
+    intake = Intake(
+        policy,
+        list(DIALECTS.values()),
+        origins,
+        unknown,
+        input_topic="retry",
+        app_id="app",
+        dlq_max_message_bytes=1_000_000,
+    )
+    return Held(intake)
+
+
+def records(
+    partition: int, offsets: Iterable[int], origin: str | None = "orders", value: bytes | None = b"v"
+) -> list[Record]:
+    headers: list[tuple[str, bytes | None]] = [] if origin is None else [("retry-origin-topic", origin.encode())]
+    return [Record(partition, offset, NOW_MS, b"k", value, headers) for offset in offsets]
+
+
+def offsets(items: Iterable[Item]) -> list[int]:
+    return [item.offset for item in items]
+
+
+def test_records_become_items_in_their_order(held: Held) -> None:
+    held.begin(0, 5)
+    held.take_in([*records(0, [5, 6]), *records(0, [7], origin=None), *records(0, [8])])
+    assert held.examine(NOW_MS, 100) == set()
+    batch = held.batches([0], 100, 1_000_000)[0]
+    assert offsets(batch) == [5, 6, 7, 8]
+    assert [type(item) for item in batch] == [Arrival, Arrival, Dead, Arrival]
+    assert held.ready == 0
+
+
+def test_a_partition_that_is_not_held_takes_nothing(held: Held) -> None:
+    held.take_in(records(3, [0, 1]))
+    held.begin(3, 0)
+    held.examine(NOW_MS, 100)
+    assert held.ready == 0
+
+
+def test_what_was_consumed_before_the_position_is_dropped(held: Held) -> None:
+    """After a seek the client library may still hand out a record that it had fetched."""
+    held.begin(0, 10)
+    held.take_in(records(0, [8, 9, 10, 10, 12, 11, 13]))
+    held.examine(NOW_MS, 100)
+    assert offsets(held.batches([0], 100, 1_000_000)[0]) == [10, 12, 13]
+    assert held.offsets() == {0: 14}
+
+
+def test_the_end_of_a_tenure_drops_records_and_items_and_their_bytes(held: Held) -> None:
+    held.begin(0, 0)
+    held.begin(1, 0)
+    held.take_in([*records(0, range(10)), *records(1, range(3))])
+    held.examine(NOW_MS, 5)
+    held.drop(0)
+    assert held.ready == 3
+    assert held.offsets() == {1: 3}
+    held.begin(0, 4)
+    assert held.batches([0, 1], 100, 1_000_000).keys() == {1}
+    assert held.bytes == 0
+
+
+def test_a_record_whose_origin_is_not_known_holds_back_its_own_partition_only(
+    held: Held, origins: dict[str, Origin]
+) -> None:
+    held.begin(0, 0)
+    held.begin(1, 0)
+    held.take_in([*records(0, [0]), *records(0, [1], "new"), *records(0, [2]), *records(1, [0, 1])])
+    assert held.examine(NOW_MS, 100) == {"new"}
+    assert {number: offsets(batch) for number, batch in held.batches([0, 1], 100, 1_000_000).items()} == {
+        0: [0],
+        1: [0, 1],
+    }
+    origins["new"] = Origin(1, 1_000_000)
+    assert held.examine(NOW_MS, 100) == set()
+    assert offsets(held.batches([0], 100, 1_000_000)[0]) == [1, 2]
+
+
+def test_a_definite_answer_that_there_is_no_such_topic_lets_the_partition_go_on(
+    held: Held, unknown: dict[str, float]
+) -> None:
+    held.begin(0, 0)
+    held.take_in([*records(0, [0], "gone"), *records(0, [1])])
+    assert held.examine(NOW_MS, 100) == {"gone"}
+    unknown["gone"] = 0.0
+    assert held.examine(NOW_MS, 100) == set()
+    dead, arrival = held.batches([0], 100, 1_000_000)[0]
+    assert isinstance(dead, Dead)
+    assert dead.reason == "origin-unknown"
+    assert isinstance(arrival, Arrival)
+
+
+def test_partitions_share_a_plan_and_leave_each_other_what_they_do_not_need(held: Held) -> None:
+    for number, count in ((0, 2), (1, 100), (2, 100)):
+        held.begin(number, 0)
+        held.take_in(records(number, range(count)))
+    held.examine(NOW_MS, 1000)
+    shares = {number: len(batch) for number, batch in held.batches([0, 1, 2], 62, 1_000_000).items()}
+    assert shares == {0: 2, 1: 30, 2: 30}
+    assert held.ready == 140
+
+
+def test_a_plan_is_bounded_in_bytes_but_always_takes_one(held: Held) -> None:
+    held.begin(0, 0)
+    held.take_in(records(0, range(5), value=bytes(100_000)))
+    held.examine(NOW_MS, 100)
+    assert offsets(held.batches([0], 100, 150_000)[0]) == [0, 1]
+    assert offsets(held.batches([0], 100, 10)[0]) == [2]
+
+
+def test_the_bytes_grow_with_what_comes_and_are_none_when_all_was_taken(held: Held) -> None:
+    held.begin(0, 0)
+    held.take_in(records(0, range(3), value=bytes(1_000)))
+    assert held.bytes >= 3_000
+    held.examine(NOW_MS, 100)
+    held.batches([0], 2, 1_000_000)
+    assert 0 < held.bytes < 3_000
+    held.batches([0], 100, 1_000_000)
+    assert held.bytes == 0
