@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 
 import click
 from rich.console import Console
@@ -15,6 +16,7 @@ from sidecar.kafka.config import validate_client_properties
 from sidecar.kafka.topics import BROKER_DEFAULT, Found, Problem, check_topics, ensure_topics, notes, topic_names
 from sidecar.settings import Settings
 
+_WIDTH = 600
 _TIMEOUT = click.FloatRange(min=0, min_open=True)
 
 
@@ -73,14 +75,16 @@ def check(settings: Settings, *, timeout_s: float, as_json: bool) -> None:
 def _show(settings: Settings, found: Found) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("role", "topic", "partitions", "replicas", "max.message.bytes", "cleanup.policy"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, overflow="fold", no_wrap=not sys.stdout.isatty())
     for role, name, topic in zip(Found._fields, topic_names(settings), found, strict=True):
         if isinstance(topic, Topic):
             counts = (topic.partitions, topic.replication, topic.max_message_bytes)
             table.add_row(role, name, *map(str, counts), topic.config["cleanup.policy"])
         else:
             table.add_row(role, name, "no right" if isinstance(topic, NoRight) else "missing")
-    Console(markup=False, highlight=False, emoji=False).print(table)
+    # Names stay whole where the output is no terminal.
+    width = None if sys.stdout.isatty() else _WIDTH
+    Console(markup=False, highlight=False, emoji=False, width=width).print(table)
 
 
 def _as_json(settings: Settings, found: Found, wrong: tuple[Problem, ...]) -> dict[str, object]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.cimpl import NewTopic
 
 from sidecar.errors import TopicsInvalid
@@ -36,6 +36,8 @@ _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
 # What a broker says just after a change may be a moment old, so what looks wrong is looked at twice.
 _SECOND_LOOK_S = 1.0
+
+_ABOUT_REPLICAS = frozenset({KafkaError.INVALID_REPLICATION_FACTOR, KafkaError.POLICY_VIOLATION})
 
 _STATUS_CONFIG: Mapping[str, str] = {
     "cleanup.policy": "compact,delete",
@@ -224,10 +226,9 @@ def _create(admin: Admin, settings: Settings, topic: NewTopic, deadline: Deadlin
                 f"topic {topic.topic}: does not exist, and the right to create it is missing ({said.str()}); "
                 f"let somebody who has it run: {create_command(settings)}"
             ) from error
-        raise TopicsInvalid(
-            f"topic {topic.topic}: can not be created: {said.str()}; the cluster's rules may ask for another "
-            f"REPLICATION_FACTOR ({_shown_factor(settings)})"
-        ) from error
+        factor = f"; set another REPLICATION_FACTOR ({_shown_factor(settings)})"
+        hint = factor if said.code() in _ABOUT_REPLICAS else ""
+        raise TopicsInvalid(f"topic {topic.topic}: can not be created: {said.str()}{hint}") from error
     await_partitions(admin, topic.topic, max(1, topic.num_partitions), deadline)
     if created:
         shown = "the broker's default of" if topic.num_partitions < 0 else str(topic.num_partitions)

@@ -1,0 +1,255 @@
+"""`retry-sidecar doctor`: is everything there that a sidecar needs?"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException
+
+from sidecar import __version__
+from sidecar.cli.options import settings_options
+from sidecar.clock import SystemClock
+from sidecar.errors import BrokerUnavailable
+from sidecar.kafka.cluster import Admin, Cluster, Deadline, Topic, describe_cluster, is_refused
+from sidecar.kafka.config import TRANSACTION_TIMEOUT_MS, validate_client_properties
+from sidecar.kafka.probes import CLOCK_KEY, describe_group, measure_clock, try_transactions
+from sidecar.kafka.topics import Found, check_topics, look, notes, topic_names
+from sidecar.settings import Settings
+from sidecar.settings.kinds import show_duration
+
+OK, NOTE, PROBLEM = "ok", "note", "problem"
+
+_GIB = 1024**3
+_FREE_NOTE_BYTES = _GIB
+_FREE_PROBLEM_BYTES = 128 * 1024**2
+_STYLES: Mapping[str, Mapping[str, Any]] = {
+    OK: {"fg": "green"},
+    NOTE: {"fg": "yellow"},
+    PROBLEM: {"fg": "red", "bold": True},
+}
+
+_RIGHTS = {
+    "input": ("READ",),
+    "dlq": ("WRITE",),
+    "changelog": ("READ", "WRITE"),
+    "status": ("READ", "WRITE"),
+}
+
+
+class Check(NamedTuple):
+    """One line of the report."""
+
+    name: str
+    state: str
+    """`ok`, `note` (works, but should be known) or `problem`."""
+    text: str
+    do: str = ""
+    """What to do about it."""
+
+
+@click.command(epilog="Example: retry-sidecar doctor --bootstrap-servers kafka:9092")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    default=20.0,
+    show_default=True,
+    type=click.FloatRange(min=0, min_open=True),
+    help="Seconds for each of the questions to the cluster.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@settings_options()
+def doctor(settings: Settings, *, timeout_s: float, as_json: bool) -> None:
+    """Check all that a sidecar needs, and say what to do for each problem; exit status 1 if there is one.
+
+    Writes nothing but four tombstones with the key `d/doctor` to the status topic, which the broker stamps with its
+    time, and an empty aborted transaction under the id `STREAMS_APP_ID-doctor`. Creates no topic.
+    """
+    validate_client_properties(settings)
+    checks = []
+    for check in examine(settings, timeout_s):
+        checks.append(check)
+        if not as_json:
+            _print(check)
+    failed = any(check.state == PROBLEM for check in checks)
+    if as_json:
+        click.echo(json.dumps({"ok": not failed, "checks": [check._asdict() for check in checks]}, indent=2))
+    if failed:
+        raise click.exceptions.Exit(1)
+
+
+def examine(settings: Settings, timeout_s: float) -> Iterator[Check]:
+    """Yield each check as it is done; without a broker those that need one are left out."""
+    libraries = f"confluent-kafka {confluent_kafka.__version__}, librdkafka {confluent_kafka.libversion()[0]}"
+    yield Check("versions", OK, f"retry-sidecar {__version__}, {libraries}")
+    yield from _state_dir(settings.state_dir)
+    admin = Admin(settings)
+    try:
+        cluster = describe_cluster(admin, Deadline(timeout_s))
+    except BrokerUnavailable as error:
+        yield Check("broker", PROBLEM, str(error), "start a broker (`retry-sidecar broker`), or set BOOTSTRAP_SERVERS")
+        return
+    yield _broker(settings, cluster)
+    for part in (_topics, _group, _transactions, _clock):
+        name = part.__name__.removeprefix("_")
+        try:
+            yield from part(admin, settings, timeout_s)
+        except BrokerUnavailable as error:
+            yield Check(name, PROBLEM, str(error), "try again; if it stays so look into the broker's log")
+        except KafkaException as error:
+            yield _refused(settings, name, error.args[0])
+
+
+def _broker(settings: Settings, cluster: Cluster) -> Check:
+    return Check(
+        "broker",
+        OK,
+        f"{settings.bootstrap_servers} answers: cluster {cluster.cluster_id}, "
+        f"{_count(len(cluster.brokers), 'broker')}, controller {cluster.controller}",
+    )
+
+
+def _topics(admin: Admin, settings: Settings, timeout_s: float) -> Iterator[Check]:
+    found, wrong = check_topics(admin, settings, timeout_s)
+    bad = {problem.topic for problem in wrong}
+    brokers = len(describe_cluster(admin, Deadline(timeout_s)).brokers)
+    for role, topic in zip(Found._fields, found, strict=True):
+        if isinstance(topic, Topic) and topic.name not in bad:
+            text = f"{topic.name}: {_count(topic.partitions, 'partition')}, {_count(topic.replication, 'replica')}"
+            yield Check(f"topic {role}", OK, text)
+            yield from _rights(settings, role, topic)
+            if topic.replication < min(3, brokers):
+                text = f"{topic.name}: {topic.replication} of {brokers} brokers hold it: what they lose is lost"
+                yield Check(f"topic {role}", NOTE, text, "give it 3 replicas, and min.insync.replicas=2")
+    roles = dict(zip(topic_names(settings), Found._fields, strict=True))
+    for problem in wrong:
+        yield Check(f"topic {roles[problem.topic]}", PROBLEM, f"{problem.topic}: {problem.wrong}", problem.mend)
+    for note in notes(settings, found):
+        text, _, mend = note.partition("; mend it with: ")
+        yield Check("topics", NOTE, text, mend)
+
+
+def _rights(settings: Settings, role: str, topic: Topic) -> Iterator[Check]:
+    missing = [right for right in _RIGHTS[role] if right not in topic.operations]
+    if missing:
+        names = " and ".join(right.capitalize() for right in missing)
+        operations = " ".join(f"--operation {right.capitalize()}" for right in missing)
+        mend = _acl(settings, f"{operations} --topic {topic.name}")
+        yield Check(f"topic {role}", PROBLEM, f"{topic.name}: the right {names} is missing", mend)
+
+
+def _group(admin: Admin, settings: Settings, timeout_s: float) -> Iterator[Check]:
+    group = describe_group(admin, settings, Deadline(timeout_s))
+    if group is None:
+        yield Check("group", OK, f"{settings.group_id}: does not exist yet")
+        return
+    # Older brokers call a group that does not exist dead.
+    state = f"{_count(group.members, 'member')}, {group.state.lower().replace('_', ' ')}"
+    text = f"{settings.group_id}: {'does not exist yet' if group.state == 'DEAD' else state}"
+    if "READ" in group.operations:
+        yield Check("group", OK, text)
+    else:
+        mend = _acl(settings, f"--operation Read --group {settings.group_id}")
+        yield Check("group", PROBLEM, f"{settings.group_id}: the right Read is missing", mend)
+
+
+def _transactions(admin: Admin, settings: Settings, timeout_s: float) -> Iterator[Check]:
+    transactional_id = f"{settings.transactional_id_prefix}doctor"
+    try:
+        try_transactions(admin, settings, transactional_id, Deadline(timeout_s))
+    except KafkaException as error:
+        said = error.args[0]
+        if said.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+            text = f"the broker allows no transaction of {TRANSACTION_TIMEOUT_MS} ms"
+            yield Check("transactions", PROBLEM, text, f"set transaction.max.timeout.ms={TRANSACTION_TIMEOUT_MS} there")
+            return
+        if not is_refused(said):
+            raise
+        mend = _acl(
+            settings,
+            f"--operation Write --operation Describe --resource-pattern-type prefixed "
+            f"--transactional-id {settings.transactional_id_prefix}",
+        )
+        yield Check("transactions", PROBLEM, f"{transactional_id}: {said.str()}", mend)
+        return
+    yield Check("transactions", OK, f"possible (an empty one was begun and aborted as {transactional_id})")
+
+
+def _clock(admin: Admin, settings: Settings, timeout_s: float) -> Iterator[Check]:
+    found = look(admin, settings, Deadline(timeout_s))
+    if not isinstance(found.status, Topic):
+        why = "is missing" if found.status is None else "may not be described"
+        yield Check("clock", NOTE, f"not measured: topic {settings.status_topic}, where the broker stamps, {why}")
+        return
+    skew = measure_clock(settings, SystemClock(), Deadline(timeout_s))
+    word = "ahead of" if skew.ahead_ms >= 0 else "behind"
+    text = (
+        f"{abs(skew.ahead_ms):.0f} ms {word} the broker's, give or take {skew.error_ms:.0f} ms "
+        f"(tombstones {CLOCK_KEY.decode()} on {settings.status_topic})"
+    )
+    limit_ms = settings.max_clock_skew_ms
+    if abs(skew.ahead_ms) - skew.error_ms > limit_ms:
+        text = f"{text}: above MAX_CLOCK_SKEW {show_duration(limit_ms)}, nothing would fire"
+        yield Check("clock", PROBLEM, text, "set both clocks by NTP")
+    elif abs(skew.ahead_ms) - skew.error_ms > 1_000:
+        yield Check("clock", NOTE, f"{text}: messages fire early or late by that much", "set both clocks by NTP")
+    else:
+        yield Check("clock", OK, text)
+
+
+def _state_dir(folder: Path) -> Iterator[Check]:
+    """Check that the folder, or the one it will be made in, can be written and has room."""
+    place = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    shown = f"{folder}" if place == folder else f"{folder} (will be made in {place})"
+    try:
+        if not place.is_dir():
+            raise NotADirectoryError(20, os.strerror(20), str(place))
+        with tempfile.TemporaryFile(dir=place) as trial:
+            trial.write(b"trial")
+            trial.flush()
+        free_bytes = shutil.disk_usage(place).free
+    except OSError as error:
+        do = "make it writable for this user, or set STATE_DIR to a folder that is"
+        yield Check("state folder", PROBLEM, f"{shown}: {error.strerror or error}", do)
+        return
+    room = f"{shown}: writable, {free_bytes / _GIB:.1f} GiB free"
+    if free_bytes < _FREE_PROBLEM_BYTES:
+        yield Check("state folder", PROBLEM, room, "make room, or set STATE_DIR to a larger disk")
+    elif free_bytes < _FREE_NOTE_BYTES:
+        yield Check("state folder", NOTE, room, "it holds all that waits: make room before it fills")
+    else:
+        yield Check("state folder", OK, room)
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _refused(settings: Settings, name: str, error: KafkaError) -> Check:
+    if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+        mend = _acl(settings, f"--operation Read --operation Describe --group {settings.group_id}")
+        return Check(name, PROBLEM, f"{settings.group_id}: {error.str()}", mend)
+    if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return Check(name, PROBLEM, error.str(), _acl(settings, f"--operation Write --topic {settings.status_topic}"))
+    return Check(name, PROBLEM, f"{error.name()}: {error.str()}", "look into the broker's log")
+
+
+def _acl(settings: Settings, what: str) -> str:
+    return (
+        f"kafka-acls.sh --bootstrap-server {settings.bootstrap_servers} --add --allow-principal User:<this user> {what}"
+    )
+
+
+def _print(check: Check) -> None:
+    """Print a check on one line, never folded: what it says to do is there to be copied."""
+    state = click.style(f"{check.state:<9}", **_STYLES[check.state])
+    click.echo(f"{state}{check.name:<17}{check.text}")
+    if check.do:
+        click.echo(f"{'':<26}-> {check.do}")

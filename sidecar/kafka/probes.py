@@ -1,0 +1,123 @@
+"""Trials of what a sidecar needs of its cluster beside the topics: transactions, the group, a clock that agrees."""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, Producer
+from confluent_kafka.admin._acl import AclOperation
+
+from sidecar.clock import Clock
+from sidecar.errors import BrokerUnavailable
+from sidecar.kafka import config
+from sidecar.kafka.cluster import Admin, Deadline, answer, is_away, unavailable
+from sidecar.settings import Settings
+
+CLOCK_KEY = b"d/doctor"
+"""Key of the records that measure the clock: tombstones, so that compaction takes them away."""
+_MEASUREMENTS = 4
+
+
+class Skew(NamedTuple):
+    """How far this machine's clock is from the broker's."""
+
+    ahead_ms: float
+    """Below zero: behind."""
+    error_ms: float
+    """The measurement is off by so much at most, in either direction."""
+
+
+class Group(NamedTuple):
+    """The consumer group as the cluster describes it."""
+
+    state: str
+    members: int
+    operations: frozenset[str]
+
+
+def try_transactions(admin: Admin, settings: Settings, transactional_id: str, deadline: Deadline) -> None:
+    """Begin and abort an empty transaction.
+
+    Raises:
+        BrokerUnavailable: No answer in time.
+        KafkaException: The cluster refuses; the right Write on the transactional id may be missing.
+    """
+    producer = Producer(config.transactional_producer(settings, transactional_id), logger=_quiet())
+    try:
+        producer.init_transactions(deadline.left_s)
+        producer.begin_transaction()
+        producer.abort_transaction(deadline.left_s)
+    except KafkaException as error:
+        if is_away(error.args[0]):
+            raise unavailable(admin, error.args[0].str()) from error
+        raise
+
+
+def measure_clock(settings: Settings, clock: Clock, deadline: Deadline) -> Skew:
+    """Compare this machine's clock with the broker's, by records on the status topic that the broker stamps.
+
+    The broker stamps a record between our sending it and our hearing of it; the quickest of a few trips is taken.
+
+    Raises:
+        BrokerUnavailable: No report in time.
+        KafkaException: The status topic can not be written, or does not stamp with the broker's time.
+    """
+    producer = Producer(config.status_producer(settings), logger=_quiet())
+    trips = [_trip(producer, settings.status_topic, clock, deadline) for _ in range(_MEASUREMENTS)]
+    return min(trips, key=lambda skew: skew.error_ms)
+
+
+def describe_group(admin: Admin, settings: Settings, deadline: Deadline) -> Group | None:
+    """Return the consumer group; None when it does not exist yet.
+
+    Raises:
+        BrokerUnavailable: No answer in time.
+        KafkaException: The cluster refuses; the right Describe on the group may be missing.
+    """
+    while True:
+        future = admin.describe_consumer_groups(
+            [settings.group_id], include_authorized_operations=True, request_timeout=deadline.left_s
+        )[settings.group_id]
+        try:
+            found = answer(admin, future, deadline)
+        except BrokerUnavailable:
+            # A cluster that has never had a group takes a moment to make room for the first.
+            if deadline.passed:
+                raise
+            deadline.pause(0.5)
+            continue
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return None
+            raise
+        operations = frozenset(AclOperation(operation).name for operation in found.authorized_operations or ())
+        return Group(found.state.name, len(found.members), operations)
+
+
+def _trip(producer: Producer, topic: str, clock: Clock, deadline: Deadline) -> Skew:
+    reports: list[tuple[KafkaError | None, tuple[int, int]]] = []
+
+    def report(error: KafkaError | None, message: Message) -> None:
+        reports.append((error, message.timestamp()))
+
+    sent_ms = clock.wall_ms()
+    producer.produce(topic, key=CLOCK_KEY, value=None, partition=0, on_delivery=report)
+    while not reports:
+        if deadline.passed:
+            raise BrokerUnavailable(f"no record could be written to topic {topic} in time")
+        producer.poll(min(0.5, deadline.left_s))
+    heard_ms = clock.wall_ms()
+    error, (kind, stamped_ms) = reports[0]
+    if error is not None:
+        raise KafkaException(error)
+    if kind != TIMESTAMP_LOG_APPEND_TIME:
+        raise KafkaException(KafkaError(KafkaError.INVALID_TIMESTAMP, "the topic does not stamp with LogAppendTime"))
+    # Both clocks cut to whole milliseconds: one more of doubt.
+    return Skew((sent_ms + heard_ms) / 2 - stamped_ms, (heard_ms - sent_ms) / 2 + 1)
+
+
+def _quiet() -> logging.Logger:
+    logger = logging.Logger("probe")
+    logger.addHandler(logging.NullHandler())
+    return logger
