@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -144,9 +143,7 @@ def _look_before(settings: Settings, origin: str) -> None:
 
 def _send(settings: Settings, batch: Batch) -> Outcome:
     outcome = Outcome()
-    quiet = logging.Logger("send")
-    quiet.addHandler(logging.NullHandler())
-    producer = Producer(config.retry_producer(settings), logger=quiet)
+    producer = Producer(config.retry_producer(settings), logger=config.quiet_logger())
     topic = RetryTopic(producer, settings.input_topic)
     console = Console(stderr=True)
     bar = Progress(

@@ -81,11 +81,8 @@ class Admin(AdminClient):
         self.bootstrap_servers = settings.bootstrap_servers
         self.last_error: str | None = None
         properties: dict[str, Any] = {**config.admin(settings), "error_cb": self._remember}
-        if logger is None:
-            # Whoever gives no logger shows the errors itself.
-            logger = logging.Logger("admin")
-            logger.addHandler(logging.NullHandler())
-        super().__init__(properties, logger=logger)
+        # Whoever gives no logger shows the errors itself.
+        super().__init__(properties, logger=logger or config.quiet_logger())
 
     def _remember(self, error: KafkaError) -> None:
         # The sum of all others comes last, and says least.

@@ -129,6 +129,13 @@ def admin(settings: Settings) -> Config:
     return _client(settings, "admin", tuning={}, guarantees={}, foreign=_CONSUMER_ONLY | _PRODUCER_ONLY)
 
 
+def quiet_logger(name: str = "quiet") -> logging.Logger:
+    """Return a logger that drops what a client logs, for whoever shows its errors in another way."""
+    logger = logging.Logger(name)
+    logger.addHandler(logging.NullHandler())
+    return logger
+
+
 def validate_client_properties(settings: Settings) -> None:
     """Let the client library judge the operator's properties, without a broker.
 
@@ -267,14 +274,8 @@ def _masked(settings: Settings, said: str) -> str:
 
 
 def _try_consumer(config: Config) -> None:
-    Consumer(config, logger=_silent()).close()
+    Consumer(config, logger=quiet_logger()).close()
 
 
 def _try_producer(config: Config) -> None:
-    Producer(config, logger=_silent()).flush(0)
-
-
-def _silent() -> logging.Logger:
-    logger = logging.Logger("validation")
-    logger.addHandler(logging.NullHandler())
-    return logger
+    Producer(config, logger=quiet_logger()).flush(0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import NamedTuple
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, Producer
@@ -43,7 +42,7 @@ def try_transactions(admin: Admin, settings: Settings, transactional_id: str, de
         BrokerUnavailable: No answer in time.
         KafkaException: The cluster refuses; the right Write on the transactional id may be missing.
     """
-    producer = Producer(config.transactional_producer(settings, transactional_id), logger=_quiet())
+    producer = Producer(config.transactional_producer(settings, transactional_id), logger=config.quiet_logger())
     try:
         producer.init_transactions(deadline.left_s)
         producer.begin_transaction()
@@ -63,7 +62,7 @@ def measure_clock(settings: Settings, clock: Clock, deadline: Deadline) -> Skew:
         BrokerUnavailable: No report in time.
         KafkaException: The status topic can not be written, or does not stamp with the broker's time.
     """
-    producer = Producer(config.status_producer(settings), logger=_quiet())
+    producer = Producer(config.status_producer(settings), logger=config.quiet_logger())
     trips = [_trip(producer, settings.status_topic, clock, deadline) for _ in range(_MEASUREMENTS)]
     return min(trips, key=lambda skew: skew.error_ms)
 
@@ -115,9 +114,3 @@ def _trip(producer: Producer, topic: str, clock: Clock, deadline: Deadline) -> S
         raise KafkaException(KafkaError(KafkaError.INVALID_TIMESTAMP, "the topic does not stamp with LogAppendTime"))
     # Both clocks cut to whole milliseconds: one more of doubt.
     return Skew((sent_ms + heard_ms) / 2 - stamped_ms, (heard_ms - sent_ms) / 2 + 1)
-
-
-def _quiet() -> logging.Logger:
-    logger = logging.Logger("probe")
-    logger.addHandler(logging.NullHandler())
-    return logger
