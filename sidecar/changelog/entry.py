@@ -100,8 +100,12 @@ def head(entry: bytes) -> Head:
 
 
 def origin_of(entry: bytes, fixed: Head) -> str:
-    """Return the origin topic."""
-    return entry[HEAD.size : HEAD.size + fixed.origin_length].decode()
+    """Return the origin topic. Raises RecordCorrupt."""
+    name = entry[HEAD.size : HEAD.size + fixed.origin_length]
+    try:
+        return name.decode()
+    except UnicodeDecodeError as cause:
+        raise RecordCorrupt(f"the origin {name!r} of an entry is not UTF-8") from cause
 
 
 def retry_id_of(entry: bytes, fixed: Head) -> bytes | None:

@@ -296,7 +296,7 @@ class _Planner:
                 name = entry[HEAD.size : HEAD.size + fixed.origin_length]
                 origin = origins.get(name)
                 if origin is None:
-                    origin = origins[name] = name.decode()
+                    origin = origins[name] = origin_of(entry, fixed)
                 if origin not in self.terms.origins and origin not in self.closed:
                     self.unresolved.add(origin)
                     self.complete = False
