@@ -1,0 +1,174 @@
+"""One example of every record kind, key and row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from sidecar.changelog import codec
+from sidecar.changelog.codec import Block, BlockKey, Checkpoint, Closed, Closure, Engine
+from sidecar.changelog.entry import HEAD, MOVING, Head, head, lasting, moved, origin_of, payload, retry_id_of
+from sidecar.engine.rows import FORMAT, Meta, Rows, decode_due, decode_meta, encode_due, encode_meta
+from sidecar.wheel.counts import Counts, CountsDelta
+
+FOLDER: Final = Path(__file__).parent
+NOW: Final = 1_700_000_000_000
+DUE: Final = NOW + 20_000
+PARTITION: Final = 7
+ROWS: Final = Rows(PARTITION)
+
+
+class Example(NamedTuple):
+    """What today's code writes, and what it reads from it."""
+
+    name: str
+    written: bytes
+    read: Callable[[bytes], object]
+    meaning: object
+
+    @property
+    def path(self) -> Path:
+        return FOLDER / f"{self.name}.hex"
+
+    def as_text(self) -> str:
+        """Return the bytes in hexadecimal, sixteen a line."""
+        return "".join(self.written[at : at + 16].hex(" ") + "\n" for at in range(0, len(self.written), 16))
+
+    def on_file(self) -> bytes:
+        return bytes.fromhex(self.path.read_text(encoding="ascii"))
+
+
+def read_entry(entry: bytes) -> object:
+    fixed = head(entry)
+    body = payload(entry, HEAD.size + fixed.origin_length + fixed.retry_id_length)
+    return fixed, origin_of(entry, fixed), retry_id_of(entry, fixed), body
+
+
+def _counters() -> tuple[Counts, dict[str, tuple[bytes, bytes]]]:
+    delta = CountsDelta()
+    delta.add((1, DUE // 64_000), "orders", True, 3)
+    counts = Counts().plus(delta)
+    names = {b"S": "slot", b"O": "origin", b"D": "deferred"}
+    rows = {names[suffix[:1]]: (suffix, value or b"") for suffix, value in counts.rows(delta)}
+    return counts, rows
+
+
+def _read_counters(data: bytes) -> Counts:
+    counts = Counts()
+    counts.load(data[len(ROWS.counter) : -8], data[-8:])
+    return counts
+
+
+PLAIN: Final = MOVING.pack(DUE, 42, DUE, 0, 0) + lasting(
+    DUE, NOW, 1, 6, 1, b"orders", None, b"key", b"value", [("retry-origin-topic", b"orders")]
+)
+NULLS: Final = MOVING.pack(DUE, 43, DUE, 0, 0) + lasting(
+    DUE, -1, 0, 6, 2, b"orders", None, None, None, [("null", None), ("empty", b"")]
+)
+EMPTIES: Final = MOVING.pack(DUE, 44, DUE, 0, 0) + lasting(DUE, -1, 0, 6, 2, b"orders", None, b"", b"", [])
+MOVED: Final = moved(
+    MOVING.pack(DUE, 45, DUE, 0, 0)
+    + lasting(
+        DUE, NOW, 2, 3, 1, "größe".encode(), "ü-1".encode(), b"\x00", b"\xff", [("ключ", "значение".encode())], 3
+    ),
+    due_ms=DUE + 70_000,
+    requested_ms=DUE + 9,
+    level=1,
+    deferred=True,
+)
+CHECKPOINT: Final = Checkpoint(
+    engine=Engine.EMBEDDED,
+    sequence=12,
+    watermark_ms=NOW,
+    watermark_offset=2**64 - 1,
+    next_input_offset=46,
+    highest_input_offset=50,
+    input_topic_id="n2fX6bXhQ2yJ4kqk2Y0b7A",
+    wall_ms=NOW + 1,
+    closed={"größe": Closed(Closure.UNREACHABLE, NOW - 5), "orders": Closed(Closure.PAUSED, NOW - 6)},
+)
+BLOCK_KEY: Final = BlockKey(NOW + 21_000, 12, 3)
+BLOCK: Final = Block(0, {"orders": (2, 0)}, [PLAIN, NULLS])
+META: Final = Meta(FORMAT, "cluster", "changelog", 99, CHECKPOINT, restored=False)
+COUNTERS, COUNTER_ROWS = _counters()
+
+EXAMPLES: Final = (
+    Example(
+        "entry-plain",
+        PLAIN,
+        read_entry,
+        (
+            Head(DUE, 42, DUE, 0, 0, DUE, NOW, 1, 6, 1, -1, 6, 0),
+            "orders",
+            None,
+            (b"key", b"value", [("retry-origin-topic", b"orders")]),
+        ),
+    ),
+    Example(
+        "entry-nulls",
+        NULLS,
+        read_entry,
+        (
+            Head(DUE, 43, DUE, 0, 0, DUE, -1, 0, 6, 2, -1, 6, 0),
+            "orders",
+            None,
+            (None, None, [("null", None), ("empty", b"")]),
+        ),
+    ),
+    Example(
+        "entry-empties",
+        EMPTIES,
+        read_entry,
+        (Head(DUE, 44, DUE, 0, 0, DUE, -1, 0, 6, 2, -1, 6, 0), "orders", None, (b"", b"", [])),
+    ),
+    Example(
+        "entry-moved",
+        MOVED,
+        read_entry,
+        (
+            Head(DUE + 70_000, 45, DUE + 9, 1, 1, DUE, NOW, 2, 3, 1, 3, 7, 4),
+            "größe",
+            "ü-1".encode(),
+            (b"\x00", b"\xff", [("ключ", "значение".encode())]),
+        ),
+    ),
+    Example("checkpoint-key", codec.CHECKPOINT_KEY, codec.decode_key, None),
+    Example("checkpoint-value", codec.encode_checkpoint(CHECKPOINT), codec.decode_checkpoint, CHECKPOINT),
+    Example("block-key", codec.block_key(BLOCK_KEY), codec.decode_key, BLOCK_KEY),
+    Example("block-value", codec.encode_block(*BLOCK), codec.decode_block, BLOCK),
+    Example("removed-key", codec.removed_key(2**63 + 1), codec.decode_key, 2**63 + 1),
+    Example("removed-value", codec.encode_removed([DUE + 1, DUE]), codec.decode_removed, {DUE, DUE + 1}),
+    Example("row-timer-key", ROWS.timer + PLAIN[:16], ROWS.pair_of, (DUE, 42)),
+    Example("row-block-key", ROWS.block_row(BLOCK_KEY), ROWS.block_of, BLOCK_KEY),
+    Example("row-removed-key", ROWS.removed_row(45), lambda row: int.from_bytes(row[5:], "big"), 45),
+    Example("row-removed-by-due-key", ROWS.removed_by_due_row(DUE, 45), ROWS.pair_of, (DUE, 45)),
+    Example("row-moved-key", ROWS.moved_row(45, DUE), ROWS.pair_of, (45, DUE)),
+    Example(
+        "row-named-key",
+        ROWS.named_row("ü-1".encode(), 45, DUE),
+        lambda row: (row[7:-16], *ROWS.pair_of(row[-21:])),
+        ("ü-1".encode(), 45, DUE),
+    ),
+    Example("row-due-value", encode_due(DUE), decode_due, DUE),
+    Example(
+        "row-counter-slot",
+        ROWS.counter + b"".join(COUNTER_ROWS["slot"]),
+        _read_counters,
+        Counts(slots=COUNTERS.slots),
+    ),
+    Example(
+        "row-counter-origin",
+        ROWS.counter + b"".join(COUNTER_ROWS["origin"]),
+        _read_counters,
+        Counts(origins=COUNTERS.origins),
+    ),
+    Example(
+        "row-counter-deferred",
+        ROWS.counter + b"".join(COUNTER_ROWS["deferred"]),
+        _read_counters,
+        Counts(deferred=COUNTERS.deferred),
+    ),
+    Example("row-meta-key", ROWS.meta, lambda row: int.from_bytes(row[1:], "big"), PARTITION),
+    Example("row-meta-value", encode_meta(META), decode_meta, META),
+)

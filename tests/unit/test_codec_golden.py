@@ -1,0 +1,22 @@
+"""What is in people's topics and state folders stays readable, and is written the same way."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.golden.examples import EXAMPLES, FOLDER, Example
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=[example.name for example in EXAMPLES])
+class TestGoldenFiles:
+    """Each example against its file."""
+
+    def test_today_s_code_writes_exactly_these_bytes(self, example: Example) -> None:
+        assert example.as_text() == example.path.read_text(encoding="ascii")
+
+    def test_today_s_code_reads_them(self, example: Example) -> None:
+        assert example.read(example.on_file()) == example.meaning
+
+
+def test_every_golden_file_has_an_example() -> None:
+    assert {path.stem for path in FOLDER.glob("*.hex")} == {example.name for example in EXAMPLES}
