@@ -1,0 +1,187 @@
+"""A restored partition is what its changelog says, from an empty folder or from an older one."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from sidecar.changelog import codec
+from sidecar.changelog.codec import BlockKey, Checkpoint, Engine
+from sidecar.engine import restore as restoring
+from sidecar.engine.items import ControlKind
+from sidecar.engine.partition import Partition
+from sidecar.engine.ports import Mutations
+from sidecar.engine.restore import ChangelogRead, Identity, Restore
+from sidecar.engine.rows import decode_meta, encode_meta
+from sidecar.errors import FormatUnknown, PartitionStopped, RecordCorrupt, StoreCorrupt
+from sidecar.model import TimerId
+from tests.simulation.audit import check_fold, check_rows
+from tests.simulation.memory_store import MemoryStore
+from tests.simulation.stage import IDENTITY, NOW, Stage
+
+
+def lived() -> Stage:
+    """Return a partition on which everything has happened once: stored, fired, moved, cancelled, deferred."""
+    stage = Stage()
+    stage.commit(NOW, *(stage.send(NOW + due, retry_id=b"x") for due in (5, 50, 500, 5000)))
+    stage.commit(NOW + 10, stage.control(ControlKind.RESCHEDULE, TimerId(0, 1, NOW + 50), NOW + 70_000))
+    stage.commit(NOW + 20, stage.control(ControlKind.CANCEL, TimerId(0, 3, NOW + 5000)))
+    stage.commit(NOW + 30, stage.control(ControlKind.PAUSE, "A"))
+    stage.commit(NOW + 600)
+    return stage
+
+
+def restore_into(store: MemoryStore, identity: Identity = IDENTITY) -> tuple[Partition, Restore]:
+    partition = Partition(0)
+    return partition, Restore(partition, store, identity)
+
+
+@pytest.mark.parametrize("slice_size", [1, 2, 1000])
+def test_an_empty_folder_is_filled_with_what_the_changelog_says(slice_size: int) -> None:
+    stage = lived()
+    store = MemoryStore()
+    partition = stage.restored(store, slice_size=slice_size)
+    check_rows(partition, store)
+    check_fold(partition, store, stage.folded())
+    assert dict(store.rows) == dict(stage.store.rows) | {partition.rows.meta: store.rows[partition.rows.meta]}
+    assert partition.counts == stage.partition.counts
+    assert partition.checkpoint == stage.partition.checkpoint
+
+
+def test_an_older_folder_goes_on_from_where_it_stands() -> None:
+    stage = lived()
+    older = MemoryStore()
+    stage.restored(older)
+    stage.commit(NOW + 10_000, stage.send(NOW + 20_000))
+    partition, restore = restore_into(older)
+    start = restore.begin(0, stage.log.end)
+    assert start == decode_meta(older.rows[partition.rows.meta]).changelog_offset > 0
+    restored = stage.restored(older)
+    check_fold(restored, older, stage.folded())
+    assert restored.counts == stage.partition.counts
+
+
+def test_a_folder_that_is_up_to_date_reads_nothing_and_has_its_counters() -> None:
+    stage = lived()
+    partition, restore = restore_into(stage.store)
+    assert stage.log.from_offset(restore.begin(0, stage.log.end)) == []
+    assert restore.settle()
+    restore.finish(stage.log.end)
+    assert partition.counts == stage.partition.counts
+    assert partition.next_due_ms == stage.partition.next_due_ms
+    assert partition.changelog_offset == stage.log.end
+
+
+@pytest.mark.parametrize(
+    ("identity", "log_start", "log_end"),
+    [
+        (Identity("other", IDENTITY.changelog_topic_id), 0, 100),
+        (Identity(IDENTITY.cluster_id, "other"), 0, 100),
+        (IDENTITY, 50, 100),
+        (IDENTITY, 0, 2),
+    ],
+    ids=["another cluster", "another topic", "the log begins behind it", "the log ends before it"],
+)
+def test_a_folder_of_something_else_is_wiped(identity: Identity, log_start: int, log_end: int) -> None:
+    stage = lived()
+    partition, restore = restore_into(stage.store, identity)
+    assert restore.begin(log_start, log_end) == log_start
+    assert dict(stage.store.rows) == {}
+    assert partition.checkpoint == Checkpoint()
+    assert partition.counts.pending == 0
+
+
+def test_wiping_leaves_the_rows_of_other_partitions() -> None:
+    stage = lived()
+    neighbour = Stage(number=1)
+    neighbour.store = stage.store
+    neighbour.commit(NOW, neighbour.send(NOW + 5))
+    _, restore = restore_into(stage.store, Identity("other", "other"))
+    restore.begin(0, 100)
+    assert neighbour.dues() == [NOW + 5]
+
+
+def test_rows_at_or_below_the_watermark_are_counted_off_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restoring, "SETTLE_ROWS_MAX", 2)
+    stage = Stage()
+    stage.commit(NOW, *(stage.send(NOW + 5) for _ in range(5)), stage.send(NOW + 90))
+    stage.commit(NOW + 10)
+    store = MemoryStore()
+    partition, restore = restore_into(store)
+    restore.begin(0, stage.log.end)
+    restore.take_in(stage.log.records, "changelog")
+    assert [restore.settle() for _ in range(3)] == [False, False, True]
+    restore.finish(stage.log.end)
+    check_rows(partition, store)
+    assert partition.counts.pending == 1
+
+
+def test_a_batch_that_is_full_by_bytes_is_not_taken_for_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restoring, "SETTLE_BYTES_MAX", 2000)
+    stage = Stage()
+    stage.commit(NOW, *(stage.send(NOW + 5, value=bytes(1500)) for _ in range(6)))
+    stage.commit(NOW + 10)
+    partition = stage.restored(MemoryStore())
+    assert partition.counts.pending == 0
+
+
+def test_a_restore_that_was_cut_off_settles_all_rows_though_its_watermark_is_the_new_one() -> None:
+    stage = Stage()
+    stage.commit(NOW, stage.send(NOW + 5), stage.send(NOW + 90))
+    stage.commit(NOW + 10)
+    store = MemoryStore()
+    _, restore = restore_into(store)
+    restore.begin(0, stage.log.end)
+    restore.take_in(stage.log.records, "changelog")
+    partition = stage.restored(store)  # a new process
+    assert partition.counts.pending == 1
+    check_rows(partition, store)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "error"),
+    [
+        (b"?", b"", FormatUnknown),
+        (b"c", b"\x02", FormatUnknown),
+        (b"c", b"\x01\x00\x00\x00\x00x", RecordCorrupt),
+        (codec.block_key(BlockKey(1001, 1, 0)), codec.encode_block(0, {}, []), RecordCorrupt),
+        (codec.block_key(BlockKey(1000, 1, 0)), codec.encode_block(9, {}, []), RecordCorrupt),
+    ],
+    ids=["key", "version", "checksum", "no slot ends there", "no such level"],
+)
+def test_a_record_that_can_not_be_read_stops_the_partition_and_is_named(
+    key: bytes, value: bytes, error: type[PartitionStopped]
+) -> None:
+    store = MemoryStore()
+    _, restore = restore_into(store)
+    restore.begin(0, 99)
+    with pytest.raises(error, match="app-changelog, partition 0, offset 42: "):
+        restore.take_in([ChangelogRead(42, key, value)], "app-changelog")
+    assert dict(store.rows) == {}
+
+
+def test_a_partition_of_the_other_engine_is_not_taken_over() -> None:
+    _, restore = restore_into(MemoryStore())
+    restore.begin(0, 9)
+    restore.take_in([ChangelogRead(0, b"c", codec.encode_checkpoint(Checkpoint(engine=Engine.SPARK)))], "changelog")
+    assert restore.settle()
+    with pytest.raises(PartitionStopped, match="last written by the spark engine; hand it over first"):
+        restore.finish(1)
+
+
+@pytest.mark.parametrize("what", ["meta", "format", "counter"])
+def test_a_strange_row_is_a_corrupt_store_and_no_stopped_partition(what: str) -> None:
+    stage = lived()
+    rows = stage.partition.rows
+    meta = decode_meta(stage.store.rows[rows.meta])
+    strange = {
+        "meta": {rows.meta: b"\xff"},
+        "format": {rows.meta: encode_meta(replace(meta, format=9))},
+        "counter": {rows.counter + b"O\xff": bytes(8)},
+    }
+    mutations = Mutations()
+    mutations.rows.update(strange[what])
+    stage.store.apply([mutations])
+    _, restore = restore_into(stage.store)
+    with pytest.raises(StoreCorrupt, match="the state folder is strange"):
+        restore.begin(0, stage.log.end)
