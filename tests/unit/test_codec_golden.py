@@ -20,3 +20,8 @@ class TestGoldenFiles:
 
 def test_every_golden_file_has_an_example() -> None:
     assert {path.stem for path in FOLDER.glob("*.hex")} == {example.name for example in EXAMPLES}
+
+
+def test_the_description_of_the_formats_points_at_every_golden_file() -> None:
+    text = (FOLDER.parent.parent / "docs" / "formats.md").read_text(encoding="utf-8")
+    assert [example.name for example in EXAMPLES if f"`{example.name}`" not in text] == []
