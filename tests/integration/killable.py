@@ -1,0 +1,195 @@
+"""The sidecar, run as the command runs it, but it kills or freezes itself at a named point, or is wrong on purpose.
+
+    python -m tests.integration.killable --kill-at offsets-sent --nth 2
+
+Beside the steps of the commit order there are three points of a restore: `restoring` (a slice of the changelog is about
+to be taken in), `settling` (the changelog is read, rows up to the watermark are about to be counted off) and
+`restored` (all is read, the last batch of the restore is about to be written).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import ExitStack
+from functools import partial, wraps
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from sidecar import cli
+from sidecar.clock import SystemClock
+from sidecar.engine.restore import Restore
+from sidecar.runtime import main as runtime
+from sidecar.runtime.commit import Step
+from sidecar.store.rocks import RocksStore
+from tests.integration.sidecars import Command
+from tests.simulation.mutations import MUTATIONS, Mutation
+
+POINTS_OF_A_RESTORE: Final = {"restoring": "take_in", "settling": "settle", "restored": "finish"}
+"""Point -> the method of Restore before which it lies."""
+
+EMPTY_OFFSETS: Final = "the offsets are an empty list"
+APPLIED_EARLY: Final = "applied before the commit"
+TARGET_EARLY: Final = "the target is taken before the committed offsets"
+OFF_BY_ONE: Final = "watermark off by one"
+
+_OF_THE_RUNTIME: Final = (
+    Mutation(
+        EMPTY_OFFSETS,
+        "kafka.producer:TransactionalProducer.send_offsets",
+        "for partition, offset in offsets.items()]",
+        "for partition, offset in ()]",
+    ),
+    Mutation(
+        APPLIED_EARLY,
+        "runtime.commit:commit",
+        "producer.send_offsets(",
+        "producer._producer.flush(5); _apply(work, producer.next_changelog_offsets, store); producer.send_offsets(",
+    ),
+    Mutation(
+        TARGET_EARLY,
+        "runtime.reset:Reset._ask",
+        "committed = CommittedOffsets(",
+        "self._early = getattr(self, '_early', None) or LogBounds("
+        "self._admin, dict.fromkeys((self.topics.changelog_topic, self.topics.input_topic), numbers)); "
+        "committed = CommittedOffsets(",
+    ),
+    Mutation(
+        TARGET_EARLY,
+        "runtime.reset:Reset._answer",
+        "LogBounds(self._admin, dict.fromkeys(topics, numbers))",
+        "self._early",
+    ),
+)
+
+
+def command(
+    *,
+    kill_at: str = "",
+    freeze_at: str = "",
+    nth: int = 1,
+    armed_by: Path | None = None,
+    flush: bool = False,
+    mutation: str = "",
+    clock_offset: Path | None = None,
+) -> Command:
+    """Return the command of such a sidecar.
+
+    Args:
+        kill_at: Where it ends with SIGKILL.
+        freeze_at: Where it stops with SIGSTOP.
+        nth: The how manyth time that it gets there.
+        armed_by: Counting begins once this file exists; at once without one.
+        flush: RocksDB writes everything to disk at once, so that a kill loses nothing that the store was given.
+        mutation: Which mistake it makes.
+        clock_offset: A file with the milliseconds by which its wall clock is wrong, read again at each look.
+    """
+    options = {
+        "--kill-at": kill_at,
+        "--freeze-at": freeze_at,
+        "--nth": str(nth),
+        "--armed-by": str(armed_by or ""),
+        "--mutation": mutation,
+        "--clock-offset": str(clock_offset or ""),
+    }
+    given = [text for name, value in options.items() if value for text in (name, value)]
+    return ["-m", "tests.integration.killable", *given, *(["--flush"] if flush else [])]
+
+
+class WrongClock(SystemClock):
+    """A wall clock that is off by what stands in a file; no file, no error."""
+
+    def __init__(self, offset: Path) -> None:
+        self._offset = offset
+
+    def wall_ms(self) -> int:
+        try:
+            text = self._offset.read_text(encoding="ascii")
+        except FileNotFoundError:
+            text = ""
+        return super().wall_ms() + int(text or 0)
+
+
+class _Trap:
+    """Sends this process a signal when it gets to a point often enough."""
+
+    def __init__(self, point: str, number: signal.Signals, nth: int, armed_by: Path | None) -> None:
+        self._point = point
+        self._number = number
+        self._left = nth
+        self._armed_by = armed_by
+
+    def reached(self, point: str) -> None:
+        if point != self._point or (self._armed_by is not None and not self._armed_by.exists()):
+            return
+        self._left -= 1
+        if self._left == 0:
+            os.kill(os.getpid(), self._number)
+
+    def observe(self, step: Step) -> None:
+        self.reached(step.value)
+
+    def watch_restores(self) -> None:
+        for point, method in POINTS_OF_A_RESTORE.items():
+            setattr(Restore, method, self._watched(point, getattr(Restore, method)))
+
+    def _watched(self, point: str, method: Any) -> Any:
+        @wraps(method)
+        def watched(*args: Any) -> Any:
+            self.reached(point)
+            return method(*args)
+
+        return watched
+
+
+def _flush_always() -> None:
+    apply = RocksStore.apply
+
+    def applied(self: RocksStore, mutations: Any) -> None:
+        apply(self, mutations)
+        self.flush()
+
+    RocksStore.apply = applied  # type: ignore[method-assign]
+
+
+@click.command()
+@click.option("--kill-at", default="")
+@click.option("--freeze-at", default="")
+@click.option("--nth", default=1)
+@click.option("--armed-by", type=Path)
+@click.option("--flush", is_flag=True)
+@click.option("--mutation", default="")
+@click.option("--clock-offset", type=Path)
+def main(
+    kill_at: str,
+    freeze_at: str,
+    nth: int,
+    armed_by: Path | None,
+    flush: bool,
+    mutation: str,
+    clock_offset: Path | None,
+) -> None:
+    """Run the sidecar, with a trap."""
+    number = signal.SIGKILL if kill_at else signal.SIGSTOP
+    point = kill_at or freeze_at
+    if point and point not in {*POINTS_OF_A_RESTORE, *(step.value for step in Step)}:
+        raise click.UsageError(f"there is no point {point!r}")
+    trap = _Trap(point, number, nth, armed_by)
+    trap.watch_restores()
+    if flush:
+        _flush_always()
+    clock = WrongClock(clock_offset) if clock_offset else None
+    runtime.run = partial(runtime.run, clock=clock, observe=trap.observe)
+    wrong = [each for each in (*MUTATIONS, *_OF_THE_RUNTIME) if mutation and each.name == mutation]
+    if mutation and not wrong:
+        raise click.UsageError(f"there is no mutation {mutation!r}")
+    with ExitStack() as mistakes:
+        for each in wrong:
+            mistakes.enter_context(each.applied())
+        cli.main(["run"])
+
+
+if __name__ == "__main__":
+    main()

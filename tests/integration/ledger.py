@@ -1,0 +1,189 @@
+"""What went in, against what is in the topics: no message lost, none twice, none early.
+
+It knows nothing of the sidecar but the headers that go in and the topics that it writes: the origin topic is stamped by
+the broker, so that a timestamp there is when a message really came back.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from sidecar.changelog.entry import HEAD, payload
+from sidecar.changelog.fold import fold
+from sidecar.clock import SystemClock
+from tests.broker import Read, read_committed
+from tests.integration.sidecars import Sidecar, Stage
+from tests.waiting import eventually
+
+SEND_S: Final = 60.0
+ID: Final = "ledger-id"
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """What the topics say, in ids."""
+
+    lost: Sequence[str]
+    """Neither fired nor dead-lettered nor in the changelog as pending nor still before the committed input offset."""
+    twice: Sequence[str]
+    early: Sequence[str]
+    fired: int
+    dead: int
+    pending: int
+    unread: int
+    """Sent, and not below the group's committed offset yet."""
+    lateness_ms: Sequence[int]
+    """Of all fires, ascending."""
+
+    def require_right(self) -> None:
+        """Fail unless nothing is lost, twice or early."""
+        wrong = [*self.lost, *self.twice, *self.early]
+        assert not wrong, str(self)
+
+    def __str__(self) -> str:
+        wrong = {"lost": self.lost, "twice": self.twice, "early": self.early}
+        said = ", ".join(f"{len(ids)} {what} {list(ids)[:5]}" for what, ids in wrong.items())
+        return f"{said}; {self.fired} fired, {self.dead} dead, {self.pending} pending, {self.unread} not taken in"
+
+
+@dataclass(slots=True)
+class Ledger:
+    """The messages of one stage. The ids are in a header, so that no key or value is special."""
+
+    stage: Stage
+    due_ms: dict[str, int] = field(default_factory=dict)
+    """Of every message that the broker has taken."""
+    place: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Input partition and offset of each."""
+
+    def send(self, count: int, within_ms: tuple[int, int], *, seed: int = 1) -> None:
+        """Send messages that are due between these two times from now; return when the broker has them all."""
+        clock = SystemClock()
+        with_dice = random.Random(seed)
+        producer = Producer({"bootstrap.servers": self.stage.bootstrap, "enable.idempotence": True, "linger.ms": 5})
+        start_ms = clock.wall_ms()
+        first = len(self.due_ms)
+        for number in range(first, first + count):
+            self._send_one(producer, f"m{number}", start_ms + with_dice.randint(*within_ms))
+        assert producer.flush(SEND_S) == 0, "the broker did not take all in time"
+
+    def _send_one(self, producer: Producer, name: str, due_ms: int) -> None:
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            assert error is None, error
+            self.due_ms[name] = due_ms
+            self.place[name] = (message.partition() or 0, message.offset() or 0)
+
+        headers: list[tuple[str, str | bytes | None]] = [
+            ("retry-origin-topic", self.stage.origin),
+            ("retry-due-ms", str(due_ms)),
+            (ID, name),
+        ]
+        producer.produce(
+            self.stage.input_topic, f"value of {name}".encode(), name.encode(), headers=headers, on_delivery=delivered
+        )
+
+    # What the topics say
+
+    def fired(self) -> list[Read]:
+        """Return what is in the origin."""
+        return read_committed(self.stage.bootstrap, [self.stage.origin])
+
+    def pending(self) -> list[str]:
+        """Return the ids that the changelog says are pending, as the definition of the changelog says it."""
+        records = read_committed(self.stage.bootstrap, [self.stage.changelog_topic])
+        names = []
+        for partition in range(self.stage.partitions):
+            folded = fold((each.key, each.value) for each in records if each.partition == partition)
+            names += [_id_of_entry(entry) for entry in folded.pending.values()]
+        return names
+
+    def balance(self) -> Balance:
+        """Compare. Only what is at rest is told exactly: nobody should be writing."""
+        records = self.fired()
+        dead = read_committed(self.stage.bootstrap, [self.stage.dlq_topic])
+        pending = self.pending()
+        unread = self._unread()
+        out = [_id(each) for each in (*records, *dead)]
+        seen = Counter([*out, *pending])
+        early = [_id(each) for each in records if each.timestamp_ms < self.due_ms[_id(each)]]
+        strange = sorted(seen.keys() - self.due_ms.keys())
+        assert not strange, f"never sent: {strange[:5]}"
+        return Balance(
+            lost=sorted(self.due_ms.keys() - seen.keys() - unread),
+            twice=sorted(name for name, count in seen.items() if count > 1),
+            early=sorted(early),
+            fired=len(records),
+            dead=len(dead),
+            pending=len(pending),
+            unread=len(unread),
+            lateness_ms=sorted(each.timestamp_ms - self.due_ms[_id(each)] for each in records),
+        )
+
+    def _unread(self) -> set[str]:
+        committed = committed_offsets(self.stage)
+        return {name for name, (partition, offset) in self.place.items() if offset >= committed.get(partition, 0)}
+
+    # Waiting
+
+    def await_pending(self, sidecars: Iterable[Sidecar], count: int, deadline_s: float = 30.0) -> None:
+        """Wait until the instances say together that so many wait."""
+        running = list(sidecars)
+        eventually(lambda: sum(each.pending() for each in running) == count, deadline_s, f"{count} are pending")
+
+    def await_taken_in(self, deadline_s: float = 30.0) -> None:
+        """Wait until the group has committed past every message that was sent."""
+        eventually(lambda: not self._unread(), deadline_s, "all that was sent is taken in")
+
+    def await_fired(self, deadline_s: float = 40.0, count: int | None = None) -> None:
+        """Wait until all, or as many as `count`, are back, once or more often."""
+        wanted = len(self.due_ms) if count is None else count
+        read_committed(
+            self.stage.bootstrap,
+            [self.stage.origin],
+            deadline_s,
+            until=lambda records: len({_id(each) for each in records}) >= wanted,
+        )
+
+    def settle(self, *running: Sidecar, deadline_s: float = 40.0) -> Balance:
+        """Wait until all are back and nothing is pending, then compare.
+
+        Raises:
+            AssertionError: not all came back in time, or something is lost, twice or early.
+        """
+        try:
+            self.await_fired(deadline_s)
+        except AssertionError as late:
+            raise AssertionError(f"{late}\n{self.balance()}") from late
+        if running:
+            self.await_pending(running, 0)
+        balance = self.balance()
+        balance.require_right()
+        assert (balance.fired, balance.pending, balance.unread) == (len(self.due_ms), 0, 0), str(balance)
+        return balance
+
+
+def committed_offsets(stage: Stage) -> dict[int, int]:
+    """Return the group's committed input offset by partition, where there is one."""
+    admin = AdminClient({"bootstrap.servers": stage.bootstrap})
+    asked = [TopicPartition(stage.input_topic, partition) for partition in range(stage.partitions)]
+    answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(stage.group_id, asked)])
+    found = answer[stage.group_id].result(15.0).topic_partitions or []
+    return {each.partition: each.offset for each in found if each.offset >= 0}
+
+
+def _id(record: Read) -> str:
+    return (record.header(ID) or b"").decode()
+
+
+def _id_of_entry(entry: bytes) -> str:
+    fixed = HEAD.unpack_from(entry)
+    origin_length, retry_id_length = fixed[-2:]
+    _, _, headers = payload(entry, HEAD.size + origin_length + retry_id_length)
+    return dict(headers)[ID].decode()  # type: ignore[union-attr]
