@@ -39,6 +39,7 @@ _AWAY = frozenset(
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.COORDINATOR_NOT_AVAILABLE,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.NOT_COORDINATOR,
         KafkaError.NOT_CONTROLLER,
     }
 )

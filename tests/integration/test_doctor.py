@@ -214,7 +214,7 @@ def test_each_missing_right_is_a_problem_with_the_command_that_grants_it(
     report = _report(_run(settings, tmp_path, "--json"))
     assert {name for name, check in report.items() if check["state"] == "problem"} == set(expected)
     for name, granted in expected.items():
-        assert report[name]["do"].startswith(f"kafka-acls.sh --bootstrap-server {guarded} --add ")
+        assert report[name]["do"].startswith(f"kafka-acls.sh --bootstrap-server {guarded} --add "), report[name]
         assert report[name]["do"].endswith(granted)
     assert report["topic changelog"]["state"] == "ok"
 
