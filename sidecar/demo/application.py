@@ -1,0 +1,147 @@
+"""How an application uses the sidecar: a shop that handles orders, payments and e-mails, and often fails.
+
+What matters is in `Shop.run`: a message that can not be handled goes to the retry topic with the class name of its
+error, and the consumer goes on with the next one. When it is due the sidecar puts it back on its origin topic, where
+this same loop finds it again. What is worth a retry, what is fatal and what may be dropped is a setting of the sidecar.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+
+from sidecar import log
+from sidecar.client import Delivery, RetryTopic, is_for_group
+from sidecar.contract import native
+from sidecar.demo.plan import INPUT_TOPIC, ORIGINS, PLAN, Kind, Plan
+from sidecar.errors import CommandFailed
+
+GROUP: Final = "shop"
+_BATCH = 500
+_WAIT_S = 0.1
+_FLUSH_S = 30.0
+
+
+class SupplierDownError(Exception):
+    """May pass: worth another try."""
+
+
+class CardRejectedError(Exception):
+    """Will never pass: the demo's FATAL_EXCEPTION."""
+
+
+class OrderWithdrawnError(Exception):
+    """Nobody needs it any more: the demo's DROPPABLE_EXCEPTION."""
+
+
+class Shop:
+    """The application."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self.handled = 0
+        self.failed = 0
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "group.id": GROUP,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                # With it the sidecar's messages come exactly once. Java's default is another one.
+                "isolation.level": "read_committed",
+            },
+            logger=log.librdkafka_logger(),
+        )
+        self._producer = Producer(
+            {"bootstrap.servers": bootstrap_servers, "enable.idempotence": True}, logger=log.librdkafka_logger()
+        )
+        self._retries = RetryTopic(self._producer, INPUT_TOPIC)
+        self._undelivered: KafkaError | None = None
+
+    def run(self, stop: threading.Event) -> None:
+        """Handle messages until told to stop.
+
+        Raises:
+            CommandFailed: The broker does not take what shall be retried.
+            KafkaException: The consumer can not go on.
+        """
+        self._consumer.subscribe(list(ORIGINS))
+        try:
+            while not stop.is_set():
+                messages = self._consumer.consume(_BATCH, timeout=_WAIT_S)
+                for message in messages:
+                    self._take(message)
+                if messages:
+                    # Only what is handled, or safe on the retry topic, is committed.
+                    self._confirm()
+                    self._consumer.commit(asynchronous=False)
+        finally:
+            self._consumer.close()
+
+    def _take(self, message: Message) -> None:
+        if (error := message.error()) is not None:
+            raise KafkaException(error)
+        if not is_for_group(message, GROUP):
+            return
+        try:
+            handle(message)
+        except (SupplierDownError, CardRejectedError, OrderWithdrawnError) as failure:
+            self.failed += 1
+            self._retries.send_back(
+                message, failure, delay_ms=_wanted_delay_ms(message), group=GROUP, on_delivery=self._delivered
+            )
+            self._producer.poll(0)
+        else:
+            self.handled += 1
+
+    def _delivered(self, delivery: Delivery) -> None:
+        if delivery.error is not None:
+            self._undelivered = delivery.error
+
+    def _confirm(self) -> None:
+        left = self._producer.flush(_FLUSH_S)
+        if left or self._undelivered is not None:
+            why = "no answer in time" if self._undelivered is None else self._undelivered.str()
+            raise CommandFailed(f"the application could not send messages to {INPUT_TOPIC}: {why}")
+
+
+def handle(message: Message) -> None:
+    """Do the work, or rather fail as the message's plan says.
+
+    Raises:
+        SupplierDownError: For the tries that shall fail.
+        CardRejectedError: See there.
+        OrderWithdrawnError: See there.
+    """
+    plan = plan_of(message)
+    if not plan.fails(attempt_of(message)):
+        return
+    match plan.kind:
+        case Kind.FATAL:
+            raise CardRejectedError
+        case Kind.DROPPABLE:
+            raise OrderWithdrawnError
+        case _:
+            raise SupplierDownError
+
+
+def plan_of(message: Message) -> Plan:
+    """Return what the message is meant to do."""
+    return Plan.parse(headers_of(message)[PLAN].decode())
+
+
+def attempt_of(message: Message) -> int:
+    """Return how many retries were made; the sidecar counts them in a header."""
+    return int(headers_of(message).get(native.ATTEMPT, b"0"))
+
+
+def headers_of(message: Message) -> dict[str, bytes]:
+    """Return the headers that have a value, by name."""
+    headers = message.headers() or []
+    pairs = headers.items() if isinstance(headers, dict) else headers
+    return {name: value.encode() if isinstance(value, str) else value for name, value in pairs if value is not None}
+
+
+def _wanted_delay_ms(message: Message) -> int | None:
+    return plan_of(message).delay_ms(attempt_of(message))

@@ -1,0 +1,208 @@
+"""What each message of the demo is meant to do, and what must become of it. Pure.
+
+Every message carries its number and its plan in two headers of its own, so whoever reads a topic knows what should
+have happened without asking the sidecar, the sender or the application.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from sidecar.contract import native
+from sidecar.model import Headers, Reason
+
+ID: Final = "demo-id"
+PLAN: Final = "demo-plan"
+
+INPUT_TOPIC: Final = "retry"
+DLQ_TOPIC: Final = "dlq"
+ORIGINS: Final = ("orders", "payments", "emails")
+MISSING_ORIGIN: Final = "refunds"
+"""Allowed by ORIGIN_TOPICS, but there is no such topic."""
+FOREIGN_ORIGIN: Final = "salaries"
+"""Not allowed by ORIGIN_TOPICS."""
+
+POLICY_DELAYS_MS: Final = (500, 1_000, 2_000)
+"""DELAYS of the demo; as many retries are allowed."""
+DELAY_MIN_MS: Final = 200
+DELAY_MAX_MS: Final = 20_000
+LATER_MS: Final = 3_600_000
+
+FIRED: Final = "fired"
+DROPPED: Final = "dropped"
+
+
+class Kind(StrEnum):
+    """What a message does."""
+
+    FIRST_TRY = "first-try"
+    """Is handled at once: the sidecar never sees it."""
+    SECOND_TRY = "second-try"
+    THIRD_TRY = "third-try"
+    NEVER = "never"
+    """Fails each time, and leaves the delay to the policy."""
+    LATER = "later"
+    """Fails once and shall come back in an hour: it is still pending at the end."""
+    FATAL = "fatal"
+    DROPPABLE = "droppable"
+    NO_ORIGIN = "no-origin"
+    BAD_DELAY = "bad-delay"
+    TOO_FAR = "too-far"
+    MISSING_ORIGIN = "missing-origin"
+    FOREIGN_ORIGIN = "foreign-origin"
+
+
+_IN_A_THOUSAND: Final[Mapping[Kind, int]] = {
+    Kind.FIRST_TRY: 200,
+    Kind.SECOND_TRY: 420,
+    Kind.THIRD_TRY: 200,
+    Kind.NEVER: 30,
+    Kind.LATER: 10,
+    Kind.FATAL: 50,
+    Kind.DROPPABLE: 50,
+    Kind.NO_ORIGIN: 8,
+    Kind.BAD_DELAY: 8,
+    Kind.TOO_FAR: 8,
+    Kind.MISSING_ORIGIN: 8,
+    Kind.FOREIGN_ORIGIN: 8,
+}
+
+_MALFORMED: Final[Mapping[Kind, tuple[Reason, Headers]]] = {
+    Kind.NO_ORIGIN: (Reason.MISSING_HEADER, [(native.DELAY_MS, b"1000")]),
+    Kind.BAD_DELAY: (Reason.BAD_HEADER, [(native.ORIGIN_TOPIC, b"orders"), (native.DELAY_MS, b"soon")]),
+    Kind.TOO_FAR: (
+        Reason.DELAY_OUT_OF_RANGE,
+        [(native.ORIGIN_TOPIC, b"orders"), (native.DELAY_MS, b"%d" % (400 * 86_400_000))],
+    ),
+    Kind.MISSING_ORIGIN: (
+        Reason.ORIGIN_UNKNOWN,
+        [(native.ORIGIN_TOPIC, MISSING_ORIGIN.encode()), (native.DELAY_MS, b"1000")],
+    ),
+    Kind.FOREIGN_ORIGIN: (
+        Reason.ORIGIN_NOT_ALLOWED,
+        [(native.ORIGIN_TOPIC, FOREIGN_ORIGIN.encode()), (native.DELAY_MS, b"1000")],
+    ),
+}
+"""Sent straight to the retry topic: why they are dead letters, and the headers that make them so."""
+
+_FAILURES: Final[Mapping[Kind, int]] = {
+    Kind.FIRST_TRY: 0,
+    Kind.SECOND_TRY: 1,
+    Kind.THIRD_TRY: 2,
+    Kind.NEVER: len(POLICY_DELAYS_MS) + 1,
+}
+
+
+class Plan(NamedTuple):
+    """What one message does."""
+
+    kind: Kind
+    delays_ms: tuple[int, ...] = ()
+    """What the application asks for after its first, second, ... failure; beyond these the policy's delay."""
+
+    @property
+    def trips(self) -> int:
+        """How many records it puts on the retry topic, when all goes well."""
+        return _FAILURES.get(self.kind, 1)
+
+    @property
+    def fires(self) -> int:
+        """How many of those come back while the demo runs."""
+        return min(self.trips, len(POLICY_DELAYS_MS)) if self.kind in _FAILURES else 0
+
+    def fails(self, attempt: int) -> bool:
+        """Tell whether the application fails at this try, counting retries already made."""
+        return attempt < self.trips
+
+    def delay_ms(self, attempt: int) -> int | None:
+        """Return what the application asks for when it fails after `attempt` retries; None leaves it to the policy."""
+        return self.delays_ms[attempt] if attempt < len(self.delays_ms) else None
+
+    def outcome(self, attempt: int) -> str:
+        """Return what must become of its record on the retry topic: FIRED, DROPPED, or the reason on the DLQ."""
+        if self.kind in _MALFORMED:
+            return _MALFORMED[self.kind][0].value
+        if self.kind is Kind.FATAL:
+            return Reason.FATAL.value
+        if self.kind is Kind.DROPPABLE:
+            return DROPPED
+        return FIRED if attempt < len(POLICY_DELAYS_MS) else Reason.ATTEMPTS_EXHAUSTED.value
+
+    def __str__(self) -> str:
+        return ":".join((self.kind, *(str(delay) for delay in self.delays_ms)))
+
+    @classmethod
+    def parse(cls, text: str) -> Plan:
+        """Return the plan of a header's text."""
+        kind, *delays = text.split(":")
+        return cls(Kind(kind), tuple(int(delay) for delay in delays))
+
+
+class DemoMessage(NamedTuple):
+    """One message as it is sent."""
+
+    topic: str
+    key: bytes
+    value: bytes
+    headers: Headers
+    plan: Plan
+
+
+class Totals(NamedTuple):
+    """What the retry topic must see of all messages together."""
+
+    trips: int
+    fires: int
+    pending: int
+
+
+def totals(messages: Sequence[DemoMessage]) -> Totals:
+    """Add up the plans."""
+    return Totals(
+        trips=sum(message.plan.trips for message in messages),
+        fires=sum(message.plan.fires for message in messages),
+        pending=sum(message.plan.kind is Kind.LATER for message in messages),
+    )
+
+
+def make_messages(count: int, seed: int) -> list[DemoMessage]:
+    """Return `count` messages, each kind among them at least once; the same seed gives the same ones."""
+    chance = random.Random(seed)
+    kinds = list(Kind) + chance.choices(list(_IN_A_THOUSAND), list(_IN_A_THOUSAND.values()), k=count - len(Kind))
+    chance.shuffle(kinds)
+    return [_message(number, kind, chance) for number, kind in enumerate(kinds, 1)]
+
+
+def _message(number: int, kind: Kind, chance: random.Random) -> DemoMessage:
+    plan = Plan(kind, _delays_ms(kind, chance))
+    origin = chance.choice(ORIGINS)
+    malformed = _MALFORMED.get(kind)
+    return DemoMessage(
+        topic=INPUT_TOPIC if malformed else origin,
+        key=b"customer-%d" % chance.randrange(500),
+        value=b'{"%s": %d, "cents": %d}' % (origin.encode(), number, chance.randrange(100_000)),
+        headers=[(ID, b"%d" % number), (PLAN, str(plan).encode()), *(malformed[1] if malformed else [])],
+        plan=plan,
+    )
+
+
+def _delays_ms(kind: Kind, chance: random.Random) -> tuple[int, ...]:
+    match kind:
+        case Kind.SECOND_TRY:
+            return (_delay_ms(chance, DELAY_MAX_MS),)
+        case Kind.THIRD_TRY:
+            # Both together fit in the time that one may take.
+            return (_delay_ms(chance, DELAY_MAX_MS // 2), _delay_ms(chance, DELAY_MAX_MS // 2))
+        case Kind.LATER:
+            return (LATER_MS,)
+        case _:
+            return ()
+
+
+def _delay_ms(chance: random.Random, longest_ms: int) -> int:
+    """Return a delay of any magnitude: as many below two seconds as above."""
+    return round(DELAY_MIN_MS * math.pow(longest_ms / DELAY_MIN_MS, chance.random()))

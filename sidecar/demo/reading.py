@@ -1,0 +1,160 @@
+"""What the topics say, as any read_committed consumer sees it; and what each record means to the ledger."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from sidecar import log
+from sidecar.clock import SystemClock
+from sidecar.contract import dead_letter, native
+from sidecar.demo.ledger import Content, Entered, Left, Place
+from sidecar.demo.plan import DLQ_TOPIC, FIRED, INPUT_TOPIC, ORIGINS, PLAN, POLICY_DELAYS_MS, Plan
+from sidecar.errors import BrokerUnavailable, CommandFailed
+from sidecar.model import Headers, TimerId
+
+_RPC_S = 10.0
+_POLL_S = 0.2
+_BATCH = 5_000
+_OURS = ("retry-", "__connect.")
+
+
+class Row(NamedTuple):
+    """One committed record."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+    def text(self, name: str) -> str | None:
+        """Return a header, or None when the record has none of that name."""
+        return next((value.decode() for key, value in self.headers if key == name and value is not None), None)
+
+    def needed(self, name: str) -> str:
+        """Return a header that must be there. Raises CommandFailed."""
+        text = self.text(name)
+        if text is None:
+            raise CommandFailed(f"{self.topic} {self.partition}/{self.offset} has no header {name}")
+        return text
+
+    @property
+    def content(self) -> Content:
+        return Content(self.key, self.value, [pair for pair in self.headers if not pair[0].startswith(_OURS)])
+
+
+def read_all(bootstrap_servers: str, deadline_s: float) -> tuple[list[Entered], list[Left]]:
+    """Read retry topic, origins and DLQ from the beginning to their ends.
+
+    Args:
+        bootstrap_servers: The broker.
+        deadline_s: Seconds for all of it.
+
+    Raises:
+        BrokerUnavailable: The ends were not reached in time.
+        CommandFailed: A record is none of the demo's.
+    """
+    rows = _rows(bootstrap_servers, (INPUT_TOPIC, DLQ_TOPIC, *ORIGINS), deadline_s)
+    entered = [as_entered(row) for row in rows if row.topic == INPUT_TOPIC]
+    left = [as_left(row) for row in rows if row.topic == DLQ_TOPIC or _was_fired(row)]
+    return entered, left
+
+
+def as_entered(row: Row) -> Entered:
+    """Return what a record of the retry topic is to the ledger."""
+    plan = Plan.parse(row.needed(PLAN))
+    attempt = int(row.text(native.ATTEMPT) or 0)
+    due_ms = None
+    if plan.outcome(attempt) == FIRED:
+        delay = row.text(native.DELAY_MS)
+        due_ms = row.timestamp_ms + (POLICY_DELAYS_MS[attempt] if delay is None else int(delay))
+    return Entered(
+        place=Place(row.partition, row.offset),
+        plan=plan,
+        attempt=attempt,
+        origin=row.text(native.ORIGIN_TOPIC) or "",
+        due_ms=due_ms,
+        content=row.content,
+    )
+
+
+def as_left(row: Row) -> Left:
+    """Return what a fired record or a dead letter is to the ledger."""
+    if row.topic == DLQ_TOPIC:
+        place = Place(int(row.needed(dead_letter.CONNECT_PARTITION)), int(row.needed(dead_letter.CONNECT_OFFSET)))
+        return Left(place, row.needed(dead_letter.REASON), row.topic, row.timestamp_ms, None, row.content)
+    timer = TimerId.parse(row.needed(native.TIMER_ID))
+    if timer is None:
+        raise CommandFailed(f"{row.topic} {row.partition}/{row.offset}: {native.TIMER_ID} has another form")
+    was_due_ms = int(row.needed(native.WAS_DUE_MS))
+    return Left(Place(timer.partition, timer.offset), FIRED, row.topic, row.timestamp_ms, was_due_ms, row.content)
+
+
+def _was_fired(row: Row) -> bool:
+    """Tell the sidecar's records on an origin topic from those of the sender."""
+    return row.topic in ORIGINS and row.text(native.TIMER_ID) is not None
+
+
+def _rows(bootstrap_servers: str, topics: Sequence[str], deadline_s: float) -> list[Row]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": f"ledger-{uuid.uuid4().hex}",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        },
+        logger=log.librdkafka_logger(),
+    )
+    try:
+        known = consumer.list_topics(timeout=_RPC_S).topics
+        places = [TopicPartition(topic, number, 0) for topic in topics for number in known[topic].partitions]
+        consumer.assign(places)
+        return _to_the_ends(consumer, {(place.topic, place.partition) for place in places}, deadline_s)
+    finally:
+        consumer.close()
+
+
+def _to_the_ends(consumer: Consumer, unfinished: set[tuple[str, int]], deadline_s: float) -> list[Row]:
+    clock = SystemClock()
+    until_s = clock.monotonic_s() + deadline_s
+    rows: list[Row] = []
+    while unfinished:
+        for message in consumer.consume(_BATCH, timeout=_POLL_S):
+            error = message.error()
+            if error is None:
+                rows.append(_row(message))
+            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's own name
+                unfinished.discard((message.topic() or "", message.partition() or 0))
+            else:
+                raise KafkaException(error)
+        if unfinished and clock.monotonic_s() >= until_s:
+            raise BrokerUnavailable(f"the ends of {sorted(unfinished)} were not reached within {deadline_s:g} s")
+    return rows
+
+
+def _row(message: Message) -> Row:
+    headers = message.headers() or []
+    pairs = headers.items() if isinstance(headers, dict) else headers
+    return Row(
+        message.topic() or "",
+        _number(message.partition),
+        _number(message.offset),
+        message.timestamp()[1],
+        message.key(),
+        message.value(),
+        [(name, value.encode() if isinstance(value, str) else value) for name, value in pairs],
+    )
+
+
+def _number(get: Callable[[], int | None]) -> int:
+    number = get()
+    assert number is not None, "a record without an error has both"
+    return number

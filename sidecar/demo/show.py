@@ -1,0 +1,237 @@
+"""The demo from start to end: broker, topics, sidecar, messages, ledger."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from sidecar import log
+from sidecar.clock import SystemClock
+from sidecar.demo.application import CardRejectedError, OrderWithdrawnError, Shop
+from sidecar.demo.ledger import Ledger, draw_up
+from sidecar.demo.plan import (
+    DELAY_MAX_MS,
+    DLQ_TOPIC,
+    INPUT_TOPIC,
+    MISSING_ORIGIN,
+    ORIGINS,
+    POLICY_DELAYS_MS,
+    DemoMessage,
+    Totals,
+    make_messages,
+    totals,
+)
+from sidecar.demo.process import Figures, SidecarProcess
+from sidecar.demo.reading import read_all
+from sidecar.demo.screen import Moment, Screen
+from sidecar.demo.sender import Sender
+from sidecar.errors import CommandFailed
+from sidecar.kafka.broker_jars import DownloadProgress
+from sidecar.kafka.local_broker import LocalBroker
+
+_SEED = 20
+_INPUT_PARTITIONS = 4
+_ORIGIN_PARTITIONS = 2
+_RPC_S = 30.0
+_STEP_S = 0.25
+_PATIENCE_S = DELAY_MAX_MS / 1000 + 40.0
+"""How long nothing at all may happen before the ledger is drawn up all the same: it says what is missing."""
+_READ_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user chose."""
+
+    messages: int
+    seconds: float
+    """The messages are sent evenly over that span."""
+    port: int
+    """Of the broker; 0 is any free one."""
+    http_port: int
+    """Of the sidecar; 0 is any free one."""
+    keep: bool
+    """Leave everything up after the ledger, until interrupted."""
+
+
+def run_demo(options: Options, screen: Screen, progress: DownloadProgress) -> Ledger:
+    """Run the demo and return its ledger; with `keep` only when interrupted.
+
+    Raises:
+        CommandFailed: It could not come to its end: broker, sidecar or application failed.
+    """
+    messages = make_messages(options.messages, _SEED)
+    screen.say("starting Apache Kafka on this machine")
+    with LocalBroker(options.port, progress=progress) as broker, _folder(screen) as folder:
+        screen.say(f"Kafka answers on {broker.bootstrap_servers}; creating topics, starting the sidecar")
+        _create_topics(broker.bootstrap_servers)
+        sidecar = SidecarProcess(_settings(broker.bootstrap_servers, options.http_port, folder), folder)
+        try:
+            sidecar.start()
+            screen.say(f"the sidecar is ready at {sidecar.url}; sending {len(messages):,} messages")
+            reported = _turn(broker, sidecar, messages, options.seconds, screen)
+            if not options.keep and (status := sidecar.stop()):
+                raise CommandFailed(f"the sidecar ended with status {status}")
+            ledger = _audit(broker.bootstrap_servers, messages, reported)
+            screen.report(ledger)
+            if options.keep:
+                _keep(broker, sidecar, screen)
+        finally:
+            sidecar.stop()
+        if not ledger.holds:
+            raise LedgerBroken(ledger)
+    return ledger
+
+
+class LedgerBroken(CommandFailed):
+    """The ledger does not hold."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__("the ledger does not hold:\n" + "\n".join(ledger.problems))
+        self.ledger = ledger
+
+
+@contextmanager
+def _folder(screen: Screen) -> Iterator[Path]:
+    """Yield a folder for state and log; it stays when something went wrong, and is named."""
+    folder = Path(tempfile.mkdtemp(prefix="retry-sidecar-demo-"))
+    try:
+        yield folder
+    except CommandFailed:
+        screen.freeze()
+        screen.say(f"state and log of the sidecar are kept in {folder}")
+        raise
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _settings(bootstrap_servers: str, http_port: int, folder: Path) -> Mapping[str, str]:
+    return {
+        "BOOTSTRAP_SERVERS": bootstrap_servers,
+        "INPUT_TOPIC": INPUT_TOPIC,
+        "DLQ_TOPIC": DLQ_TOPIC,
+        "STATE_DIR": str(folder / "state"),
+        "HTTP_PORT": str(http_port),
+        "ORIGIN_TOPICS": ",".join((*ORIGINS, MISSING_ORIGIN)),
+        "DELAYS": ",".join(f"{delay_ms}ms" for delay_ms in POLICY_DELAYS_MS),
+        "FATAL_EXCEPTION": CardRejectedError.__name__,
+        "DROPPABLE_EXCEPTION": OrderWithdrawnError.__name__,
+    }
+
+
+def _create_topics(bootstrap_servers: str) -> None:
+    # The broker's own clock on the origins is what lateness is measured with.
+    stamped = {"message.timestamp.type": "LogAppendTime"}
+    topics = [
+        NewTopic(INPUT_TOPIC, _INPUT_PARTITIONS, 1),
+        NewTopic(DLQ_TOPIC, 1, 1),
+        *(NewTopic(origin, _ORIGIN_PARTITIONS, 1, config=stamped) for origin in ORIGINS),
+    ]
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers}, logger=log.librdkafka_logger())
+    for created in admin.create_topics(topics, operation_timeout=_RPC_S).values():
+        created.result(_RPC_S)
+
+
+def _turn(
+    broker: LocalBroker, sidecar: SidecarProcess, messages: list[DemoMessage], seconds: float, screen: Screen
+) -> int:
+    """Send, let the application work, show it, until all has come back. Returns what GET /pending says then."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers}, logger=log.librdkafka_logger())
+    sender = Sender(producer, messages, seconds)
+    shop = Shop(broker.bootstrap_servers)
+    stop = threading.Event()
+    goal = totals(messages)
+    clock = SystemClock()
+    seen, seen_s = (-1, -1, -1), clock.monotonic_s()
+    with ThreadPoolExecutor(2, "demo") as threads:
+        try:
+            working = [threads.submit(shop.run, stop), threads.submit(sender.run, stop)]
+            while True:
+                figures = sidecar.look()
+                screen.show(_moment(screen.elapsed_s, sender, shop, figures, goal, len(messages)))
+                _raise_failure(working)
+                _check(broker)
+                if (now := (sender.sent, figures.received, figures.fired)) != seen:
+                    seen, seen_s = now, clock.monotonic_s()
+                if _is_done(figures, goal) or clock.monotonic_s() - seen_s >= _PATIENCE_S:
+                    break
+                stop.wait(_STEP_S)
+        finally:
+            stop.set()
+    _raise_failure(working)
+    screen.freeze()
+    return figures.pending
+
+
+def _check(broker: LocalBroker) -> None:
+    if not broker.running:
+        raise CommandFailed(f"the broker ended by itself; its log says:\n{broker.last_log_lines()}")
+
+
+def _moment(elapsed_s: float, sender: Sender, shop: Shop, figures: Figures, goal: Totals, to_send: int) -> Moment:
+    return Moment(
+        elapsed_s=elapsed_s,
+        sent=sender.sent,
+        to_send=to_send,
+        handled=shop.handled,
+        failed=shop.failed,
+        figures=figures,
+        trips=goal.trips,
+        to_fire=goal.fires,
+    )
+
+
+def _raise_failure(working: list[Future[None]]) -> None:
+    """Raise what ended the sender or the application, if anything did."""
+    for work in working:
+        if work.done():
+            try:
+                work.result()
+            except KafkaException as error:
+                raise CommandFailed(f"the broker failed sender or application: {error.args[0].str()}") from error
+
+
+def _is_done(figures: Figures, goal: Totals) -> bool:
+    """Tell when to stop waiting; whether all is right is for the ledger to say."""
+    return figures.received >= goal.trips and figures.fired >= goal.fires and figures.pending <= goal.pending
+
+
+def _audit(bootstrap_servers: str, messages: list[DemoMessage], reported_pending: int) -> Ledger:
+    read_at_ms = SystemClock().wall_ms()
+    entered, left = read_all(bootstrap_servers, _READ_S)
+    return draw_up(
+        entered,
+        left,
+        planned=totals(messages).trips,
+        read_at_ms=read_at_ms,
+        reported_pending=reported_pending,
+    )
+
+
+def _keep(broker: LocalBroker, sidecar: SidecarProcess, screen: Screen) -> None:
+    """Say where everything is, and stay until interrupted."""
+    screen.say("everything stays up until Ctrl-C")
+    screen.say(f"Kafka broker       {broker.bootstrap_servers}")
+    for name, path in (("pending", "/pending"), ("metrics", "/metrics"), ("HTTP API", "/docs")):
+        screen.say(f"{name:<18} {sidecar.url}{path}")
+    screen.say(f"sidecar's log      {sidecar.log_path}")
+    screen.say(f"try: retry-sidecar send --bootstrap-servers {broker.bootstrap_servers} --origin orders --delay 5s")
+    pause = threading.Event()
+    try:
+        while not pause.wait(1.0):
+            sidecar.check()
+            _check(broker)
+    except KeyboardInterrupt:
+        screen.say("stopping")
