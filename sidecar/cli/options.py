@@ -78,7 +78,7 @@ def _option(setting: Setting) -> Callable[[Callable[..., object]], Callable[...,
     )
 
 
-_OPTIONS = (
+_OPTIONS: tuple[Callable[[Callable[..., object]], Callable[..., object]], ...] = (
     click.option("--config", _CONFIG, type=click.Path(path_type=Path), metavar="FILE", help="Settings in a YAML file."),
     *(_option(setting) for setting in SETTINGS),
     click.option(
