@@ -1,0 +1,152 @@
+"""What it costs to hold many: memory, GET /pending, clean restart, restore."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import threading
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.cluster import Cluster
+from bench.figures import Figure, measured, number, percentile
+from bench.rates import say
+from bench.sidecar_process import SidecarProcess
+from bench.traffic import over_a_day, send
+from bench.waiting import until
+from sidecar.clock import SystemClock
+
+FEW = 10_000
+REQUESTS = 200
+DUE_WHILE_AWAY = 1_000
+_FAR_MS = 20 * 60_000
+_AWAY_MS = 8_000
+_QUIET_S = 3.0
+_DEADLINE_S = 180.0
+_MIB = 1024 * 1024
+_CLOCK = SystemClock()
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One sidecar with many pending messages.
+
+    Args:
+        cluster: the broker.
+        sidecar: not started yet.
+        topic: its retry topic.
+        origin: where its messages go.
+        many: how many are pending in the end.
+    """
+
+    cluster: Cluster
+    sidecar: SidecarProcess
+    topic: str
+    origin: str
+    many: int
+
+    def fill(self) -> Figure:
+        """Store few, then many; return the memory of the same process then and now."""
+        self.sidecar.start()
+        self.sidecar.await_ready()
+        say(f"pending: sidecar {self.sidecar.pid}, {number(self.many)} messages")
+        few = self._resident_with(0, FEW)
+        many = self._resident_with(FEW, self.many)
+        return measured("memory", many / few, f"{few // _MIB} MiB with {number(FEW)}, {many // _MIB} MiB in the end")
+
+    def _resident_with(self, held: int, wanted: int) -> int:
+        send(
+            self.cluster.bootstrap_servers,
+            self.topic,
+            self.origin,
+            over_a_day(wanted - held, _CLOCK.wall_ms(), _FAR_MS),
+        )
+        self.cluster.watch_intake(self.sidecar, wanted, _DEADLINE_S)
+        threading.Event().wait(_QUIET_S)
+        return self.sidecar.resident_bytes()
+
+    def ask(self) -> Figure:
+        """Return how long `GET /pending` takes."""
+        connection = self.sidecar.connect()
+        try:
+            took_ms = [self._request_ms(connection) for _ in range(REQUESTS)]
+        finally:
+            connection.close()
+        note = f"p50 {number(percentile(took_ms, 0.5))} ms, {REQUESTS} requests, {number(self.many)} pending"
+        return measured("pending", percentile(took_ms, 0.99), note)
+
+    def _request_ms(self, connection: http.client.HTTPConnection) -> float:
+        started_s = _CLOCK.monotonic_s()
+        connection.request("GET", "/pending")
+        answer = connection.getresponse()
+        body = json.loads(answer.read())
+        took_ms = (_CLOCK.monotonic_s() - started_s) * 1000
+        assert answer.status == 200, body
+        assert body["total"] == self.many, body
+        return took_ms
+
+    def restart(self) -> Figure:
+        """Stop, let some become due, start again with the same state folder; return the time until the first fire."""
+        due_ms = _CLOCK.wall_ms() + _AWAY_MS
+        send(self.cluster.bootstrap_servers, self.topic, self.origin, [due_ms] * DUE_WHILE_AWAY)
+        self.cluster.watch_intake(self.sidecar, self.many + DUE_WHILE_AWAY, _DEADLINE_S)
+        stopping_s = _CLOCK.monotonic_s()
+        self.sidecar.stop()
+        stopped_s = _CLOCK.monotonic_s()
+        assert _CLOCK.wall_ms() < due_ms, "stopping took until the messages were due"
+        until(lambda: _CLOCK.wall_ms() > due_ms, _DEADLINE_S, "messages are due")
+        started_ms = _CLOCK.wall_ms()
+        self.sidecar.start()
+        first_ms = min(each.append_ms for each in self.cluster.arrivals(self.origin, DUE_WHILE_AWAY))
+        fresh_mib = self.sidecar.resident_bytes() // _MIB
+        note = f"stop took {number(stopped_s - stopping_s)} s; {fresh_mib} MiB resident after the restart"
+        return measured("restart", (first_ms - started_ms) / 1000, note)
+
+    def restore(self) -> Figure:
+        """Start with an empty state folder; return timers a second, over the time in which partitions are restored."""
+        self.sidecar.stop()
+        shutil.rmtree(self.sidecar.state_dir)
+        self.sidecar.start()
+        started_s = _CLOCK.monotonic_s()
+        seen: list[float] = []
+
+        def restored() -> bool:
+            status, body = self.sidecar.get("/pending")
+            if status != 200 or not body["partitions"]:
+                return False
+            if not seen:
+                seen.append(_CLOCK.monotonic_s())
+            return _whole(body) and body["total"] == self.many
+
+        until(restored, _DEADLINE_S, "the state is restored")
+        took_s = _CLOCK.monotonic_s() - seen[0]
+        note = f"{number(self.many)} timers in {number(took_s)} s, {number(seen[0] - started_s)} s after the start"
+        return measured("restore", self.many / took_s, note)
+
+
+def _whole(body: Mapping[str, Any]) -> bool:
+    return all(partition["restored"] == 1 for partition in body["partitions"])
+
+
+def held(cluster: Cluster, folder: Path, many: int, wanted: set[str]) -> list[Figure]:
+    """Measure memory, GET /pending, restart and restore on one set of messages, as far as wanted."""
+    name = f"held-{uuid.uuid4().hex[:8]}"
+    topic, origin = f"bench-{name}", f"bench-origin-{name}"
+    cluster.create(topic, origin)
+    sidecar = SidecarProcess(cluster.bootstrap_servers, f"bench-{name}", topic, folder)
+    world = Held(cluster, sidecar, topic, origin, many)
+    try:
+        figures = [world.fill()]
+        if "pending" in wanted:
+            figures.append(world.ask())
+        if "restart" in wanted:
+            figures.append(world.restart())
+        if "restore" in wanted:
+            figures.append(world.restore())
+    finally:
+        sidecar.stop()
+    return [figure for figure in figures if figure.name in wanted]
