@@ -7,6 +7,7 @@ that is never fetched: where to read from is known only after their restore.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from operator import methodcaller
 from typing import Any, Final, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -15,6 +16,8 @@ from sidecar.errors import InvariantViolated, Twin, invariant
 from sidecar.model import NO_TIMESTAMP, Headers, Record
 
 _METADATA_PREFIX: Final = b"CGMDv2:"
+_checked_headers: Final = methodcaller("headers")
+"""Calls from C code, where each result is checked against a pending exception."""
 _LOST_OFFSET: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 
 
@@ -168,12 +171,11 @@ def decode_membership(metadata: object) -> tuple[int, bytes]:
 def _headers(message: Message) -> Headers | None:
     """Return the headers, None when the library can not give them.
 
-    For a header key that is not UTF-8 the library returns with an exception pending: the next call into it raises.
-    That call is made here, so that it can not be blamed on another record.
+    For a header key that is not UTF-8 the library returns both a result and a pending exception. The interpreter's own
+    quick calls do not notice: the exception would surface in some later call, blamed on another record.
     """
     try:
-        headers: Any = message.headers()
-        message.offset()
+        headers: Any = _checked_headers(message)
     except (UnicodeDecodeError, SystemError):
         return None
     return headers or []
