@@ -43,6 +43,8 @@ class Overlay:
         """Entries to pack into blocks, by (level, slot)."""
         self.removed: dict[int, frozenset[int]] = {}
         """Offsets whose removed dues this plan changes."""
+        self.taken: set[bytes] = set()
+        """Keys of timers that this plan took away."""
         self._store = store
         self._named: dict[bytes, set[bytes]] = {}
 
@@ -138,16 +140,18 @@ class Overlay:
     def take(self, entry: bytes) -> None:
         """Take a pending timer away by removing its due: cancelled, replaced, rescheduled, or fired out of turn."""
         fixed = head(entry)
-        self.drop(entry, fixed, origin_of(entry, fixed))
-        self.mutations.rows[self.rows.timer + entry[:KEY_BYTES]] = None
+        self.count_off(entry, fixed, origin_of(entry, fixed))
+        key = entry[:KEY_BYTES]
+        if self.mutations.rows.get(self.rows.timer + key) is not None:  # stored by this very plan
+            self.groups[fixed.level, fixed.due_ms // WIDTHS_MS[fixed.level]].remove(entry)
+        self.mutations.rows[self.rows.timer + key] = None
+        self.taken.add(key)
         self.removed[fixed.offset] = self.removed_dues(fixed.offset) | {fixed.due_ms}
 
-    def drop(self, entry: bytes, fixed: Head, origin: str) -> None:
+    def count_off(self, entry: bytes, fixed: Head, origin: str) -> None:
         """Count a timer off and let go of what points at it; its own row is the caller's."""
         slot = (fixed.level, fixed.due_ms // WIDTHS_MS[fixed.level])
         self.delta.add(slot, origin, bool(fixed.flags & DEFERRED), -1)
-        if self.mutations.rows.get(self.rows.timer + entry[:KEY_BYTES]) is not None:
-            self.groups[slot].remove(entry)  # stored by this very plan
         if fixed.due_ms != fixed.first_ms:
             self.mutations.rows[self.rows.moved_row(fixed.offset, fixed.first_ms)] = None
         if fixed.retry_id_length:

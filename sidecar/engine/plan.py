@@ -291,7 +291,7 @@ class _Planner:
         last = b""
         for entry in entries:
             key = entry[:KEY_BYTES]
-            if rows.timer + key not in changes:  # else intake took it
+            if key not in overlay.taken:
                 fixed = Head._make(HEAD.unpack_from(entry))
                 name = entry[HEAD.size : HEAD.size + fixed.origin_length]
                 origin = origins.get(name)
@@ -301,7 +301,7 @@ class _Planner:
                     self.unresolved.add(origin)
                     self.complete = False
                     break
-                overlay.drop(entry, fixed, origin)
+                overlay.count_off(entry, fixed, origin)
                 self._dispose(entry, fixed, origin)
             last = key
             self.scanned += 1

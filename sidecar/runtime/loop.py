@@ -216,6 +216,7 @@ class Loop:
             self._to_reset.add(partition.number)
         else:
             self._held.begin(partition.number, next_offset)
+            self._parts.closed.restored(partition.checkpoint.closed)
 
     # Jobs of the commit thread
 

@@ -34,6 +34,7 @@ class ClosedOrigins:
         self._catalogue = catalogue
         self._closed: dict[str, Closed] = {}
         self._probes: dict[str, _Probe] = {}
+        self._restored_since_ms: dict[str, int] = {}
 
     @property
     def closed(self) -> Mapping[str, Closed]:
@@ -44,7 +45,8 @@ class ClosedOrigins:
         """Close an origin; return whether it was open."""
         probe = self._probes.get(name)
         if probe is None:
-            probe = self._probes[name] = _Probe(now_ms, PROBE_FIRST_S, 0)
+            since_ms = self._restored_since_ms.get(name, now_ms)
+            probe = self._probes[name] = _Probe(since_ms, PROBE_FIRST_S, 0)
         else:
             probe.every_s = min(2 * probe.every_s, PROBE_MAX_S)
         probe.next_s = now_s + probe.every_s
@@ -52,6 +54,13 @@ class ClosedOrigins:
             return False
         self._closed = {**self._closed, name: Closed(why, probe.since_ms)}
         return True
+
+    def restored(self, closed: Mapping[str, Closed]) -> None:
+        """Take over since when origins were closed for a former owner: a restart must not put ORIGIN_TIMEOUT off."""
+        for name, closure in closed.items():
+            if closure.why is not Closure.PAUSED:
+                since_ms = self._restored_since_ms.get(name, closure.since_ms)
+                self._restored_since_ms[name] = min(since_ms, closure.since_ms)
 
     def refused(self, refused: Iterable[Refused], everything: bool, now_ms: int, now_s: float) -> list[Refused]:
         """Close the origins that refused records; return the records whose own fault it may be.
@@ -106,5 +115,6 @@ class ClosedOrigins:
     def fired(self, names: Iterable[str]) -> None:
         """These took records: their next closure starts probing from the beginning."""
         for name in names:
+            self._restored_since_ms.pop(name, None)
             if name in self._probes and name not in self._closed:
                 del self._probes[name]

@@ -104,7 +104,7 @@ MUTATIONS = (
     Mutation("a twin taken for the timer", "engine.overlay:Overlay.find", " and head(entry).first_ms == first_ms", ""),
     Mutation(
         "level recomputed at fire",
-        "engine.overlay:Overlay.drop",
+        "engine.overlay:Overlay.count_off",
         "slot = (fixed.level, fixed.due_ms // WIDTHS_MS[fixed.level])",
         "level = level_of(fixed.due_ms, self.now_ms)\n    slot = (level, fixed.due_ms // WIDTHS_MS[level])",
     ),
@@ -139,7 +139,7 @@ MUTATIONS = (
         "True",
     ),
     Mutation("an overdue arrival is stored", "engine.plan:_Planner._arrive", "due_ms > self.now_ms", "True"),
-    Mutation("what intake took fires too", "engine.plan:_Planner.scan", "rows.timer + key not in changes", "True"),
+    Mutation("what intake took fires too", "engine.plan:_Planner.scan", "key not in overlay.taken", "True"),
     Mutation("fires to a closed origin", "engine.plan:_Planner._dispose", "self.closed.get(origin)", "None"),
     Mutation("deferred is forgotten", "engine.plan:_Planner._dispose", "self._defer(entry, fixed, origin)", "pass"),
     Mutation("a paused origin times out", "engine.plan:_Planner._dispose", "closed.why != Closure.PAUSED", "True"),
