@@ -141,6 +141,11 @@ class Ledger:
         """Wait until the group has committed past every message that was sent."""
         eventually(lambda: not self._unread(), deadline_s, "all that was sent is taken in")
 
+    def await_due(self) -> None:
+        """Wait until all that was sent is due."""
+        last_ms, clock = max(self.due_ms.values()), SystemClock()
+        eventually(lambda: clock.wall_ms() > last_ms, (last_ms - clock.wall_ms()) / 1000 + 5, "all is due")
+
     def await_fired(self, deadline_s: float = 40.0, count: int | None = None) -> None:
         """Wait until all, or as many as `count`, are back, once or more often."""
         wanted = len(self.due_ms) if count is None else count
