@@ -24,15 +24,15 @@ _WAIT_S = 0.1
 _FLUSH_S = 30.0
 
 
-class SupplierDownError(Exception):
+class SupplierDown(Exception):
     """May pass: worth another try."""
 
 
-class CardRejectedError(Exception):
+class CardRejected(Exception):
     """Will never pass: the demo's FATAL_EXCEPTION."""
 
 
-class OrderWithdrawnError(Exception):
+class OrderWithdrawn(Exception):
     """Nobody needs it any more: the demo's DROPPABLE_EXCEPTION."""
 
 
@@ -86,7 +86,7 @@ class Shop:
             return
         try:
             handle(message)
-        except (SupplierDownError, CardRejectedError, OrderWithdrawnError) as failure:
+        except (SupplierDown, CardRejected, OrderWithdrawn) as failure:
             self.failed += 1
             self._retries.send_back(
                 message, failure, delay_ms=_wanted_delay_ms(message), group=GROUP, on_delivery=self._delivered
@@ -110,20 +110,20 @@ def handle(message: Message) -> None:
     """Do the work, or rather fail as the message's plan says.
 
     Raises:
-        SupplierDownError: For the tries that shall fail.
-        CardRejectedError: See there.
-        OrderWithdrawnError: See there.
+        SupplierDown: For the tries that shall fail.
+        CardRejected: See there.
+        OrderWithdrawn: See there.
     """
     plan = plan_of(message)
     if not plan.fails(attempt_of(message)):
         return
     match plan.kind:
         case Kind.FATAL:
-            raise CardRejectedError
+            raise CardRejected
         case Kind.DROPPABLE:
-            raise OrderWithdrawnError
+            raise OrderWithdrawn
         case _:
-            raise SupplierDownError
+            raise SupplierDown
 
 
 def plan_of(message: Message) -> Plan:

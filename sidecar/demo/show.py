@@ -17,7 +17,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from sidecar import log
 from sidecar.clock import SystemClock
-from sidecar.demo.application import CardRejectedError, OrderWithdrawnError, Shop
+from sidecar.demo.application import CardRejected, OrderWithdrawn, Shop
 from sidecar.demo.ledger import Ledger, draw_up
 from sidecar.demo.plan import (
     DELAY_MAX_MS,
@@ -126,8 +126,8 @@ def _settings(bootstrap_servers: str, http_port: int, folder: Path) -> Mapping[s
         "HTTP_PORT": str(http_port),
         "ORIGIN_TOPICS": ",".join((*ORIGINS, MISSING_ORIGIN)),
         "DELAYS": ",".join(f"{delay_ms}ms" for delay_ms in POLICY_DELAYS_MS),
-        "FATAL_EXCEPTION": CardRejectedError.__name__,
-        "DROPPABLE_EXCEPTION": OrderWithdrawnError.__name__,
+        "FATAL_EXCEPTION": CardRejected.__name__,
+        "DROPPABLE_EXCEPTION": OrderWithdrawn.__name__,
     }
 
 
