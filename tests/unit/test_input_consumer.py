@@ -23,6 +23,7 @@ def mock_cluster() -> Iterator[str]:
     producer = Producer({"bootstrap.servers": "none:1", "test.mock.num.brokers": 1, "log_level": 0})
     broker = next(iter(producer.list_topics(timeout=10).brokers.values()))
     yield f"{broker.host}:{broker.port}"
+    producer.flush(1)  # the cluster lives as long as this client
 
 
 def consumed(bootstrap: str, topic: str, count: int) -> list[Message]:

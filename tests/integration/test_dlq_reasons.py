@@ -1,0 +1,220 @@
+"""Every reason of the contract, end to end: the message as it came, why, and Connect's headers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from tests.broker import Read, create_topic, read_committed, unique
+from tests.integration.messages import Given, Pairs, World, native, now_ms, one_sidecar, scrape, send_with_raw_header
+from tests.integration.sidecars import Stage
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.broker
+
+SMALL_BYTES = 20_000
+DAY_MS = 86_400_000
+
+
+@pytest.fixture(scope="module")
+def world(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    def small(stage: Stage) -> None:
+        create_topic(stage.bootstrap, f"{stage.app_id}-small", config={"max.message.bytes": str(SMALL_BYTES)})
+
+    with one_sidecar(
+        bootstrap,
+        tmp_path_factory.mktemp("dlq"),
+        origins=small,
+        RETRIABLE_EXCEPTION="com.acme.*",
+        FATAL_EXCEPTION="com.acme.Fatal,org.fatal.*",
+        DROPPABLE_EXCEPTION="com.acme.Drop*",
+        MAX_ATTEMPTS="3",
+        MAX_DELAY="1d",
+    ) as world:
+        yield world
+
+
+class Case(NamedTuple):
+    """A message that goes to the DLQ."""
+
+    reason: str
+    says: str
+    headers: Pairs
+    value: bytes | None = b"v"
+    class_name: str | None = None
+
+
+def _cases(stage: Stage) -> dict[str, Case]:
+    origin = ("retry-origin-topic", stage.origin.encode())
+    retriable = ("retry-exception", b"com.acme.Late")
+    return {
+        "no-headers": Case("missing-header", "retry-origin-topic", []),
+        "no-origin": Case("missing-header", "retry-origin-topic", [("retry-delay-ms", b"1")]),
+        "origin-null": Case("bad-header", "retry-origin-topic", [("retry-origin-topic", None)]),
+        "origin-no-name": Case("bad-header", "retry-origin-topic", [("retry-origin-topic", b"a b")]),
+        "delay-no-number": Case("bad-header", "retry-delay-ms", [origin, ("retry-delay-ms", b"1_000")]),
+        "delay-other-digits": Case("bad-header", "retry-delay-ms", [origin, ("retry-delay-ms", "٣".encode())]),
+        "due-signed": Case("bad-header", "retry-due-ms", [origin, ("retry-due-ms", b"+1")]),
+        "due-and-delay": Case("bad-header", "contradict", [origin, ("retry-due-ms", b"1"), ("retry-delay-ms", b"1")]),
+        "equal-twice": Case("bad-header", "retry-origin-topic", [origin, origin]),
+        "no-utf-8": Case("bad-header", "retry-exception", [origin, ("retry-exception", b"\xff")]),
+        "beyond-partitions": Case("bad-header", "2 partitions", [origin, ("retry-origin-partition", b"2")]),
+        "replace-without-id": Case("bad-header", "retry-id", [origin, ("retry-replace", b"true")]),
+        "id-too-long": Case("bad-header", "256", [origin, ("retry-id", b"i" * 257)]),
+        "control": Case("bad-header", "retry-control", [origin, ("retry-control", b"cancel")]),
+        "not-allowed": Case("origin-not-allowed", "ORIGIN_TOPICS", [("retry-origin-topic", b"elsewhere")]),
+        "input": Case("origin-not-allowed", stage.input_topic, [("retry-origin-topic", stage.input_topic.encode())]),
+        "dlq": Case("origin-not-allowed", stage.dlq_topic, [("retry-origin-topic", stage.dlq_topic.encode())]),
+        "internal": Case(
+            "origin-not-allowed", stage.changelog_topic, [("retry-origin-topic", stage.changelog_topic.encode())]
+        ),
+        "unknown": Case(
+            "origin-unknown", "does not exist", [("retry-origin-topic", f"{stage.app_id}-nowhere".encode())]
+        ),
+        "too-large": Case(
+            "too-large",
+            str(SMALL_BYTES),
+            [("retry-origin-topic", f"{stage.app_id}-small".encode()), retriable],
+            bytes(SMALL_BYTES),
+        ),
+        "large-headers": Case(
+            "too-large",
+            str(SMALL_BYTES),
+            [("retry-origin-topic", f"{stage.app_id}-small".encode()), retriable, ("big", bytes(SMALL_BYTES))],
+        ),
+        "too-late": Case("delay-out-of-range", "MAX_DELAY", [origin, ("retry-delay-ms", b"%d" % (2 * DAY_MS))]),
+        "fatal": Case(
+            "fatal", "FATAL_EXCEPTION", [origin, ("retry-exception", b"org.fatal.X")], class_name="org.fatal.X"
+        ),
+        "fatal-and-retriable": Case(
+            "fatal", "FATAL_EXCEPTION", [origin, ("retry-exception", b"com.acme.Fatal")], class_name="com.acme.Fatal"
+        ),
+        "used-up": Case("attempts-exhausted", "MAX_ATTEMPTS", [origin, retriable, ("retry-attempt", b"3")]),
+        "none-remain": Case("attempts-exhausted", "headers", [origin, retriable, ("retry-remaining", b"0")]),
+        "unknown-exception": Case(
+            "unknown-exception", "RETRIABLE_EXCEPTION", [origin, ("retry-exception", b"x.Y")], class_name="x.Y"
+        ),
+        "tombstone": Case("missing-header", "retry-origin-topic", [], None),
+    }
+
+
+_NAMES = tuple(_cases(Stage("", "app")))
+
+
+@pytest.fixture(scope="module")
+def letters(world: World) -> dict[str, tuple[Case, Given, int, Read]]:
+    """All cases, sent at once with a good message behind them, and the dead letter of each."""
+    cases = _cases(world.stage)
+    given = {
+        name: Given(
+            case.value,
+            b"key of " + name.encode(),
+            [("first", None), *case.headers, ("first", b"2"), ("test", name.encode())],
+        )
+        for name, case in cases.items()
+    }
+    sent = world.send(*given.values())
+    dead = read_committed(
+        world.stage.bootstrap, [world.stage.dlq_topic], 60, until=lambda seen: len(seen) >= len(cases)
+    )
+    found = {(record.header("test") or b"").decode(): record for record in dead}
+    return {
+        name: (case, given[name], place.offset, found[name])
+        for (name, case), place in zip(cases.items(), sent, strict=True)
+    }
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_a_dead_letter_is_the_message_as_it_came_with_the_reason_and_connects_headers(
+    world: World, letters: dict[str, tuple[Case, Given, int, Read]], name: str
+) -> None:
+    case, given, offset, dead = letters[name]
+    came = given.headers or []
+    detail = (dead.header("retry-dlq-detail") or b"").decode()
+    camel = "".join(word.capitalize() for word in case.reason.split("-"))
+    expected_class = case.class_name or ("com.acme.Late" if "com.acme.Late" in str(came) else f"sidecar.{camel}")
+    if name == "no-utf-8":
+        expected_class = f"sidecar.{camel}"
+    assert (dead.key, dead.value) == (given.key, given.value)
+    assert list(dead.headers[: len(came)]) == came
+    assert case.says in detail
+    assert [*dead.headers[len(came) + 1 :]] == [
+        ("retry-dlq-reason", case.reason.encode()),
+        ("retry-dlq-detail", detail.encode()),
+        ("__connect.errors.topic", world.stage.input_topic.encode()),
+        ("__connect.errors.partition", b"0"),
+        ("__connect.errors.offset", b"%d" % offset),
+        ("__connect.errors.connector.name", world.stage.app_id.encode()),
+        ("__connect.errors.stage", b"intake"),
+        ("__connect.errors.exception.class.name", expected_class.encode()),
+        ("__connect.errors.exception.message", detail.encode()),
+    ]
+    assert dead.headers[len(came)][0] == "retry-timestamp-ms"
+    assert abs(int(dead.headers[len(came)][1] or 0) - now_ms()) < 3_600_000
+
+
+def test_the_cases_cover_every_reason_that_intake_gives() -> None:
+    assert {case.reason for case in _cases(Stage("", "app")).values()} == {
+        "missing-header",
+        "bad-header",
+        "origin-not-allowed",
+        "origin-unknown",
+        "too-large",
+        "delay-out-of-range",
+        "fatal",
+        "attempts-exhausted",
+        "unknown-exception",
+    }
+
+
+def test_a_message_with_header_names_that_are_no_utf_8_is_a_dead_letter_and_the_others_go_on(world: World) -> None:
+    marker = unique("m").encode()
+    good = Given(b"good", headers=native(world.stage, marker, 1, ("retry-exception", b"com.acme.Late")))
+    world.send(good)
+    send_with_raw_header(
+        world.stage.bootstrap,
+        world.stage.input_topic,
+        marker,
+        [(b"retry-origin-topic", world.stage.origin.encode()), (b"\xff\xfe", b"x")],
+    )
+    world.send(good)
+    assert [record.value for record in world.fired(marker, 2)] == [b"good", b"good"]
+    dead = read_committed(
+        world.stage.bootstrap,
+        [world.stage.dlq_topic],
+        30,
+        until=lambda seen: any(each.value == marker for each in seen),
+    )
+    (letter,) = [each for each in dead if each.value == marker]
+    assert letter.header("retry-dlq-reason") == b"bad-header"
+    assert b"UTF-8" in (letter.header("retry-dlq-detail") or b"")
+
+
+def test_a_droppable_message_is_no_dead_letter_and_never_fires(world: World) -> None:
+    marker = unique("m").encode()
+    dropped = native(world.stage, marker, 1, ("retry-exception", b"com.acme.DropMe"))
+    kept = native(world.stage, marker, 1, ("retry-exception", b"com.acme.Late"))
+    world.send(Given(b"dropped", headers=dropped), Given(b"kept", headers=kept))
+    assert [record.value for record in world.fired(marker)] == [b"kept"]
+    assert 'received_total{verdict="dropped"} 1.0' in scrape(world.sidecar)
+
+
+def test_an_unknown_origin_does_not_delay_the_others(world: World) -> None:
+    marker = unique("m").encode()
+    nowhere: Pairs = [("retry-origin-topic", f"{world.stage.app_id}-nowhere-{marker.decode()}".encode())]
+    good = Given(b"good", headers=native(world.stage, marker, 1, ("retry-exception", b"com.acme.Late")))
+    began_ms = now_ms()
+    world.send(*(each for _ in range(50) for each in (Given(headers=[*nowhere, ("test", marker)]), good)))
+    assert len(world.fired(marker, 50)) == 50
+    assert len(world.dead(marker, 50)) == 50
+    assert now_ms() - began_ms < 15_000
+
+
+def test_dead_letters_are_counted_by_reason(world: World, letters: dict[str, tuple[Case, Given, int, Read]]) -> None:
+    def counted(reason: str) -> bool:
+        return f'retry_sidecar_dead_lettered_total{{reason="{reason}"}}' in scrape(world.sidecar)
+
+    for case, *_ in letters.values():
+        eventually(lambda case=case: counted(case.reason), 5, f"{case.reason} is counted")  # type: ignore[misc]
