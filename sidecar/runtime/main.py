@@ -101,6 +101,7 @@ def _turn(loop: Loop, stop: _Stop, shutdown_timeout_s: float) -> None:
         while not stop.asked:
             loop.run_once()
     finally:
+        logger.info("sidecar_stopping", at_most_s=shutdown_timeout_s)
         loop.stop(shutdown_timeout_s)
 
 
