@@ -1,4 +1,4 @@
-"""The sidecar, run as the command runs it, but it kills or freezes itself at a named point, or is wrong on purpose.
+"""The sidecar, run as the command runs it, but it kills, freezes or hangs at a named point, or is wrong on purpose.
 
     python -m tests.integration.killable --kill-at offsets-sent --nth 2
 
@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial, wraps
 from pathlib import Path
@@ -34,6 +36,9 @@ EMPTY_OFFSETS: Final = "the offsets are an empty list"
 APPLIED_EARLY: Final = "applied before the commit"
 TARGET_EARLY: Final = "the target is taken before the committed offsets"
 OFF_BY_ONE: Final = "watermark off by one"
+
+HANGS: Final = "hangs here for ever"
+"""What stands in the log once a thread does."""
 
 _OF_THE_RUNTIME: Final = (
     Mutation(
@@ -69,6 +74,7 @@ def command(
     *,
     kill_at: str = "",
     freeze_at: str = "",
+    hang_at: str = "",
     nth: int = 1,
     armed_by: Path | None = None,
     flush: bool = False,
@@ -79,7 +85,8 @@ def command(
 
     Args:
         kill_at: Where it ends with SIGKILL.
-        freeze_at: Where it stops with SIGSTOP.
+        freeze_at: Where the whole process stops with SIGSTOP.
+        hang_at: Where the thread that gets there never goes on.
         nth: The how manyth time that it gets there.
         armed_by: Counting begins once this file exists; at once without one.
         flush: RocksDB writes everything to disk at once, so that a kill loses nothing that the store was given.
@@ -89,6 +96,7 @@ def command(
     options = {
         "--kill-at": kill_at,
         "--freeze-at": freeze_at,
+        "--hang-at": hang_at,
         "--nth": str(nth),
         "--armed-by": str(armed_by or ""),
         "--mutation": mutation,
@@ -113,11 +121,11 @@ class WrongClock(SystemClock):
 
 
 class _Trap:
-    """Sends this process a signal when it gets to a point often enough."""
+    """Springs when the process gets to a point often enough."""
 
-    def __init__(self, point: str, number: signal.Signals, nth: int, armed_by: Path | None) -> None:
+    def __init__(self, point: str, spring: Callable[[], object], nth: int, armed_by: Path | None) -> None:
         self._point = point
-        self._number = number
+        self._spring = spring
         self._left = nth
         self._armed_by = armed_by
 
@@ -126,7 +134,7 @@ class _Trap:
             return
         self._left -= 1
         if self._left == 0:
-            os.kill(os.getpid(), self._number)
+            self._spring()
 
     def observe(self, step: Step) -> None:
         self.reached(step.value)
@@ -144,6 +152,11 @@ class _Trap:
         return watched
 
 
+def _hang() -> None:
+    print(HANGS, flush=True)
+    threading.Event().wait()
+
+
 def _flush_always() -> None:
     apply = RocksStore.apply
 
@@ -157,6 +170,7 @@ def _flush_always() -> None:
 @click.command()
 @click.option("--kill-at", default="")
 @click.option("--freeze-at", default="")
+@click.option("--hang-at", default="")
 @click.option("--nth", default=1)
 @click.option("--armed-by", type=Path)
 @click.option("--flush", is_flag=True)
@@ -165,6 +179,7 @@ def _flush_always() -> None:
 def main(
     kill_at: str,
     freeze_at: str,
+    hang_at: str,
     nth: int,
     armed_by: Path | None,
     flush: bool,
@@ -172,11 +187,15 @@ def main(
     clock_offset: Path | None,
 ) -> None:
     """Run the sidecar, with a trap."""
-    number = signal.SIGKILL if kill_at else signal.SIGSTOP
-    point = kill_at or freeze_at
+    springs: dict[str, Callable[[], object]] = {
+        kill_at: partial(os.kill, os.getpid(), signal.SIGKILL),
+        freeze_at: partial(os.kill, os.getpid(), signal.SIGSTOP),
+        hang_at: _hang,
+    }
+    point = kill_at or freeze_at or hang_at
     if point and point not in {*POINTS_OF_A_RESTORE, *(step.value for step in Step)}:
         raise click.UsageError(f"there is no point {point!r}")
-    trap = _Trap(point, number, nth, armed_by)
+    trap = _Trap(point, springs[point], nth, armed_by)
     trap.watch_restores()
     if flush:
         _flush_always()

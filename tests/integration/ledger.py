@@ -62,6 +62,7 @@ class Ledger:
     """Of every message that the broker has taken."""
     place: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Input partition and offset of each."""
+    _admin: AdminClient | None = None
 
     def send(self, count: int, within_ms: tuple[int, int], *, seed: int = 1) -> None:
         """Send messages that are due between these two times from now; return when the broker has them all."""
@@ -126,8 +127,17 @@ class Ledger:
             lateness_ms=sorted(each.timestamp_ms - self.due_ms[_id(each)] for each in records),
         )
 
+    def committed_offsets(self) -> dict[int, int]:
+        """Return the group's committed input offset by partition, where there is one."""
+        stage = self.stage
+        self._admin = self._admin or AdminClient({"bootstrap.servers": stage.bootstrap})
+        asked = [TopicPartition(stage.input_topic, partition) for partition in range(stage.partitions)]
+        answer = self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(stage.group_id, asked)])
+        found = answer[stage.group_id].result(15.0).topic_partitions or []
+        return {each.partition: each.offset for each in found if each.offset >= 0}
+
     def _unread(self) -> set[str]:
-        committed = committed_offsets(self.stage)
+        committed = self.committed_offsets()
         return {name for name, (partition, offset) in self.place.items() if offset >= committed.get(partition, 0)}
 
     # Waiting
@@ -172,15 +182,6 @@ class Ledger:
         balance.require_right()
         assert (balance.fired, balance.pending, balance.unread) == (len(self.due_ms), 0, 0), str(balance)
         return balance
-
-
-def committed_offsets(stage: Stage) -> dict[int, int]:
-    """Return the group's committed input offset by partition, where there is one."""
-    admin = AdminClient({"bootstrap.servers": stage.bootstrap})
-    asked = [TopicPartition(stage.input_topic, partition) for partition in range(stage.partitions)]
-    answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(stage.group_id, asked)])
-    found = answer[stage.group_id].result(15.0).topic_partitions or []
-    return {each.partition: each.offset for each in found if each.offset >= 0}
 
 
 def _id(record: Read) -> str:

@@ -244,6 +244,11 @@ class Sidecar:
         status, body = self.get("/pending")
         return int(body["total"]) if status == 200 else -1
 
+    def overdue(self) -> int:
+        """Return how many wait though they were due before this second; -1 while it does not answer."""
+        status, body = self.get("/pending")
+        return int(body["overdue"]) if status == 200 else -1
+
     def partitions(self) -> dict[int, str]:
         """Return the state of each partition that it owns."""
         status, body = self.get("/pending")

@@ -1,0 +1,84 @@
+"""Several instances share the partitions; whatever happens to one of them, the others go on."""
+
+from __future__ import annotations
+
+from sidecar.clock import SystemClock
+from tests.integration.ledger import Ledger
+from tests.integration.scenarios import (
+    SESSION,
+    TAKEOVER_S,
+    a_former_owner_commits_after_the_takeover,
+    a_former_owner_wakes_up_before_it_fires,
+    owns_all,
+    share,
+)
+from tests.integration.sidecars import Sidecars, Stage
+from tests.waiting import eventually
+
+MESSAGES = 1_000
+
+
+def test_instances_join_and_leave(stage: Stage, sidecars: Sidecars) -> None:
+    ledger = Ledger(stage)
+    one = sidecars.start("one", stage)
+    ledger.send(MESSAGES, (2_000, 20_000))
+    two = sidecars.make("two", stage)
+    two.start()
+    eventually(lambda: share(one, two), TAKEOVER_S, "both have partitions")
+
+    three, four = sidecars.make("three", stage), sidecars.make("four", stage)
+    three.start()
+    four.start()
+    ledger.send(MESSAGES, (0, 15_000))
+    eventually(lambda: share(one, two, three, four), TAKEOVER_S, "each of four has a partition")
+
+    assert [each.stop() for each in (one, two, three)] == [0, 0, 0]
+    left_s = SystemClock().monotonic_s()
+    eventually(lambda: owns_all(four), TAKEOVER_S, "the last one has all")
+    assert SystemClock().monotonic_s() - left_s < 9, "who leaves says so: nobody waits for the session of 12 s to end"
+    ledger.settle(four)
+
+
+def test_an_instance_is_killed(stage: Stage, sidecars: Sidecars) -> None:
+    ledger = Ledger(stage)
+    one, two = sidecars.make("one", stage, **SESSION), sidecars.make("two", stage, **SESSION)
+    one.start()
+    two.start()
+    eventually(lambda: share(one, two), TAKEOVER_S, "both have partitions")
+    ledger.send(MESSAGES, (0, 8_000))
+    ledger.await_fired(count=MESSAGES // 4)
+
+    one.kill()
+    ledger.send(MESSAGES, (0, 8_000))
+    ledger.settle(two, deadline_s=60)
+
+
+def test_an_instance_sleeps_beyond_its_session(stage: Stage, sidecars: Sidecars) -> None:
+    ledger = Ledger(stage)
+    one, two = sidecars.make("one", stage, **SESSION), sidecars.make("two", stage, **SESSION)
+    one.start()
+    two.start()
+    eventually(lambda: share(one, two), TAKEOVER_S, "both have partitions")
+    ledger.send(MESSAGES, (0, 10_000))
+    ledger.await_fired(count=MESSAGES // 4)
+
+    one.freeze()
+    eventually(lambda: owns_all(two), 60, "two has taken over")
+    one.thaw()
+    ledger.send(MESSAGES, (0, 5_000))
+    eventually(lambda: share(one, two), TAKEOVER_S, "one has joined again")
+    ledger.settle(one, two)
+
+
+def test_a_former_owner_fires_nothing(stage: Stage, sidecars: Sidecars) -> None:
+    balance = a_former_owner_wakes_up_before_it_fires(stage, sidecars)
+
+    balance.require_right()
+    assert (balance.fired, balance.pending) == (600, 0)
+
+
+def test_a_takeover_waits_for_the_transaction_of_the_former_owner(stage: Stage, sidecars: Sidecars) -> None:
+    balance = a_former_owner_commits_after_the_takeover(stage, sidecars)
+
+    balance.require_right()
+    assert (balance.fired, balance.pending) == (600, 0)
