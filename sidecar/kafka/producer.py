@@ -22,7 +22,10 @@ CALL_TIMEOUT_S: Final = 5.0
 COMMIT_TIMEOUT_S: Final = 20.0
 QUEUE_TIMEOUT_S: Final = 15.0
 METADATA_TIMEOUT_S: Final = 2.0
-_PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
+_BLAMELESS: Final = frozenset(
+    {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._INVALID_DIFFERENT_RECORD}
+)
+"""Not written because of something else: the abort, or another record of the same batch."""
 
 
 class Refusal(StrEnum):
@@ -34,6 +37,8 @@ class Refusal(StrEnum):
     """The topic or the partition does not exist."""
     SILENT = "silent"
     """No answer in time."""
+    NAMED = "named"
+    """The broker will not have this very record; it names each that it means of a batch."""
     RECORD = "record"
     """The broker will not have this record, or one of the same batch."""
 
@@ -50,6 +55,8 @@ _REFUSALS: Final[Mapping[int, Refusal]] = {
     KafkaError.LEADER_NOT_AVAILABLE: Refusal.SILENT,
     KafkaError.NOT_ENOUGH_REPLICAS: Refusal.SILENT,
     KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND: Refusal.SILENT,
+    KafkaError.INVALID_RECORD: Refusal.NAMED,
+    KafkaError.INVALID_TIMESTAMP: Refusal.NAMED,
 }
 
 
@@ -143,12 +150,12 @@ class TransactionalProducer:
                 return
 
     def _delivered(self, partition: int, outgoing: Outgoing, error: KafkaError | None, _message: Message) -> None:
-        if error is not None and error.code() not in _PURGED:
+        if error is not None and error.code() not in _BLAMELESS:
             self._refused.append(_refused(partition, outgoing, error))
 
     def _changelog_delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            if error.code() not in _PURGED:
+            if error.code() not in _BLAMELESS:
                 self._changelog_error = error
             return
         partition, offset = message.partition() or 0, message.offset() or 0

@@ -8,7 +8,7 @@ import structlog
 
 from sidecar.clock import Clock
 from sidecar.errors import TransactionFailed, Twin
-from sidecar.kafka.producer import Refused
+from sidecar.kafka.producer import Refusal, Refused
 from sidecar.runtime.commit import Result
 from sidecar.runtime.origins import ClosedOrigins
 
@@ -58,7 +58,7 @@ class Failures:
         """Wait before the next try, longer each time."""
         self._said = text
         wait_s = min(BACK_OFF_FIRST_S * 2**self._in_a_row, BACK_OFF_MAX_S)
-        self._in_a_row += 1
+        self._in_a_row = min(self._in_a_row + 1, 30)  # a night without a broker must not overflow the line above
         self._wait_until_s = self._clock.monotonic_s() + wait_s
 
     def intake_open(self) -> bool:
@@ -115,11 +115,13 @@ class Failures:
         return error.replace or error.unknown or bool(result.refused)
 
     def _suspect(self, refused: list[Refused]) -> None:
-        """One record alone is guilty; of several, fewer are tried until one is alone."""
-        if len({(each.partition, each.outgoing.source) for each in refused}) == 1:
-            guilty = refused[0]
-            self.unfireable[guilty.partition, guilty.outgoing.source] = guilty.text
-        else:
+        """Find the guilty: those that the broker names, or one that is alone; of several, fewer are tried next."""
+        guilty = [each for each in refused if each.why is Refusal.NAMED]
+        if not guilty and len({(each.partition, each.outgoing.source) for each in refused}) == 1:
+            guilty = refused[:1]
+        for each in guilty:
+            self.unfireable[each.partition, each.outgoing.source] = each.text
+        if not guilty:
             self.items_max = max(1, min(len(refused), self.items_max) // 2)
 
     def _fenced(self) -> None:
