@@ -48,7 +48,7 @@ class ChangelogReader:
             if (error := message.error()) is not None:
                 if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
                     self._lost.add(partition)
-                elif error.fatal():
+                elif error.code() == KafkaError._FATAL:
                     raise KafkaException(error)
                 continue
             if partition not in self._assigned:

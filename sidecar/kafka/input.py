@@ -18,6 +18,8 @@ from sidecar.model import NO_TIMESTAMP, Headers, Record
 _METADATA_PREFIX: Final = b"CGMDv2:"
 _checked_headers: Final = methodcaller("headers")
 """Calls from C code, where each result is checked against a pending exception."""
+# An error that ends the consumer comes as a message whose own code says only that; what it was stands in the text.
+_FENCED_TEXT: Final = KafkaError(KafkaError.FENCED_INSTANCE_ID).str()
 _LOST_OFFSET: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 
 
@@ -108,14 +110,14 @@ class InputConsumer:
 
     def _report(self, error: KafkaError, partition: int | None = None) -> None:
         code = error.code()
-        if code == KafkaError.FENCED_INSTANCE_ID:
+        if code == KafkaError.FENCED_INSTANCE_ID or (code == KafkaError._FATAL and _FENCED_TEXT in error.str()):
             raise Twin(
                 "another running process joined the group under the same INSTANCE_ID: "
                 "give every running instance an id of its own"
             )
         if code in _LOST_OFFSET and partition is not None:
             self._listener.offset_lost(partition)
-        elif error.fatal():
+        elif error.fatal() or code == KafkaError._FATAL:
             raise KafkaException(error)
         else:
             self._listener.trouble(error.str())

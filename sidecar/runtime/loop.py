@@ -214,6 +214,7 @@ class Loop:
         except KafkaException as cause:
             log.warning("seek_failed", partition=partition.number, reason=str(cause))
             self._to_reset.add(partition.number)
+            self._failures.back_off(f"partition {partition.number} can not be read: {cause.args[0].str()}")
         else:
             self._held.begin(partition.number, next_offset)
             self._parts.closed.restored(partition.checkpoint.closed)
