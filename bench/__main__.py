@@ -58,6 +58,7 @@ def _measure(cluster: Cluster, folder: Path, wanted: set[str], *, quick: bool, r
     ratios = [name for name in RATIOS if name in wanted]
     # The yardstick is taken before and after each figure: a machine that is slower for a while is so for both.
     if ratios or "relay" in wanted:
+        rates.warm_up()
         rates.relay()
     for _ in range(runs):
         for name in ratios:
