@@ -64,7 +64,6 @@ class Terms:
     closed: Mapping[str, Closed] = field(default_factory=dict)
     """Origins that can not be fired to now, other than paused ones, each since the moment from which on it was never
     seen open. Whoever takes a partition over goes on from what its restored checkpoint says."""
-    input_topic_id: str = ""
     origin_timeout_ms: int = 86_400_000
     dlq_max_message_bytes: int = 1_048_588
     unfireable: Mapping[tuple[int, bytes], str] = field(default_factory=dict)
@@ -405,7 +404,7 @@ class _Planner:
             watermark_offset=offset,
             next_input_offset=self.next_input_offset,
             highest_input_offset=self.highest,
-            input_topic_id=self.terms.input_topic_id,
+            input_topic_id=self.checkpoint.input_topic_id,
             wall_ms=self.now_ms,
             closed={name: why for name, why in self.closed.items() if name in counts.origins or name in self.paused},
         )

@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
@@ -69,3 +75,22 @@ class LogBounds:
         except KafkaException:
             return None
         return {key: Bounds(start, ends[key]) for key, start in starts.items()}
+
+
+class TopicId:
+    """One question for the id that a topic has now: one that was deleted and made anew has another."""
+
+    def __init__(self, admin: AdminClient, topic: str) -> None:
+        answers = admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_TIMEOUT_S)
+        self._future: Future[Any] = answers[topic]
+
+    def done(self) -> bool:
+        """Return whether `result` has something to say."""
+        return self._future.done()
+
+    def result(self) -> str | None:
+        """Return the id; None when it must be asked again."""
+        try:
+            return str(self._future.result().topic_id)
+        except KafkaException:
+            return None

@@ -374,7 +374,6 @@ class Loop:
             app_id=self._settings.streams_app_id,
             origins=self._parts.catalogue.origins,
             closed=self._parts.closed.closed,
-            input_topic_id=self._facts.input_topic_id,
             origin_timeout_ms=self._settings.origin_timeout_ms,
             dlq_max_message_bytes=self._facts.dlq_bytes_max,
             unfireable=self._failures.unfireable,

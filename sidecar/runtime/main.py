@@ -152,7 +152,7 @@ def build(
         admin,
         ChangelogReader({**config.changelog_reader(settings), **client_log}, settings.changelog_topic),
         clock,
-        Topics(settings.input_topic, settings.changelog_topic, facts.input_topic_id, settings.group_id),
+        Topics(settings.input_topic, settings.changelog_topic, settings.group_id),
         Identity(facts.cluster_id, facts.changelog_topic_id),
         running=lambda partition, next_offset: loop.running(partition, next_offset),  # noqa: PLW0108 - made below
         restored=metrics.restore_seconds.observe,

@@ -30,7 +30,7 @@ from sidecar.engine.ports import Store
 from sidecar.engine.restore import Identity, Restore
 from sidecar.errors import PartitionStopped
 from sidecar.kafka.changelog import ChangelogReader
-from sidecar.kafka.offsets import Bounds, CommittedOffsets, LogBounds
+from sidecar.kafka.offsets import Bounds, CommittedOffsets, LogBounds, TopicId
 
 log = structlog.get_logger(__name__)
 
@@ -46,6 +46,7 @@ class _Restoring:
     restore: Restore
     committed: int | None
     input_bounds: Bounds
+    input_topic_id: str
     start: int
     target: int
     began_s: float
@@ -65,6 +66,7 @@ class _Question:
     committed: CommittedOffsets
     offsets: Mapping[int, int | None] | None = None
     bounds: LogBounds | None = None
+    input_topic_id: TopicId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,6 @@ class Topics:
 
     input_topic: str
     changelog_topic: str
-    input_topic_id: str
     group_id: str
 
 
@@ -165,14 +166,15 @@ class Reset:
             # Only now: the offsets are stable, so whatever was committed lies below the end that is read here.
             topics = (self.topics.changelog_topic, self.topics.input_topic)
             question.bounds = LogBounds(self._admin, dict.fromkeys(topics, numbers))
-        elif question.bounds.done():
-            bounds = question.bounds.result()
-            if bounds is None:
+            question.input_topic_id = TopicId(self._admin, self.topics.input_topic)
+        elif question.input_topic_id is not None and question.bounds.done() and question.input_topic_id.done():
+            bounds, input_topic_id = question.bounds.result(), question.input_topic_id.result()
+            if bounds is None or input_topic_id is None:
                 self._ask_again(question)
                 return
             self._question = None
             for number, partition in question.partitions.items():
-                self._begin(store, partition, bounds, (question.offsets or {}).get(number))
+                self._begin(store, partition, bounds, (question.offsets or {}).get(number), input_topic_id)
 
     def _ask_again(self, question: _Question) -> None:
         self._question = None
@@ -180,7 +182,12 @@ class Reset:
         self._ask_at_s = self._clock.monotonic_s() + ASK_AGAIN_S
 
     def _begin(
-        self, store: Store, partition: Partition, bounds: Mapping[tuple[str, int], Bounds], committed: int | None
+        self,
+        store: Store,
+        partition: Partition,
+        bounds: Mapping[tuple[str, int], Bounds],
+        committed: int | None,
+        input_topic_id: str,
     ) -> None:
         number = partition.number
         changelog = bounds[self.topics.changelog_topic, number]
@@ -191,6 +198,7 @@ class Reset:
             restore,
             committed,
             bounds[self.topics.input_topic, number],
+            input_topic_id,
             start,
             changelog.end,
             self._clock.monotonic_s(),
@@ -234,8 +242,19 @@ class Reset:
         restore = restoring.restore
         partition = restore.partition
         restore.finish(restoring.target)
-        next_offset = self._next_input_offset(partition, restoring)
-        partition.checkpoint = msgspec.structs.replace(partition.checkpoint, next_input_offset=next_offset)
+        made_anew = partition.checkpoint.input_topic_id not in {"", restoring.input_topic_id}
+        if made_anew:
+            # Its offsets mean other records, and whatever is committed on them may still be the former topic's.
+            next_offset = restoring.input_bounds.start
+        else:
+            next_offset = self._next_input_offset(partition, restoring)
+        held = made_anew and partition.counts.pending > 0
+        changes: dict[str, object] = {"next_input_offset": next_offset}
+        if not held:
+            changes["input_topic_id"] = restoring.input_topic_id
+        if made_anew and not held:
+            changes["highest_input_offset"] = next_offset
+        partition.checkpoint = msgspec.structs.replace(partition.checkpoint, **changes)
         del self._restoring[partition.number]
         partition.transition_to(State.RUNNING)
         took_s = self._clock.monotonic_s() - restoring.began_s
@@ -247,18 +266,17 @@ class Reset:
             timers_read=restore.timers,
             seconds=round(took_s, 3),
         )
-        self._hold_intake_for_a_strange_input(partition)
+        partition.intake_held = held
+        if held:
+            self._say_held(partition)
         self._running(partition, next_offset)
 
-    def _hold_intake_for_a_strange_input(self, partition: Partition) -> None:
-        before = partition.checkpoint.input_topic_id
-        partition.intake_held = bool(before and before != self.topics.input_topic_id and partition.counts.pending)
-        if partition.intake_held:
-            partition.reason = (
-                f"{self.topics.input_topic} is another topic than the one whose timers wait here; "
-                "what waits is fired, nothing is taken in until all has fired"
-            )
-            log.error("intake_held", partition=partition.number, reason=partition.reason)
+    def _say_held(self, partition: Partition) -> None:
+        partition.reason = (
+            f"{self.topics.input_topic} is another topic than the one whose timers wait here; "
+            "what waits is fired, nothing is taken in until all has fired"
+        )
+        log.error("intake_held", partition=partition.number, reason=partition.reason)
 
     def _next_input_offset(self, partition: Partition, restoring: _Restoring) -> int:
         """Return where to read on: the group's offset, else the checkpoint's, and never below the log's start."""
