@@ -1,0 +1,57 @@
+"""Signatures of records that command the sidecar or speak for it: HMAC-SHA256 under the API token.
+
+Form: `<time, epoch ms>.<64 hex digits>`, ASCII. Signed are the time and the given parts, each behind its length, so that
+no two different lists of parts are the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Iterable
+from typing import Final
+
+HEADER: Final = "retry-signature"
+"""Header of status records that holds the signature."""
+AGE_MAX_MS: Final = 600_000
+"""A signature made longer ago than this, or as far ahead, is refused: records can not be kept and used again later."""
+
+_FORM: Final = re.compile(rb"([0-9]{1,15})\.([0-9a-f]{64})")
+
+
+def sign(token: str, parts: Iterable[bytes], at_ms: int) -> bytes:
+    """Return the signature of these parts.
+
+    Args:
+        token: the secret, setting API_TOKEN.
+        parts: what is signed, in an order that signer and verifier share.
+        at_ms: wall time of the signer, epoch ms.
+    """
+    return b"%d.%s" % (at_ms, _digest(token, parts, at_ms).encode())
+
+
+def verify(token: str, parts: Iterable[bytes], signature: bytes | None, now_ms: int) -> bool:
+    """Tell whether this is a signature of these parts that was made within AGE_MAX_MS of `now_ms`.
+
+    Args:
+        token: the secret, setting API_TOKEN.
+        parts: as given to `sign`.
+        signature: what came; None when none came. Any bytes are safe.
+        now_ms: when the record came to be, by a clock that its sender can not set.
+    """
+    found = None if signature is None else _FORM.fullmatch(signature)
+    if found is None:
+        return False
+    at_ms = int(found[1])
+    if abs(now_ms - at_ms) > AGE_MAX_MS:
+        return False
+    return hmac.compare_digest(_digest(token, parts, at_ms).encode(), found[2])
+
+
+def _digest(token: str, parts: Iterable[bytes], at_ms: int) -> str:
+    made = hmac.new(token.encode(), digestmod=hashlib.sha256)
+    for part in (b"%d" % at_ms, *parts):
+        made.update(len(part).to_bytes(8, "big"))
+        made.update(part)
+    return made.hexdigest()
