@@ -1,7 +1,7 @@
 """Signatures of records that command the sidecar or speak for it: HMAC-SHA256 under the API token.
 
-Form: `<time, epoch ms>.<64 hex digits>`, ASCII. Signed are the time and the given parts, each behind its length, so that
-no two different lists of parts are the same bytes.
+Form: `<time, epoch ms>.<64 hex digits>`, ASCII. Signed are the time and the given parts, each behind its length, so
+that no two different lists of parts are the same bytes.
 """
 
 from __future__ import annotations
