@@ -87,6 +87,17 @@ def changelog_reader(settings: Settings) -> Config:
     return _client(settings, "restore", tuning=_FETCHING, guarantees=guarantees, foreign=_PRODUCER_ONLY)
 
 
+def status_reader(settings: Settings) -> Config:
+    """Return the configuration of the consumer of the whole status topic; it is assigned by hand and never commits."""
+    guarantees: Config = {
+        **_reading(f"{settings.group_id}-status"),
+        # All that is there counts: a log that was cut, or made anew, is read from where it begins.
+        "auto.offset.reset": "earliest",
+        "enable.partition.eof": True,
+    }
+    return _client(settings, "status-reader", tuning=_FETCHING, guarantees=guarantees, foreign=_PRODUCER_ONLY)
+
+
 def transactional_producer(settings: Settings, transactional_id: str, batch_bytes: int = BATCH_BYTES) -> Config:
     """Return the configuration of the producer of fires, dead letters and the changelog.
 

@@ -43,6 +43,9 @@ _STATUS_CONFIG: Mapping[str, str] = {
     "cleanup.policy": "compact,delete",
     "retention.ms": str(_DAY_MS),
     "message.timestamp.type": "LogAppendTime",
+    # Only segments that are closed are compacted and deleted; every instance reads the whole topic when it starts.
+    "segment.bytes": str(64 * 1024 * 1024),
+    "segment.ms": str(10 * 60_000),
 }
 
 _NAMING = ("BOOTSTRAP_SERVERS", "STREAMS_APP_ID", "STORE_NAME", "INPUT_TOPIC", "DLQ_TOPIC", "REPLICATION_FACTOR")
