@@ -133,8 +133,18 @@ class InputConsumer:
         self._consumer.resume([TopicPartition(self._topic, each) for each in partitions])
 
     def seek(self, partition: int, offset: int) -> None:
-        """Read on from `offset`; what was fetched before is dropped. Raises KafkaException when not assigned."""
-        self._consumer.seek(TopicPartition(self._topic, partition, offset))
+        """Read on from `offset`; what was fetched before is dropped. Raises KafkaException when not assigned.
+
+        The partition stays paused.
+        """
+        place = [TopicPartition(self._topic, partition, offset)]
+        try:
+            self._consumer.seek(place[0])
+        except KafkaException:
+            # The library has stopped reading it, as it does when the topic was made anew.
+            self._consumer.incremental_unassign(place)
+            self._consumer.incremental_assign(place)
+            self._consumer.pause(place)
 
     def end_offsets(self) -> dict[int, int]:
         """Return the last known end of each assigned partition, without asking the broker."""

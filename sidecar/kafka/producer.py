@@ -101,7 +101,17 @@ class TransactionalProducer:
     def write_changelog(self, topic: str, partition: int, records: Sequence[tuple[bytes, bytes | None]]) -> None:
         """Write changelog records. Raises TransactionFailed."""
         for key, value in records:
-            self._produce(topic, value, key, partition=partition, on_delivery=self._changelog_delivered)
+            more = {"partition": partition, "on_delivery": self._changelog_delivered}
+            try:
+                self._produce(topic, value, key, **more)
+            except KafkaException:
+                # A partition that is new is known to this producer only once it has asked for the topic.
+                try:
+                    self._producer.list_topics(topic, METADATA_TIMEOUT_S)
+                    self._produce(topic, value, key, **more)
+                except KafkaException as cause:
+                    text = f"{topic}, partition {partition}, can not be written: {cause.args[0].str()}"
+                    raise TransactionFailed(text, unknown=False, replace=True) from cause
 
     def fire(self, partition: int, records: Sequence[Outgoing]) -> None:
         """Write fires or dead letters; what can not be written is kept in `refused`. Raises TransactionFailed."""
