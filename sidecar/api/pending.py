@@ -53,9 +53,12 @@ def pending_routes(source: Source) -> APIRouter:
             200: {"content": {"application/json": {"examples": _EXAMPLES}}},
             400: {"model": ErrorBody, "description": "A parameter is not what it must be."},
             "4XX": {"model": ErrorBody, "description": "Any other mistake in the request."},
+            503: {"model": ErrorBody, "description": "It has just started and does not know the group's figures yet."},
         },
     )
     async def pending(query: Annotated[PendingQuery, Query()]) -> JSONResponse:
+        if (unread := source.unread()) is not None:
+            raise HTTPException(503, f"{unread}; ask again in a second", {"retry-after": "1"})
         total = source.partitions_total()
         if query.partition is not None and total is not None and query.partition >= total:
             raise HTTPException(400, f"partition: {query.partition} is not one of the input topic's 0 to {total - 1}")

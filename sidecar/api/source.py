@@ -42,6 +42,10 @@ class Source(Protocol):
         """Return how many partitions the input topic has, or None while that is unknown."""
         ...
 
+    def unread(self) -> str | None:
+        """Return why the views can not be shown yet, a sentence for a person; None when they can."""
+        ...
+
     def health(self) -> Health: ...
 
     def now_ms(self) -> int:

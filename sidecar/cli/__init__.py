@@ -32,6 +32,7 @@ class Entry(NamedTuple):
 
 COMMANDS = {
     "run": Entry("sidecar.cli.run:run", "Run the sidecar until it is told to stop."),
+    "api": Entry("sidecar.cli.api:api", "Answer for the whole group over HTTP, owning nothing."),
     "demo": Entry("sidecar.cli.demo:demo", "Show the whole job on a broker of its own, and prove it with a ledger."),
     "broker": Entry("sidecar.cli.broker:broker", "Run a local Apache Kafka, without Docker."),
     "topics": Entry("sidecar.cli.topics:topics", "Create or check the topics."),

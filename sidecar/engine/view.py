@@ -53,6 +53,7 @@ class PartitionView:
     lag: int | None
     """Input records not yet taken in; None when it is not known."""
     as_of_ms: int
+    """When its counters were complete and true; 0 when that is not known."""
 
     def to_json(self) -> bytes:
         """Return the value of the partition's status record."""
@@ -172,7 +173,7 @@ def summarise(
         "by_partition": {str(view.partition): view.pending for view in chosen},
         **_due(chosen, total=total, now_ms=now_ms),
         "next_due_ms": min((view.next_due_ms for view in chosen if view.next_due_ms is not None), default=None),
-        "as_of_ms": min((view.as_of_ms for view in chosen), default=now_ms),
+        "as_of_ms": min((view.as_of_ms for view in chosen if view.as_of_ms), default=now_ms),
         "complete": _complete(chosen, wanted=1 if partition is not None else partitions_total, now_ms=now_ms),
         "partitions": [
             {

@@ -8,7 +8,7 @@ Partitions live in `engine/partition.py`'s states. Nothing here waits longer tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -20,6 +20,7 @@ from sidecar.clock import Clock
 from sidecar.engine.intake import Intake
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.plan import Plan, Terms, plan
+from sidecar.engine.view import PartitionView
 from sidecar.errors import BrokerUnavailable, RecordCorrupt, StoreCorrupt, StoreFailed, TopicsInvalid, TransactionFailed
 from sidecar.kafka.catalogue import Catalogue
 from sidecar.kafka.config import BATCH_BYTES
@@ -33,7 +34,7 @@ from sidecar.runtime.failures import Failures
 from sidecar.runtime.held import Held
 from sidecar.runtime.origins import ClosedOrigins
 from sidecar.runtime.reset import Reset
-from sidecar.runtime.snapshot import Snapshots, view_of
+from sidecar.runtime.snapshot import Snapshots, views_of
 from sidecar.runtime.state import LocalState
 from sidecar.runtime.status import StatusPublisher
 from sidecar.runtime.tally import tally
@@ -131,6 +132,8 @@ class Loop:
     def revoked(self, partitions: Sequence[int]) -> None:
         log.info("partitions_revoked", partitions=list(partitions))
         self._committer.wait(REVOKE_WAIT_S)
+        for view in self._views(partitions):
+            self._parts.status.part_with(view)
         self._let_go(partitions)
 
     def lost(self, partitions: Sequence[int]) -> None:
@@ -445,21 +448,15 @@ class Loop:
         if now_s - self._shown_s < SHOW_EVERY_S:
             return
         self._shown_s = now_s
-        now_ms = self._clock.wall_ms()
-        views = [
-            view_of(
-                each,
-                owner=self._parts.instance_id,
-                url=self._parts.url,
-                progress=self._parts.reset.progress(each.number),
-                lag=self._lag.get(each.number),
-                now_ms=now_ms,
-            )
-            for each in sorted(self._partitions.values(), key=lambda each: each.number)
-        ]
+        views = self._views(self._partitions)
         self._parts.snapshots.show(views, self._not_ready(), self._details())
         self._parts.metrics.publish(views)
         self._parts.status.advance(views)
+
+    def _views(self, numbers: Iterable[int]) -> list[PartitionView]:
+        parts, now_ms = self._parts, self._clock.wall_ms()
+        owned = [self._partitions[number] for number in sorted(numbers) if number in self._partitions]
+        return views_of(owned, parts.instance_id, parts.url, parts.reset.progress, self._lag, now_ms)
 
     def _not_ready(self) -> list[str]:
         reasons = self._obstacles()

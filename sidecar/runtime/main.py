@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import signal
 from collections.abc import Callable
-from types import FrameType
 from typing import Any, Final
 
 import structlog
@@ -30,6 +28,7 @@ from sidecar.metrics import Metrics
 from sidecar.model import Reason
 from sidecar.policy import Policy, PolicyConfig
 from sidecar.runtime.clock_guard import ClockGuard
+from sidecar.runtime.cluster import GroupSource, follow
 from sidecar.runtime.commit import Observe, unobserved
 from sidecar.runtime.loop import Loop, Parts
 from sidecar.runtime.origins import ClosedOrigins
@@ -37,6 +36,7 @@ from sidecar.runtime.reset import Reset, Topics
 from sidecar.runtime.snapshot import Snapshots
 from sidecar.runtime.state import LocalState
 from sidecar.runtime.status import StatusPublisher
+from sidecar.runtime.stop import Stop
 from sidecar.settings import Settings
 from sidecar.store.folder import StateFolder
 
@@ -59,7 +59,7 @@ def run(settings: Settings, *, clock: Clock | None = None, observe: Observe = un
         SidecarError: It can not start or go on; the text says what to do.
     """
     clock = clock or SystemClock()
-    stop = _Stop()
+    stop = Stop()
     stop.listen()
     _tune_garbage_collection()
     config.validate_client_properties(settings)
@@ -71,11 +71,14 @@ def run(settings: Settings, *, clock: Clock | None = None, observe: Observe = un
         outcomes=("committed", "aborted", "unknown", "fenced"),
     )
     snapshots = Snapshots(clock)
-    app = create_app(snapshots, metrics=metrics, version=__version__, actuator=settings.enable_health)
+    cluster = follow(settings, clock)
+    source = GroupSource(snapshots, cluster, settings.instance_id or state.instance_id)
+    app = create_app(source, metrics=metrics, version=__version__, actuator=settings.enable_health)
     server = Server(app, host=settings.http_host, port=settings.http_port)
     server.start()
     logger.info("http_listening", url=server.url)
     try:
+        cluster.start()
         admin = Admin(settings, log.librdkafka_logger())
         facts = _await_topics(admin, settings, clock, stop)
         if facts is None:
@@ -87,6 +90,7 @@ def run(settings: Settings, *, clock: Clock | None = None, observe: Observe = un
         logger.info("sidecar_stopped")
     finally:
         server.stop(HTTP_STOP_S)
+        cluster.stop(HTTP_STOP_S)
     return 0
 
 
@@ -96,7 +100,7 @@ def _tune_garbage_collection() -> None:
     gc.set_threshold(200_000, 50, 100)
 
 
-def _turn(loop: Loop, stop: _Stop, shutdown_timeout_s: float) -> None:
+def _turn(loop: Loop, stop: Stop, shutdown_timeout_s: float) -> None:
     try:
         while not stop.asked:
             loop.run_once()
@@ -105,7 +109,7 @@ def _turn(loop: Loop, stop: _Stop, shutdown_timeout_s: float) -> None:
         loop.stop(shutdown_timeout_s)
 
 
-def _await_topics(admin: Admin, settings: Settings, clock: Clock, stop: _Stop) -> TopicFacts | None:
+def _await_topics(admin: Admin, settings: Settings, clock: Clock, stop: Stop) -> TopicFacts | None:
     """Return the facts of the topics once the brokers answer; None when told to stop meanwhile."""
     deadline_s = clock.monotonic_s() + settings.startup_timeout_ms / 1000
     while not stop.asked:
@@ -178,7 +182,7 @@ def build(
             reset=reset,
             guard=guard,
             status=StatusPublisher(
-                {**config.status_producer(settings), **client_log}, settings.status_topic, clock, guard
+                {**config.status_producer(settings), **client_log}, settings.status_topic, clock, guard, settings.api_token
             ),
             snapshots=snapshots,
             metrics=metrics,
@@ -218,21 +222,3 @@ def policy_config(settings: Settings) -> PolicyConfig:
         fatal=settings.fatal_exception,
         **own,
     )
-
-
-class _Stop:
-    """The first SIGTERM or SIGINT asks for the end; the second one is the end."""
-
-    def __init__(self) -> None:
-        self.asked = False
-
-    def listen(self) -> None:
-        """Take the signals."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._asked)
-
-    def _asked(self, number: int, _frame: FrameType | None) -> None:
-        if self.asked:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        self.asked = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pydantic import JsonValue
 
@@ -51,6 +51,9 @@ class Snapshots:
     def partitions_total(self) -> int | None:
         return self._partitions_total
 
+    def unread(self) -> str | None:
+        return None
+
     def cluster_id(self) -> str | None:
         return self._cluster_id
 
@@ -72,7 +75,31 @@ class Snapshots:
         )
 
 
-def view_of(
+def views_of(
+    partitions: Iterable[Partition],
+    owner: str,
+    url: str | None,
+    progress: Callable[[int], tuple[float, int]],
+    lag: Mapping[int, int],
+    now_ms: int,
+) -> list[PartitionView]:
+    """Return what partitions look like from outside.
+
+    Args:
+        partitions: those that are owned.
+        owner: instance id.
+        url: where the owner's HTTP API answers.
+        progress: by partition: the part of its restore that is done, and how many changelog records are left.
+        lag: by partition: input records not yet taken in, where that is known.
+        now_ms: wall time.
+    """
+    return [
+        _view_of(each, owner=owner, url=url, progress=progress(each.number), lag=lag.get(each.number), now_ms=now_ms)
+        for each in partitions
+    ]
+
+
+def _view_of(
     partition: Partition,
     *,
     owner: str,
@@ -81,7 +108,7 @@ def view_of(
     lag: int | None,
     now_ms: int,
 ) -> PartitionView:
-    """Return what a partition looks like from outside. Counters are shared: they are replaced, never changed."""
+    """Counters are shared: they are replaced, never changed."""
     counts, checkpoint = partition.counts, partition.checkpoint
     running = partition.state is State.RUNNING
     restored, remaining = (1.0, 0) if running else progress

@@ -6,6 +6,7 @@ These records are no part of any transaction: at most one a second for a partiti
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -13,8 +14,11 @@ import structlog
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, Producer
 
 from sidecar.clock import Clock
+from sidecar.contract import signature
+from sidecar.engine.partition import State
 from sidecar.engine.view import PartitionView
 from sidecar.runtime.clock_guard import ClockGuard
+from sidecar.runtime.cluster import signed_parts
 
 log = structlog.get_logger(__name__)
 
@@ -26,9 +30,15 @@ CHANGED_FIELDS: Final = ("state", "pending", "sequence", "restore_remaining", "d
 class StatusPublisher:
     """Owns the producer of the status topic; used by the loop."""
 
-    def __init__(self, config: Mapping[str, Any], topic: str, clock: Clock, guard: ClockGuard) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], topic: str, clock: Clock, guard: ClockGuard, token: str | None = None
+    ) -> None:
+        """Args:
+        token: API_TOKEN; when set, the records are signed with it.
+        """
         self._producer = Producer(dict(config))
         self._topic = topic
+        self._token = token
         self._clock = clock
         self._guard = guard
         self._published: dict[int, tuple[float, tuple[object, ...]]] = {}
@@ -49,14 +59,15 @@ class StatusPublisher:
         self._producer.poll(0)
 
     def _publish(self, view: PartitionView) -> None:
-        delivered = partial(self._delivered, self._clock.wall_ms())
+        now_ms = self._clock.wall_ms()
+        key, value = b"p/%d" % view.partition, view.to_json()
+        headers: list[tuple[str, str | bytes | None]] = []
+        if self._token is not None:
+            parts = signed_parts(self._topic, view.partition, key, value)
+            headers.append((signature.HEADER, signature.sign(self._token, parts, now_ms)))
         try:
             self._producer.produce(
-                self._topic,
-                view.to_json(),
-                b"p/%d" % view.partition,
-                view.partition,
-                on_delivery=delivered,
+                self._topic, value, key, view.partition, headers=headers, on_delivery=partial(self._delivered, now_ms)
             )
         except (BufferError, KafkaException) as cause:
             self.trouble = str(cause)
@@ -80,6 +91,11 @@ class StatusPublisher:
     def forget(self, partition: int) -> None:
         """Publish this partition anew when it is owned again."""
         self._published.pop(partition, None)
+
+    def part_with(self, view: PartitionView) -> None:
+        """Publish the last figures of a partition that is given back, so that nobody has to wait for them to age."""
+        self.forget(view.partition)
+        self._publish(replace(view, state=State.CLOSED, owner="", url=None))
 
     def close(self, timeout_s: float) -> None:
         """Give what is under way so long."""

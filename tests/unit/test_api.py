@@ -32,12 +32,16 @@ class Snapshots:
     shown: Sequence[PartitionView] = ()
     total: int | None = 2
     state: Health = WELL
+    reading: str | None = None
 
     def views(self) -> Sequence[PartitionView]:
         return self.shown
 
     def partitions_total(self) -> int | None:
         return self.total
+
+    def unread(self) -> str | None:
+        return self.reading
 
     def health(self) -> Health:
         return self.state
@@ -107,6 +111,13 @@ def test_pending_is_the_summary_of_the_snapshots(client: Client, source: Snapsho
     assert answer.status_code == 200
     assert answer.json() == summarise(source.shown, partitions_total=2, now_ms=NOW_MS)
     assert answer.json()["by_origin"] == {"mail": 2, "orders": 1}
+
+
+def test_pending_is_not_guessed_before_the_group_is_known(client: Client, source: Snapshots) -> None:
+    source.reading = "the status topic has not been read to its end yet"
+    answer = client.get("/pending")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert answer.json() == {"error_code": 503, "message": f"{source.reading}; ask again in a second"}
 
 
 def test_pending_follows_the_snapshots(client: Client, source: Snapshots) -> None:

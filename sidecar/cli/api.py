@@ -1,0 +1,31 @@
+"""`retry-sidecar api`: the HTTP API alone."""
+
+from __future__ import annotations
+
+import click
+import structlog
+
+from sidecar import log
+from sidecar.cli.options import settings_options
+from sidecar.settings import Settings
+
+
+@click.command(epilog="Example: retry-sidecar api --bootstrap-servers kafka:9092 --http-port 8090")
+@settings_options(warn=False)
+def api(settings: Settings) -> None:
+    """Answer for the whole group over HTTP until told to stop; owns no partition and needs no state folder.
+
+    BOOTSTRAP_SERVERS, STREAMS_APP_ID and INPUT_TOPIC must be those of the sidecars, and so must API_TOKEN.
+    """
+    log.configure(
+        level=settings.log_level,
+        form=settings.log_format,
+        librdkafka_level=settings.log_level_apache,
+        secrets=settings.secrets,
+    )
+    for warning in settings.warnings:
+        structlog.get_logger(__name__).warning("setting_doubted", text=warning)
+    # Here and not above: `--help` needs neither librdkafka nor a web server.
+    from sidecar.runtime import api_only  # noqa: PLC0415
+
+    raise click.exceptions.Exit(api_only.serve(settings))

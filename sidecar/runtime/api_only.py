@@ -1,0 +1,87 @@
+"""`retry-sidecar api`: answers for the group and owns nothing of it: no partition, no state folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+
+from sidecar import __version__
+from sidecar.api.app import create_app
+from sidecar.api.server import Server
+from sidecar.api.source import Health
+from sidecar.clock import Clock, SystemClock
+from sidecar.engine.view import PartitionView
+from sidecar.kafka import config
+from sidecar.metrics import Metrics
+from sidecar.runtime.cluster import ClusterView, GroupSource, follow
+from sidecar.runtime.stop import Stop
+from sidecar.settings import Settings
+
+logger = structlog.get_logger(__name__)
+
+STOP_S: Final = 2.0
+
+
+class Onlooker:
+    """The snapshots of a process that owns no partition."""
+
+    def __init__(self, cluster: ClusterView, clock: Clock) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._was_ready = False
+
+    def views(self) -> Sequence[PartitionView]:
+        return ()
+
+    def partitions_total(self) -> int | None:
+        return self._cluster.partitions_total
+
+    def unread(self) -> str | None:
+        return self._cluster.unread()
+
+    def health(self) -> Health:
+        trouble = self._cluster.trouble
+        self._was_ready = self._was_ready or not (trouble or self._cluster.unread())
+        reasons = (f"the status topic can not be read: {trouble}",) if trouble else ()
+        return Health(
+            live=True,
+            ready=not reasons,
+            reasons=reasons,
+            details={"partitions": [], "refused_status_records": self._cluster.refused},
+            starting=not self._was_ready,
+        )
+
+    def now_ms(self) -> int:
+        return self._clock.wall_ms()
+
+    def cluster_id(self) -> str | None:
+        return self._cluster.cluster_id
+
+
+def serve(settings: Settings) -> int:
+    """Answer until SIGTERM or SIGINT; return the exit status.
+
+    Raises:
+        SidecarError: It can not start; the text says what to do.
+    """
+    clock = SystemClock()
+    stop = Stop()
+    stop.listen()
+    config.validate_client_properties(settings)
+    cluster = follow(settings, clock)
+    source = GroupSource(Onlooker(cluster, clock), cluster)
+    metrics = Metrics(version=__version__, now_ms=clock.wall_ms)
+    app = create_app(source, metrics=metrics, version=__version__, actuator=settings.enable_health)
+    server = Server(app, host=settings.http_host, port=settings.http_port)
+    server.start()
+    logger.info("http_listening", url=server.url)
+    try:
+        cluster.start()
+        stop.wait()
+        logger.info("api_stopped")
+    finally:
+        server.stop(STOP_S)
+        cluster.stop(STOP_S)
+    return 0
