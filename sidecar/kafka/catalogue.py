@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 
@@ -17,6 +18,7 @@ REFRESH_S: Final = 30.0
 UNKNOWN_S: Final = 1.0
 """For so long the answer that a topic does not exist is taken as fresh."""
 REQUEST_TIMEOUT_S: Final = 5.0
+PARTITIONS_MAX: Final = 2**31 - 1
 MAX_MESSAGE_BYTES_DEFAULT: Final = 1_048_588
 """Kafka's own default, taken when the right to read a topic's configuration is missing."""
 ASKED_MAX: Final = 500
@@ -31,7 +33,7 @@ class Catalogue:
         self.unknown: dict[str, float] = {}
         """Topics that do not exist, and when that was said (monotonic seconds)."""
         self.denied: set[str] = set()
-        """Topics that this client may not look at."""
+        """Topics that this client may not write to, or not even look at."""
         self.leaderless: set[str] = set()
         """Topics of which some partition has no leader."""
         self._wanted: set[str] = set()
@@ -64,7 +66,9 @@ class Catalogue:
         if not names:
             return
         self._wanted.difference_update(names)
-        self._topics = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=REQUEST_TIMEOUT_S)
+        self._topics = self._admin.describe_topics(
+            TopicCollection(list(names)), include_authorized_operations=True, request_timeout=REQUEST_TIMEOUT_S
+        )
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
         answers = self._admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
         self._configs = {resource.name: future for resource, future in answers.items()}
@@ -83,7 +87,11 @@ class Catalogue:
                 self._failed(name, cause.args[0], now_s)
                 continue
             self.unknown.pop(name, None)
-            self.denied.discard(name)
+            operations = described.authorized_operations
+            if operations and not any(AclOperation(each) is AclOperation.WRITE for each in operations):
+                self.denied.add(name)
+            else:
+                self.denied.discard(name)
             if any(each.leader is None for each in described.partitions):
                 self.leaderless.add(name)
             else:
@@ -99,8 +107,10 @@ class Catalogue:
             self.origins.pop(name, None)
             self.unknown[name] = now_s
         elif code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            self.origins.pop(name, None)
+            # It exists: its messages wait for the right, checked against nothing that is not known.
+            self.origins.setdefault(name, Origin(PARTITIONS_MAX, MAX_MESSAGE_BYTES_DEFAULT))
             self.denied.add(name)
+            self._asked_at[name] = now_s
         else:
             self._wanted.add(name)  # no definite answer: what was known stays known
 

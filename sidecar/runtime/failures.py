@@ -7,6 +7,7 @@ from typing import Final
 import structlog
 
 from sidecar.clock import Clock
+from sidecar.engine.plan import Plan
 from sidecar.errors import TransactionFailed, Twin
 from sidecar.kafka.producer import Refusal, Refused
 from sidecar.runtime.commit import Result
@@ -105,6 +106,8 @@ class Failures:
         if to_dlq:
             self._dlq_trouble = f"the DLQ {to_dlq[0].outgoing.topic} can not be written: {to_dlq[0].text}"
             self._dlq_again_s = now_s + DLQ_AGAIN_S
+        if not result.refused:
+            self._doubt(plan, closed, dlq_topic, now_s)
         own_fault = closed.refused(refused, len(refused) == written, self._clock.wall_ms(), now_s)
         if own_fault:
             self._suspect(own_fault)
@@ -113,6 +116,15 @@ class Failures:
         self.back_off(str(error))
         # After an error of the broker on a record the next transaction of this producer would fail out of order.
         return error.replace or error.unknown or bool(result.refused)
+
+    def _doubt(self, plan: Plan, closed: ClosedOrigins, dlq_topic: str, now_s: float) -> None:
+        """Look for a missing right: it fails the transaction as a whole, and no record is named."""
+        dead_letters = any(part.dead_letters for part in plan.parts)
+        topics = {outgoing.topic for part in plan.parts for outgoing in part.fires}
+        closed.doubt({*topics, dlq_topic} if dead_letters else topics)
+        if dead_letters and closed.denied(dlq_topic):
+            self._dlq_trouble = f"the DLQ {dlq_topic} can not be written: this user has no right to"
+            self._dlq_again_s = now_s + DLQ_AGAIN_S
 
     def _suspect(self, refused: list[Refused]) -> None:
         """Find the guilty: those that the broker names, or one that is alone; of several, fewer are tried next."""

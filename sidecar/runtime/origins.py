@@ -43,6 +43,8 @@ class ClosedOrigins:
 
     def close(self, name: str, why: Closure, now_ms: int, now_s: float) -> bool:
         """Close an origin; return whether it was open."""
+        if (known := self._closed.get(name)) is not None and known.why == why:
+            return False
         probe = self._probes.get(name)
         if probe is None:
             since_ms = self._restored_since_ms.get(name, now_ms)
@@ -50,8 +52,6 @@ class ClosedOrigins:
         else:
             probe.every_s = min(2 * probe.every_s, PROBE_MAX_S)
         probe.next_s = now_s + probe.every_s
-        if (known := self._closed.get(name)) is not None and known.why == why:
-            return False
         self._closed = {**self._closed, name: Closed(why, probe.since_ms)}
         return True
 
@@ -88,7 +88,7 @@ class ClosedOrigins:
             pending: Origins of the timers that wait.
         """
         catalogue = self._catalogue
-        for name in pending:
+        for name in {*pending, *catalogue.denied}:
             if name in self._closed:
                 continue
             if name in catalogue.denied:
@@ -101,7 +101,7 @@ class ClosedOrigins:
         for name, probe in list(self._probes.items()):
             if now_s < probe.next_s:
                 continue
-            if name in catalogue.origins and name not in catalogue.leaderless:
+            if name in catalogue.origins and name not in catalogue.leaderless and name not in catalogue.denied:
                 # It is there: the next timer that is due for it is the probe. Refused, it closes for twice as long.
                 probe.next_s = float("inf")
                 self._closed = {other: closed for other, closed in self._closed.items() if other != name}
@@ -111,6 +111,14 @@ class ClosedOrigins:
                 probe.every_s = min(2 * probe.every_s, PROBE_MAX_S)
                 probe.next_s = now_s + probe.every_s
         return opened
+
+    def doubt(self, names: Iterable[str]) -> None:
+        """A transaction that wrote to these failed, and nobody said why: ask what they are like now."""
+        self._catalogue.want(names)
+
+    def denied(self, name: str) -> bool:
+        """Return whether the topic may not be written to, as far as is known."""
+        return name in self._catalogue.denied
 
     def fired(self, names: Iterable[str]) -> None:
         """These took records: their next closure starts probing from the beginning."""

@@ -56,6 +56,22 @@ def test_when_nothing_at_all_was_written_silence_says_nothing_about_one_topic(cl
     assert not closed.closed
 
 
+def test_many_refusals_of_one_transaction_are_one_closure(closed: ClosedOrigins, catalogue: Catalogue) -> None:
+    closed.refused([refusal("orders", Refusal.DENIED, offset) for offset in range(100)], False, NOW_MS, 0.0)
+    assert closed.advance([], NOW_MS, PROBE_FIRST_S) == ["orders"]
+
+
+def test_a_topic_that_may_not_be_written_stays_closed_until_the_right_is_given(
+    closed: ClosedOrigins, catalogue: Catalogue
+) -> None:
+    catalogue.denied.add("orders")
+    closed.advance([], NOW_MS, 0.0)
+    assert closed.closed["orders"].why is Closure.UNAUTHORISED
+    assert closed.advance([], NOW_MS, PROBE_FIRST_S) == []
+    catalogue.denied.clear()
+    assert closed.advance([], NOW_MS, 3 * PROBE_FIRST_S) == ["orders"]
+
+
 def test_what_is_known_of_a_vanished_topic_is_forgotten(closed: ClosedOrigins, catalogue: Catalogue) -> None:
     closed.refused([refusal("orders", Refusal.GONE)], False, NOW_MS, 0.0)
     assert "orders" not in catalogue.origins
