@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import http.client
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import confluent_kafka
 from confluent_kafka import KafkaError, Message, Producer
 
 from sidecar.clock import SystemClock
-from tests.broker import Read, partitions_of, read_committed
+from tests.broker import Read, read_committed
 from tests.integration.sidecars import Sidecar, Sidecars, Stage, set_stage
 
 Pairs = list[tuple[str, bytes | None]]
@@ -163,83 +161,3 @@ def murmur2_partition(key: bytes, partitions: int) -> int:
         h = (h ^ int.from_bytes(tail, "little")) * m & 0xFFFFFFFF
     h = (h ^ h >> 13) * m & 0xFFFFFFFF
     return ((h ^ h >> 15) & 0x7FFFFFFF) % partitions
-
-
-def send_with_raw_header(
-    bootstrap: str, topic: str, value: bytes, headers: Sequence[tuple[bytes, bytes]], times: int = 1
-) -> None:
-    """Send to partition 0 with header names that need not be UTF-8, which the Python client can not write."""
-    library = _librdkafka()
-    text = ctypes.create_string_buffer(512)
-    conf = library.rd_kafka_conf_new()
-    library.rd_kafka_conf_set(conf, b"bootstrap.servers", bootstrap.encode(), text, 512)
-    client = library.rd_kafka_new(0, conf, text, 512)
-    assert client, text.value
-    handle = library.rd_kafka_topic_new(client, topic.encode(), None)
-    for _ in range(times):
-        collection = library.rd_kafka_headers_new(len(headers))
-        for name, content in headers:
-            library.rd_kafka_header_add(collection, name, len(name), content, len(content))
-        parts = (_Part * 4)()
-        parts[0].kind, parts[0].value.pointer = 2, handle  # RD_KAFKA_VTYPE_RKT
-        parts[1].kind, parts[1].value.number = 3, 0  # RD_KAFKA_VTYPE_PARTITION
-        parts[2].kind, parts[2].value.memory = 4, _Memory(value, len(value))  # RD_KAFKA_VTYPE_VALUE
-        parts[3].kind, parts[3].value.pointer = 10, collection  # RD_KAFKA_VTYPE_HEADERS
-        error = library.rd_kafka_produceva(client, parts, 4)
-        assert not error, library.rd_kafka_error_string(error)
-    assert library.rd_kafka_flush(client, 30_000) == 0
-    library.rd_kafka_topic_destroy(handle)
-    library.rd_kafka_destroy(client)
-
-
-class _Memory(ctypes.Structure):
-    _fields_ = (("pointer", ctypes.c_char_p), ("size", ctypes.c_size_t))
-
-
-class _Value(ctypes.Union):
-    _fields_ = (
-        ("number", ctypes.c_int32),
-        ("pointer", ctypes.c_void_p),
-        ("memory", _Memory),
-        ("room", ctypes.c_char * 64),
-    )
-
-
-class _Part(ctypes.Structure):
-    """rd_kafka_vu_t."""
-
-    _fields_ = (("kind", ctypes.c_int), ("value", _Value))
-
-
-def _librdkafka() -> ctypes.CDLL:
-    """Return the library that confluent-kafka's wheel brings along."""
-    beside = Path(confluent_kafka.__file__).parents[1] / "confluent_kafka.libs"
-    found = sorted(beside.glob("librdkafka*.so*"))
-    library = ctypes.CDLL(str(found[0]) if found else "librdkafka.so.1")
-    for name in ("conf_new", "new", "topic_new", "headers_new", "produceva"):
-        getattr(library, f"rd_kafka_{name}").restype = ctypes.c_void_p
-    library.rd_kafka_error_string.restype = ctypes.c_char_p
-    void, text, size = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
-    library.rd_kafka_conf_set.argtypes = [void, text, text, text, size]
-    library.rd_kafka_new.argtypes = [ctypes.c_int, void, text, size]
-    library.rd_kafka_topic_new.argtypes = [void, text, void]
-    library.rd_kafka_headers_new.argtypes = [size]
-    library.rd_kafka_header_add.argtypes = [void, text, ctypes.c_ssize_t, text, ctypes.c_ssize_t]
-    library.rd_kafka_produceva.argtypes = [void, void, size]
-    library.rd_kafka_error_string.argtypes = [void]
-    library.rd_kafka_flush.argtypes = [void, ctypes.c_int]
-    library.rd_kafka_topic_destroy.argtypes = [void]
-    library.rd_kafka_destroy.argtypes = [void]
-    return library
-
-
-def end_offset_of(bootstrap: str, topic: str) -> int:
-    """Return how many records a topic has, markers included."""
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "ends"})
-    try:
-        return sum(
-            consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, n), timeout=15)[1]
-            for n in range(partitions_of(bootstrap, topic))
-        )
-    finally:
-        consumer.close()

@@ -42,9 +42,14 @@ class _Argument(ctypes.Structure):
 
 
 def produce_raw(
-    bootstrap: str, topic: str, partition: int, value: bytes, headers: Sequence[tuple[bytes, bytes]]
+    bootstrap: str,
+    topic: str,
+    partition: int,
+    value: bytes,
+    headers: Sequence[tuple[bytes, bytes]],
+    times: int = 1,
 ) -> None:
-    """Produce one record and return when the broker has it."""
+    """Produce one record, or several of the same, and return when the broker has them."""
     library = _library()
     message = ctypes.create_string_buffer(_ERROR_BYTES)
     conf = library.rd_kafka_conf_new()
@@ -60,8 +65,9 @@ def produce_raw(
             _argument(_VALUE, memory=_Memory(value, len(value))),
             *(_argument(_HEADER, header=_Header(name, value, len(value))) for name, value in headers),
         ]
-        error = library.rd_kafka_produceva(producer, (_Argument * len(arguments))(*arguments), len(arguments))
-        assert not error, library.rd_kafka_error_string(error)
+        for _ in range(times):
+            error = library.rd_kafka_produceva(producer, (_Argument * len(arguments))(*arguments), len(arguments))
+            assert not error, library.rd_kafka_error_string(error)
         assert library.rd_kafka_flush(producer, _FLUSH_MS) == 0, "the broker did not take it in time"
     finally:
         library.rd_kafka_destroy(producer)

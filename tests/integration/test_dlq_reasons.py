@@ -8,7 +8,8 @@ from typing import NamedTuple
 import pytest
 
 from tests.broker import Read, create_topic, read_committed, unique
-from tests.integration.messages import Given, Pairs, World, native, now_ms, one_sidecar, scrape, send_with_raw_header
+from tests.integration.messages import Given, Pairs, World, native, now_ms, one_sidecar, scrape
+from tests.integration.raw_producer import produce_raw
 from tests.integration.sidecars import Stage
 from tests.waiting import eventually
 
@@ -173,9 +174,10 @@ def test_a_message_with_header_names_that_are_no_utf_8_is_a_dead_letter_and_the_
     marker = unique("m").encode()
     good = Given(b"good", headers=native(world.stage, marker, 1, ("retry-exception", b"com.acme.Late")))
     world.send(good)
-    send_with_raw_header(
+    produce_raw(
         world.stage.bootstrap,
         world.stage.input_topic,
+        0,
         marker,
         [(b"retry-origin-topic", world.stage.origin.encode()), (b"\xff\xfe", b"x")],
     )

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from sidecar.errors import InvariantViolated
 from sidecar.kafka.input import _headers, decode_membership
-from tests.integration.messages import send_with_raw_header
+from tests.integration.raw_producer import produce_raw
 from tests.waiting import eventually
 
 TOPIC = "t"
@@ -45,7 +45,7 @@ def test_headers_that_can_not_be_read_are_none_and_never_blamed_on_another_messa
     """A message is asked once: at the second time the library hands out what it had begun to build."""
     bad = [(b"a", b"1"), (b"\xff\xfe", b"2")]
     for headers in ([(b"a", b"1"), (b"a", b"2")], bad, [(b"a", b"1"), (b"a", b"2")]):
-        send_with_raw_header(mock_cluster, TOPIC, b"bad" if headers is bad else b"good", headers, ROUNDS)
+        produce_raw(mock_cluster, TOPIC, 0, b"bad" if headers is bad else b"good", headers, ROUNDS)
     for message in consumed(mock_cluster, TOPIC, 3 * ROUNDS):
         read = _headers(message)
         value = message.value()  # a pending exception would surface here
