@@ -72,6 +72,20 @@ class Closed(msgspec.Struct, frozen=True, array_like=True):
     since_ms: int
 
 
+class Unfinished(msgspec.Struct, frozen=True, array_like=True):
+    """A control record that is on its way: it acts on more timers than one transaction may."""
+
+    control_offset: int
+    acted: int = 0
+    skipped: int = 0
+    """Not fired, because their origin is not open."""
+    dead: int = 0
+    """Of those acted on, how many went to the DLQ."""
+    seen_offset: int = -1
+    """With `seen_first_ms` the id of the last timer that was looked at; ids rise. -1: none."""
+    seen_first_ms: int = -1
+
+
 class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     """What one transaction says of its partition; the last one in the log holds."""
 
@@ -87,6 +101,8 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     input_topic_id: str = ""
     wall_ms: int = 0
     closed: Mapping[str, Closed] = {}
+    unfinished: Unfinished | None = None
+    """The control record at `next_input_offset`, when it is done in part."""
 
 
 class BlockKey(NamedTuple):

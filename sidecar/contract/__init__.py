@@ -1,7 +1,17 @@
 """The header contract: requests in, fired records and dead letters out, in each dialect."""
 
+from sidecar.contract.control import ControlKind, ControlRequest, Outcome
 from sidecar.contract.dead_letter import render_dead_letter
 from sidecar.contract.dialect import Dialect
 from sidecar.contract.dialects import DIALECTS, DIALECTS_BY_CODE, parse
 
-__all__ = ["DIALECTS", "DIALECTS_BY_CODE", "Dialect", "parse", "render_dead_letter"]
+__all__ = [
+    "DIALECTS",
+    "DIALECTS_BY_CODE",
+    "ControlKind",
+    "ControlRequest",
+    "Dialect",
+    "Outcome",
+    "parse",
+    "render_dead_letter",
+]

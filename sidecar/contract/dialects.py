@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from sidecar.contract import native
+from sidecar.contract.control import CONTROL, ControlRequest, parse_control
 from sidecar.contract.dialect import Dialect
 from sidecar.contract.ibm import Ibm
 from sidecar.contract.native import Native
@@ -19,23 +19,21 @@ DIALECTS_BY_CODE: Final[Mapping[int, Dialect]] = {dialect.code: dialect for dial
 _UNREADABLE: Final = Rejection(
     Reason.BAD_HEADER, "a header key is not UTF-8, so no header of this record can be read: allowed are UTF-8 keys"
 )
-_CONTROL: Final = Rejection(
-    Reason.BAD_HEADER, f"{native.CONTROL}: control records are not accepted by this version, only messages are"
-)
 
 
-def parse(record: Record, dialects: Sequence[Dialect]) -> Request | Rejection:
+def parse(record: Record, dialects: Sequence[Dialect]) -> Request | ControlRequest | Rejection:
     """Read what a record asks for. Any bytes give a request or a rejection, never an exception.
 
     Args:
         record: As consumed.
-        dialects: In the order of preference: the first one that claims the record reads it.
+        dialects: In the order of preference: the first one that claims the record reads it. A record with the header
+            `retry-control` is a control record, whatever else it has.
     """
     if record.headers is None:
         return _UNREADABLE
     values = dict(record.headers)
-    if native.CONTROL in values:
-        return _CONTROL
+    if CONTROL in values:
+        return parse_control(record, values)
     for dialect in dialects:
         if dialect.claims(values):
             return dialect.parse(record, values)

@@ -9,8 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from sidecar.changelog.entry import lasting
-from sidecar.contract import Dialect, parse, render_dead_letter
-from sidecar.engine.items import Arrival, Dead, Dropped, Item
+from sidecar.contract import ControlRequest, Dialect, parse, render_dead_letter
+from sidecar.contract.control import ControlKind, signature_problem
+from sidecar.engine.items import Arrival, BadControl, Control, Dead, Dropped, Item
 from sidecar.engine.plan import RECORD_OVERHEAD_BYTES
 from sidecar.engine.ports import Origin
 from sidecar.model import Drop, Reason, Record, Rejection, Request, Schedule
@@ -28,6 +29,7 @@ class Intake:
         dialects: In the order of preference.
         origins: Topics that exist, by a definite answer of the broker; kept up to date by its owner.
         unknown: Topics that do not exist, by a definite answer that is fresh; kept up to date by its owner.
+        api_token: What control records must be signed with; None: they need no signature.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class Intake:
         input_topic: str,
         app_id: str,
         dlq_max_message_bytes: int,
+        api_token: str | None = None,
     ) -> None:
         self._policy = policy
         self._dialects = dialects
@@ -48,6 +51,7 @@ class Intake:
         self._input_topic = input_topic
         self._app_id = app_id
         self._dlq_max_message_bytes = dlq_max_message_bytes
+        self._api_token = api_token
 
     def examine(self, record: Record, arrived_ms: int) -> Item | str:
         """Return the item that a record becomes, or the name of its origin when the broker must be asked for it first.
@@ -59,6 +63,8 @@ class Intake:
         request = parse(record, self._dialects)
         if type(request) is Rejection:
             return self._dead(record, request)
+        if type(request) is ControlRequest:
+            return self._control(record, request, arrived_ms)
         assert type(request) is Request
         origin = self._origins.get(request.origin)
         if origin is None and request.dialect != IBM and self._policy.origin_allowed(request.origin):
@@ -90,6 +96,25 @@ class Intake:
             return Dropped(record.offset, verdict.detail)
         assert type(verdict) is Rejection
         return self._dead(record, verdict)
+
+    def _control(self, record: Record, request: ControlRequest, arrived_ms: int) -> Control | BadControl:
+        headers = dict(record.headers or [])
+        problem = (
+            signature_problem(headers, self._api_token, self._input_topic, record.partition, arrived_ms)
+            or request.problem
+            or self._beyond(request, arrived_ms)
+        )
+        if problem:
+            return BadControl(record.offset, request.control_id, request.target_text, problem)
+        return Control(record.offset, request.control_id, request.kind, request.target, request.due_ms)
+
+    def _beyond(self, request: ControlRequest, arrived_ms: int) -> str:
+        """Return why the settings do not allow it, empty when they do."""
+        if request.kind is ControlKind.PAUSE and not self._policy.origin_allowed(request.target_text):
+            return f"{request.target_text} is no origin that ORIGIN_TOPICS allows, so nothing is ever fired to it"
+        if request.kind is ControlKind.RESCHEDULE:
+            return self._policy.delay_problem(request.due_ms, arrived_ms) or ""
+        return ""
 
     def _unresolved(self, record: Record, request: Request) -> Item | str:
         if request.origin not in self._unknown:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from sidecar.model import Headers, Reason, TimerId
+from sidecar.contract.control import ID_PREFIX, ControlKind, Outcome, OutcomeRecord, Target, outcome_key
+from sidecar.model import Headers, Reason
 
 
 class Arrival(NamedTuple):
@@ -37,44 +38,53 @@ class Dropped(NamedTuple):
     detail: str
 
 
-class ControlKind(StrEnum):
-    """What a control record does."""
-
-    CANCEL = "cancel"
-    RESCHEDULE = "reschedule"
-    FIRE = "fire"
-    PAUSE = "pause"
-    RESUME = "resume"
-
-
 class Control(NamedTuple):
-    """A control record. Its target is a timer id, a retry id (bytes), or an origin topic for pause and resume."""
+    """A control record that can be acted on."""
 
     offset: int
+    control_id: str
     kind: ControlKind
-    target: TimerId | bytes | str
+    target: Target
     due_ms: int = 0
+    """For a reschedule."""
 
 
-Item = Arrival | Dead | Dropped | Control
+class BadControl(NamedTuple):
+    """A control record that is refused: nothing is done, and the outcome says why."""
+
+    offset: int
+    control_id: str
+    target: str
+    """As it came."""
+    detail: str
 
 
-class Outcome(StrEnum):
-    """The answer to a control record."""
-
-    CANCELLED = "cancelled"
-    RESCHEDULED = "rescheduled"
-    FIRED = "fired"
-    PAUSED = "paused"
-    RESUMED = "resumed"
-    NOT_PENDING = "not-pending"
-    ORIGIN_PAUSED = "origin-paused"
+Item = Arrival | Dead | Dropped | Control | BadControl
 
 
 class Answer(NamedTuple):
     """The outcome of one control record."""
 
     offset: int
+    control_id: str
     outcome: Outcome
     timers: int
-    """How many timers it acted on."""
+    """How many timers it acted on; for pause and resume how many of the origin wait."""
+    target: str
+    detail: str = ""
+
+
+def outcome_records(answers: Iterable[Answer], partition: int, at_ms: int) -> list[tuple[bytes, bytes]]:
+    """Return key and value of each answer's record on the status topic."""
+    return [
+        (
+            outcome_key(answer.control_id, answer.offset),
+            OutcomeRecord(answer.outcome, answer.timers, answer.target, partition, at_ms, answer.detail).to_json(),
+        )
+        for answer in answers
+    ]
+
+
+def target_text(target: Target) -> str:
+    """Return a target as control records name it."""
+    return f"{ID_PREFIX}{target.decode()}" if isinstance(target, bytes) else str(target)

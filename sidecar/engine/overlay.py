@@ -25,7 +25,7 @@ from sidecar.wheel.counts import CountsDelta, SlotKey
 from sidecar.wheel.geometry import WIDTHS_MS, level_of
 
 NAMED_MAX = 1000
-"""Most timers of one retry id that are looked at."""
+"""Most timers of one retry id that a message can replace."""
 
 
 class Overlay:
@@ -68,20 +68,40 @@ class Overlay:
 
     def find_named(self, retry_id: bytes) -> list[bytes]:
         """Return the pending entries of a retry id in key order, at most NAMED_MAX + 1 of them."""
+        dues = self._named_dues(retry_id, self.rows.named_prefix(retry_id), NAMED_MAX + 1)
+        return [self.entry_named(key) for key in sorted(value + row[-16:-8] for row, value in dues)]
+
+    def named_keys(self, retry_id: bytes, seen: tuple[int, int] | None, limit: int) -> tuple[list[bytes], int]:
+        """Return the keys of pending timers of a retry id in the order of their ids, and how many rows that took.
+
+        Args:
+            retry_id: The caller's own id.
+            seen: Offset and first due of the timer to begin behind; None: begin with the first.
+            limit: Most keys.
+        """
         prefix = self.rows.named_prefix(retry_id)
+        lower = prefix if seen is None else self.rows.named_row(retry_id, *seen) + b"\0"
+        dues = self._named_dues(retry_id, lower, limit)
+        # Rows that this plan changed are read and dropped, so they cost as much.
+        cost = max(1, len(dues)) + len(self._named.get(retry_id, ()))
+        return [value + row[-16:-8] for row, value in dues], cost
+
+    def entry_named(self, key: bytes) -> bytes:
+        """Return the entry at a key that a retry id points at."""
+        entry = self.entry_at(key)
+        invariant(entry is not None, "a retry id points at no timer", key=key)
+        return entry or b""
+
+    def _named_dues(self, retry_id: bytes, lower: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Return the first rows of a retry id from `lower` on, with the stored dues in them."""
         changed = self._named.get(retry_id, set())
-        stored = self._store.items(prefix, after(prefix), limit=NAMED_MAX + 1 + len(changed))
+        upper = after(self.rows.named_prefix(retry_id))
+        stored = self._store.items(lower, upper, limit=limit + len(changed))
         dues = {row: value for row, value in stored if row not in changed}
         for row in changed:
-            if (value := self.mutations.rows[row]) is not None:
+            if row >= lower and (value := self.mutations.rows[row]) is not None:
                 dues[row] = value
-        keys = sorted(value + row[-16:-8] for row, value in dues.items())[: NAMED_MAX + 1]
-        entries = []
-        for key in keys:
-            entry = self.entry_at(key)
-            invariant(entry is not None, "a retry id points at no timer", key=key)
-            entries.append(entry or b"")
-        return entries
+        return sorted(dues.items())[:limit]
 
     def removed_dues(self, offset: int) -> frozenset[int]:
         """Return the dues at which an input offset is no longer pending."""

@@ -11,7 +11,7 @@ The rules, each of which the simulation breaks when it is taken away:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -33,7 +33,8 @@ from sidecar.changelog.entry import (
     payload,
 )
 from sidecar.contract import DIALECTS_BY_CODE, render_dead_letter
-from sidecar.engine.items import Answer, Arrival, Control, ControlKind, Dead, Dropped, Item, Outcome
+from sidecar.engine.controls import Controls
+from sidecar.engine.items import Answer, Arrival, BadControl, Control, Dead, Dropped, Item
 from sidecar.engine.overlay import NAMED_MAX, Overlay
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Mutations, Origin, Outgoing, Reader
@@ -107,6 +108,8 @@ class Plan:
     parts: list[PartitionPlan]
     unresolved: frozenset[str]
     """Origins of due timers that wait for an answer of the broker."""
+    left: Mapping[int, Sequence[Item]] = field(default_factory=dict)
+    """Items that are not part of it, by partition: the first ones of the next plan."""
 
     @property
     def fires(self) -> int:
@@ -138,39 +141,50 @@ def plan(
     due = sum(1 for partition in partitions if partition.next_due_ms is not None and partition.next_due_ms <= now_ms)
     share = max(1, terms.fires_max // max(1, due))
     share_bytes = max(1, terms.fire_bytes_max // max(1, due))
+    taking_in = max(1, len(batches))
     parts: list[PartitionPlan] = []
     unresolved: set[str] = set()
+    left: dict[int, Sequence[Item]] = {}
     for partition in partitions:
         batch = batches.get(partition.number, ())
         wakes_ms = partition.wakes_at_ms()
         if not batch and (wakes_ms is None or wakes_ms > now_ms):
             continue
-        planner = _Planner(partition, store, now_ms, terms)
-        planner.take_in(batch)
+        planner = _Planner(partition, store, now_ms, terms, taking_in)
+        taken_in = planner.take_in(batch)
+        if taken_in < len(batch):
+            left[partition.number] = batch[taken_in:]
         planner.scan(share, share_bytes)
-        unresolved |= planner.unresolved
-        if (part := planner.finish(len(batch))) is not None:
+        unresolved |= planner.unresolved | planner.controls.unresolved
+        if (part := planner.finish(taken_in)) is not None:
             parts.append(part)
-    return Plan(now_ms, parts, frozenset(unresolved))
+    return Plan(now_ms, parts, frozenset(unresolved), left)
 
 
 class _Planner:
     """Plans one partition's part of a transaction."""
 
-    def __init__(self, partition: Partition, store: Reader, now_ms: int, terms: Terms) -> None:
+    def __init__(self, partition: Partition, store: Reader, now_ms: int, terms: Terms, taking_in: int) -> None:
         self.partition = partition
         self.store = store
         self.now_ms = now_ms
         self.terms = terms
         self.overlay = Overlay(partition, store, now_ms)
         self.checkpoint = partition.checkpoint
-        self.paused = {name: closed for name, closed in self.checkpoint.closed.items() if closed.why == Closure.PAUSED}
-        self.closed = {**terms.closed, **self.paused}
+        self.controls = Controls(
+            self.overlay,
+            self.checkpoint,
+            terms.origins,
+            terms.closed,
+            dispose=self._dispose,
+            dead=lambda: len(self.dead_letters),
+            limit=max(1, terms.fires_max // taking_in),
+            limit_bytes=max(1, terms.fire_bytes_max // taking_in),
+        )
         self.next_input_offset = self.checkpoint.next_input_offset
         self.highest = self.checkpoint.highest_input_offset
         self.fires: list[Outgoing] = []
         self.dead_letters: list[tuple[Reason, Outgoing]] = []
-        self.answers: list[Answer] = []
         self.dropped: list[Dropped] = []
         self.deferred: dict[str, int] = {}
         self.unresolved: set[str] = set()
@@ -183,9 +197,11 @@ class _Planner:
 
     # Intake
 
-    def take_in(self, batch: Iterable[Item]) -> None:
-        """Dispose of the items in their order."""
-        for item in batch:
+    def take_in(self, batch: Sequence[Item]) -> int:
+        """Dispose of the items in their order; return how many: a control record may have to go on in the next plan."""
+        if batch:
+            self.controls.begin(batch[0].offset)
+        for at, item in enumerate(batch):
             if type(item) is Arrival:
                 self._arrive(item)
             elif type(item) is Dead:
@@ -194,11 +210,19 @@ class _Planner:
                 self.rejected += 1
             elif type(item) is Dropped:
                 self.dropped.append(item)
-            else:
-                invariant(type(item) is Control, "an item of no known kind", item=item)
-                self._control(item)  # type: ignore[arg-type]  # the invariant above
+            elif not self._control(item):
+                return at
             self.next_input_offset = item.offset + 1
             self.highest = max(self.highest, self.next_input_offset)
+        return len(batch)
+
+    def _control(self, item: Item) -> bool:
+        answered = item.offset < self.highest  # its answer stands
+        if type(item) is BadControl:
+            self.controls.refuse(item, answered=answered)
+            return True
+        invariant(type(item) is Control, "an item of no known kind", item=item)
+        return self.controls.act(item, answered=answered)  # type: ignore[arg-type]  # the invariant above
 
     def _arrive(self, arrival: Arrival) -> None:
         offset, due_ms, origin, lasting, retry_id, replace = arrival
@@ -228,53 +252,6 @@ class _Planner:
         entry = _fresh(arrival)
         self._dead_letter(entry, head(entry), Reason.BAD_HEADER, detail, "intake", b"")
 
-    def _control(self, control: Control) -> None:
-        if control.kind is ControlKind.PAUSE:
-            self.paused[str(control.target)] = self.closed[str(control.target)] = Closed(Closure.PAUSED, self.now_ms)
-            self._answer(control, Outcome.PAUSED, 1)
-            return
-        if control.kind is ControlKind.RESUME:
-            self.paused.pop(str(control.target), None)
-            self.closed = {**self.terms.closed, **self.paused}
-            self._answer(control, Outcome.RESUMED, 1)
-            return
-        entries = self._targets(control.target)
-        done = 0
-        for entry in entries:
-            fixed = head(entry)
-            if control.kind is ControlKind.CANCEL:
-                self.overlay.take(entry)
-                self.cancelled += 1
-            elif control.kind is ControlKind.RESCHEDULE:
-                self._reschedule(entry, fixed, control.due_ms)
-            elif origin_of(entry, fixed) in self.closed:
-                continue
-            else:
-                self.overlay.take(entry)
-                self._dispose(entry, fixed, origin_of(entry, fixed))
-            done += 1
-        outcome = _DONE[control.kind] if done else Outcome.ORIGIN_PAUSED if entries else Outcome.NOT_PENDING
-        self._answer(control, outcome, done)
-
-    def _answer(self, control: Control, outcome: Outcome, timers: int) -> None:
-        if control.offset >= self.highest:  # else it has its answer, which stands
-            self.answers.append(Answer(control.offset, outcome, timers))
-
-    def _targets(self, target: TimerId | bytes | str) -> Sequence[bytes]:
-        if isinstance(target, bytes):
-            return self.overlay.find_named(target)
-        invariant(isinstance(target, TimerId), "a control record names neither timer nor retry id", target=target)
-        entry = self.overlay.find(target.offset, target.first_ms)  # type: ignore[union-attr]  # the invariant above
-        return () if entry is None else (entry,)
-
-    def _reschedule(self, entry: bytes, fixed: Head, due_ms: int) -> None:
-        self.overlay.take(entry)
-        if due_ms > self.now_ms:
-            self.overlay.store_again(entry, due_ms, due_ms, deferred=False)
-        else:
-            changed = MOVING.pack(fixed.due_ms, fixed.offset, due_ms, fixed.level, 0) + entry[MOVING.size :]
-            self._dispose(changed, head(changed), origin_of(entry, fixed))
-
     # Due
 
     def scan(self, limit: int, limit_bytes: int) -> None:
@@ -296,7 +273,7 @@ class _Planner:
                 origin = origins.get(name)
                 if origin is None:
                     origin = origins[name] = origin_of(entry, fixed)
-                if origin not in self.terms.origins and origin not in self.closed:
+                if origin not in self.terms.origins and origin not in self.controls.closed:
                     self.unresolved.add(origin)
                     self.complete = False
                     break
@@ -315,7 +292,7 @@ class _Planner:
 
     def _dispose(self, entry: bytes, fixed: Head, origin: str) -> None:
         """Fire a timer that is due, defer it, or send it to the DLQ."""
-        if (closed := self.closed.get(origin)) is not None:
+        if (closed := self.controls.closed.get(origin)) is not None:
             closed_for_long = (
                 closed.why != Closure.PAUSED and self.now_ms - closed.since_ms > self.terms.origin_timeout_ms
             )
@@ -394,7 +371,8 @@ class _Planner:
         records = block_records(self.overlay, sequence)
         records += removed_records(self.overlay, self.store, watermark)
         records += tombstones(self.overlay, self.store, watermark)
-        if not (taken_in or self.fires or self.dead_letters or records or self.scanned):
+        changed = self.controls.unfinished != self.checkpoint.unfinished
+        if not (taken_in or self.fires or self.dead_letters or records or self.scanned or changed):
             return None
         due_ms, offset = KEY.unpack(watermark)
         counts = self.partition.counts.plus(self.overlay.delta)
@@ -406,7 +384,8 @@ class _Planner:
             highest_input_offset=self.highest,
             input_topic_id=self.checkpoint.input_topic_id,
             wall_ms=self.now_ms,
-            closed={name: why for name, why in self.closed.items() if name in counts.origins or name in self.paused},
+            closed=self._closed(counts),
+            unfinished=self.controls.unfinished,
         )
         records.append((CHECKPOINT_KEY, encode_checkpoint(checkpoint)))
         for suffix, value in counts.rows(self.overlay.delta):
@@ -418,28 +397,26 @@ class _Planner:
             records=records,
             fires=self.fires,
             dead_letters=self.dead_letters,
-            answers=self.answers,
+            answers=self.controls.answers,
             dropped=self.dropped,
             deferred=self.deferred,
             mutations=self.overlay.mutations,
             taken_in=taken_in,
             stored=self.stored,
             rejected=self.rejected,
-            cancelled=self.cancelled,
+            cancelled=self.cancelled + self.controls.cancelled,
             complete=self.complete,
             stored_end_ms=min(((slot + 1) * WIDTHS_MS[level] for level, slot in self.overlay.groups), default=None),
         )
 
+    def _closed(self, counts: Counts) -> dict[str, Closed]:
+        """Return the origins that are not open and of which timers wait, and all paused ones."""
+        closed, paused = self.controls.closed, self.controls.paused
+        return {name: why for name, why in closed.items() if name in counts.origins or name in paused}
+
     def _watermark(self) -> bytes:
         reached = KEY.pack(self.now_ms, OFFSET_MAX) if self.complete else self.scan_end
         return max(self.overlay.watermark, reached)
-
-
-_DONE: Final = {
-    ControlKind.CANCEL: Outcome.CANCELLED,
-    ControlKind.RESCHEDULE: Outcome.RESCHEDULED,
-    ControlKind.FIRE: Outcome.FIRED,
-}
 
 
 def _fresh(arrival: Arrival) -> bytes:

@@ -79,6 +79,7 @@ class TransactionalProducer:
         self._producer = Producer(dict(config))
         self._refused: list[Refused] = []
         self._changelog_error: KafkaError | None = None
+        self._status_error: KafkaError | None = None
         self._next_changelog_offsets: dict[int, int] = {}
 
     def init(self, timeout_s: float) -> None:
@@ -91,7 +92,7 @@ class TransactionalProducer:
     def begin(self) -> None:
         """Begin a transaction. Raises TransactionFailed."""
         self._refused = []
-        self._changelog_error = None
+        self._changelog_error = self._status_error = None
         self._next_changelog_offsets = {}
         try:
             self._producer.begin_transaction()
@@ -112,6 +113,11 @@ class TransactionalProducer:
                 except KafkaException as cause:
                     text = f"{topic}, partition {partition}, can not be written: {cause.args[0].str()}"
                     raise TransactionFailed(text, unknown=False, replace=True) from cause
+
+    def write_outcomes(self, topic: str, partition: int, records: Sequence[tuple[bytes, bytes]]) -> None:
+        """Write outcomes of control records to the status topic. Raises TransactionFailed."""
+        for key, value in records:
+            self._produce(topic, value, key, partition=partition, on_delivery=self._outcome_delivered)
 
     def fire(self, partition: int, records: Sequence[Outgoing]) -> None:
         """Write fires or dead letters; what can not be written is kept in `refused`. Raises TransactionFailed."""
@@ -172,6 +178,10 @@ class TransactionalProducer:
         if offset >= self._next_changelog_offsets.get(partition, 0):
             self._next_changelog_offsets[partition] = offset + 1
 
+    def _outcome_delivered(self, error: KafkaError | None, _message: Message) -> None:
+        if error is not None and error.code() not in _BLAMELESS:
+            self._status_error = error
+
     @property
     def refused(self) -> Sequence[Refused]:
         """The records of this transaction that could not be written."""
@@ -213,6 +223,9 @@ class TransactionalProducer:
         if self._changelog_error is not None:
             error = self._changelog_error
             return TransactionFailed(f"the changelog can not be written: {error.str()}", unknown=False, replace=True)
+        if self._status_error is not None:
+            said = self._status_error.str()
+            return TransactionFailed(f"the status topic can not be written: {said}", unknown=False, replace=True)
         if self._refused and error.txn_requires_abort():
             return TransactionFailed(
                 f"{len(self._refused)} records were refused, the first: {self._refused[0].text}",

@@ -34,6 +34,15 @@ class Policy:
         """Return whether messages may be fired to this topic."""
         return self._origins.problem(topic) is None
 
+    def delay_problem(self, due_ms: int, arrived_ms: int) -> str | None:
+        """Return why a due time is too far ahead, for a person; None when it is not."""
+        if due_ms - arrived_ms <= self._config.max_delay_ms and due_ms <= DUE_MS_MAX:
+            return None
+        return (
+            f"due {due_ms} is {due_ms - arrived_ms} ms after arrival: allowed are {self._config.max_delay_ms} ms"
+            f" (MAX_DELAY) and a due time up to {DUE_MS_MAX}"
+        )
+
     def decide(self, request: Request, *, timestamp_ms: int, arrived_ms: int) -> Verdict:
         """Return the verdict.
 
@@ -47,8 +56,8 @@ class Policy:
         if problem := self._origins.problem(request.origin):
             return Rejection(Reason.ORIGIN_NOT_ALLOWED, problem)
         due_ms = due_of(request, self._config.delays_ms, timestamp_ms=timestamp_ms, arrived_ms=arrived_ms)
-        if due_ms - arrived_ms > self._config.max_delay_ms or due_ms > DUE_MS_MAX:
-            return self._out_of_range(due_ms, arrived_ms)
+        if problem := self.delay_problem(due_ms, arrived_ms):
+            return Rejection(Reason.DELAY_OUT_OF_RANGE, problem)
         kind = self._exceptions.classify(request.exception)
         if kind.droppable:
             return _dropped(request)
@@ -76,8 +85,8 @@ class Policy:
         if problem := self._origins.problem(request.origin):
             return Rejection(Reason.ORIGIN_NOT_ALLOWED, problem)
         due_ms = due_of(request, self._config.ibm_delays_ms, timestamp_ms=timestamp_ms, arrived_ms=arrived_ms)
-        if due_ms - arrived_ms > self._config.max_delay_ms or due_ms > DUE_MS_MAX:
-            return self._out_of_range(due_ms, arrived_ms)
+        if problem := self.delay_problem(due_ms, arrived_ms):
+            return Rejection(Reason.DELAY_OUT_OF_RANGE, problem)
         limit = self._ibm_limit
         if kind.listed and request.attempt < limit:
             return Schedule(due_ms, limit)
@@ -88,13 +97,6 @@ class Policy:
         if not kind.retriable:
             return _unknown(request)
         return Schedule(due_ms, limit)
-
-    def _out_of_range(self, due_ms: int, arrived_ms: int) -> Rejection:
-        return Rejection(
-            Reason.DELAY_OUT_OF_RANGE,
-            f"due {due_ms} is {due_ms - arrived_ms} ms after arrival: allowed are {self._config.max_delay_ms} ms"
-            f" (MAX_DELAY) and a due time up to {DUE_MS_MAX}",
-        )
 
     def _exhausted(self, request: Request, limit: int) -> Rejection:
         if request.dialect == IBM:

@@ -1,7 +1,7 @@
 """The commit order, written once.
 
     1 begin                      a crash from here on: nothing happened, the broker aborts what was open
-    2 write changelog, fires, dead letters
+    2 write changelog, outcomes of control records, fires, dead letters
     3 send the input offsets     names EVERY partition that step 2 wrote for; this is what fences a former owner
     4 commit                     a crash after it: the changelog says what happened, restore replays it
     5 apply to the store         one batch; a crash within it loses the batch whole, restore replays it
@@ -19,6 +19,7 @@ from enum import StrEnum
 from queue import SimpleQueue
 
 from sidecar.clock import Clock
+from sidecar.engine.items import outcome_records
 from sidecar.engine.partition import Partition
 from sidecar.engine.plan import Plan
 from sidecar.engine.ports import Store
@@ -54,6 +55,7 @@ class Work:
     identity: Identity
     input_topic: str
     changelog_topic: str
+    status_topic: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,9 @@ def commit(work: Work, producer: TransactionalProducer, store: Store, clock: Clo
         observe(Step.BEGUN)
         for part in work.plan.parts:  # 2
             producer.write_changelog(work.changelog_topic, part.number, part.records)
+            producer.write_outcomes(
+                work.status_topic, part.number, outcome_records(part.answers, part.number, work.plan.now_ms)
+            )
             producer.fire(part.number, [outgoing for _, outgoing in part.dead_letters])
             producer.fire(part.number, part.fires)
         fired_ms = clock.wall_ms()

@@ -97,6 +97,13 @@ class Held:
             limit_bytes -= size
         return batches
 
+    def give_back(self, left: Mapping[int, Sequence[Item]]) -> None:
+        """Hold items that were taken out for a plan and are not part of it: they come first in the next one."""
+        for number, items in left.items():
+            held = self._partitions[number]
+            held.items.extendleft(reversed(items))
+            held.bytes += sum(map(_size, items))
+
 
 def _take(held: _Partition, limit: int, limit_bytes: int) -> tuple[list[Item], int]:
     items = held.items

@@ -340,6 +340,7 @@ class Loop:
             made = plan(turns, batches, store, now_ms, self._terms())
         except RecordCorrupt as cause:
             raise StoreCorrupt(f"a row of the state folder can not be read: {cause}") from cause
+        self._held.give_back(made.left)
         self._parts.catalogue.want(made.unresolved)
         self._backlog = not made.complete and not made.unresolved
         if made.parts:
@@ -365,6 +366,7 @@ class Loop:
             self._parts.reset.identity,
             self._settings.input_topic,
             self._settings.changelog_topic,
+            self._settings.status_topic,
         )
         self._committer.submit(
             partial(commit, work, self._producer, self._parts.state.store, self._clock, self._parts.observe)

@@ -169,6 +169,7 @@ def build(
         input_topic=settings.input_topic,
         app_id=settings.streams_app_id,
         dlq_max_message_bytes=facts.dlq_bytes_max,
+        api_token=settings.api_token,
     )
     loop = Loop(
         Parts(
@@ -182,7 +183,11 @@ def build(
             reset=reset,
             guard=guard,
             status=StatusPublisher(
-                {**config.status_producer(settings), **client_log}, settings.status_topic, clock, guard, settings.api_token
+                {**config.status_producer(settings), **client_log},
+                settings.status_topic,
+                clock,
+                guard,
+                settings.api_token,
             ),
             snapshots=snapshots,
             metrics=metrics,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 import structlog
 
@@ -11,9 +12,12 @@ from sidecar.runtime.commit import Result
 
 log = structlog.get_logger(__name__)
 
+LOGGED_MAX: Final = 100
+"""Most control records of a transaction and partition that are logged one by one."""
+
 
 def tally(metrics: Metrics, result: Result) -> None:
-    """Add a committed transaction to the metrics, and log what was dropped, a line for each partition."""
+    """Add a committed transaction to the metrics, and log what was dropped and what control records did."""
     metrics.transactions.labels("committed").inc()
     metrics.commit_seconds.observe(result.seconds)
     for part in result.work.plan.parts:
@@ -29,6 +33,19 @@ def tally(metrics: Metrics, result: Result) -> None:
         metrics.received.labels("dead-lettered").inc(part.rejected)
         metrics.cancelled.inc(part.cancelled)
         metrics.changelog_bytes.inc(sum(len(key) + len(value or b"") for key, value in part.records))
+        if len(part.answers) > LOGGED_MAX:
+            log.info("controls_answered", partition=part.number, records=len(part.answers), logged=LOGGED_MAX)
+        for answer in part.answers[:LOGGED_MAX]:
+            log.info(
+                "control_answered",
+                partition=part.number,
+                offset=answer.offset,
+                control_id=answer.control_id,
+                outcome=answer.outcome.value,
+                count=answer.timers,
+                target=answer.target,
+                detail=answer.detail,
+            )
         if part.dropped:
             first = part.dropped[0]
             log.info(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from sidecar.changelog import codec
-from sidecar.changelog.codec import Block, BlockKey, Checkpoint, Closed, Closure, Engine
+from sidecar.changelog.codec import Block, BlockKey, Checkpoint, Closed, Closure, Engine, Unfinished
 from sidecar.changelog.entry import HEAD, MOVING, Head, head, lasting, moved, origin_of, payload, retry_id_of
 from sidecar.engine.rows import FORMAT, Meta, Rows, decode_due, decode_meta, encode_due, encode_meta
 from sidecar.wheel.counts import Counts, CountsDelta
@@ -87,6 +87,7 @@ CHECKPOINT: Final = Checkpoint(
     input_topic_id="n2fX6bXhQ2yJ4kqk2Y0b7A",
     wall_ms=NOW + 1,
     closed={"größe": Closed(Closure.UNREACHABLE, NOW - 5), "orders": Closed(Closure.PAUSED, NOW - 6)},
+    unfinished=Unfinished(46, acted=9_000, skipped=3, dead=1, seen_offset=40, seen_first_ms=DUE),
 )
 BLOCK_KEY: Final = BlockKey(NOW + 21_000, 12, 3)
 BLOCK: Final = Block(0, {"orders": (2, 0)}, [PLAIN, NULLS])

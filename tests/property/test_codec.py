@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sidecar.changelog import codec
-from sidecar.changelog.codec import Block, BlockKey, Checkpoint, Closed, Closure, Engine
+from sidecar.changelog.codec import Block, BlockKey, Checkpoint, Closed, Closure, Engine, Unfinished
 from sidecar.changelog.entry import DEFERRED, HEAD, MOVING, head, lasting, moved, origin_of, payload, retry_id_of
 from sidecar.engine.rows import FORMAT, Meta, Rows, after, decode_meta, encode_meta
 from sidecar.errors import FormatUnknown, RecordCorrupt
@@ -35,6 +35,7 @@ checkpoints = st.builds(
     texts,
     u64,
     st.dictionaries(texts, closures, max_size=3),
+    st.none() | st.builds(Unfinished, u64, u32, u32, u32, i64, i64),
 )
 entries = st.binary(min_size=HEAD.size, max_size=200)
 counts = st.tuples(u32, u32)

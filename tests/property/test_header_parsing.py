@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.contract import DIALECTS, DIALECTS_BY_CODE, Dialect, parse, render_dead_letter
+from sidecar.contract import DIALECTS, DIALECTS_BY_CODE, ControlRequest, Dialect, parse, render_dead_letter
 from sidecar.contract.native import CONTROL
 from sidecar.model import ATTEMPTS_MAX, DUE_MS_MAX, Drop, Headers, Reason, Record, Rejection, Request, Schedule, TimerId
 from sidecar.policy import Policy, PolicyConfig
@@ -85,6 +85,9 @@ def test_any_headers_give_a_request_or_a_rejection_and_any_request_a_verdict(
     if isinstance(parsed, Rejection):
         assert parsed.reason in {Reason.MISSING_HEADER, Reason.BAD_HEADER}
         assert 0 < len(parsed.detail.encode()) < 1000
+        return
+    if isinstance(parsed, ControlRequest):
+        assert CONTROL in dict(headers or [])
         return
     assert isinstance(parsed, Request)
     assert parsed.dialect in DIALECTS_BY_CODE

@@ -29,7 +29,7 @@ class Send(NamedTuple):
 
 
 class Command(NamedTuple):
-    """A control record; the target is a timer id, a retry id or an origin."""
+    """A control record; the target is a timer id, a retry id or an origin. A "forged" one is signed by a stranger."""
 
     offset: int
     kind: str
@@ -47,11 +47,20 @@ class Closure(NamedTuple):
     told_ms: int
 
 
+class Partial(NamedTuple):
+    """A control record that the transaction did in part: up to and with this timer, in the order of their ids."""
+
+    command: Command
+    seen: Id
+
+
 class Transaction(NamedTuple):
     """All that one committed transaction says to the outside."""
 
     now_ms: int
     inputs: Sequence[Input]
+    """Those that are done."""
+    partial: Partial | None
     fired: Sequence[Id]
     dead: Sequence[Id]
     answers: Sequence[tuple[int, str, int]]
@@ -71,6 +80,16 @@ class Timer:
     retry_id: bytes | None
 
 
+@dataclass(slots=True)
+class Progress:
+    """How far a control record came."""
+
+    offset: int
+    acted: int = 0
+    skipped: int = 0
+    seen: Id = (-1, -1)
+
+
 class Ledger:
     """The sequential truth of one partition."""
 
@@ -78,6 +97,7 @@ class Ledger:
         self.pending: dict[Id, Timer] = {}
         self.paused: set[str] = set()
         self.highest = 0
+        self._progress: Progress | None = None
         self._now_ms = 0
         self._transaction: Transaction
         self._fired: list[Id] = []
@@ -89,14 +109,19 @@ class Ledger:
         self._now_ms = transaction.now_ms
         self._fired, self._dead = list(transaction.fired), list(transaction.dead)
         answers: list[tuple[int, str, int]] = []
+        self._go_on(transaction)
         for item in transaction.inputs:
             if isinstance(item, Send):
                 self._send(item)
             else:
                 answer = self._command(item)
+                self._progress = None
                 if item.offset >= self.highest:
                     answers.append(answer)
             self.highest = max(self.highest, item.offset + 1)
+        if transaction.partial is not None:
+            command, seen = transaction.partial
+            self._progress = self._act(command, self._progress or Progress(command.offset), seen)
         assert list(transaction.answers) == answers, ("false outcome", transaction.answers, answers)
         return self._scanned()
 
@@ -141,17 +166,38 @@ class Ledger:
     def _named(self, retry_id: bytes) -> list[Id]:
         return [timer_id for timer_id, timer in self.pending.items() if timer.retry_id == retry_id]
 
+    def _go_on(self, transaction: Transaction) -> None:
+        """A record that was done in part is gone on with only when it comes first: else the offsets were set back."""
+        taken = [*transaction.inputs, *([transaction.partial.command] if transaction.partial else [])]
+        if taken and self._progress is not None and self._progress.offset != taken[0].offset:
+            self._progress = None
+
     def _command(self, command: Command) -> tuple[int, str, int]:
         kind, target = command.kind, command.target
+        if kind == "forged":
+            return command.offset, "bad-request", self._progress.acted if self._progress else 0
         if isinstance(target, str):
+            waiting = sum(timer.origin == target for timer in self.pending.values())
             if kind == "pause":
                 self.paused.add(target)
-                return command.offset, "paused", 1
+                return command.offset, "paused", waiting
             self.paused.discard(target)
-            return command.offset, "resumed", 1
-        hit = self._named(target) if isinstance(target, bytes) else [target] if target in self.pending else []
-        shut = self.paused | set(self._transaction.closed)
-        chosen = [timer_id for timer_id in hit if kind != "fire" or self.pending[timer_id].origin not in shut]
+            return command.offset, "resumed", waiting
+        progress = self._act(command, self._progress or Progress(command.offset), None)
+        done = {"cancel": "cancelled", "fire": "fired", "reschedule": "rescheduled"}[kind]
+        outcome = done if progress.acted else "origin-paused" if progress.skipped else "not-pending"
+        return command.offset, outcome, progress.acted
+
+    def _act(self, command: Command, progress: Progress, upto: Id | None) -> Progress:
+        """Act on the targets behind those that were seen, up to one of them or, when None, all."""
+        kind, target = command.kind, command.target
+        if isinstance(target, bytes):
+            named = sorted(self._named(target))
+            hit = [each for each in named if each > progress.seen and (upto is None or each <= upto)]
+        else:
+            assert isinstance(target, tuple)
+            hit = [target] if target in self.pending else []
+        chosen = [each for each in hit if kind != "fire" or self._is_open(self.pending[each].origin)]
         for timer_id in chosen:
             timer = self.pending[timer_id]
             if kind == "cancel":
@@ -163,8 +209,8 @@ class Ledger:
                 timer.requested_ms = timer.earliest_ms = command.due_ms
                 if command.due_ms <= self._now_ms:
                     self._leave(timer_id)
-        done = {"cancel": "cancelled", "fire": "fired", "reschedule": "rescheduled"}[kind]
-        return command.offset, done if chosen else "origin-paused" if hit else "not-pending", len(chosen)
+        acted, skipped = progress.acted + len(chosen), progress.skipped + len(hit) - len(chosen)
+        return Progress(progress.offset, acted, skipped, upto or progress.seen)
 
     def _scanned(self) -> list[Id]:
         for timer_id in self._fired:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from sidecar.changelog.entry import Head, head, lasting
 from sidecar.changelog.fold import Folded, fold
-from sidecar.engine.items import Arrival, Control, ControlKind, Item, Outcome
+from sidecar.contract.control import ControlKind, Outcome, Target
+from sidecar.engine.items import Arrival, Control, Item
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.plan import PartitionPlan, Plan, Terms, plan
 from sidecar.engine.ports import Origin
 from sidecar.engine.restore import ChangelogRead, Identity, Restore, apply_committed
-from sidecar.model import ANY_PARTITION, Headers, TimerId
+from sidecar.model import ANY_PARTITION, Headers
 from tests.simulation.audit import check_rows, rows_of
 from tests.simulation.memory_log import MemoryLog
 from tests.simulation.memory_store import MemoryStore
@@ -50,11 +51,10 @@ class Stage:
         body = lasting(due_ms, NOW, 1, 4, 1, origin.encode(), retry_id, b"key", value, came, origin_partition)
         return Arrival(at, due_ms, origin, body, retry_id, replace)
 
-    def control(
-        self, kind: ControlKind, target: TimerId | bytes | str, due_ms: int = 0, *, offset: int | None = None
-    ) -> Control:
+    def control(self, kind: ControlKind, target: Target, due_ms: int = 0, *, offset: int | None = None) -> Control:
         """Return a control record at the next offset."""
-        return Control(self._offset(offset), kind, target, due_ms)
+        at = self._offset(offset)
+        return Control(at, f"control-{at}", kind, target, due_ms)
 
     def _offset(self, offset: int | None) -> int:
         if offset is None:

@@ -13,28 +13,42 @@ from sidecar.changelog.codec import Closed
 from sidecar.changelog.codec import Closure as Why
 from sidecar.changelog.entry import head, lasting
 from sidecar.changelog.fold import fold
+from sidecar.contract.control import ControlKind, render_control, sign_control
 from sidecar.engine import plan as planning
 from sidecar.engine import records, restore
-from sidecar.engine.items import Arrival, Control, ControlKind, Item
+from sidecar.engine.intake import Intake
+from sidecar.engine.items import Arrival, Item
 from sidecar.engine.overlay import Overlay
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.plan import PartitionPlan, Terms, plan
 from sidecar.engine.ports import Origin, Outgoing
 from sidecar.engine.restore import ChangelogRead, Identity, Restore, apply_committed
-from sidecar.model import TimerId
+from sidecar.model import Record, TimerId
+from sidecar.policy import Policy, PolicyConfig
 from tests.simulation.audit import check_fold, check_rows, rows_of, timers_of
 from tests.simulation.memory_log import MemoryLog
 from tests.simulation.memory_store import MemoryStore
-from tests.simulation.reference import Closure, Command, Id, Input, Ledger, Send, Transaction
+from tests.simulation.reference import Closure, Command, Id, Input, Ledger, Partial, Send, Transaction
 
 START_MS = 1_700_000_000_000
-ORIGINS = ("A", "B", "Ω")
+ORIGINS = ("A", "B", "C.c-c_c")
 RETRY_IDS = (b"x", "ü".encode())
 # The widths are 1 s, 64 s, 68 min, 3 d: some of each level and some at their edges.
 DELAYS_MS = (-3, 0, 1, 2, 5, 500, 999, 1000, 1001, 5000, 15_000, 63_999, 64_000, 70_000, 300_000, 4_200_000, 3 * 10**8)
 STEPS_MS = (1, 1, 2, 500, 1000, 3000, 5000, 8000, 30_000, 70_000, 600_000, 5_000_000, -5, -700, -20_000, -200_000)
 TIMEOUT_MS = 3_600_000
 IDENTITY = Identity("cluster", "topic")
+TOKEN = "token"
+INTAKE = Intake(
+    Policy(PolicyConfig()),
+    [],
+    {},
+    (),
+    input_topic="retry",
+    app_id="app",
+    dlq_max_message_bytes=1_000_000,
+    api_token=TOKEN,
+)
 WAKES_MAX = 5_000
 
 
@@ -99,7 +113,14 @@ class World:
         if not made.parts:
             return False
         (part,) = made.parts
-        self.trace.append(("plan", self.now_ms, ends, part.checkpoint, [str(item) for item in taken]))
+        partial = None
+        if (unfinished := part.checkpoint.unfinished) is not None:
+            command = self.inputs[unfinished.control_offset]
+            assert isinstance(command, Command)
+            partial = Partial(command, (unfinished.seen_offset, unfinished.seen_first_ms))
+        taken = taken[: part.taken_in]
+        assert made.left.get(0, []) == items[part.taken_in :], ("items are lost", items, made.left)
+        self.trace.append(("plan", self.now_ms, ends, part.checkpoint, [str(item) for item in taken], partial))
         if self._apply_before_commit:
             apply_committed(self.store, self.partition, part, IDENTITY, self.log.end)
         if ends == "aborted":
@@ -108,7 +129,7 @@ class World:
         self.rng.shuffle(part.records)
         written_to = self.log.commit(part.records)
         self.committed = part.checkpoint.next_input_offset
-        self._tell_ledger(part, taken, known)
+        self._tell_ledger(part, taken, partial, known)
         if ends == "applied":
             if not self._apply_before_commit:
                 apply_committed(self.store, self.partition, part, IDENTITY, written_to)
@@ -117,9 +138,7 @@ class World:
 
     def _item(self, item: Input) -> Item:
         if isinstance(item, Command):
-            target = item.target
-            kind = ControlKind(item.kind)
-            return Control(item.offset, kind, TimerId(0, *target) if isinstance(target, tuple) else target, item.due_ms)
+            return self._control(item)
         due_ms = item.due_at(self.now_ms)
         body = lasting(
             due_ms,
@@ -135,11 +154,26 @@ class World:
         )
         return Arrival(item.offset, due_ms, item.origin, body, item.retry_id, item.replace)
 
-    def _tell_ledger(self, part: PartitionPlan, taken: Sequence[Input], known: frozenset[str]) -> None:
+    def _control(self, command: Command) -> Item:
+        """Make a record of it as any language would, and let intake read it."""
+        forged = command.kind == "forged"
+        kind = ControlKind.CANCEL if forged else ControlKind(command.kind)
+        target = TimerId(0, *command.target) if isinstance(command.target, tuple) else command.target
+        due_ms = max(0, command.due_ms) if kind is ControlKind.RESCHEDULE else None
+        headers = render_control(kind, target, f"command-{command.offset}", due_ms)
+        headers.append(sign_control(headers, "a stranger's" if forged else TOKEN, "retry", 0, self.now_ms))
+        item = INTAKE.examine(Record(0, command.offset, self.now_ms, None, None, headers), self.now_ms)
+        assert not isinstance(item, str)
+        return item
+
+    def _tell_ledger(
+        self, part: PartitionPlan, taken: Sequence[Input], partial: Partial | None, known: frozenset[str]
+    ) -> None:
         scanned = self.ledger.commit(
             Transaction(
                 self.now_ms,
                 taken,
+                partial,
                 [_id_of(fire) for fire in part.fires],
                 [_id_of(dead) for _, dead in part.dead_letters],
                 [(answer.offset, answer.outcome.value, answer.timers) for answer in part.answers],
@@ -246,7 +280,7 @@ class World:
         rng = self.rng
         if not self.inputs:
             return
-        kind = rng.choice(["cancel", "reschedule", "reschedule", "fire"])
+        kind = rng.choice(["cancel", "reschedule", "reschedule", "fire", "cancel", "fire", "forged"])
         self._record(Command(len(self.inputs), kind, self._target(), self._due_ms()))
 
     def pause(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sidecar.contract import DIALECTS, DIALECTS_BY_CODE, parse
+from sidecar.contract import DIALECTS, DIALECTS_BY_CODE, ControlRequest, parse
 from sidecar.model import Headers, Reason, Record, Rejection, Request
 from sidecar.policy.policy import IBM
 
@@ -58,8 +58,12 @@ def test_headers_that_can_not_be_read_are_a_bad_header() -> None:
 
 @pytest.mark.parametrize("headers", [[], BOTH])
 @pytest.mark.parametrize("value", [b"cancel", b"", None])
-def test_control_records_are_refused_whatever_else_they_have(headers: Headers, value: bytes | None) -> None:
-    parsed = parse(record([*headers, ("retry-control", value)]), [NATIVE, IBM_DIALECT])
-    assert isinstance(parsed, Rejection)
-    assert parsed.reason is Reason.BAD_HEADER
-    assert "control records are not accepted by this version" in parsed.detail
+def test_a_record_with_the_header_of_control_records_is_one_whatever_else_it_has(
+    headers: Headers, value: bytes | None
+) -> None:
+    control: Headers = [("retry-control", value), ("retry-control-id", b"c")]
+    assert isinstance(parse(record([*headers, *control]), [NATIVE, IBM_DIALECT]), ControlRequest)
+    nameless = parse(record([*headers, control[0]]), [NATIVE, IBM_DIALECT])
+    assert isinstance(nameless, Rejection)
+    assert nameless.reason is Reason.BAD_HEADER
+    assert "retry-control-id is missing" in nameless.detail

@@ -66,7 +66,7 @@ def result(fires: int, refused: Sequence[Refused] = (), error: TransactionFailed
         complete=True,
         stored_end_ms=None,
     )
-    work = Work(Plan(NOW_MS, [part], frozenset()), {}, b"", Identity("", ""), "retry", "changelog")
+    work = Work(Plan(NOW_MS, [part], frozenset()), {}, b"", Identity("", ""), "retry", "changelog", "status")
     return Result(work, 0.1, error, refused)
 
 

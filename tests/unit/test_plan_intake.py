@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sidecar.changelog.codec import decode_key, decode_removed
-from sidecar.engine.items import Arrival, ControlKind, Dead, Dropped, Outcome
+from sidecar.contract.control import ControlKind, Outcome
+from sidecar.engine.items import Arrival, Dead, Dropped
 from sidecar.engine.overlay import NAMED_MAX
 from sidecar.engine.plan import PartitionPlan
 from sidecar.model import Reason, TimerId
@@ -119,7 +120,7 @@ def test_a_control_record_that_is_read_again_acts_but_does_not_answer_again() ->
     stage = Stage()
     stage.commit(NOW, stage.send(NOW + 50), stage.send(NOW + 60, retry_id=b"x"))
     pause = stage.control(ControlKind.PAUSE, "A")
-    assert outcomes(stage.commit(NOW, pause)) == [(Outcome.PAUSED, 1)]
+    assert outcomes(stage.commit(NOW, pause)) == [(Outcome.PAUSED, 2)]
     cancel = stage.control(ControlKind.CANCEL, TimerId(0, 0, NOW + 50), offset=0)
     assert stage.commit(NOW, pause, cancel).answers == []
     assert stage.dues() == [NOW + 60]

@@ -9,7 +9,7 @@ import pytest
 
 from sidecar.changelog.codec import Closed, Closure
 from sidecar.changelog.entry import DEFERRED, KEY
-from sidecar.engine.items import ControlKind
+from sidecar.contract.control import ControlKind
 from sidecar.engine.plan import DEFERRAL_MAX_MS, DEFERRAL_MIN_MS, PartitionPlan, Terms
 from sidecar.engine.ports import Origin
 from sidecar.model import Headers, Reason

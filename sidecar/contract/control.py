@@ -1,0 +1,294 @@
+"""Control records: what their headers ask for, their signature, and the form of their outcomes on the status topic.
+
+A control record is signed as signature.py says; the parts are "control", the input topic, the partition in decimal
+digits, and then name and value of each header of SIGNED that the record has, in the order of SIGNED.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+import msgspec
+
+from sidecar.contract import native
+from sidecar.contract.dialect import HeaderValues
+from sidecar.contract.signature import AGE_MAX_MS, sign, verify
+from sidecar.contract.values import (
+    INT32_MAX,
+    INT64_MAX,
+    HeaderError,
+    read_number,
+    read_text,
+    read_topic,
+    refuse_repeats,
+    shown,
+)
+from sidecar.model import DUE_MS_MAX, RETRY_ID_BYTES_MAX, Headers, Reason, Record, Rejection, TimerId
+
+CONTROL: Final = native.CONTROL
+TARGET: Final = native.TARGET
+DUE_MS: Final = native.DUE_MS
+CONTROL_ID: Final = "retry-control-id"
+SIGNATURE: Final = "retry-control-signature"
+SIGNED: Final = (CONTROL, TARGET, DUE_MS, CONTROL_ID)
+"""The headers that a signature covers, in this order."""
+
+ID_PREFIX: Final = "id:"
+CONTROL_ID_BYTES_MAX: Final = 256
+
+_OURS: Final = frozenset({*SIGNED, SIGNATURE})
+_TIMER_ID_BYTES_MAX: Final = 50
+_TARGET_CHARS_SHOWN: Final = 300
+_OUTCOME_PREFIX: Final = b"o/"
+
+
+class ControlKind(StrEnum):
+    """What a control record does."""
+
+    CANCEL = "cancel"
+    RESCHEDULE = "reschedule"
+    FIRE = "fire"
+    PAUSE = "pause"
+    RESUME = "resume"
+
+    @property
+    def is_for_origins(self) -> bool:
+        """Whether its target is an origin topic, not timers."""
+        return self in {ControlKind.PAUSE, ControlKind.RESUME}
+
+
+class Outcome(StrEnum):
+    """The answer to a control record."""
+
+    CANCELLED = "cancelled"
+    RESCHEDULED = "rescheduled"
+    FIRED = "fired"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    NOT_PENDING = "not-pending"
+    ORIGIN_PAUSED = "origin-paused"
+    BAD_REQUEST = "bad-request"
+
+
+Target = TimerId | bytes | str
+"""A timer id, a retry id (bytes), or an origin topic."""
+
+
+class ControlRequest(NamedTuple):
+    """What a control record asks for, checked for form only."""
+
+    control_id: str
+    target_text: str
+    """The target as it came, cut to a length that can be shown."""
+    kind: ControlKind = ControlKind.CANCEL
+    target: Target = ""
+    due_ms: int = 0
+    """For a reschedule."""
+    problem: str = ""
+    """Why it can not be done, for a person; the rest says nothing then."""
+
+
+class OutcomeRecord(msgspec.Struct, frozen=True):
+    """The value of an outcome on the status topic, as JSON."""
+
+    outcome: Outcome
+    count: int
+    """How many timers it acted on; for pause and resume how many of the origin wait in the partition."""
+    target: str
+    partition: int
+    at_ms: int
+    """The instant of the plan that acted."""
+    detail: str = ""
+
+    def to_json(self) -> bytes:
+        """Return the record's value."""
+        return _encoder.encode(self)
+
+    @classmethod
+    def from_json(cls, value: bytes) -> OutcomeRecord | None:
+        """Return the outcome, or None for bytes that are none. Never raises: anyone may write to a topic."""
+        try:
+            return _decoder.decode(value)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return None
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(OutcomeRecord)
+
+
+def outcome_key(control_id: str, offset: int) -> bytes:
+    """Return the key of an outcome on the status topic."""
+    return b"%b%b/%d" % (_OUTCOME_PREFIX, control_id.encode(), offset)
+
+
+def parse_outcome_key(key: bytes | None) -> tuple[str, int] | None:
+    """Return control id and input offset, or None for a key of another kind. Never raises."""
+    if key is None or not key.startswith(_OUTCOME_PREFIX):
+        return None
+    control_id, _, offset = key[len(_OUTCOME_PREFIX) :].rpartition(b"/")
+    try:
+        return read_text(CONTROL_ID, control_id), read_number("offset", offset)
+    except HeaderError:
+        return None
+
+
+def parse_control(record: Record, values: HeaderValues) -> ControlRequest | Rejection:
+    """Read a record that has the header `retry-control`; never raises, whatever the bytes are.
+
+    Args:
+        record: Its headers are readable, that is, not None.
+        values: `dict(record.headers)`.
+
+    Returns:
+        A rejection only when there is no control id under which an outcome could be found.
+    """
+    try:
+        if len(values) != len(record.headers or ()):
+            refuse_repeats(record.headers or [], frozenset({CONTROL_ID}))
+        control_id = _control_id(values)
+    except HeaderError as error:
+        return Rejection(Reason.BAD_HEADER, error.detail)
+    target_text = _shown_target(values.get(TARGET))
+    try:
+        if len(values) != len(record.headers or ()):
+            refuse_repeats(record.headers or [], _OURS)
+        kind = _kind(values[CONTROL])
+        target = _target(kind, values, record.partition)
+        return ControlRequest(control_id, target_text, kind, target, _due_ms(kind, values))
+    except HeaderError as error:
+        return ControlRequest(control_id, target_text, problem=error.detail)
+
+
+def render_control(kind: ControlKind, target: Target, control_id: str, due_ms: int | None = None) -> Headers:
+    """Return the headers of a control record; `due_ms` is for a reschedule, and it needs it.
+
+    Raises:
+        ValueError: They would be refused; the text says why.
+    """
+    text = ID_PREFIX.encode() + target if isinstance(target, bytes) else str(target).encode()
+    headers: Headers = [(CONTROL, kind.encode()), (TARGET, text)]
+    if due_ms is not None:
+        headers.append((DUE_MS, b"%d" % due_ms))
+    headers.append((CONTROL_ID, control_id.encode()))
+    partition = target.partition if isinstance(target, TimerId) else 0
+    parsed = parse_control(Record(partition, 0, 0, None, None, headers), dict(headers))
+    problem = parsed.detail if isinstance(parsed, Rejection) else parsed.problem
+    if problem:
+        raise ValueError(problem)
+    return headers
+
+
+def parse_target(text: str) -> TimerId | bytes:
+    """Return the timer id or retry id that a target names.
+
+    Raises:
+        ValueError: It names neither; the text says what is allowed.
+    """
+    try:
+        return _timer_target(text.encode())
+    except HeaderError as error:
+        raise ValueError(error.detail) from None
+
+
+def sign_control(headers: Headers, token: str, topic: str, partition: int, at_ms: int) -> tuple[str, bytes]:
+    """Return the header that signs a control record for one partition.
+
+    Args:
+        headers: All others of the record; those not in SIGNED do not matter.
+        token: API_TOKEN.
+        topic: The input topic.
+        partition: That the record is sent to.
+        at_ms: Wall time now.
+    """
+    return SIGNATURE, sign(token, _parts(dict(headers), topic, partition), at_ms)
+
+
+def signature_problem(values: HeaderValues, token: str | None, topic: str, partition: int, now_ms: int) -> str:
+    """Return why a control record is not to be trusted, for a person; empty when it is, or when no token is set."""
+    if token is None or verify(token, _parts(values, topic, partition), values.get(SIGNATURE), now_ms):
+        return ""
+    if SIGNATURE not in values:
+        return f"signature: {SIGNATURE} is missing: API_TOKEN is set, so control records must be signed with it"
+    return (
+        f"signature: {SIGNATURE} is not one that API_TOKEN makes of this record for this topic and partition, or was"
+        f" made more than {AGE_MAX_MS // 60_000} minutes away from the sidecar's clock"
+    )
+
+
+def _parts(values: HeaderValues, topic: str, partition: int) -> Iterator[bytes]:
+    yield from (b"control", topic.encode(), b"%d" % partition)
+    for name in SIGNED:
+        if name in values:
+            # A null is taken for an empty value: a record with either is refused.
+            yield from (name.encode(), values[name] or b"")
+
+
+def _control_id(values: HeaderValues) -> str:
+    if CONTROL_ID not in values:
+        raise HeaderError(
+            f"{CONTROL_ID} is missing: a control record ({CONTROL}) needs one, under which its outcome is"
+        )
+    value = values[CONTROL_ID]
+    if value is not None and len(value) > CONTROL_ID_BYTES_MAX:
+        raise HeaderError(f"{CONTROL_ID}={shown(value)}: allowed are 1 to {CONTROL_ID_BYTES_MAX} bytes")
+    return read_text(CONTROL_ID, value)
+
+
+def _kind(value: bytes | None) -> ControlKind:
+    for kind in ControlKind:
+        if value == kind.encode():
+            return kind
+    raise HeaderError(f"{CONTROL}={shown(value)}: allowed are {', '.join(ControlKind)}")
+
+
+def _target(kind: ControlKind, values: HeaderValues, partition: int) -> Target:
+    if TARGET not in values:
+        raise HeaderError(f"{TARGET} is missing: it says what to {kind}")
+    if kind.is_for_origins:
+        return read_topic(TARGET, values[TARGET])
+    target = _timer_target(values[TARGET])
+    if isinstance(target, TimerId) and target.partition != partition:
+        raise HeaderError(
+            f"{TARGET}={target}: this timer is of partition {target.partition} and the record was sent to {partition}:"
+            " send it to the partition of the timer"
+        )
+    return target
+
+
+def _timer_target(value: bytes | None) -> TimerId | bytes:
+    text = read_text(TARGET, value)
+    if text.startswith(ID_PREFIX):
+        retry_id = text[len(ID_PREFIX) :].encode()
+        if not 0 < len(retry_id) <= RETRY_ID_BYTES_MAX:
+            raise HeaderError(
+                f"{TARGET}={shown(value)}: allowed are 1 to {RETRY_ID_BYTES_MAX} bytes behind {ID_PREFIX}"
+            )
+        return retry_id
+    # The length is checked first: int() takes time quadratic in it.
+    timer_id = TimerId.parse(text) if len(text) <= _TIMER_ID_BYTES_MAX else None
+    fits = timer_id is not None and (
+        timer_id.partition <= INT32_MAX and timer_id.offset <= INT64_MAX and timer_id.first_ms <= DUE_MS_MAX
+    )
+    if timer_id is None or not fits or str(timer_id) != text:
+        raise HeaderError(
+            f"{TARGET}={shown(value)}: allowed are a timer id (<partition>-<offset>-<due ms>) and id:<retry-id>"
+        )
+    return timer_id
+
+
+def _due_ms(kind: ControlKind, values: HeaderValues) -> int:
+    if kind is ControlKind.RESCHEDULE:
+        if DUE_MS not in values:
+            raise HeaderError(f"{DUE_MS} is missing: it says when, in epoch milliseconds")
+        return read_number(DUE_MS, values[DUE_MS], DUE_MS_MAX)
+    if DUE_MS in values:
+        raise HeaderError(f"{DUE_MS} is for reschedule, not for {kind}")
+    return 0
+
+
+def _shown_target(value: bytes | None) -> str:
+    text = "" if value is None else value[: 4 * _TARGET_CHARS_SHOWN].decode(errors="replace")
+    return text[:_TARGET_CHARS_SHOWN]

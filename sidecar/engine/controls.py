@@ -1,0 +1,192 @@
+"""Acting on control records within a plan, a bounded number of timers at a time.
+
+A record that names a retry id may speak of any number of timers. What one transaction leaves over the next one goes on
+with: the record stays at the head of its partition until it is done, and the checkpoint says how far it came. Its
+targets are all that wait under the id when it is reached, since what stands behind it in the partition waits for it;
+what comes due while it is on its way fires, and is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from msgspec.structs import replace
+
+from sidecar.changelog.codec import Checkpoint, Closed, Closure, Unfinished
+from sidecar.changelog.entry import MOVING, Head, head, origin_of
+from sidecar.contract.control import ControlKind, Outcome
+from sidecar.engine.items import Answer, BadControl, Control, target_text
+from sidecar.engine.overlay import Overlay
+from sidecar.engine.ports import Origin
+from sidecar.errors import invariant
+from sidecar.model import TimerId
+
+PAUSED_MAX: Final = 1000
+"""Most paused origins of a partition: every checkpoint names them all."""
+
+_DONE: Final = {
+    ControlKind.CANCEL: Outcome.CANCELLED,
+    ControlKind.RESCHEDULE: Outcome.RESCHEDULED,
+    ControlKind.FIRE: Outcome.FIRED,
+}
+
+
+class Controls:
+    """The control records of one partition in one plan.
+
+    Args:
+        overlay: The partition as the plan changes it.
+        checkpoint: Of the transaction before.
+        origins: Topics with a definite answer of the broker.
+        closed: Origins that can not be fired to, other than paused ones.
+        dispose: Fires a timer that was taken away, defers it, or sends it to the DLQ.
+        dead: Says how many dead letters the plan has.
+        limit: Rows that it may look at.
+        limit_bytes: Bytes of entries that it may act on.
+    """
+
+    def __init__(
+        self,
+        overlay: Overlay,
+        checkpoint: Checkpoint,
+        origins: Mapping[str, Origin],
+        closed: Mapping[str, Closed],
+        *,
+        dispose: Callable[[bytes, Head, str], None],
+        dead: Callable[[], int],
+        limit: int,
+        limit_bytes: int,
+    ) -> None:
+        self.paused = {name: each for name, each in checkpoint.closed.items() if each.why == Closure.PAUSED}
+        self.closed = {**closed, **self.paused}
+        """Origins that can not be fired to."""
+        self.unfinished = checkpoint.unfinished
+        self.unresolved: set[str] = set()
+        """Origins of timers to be fired now, of which nothing is known."""
+        self.answers: list[Answer] = []
+        self.cancelled = 0
+        self._overlay = overlay
+        self._origins = origins
+        self._closed_by_broker = closed
+        self._dispose = dispose
+        self._dead = dead
+        self._left = limit
+        self._left_bytes = limit_bytes
+
+    def begin(self, first_offset: int) -> None:
+        """Say where the batch begins: a record that was on its way is gone on with only when it comes first."""
+        if self.unfinished is not None and self.unfinished.control_offset != first_offset:
+            self.unfinished = None  # the group's offset was set back
+
+    def refuse(self, bad: BadControl, *, answered: bool) -> None:
+        """Answer a record that can not be acted on."""
+        started = self.unfinished
+        self.unfinished = None
+        if not answered:
+            timers = 0 if started is None else started.acted  # its signature grew old meanwhile
+            self.answers.append(Answer(bad.offset, bad.control_id, Outcome.BAD_REQUEST, timers, bad.target, bad.detail))
+
+    def act(self, control: Control, *, answered: bool) -> bool:
+        """Act, and answer unless it was answered before; return False when the next transaction must go on with it."""
+        if control.kind.is_for_origins:
+            outcome, timers, detail = self._switch(control.kind, str(control.target))
+        else:
+            if self._left <= 0 or self._left_bytes <= 0:
+                return False
+            progress, detail, more = self._act_on(control, self.unfinished or Unfinished(control.offset))
+            self.unfinished = progress if more else None
+            if more:
+                return False
+            timers = progress.acted
+            outcome = (
+                _DONE[control.kind] if timers else Outcome.ORIGIN_PAUSED if progress.skipped else Outcome.NOT_PENDING
+            )
+        if not answered:
+            self.answers.append(
+                Answer(control.offset, control.control_id, outcome, timers, target_text(control.target), detail)
+            )
+        return True
+
+    def _switch(self, kind: ControlKind, origin: str) -> tuple[Outcome, int, str]:
+        counts = self._overlay.partition.counts.origins
+        waiting = counts.get(origin, 0) + self._overlay.delta.origins.get(origin, 0)
+        if kind is ControlKind.RESUME:
+            self.paused.pop(origin, None)
+            self.closed = {**self._closed_by_broker, **self.paused}
+            return Outcome.RESUMED, waiting, ""
+        if origin not in self.paused and len(self.paused) >= PAUSED_MAX:
+            return Outcome.BAD_REQUEST, 0, f"{PAUSED_MAX} origins are paused already: resume some first"
+        self.closed[origin] = self.paused.setdefault(origin, Closed(Closure.PAUSED, self._overlay.now_ms))
+        return Outcome.PAUSED, waiting, ""
+
+    def _act_on(self, control: Control, progress: Unfinished) -> tuple[Unfinished, str, bool]:
+        """Act on the next targets; return how far it came, a word on those left alone, and whether there are more."""
+        entries, full = self._targets(control, progress)
+        acted, skipped, dead = progress.acted, progress.skipped, progress.dead
+        seen = (progress.seen_offset, progress.seen_first_ms)
+        why = ""
+        for entry in entries:
+            if self._left_bytes <= 0:
+                full = True
+                break
+            self._left_bytes -= len(entry)
+            fixed = head(entry)
+            seen = (fixed.offset, fixed.first_ms)
+            origin = origin_of(entry, fixed)
+            if control.kind is ControlKind.FIRE and (obstacle := self._not_open(origin)):
+                skipped += 1
+                why = why or obstacle
+                continue
+            dead_before = self._dead()
+            self._change(control, entry, fixed, origin)
+            dead += self._dead() - dead_before
+            acted += 1
+        progress = replace(
+            progress, acted=acted, skipped=skipped, dead=dead, seen_offset=seen[0], seen_first_ms=seen[1]
+        )
+        return progress, _detail(progress, why), full
+
+    def _targets(self, control: Control, progress: Unfinished) -> tuple[Iterable[bytes], bool]:
+        """Return the entries to act on now, and whether there may be others."""
+        target = control.target
+        if isinstance(target, bytes):
+            limit = self._left
+            seen = (progress.seen_offset, progress.seen_first_ms) if progress.seen_offset >= 0 else None
+            keys, cost = self._overlay.named_keys(target, seen, limit)
+            self._left -= cost
+            return map(self._overlay.entry_named, keys), len(keys) == limit
+        invariant(isinstance(target, TimerId), "a control record names neither timer nor retry id", target=target)
+        self._left -= 1
+        entry = self._overlay.find(target.offset, target.first_ms)  # type: ignore[union-attr]  # the invariant above
+        return (() if entry is None else (entry,)), False
+
+    def _not_open(self, origin: str) -> str:
+        """Return why an origin can not be fired to now; empty when it can."""
+        if (closed := self.closed.get(origin)) is not None:
+            return f"{origin} is {closed.why}"
+        if origin not in self._origins:
+            self.unresolved.add(origin)
+            return f"{origin}: the broker has not yet said what it is; try again"
+        return ""
+
+    def _change(self, control: Control, entry: bytes, fixed: Head, origin: str) -> None:
+        self._overlay.take(entry)
+        if control.kind is ControlKind.CANCEL:
+            self.cancelled += 1
+        elif control.kind is ControlKind.FIRE:
+            self._dispose(entry, fixed, origin)
+        elif control.due_ms > self._overlay.now_ms:
+            self._overlay.store_again(entry, control.due_ms, control.due_ms, deferred=False)
+        else:
+            moved = MOVING.pack(fixed.due_ms, fixed.offset, control.due_ms, fixed.level, 0) + entry[MOVING.size :]
+            self._dispose(moved, head(moved), origin)
+
+
+def _detail(progress: Unfinished, why: str) -> str:
+    words = []
+    if progress.skipped:
+        words.append(f"{progress.skipped} were left as they are: {why or 'their origin is not open'}")
+    if progress.dead:
+        words.append(f"{progress.dead} went to the DLQ, which says why")
+    return "; ".join(words)
