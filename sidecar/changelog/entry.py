@@ -117,7 +117,7 @@ def retry_id_of(entry: bytes, fixed: Head) -> bytes | None:
 def payload(entry: bytes, start: int) -> Payload:
     """Return key, value and headers; `start` is the end of the retry id. Raises RecordCorrupt."""
     try:
-        return _decode_payload(memoryview(entry)[start:])
+        return _decode_payload(entry[start:])
     except (msgspec.DecodeError, UnicodeDecodeError) as cause:
         raise RecordCorrupt(f"the payload of an entry does not decode: {cause}") from cause
 

@@ -98,10 +98,10 @@ class Native:
             elif not name.startswith(CONTROL):
                 fired.append(header)
         fired.append((ATTEMPT, b"%d" % (attempt + 1)))
-        fired.append((REMAINING, b"%d" % max(0, limit - attempt - 1)))
+        fired.append((REMAINING, b"%d" % (limit - attempt - 1 if attempt < limit else 0)))
         for name in _CARRIED:
-            if carried := ours.get(name):
-                fired.append(carried)
+            if name in ours:
+                fired.append(ours[name])
         fired.append((TIMER_ID, b"%d-%d-%d" % timer_id))
         fired.append((WAS_DUE_MS, b"%d" % due_ms))
         return fired

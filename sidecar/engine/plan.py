@@ -32,15 +32,16 @@ from sidecar.changelog.entry import (
     origin_of,
     payload,
 )
-from sidecar.contract import DIALECTS_BY_CODE, render_dead_letter
+from sidecar.contract import render_dead_letter
 from sidecar.engine.controls import Controls
+from sidecar.engine.fire import render_fire
 from sidecar.engine.items import Answer, Arrival, BadControl, Control, Dead, Dropped, Item
 from sidecar.engine.overlay import NAMED_MAX, Overlay
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Mutations, Origin, Outgoing, Reader
 from sidecar.engine.records import ChangelogRecord, block_records, removed_records, tombstones
 from sidecar.errors import invariant
-from sidecar.model import ANY_PARTITION, OFFSET_MAX, Reason, TimerId
+from sidecar.model import ANY_PARTITION, OFFSET_MAX, Reason
 from sidecar.wheel.counts import Counts
 from sidecar.wheel.geometry import WIDTHS_MS
 
@@ -69,6 +70,8 @@ class Terms:
     dlq_max_message_bytes: int = 1_048_588
     unfireable: Mapping[tuple[int, bytes], str] = field(default_factory=dict)
     """Timers whose fire the broker refused, by (partition, key), with its words."""
+    ahead: Mapping[int, Mapping[bytes, Outgoing]] = field(default_factory=dict)
+    """Fires rendered before their turn, by partition and key."""
     fires_max: int = 10_000
     fire_bytes_max: int = 16 * 1024 * 1024
 
@@ -98,6 +101,11 @@ class PartitionPlan:
     """Everything due was disposed of."""
     stored_end_ms: int | None
     """Least slot end of the blocks that it stores."""
+
+    @property
+    def watermark(self) -> bytes:
+        """The key up to which every timer will be gone."""
+        return KEY.pack(self.checkpoint.watermark_ms, self.checkpoint.watermark_offset)
 
 
 @dataclass(slots=True)
@@ -264,6 +272,7 @@ class _Planner:
         entries = self.store.values(lower, upper, limit=limit, limit_bytes=limit_bytes)
         origins: dict[bytes, str] = {}
         changes = overlay.mutations.rows
+        ahead = self.terms.ahead.get(self.partition.number, _NOTHING)
         last = b""
         for entry in entries:
             key = entry[:KEY_BYTES]
@@ -278,7 +287,7 @@ class _Planner:
                     self.complete = False
                     break
                 overlay.count_off(entry, fixed, origin)
-                self._dispose(entry, fixed, origin)
+                self._dispose(entry, fixed, origin, ahead.get(key))
             last = key
             self.scanned += 1
         else:
@@ -290,8 +299,12 @@ class _Planner:
             for entry in entries[: self.scanned]:
                 changes[rows.timer + entry[:KEY_BYTES]] = None
 
-    def _dispose(self, entry: bytes, fixed: Head, origin: str) -> None:
-        """Fire a timer that is due, defer it, or send it to the DLQ."""
+    def _dispose(self, entry: bytes, fixed: Head, origin: str, rendered: Outgoing | None = None) -> None:
+        """Fire a timer that is due, defer it, or send it to the DLQ.
+
+        Args:
+            rendered: The record that fires it, if it was rendered ahead.
+        """
         if (closed := self.controls.closed.get(origin)) is not None:
             closed_for_long = (
                 closed.why != Closure.PAUSED and self.now_ms - closed.since_ms > self.terms.origin_timeout_ms
@@ -312,17 +325,7 @@ class _Planner:
         if obstacle is not None:
             self._dead_letter(entry, fixed, *obstacle, "fire", entry[:KEY_BYTES])
             return
-        key, value, headers = payload(entry, HEAD.size + fixed.origin_length + fixed.retry_id_length)
-        rendered = DIALECTS_BY_CODE[fixed.dialect].render(
-            headers,
-            attempt=fixed.attempt,
-            limit=fixed.limit,
-            timer_id=TimerId(self.partition.number, fixed.offset, fixed.first_ms),
-            due_ms=fixed.requested_ms,
-        )
-        self.fires.append(
-            Outgoing(origin, fixed.origin_partition, key, value, rendered, fixed.requested_ms, entry[:KEY_BYTES])
-        )
+        self.fires.append(rendered or render_fire(self.partition.number, entry, fixed, origin))
 
     def _obstacle(self, entry: bytes, fixed: Head, origin: str, topic: Origin) -> tuple[Reason, str] | None:
         """Return why a timer can never be fired, None when it can."""
@@ -417,6 +420,9 @@ class _Planner:
     def _watermark(self) -> bytes:
         reached = KEY.pack(self.now_ms, OFFSET_MAX) if self.complete else self.scan_end
         return max(self.overlay.watermark, reached)
+
+
+_NOTHING: Final[Mapping[bytes, Outgoing]] = {}
 
 
 def _fresh(arrival: Arrival) -> bytes:

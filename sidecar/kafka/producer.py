@@ -60,6 +60,18 @@ _REFUSALS: Final[Mapping[int, Refusal]] = {
 }
 
 
+_MEMBERSHIP: Final = frozenset(
+    {
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.FENCED_INSTANCE_ID,
+    }
+)
+"""Refusals of the group, after which the producer is as good as before. Any other may be a record's, and then the next
+transaction of this producer would fail out of order."""
+
+
 class Refused(NamedTuple):
     """A record that could not be written, and what was said."""
 
@@ -119,12 +131,22 @@ class TransactionalProducer:
         for key, value in records:
             self._produce(topic, value, key, partition=partition, on_delivery=self._outcome_delivered)
 
-    def fire(self, partition: int, records: Sequence[Outgoing]) -> None:
-        """Write fires or dead letters; what can not be written is kept in `refused`. Raises TransactionFailed."""
+    def fire(self, partition: int, records: Sequence[Outgoing], *, traced: bool) -> None:
+        """Write fires or dead letters; what can not be written is kept in `refused`. Raises TransactionFailed.
+
+        Args:
+            partition: Of the input topic.
+            records: In the order of their writing.
+            traced: Ask for a delivery report of each, which names what the broker refuses. It costs a sixth of the
+                whole work of a fire, and without it a refusal fails the transaction all the same: so it is asked for
+                only after a failure.
+        """
         produce, delivered = self._producer.produce, self._delivered
+        report: Any = None
         for outgoing in records:
             topic, target, key, value, headers, _, _ = outgoing
-            report = partial(delivered, partition, outgoing)
+            if traced:
+                report = partial(delivered, partition, outgoing)
             try:
                 if target < 0:
                     produce(topic, value, key, headers=headers, on_delivery=report)  # type: ignore[arg-type]
@@ -199,7 +221,8 @@ class TransactionalProducer:
         try:
             self._producer.send_offsets_to_transaction(named, group, CALL_TIMEOUT_S)
         except KafkaException as cause:
-            raise _failed("send_offsets_to_transaction", cause.args[0]) from cause
+            error: KafkaError = cause.args[0]
+            raise _failed("send_offsets_to_transaction", error, replace=error.code() not in _MEMBERSHIP) from cause
 
     def commit(self) -> None:
         """Commit.
@@ -232,7 +255,7 @@ class TransactionalProducer:
                 unknown=False,
                 replace=True,
             )
-        return _failed("commit_transaction", error)
+        return _failed("commit_transaction", error, replace=error.code() not in _MEMBERSHIP)
 
     def abort(self) -> None:
         """Abort. Raises TransactionFailed, after which the producer can not be used again."""

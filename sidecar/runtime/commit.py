@@ -56,6 +56,8 @@ class Work:
     input_topic: str
     changelog_topic: str
     status_topic: str
+    traced: bool = True
+    """Ask for a delivery report of every fire."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +87,8 @@ def commit(work: Work, producer: TransactionalProducer, store: Store, clock: Clo
             producer.write_outcomes(
                 work.status_topic, part.number, outcome_records(part.answers, part.number, work.plan.now_ms)
             )
-            producer.fire(part.number, [outgoing for _, outgoing in part.dead_letters])
-            producer.fire(part.number, part.fires)
+            producer.fire(part.number, [outgoing for _, outgoing in part.dead_letters], traced=True)
+            producer.fire(part.number, part.fires, traced=work.traced)
         fired_ms = clock.wall_ms()
         observe(Step.WRITTEN)
         if producer.refused:

@@ -22,6 +22,7 @@ FENCES_WITHIN_S: Final = 60.0
 ITEMS_MAX: Final = 10_000
 INIT_TIMEOUT_S: Final = 10.0
 DLQ_AGAIN_S: Final = 5.0
+TRACE_S: Final = 30.0
 
 
 class Failures:
@@ -46,6 +47,7 @@ class Failures:
         self.items_max = ITEMS_MAX
         """Most messages in, and most fires, in one transaction; halved to find out which record is refused."""
         self.committed_s = float("-inf")
+        self._failed_s = float("-inf")
 
     def waiting(self) -> bool:
         """Return whether it is too early to try again."""
@@ -61,6 +63,10 @@ class Failures:
         wait_s = min(BACK_OFF_FIRST_S * 2**self._in_a_row, BACK_OFF_MAX_S)
         self._in_a_row = min(self._in_a_row + 1, 30)  # a night without a broker must not overflow the line above
         self._wait_until_s = self._clock.monotonic_s() + wait_s
+
+    def tracing(self) -> bool:
+        """Return whether to ask for every delivery report, to learn which record it is that fails."""
+        return self._clock.monotonic_s() - self._failed_s < TRACE_S
 
     def intake_open(self) -> bool:
         """Return whether messages may be taken in: while the DLQ takes nothing, they stay in the input topic."""
@@ -101,6 +107,7 @@ class Failures:
         now_s = self._clock.monotonic_s()
         plan = result.work.plan
         written = sum(len(part.fires) + len(part.dead_letters) for part in plan.parts)
+        self._failed_s = now_s
         to_dlq = [each for each in result.refused if each.outgoing.topic == dlq_topic]
         refused = [each for each in result.refused if each.outgoing.topic != dlq_topic]
         if to_dlq:

@@ -16,29 +16,21 @@ from typing import Any, Final
 import structlog
 from confluent_kafka import KafkaException
 
-from sidecar.clock import Clock
-from sidecar.engine.intake import Intake
+from sidecar.engine.fire import Ahead
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.plan import Plan, Terms, plan
 from sidecar.engine.view import PartitionView
 from sidecar.errors import BrokerUnavailable, RecordCorrupt, StoreCorrupt, StoreFailed, TopicsInvalid, TransactionFailed
-from sidecar.kafka.catalogue import Catalogue
 from sidecar.kafka.config import BATCH_BYTES
 from sidecar.kafka.input import InputConsumer
 from sidecar.kafka.producer import TransactionalProducer
 from sidecar.kafka.topics import TopicFacts
-from sidecar.metrics import Metrics
-from sidecar.runtime.clock_guard import ClockGuard
-from sidecar.runtime.commit import Committer, Observe, Result, Work, commit, unobserved
+from sidecar.runtime.commit import Committer, Result, Work, commit
 from sidecar.runtime.failures import Failures
 from sidecar.runtime.held import Held
-from sidecar.runtime.origins import ClosedOrigins
-from sidecar.runtime.reset import Reset
-from sidecar.runtime.snapshot import Snapshots, views_of
-from sidecar.runtime.state import LocalState
-from sidecar.runtime.status import StatusPublisher
+from sidecar.runtime.parts import Parts
+from sidecar.runtime.snapshot import views_of
 from sidecar.runtime.tally import tally
-from sidecar.settings import Settings
 
 log = structlog.get_logger(__name__)
 
@@ -53,29 +45,9 @@ SHOW_EVERY_S: Final = 0.1
 CARE_EVERY_S: Final = 0.25
 REVOKE_WAIT_S: Final = 5.0
 GROW_AGAIN_S: Final = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What the loop is made of; `main.py` puts it together."""
-
-    settings: Settings
-    clock: Clock
-    facts: TopicFacts
-    state: LocalState
-    catalogue: Catalogue
-    closed: ClosedOrigins
-    intake: Intake
-    reset: Reset
-    guard: ClockGuard
-    status: StatusPublisher
-    snapshots: Snapshots
-    metrics: Metrics
-    make_producer: Callable[[int], TransactionalProducer]
-    grow_topics: Callable[[], TopicFacts]
-    instance_id: str
-    url: str | None = None
-    observe: Observe = unobserved
+TRACED_FIRES_MAX: Final = 1_000
+AHEAD_FIRES_MAX: Final = 10_000
+AHEAD_SLICE: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +73,7 @@ class Loop:
         self._to_grow: set[int] = set()
         self._fetching: set[int] = set()
         self._grow_at_s = float("-inf")
+        self._ahead = Ahead(AHEAD_FIRES_MAX)
         self._turn = 0
         self._batch_bytes = BATCH_BYTES
         self._planned_s = float("-inf")
@@ -182,16 +155,28 @@ class Loop:
         self._care()
         if not self._committer.busy:
             self._next_job()
+        elif self._ahead.busy:
+            self._guard_store(self._render_ahead)
         if self._producer is not None:
             self._guard_store(self._advance_reset)
         self._adjust_fetching()
         self._show()
+
+    def _render_ahead(self) -> None:
+        if self._parts.state.store is None:
+            return
+        try:
+            self._ahead.advance(self._parts.state.store, AHEAD_SLICE)
+        except RecordCorrupt:
+            self._ahead.forget()  # plan() meets the same row and says what is wrong
 
     def _advance_reset(self) -> None:
         if self._parts.reset.busy and self._parts.state.store is not None:
             self._parts.reset.advance(self._parts.state.store, others_run=bool(self._running()))
 
     def _poll_timeout_s(self) -> float:
+        if self._committer.busy and self._ahead.busy:
+            return 0
         if self._committer.busy or self._held.waits:
             return POLL_BUSY_S
         if self._parts.reset.busy or self._to_reset:
@@ -254,6 +239,7 @@ class Loop:
         self._parts.reset.start(each for each in owned if each.state is not State.STOPPED)
 
     def _reset_all(self) -> None:
+        self._ahead.forget()
         self._to_reset.update(set(self._partitions) - self._to_grow)
         for number in self._to_reset:
             self._held.drop(number)
@@ -338,6 +324,7 @@ class Loop:
         self._planned_s = self._clock.monotonic_s()
         try:
             made = plan(turns, batches, store, now_ms, self._terms())
+            self._ahead.forget()
         except RecordCorrupt as cause:
             raise StoreCorrupt(f"a row of the state folder can not be read: {cause}") from cause
         self._held.give_back(made.left)
@@ -367,7 +354,10 @@ class Loop:
             self._settings.input_topic,
             self._settings.changelog_topic,
             self._settings.status_topic,
+            traced=made.fires < TRACED_FIRES_MAX or self._failures.tracing(),
         )
+        if self._backlog:
+            self._ahead.begin([(work.partitions[part.number], part.watermark) for part in made.parts], made.now_ms)
         self._committer.submit(
             partial(commit, work, self._producer, self._parts.state.store, self._clock, self._parts.observe)
         )
@@ -382,6 +372,7 @@ class Loop:
             origin_timeout_ms=self._settings.origin_timeout_ms,
             dlq_max_message_bytes=self._facts.dlq_bytes_max,
             unfireable=self._failures.unfireable,
+            ahead=self._ahead.fires,
             fires_max=min(10_000, self._failures.items_max),
             fire_bytes_max=TRANSACTION_BYTES_MAX,
         )

@@ -30,8 +30,9 @@ from sidecar.policy import Policy, PolicyConfig
 from sidecar.runtime.clock_guard import ClockGuard
 from sidecar.runtime.cluster import GroupSource, follow
 from sidecar.runtime.commit import Observe, unobserved
-from sidecar.runtime.loop import Loop, Parts
+from sidecar.runtime.loop import Loop
 from sidecar.runtime.origins import ClosedOrigins
+from sidecar.runtime.parts import Parts
 from sidecar.runtime.reset import Reset, Topics
 from sidecar.runtime.snapshot import Snapshots
 from sidecar.runtime.state import LocalState

@@ -1,0 +1,44 @@
+"""What the loop is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sidecar.clock import Clock
+from sidecar.engine.intake import Intake
+from sidecar.kafka.catalogue import Catalogue
+from sidecar.kafka.producer import TransactionalProducer
+from sidecar.kafka.topics import TopicFacts
+from sidecar.metrics import Metrics
+from sidecar.runtime.clock_guard import ClockGuard
+from sidecar.runtime.commit import Observe, unobserved
+from sidecar.runtime.origins import ClosedOrigins
+from sidecar.runtime.reset import Reset
+from sidecar.runtime.snapshot import Snapshots
+from sidecar.runtime.state import LocalState
+from sidecar.runtime.status import StatusPublisher
+from sidecar.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Put together by `main.py`."""
+
+    settings: Settings
+    clock: Clock
+    facts: TopicFacts
+    state: LocalState
+    catalogue: Catalogue
+    closed: ClosedOrigins
+    intake: Intake
+    reset: Reset
+    guard: ClockGuard
+    status: StatusPublisher
+    snapshots: Snapshots
+    metrics: Metrics
+    make_producer: Callable[[int], TransactionalProducer]
+    grow_topics: Callable[[], TopicFacts]
+    instance_id: str
+    url: str | None = None
+    observe: Observe = unobserved
