@@ -95,7 +95,7 @@ class InputConsumer:
                 self._report(error, message.partition())
                 continue
             kind, timestamp_ms = message.timestamp()
-            headers = _headers(message)
+            headers = headers_of(message)
             append(
                 Record(
                     message.partition() or 0,
@@ -180,7 +180,7 @@ def decode_membership(metadata: object) -> tuple[int, bytes]:
     return generation, parts[1]
 
 
-def _headers(message: Message) -> Headers | None:
+def headers_of(message: Message) -> Headers | None:
     """Return the headers, None when the library can not give them.
 
     For a header key that is not UTF-8 the library returns both a result and a pending exception. The interpreter's own

@@ -16,6 +16,7 @@ from confluent_kafka import (
 )
 
 from sidecar.clock import Clock
+from sidecar.kafka.input import headers_of
 
 READ_RECORDS: Final = 2_000
 LOOK_EVERY_S: Final = 5.0
@@ -97,9 +98,10 @@ class StatusReader:
             return None
         if not isinstance(key, bytes) or not isinstance(value, bytes):
             return None
-        headers: Any = message.headers() or []
         live = partition in self._read
-        return StatusRead(partition, message.offset() or 0, stamped_ms, key, value, dict(headers), live)
+        return StatusRead(
+            partition, message.offset() or 0, stamped_ms, key, value, dict(headers_of(message) or ()), live
+        )
 
     def _look(self) -> None:
         self._look_at_s = self._clock.monotonic_s() + LOOK_AGAIN_S

@@ -240,9 +240,14 @@ class Sidecar:
         return self.get("/readyz")[0] == 200
 
     def pending(self) -> int:
-        """Return how many messages wait, as this instance says; -1 while it does not answer."""
+        """Return how many messages wait in the partitions that it owns; -1 while it does not answer."""
+        own = self._own_partitions()
+        return -1 if own is None else sum(int(each["pending"]) for each in own)
+
+    def group(self) -> dict[str, Any] | None:
+        """Return what it says of the whole group; None while it does not answer."""
         status, body = self.get("/pending")
-        return int(body["total"]) if status == 200 else -1
+        return body if status == 200 else None
 
     def overdue(self) -> int:
         """Return how many wait though they were due before this second; -1 while it does not answer."""
@@ -251,8 +256,14 @@ class Sidecar:
 
     def partitions(self) -> dict[int, str]:
         """Return the state of each partition that it owns."""
-        status, body = self.get("/pending")
-        return {each["partition"]: each["state"] for each in body["partitions"]} if status == 200 else {}
+        return {each["partition"]: each["state"] for each in self._own_partitions() or ()}
+
+    def _own_partitions(self) -> list[dict[str, Any]] | None:
+        _, health = self.get("/health")
+        group = self.group()
+        if health is None or group is None:
+            return None
+        return [each for each in group["partitions"] if each["owner"] == health["details"].get("instance_id")]
 
 
 class Sidecars:

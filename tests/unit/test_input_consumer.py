@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from sidecar.errors import InvariantViolated
-from sidecar.kafka.input import _headers, decode_membership
+from sidecar.kafka.input import decode_membership, headers_of
 from tests.integration.raw_producer import produce_raw
 from tests.waiting import eventually
 
@@ -47,7 +47,7 @@ def test_headers_that_can_not_be_read_are_none_and_never_blamed_on_another_messa
     for headers in ([(b"a", b"1"), (b"a", b"2")], bad, [(b"a", b"1"), (b"a", b"2")]):
         produce_raw(mock_cluster, TOPIC, 0, b"bad" if headers is bad else b"good", headers, ROUNDS)
     for message in consumed(mock_cluster, TOPIC, 3 * ROUNDS):
-        read = _headers(message)
+        read = headers_of(message)
         value = message.value()  # a pending exception would surface here
         assert (value, read) in ((b"good", [("a", b"1"), ("a", b"2")]), (b"bad", None))
 
@@ -57,7 +57,7 @@ def test_a_message_without_headers_has_an_empty_list(mock_cluster: str) -> None:
     producer.produce("bare", b"v", partition=0)
     producer.flush(10)
     (message,) = consumed(mock_cluster, "bare", 1)
-    assert _headers(message) == []
+    assert headers_of(message) == []
 
 
 @pytest.mark.parametrize(
