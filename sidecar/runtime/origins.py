@@ -12,6 +12,8 @@ from sidecar.kafka.producer import Refusal, Refused
 
 PROBE_FIRST_S: Final = 10.0
 PROBE_MAX_S: Final = 300.0
+ANSWER_S: Final = 1.0
+"""Time for the brokers to say what a topic is like now."""
 
 _CLOSURES: Final = {
     Refusal.DENIED: Closure.UNAUTHORISED,
@@ -25,6 +27,8 @@ class _Probe:
     since_ms: int
     every_s: float
     next_s: float
+    asked: bool = False
+    """What the topic is like now was asked for at the last look."""
 
 
 class ClosedOrigins:
@@ -104,10 +108,15 @@ class ClosedOrigins:
             if name in catalogue.origins and name not in catalogue.leaderless and name not in catalogue.denied:
                 # It is there: the next timer that is due for it is the probe. Refused, it closes for twice as long.
                 probe.next_s = float("inf")
+                probe.asked = False
                 self._closed = {other: closed for other, closed in self._closed.items() if other != name}
                 opened.append(name)
-            else:
+            elif not probe.asked:
                 catalogue.want((name,))
+                probe.asked = True
+                probe.next_s = now_s + ANSWER_S
+            else:
+                probe.asked = False
                 probe.every_s = min(2 * probe.every_s, PROBE_MAX_S)
                 probe.next_s = now_s + probe.every_s
         return opened

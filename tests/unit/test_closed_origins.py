@@ -9,7 +9,7 @@ from sidecar.changelog.codec import Closed, Closure
 from sidecar.engine.ports import Origin, Outgoing
 from sidecar.kafka.catalogue import Catalogue
 from sidecar.kafka.producer import Refusal, Refused
-from sidecar.runtime.origins import PROBE_FIRST_S, PROBE_MAX_S, ClosedOrigins
+from sidecar.runtime.origins import ANSWER_S, PROBE_FIRST_S, PROBE_MAX_S, ClosedOrigins
 from tests.clocks import NOW_MS
 
 
@@ -93,9 +93,21 @@ def test_a_topic_that_is_there_again_opens_at_its_next_probe(closed: ClosedOrigi
     closed.refused([refusal("orders", Refusal.GONE)], False, NOW_MS, 0.0)
     assert closed.advance(["orders"], NOW_MS, PROBE_FIRST_S) == []
     catalogue.origins["orders"] = Origin(1, 1_000_000)
-    assert closed.advance(["orders"], NOW_MS, PROBE_FIRST_S + 1) == []
-    assert closed.advance(["orders"], NOW_MS, 3 * PROBE_FIRST_S) == ["orders"]
+    assert closed.advance(["orders"], NOW_MS, PROBE_FIRST_S + ANSWER_S / 2) == []
+    assert closed.advance(["orders"], NOW_MS, PROBE_FIRST_S + ANSWER_S) == ["orders"]
     assert not closed.closed
+
+
+def test_a_topic_that_stays_away_is_asked_for_ever_less_often(closed: ClosedOrigins, catalogue: Catalogue) -> None:
+    closed.refused([refusal("orders", Refusal.GONE)], False, NOW_MS, 0.0)
+    catalogue._wanted.clear()
+    asked_at = []
+    for now_s in range(400):
+        assert closed.advance(["orders"], NOW_MS, float(now_s)) == []
+        if catalogue._wanted:
+            asked_at.append(now_s)
+            catalogue._wanted.clear()
+    assert asked_at == [10, 31, 72, 153, 314]
 
 
 def test_a_topic_without_a_leader_is_not_opened(closed: ClosedOrigins, catalogue: Catalogue) -> None:
