@@ -1,0 +1,192 @@
+"""Origins and a DLQ that vanish, refuse or come back: nobody else waits, nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+
+from sidecar.errors import CommandFailed
+from sidecar.kafka.local_broker import LocalBroker
+from tests import broker as broker_of_tests
+from tests.broker import create_topic, unique
+from tests.integration.messages import Given, Pairs, World, native, one_sidecar, scrape
+from tests.integration.sidecars import LOG_APPEND_TIME, Stage
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.broker
+
+RPC_S = 15.0
+
+
+@pytest.fixture(scope="module")
+def guarded_broker() -> Iterator[str]:
+    """A broker that asks for rights; who has no rule against it may do all."""
+    broker = LocalBroker(
+        properties={
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "allow.everyone.if.no.acl.found": "true",
+            "super.users": "User:root",
+        }
+    )
+    try:
+        broker.start()
+    except CommandFailed as error:
+        broker.stop()
+        broker_of_tests.no_broker(str(error))
+    yield broker.bootstrap_servers
+    broker.stop()
+
+
+@pytest.fixture(scope="module")
+def world(guarded_broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    def more(stage: Stage) -> None:
+        for name in ("vanishing", "guarded"):
+            create_topic(stage.bootstrap, f"{stage.app_id}-{name}", 2, LOG_APPEND_TIME)
+
+    with one_sidecar(guarded_broker, tmp_path_factory.mktemp("origins"), origins=more) as world:
+        yield world
+
+
+@pytest.fixture
+def admin(world: World) -> AdminClient:
+    return AdminClient({"bootstrap.servers": world.stage.bootstrap})
+
+
+@pytest.fixture
+def marker() -> bytes:
+    return unique("m").encode()
+
+
+def to(topic: str, marker: bytes, delay_ms: int) -> Pairs:
+    return [("retry-origin-topic", topic.encode()), ("retry-delay-ms", b"%d" % delay_ms), ("test", marker)]
+
+
+def deny_writes(admin: AdminClient, topic: str) -> None:
+    rule = AclBinding(
+        ResourceType.TOPIC,
+        topic,
+        ResourcePatternType.LITERAL,
+        "User:ANONYMOUS",
+        "*",
+        AclOperation.WRITE,
+        AclPermissionType.DENY,
+    )
+    for future in admin.create_acls([rule]).values():
+        future.result(RPC_S)
+
+
+def allow_writes(admin: AdminClient, topic: str) -> None:
+    rules = AclBindingFilter(
+        ResourceType.TOPIC,
+        topic,
+        ResourcePatternType.LITERAL,
+        "User:ANONYMOUS",
+        "*",
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
+    for future in admin.delete_acls([rules]).values():
+        assert future.result(RPC_S)
+
+
+def in_state(world: World, topic: str, state: str) -> bool:
+    return f'retry_sidecar_origin_state{{origin="{topic}",state="{state}"}} 1.0' in scrape(world.sidecar)
+
+
+def reasons(world: World) -> str:
+    status, body = world.sidecar.get("/readyz")
+    return " ".join(body["reasons"]) if status == 503 else ""
+
+
+def others_fire(world: World) -> bool:
+    marker = unique("m").encode()
+    world.send(*(Given(headers=native(world.stage, marker, 1), partition=n) for n in range(2)))
+    fired = world.fired(marker, 2)
+    return max(record.timestamp_ms - int(record.header("retry-was-due-ms") or 0) for record in fired) < 10_000
+
+
+def test_an_origin_deleted_while_messages_wait_delays_nobody_else_and_gets_them_when_it_is_there_again(
+    world: World, admin: AdminClient, marker: bytes
+) -> None:
+    topic = f"{world.stage.app_id}-vanishing"
+    world.send(*(Given(b"%d" % n, headers=to(topic, marker, 3_000), partition=n % 2) for n in range(20)))
+    eventually(lambda: world.sidecar.pending() >= 20, 20, "they wait")
+    admin.delete_topics([topic])[topic].result(RPC_S)
+    eventually(lambda: in_state(world, topic, "vanished"), 40, "the metrics say that it vanished")
+    assert others_fire(world)
+    assert world.sidecar.pending() == 20
+    assert world.sidecar.ready()
+    create_topic(world.stage.bootstrap, topic, 2, LOG_APPEND_TIME)
+    fired = world.fired(marker, 20, topic, 120)
+    assert sorted(int(record.value or 0) for record in fired) == list(range(20))
+    eventually(lambda: world.sidecar.pending() == 0, 20, "nothing waits")
+
+
+def test_an_origin_that_may_not_be_written_delays_nobody_else_and_gets_them_when_it_may(
+    world: World, admin: AdminClient, marker: bytes
+) -> None:
+    topic = f"{world.stage.app_id}-guarded"
+    world.send(Given(b"first", headers=to(topic, marker, 1)))
+    world.fired(marker, 1, topic)
+    deny_writes(admin, topic)
+    world.send(*(Given(b"%d" % n, headers=to(topic, marker, 1), partition=n % 2) for n in range(20)))
+    eventually(lambda: in_state(world, topic, "unauthorised"), 40, "the metrics say that it is unauthorised")
+    assert others_fire(world)
+    allow_writes(admin, topic)
+    fired = world.fired(marker, 21, topic, 120)
+    assert sorted(int(record.value or 0) for record in fired[1:]) == list(range(20))
+
+
+def _dlq_refuses_then_takes(world: World, marker: bytes, letter: Given, mend: Callable[[], object]) -> None:
+    world.send(Given(b"stored", headers=native(world.stage, marker, 8_000), partition=1))
+    eventually(lambda: world.sidecar.pending() == 1, 20, "one waits")
+    world.send(letter)
+    world.send(Given(b"behind", headers=native(world.stage, marker, 1)))
+    eventually(lambda: f"the DLQ {world.stage.dlq_topic} can not be written" in reasons(world), 40, "readyz says why")
+    assert [record.value for record in world.fired(marker, 1)] == [b"stored"]
+    mend()
+    assert [record.value for record in world.fired(marker, 2)] == [b"stored", b"behind"]
+    assert len(world.dead(marker)) == 1
+    eventually(world.sidecar.ready, 30, "it is ready again")
+
+
+def test_a_dlq_that_may_not_be_written_holds_intake_while_what_waits_fires(
+    world: World, admin: AdminClient, marker: bytes
+) -> None:
+    deny_writes(admin, world.stage.dlq_topic)
+    letter = Given(b"bad", headers=[("test", marker)])
+    _dlq_refuses_then_takes(world, marker, letter, lambda: allow_writes(admin, world.stage.dlq_topic))
+
+
+def test_a_dlq_that_takes_only_smaller_messages_holds_intake_while_what_waits_fires(
+    world: World, admin: AdminClient, marker: bytes
+) -> None:
+    def limit(size: int) -> None:
+        resource = ConfigResource(
+            ResourceType.TOPIC,
+            world.stage.dlq_topic,
+            incremental_configs=[
+                ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
+            ],
+        )
+        for future in admin.incremental_alter_configs([resource]).values():
+            future.result(RPC_S)
+
+    limit(3_000)
+    letter = Given(bytes(5_000), headers=[("test", marker)])
+    _dlq_refuses_then_takes(world, marker, letter, lambda: limit(1_000_000))
+
+
+def test_a_dlq_that_was_deleted_holds_intake_until_it_is_there_again(
+    world: World, admin: AdminClient, marker: bytes
+) -> None:
+    topic = world.stage.dlq_topic
+    admin.delete_topics([topic])[topic].result(RPC_S)
+    eventually(lambda: topic not in admin.list_topics(timeout=RPC_S).topics, 20, "the DLQ is gone")
+    letter = Given(b"bad", headers=[("test", marker)])
+    _dlq_refuses_then_takes(world, marker, letter, lambda: create_topic(world.stage.bootstrap, topic))
