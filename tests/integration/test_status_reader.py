@@ -13,7 +13,7 @@ from confluent_kafka.cimpl import NewPartitions
 from sidecar.clock import SystemClock
 from sidecar.kafka import config
 from sidecar.kafka.status_reader import LOOK_EVERY_S, StatusRead, StatusReader
-from sidecar.settings import load
+from sidecar.settings import Settings
 from tests.broker import create_topic
 from tests.clocks import HandClock
 from tests.integration.sidecars import LOG_APPEND_TIME
@@ -23,7 +23,7 @@ from tests.waiting import eventually
 @contextmanager
 def reading(bootstrap: str, topic: str, clock: HandClock) -> Iterator[StatusReader]:
     """Follow a topic that is its own input topic."""
-    settings = load(flags={"BOOTSTRAP_SERVERS": bootstrap}, client=(), environ={}, config=None, defaults={})
+    settings = Settings(bootstrap_servers=bootstrap)
     reader = StatusReader({**config.status_reader(settings), "logger": config.quiet_logger()}, topic, topic, clock)
     try:
         yield reader
@@ -52,7 +52,10 @@ def read_until(reader: StatusReader, done: Callable[[list[StatusRead]], bool], w
         records.extend(reader.read(0.1))
         return done(records)
 
-    eventually(enough, 20, what)
+    try:
+        eventually(enough, 20, what)
+    except AssertionError as late:
+        raise AssertionError(f"{late}; {reader.trouble=}, {records=}") from late
     return records
 
 
@@ -76,9 +79,8 @@ def test_all_that_is_there_is_read_then_what_comes_then_new_partitions(bootstrap
         came = read_until(reader, bool, "what is written is read")
         assert [(each.partition, each.value, each.live) for each in came] == [(2, b"third", True)]
 
-        AdminClient({"bootstrap.servers": bootstrap}).create_partitions([NewPartitions(topic_name, 4)])[
-            topic_name
-        ].result(15)
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_partitions([NewPartitions(topic_name, 4)])[topic_name].result(15)
         write(bootstrap, topic_name, 3, b"fourth")
         clock.now_s += LOOK_EVERY_S
         grown = read_until(reader, bool, "the new partition is read")
