@@ -217,6 +217,10 @@ class GroupSource:
     def unread(self) -> str | None:
         return self._cluster.unread()
 
+    def outcomes(self, control_id: str) -> Mapping[int, OutcomeRecord]:
+        """Return what became of a control record, by input partition; empty while nothing is known."""
+        return self._cluster.outcomes(control_id)
+
     def health(self) -> Health:
         health = self._own.health()
         if not self._cluster.alive:

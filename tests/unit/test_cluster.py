@@ -305,7 +305,7 @@ def test_records_of_other_kinds_and_of_other_partitions_are_ignored(strange: Sta
 def test_outcomes_are_kept(clock: HandClock) -> None:
     cluster = cluster_of(clock)
     cluster.step(MemoryReader([status_read(key=outcome_key("c1", 5), value=outcome().to_json())]), 0)
-    assert cluster.outcomes("c1") == {0: outcome()}
+    assert GroupSource(Own(), cluster).outcomes("c1") == {0: outcome()}
 
 
 @pytest.mark.parametrize(
