@@ -58,8 +58,9 @@ _OF_THE_RUNTIME: Final = (
         "runtime.reset:Reset._ask",
         "committed = CommittedOffsets(",
         "self._early = getattr(self, '_early', None) or LogBounds("
-        "self._admin, dict.fromkeys((self.topics.changelog_topic, self.topics.input_topic), numbers)); "
-        "committed = CommittedOffsets(",
+        "self._admin, dict.fromkeys((self.topics.changelog_topic, self.topics.input_topic), numbers))\n"
+        "        while not self._early.done(): pass\n"
+        "        committed = CommittedOffsets(",
     ),
     Mutation(
         TARGET_EARLY,

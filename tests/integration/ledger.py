@@ -12,13 +12,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from sidecar.changelog.entry import HEAD, payload
 from sidecar.changelog.fold import fold
 from sidecar.clock import SystemClock
-from tests.broker import Read, read_committed
+from tests.broker import Read, read_committed, unique
 from tests.integration.sidecars import Sidecar, Stage
 from tests.waiting import eventually
 
@@ -104,6 +104,16 @@ class Ledger:
             folded = fold((each.key, each.value) for each in records if each.partition == partition)
             names += [_id_of_entry(entry) for entry in folded.pending.values()]
         return names
+
+    def changelog_records(self) -> int:
+        """Return how many records and markers the changelog has, open transactions included."""
+        reader = Consumer({"bootstrap.servers": self.stage.bootstrap, "group.id": unique("reader")})
+        try:
+            topic = self.stage.changelog_topic
+            places = [TopicPartition(topic, partition) for partition in range(self.stage.partitions)]
+            return sum(reader.get_watermark_offsets(place, timeout=15.0)[1] for place in places)
+        finally:
+            reader.close()
 
     def balance(self) -> Balance:
         """Compare. Only what is at rest is told exactly: nobody should be writing."""

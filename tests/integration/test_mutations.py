@@ -1,0 +1,36 @@
+"""The suite can fail: with a mistake made on purpose, the course of events that is meant for it goes wrong."""
+
+from __future__ import annotations
+
+from tests.integration import killable
+from tests.integration.scenarios import (
+    a_former_owner_commits_after_the_takeover,
+    a_former_owner_wakes_up_before_it_fires,
+    a_kill_before_the_commit,
+    a_steady_stream,
+)
+from tests.integration.sidecars import Sidecars, Stage
+
+
+def test_without_offsets_a_former_owner_fires_twice(stage: Stage, sidecars: Sidecars) -> None:
+    assert a_former_owner_wakes_up_before_it_fires(stage, sidecars, killable.EMPTY_OFFSETS).twice
+
+
+def test_with_a_target_that_is_taken_too_early_messages_are_forgotten(stage: Stage, sidecars: Sidecars) -> None:
+    balance = a_former_owner_commits_after_the_takeover(stage, sidecars, killable.TARGET_EARLY)
+
+    assert balance.fired < 600
+    assert balance.pending or balance.lost
+
+
+def test_applied_before_the_commit_messages_are_lost(stage: Stage, sidecars: Sidecars) -> None:
+    assert a_kill_before_the_commit(stage, sidecars, killable.APPLIED_EARLY).lost
+
+
+def test_with_the_watermark_off_by_one_messages_are_lost(stage: Stage, sidecars: Sidecars) -> None:
+    assert a_steady_stream(stage, sidecars, killable.OFF_BY_ONE).lost
+
+
+def test_as_it_is_nothing_is_lost(stage: Stage, sidecars: Sidecars) -> None:
+    """The other two courses of events are tests of their own, in test_two_instances.py."""
+    a_kill_before_the_commit(stage, sidecars).require_right()
