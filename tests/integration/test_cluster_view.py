@@ -82,6 +82,33 @@ def test_the_group_is_known_everywhere_and_an_owner_that_dies_is_named(stage: St
         eventually(lambda each=each: complete_total(each) == 400, 5, f"{each.name} knows all again")  # type: ignore[misc]
 
 
+def test_an_instance_that_hangs_freezes_its_own_figures_only(stage: Stage, sidecars: Sidecars) -> None:
+    patient = {"CLIENT_SESSION_TIMEOUT_MS": "40000"}
+    ledger = Ledger(stage)
+    one, two = sidecars.make("one", stage, **patient), sidecars.make("two", stage, **patient)
+    one.start()
+    two.start()
+    api = start_api(sidecars, stage)
+    eventually(lambda: share(one, two), TAKEOVER_S, "both have partitions")
+    ledger.send(200, FAR)
+    ledger.await_taken_in()
+    hung, lively = sorted(one.partitions()), sorted(two.partitions())
+    one.freeze()
+    ledger.send(100, FAR)
+    wanted = {str(number): sum(place[0] == number for place in ledger.place.values()) for number in lively}
+
+    def told(each: Sidecar) -> bool:
+        group = each.group() or {}
+        counted = {number: count for number, count in group["by_partition"].items() if number in wanted}
+        return counted == wanted and unknown(group) == hung and not group["complete"]
+
+    for each in (two, api):
+        eventually(lambda each=each: told(each), 15, f"{each.name} names {hung}, counts {lively}")  # type: ignore[misc]
+    one.thaw()
+    for each in (one, two, api):
+        eventually(lambda each=each: complete_total(each) == 300, 15, f"{each.name} knows all again")  # type: ignore[misc]
+
+
 def test_a_rolling_restart_shows_neither_less_nor_more_than_waits(stage: Stage, sidecars: Sidecars) -> None:
     ledger = Ledger(stage)
     group = [sidecars.make(name, stage) for name in ("one", "two", "three")]
