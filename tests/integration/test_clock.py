@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ def set_clock(offset: Path, off_ms: int) -> None:
     """Step the sidecar's wall clock, in one go."""
     beside = offset.with_suffix(".new")
     beside.write_text(str(off_ms), encoding="ascii")
-    os.replace(beside, offset)
+    beside.replace(offset)
 
 
 def reasons(sidecar: Sidecar) -> str:
