@@ -17,6 +17,9 @@ HEADER: Final = "retry-signature"
 AGE_MAX_MS: Final = 600_000
 """A signature made longer ago than this, or as far ahead, is refused: records can not be kept and used again later."""
 
+STATUS: Final = b"retry-sidecar status"
+"""The first part of what is signed of a status record."""
+
 _FORM: Final = re.compile(rb"([0-9]{1,15})\.([0-9a-f]{64})")
 
 
@@ -47,6 +50,11 @@ def verify(token: str, parts: Iterable[bytes], signature: bytes | None, now_ms: 
     if abs(now_ms - at_ms) > AGE_MAX_MS:
         return False
     return hmac.compare_digest(_digest(token, parts, at_ms).encode(), found[2])
+
+
+def status_parts(topic: str, partition: int, key: bytes, value: bytes) -> tuple[bytes, ...]:
+    """Return what the signature of a record on the status topic covers, besides its time."""
+    return STATUS, topic.encode(), b"%d" % partition, key, value
 
 
 def _digest(token: str, parts: Iterable[bytes], at_ms: int) -> str:

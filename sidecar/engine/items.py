@@ -75,7 +75,13 @@ class Answer(NamedTuple):
 
 
 def outcome_records(answers: Iterable[Answer], partition: int, at_ms: int) -> list[tuple[bytes, bytes]]:
-    """Return key and value of each answer's record on the status topic."""
+    """Return key and value of each answer's record on the status topic.
+
+    Args:
+        answers: Of one partition.
+        partition: Its number.
+        at_ms: The instant of the plan.
+    """
     return [
         (
             outcome_key(answer.control_id, answer.offset),

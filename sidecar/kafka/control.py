@@ -8,7 +8,7 @@ with ControlClient(settings) as control:
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from sidecar.clock import Clock, SystemClock
+from sidecar.contract import signature
 from sidecar.contract.control import (
     ControlKind,
     Outcome,
@@ -232,13 +233,14 @@ class ControlClient:
 
     def _wait(self, sent: Sent, deadline: Deadline) -> ControlResult:
         answers: Mapping[int, OutcomeRecord] = {}
+        unsigned: set[int] = set()
         if sent.offsets:
             with _StatusReader(self._settings, sent.control_id) as reader:
                 reader.start(sent.status_offsets)
                 while len(reader.answers) < len(sent.offsets) and not deadline.passed:
                     reader.read()
-                answers = reader.answers
-        return _added_up(sent.control_id, sent.target, sent.offsets, answers)
+                answers, unsigned = reader.answers, reader.unsigned
+        return _added_up(sent.control_id, sent.target, sent.offsets, answers, unsigned)
 
     def _failed(self, error: KafkaError, what: str) -> CommandFailed:
         if is_away(error):
@@ -255,10 +257,13 @@ class _StatusReader:
         self._topic = settings.status_topic
         self._control_id = control_id
         self._consumer = Consumer(dict(config.status_reader(settings)), logger=config.quiet_logger())
+        self._token = settings.api_token
         self._unread: set[int] = set()
         self._offsets: dict[int, int] = {}
         self.answers: dict[int, OutcomeRecord] = {}
         """By partition; the one of the lowest input offset stands."""
+        self.unsigned: set[int] = set()
+        """Partitions in which there is an answer that API_TOKEN did not sign."""
 
     def __enter__(self) -> Self:
         return self
@@ -307,14 +312,29 @@ class _StatusReader:
         named = parse_outcome_key(key)
         if named is None or named[0] != self._control_id or value is None:
             return
+        if not self._is_signed(partition, key, value, message):
+            self.unsigned.add(partition)
+            return
         record = OutcomeRecord.from_json(value)
         if record is not None and named[1] <= self._offsets.get(partition, named[1]):
             self._offsets[partition] = named[1]
             self.answers[partition] = record
 
+    def _is_signed(self, partition: int, key: bytes, value: bytes, message: Message) -> bool:
+        if self._token is None:
+            return True
+        headers: Any = dict(message.headers() or [])
+        parts = signature.status_parts(self._topic, partition, key, value)
+        # Judged by the broker's stamp, so that it is good whenever it is read.
+        return signature.verify(self._token, parts, headers.get(signature.HEADER), message.timestamp()[1])
+
 
 def _added_up(
-    control_id: str, target: str, partitions: Iterable[int], answers: Mapping[int, OutcomeRecord]
+    control_id: str,
+    target: str,
+    partitions: Iterable[int],
+    answers: Mapping[int, OutcomeRecord],
+    unsigned: Collection[int] = (),
 ) -> ControlResult:
     """Return the answers of all partitions as one: what is most in need of a person's eyes comes first."""
     missing = tuple(each for each in partitions if each not in answers)
@@ -324,6 +344,8 @@ def _added_up(
     order = [Outcome.BAD_REQUEST, *done, *last]
     outcome = next((each for each in order if each in said), Outcome.NOT_PENDING)
     details = dict.fromkeys(each.detail for _, each in sorted(answers.items()) if each.detail)
+    if doubtful := sorted(set(unsigned) & set(missing)):
+        details[f"answers of partitions {doubtful} are not signed with this API_TOKEN and do not count"] = None
     return ControlResult(
         control_id,
         target,

@@ -17,6 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 from sidecar.clock import Clock
 from sidecar.engine.ports import Outgoing
 from sidecar.errors import TransactionFailed
+from sidecar.model import Headers
 
 CALL_TIMEOUT_S: Final = 5.0
 COMMIT_TIMEOUT_S: Final = 20.0
@@ -126,10 +127,10 @@ class TransactionalProducer:
                     text = f"{topic}, partition {partition}, can not be written: {cause.args[0].str()}"
                     raise TransactionFailed(text, unknown=False, replace=True) from cause
 
-    def write_outcomes(self, topic: str, partition: int, records: Sequence[tuple[bytes, bytes]]) -> None:
+    def write_outcomes(self, topic: str, partition: int, records: Sequence[tuple[bytes, bytes, Headers]]) -> None:
         """Write outcomes of control records to the status topic. Raises TransactionFailed."""
-        for key, value in records:
-            self._produce(topic, value, key, partition=partition, on_delivery=self._outcome_delivered)
+        for key, value, headers in records:
+            self._produce(topic, value, key, headers=headers, partition=partition, on_delivery=self._outcome_delivered)
 
     def fire(self, partition: int, records: Sequence[Outgoing], *, traced: bool) -> None:
         """Write fires or dead letters; what can not be written is kept in `refused`. Raises TransactionFailed.

@@ -30,7 +30,6 @@ READ_S: Final = 0.2
 AGAIN_S: Final = 1.0
 FIRST_READ_S: Final = 15.0
 """So long the first reading of the topic may take before answers are given without the rest."""
-SIGNED: Final = b"retry-sidecar status"
 
 
 class Reader(Protocol):
@@ -156,7 +155,7 @@ class ClusterView:
                 self._take_in_view(record, standings)
             elif (found := parse_outcome_key(record.key)) is not None:
                 outcome = OutcomeRecord.from_json(record.value)
-                if outcome is not None and outcome.partition == record.partition:
+                if outcome is not None and outcome.partition == record.partition and self._is_signed(record):
                     self._outcomes.take_in(*found, outcome, record.stamped_ms)
         self._standings = standings
 
@@ -174,7 +173,7 @@ class ClusterView:
     def _is_signed(self, record: StatusRead) -> bool:
         if self._token is None:
             return True
-        parts = signed_parts(self._topic, record.partition, record.key, record.value)
+        parts = signature.status_parts(self._topic, record.partition, record.key, record.value)
         # Judged by the broker's stamp: what was written in time stays good for whoever reads the topic later.
         return signature.verify(self._token, parts, record.headers.get(signature.HEADER), record.stamped_ms)
 
@@ -187,11 +186,6 @@ def follow(settings: Settings, clock: Clock) -> ClusterView:
         return StatusReader(properties, settings.status_topic, settings.input_topic, clock)
 
     return ClusterView(make_reader, clock, topic=settings.status_topic, token=settings.api_token)
-
-
-def signed_parts(topic: str, partition: int, key: bytes, value: bytes) -> tuple[bytes, ...]:
-    """Return what the signature of a status record covers, besides its time."""
-    return SIGNED, topic.encode(), b"%d" % partition, key, value
 
 
 class GroupSource:

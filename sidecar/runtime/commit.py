@@ -19,13 +19,15 @@ from enum import StrEnum
 from queue import SimpleQueue
 
 from sidecar.clock import Clock
+from sidecar.contract import signature
 from sidecar.engine.items import outcome_records
 from sidecar.engine.partition import Partition
-from sidecar.engine.plan import Plan
+from sidecar.engine.plan import PartitionPlan, Plan
 from sidecar.engine.ports import Store
 from sidecar.engine.restore import Identity, apply_committed
 from sidecar.errors import SidecarError, StoreFailed, TransactionFailed, invariant
 from sidecar.kafka.producer import Refused, TransactionalProducer
+from sidecar.model import Headers
 
 
 class Step(StrEnum):
@@ -56,6 +58,8 @@ class Work:
     input_topic: str
     changelog_topic: str
     status_topic: str
+    api_token: str | None = None
+    """Outcomes of control records are signed with it."""
     traced: bool = True
     """Ask for a delivery report of every fire."""
 
@@ -84,9 +88,7 @@ def commit(work: Work, producer: TransactionalProducer, store: Store, clock: Clo
         observe(Step.BEGUN)
         for part in work.plan.parts:  # 2
             producer.write_changelog(work.changelog_topic, part.number, part.records)
-            producer.write_outcomes(
-                work.status_topic, part.number, outcome_records(part.answers, part.number, work.plan.now_ms)
-            )
+            producer.write_outcomes(work.status_topic, part.number, _outcomes(work, part))
             producer.fire(part.number, [outgoing for _, outgoing in part.dead_letters], traced=True)
             producer.fire(part.number, part.fires, traced=work.traced)
         fired_ms = clock.wall_ms()
@@ -106,6 +108,17 @@ def commit(work: Work, producer: TransactionalProducer, store: Store, clock: Clo
         return Result(work, clock.monotonic_s() - started_s, error, fired_ms=fired_ms)
     observe(Step.APPLIED)
     return Result(work, clock.monotonic_s() - started_s, fired_ms=fired_ms)
+
+
+def _outcomes(work: Work, part: PartitionPlan) -> list[tuple[bytes, bytes, Headers]]:
+    outcomes: list[tuple[bytes, bytes, Headers]] = []
+    for key, value in outcome_records(part.answers, part.number, work.plan.now_ms):
+        headers: Headers = []
+        if work.api_token is not None:
+            parts = signature.status_parts(work.status_topic, part.number, key, value)
+            headers.append((signature.HEADER, signature.sign(work.api_token, parts, work.plan.now_ms)))
+        outcomes.append((key, value, headers))
+    return outcomes
 
 
 def _aborted(producer: TransactionalProducer, error: TransactionFailed) -> TransactionFailed:

@@ -354,6 +354,7 @@ class Loop:
             self._settings.input_topic,
             self._settings.changelog_topic,
             self._settings.status_topic,
+            self._settings.api_token,
             traced=made.fires < TRACED_FIRES_MAX or self._failures.tracing(),
         )
         if self._backlog:

@@ -18,7 +18,6 @@ from sidecar.contract import signature
 from sidecar.engine.partition import State
 from sidecar.engine.view import PartitionView
 from sidecar.runtime.clock_guard import ClockGuard
-from sidecar.runtime.cluster import signed_parts
 
 log = structlog.get_logger(__name__)
 
@@ -63,7 +62,7 @@ class StatusPublisher:
         key, value = b"p/%d" % view.partition, view.to_json()
         headers: list[tuple[str, str | bytes | None]] = []
         if self._token is not None:
-            parts = signed_parts(self._topic, view.partition, key, value)
+            parts = signature.status_parts(self._topic, view.partition, key, value)
             headers.append((signature.HEADER, signature.sign(self._token, parts, now_ms)))
         try:
             self._producer.produce(

@@ -19,7 +19,7 @@ from sidecar.engine import group
 from sidecar.engine.group import BrokerTime, Outcomes, Place, Published, Standing, group_views
 from sidecar.engine.view import FIGURE_AGE_MAX_MS, PartitionView, summarise
 from sidecar.kafka.status_reader import StatusRead
-from sidecar.runtime.cluster import FIRST_READ_S, ClusterView, GroupSource, signed_parts
+from sidecar.runtime.cluster import FIRST_READ_S, ClusterView, GroupSource
 from tests.clocks import NOW_MS, HandClock
 from tests.unit.test_view import EMPTY
 
@@ -262,7 +262,7 @@ def status_read(
     value = fields.pop("value", view.to_json())
     headers = {}
     if signed is not None:
-        headers[signature.HEADER] = signature.sign(signed, signed_parts(TOPIC, 0, key, value), NOW_MS)
+        headers[signature.HEADER] = signature.sign(signed, signature.status_parts(TOPIC, 0, key, value), NOW_MS)
     return StatusRead(0, 0, NOW_MS, key, value, headers, live=False)._replace(**fields)
 
 

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from sidecar.changelog import codec
 from sidecar.changelog.codec import BlockKey, Checkpoint, Engine
-from sidecar.engine import restore as restoring
 from sidecar.contract.control import ControlKind
+from sidecar.engine import restore as restoring
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Mutations
 from sidecar.engine.restore import ChangelogRead, Identity, Restore
