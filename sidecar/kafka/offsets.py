@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import (
     ConsumerGroupTopicPartitions,
     IsolationLevel,
+    KafkaError,
     KafkaException,
     TopicCollection,
     TopicPartition,
@@ -33,6 +34,8 @@ class CommittedOffsets:
         asked = ConsumerGroupTopicPartitions(group_id, [TopicPartition(topic, each) for each in partitions])
         futures = admin.list_consumer_group_offsets([asked], require_stable=True, request_timeout=REQUEST_TIMEOUT_S)
         self._future: Future[Any] = futures[group_id]
+        self.silent = False
+        """Whether nobody answered; `result` says so."""
 
     def done(self) -> bool:
         """Return whether `result` has something to say."""
@@ -42,7 +45,8 @@ class CommittedOffsets:
         """Return offset by partition (None: nothing was committed yet); None as a whole when it must be asked again."""
         try:
             answer = self._future.result()
-        except KafkaException:
+        except KafkaException as cause:
+            self.silent = cause.args[0].code() == KafkaError._TIMED_OUT
             return None
         offsets: dict[int, int | None] = {}
         for each in answer.topic_partitions:

@@ -7,6 +7,7 @@ under the same transactional id fences it, and what was committed is read from t
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import partial
@@ -94,6 +95,8 @@ class TransactionalProducer:
         self._changelog_error: KafkaError | None = None
         self._status_error: KafkaError | None = None
         self._next_changelog_offsets: dict[int, int] = {}
+        self._fate = threading.Lock()
+        self._claimed = self._given_up = False
 
     def init(self, timeout_s: float) -> None:
         """Fence every older producer of this id and settle what it left open. Raises TransactionFailed."""
@@ -104,6 +107,7 @@ class TransactionalProducer:
 
     def begin(self) -> None:
         """Begin a transaction. Raises TransactionFailed."""
+        self._claimed = False
         self._refused = []
         self._changelog_error = self._status_error = None
         self._next_changelog_offsets = {}
@@ -264,6 +268,21 @@ class TransactionalProducer:
             self._producer.abort_transaction(CALL_TIMEOUT_S)
         except KafkaException as cause:
             raise _failed("abort_transaction", cause.args[0], replace=True) from cause
+
+    def give_up(self) -> bool:
+        """Leave whoever is waiting in a call of this producer behind; called by another thread.
+
+        Returns False when the transaction was claimed before: its committer is past all calls that can hang.
+        """
+        with self._fate:
+            self._given_up = not self._claimed
+            return self._given_up
+
+    def claim(self) -> bool:
+        """Take the transaction, which is committed, as one's own; return False when it was given up before."""
+        with self._fate:
+            self._claimed = not self._given_up
+            return self._claimed
 
     def close(self) -> None:
         """Let go of the producer without waiting for anything."""

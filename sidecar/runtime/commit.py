@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from queue import SimpleQueue
+from typing import Final
 
 from sidecar.clock import Clock
 from sidecar.contract import signature
@@ -28,6 +29,10 @@ from sidecar.engine.restore import Identity, apply_committed
 from sidecar.errors import SidecarError, StoreFailed, TransactionFailed, invariant
 from sidecar.kafka.producer import Refused, TransactionalProducer
 from sidecar.model import Headers
+
+SLOW_S: Final = 5.0
+HANGS_S: Final = 30.0
+"""Longer than any call is meant to wait, and than the broker leaves a transaction open."""
 
 
 class Step(StrEnum):
@@ -99,6 +104,8 @@ def commit(work: Work, producer: TransactionalProducer, store: Store, clock: Clo
         observe(Step.OFFSETS_SENT)
         producer.commit()  # 4
         observe(Step.COMMITTED)
+        if not producer.claim():
+            raise TransactionFailed("it was given up meanwhile", unknown=True, replace=True)
     except TransactionFailed as error:
         failure = _aborted(producer, error)
         return Result(work, clock.monotonic_s() - started_s, failure, tuple(producer.refused))
@@ -141,7 +148,9 @@ def _apply(work: Work, next_changelog_offsets: Mapping[int, int], store: Store) 
 class Committer:
     """Runs one job at a time in a thread of its own, so that the loop goes on polling meanwhile."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since_s = 0.0
         self._jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._finished = threading.Event()
         self._outcome: object = None
@@ -154,8 +163,22 @@ class Committer:
         """Start a job; the one before must have been taken."""
         invariant(not self.busy, "two jobs at once")
         self.busy = True
+        self._since_s = self._clock.monotonic_s()
         self._finished.clear()
         self._jobs.put(job)
+
+    @property
+    def hangs(self) -> bool:
+        """Whether the job at hand has been running for longer than any is meant to."""
+        return self._busy_s > HANGS_S
+
+    def obstacle(self) -> str | None:
+        """Return what to tell people while a job takes long, None when it does not."""
+        return f"a transaction has been under way for {self._busy_s:.0f} s" if self._busy_s > SLOW_S else None
+
+    @property
+    def _busy_s(self) -> float:
+        return self._clock.monotonic_s() - self._since_s if self.busy else 0.0
 
     def wait(self, timeout_s: float) -> bool:
         """Return whether there is an outcome to take, waiting for it at most so long."""

@@ -64,7 +64,7 @@ class Loop:
         self._settings = parts.settings
         self._facts = parts.facts
         self._consumer: InputConsumer | None = None
-        self._committer = Committer()
+        self._committer = Committer(parts.clock)
         self._producer: TransactionalProducer | None = None
         self._failures = Failures(parts.clock, static=parts.settings.instance_id is not None)
         self._held = Held(parts.intake)
@@ -152,6 +152,8 @@ class Loop:
             self._parts.catalogue.want(unresolved)
         if self._committer.wait(0):
             self._finish_job()
+        elif self._producer is not None and self._committer.hangs and self._producer.give_up():
+            self._leave_behind()
         self._care()
         if not self._committer.busy:
             self._next_job()
@@ -161,6 +163,14 @@ class Loop:
             self._guard_store(self._advance_reset)
         self._adjust_fetching()
         self._show()
+
+    def _leave_behind(self) -> None:
+        """The library may wait for ever for a coordinator; a new producer ends the transaction, then all is reset."""
+        log.error("commit_hangs", reason=self._committer.obstacle())
+        self._committer.close()
+        self._committer = Committer(self._clock)
+        self._producer = None
+        self._reset_all()
 
     def _render_ahead(self) -> None:
         if self._parts.state.store is None:
@@ -454,8 +464,7 @@ class Loop:
 
     def _not_ready(self) -> list[str]:
         reasons = self._obstacles()
-        if failing := self._failures.obstacle():
-            reasons.append(failing)
+        reasons.extend(filter(None, (self._failures.obstacle(), self._committer.obstacle())))
         if self._trouble_s > max(self._parts.status.delivered_s, self._failures.committed_s):
             reasons.append(f"no broker answers: {self._trouble}")
         if self._producer is None:

@@ -154,7 +154,7 @@ def build(
         return TransactionalProducer({**properties, **client_log}, clock)
 
     reset = Reset(
-        admin,
+        lambda: Admin(settings, log.librdkafka_logger()),
         ChangelogReader({**config.changelog_reader(settings), **client_log}, settings.changelog_topic),
         clock,
         Topics(settings.input_topic, settings.changelog_topic, settings.group_id),

@@ -15,6 +15,7 @@ Nothing here blocks: `advance` does a slice and returns.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -83,7 +84,7 @@ class Reset:
 
     def __init__(
         self,
-        admin: AdminClient,
+        make_admin: Callable[[], AdminClient],
         reader: ChangelogReader,
         clock: Clock,
         topics: Topics,
@@ -99,7 +100,8 @@ class Reset:
         self.identity = identity
         self.skipped_input = 0
         """Input records that were gone from the log before they were read."""
-        self._admin = admin
+        self._make_admin = make_admin
+        self._admin = make_admin()
         self._reader = reader
         self._clock = clock
         self._running = running
@@ -177,9 +179,18 @@ class Reset:
                 self._begin(store, partition, bounds, (question.offsets or {}).get(number), input_topic_id)
 
     def _ask_again(self, question: _Question) -> None:
+        if question.committed.silent:
+            self._replace_admin()
         self._question = None
         self._waiting = {**question.partitions, **self._waiting}
         self._ask_at_s = self._clock.monotonic_s() + ASK_AGAIN_S
+
+    def _replace_admin(self) -> None:
+        """A client that saw its coordinator go away may ask the one that is gone for ever (librdkafka issue 5511)."""
+        old = [self._admin]
+        self._admin = self._make_admin()
+        # Its end can wait for threads of the library, which is nothing to wait for here.
+        threading.Thread(target=old.clear, name="old-admin", daemon=True).start()
 
     def _begin(
         self,
