@@ -25,6 +25,10 @@ from sidecar.model import TimerId
 PAUSED_MAX: Final = 1000
 """Most paused origins of a partition: every checkpoint names them all."""
 
+Dispose = Callable[[bytes, Head, str], bool]
+"""Fires a timer, defers it, or sends it to the DLQ; says whether it was the DLQ. Never kept: a plan holds tens of
+thousands of objects, and a cycle would leave them to the garbage collector."""
+
 _DONE: Final = {
     ControlKind.CANCEL: Outcome.CANCELLED,
     ControlKind.RESCHEDULE: Outcome.RESCHEDULED,
@@ -40,8 +44,6 @@ class Controls:
         checkpoint: Of the transaction before.
         origins: Topics with a definite answer of the broker.
         closed: Origins that can not be fired to, other than paused ones.
-        dispose: Fires a timer that was taken away, defers it, or sends it to the DLQ.
-        dead: Says how many dead letters the plan has.
         limit: Rows that it may look at.
         limit_bytes: Bytes of entries that it may act on.
     """
@@ -53,8 +55,6 @@ class Controls:
         origins: Mapping[str, Origin],
         closed: Mapping[str, Closed],
         *,
-        dispose: Callable[[bytes, Head, str], None],
-        dead: Callable[[], int],
         limit: int,
         limit_bytes: int,
     ) -> None:
@@ -69,8 +69,6 @@ class Controls:
         self._overlay = overlay
         self._origins = origins
         self._closed_by_broker = closed
-        self._dispose = dispose
-        self._dead = dead
         self._left = limit
         self._left_bytes = limit_bytes
 
@@ -87,14 +85,14 @@ class Controls:
             timers = 0 if started is None else started.acted  # its signature grew old meanwhile
             self.answers.append(Answer(bad.offset, bad.control_id, Outcome.BAD_REQUEST, timers, bad.target, bad.detail))
 
-    def act(self, control: Control, *, answered: bool) -> bool:
+    def act(self, control: Control, dispose: Dispose, *, answered: bool) -> bool:
         """Act, and answer unless it was answered before; return False when the next transaction must go on with it."""
         if control.kind.is_for_origins:
             outcome, timers, detail = self._switch(control.kind, str(control.target))
         else:
             if self._left <= 0 or self._left_bytes <= 0:
                 return False
-            progress, detail, more = self._act_on(control, self.unfinished or Unfinished(control.offset))
+            progress, detail, more = self._act_on(control, self.unfinished or Unfinished(control.offset), dispose)
             self.unfinished = progress if more else None
             if more:
                 return False
@@ -120,7 +118,7 @@ class Controls:
         self.closed[origin] = self.paused.setdefault(origin, Closed(Closure.PAUSED, self._overlay.now_ms))
         return Outcome.PAUSED, waiting, ""
 
-    def _act_on(self, control: Control, progress: Unfinished) -> tuple[Unfinished, str, bool]:
+    def _act_on(self, control: Control, progress: Unfinished, dispose: Dispose) -> tuple[Unfinished, str, bool]:
         """Act on the next targets; return how far it came, a word on those left alone, and whether there are more."""
         entries, full = self._targets(control, progress)
         acted, skipped, dead = progress.acted, progress.skipped, progress.dead
@@ -138,9 +136,7 @@ class Controls:
                 skipped += 1
                 why = why or obstacle
                 continue
-            dead_before = self._dead()
-            self._change(control, entry, fixed, origin)
-            dead += self._dead() - dead_before
+            dead += self._change(control, entry, fixed, origin, dispose)
             acted += 1
         progress = replace(
             progress, acted=acted, skipped=skipped, dead=dead, seen_offset=seen[0], seen_first_ms=seen[1]
@@ -170,17 +166,19 @@ class Controls:
             return f"{origin}: the broker has not yet said what it is; try again"
         return ""
 
-    def _change(self, control: Control, entry: bytes, fixed: Head, origin: str) -> None:
+    def _change(self, control: Control, entry: bytes, fixed: Head, origin: str, dispose: Dispose) -> bool:
+        """Do it to one timer; return whether that went to the DLQ."""
         self._overlay.take(entry)
         if control.kind is ControlKind.CANCEL:
             self.cancelled += 1
         elif control.kind is ControlKind.FIRE:
-            self._dispose(entry, fixed, origin)
+            return dispose(entry, fixed, origin)
         elif control.due_ms > self._overlay.now_ms:
             self._overlay.store_again(entry, control.due_ms, control.due_ms, deferred=False)
         else:
             moved = MOVING.pack(fixed.due_ms, fixed.offset, control.due_ms, fixed.level, 0) + entry[MOVING.size :]
-            self._dispose(moved, head(moved), origin)
+            return dispose(moved, head(moved), origin)
+        return False
 
 
 def _detail(progress: Unfinished, why: str) -> str:

@@ -1,11 +1,14 @@
 """From an entry to the record that fires it, and doing so before its turn.
 
-Rendering depends on nothing but the entry, and a key is never used twice: what was rendered for a key stays right. So
-while one transaction is being committed, the fires of the next are rendered ahead; plan() alone decides which of them
-leave.
+While a transaction is being committed, the timers that were due when it was planned and did not fit into it are read
+and rendered for the next one. Nothing can come between them: the plan under way stores only what is due after its
+`now`, and what it takes away is known. plan() alone decides what becomes of them.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sidecar.changelog.entry import HEAD, KEY, KEY_BYTES, Head, origin_of, payload
 from sidecar.contract import DIALECTS_BY_CODE
@@ -13,7 +16,36 @@ from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Outgoing, Reader
 from sidecar.model import TimerId
 
-SLICE_BYTES = 4 * 1024 * 1024
+if TYPE_CHECKING:
+    from sidecar.engine.plan import PartitionPlan
+
+SLICE_BYTES: Final = 4 * 1024 * 1024
+
+
+class Due(NamedTuple):
+    """A timer that was read from the store, and the record that fires it."""
+
+    key: bytes
+    entry: bytes
+    fixed: Head
+    origin: str
+    outgoing: Outgoing
+
+
+def read_due(partition: Partition, store: Reader, lower: bytes, now_ms: int, limit: int, limit_bytes: int) -> list[Due]:
+    """Return the first timers from the row `lower` on that are due at `now_ms`. Raises RecordCorrupt."""
+    upper = partition.rows.timer + KEY.pack(now_ms + 1, 0)
+    if lower >= upper:
+        return []
+    number, origins, due = partition.number, dict[bytes, str](), list[Due]()
+    for entry in store.values(lower, upper, limit=limit, limit_bytes=limit_bytes):
+        fixed = Head._make(HEAD.unpack_from(entry))
+        name = entry[HEAD.size : HEAD.size + fixed.origin_length]
+        origin = origins.get(name)
+        if origin is None:
+            origin = origins[name] = origin_of(entry, fixed)
+        due.append(Due(entry[:KEY_BYTES], entry, fixed, origin, render_fire(number, entry, fixed, origin)))
+    return due
 
 
 def render_fire(number: int, entry: bytes, fixed: Head, origin: str) -> Outgoing:
@@ -36,56 +68,57 @@ def render_fire(number: int, entry: bytes, fixed: Head, origin: str) -> Outgoing
     return Outgoing(origin, fixed.origin_partition, key, value, rendered, fixed.requested_ms, entry[:KEY_BYTES])
 
 
+class ReadAhead:
+    """What was read of one partition behind the watermark that it will have."""
+
+    def __init__(self, partition: Partition, part: PartitionPlan, now_ms: int) -> None:
+        self.partition = partition
+        self.watermark = part.watermark
+        self.now_ms = now_ms
+        """All rows were due by then."""
+        self.rows: list[Due] = []
+        self.reached = part.watermark
+        self.finished = False
+        self._taken = part.taken
+
+    def advance(self, store: Reader, limit: int) -> None:
+        """Read a slice."""
+        lower = self.partition.rows.timer + self.reached + b"\0"
+        read = read_due(self.partition, store, lower, self.now_ms, limit, SLICE_BYTES)
+        if not read:
+            self.finished = True
+            return
+        self.reached = read[-1].key
+        # Whether the plan under way is applied by now or not: what it took away is not there.
+        self.rows += [each for each in read if each.key not in self._taken] if self._taken else read
+
+
 class Ahead:
-    """Fires rendered before their turn, by partition and key; bounded, and forgotten whenever in doubt."""
+    """Timers read and rendered before their turn; bounded, and forgotten whenever in doubt."""
 
     def __init__(self, limit: int) -> None:
         """Args:
-        limit: Most fires held.
+        limit: Most timers held.
         """
-        self.fires: dict[int, dict[bytes, Outgoing]] = {}
+        self.partitions: dict[int, ReadAhead] = {}
         self._limit = limit
-        self._todo: dict[int, tuple[Partition, bytes]] = {}
-        self._now_ms = 0
 
-    @property
-    def held(self) -> int:
-        """How many are held."""
-        return sum(len(each) for each in self.fires.values())
-
-    def begin(self, scanned: list[tuple[Partition, bytes]], now_ms: int) -> None:
-        """Forget what is held and go on behind what a plan scanned: (partition, watermark it will have)."""
-        self.fires = {partition.number: {} for partition, _ in scanned}
-        self._todo = {partition.number: (partition, watermark) for partition, watermark in scanned}
-        self._now_ms = now_ms
+    def begin(self, partitions: Mapping[int, Partition], parts: Iterable[PartitionPlan], now_ms: int) -> None:
+        """Forget what is held and go on behind what a plan disposes of, up to what was due at its `now_ms`."""
+        unfinished = (part for part in parts if not part.complete)
+        self.partitions = {part.number: ReadAhead(partitions[part.number], part, now_ms) for part in unfinished}
 
     def forget(self) -> None:
         """Hold nothing."""
-        self.fires, self._todo = {}, {}
+        self.partitions = {}
 
     @property
     def busy(self) -> bool:
-        """Whether there is more to render."""
-        return bool(self._todo) and self.held < self._limit
+        """Whether there is more to read."""
+        held = sum(len(each.rows) for each in self.partitions.values())
+        return held < self._limit and not all(each.finished for each in self.partitions.values())
 
-    def advance(self, store: Reader, slice_rows: int) -> None:
-        """Render a slice of what is due next, the partitions in turn."""
-        number = min(self._todo, key=lambda each: len(self.fires[each]))
-        partition, watermark = self._todo[number]
-        prefix = partition.rows.timer
-        lower = prefix + watermark + b"\0"
-        upper = prefix + KEY.pack(self._now_ms + 1, 0)
-        entries = store.values(lower, upper, limit=slice_rows, limit_bytes=SLICE_BYTES) if lower < upper else ()
-        fires = self.fires[number]
-        origins: dict[bytes, str] = {}
-        for entry in entries:
-            fixed = Head._make(HEAD.unpack_from(entry))
-            name = entry[HEAD.size : HEAD.size + fixed.origin_length]
-            origin = origins.get(name)
-            if origin is None:
-                origin = origins[name] = origin_of(entry, fixed)
-            fires[entry[:KEY_BYTES]] = render_fire(number, entry, fixed, origin)
-        if entries:
-            self._todo[number] = (partition, entries[-1][:KEY_BYTES])
-        else:
-            del self._todo[number]
+    def advance(self, store: Reader, limit: int) -> None:
+        """Read a slice of the partition that has least."""
+        open_ones = (each for each in self.partitions.values() if not each.finished)
+        min(open_ones, key=lambda each: len(each.rows)).advance(store, limit)

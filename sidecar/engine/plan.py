@@ -11,7 +11,7 @@ The rules, each of which the simulation breaks when it is taken away:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -29,12 +29,11 @@ from sidecar.changelog.entry import (
     MOVING,
     Head,
     head,
-    origin_of,
     payload,
 )
 from sidecar.contract import render_dead_letter
 from sidecar.engine.controls import Controls
-from sidecar.engine.fire import render_fire
+from sidecar.engine.fire import Due, ReadAhead, read_due, render_fire
 from sidecar.engine.items import Answer, Arrival, BadControl, Control, Dead, Dropped, Item
 from sidecar.engine.overlay import NAMED_MAX, Overlay
 from sidecar.engine.partition import Partition
@@ -70,8 +69,8 @@ class Terms:
     dlq_max_message_bytes: int = 1_048_588
     unfireable: Mapping[tuple[int, bytes], str] = field(default_factory=dict)
     """Timers whose fire the broker refused, by (partition, key), with its words."""
-    ahead: Mapping[int, Mapping[bytes, Outgoing]] = field(default_factory=dict)
-    """Fires rendered before their turn, by partition and key."""
+    ahead: Mapping[int, ReadAhead] = field(default_factory=dict)
+    """What was read before its turn, by partition."""
     fires_max: int = 10_000
     fire_bytes_max: int = 16 * 1024 * 1024
 
@@ -101,6 +100,8 @@ class PartitionPlan:
     """Everything due was disposed of."""
     stored_end_ms: int | None
     """Least slot end of the blocks that it stores."""
+    taken: frozenset[bytes]
+    """Keys of the timers that it takes away before their turn."""
 
     @property
     def watermark(self) -> bytes:
@@ -184,8 +185,6 @@ class _Planner:
             self.checkpoint,
             terms.origins,
             terms.closed,
-            dispose=self._dispose,
-            dead=lambda: len(self.dead_letters),
             limit=max(1, terms.fires_max // taking_in),
             limit_bytes=max(1, terms.fire_bytes_max // taking_in),
         )
@@ -199,9 +198,8 @@ class _Planner:
         self.stored = 0
         self.rejected = 0
         self.cancelled = 0
-        self.scanned = 0
+        self.scanned: list[bytes] = []
         self.complete = True
-        self.scan_end = b""
 
     # Intake
 
@@ -230,7 +228,7 @@ class _Planner:
             self.controls.refuse(item, answered=answered)
             return True
         invariant(type(item) is Control, "an item of no known kind", item=item)
-        return self.controls.act(item, answered=answered)  # type: ignore[arg-type]  # the invariant above
+        return self.controls.act(item, self._dispose, answered=answered)  # type: ignore[arg-type]  # the invariant above
 
     def _arrive(self, arrival: Arrival) -> None:
         offset, due_ms, origin, lasting, retry_id, replace = arrival
@@ -264,43 +262,49 @@ class _Planner:
 
     def scan(self, limit: int, limit_bytes: int) -> None:
         """Dispose of what came due since the watermark, in key order, until a limit is reached."""
-        overlay, rows = self.overlay, self.overlay.rows
-        lower = rows.timer + overlay.watermark + b"\0"
-        upper = rows.timer + KEY.pack(self.now_ms + 1, 0)
-        if lower >= upper or self.partition.next_due_ms is None or self.partition.next_due_ms > self.now_ms:
+        partition, watermark = self.partition, self.overlay.watermark
+        if partition.next_due_ms is None or partition.next_due_ms > self.now_ms:
             return
-        entries = self.store.values(lower, upper, limit=limit, limit_bytes=limit_bytes)
-        origins: dict[bytes, str] = {}
-        changes = overlay.mutations.rows
-        ahead = self.terms.ahead.get(self.partition.number, _NOTHING)
-        last = b""
-        for entry in entries:
-            key = entry[:KEY_BYTES]
-            if key not in overlay.taken:
-                fixed = Head._make(HEAD.unpack_from(entry))
-                name = entry[HEAD.size : HEAD.size + fixed.origin_length]
-                origin = origins.get(name)
-                if origin is None:
-                    origin = origins[name] = origin_of(entry, fixed)
-                if origin not in self.terms.origins and origin not in self.controls.closed:
-                    self.unresolved.add(origin)
-                    self.complete = False
-                    break
-                overlay.count_off(entry, fixed, origin)
-                self._dispose(entry, fixed, origin, ahead.get(key))
-            last = key
-            self.scanned += 1
-        else:
-            self.complete = len(entries) < limit and sum(map(len, entries)) < limit_bytes
-        self.scan_end = last
-        if self.scanned >= RANGE_DELETE_MIN:
-            overlay.mutations.ranges.append((lower, rows.timer + last + b"\0"))
-        else:
-            for entry in entries[: self.scanned]:
-                changes[rows.timer + entry[:KEY_BYTES]] = None
+        ahead = self.terms.ahead.get(partition.number)
+        due: Sequence[Due] = ()
+        # A clock that stepped back has undone what was due when it was read.
+        if ahead is not None and ahead.watermark == watermark and ahead.now_ms <= self.now_ms:
+            due = ahead.rows[:limit]
+            watermark = due[-1].key if len(due) < len(ahead.rows) else ahead.reached
+        self.complete = self._dispose_of(due) and len(due) < limit
+        if self.complete:
+            lower = partition.rows.timer + watermark + b"\0"
+            rest = read_due(partition, self.store, lower, self.now_ms, limit - len(due), limit_bytes)
+            self.complete = (
+                self._dispose_of(rest)
+                and len(due) + len(rest) < limit
+                and sum(len(each.entry) for each in rest) < limit_bytes
+            )
+        self._delete_scanned()
 
-    def _dispose(self, entry: bytes, fixed: Head, origin: str, rendered: Outgoing | None = None) -> None:
-        """Fire a timer that is due, defer it, or send it to the DLQ.
+    def _dispose_of(self, due: Iterable[Due]) -> bool:
+        """Dispose of timers that are due; stop and return False at one whose origin nothing is known of."""
+        overlay, origins, closed = self.overlay, self.terms.origins, self.controls.closed
+        for key, entry, fixed, origin, outgoing in due:
+            if key not in overlay.taken:
+                if origin not in origins and origin not in closed:
+                    self.unresolved.add(origin)
+                    return False
+                overlay.count_off(entry, fixed, origin)
+                self._dispose(entry, fixed, origin, outgoing)
+            self.scanned.append(key)
+        return True
+
+    def _delete_scanned(self) -> None:
+        rows, mutations = self.overlay.rows, self.overlay.mutations
+        if len(self.scanned) >= RANGE_DELETE_MIN:
+            lower = rows.timer + self.overlay.watermark + b"\0"
+            mutations.ranges.append((lower, rows.timer + self.scanned[-1] + b"\0"))
+        else:
+            mutations.rows.update((rows.timer + key, None) for key in self.scanned)
+
+    def _dispose(self, entry: bytes, fixed: Head, origin: str, rendered: Outgoing | None = None) -> bool:
+        """Fire a timer that is due, defer it, or send it to the DLQ; return whether it was the DLQ.
 
         Args:
             rendered: The record that fires it, if it was rendered ahead.
@@ -314,18 +318,19 @@ class _Planner:
                 self._dead_letter(entry, fixed, Reason.UNFIREABLE, detail, "fire", entry[:KEY_BYTES])
             else:
                 self._defer(entry, fixed, origin)
-            return
+            return closed_for_long
         topic = self.terms.origins.get(origin)
         if topic is None:
             # Overdue at arrival, and nothing is known of its origin any more: it waits like one whose origin is closed.
             self.unresolved.add(origin)
             self._defer(entry, fixed, origin)
-            return
+            return False
         obstacle = self._obstacle(entry, fixed, origin, topic)
         if obstacle is not None:
             self._dead_letter(entry, fixed, *obstacle, "fire", entry[:KEY_BYTES])
-            return
+            return True
         self.fires.append(rendered or render_fire(self.partition.number, entry, fixed, origin))
+        return False
 
     def _obstacle(self, entry: bytes, fixed: Head, origin: str, topic: Origin) -> tuple[Reason, str] | None:
         """Return why a timer can never be fired, None when it can."""
@@ -409,6 +414,7 @@ class _Planner:
             rejected=self.rejected,
             cancelled=self.cancelled + self.controls.cancelled,
             complete=self.complete,
+            taken=frozenset(self.overlay.taken),
             stored_end_ms=min(((slot + 1) * WIDTHS_MS[level] for level, slot in self.overlay.groups), default=None),
         )
 
@@ -418,11 +424,9 @@ class _Planner:
         return {name: why for name, why in closed.items() if name in counts.origins or name in paused}
 
     def _watermark(self) -> bytes:
-        reached = KEY.pack(self.now_ms, OFFSET_MAX) if self.complete else self.scan_end
-        return max(self.overlay.watermark, reached)
-
-
-_NOTHING: Final[Mapping[bytes, Outgoing]] = {}
+        if self.complete:
+            return max(self.overlay.watermark, KEY.pack(self.now_ms, OFFSET_MAX))
+        return self.scanned[-1] if self.scanned else self.overlay.watermark
 
 
 def _fresh(arrival: Arrival) -> bytes:

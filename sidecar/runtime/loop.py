@@ -368,7 +368,7 @@ class Loop:
             traced=made.fires < TRACED_FIRES_MAX or self._failures.tracing(),
         )
         if self._backlog:
-            self._ahead.begin([(work.partitions[part.number], part.watermark) for part in made.parts], made.now_ms)
+            self._ahead.begin(work.partitions, made.parts, made.now_ms)
         self._committer.submit(
             partial(commit, work, self._producer, self._parts.state.store, self._clock, self._parts.observe)
         )
@@ -383,7 +383,7 @@ class Loop:
             origin_timeout_ms=self._settings.origin_timeout_ms,
             dlq_max_message_bytes=self._facts.dlq_bytes_max,
             unfireable=self._failures.unfireable,
-            ahead=self._ahead.fires,
+            ahead=self._ahead.partitions,
             fires_max=min(10_000, self._failures.items_max),
             fire_bytes_max=TRANSACTION_BYTES_MAX,
         )

@@ -31,6 +31,7 @@ def tally(metrics: Metrics, result: Result) -> None:
         metrics.received.labels("stored").inc(part.stored)
         metrics.received.labels("dropped").inc(len(part.dropped))
         metrics.received.labels("dead-lettered").inc(part.rejected)
+        metrics.received.labels("control").inc(len(part.answers))
         metrics.cancelled.inc(part.cancelled)
         metrics.changelog_bytes.inc(sum(len(key) + len(value or b"") for key, value in part.records))
         if len(part.answers) > LOGGED_MAX:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sidecar.contract import DIALECTS, parse
+from sidecar.contract.control import ControlRequest
 from sidecar.model import Headers, Reason, Record, Rejection, Request, TimerId
 
 IBM = DIALECTS["ibm"]
@@ -15,7 +16,7 @@ REQUIRED: Headers = [
 ]
 
 
-def parsed(headers: Headers) -> Request | Rejection:
+def parsed(headers: Headers) -> Request | ControlRequest | Rejection:
     return parse(Record(0, 0, 5, None, None, headers), [IBM])
 
 

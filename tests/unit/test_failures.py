@@ -65,6 +65,7 @@ def result(fires: int, refused: Sequence[Refused] = (), error: TransactionFailed
         cancelled=0,
         complete=True,
         stored_end_ms=None,
+        taken=frozenset(),
     )
     work = Work(Plan(NOW_MS, [part], frozenset()), {}, b"", Identity("", ""), "retry", "changelog", "status")
     return Result(work, 0.1, error, refused)
