@@ -153,6 +153,12 @@ class _Trap:
         return watched
 
 
+def _signal_self(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+    # The signal may reach another thread first: this one must not go a step further meanwhile.
+    threading.Event().wait(0.5)
+
+
 def _hang() -> None:
     print(HANGS, flush=True)
     threading.Event().wait()
@@ -189,8 +195,8 @@ def main(
 ) -> None:
     """Run the sidecar, with a trap."""
     springs: dict[str, Callable[[], object]] = {
-        kill_at: partial(os.kill, os.getpid(), signal.SIGKILL),
-        freeze_at: partial(os.kill, os.getpid(), signal.SIGSTOP),
+        kill_at: partial(_signal_self, signal.SIGKILL),
+        freeze_at: partial(_signal_self, signal.SIGSTOP),
         hang_at: _hang,
     }
     point = kill_at or freeze_at or hang_at

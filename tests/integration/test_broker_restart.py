@@ -11,6 +11,8 @@ from tests.integration.ledger import Ledger
 from tests.integration.sidecars import Sidecars, Stage, set_stage
 from tests.waiting import eventually
 
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
 MESSAGES = 1_000
 
 

@@ -28,6 +28,8 @@ from tests.broker import create_topic, read_committed, unique
 from tests.integration.raw_producer import produce_raw
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.broker
+
 WAIT_S = 20.0
 
 

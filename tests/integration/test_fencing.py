@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from tests.integration.ledger import Ledger
 from tests.integration.sidecars import Sidecar, Sidecars, Stage
 from tests.waiting import eventually
+
+pytestmark = pytest.mark.broker
 
 MESSAGES = 500
 

@@ -11,6 +11,8 @@ from tests.integration.killable import POINTS_OF_A_RESTORE, command
 from tests.integration.ledger import Ledger
 from tests.integration.sidecars import Sidecars, Stage
 
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
 MESSAGES = 600
 KILLED = -9
 

@@ -6,10 +6,14 @@ import os
 import random
 import threading
 
+import pytest
+
 from sidecar.clock import SystemClock
 from tests.integration.ledger import Ledger
 from tests.integration.sidecars import Sidecars, Stage
 from tests.waiting import eventually
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 KILLS = 6
 LOTS = 12

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.integration import killable
 from tests.integration.scenarios import (
     a_former_owner_commits_after_the_takeover,
@@ -10,6 +12,8 @@ from tests.integration.scenarios import (
     a_steady_stream,
 )
 from tests.integration.sidecars import Sidecars, Stage
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
 def test_without_offsets_a_former_owner_fires_twice(stage: Stage, sidecars: Sidecars) -> None:

@@ -7,6 +7,8 @@ import pytest
 from tests.integration.ledger import Ledger
 from tests.integration.sidecars import Sidecars, Stage
 
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
 MESSAGES = 1_000
 
 

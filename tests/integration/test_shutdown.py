@@ -15,6 +15,8 @@ from tests.integration.ledger import Ledger
 from tests.integration.sidecars import Sidecar, Sidecars, Stage
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.broker
+
 NOWHERE = "127.0.0.1:1"
 
 

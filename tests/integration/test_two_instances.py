@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sidecar.clock import SystemClock
 from tests.integration.ledger import Ledger
 from tests.integration.scenarios import (
@@ -14,6 +16,8 @@ from tests.integration.scenarios import (
 )
 from tests.integration.sidecars import Sidecars, Stage
 from tests.waiting import eventually
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 MESSAGES = 1_000
 
