@@ -93,7 +93,7 @@ class Controls:
             if self._left <= 0 or self._left_bytes <= 0:
                 return False
             progress, detail, more = self._act_on(control, self.unfinished or Unfinished(control.offset), dispose)
-            self.unfinished = progress if more else None
+            self.unfinished = progress if more and progress.seen_offset >= 0 else None
             if more:
                 return False
             timers = progress.acted
@@ -130,11 +130,14 @@ class Controls:
                 break
             self._left_bytes -= len(entry)
             fixed = head(entry)
-            seen = (fixed.offset, fixed.first_ms)
             origin = origin_of(entry, fixed)
-            if control.kind is ControlKind.FIRE and (obstacle := self._not_open(origin)):
+            if control.kind is ControlKind.FIRE and self._is_unknown(origin):
+                full = True
+                break
+            seen = (fixed.offset, fixed.first_ms)
+            if control.kind is ControlKind.FIRE and (closed := self.closed.get(origin)) is not None:
                 skipped += 1
-                why = why or obstacle
+                why = why or f"{origin} is {closed.why}"
                 continue
             dead += self._change(control, entry, fixed, origin, dispose)
             acted += 1
@@ -157,14 +160,12 @@ class Controls:
         entry = self._overlay.find(target.offset, target.first_ms)  # type: ignore[union-attr]  # the invariant above
         return (() if entry is None else (entry,)), False
 
-    def _not_open(self, origin: str) -> str:
-        """Return why an origin can not be fired to now; empty when it can."""
-        if (closed := self.closed.get(origin)) is not None:
-            return f"{origin} is {closed.why}"
-        if origin not in self._origins:
+    def _is_unknown(self, origin: str) -> bool:
+        """Return whether a fire must wait for what the broker says of its origin, as a message at intake does."""
+        unknown = origin not in self._origins and origin not in self.closed
+        if unknown:
             self.unresolved.add(origin)
-            return f"{origin}: the broker has not yet said what it is; try again"
-        return ""
+        return unknown
 
     def _change(self, control: Control, entry: bytes, fixed: Head, origin: str, dispose: Dispose) -> bool:
         """Do it to one timer; return whether that went to the DLQ."""

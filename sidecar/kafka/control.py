@@ -82,8 +82,11 @@ class ControlClient:
         self._settings = settings
         self._clock = clock or SystemClock()
         self._admin = Admin(settings)
-        properties: dict[str, Any] = {**config.retry_producer(settings), "linger.ms": 0}
-        self._producer = Producer(properties, logger=config.quiet_logger())
+        self._producer = self._make_producer()
+
+    def _make_producer(self) -> Producer:
+        properties: dict[str, Any] = {**config.retry_producer(self._settings), "linger.ms": 0}
+        return Producer(properties, logger=config.quiet_logger())
 
     def __enter__(self) -> Self:
         return self
@@ -164,7 +167,8 @@ class ControlClient:
     ) -> Sent:
         control_id = control_id or f"{self._clock.wall_ms()}-{secrets.token_hex(8)}"
         headers = render_control(kind, target, control_id, due_ms)
-        total = self._partitions(self._settings.input_topic, deadline)
+        # The producer itself asks, and so knows partitions that are new.
+        total = self._partitions(self._settings.input_topic, deadline, self._producer)
         wanted = range(total)
         if isinstance(target, TimerId):
             # A partition that does not exist holds no timer: nobody is asked, and all of nobody say "not pending".
@@ -173,9 +177,9 @@ class ControlClient:
         offsets = self._produce(headers, wanted, control_id, deadline)
         return Sent(control_id, target_text(target), offsets, status_offsets)
 
-    def _partitions(self, topic: str, deadline: Deadline) -> int:
+    def _partitions(self, topic: str, deadline: Deadline, client: Producer | None = None) -> int:
         try:
-            found = self._admin.list_topics(topic, timeout=deadline.left_s).topics[topic]
+            found = (client or self._admin).list_topics(topic, timeout=deadline.left_s).topics[topic]
         except KafkaException as error:
             raise self._failed(error.args[0], f"topic {topic}") from error
         if found.error is not None:
@@ -203,6 +207,7 @@ class ControlClient:
         topic, token = self._settings.input_topic, self._settings.api_token
         offsets: dict[int, int] = {}
         errors: list[KafkaError] = []
+        producer = self._producer
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is not None:
@@ -215,8 +220,11 @@ class ControlClient:
             signed: Any = list(headers)
             if token is not None:
                 signed.append(sign_control(headers, token, topic, partition, self._clock.wall_ms()))
-            self._producer.produce(topic, headers=signed, partition=partition, on_delivery=delivered)
             asked += 1
+            try:
+                producer.produce(topic, headers=signed, partition=partition, on_delivery=delivered)
+            except KafkaException as error:
+                errors.append(error.args[0])
         while len(offsets) + len(errors) < asked:
             if deadline.passed:
                 raise BrokerUnavailable(
@@ -224,7 +232,9 @@ class ControlClient:
                     f"{topic} in time: they may be applied all the same, look the id up"
                 )
             # Another thread may serve the report while this one waits.
-            self._producer.poll(min(POLL_S / 10, deadline.left_s))
+            producer.poll(min(POLL_S / 10, deadline.left_s))
+        if any(error.fatal() for error in errors):
+            self._producer = self._make_producer()  # the next record has nothing to do with this one
         if errors:
             raise self._failed(
                 errors[0], f"{len(errors)} of {asked} records of control id {control_id} to topic {topic}"
@@ -295,7 +305,9 @@ class _StatusReader:
         Raises:
             CommandFailed: The topic can not be read.
         """
-        for message in self._consumer.consume(READ_RECORDS, POLL_S):
+        # poll() returns with the first record, consume() only with the last of so many.
+        first = self._consumer.poll(POLL_S)
+        for message in () if first is None else (first, *self._consumer.consume(READ_RECORDS, 0)):
             partition = message.partition() or 0
             error = message.error()
             if error is None:

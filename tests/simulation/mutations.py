@@ -147,7 +147,7 @@ MUTATIONS = (
     Mutation(
         "a control record that is done in part counts as done",
         "engine.controls:Controls.act",
-        "progress if more else None",
+        "progress if more and progress.seen_offset >= 0 else None",
         "None",
     ),
     Mutation(
@@ -163,11 +163,14 @@ MUTATIONS = (
         "unfinished=None",
     ),
     Mutation(
-        "fires by command to an origin that is not open", "engine.controls:Controls._not_open", "is not None", "== 0"
+        "fires by command to an origin that is not open",
+        "engine.controls:Controls._act_on",
+        "self.closed.get(origin)) is not None",
+        "self.closed.get(origin)) == 0",
     ),
     Mutation(
         "fires by command to an unknown origin",
-        "engine.controls:Controls._not_open",
+        "engine.controls:Controls._is_unknown",
         "origin not in self._origins",
         "False",
     ),

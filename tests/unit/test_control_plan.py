@@ -155,12 +155,23 @@ def test_a_fire_to_an_origin_that_is_not_open_names_the_reason(why: Closure) -> 
     assert len(stage.timers()) == 1
 
 
-def test_a_fire_to_an_origin_of_which_nothing_is_known_asks_for_it() -> None:
+@pytest.mark.parametrize("target", [b"x", TimerId(0, 0, NOW + 1000)], ids=["retry id", "timer id"])
+def test_a_fire_to_an_origin_of_which_nothing_is_known_waits_for_what_the_broker_says(target: TimerId | bytes) -> None:
     stage = stage_of(1)
-    made = stage.plan(NOW, stage.control(ControlKind.FIRE, b"x"), terms=replace(TERMS, origins={}))
-    assert made.unresolved == {"A"}
-    assert outcomes(made.parts[0]) == [(Outcome.ORIGIN_PAUSED, 0)]
-    assert "try again" in made.parts[0].answers[0].detail
+    fire = stage.control(ControlKind.FIRE, target)
+    made = stage.plan(NOW, fire, terms=replace(TERMS, origins={}))
+    assert (made.unresolved, made.parts, made.left) == ({"A"}, [], {0: (fire,)})
+    assert outcomes(stage.commit(NOW, fire)) == [(Outcome.FIRED, 1)]
+
+
+def test_a_fire_of_many_stops_before_the_first_unknown_origin_and_goes_on_there() -> None:
+    stage = stage_of(1)
+    stage.commit(NOW, stage.send(NOW + 50, "B", retry_id=b"x"))
+    fire = stage.control(ControlKind.FIRE, b"x")
+    part = stage.commit(NOW, fire, terms=replace(TERMS, origins={"A": TERMS.origins["A"]}))
+    assert (fired(part), part.taken_in, outcomes(part)) == ([0], 0, [])
+    part = stage.commit(NOW, fire)
+    assert (fired(part), outcomes(part)) == ([1], [(Outcome.FIRED, 2)])
 
 
 def test_a_fire_of_several_origins_counts_those_that_are_open() -> None:
