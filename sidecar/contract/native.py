@@ -16,6 +16,7 @@ from sidecar.contract.values import (
 )
 from sidecar.model import (
     ANY_PARTITION,
+    ATTEMPTS_MAX,
     DUE_MS_MAX,
     RETRY_ID_BYTES_MAX,
     Headers,
@@ -67,6 +68,10 @@ _TAKEN_OUT: Final = frozenset(
 )
 
 
+_ATTEMPTS: Final = tuple((ATTEMPT, b"%d" % (attempt + 1)) for attempt in range(ATTEMPTS_MAX))
+_REMAINING: Final = tuple((REMAINING, b"%d" % left) for left in range(ATTEMPTS_MAX))
+
+
 class Native:
     """The dialect of the headers `retry-*`."""
 
@@ -97,8 +102,9 @@ class Native:
                 ours[name] = header
             elif not name.startswith(CONTROL):
                 fired.append(header)
-        fired.append((ATTEMPT, b"%d" % (attempt + 1)))
-        fired.append((REMAINING, b"%d" % (limit - attempt - 1 if attempt < limit else 0)))
+        fired.append(_ATTEMPTS[attempt] if attempt < ATTEMPTS_MAX else (ATTEMPT, b"%d" % (attempt + 1)))
+        left = limit - attempt - 1
+        fired.append(_REMAINING[left] if 0 <= left < ATTEMPTS_MAX else (REMAINING, b"%d" % max(0, left)))
         for name in _CARRIED:
             if name in ours:
                 fired.append(ours[name])
@@ -117,7 +123,7 @@ def _request(values: HeaderValues) -> Request:
         read_text(GROUP, values[GROUP])
     attempt = read_number(ATTEMPT, values[ATTEMPT]) if ATTEMPT in values else 0
     retry_id = _retry_id(values[RETRY_ID]) if RETRY_ID in values else None
-    return Request(
+    fields = (
         Native.code,
         read_topic(ORIGIN_TOPIC, values[ORIGIN_TOPIC]),
         read_number(DUE_MS, values[DUE_MS], DUE_MS_MAX) if DUE_MS in values else None,
@@ -132,6 +138,7 @@ def _request(values: HeaderValues) -> Request:
         retry_id,
         _replace(values[REPLACE], retry_id) if REPLACE in values else False,
     )
+    return tuple.__new__(Request, fields)  # a named tuple's own constructor takes twice as long
 
 
 def _own_limit(values: HeaderValues, attempt: int) -> int:

@@ -38,13 +38,14 @@ def read_due(partition: Partition, store: Reader, lower: bytes, now_ms: int, lim
     if lower >= upper:
         return []
     number, origins, due = partition.number, dict[bytes, str](), list[Due]()
+    make, unpack = tuple.__new__, HEAD.unpack_from
     for entry in store.values(lower, upper, limit=limit, limit_bytes=limit_bytes):
-        fixed = Head._make(HEAD.unpack_from(entry))
+        fixed = make(Head, unpack(entry))
         name = entry[HEAD.size : HEAD.size + fixed.origin_length]
         origin = origins.get(name)
         if origin is None:
             origin = origins[name] = origin_of(entry, fixed)
-        due.append(Due(entry[:KEY_BYTES], entry, fixed, origin, render_fire(number, entry, fixed, origin)))
+        due.append(make(Due, (entry[:KEY_BYTES], entry, fixed, origin, render_fire(number, entry, fixed, origin))))
     return due
 
 
@@ -62,10 +63,11 @@ def render_fire(number: int, entry: bytes, fixed: Head, origin: str) -> Outgoing
         headers,
         attempt=fixed.attempt,
         limit=fixed.limit,
-        timer_id=TimerId(number, fixed.offset, fixed.first_ms),
+        timer_id=tuple.__new__(TimerId, (number, fixed.offset, fixed.first_ms)),
         due_ms=fixed.requested_ms,
     )
-    return Outgoing(origin, fixed.origin_partition, key, value, rendered, fixed.requested_ms, entry[:KEY_BYTES])
+    fields = (origin, fixed.origin_partition, key, value, rendered, fixed.requested_ms, entry[:KEY_BYTES])
+    return tuple.__new__(Outgoing, fields)  # in the hot path: twice as quick as its own constructor
 
 
 class ReadAhead:

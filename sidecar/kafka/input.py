@@ -89,23 +89,21 @@ class InputConsumer:
             self._report(cause.args[0])
             return []
         records: list[Record] = []
-        append = records.append
+        append, make = records.append, tuple.__new__  # a named tuple's own constructor takes twice as long
         for message in messages:
             if (error := message.error()) is not None:
                 self._report(error, message.partition())
                 continue
             kind, timestamp_ms = message.timestamp()
-            headers = headers_of(message)
-            append(
-                Record(
-                    message.partition() or 0,
-                    message.offset() or 0,
-                    timestamp_ms if kind else NO_TIMESTAMP,
-                    message.key(),
-                    message.value(),
-                    headers,
-                )
+            fields = (
+                message.partition(),
+                message.offset(),
+                timestamp_ms if kind else NO_TIMESTAMP,
+                message.key(),
+                message.value(),
+                headers_of(message),
             )
+            append(make(Record, fields))
         return records
 
     def _report(self, error: KafkaError, partition: int | None = None) -> None:

@@ -68,7 +68,7 @@ class Policy:
             return _fatal(request)
         if not kind.retriable:
             return _unknown(request)
-        return Schedule(due_ms, limit)
+        return tuple.__new__(Schedule, (due_ms, limit))  # in the hot path: twice as quick
 
     def _decide_ibm(self, request: Request, timestamp_ms: int, arrived_ms: int) -> Verdict:
         """Decide in IBM's order: drop; retriable with attempts left; fatal or exhausted; anything else.

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import Final
 
 from sidecar.engine.intake import Intake
 from sidecar.engine.items import Arrival, Dead, Item
 from sidecar.model import Record
 
-RECORD_BYTES: int = 200
+_PARTITION_OF: Final = itemgetter(0)
+RECORD_BYTES: Final = 200
 """What a record takes besides its key and value."""
 
 
@@ -58,13 +62,19 @@ class Held:
 
     def take_in(self, records: Iterable[Record]) -> None:
         """Hold records as they were consumed; those of partitions that are not held are dropped."""
-        for record in records:
-            held = self._partitions.get(record.partition)
-            if held is None or record.offset < held.expected:
+        for number, group in groupby(records, _PARTITION_OF):
+            held = self._partitions.get(number)
+            if held is None:
                 continue
-            held.records.append(record)
-            held.expected = record.offset + 1
-            held.bytes += RECORD_BYTES + len(record.value or b"") + len(record.key or b"")
+            expected, size = held.expected, 0
+            for record in group:
+                _, offset, _, _, value, _ = record
+                if offset >= expected:
+                    held.records.append(record)
+                    expected = offset + 1
+                    size += RECORD_BYTES + len(value or b"")
+            held.expected = expected
+            held.bytes += size
 
     def examine(self, arrived_ms: int, limit: int) -> set[str]:
         """Examine up to `limit` records of each partition; return the origins that the broker must be asked for.
@@ -75,12 +85,15 @@ class Held:
         examine = self._intake.examine
         for held in self._partitions.values():
             records, items = held.records, held.items
-            for _ in range(min(limit, len(records))):
-                item = examine(records[0], arrived_ms)
-                if isinstance(item, str):
+            examined = 0
+            for record in islice(records, limit):
+                item = examine(record, arrived_ms)
+                if type(item) is str:
                     unresolved.add(item)
                     break
-                items.append(item)
+                items.append(item)  # type: ignore[arg-type]  # no text here
+                examined += 1
+            for _ in range(examined):
                 records.popleft()
         return unresolved
 
@@ -109,6 +122,11 @@ def _take(held: _Partition, limit: int, limit_bytes: int) -> tuple[list[Item], i
     items = held.items
     taken: list[Item] = []
     size = 0
+    if len(items) <= limit and held.bytes <= limit_bytes and not held.records:
+        size, held.bytes = held.bytes, 0
+        taken = list(items)
+        items.clear()
+        return taken, size
     while items and len(taken) < limit and (size < limit_bytes or not taken):
         item = items.popleft()
         taken.append(item)
