@@ -9,6 +9,8 @@ RUN_STAMP = $(VENV)/.run-installed
 TEST_STAMP = $(VENV)/.test-installed
 UV_VENV = $(VENV)-uv
 LOCK =
+# Tests mostly wait for brokers: more workers than cores. Each starts a broker of its own.
+WORKERS = 3
 COMPILE = $(UV_VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --no-annotate --no-header $(LOCK)
 
@@ -22,12 +24,12 @@ demo: $(RUN_STAMP) ## Broker, sidecar and a failing application on this machine,
 	$(BIN)/retry-sidecar demo
 
 test: $(TEST_STAMP) ## All tests, on a real Kafka
-	SIDECAR_REQUIRE_BROKER=1 $(BIN)/python -m pytest -q
+	SIDECAR_REQUIRE_BROKER=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadscope
 
 check: $(TEST_STAMP) ## Style, types and layers
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy -p sidecar -p tests
+	$(BIN)/mypy -p sidecar -p tests -p bench
 	$(BIN)/lint-imports
 
 bench: $(TEST_STAMP) ## The figures of docs/performance.md

@@ -7,7 +7,9 @@ and rendered for the next one. Nothing can come between them: the plan under way
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sidecar.changelog.entry import HEAD, KEY, KEY_BYTES, Head, origin_of, payload
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from sidecar.engine.plan import PartitionPlan
 
 SLICE_BYTES: Final = 4 * 1024 * 1024
+_KEY_OF: Final = itemgetter(0)
 
 
 class Due(NamedTuple):
@@ -79,9 +82,17 @@ class ReadAhead:
         self.now_ms = now_ms
         """All rows were due by then."""
         self.rows: list[Due] = []
+        """In key order."""
         self.reached = part.watermark
         self.finished = False
+        self.bytes = 0
         self._taken = part.taken
+
+    def carry_over(self, before: ReadAhead) -> None:
+        """Take over what a plan left of what was read for it; what it took away is not there any more."""
+        rest = before.rows[bisect_right(before.rows, self.watermark, key=_KEY_OF) :]
+        self._hold(rest)
+        self.reached = max(self.reached, before.reached)
 
     def advance(self, store: Reader, limit: int) -> None:
         """Read a slice."""
@@ -91,24 +102,37 @@ class ReadAhead:
             self.finished = True
             return
         self.reached = read[-1].key
+        self._hold(read)
+
+    def _hold(self, rows: list[Due]) -> None:
         # Whether the plan under way is applied by now or not: what it took away is not there.
-        self.rows += [each for each in read if each.key not in self._taken] if self._taken else read
+        kept = [each for each in rows if each.key not in self._taken] if self._taken else rows
+        self.rows += kept
+        self.bytes += sum([len(each.entry) for each in kept])
 
 
 class Ahead:
     """Timers read and rendered before their turn; bounded, and forgotten whenever in doubt."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit_bytes: int) -> None:
         """Args:
-        limit: Most timers held.
+        limit_bytes: Most bytes of entries held; what they become takes a few times as much.
         """
         self.partitions: dict[int, ReadAhead] = {}
-        self._limit = limit
+        self._limit_bytes = limit_bytes
 
     def begin(self, partitions: Mapping[int, Partition], parts: Iterable[PartitionPlan], now_ms: int) -> None:
-        """Forget what is held and go on behind what a plan disposes of, up to what was due at its `now_ms`."""
-        unfinished = (part for part in parts if not part.complete)
-        self.partitions = {part.number: ReadAhead(partitions[part.number], part, now_ms) for part in unfinished}
+        """Go on behind what a plan disposes of, up to what was due at its `now_ms`; call before it is applied."""
+        before, self.partitions = self.partitions, {}
+        for part in parts:
+            if part.complete:
+                continue
+            partition = partitions[part.number]
+            ahead = self.partitions[part.number] = ReadAhead(partition, part, now_ms)
+            known = before.get(part.number)
+            # Of what was due at a later now, the plan may have stored some itself: the clock stepped back.
+            if known is not None and known.watermark == partition.watermark and known.now_ms <= now_ms:
+                ahead.carry_over(known)
 
     def forget(self) -> None:
         """Hold nothing."""
@@ -117,8 +141,8 @@ class Ahead:
     @property
     def busy(self) -> bool:
         """Whether there is more to read."""
-        held = sum(len(each.rows) for each in self.partitions.values())
-        return held < self._limit and not all(each.finished for each in self.partitions.values())
+        held = sum(each.bytes for each in self.partitions.values())
+        return held < self._limit_bytes and not all(each.finished for each in self.partitions.values())
 
     def advance(self, store: Reader, limit: int) -> None:
         """Read a slice of the partition that has least."""

@@ -46,7 +46,7 @@ CARE_EVERY_S: Final = 0.25
 REVOKE_WAIT_S: Final = 5.0
 GROW_AGAIN_S: Final = 10.0
 TRACED_FIRES_MAX: Final = 1_000
-AHEAD_FIRES_MAX: Final = 10_000
+AHEAD_BYTES_MAX: Final = 12 * 1024 * 1024
 AHEAD_SLICE: Final = 1_000
 
 
@@ -73,7 +73,7 @@ class Loop:
         self._to_grow: set[int] = set()
         self._fetching: set[int] = set()
         self._grow_at_s = float("-inf")
-        self._ahead = Ahead(AHEAD_FIRES_MAX)
+        self._ahead = Ahead(AHEAD_BYTES_MAX)
         self._turn = 0
         self._batch_bytes = BATCH_BYTES
         self._planned_s = float("-inf")
@@ -334,7 +334,6 @@ class Loop:
         self._planned_s = self._clock.monotonic_s()
         try:
             made = plan(turns, batches, store, now_ms, self._terms())
-            self._ahead.forget()
         except RecordCorrupt as cause:
             raise StoreCorrupt(f"a row of the state folder can not be read: {cause}") from cause
         self._held.give_back(made.left)
@@ -342,6 +341,8 @@ class Loop:
         self._backlog = not made.complete and not made.unresolved
         if made.parts:
             self._submit(made, membership)
+        else:
+            self._ahead.forget()
 
     def _submit(self, made: Plan, membership: bytes) -> None:
         assert self._producer is not None
@@ -367,8 +368,7 @@ class Loop:
             self._settings.api_token,
             traced=made.fires < TRACED_FIRES_MAX or self._failures.tracing(),
         )
-        if self._backlog:
-            self._ahead.begin(work.partitions, made.parts, made.now_ms)
+        self._ahead.begin(work.partitions, made.parts, made.now_ms)
         self._committer.submit(
             partial(commit, work, self._producer, self._parts.state.store, self._clock, self._parts.observe)
         )
