@@ -38,6 +38,12 @@ COMMANDS = {
     "topics": Entry("sidecar.cli.topics:topics", "Create or check the topics."),
     "send": Entry("sidecar.cli.send:send", "Send test messages to the retry topic."),
     "pending": Entry("sidecar.cli.pending:pending", "Show what is pending."),
+    "cancel": Entry("sidecar.cli.control:cancel", "Take pending messages away before they fire."),
+    "reschedule": Entry("sidecar.cli.control:reschedule", "Give pending messages another due time."),
+    "fire": Entry("sidecar.cli.control:fire", "Send pending messages to their origin now."),
+    "pause": Entry("sidecar.cli.control:pause", "Hold back the messages of an origin topic."),
+    "resume": Entry("sidecar.cli.control:resume", "Let the messages of a paused origin topic go on."),
+    "outcome": Entry("sidecar.cli.control:outcome", "Look up what became of a control record."),
     "doctor": Entry("sidecar.cli.doctor:doctor", "Check the surroundings; says what to do for each problem."),
     "version": Entry("sidecar.cli.version:version", "Show the versions of the program and its libraries."),
 }
