@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from sidecar.errors import CommandFailed
 from sidecar.kafka.local_broker import LocalBroker
 from tests import broker as broker_of_tests
+
+# How long an input takes to make says more about the machine than about the test.
+settings.register_profile("project", suppress_health_check=[HealthCheck.too_slow], deadline=None)
+settings.load_profile("project")
 
 
 @pytest.fixture(scope="session")

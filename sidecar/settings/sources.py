@@ -133,15 +133,15 @@ def from_yaml(path: Path) -> Source:
     try:
         root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
     except OSError as error:
-        source.problems.append(f"--config: {quoted(str(path))} can not be read: {error.strerror or error}")
+        source.problems.append(f"--config: {str(path)!r} can not be read: {error.strerror or error}")
         return source
     except (UnicodeDecodeError, yaml.YAMLError) as error:
-        source.problems.append(f"--config: {quoted(str(path))} is no YAML file in UTF-8: {_yaml_reason(error)}")
+        source.problems.append(f"--config: {str(path)!r} is no YAML file in UTF-8: {_yaml_reason(error)}")
         return source
     if root is None:
         return source
     if not isinstance(root, yaml.MappingNode):
-        source.problems.append(f"--config: {quoted(str(path))} must be a mapping such as `input_topic: retry`")
+        source.problems.append(f"--config: {str(path)!r} must be a mapping such as `input_topic: retry`")
         return source
     _read_mapping(root, path, source)
     return source
