@@ -1,0 +1,321 @@
+"""`retry-sidecar state`: what a state folder or the changelog holds, without a running sidecar."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+from rich.columns import Columns
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from sidecar.changelog.entry import DEFERRED, KEY_BYTES, head, origin_of, retry_id_of
+from sidecar.cli.instants import shown_instant
+from sidecar.cli.options import settings_options
+from sidecar.clock import SystemClock
+from sidecar.errors import CommandFailed, PartitionStopped
+from sidecar.kafka.config import validate_client_properties
+from sidecar.kafka.rebuild import rebuild
+from sidecar.model import TimerId
+from sidecar.settings import Settings
+from sidecar.store import RocksStore
+from sidecar.store.inspect import ReadOnlyStore, Survey, partitions_of, survey
+
+_WIDTH = 600
+_ORIGINS_SHOWN = 20
+_ENTRIES_MAX = 10_000
+
+
+class Report(NamedTuple):
+    """What was found."""
+
+    source: str
+    """A folder, or a topic."""
+    from_changelog: bool
+    now_ms: int
+    surveys: Sequence[Survey]
+    problems: Mapping[int, str]
+    """Partition to why it can not be read."""
+    first: int
+    """How many entries to show."""
+
+
+@click.group(epilog="Example: retry-sidecar state inspect --state-dir /var/lib/retry-sidecar")
+def state() -> None:
+    """Look into a state folder or the changelog, without a running sidecar."""
+
+
+@state.command(epilog="Example: retry-sidecar state inspect --state-dir /var/lib/retry-sidecar --entries 20")
+@click.option(
+    "--changelog",
+    "from_changelog",
+    is_flag=True,
+    help="Read the changelog topic instead, as a restore does; needs room in the temporary folder (TMPDIR).",
+)
+@click.option(
+    "--entries",
+    "first",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0, _ENTRIES_MAX),
+    help="How many messages to list, those that are due first; without payload.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@settings_options()
+def inspect(settings: Settings, *, from_changelog: bool, first: int, as_json: bool) -> None:
+    """Count what waits, one by one, and say where a restore goes on.
+
+    STATE_DIR is only read and may be in use: what its sidecar has not flushed yet is not seen. With --changelog the
+    answer is what a sidecar with an empty folder would have after its restore. Exit status 1 if a partition can not be
+    read, or if its counters do not agree with its messages.
+    """
+    if from_changelog:
+        report = _of_changelog(settings, first)
+    else:
+        report = _of_folder(settings, first)
+    if as_json:
+        click.echo(json.dumps(_as_json(report), indent=2))
+    else:
+        _show(report)
+    wrong = [each for each in report.surveys if not each.agrees]
+    for each in wrong:
+        click.echo(
+            f"partition {each.partition}: its counters say {each.counted:,} and {each.pending:,} messages wait: stop "
+            "the sidecar and delete the folder, it is built anew from the changelog; please report this",
+            err=True,
+        )
+    for number, problem in report.problems.items():
+        click.echo(f"partition {number}: {problem}", err=True)
+    if wrong or report.problems:
+        raise click.exceptions.Exit(1)
+
+
+def _of_folder(settings: Settings, first: int) -> Report:
+    store = ReadOnlyStore(settings.state_dir)
+    try:
+        return _surveyed(store, str(store.folder), {}, first, from_changelog=False)
+    finally:
+        store.close()
+
+
+def _of_changelog(settings: Settings, first: int) -> Report:
+    validate_client_properties(settings)
+    try:
+        with tempfile.TemporaryDirectory(prefix="retry-sidecar-inspect-") as folder:
+            store = RocksStore(Path(folder) / "rocksdb")
+            try:
+                with _bar("reading the changelog") as bar:
+                    task = bar.add_task("", total=None)
+                    problems = rebuild(
+                        settings, store, lambda done, total: bar.update(task, completed=done, total=total)
+                    )
+                return _surveyed(store, settings.changelog_topic, problems, first, from_changelog=True)
+            finally:
+                store.close()
+    except OSError as error:
+        raise CommandFailed(
+            f"no temporary folder: {error.strerror or error}; set TMPDIR to one with room for all that waits"
+        ) from error
+
+
+def _surveyed(
+    store: RocksStore, source: str, problems: Mapping[int, str], first: int, *, from_changelog: bool
+) -> Report:
+    now_ms = SystemClock().wall_ms()
+    surveys, wrong = [], dict(problems)
+    with _bar("counting messages") as bar:
+        task = bar.add_task("", total=None)
+        for number in partitions_of(store):
+            if number in wrong:
+                continue
+            try:
+                surveys.append(survey(store, number, now_ms, first=first, seen=lambda by: bar.advance(task, by)))
+            except PartitionStopped as error:
+                wrong[number] = str(error)
+    return Report(source, from_changelog, now_ms, surveys, dict(sorted(wrong.items())), first)
+
+
+def _bar(what: str) -> Progress:
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn(what),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def _sum(counters: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Add up by name, in the order in which the names come."""
+    total: Counter[str] = Counter()
+    for each in counters:
+        total.update(each)
+    return dict(total)
+
+
+def _as_json(report: Report) -> dict[str, object]:
+    surveys = report.surveys
+    return {
+        "source": report.source,
+        "total": sum(each.pending for each in surveys),
+        "by_origin": dict(sorted(_sum(each.by_origin for each in surveys).items())),
+        "by_partition": {str(each.partition): each.pending for each in surveys},
+        "due_within": _sum(each.due_within for each in surveys),
+        "overdue": sum(each.overdue for each in surveys),
+        "deferred": sum(each.deferred for each in surveys),
+        "next_due_ms": min((each.next_due_ms for each in surveys if each.next_due_ms is not None), default=None),
+        "as_of_ms": report.now_ms,
+        "complete": not report.problems,
+        "partitions": [_partition(each) for each in surveys],
+        "problems": {str(number): problem for number, problem in report.problems.items()},
+        "entries": [_entry(number, entry) for number, entry in _first(report)],
+    }
+
+
+def _partition(found: Survey) -> dict[str, object]:
+    meta, checkpoint = found.meta, found.meta.checkpoint
+    return {
+        "partition": found.partition,
+        "pending": found.pending,
+        "counters_agree": found.agrees,
+        "size_bytes": found.size_bytes,
+        "next_due_ms": found.next_due_ms,
+        "watermark_ms": checkpoint.watermark_ms or None,
+        "restored": meta.restored,
+        "changelog_offset": meta.changelog_offset,
+        "next_input_offset": checkpoint.next_input_offset,
+        "sequence": checkpoint.sequence,
+        "written_ms": checkpoint.wall_ms or None,
+        "engine": checkpoint.engine,
+        "closed_origins": {name: closed.why for name, closed in checkpoint.closed.items()},
+        "cluster_id": meta.cluster_id,
+        "changelog_topic_id": meta.changelog_topic_id,
+    }
+
+
+def _first(report: Report) -> list[tuple[int, bytes]]:
+    """Return the entries that are due first over all partitions, with their partitions."""
+    entries = ((each.partition, entry) for each in report.surveys for entry in each.first)
+    return heapq.nsmallest(report.first, entries, key=lambda item: (item[1][:KEY_BYTES], item[0]))
+
+
+def _entry(partition: int, entry: bytes) -> dict[str, object]:
+    fixed = head(entry)
+    retry_id = retry_id_of(entry, fixed)
+    return {
+        "timer_id": str(TimerId(partition, fixed.offset, fixed.first_ms)),
+        "retry_id": None if retry_id is None else retry_id.decode(errors="replace"),
+        "origin": origin_of(entry, fixed),
+        "due_ms": fixed.due_ms,
+        "deferred": bool(fixed.flags & DEFERRED),
+        "attempt": fixed.attempt,
+        "size_bytes": len(entry),
+    }
+
+
+def _show(report: Report) -> None:
+    answer = _as_json(report)
+    surveys = report.surveys
+    # Names stay whole where the output is no terminal.
+    console = Console(highlight=False, emoji=False, markup=False, soft_wrap=True)
+    if not console.is_terminal:
+        console.width = _WIDTH
+    line = f"{report.source}: {answer['total']:,} pending, {answer['overdue']:,} overdue"
+    next_due_ms = min((each.next_due_ms for each in surveys if each.next_due_ms is not None), default=None)
+    console.print(line if next_due_ms is None else f"{line}, next due {shown_instant(next_due_ms)}")
+    by_size = Counter(_sum(each.by_origin for each in surveys)).most_common()
+    shown, rest = by_size[:_ORIGINS_SHOWN], by_size[_ORIGINS_SHOWN:]
+    if rest:
+        shown.append((f"{len(rest)} more", sum(count for _, count in rest)))
+    origins = _table(("origin",), ("pending",), ((name, f"{count:,}") for name, count in shown))
+    windows = _sum(each.due_within for each in surveys).items()
+    spans = _table(("due within",), ("messages",), ((name, f"{count:,}") for name, count in windows))
+    console.print("", Columns([origins, spans], padding=(0, 6)), "", sep="\n")
+    console.print(_partitions(surveys))
+    if report.first:
+        console.print("", _entries(report), sep="\n")
+    for where in _goes_on(report):
+        console.print("", where, sep="\n")
+
+
+def _table(left: Sequence[str], right: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Return a table whose first columns are text and whose last are numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in left:
+        table.add_column(heading, overflow="fold")
+    for heading in right:
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _partitions(surveys: Sequence[Survey]) -> Table:
+    def instant(at_ms: int | None) -> str:
+        return shown_instant(at_ms) if at_ms else "never"
+
+    return _table(
+        ("partition", "next due", "fired up to", "written at"),
+        ("pending", "bytes", "changelog offset"),
+        (
+            (
+                str(each.partition),
+                "nothing waits" if each.next_due_ms is None else shown_instant(each.next_due_ms),
+                instant(each.meta.checkpoint.watermark_ms),
+                instant(each.meta.checkpoint.wall_ms),
+                f"{each.pending:,}",
+                f"{each.size_bytes:,}",
+                str(each.meta.changelog_offset),
+            )
+            for each in surveys
+        ),
+    )
+
+
+def _entries(report: Report) -> Table:
+    rows = [_entry(number, entry) for number, entry in _first(report)]
+    names = ("timer_id", "origin", "retry_id")
+    return _table(
+        ("timer id", "origin", "retry-id", "due"),
+        ("attempt", "bytes"),
+        (
+            (
+                *("" if row[name] is None else str(row[name]) for name in names),
+                shown_instant(int(str(row["due_ms"]))) + (" (put off)" if row["deferred"] else ""),
+                str(row["attempt"]),
+                f"{row['size_bytes']:,}",
+            )
+            for row in rows
+        ),
+    )
+
+
+def _goes_on(report: Report) -> Iterable[str]:
+    """Yield what becomes of it when a sidecar starts."""
+    if report.from_changelog:
+        yield "This is what a sidecar with an empty state folder would have after its restore."
+        return
+    if not report.surveys:
+        yield "No partition is in it: a restore would begin at the start of the changelog."
+        return
+    for cluster_id, topic_id in sorted(
+        {(each.meta.cluster_id, each.meta.changelog_topic_id) for each in report.surveys}
+    ):
+        yield (
+            f"It is a cache of the changelog topic with id {topic_id} on cluster {cluster_id}. There a restore goes on "
+            "at the changelog offsets above; for any other, or if the log does not reach so far, it is wiped and built "
+            "anew from the start of the changelog."
+        )
+    if unfinished := [str(each.partition) for each in report.surveys if not each.meta.restored]:
+        yield f"A restore was on its way in partition {', '.join(unfinished)}: its counts are those of a part."

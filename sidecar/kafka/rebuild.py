@@ -1,0 +1,142 @@
+"""Restores all partitions of a changelog into a store of one's own, as sidecars do it, beside those that run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin._listoffsets import OffsetSpec
+
+from sidecar.clock import Clock, SystemClock
+from sidecar.engine.partition import Partition
+from sidecar.engine.ports import Store
+from sidecar.engine.restore import Identity, Restore
+from sidecar.errors import CommandFailed, PartitionStopped, TopicsInvalid
+from sidecar.kafka import config
+from sidecar.kafka.changelog import ChangelogReader
+from sidecar.kafka.cluster import Admin, Deadline, Topic, answer, describe_cluster, describe_topics, unavailable
+from sidecar.kafka.offsets import Bounds
+from sidecar.kafka.topics import create_command
+from sidecar.settings import Settings
+
+ASK_S: Final = 15.0
+STALL_S: Final = 30.0
+READ_S: Final = 0.2
+
+
+def rebuild(
+    settings: Settings, store: Store, progress: Callable[[int, int], object], clock: Clock | None = None
+) -> dict[int, str]:
+    """Bring the store up to what is committed in the changelog now.
+
+    Args:
+        settings: Name the changelog and the brokers.
+        store: An empty one.
+        progress: Is told how far it is, and how far it has to go, in changelog offsets.
+        clock: For the time without progress after which it gives up.
+
+    Returns:
+        Partition to why it can not be restored, for those that can not; all others are in the store.
+
+    Raises:
+        BrokerUnavailable: Nothing is to be had from the broker for half a minute.
+        TopicsInvalid: There is no changelog.
+        CommandFailed: It may not be read, or was cut meanwhile.
+    """
+    admin = Admin(settings)
+    bounds, identity = _look(settings, admin)
+    total = sum(end - start for start, end in bounds.values())
+    problems: dict[int, str] = {}
+    logger: Any = {"logger": config.quiet_logger()}
+    reader = ChangelogReader({**config.changelog_reader(settings), **logger}, settings.changelog_topic)
+    restores: dict[int, Restore] = {}
+    reading: set[int] = set()
+    try:
+        for number, (start, end) in bounds.items():
+            restores[number] = Restore(Partition(number), store, identity)
+            restores[number].begin(start, end)
+            if start < end:
+                reader.start(number, start)
+                reading.add(number)
+        done, stalled = 0, Deadline(STALL_S, clock or SystemClock())
+        while reading:
+            _read(settings, reader, restores, reading, problems)
+            for number in list(reading):
+                if number in problems or reader.position(number) >= bounds[number].end:
+                    reader.stop(number)
+                    reading.discard(number)
+            now = total - sum(_left(reader, number, bounds[number]) for number in reading)
+            progress(now, total)
+            if now > done:
+                done, stalled = now, Deadline(STALL_S, clock or SystemClock())
+            elif reading and stalled.passed:
+                raise unavailable(admin, f"topic {settings.changelog_topic} gives nothing for {STALL_S:.0f} s")
+    finally:
+        reader.close()
+    for number, restore in restores.items():
+        if number not in problems:
+            _finish(restore, bounds[number].end, problems)
+    return problems
+
+
+def _look(settings: Settings, admin: Admin) -> tuple[Mapping[int, Bounds], Identity]:
+    deadline, name = Deadline(ASK_S), settings.changelog_topic
+    cluster = describe_cluster(admin, deadline)
+    topic = describe_topics(admin, (name,), deadline)[name]
+    if topic is None:
+        raise TopicsInvalid(f"topic {name}: does not exist; create it with: {create_command(settings)}")
+    if not isinstance(topic, Topic) or "READ" not in topic.operations:
+        raise CommandFailed(f"topic {name} may not be read: this user needs the rights Read and DescribeConfigs on it")
+    wanted = [TopicPartition(name, number) for number in range(topic.partitions)]
+    spec: Any = OffsetSpec
+    starts = _offsets(admin, wanted, spec.earliest(), deadline)
+    # What is committed: an open transaction of a sidecar that runs lies behind it.
+    ends = _offsets(admin, wanted, spec.latest(), deadline)
+    bounds = {number: Bounds(starts[number], ends[number]) for number in starts}
+    return bounds, Identity(cluster.cluster_id, topic.topic_id)
+
+
+def _offsets(admin: Admin, wanted: list[TopicPartition], spec: object, deadline: Deadline) -> dict[int, int]:
+    ask: Any = admin.list_offsets
+    futures = ask(
+        dict.fromkeys(wanted, spec),
+        isolation_level=IsolationLevel.READ_COMMITTED,
+        request_timeout=deadline.left_s,
+    )
+    try:
+        return {tp.partition: answer(admin, future, deadline).offset for tp, future in futures.items()}
+    except KafkaException as error:
+        raise CommandFailed(f"topic {wanted[0].topic}: {error.args[0].str()}") from error
+
+
+def _read(
+    settings: Settings,
+    reader: ChangelogReader,
+    restores: Mapping[int, Restore],
+    reading: set[int],
+    problems: dict[int, str],
+) -> None:
+    for number, records in reader.read(READ_S).items():
+        if number not in reading:
+            continue
+        try:
+            restores[number].take_in(records, settings.changelog_topic)
+        except PartitionStopped as error:
+            problems[number] = str(error)
+    if lost := reader.take_lost():
+        raise CommandFailed(f"topic {settings.changelog_topic}, partitions {lost}: cut while they were read: try again")
+
+
+def _left(reader: ChangelogReader, number: int, bounds: Bounds) -> int:
+    # The position is negative before the first record.
+    return bounds.end - max(bounds.start, reader.position(number))
+
+
+def _finish(restore: Restore, end: int, problems: dict[int, str]) -> None:
+    try:
+        while not restore.settle():
+            pass
+        restore.finish(end)
+    except PartitionStopped as error:
+        problems[restore.partition.number] = str(error)
