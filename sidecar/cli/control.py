@@ -237,7 +237,7 @@ def _show_sent(sent: Sent, *, as_json: bool) -> None:
 def _show(result: ControlResult, due: str) -> None:
     detail = f" ({result.detail})" if result.detail else ""
     if result.outcome is None:
-        partitions = ", ".join(map(str, result.missing))
+        partitions = ", ".join(map(str, sorted(result.missing)))
         so_far = f", {_messages(result.count)} so far" if result.answers else ""
         text = (
             f"{result.target}: no answer from partition {partitions} in time{so_far}{detail}: nobody owns it now, or "
@@ -266,5 +266,5 @@ def _as_json(result: ControlResult) -> dict[str, object]:
         "outcome": result.outcome,
         "count": result.count,
         "detail": result.detail,
-        "missing": list(result.missing),
+        "missing": sorted(result.missing),
     }

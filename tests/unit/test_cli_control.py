@@ -17,7 +17,7 @@ from sidecar.kafka.control import ControlResult, Sent
 from sidecar.settings import Settings
 
 DONE = ControlResult("c-1", "0-5-9", Outcome.CANCELLED, 1, "", {}, ())
-MISSING = ControlResult("c-1", "id:x", None, 0, "", {}, (0, 2))
+MISSING = ControlResult("c-1", "id:x", None, 0, "", {}, (2, 0))
 
 
 class Group:
