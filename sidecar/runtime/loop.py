@@ -9,7 +9,6 @@ Partitions live in `engine/partition.py`'s states. Nothing here waits longer tha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -25,7 +24,7 @@ from sidecar.kafka.config import BATCH_BYTES
 from sidecar.kafka.input import InputConsumer
 from sidecar.kafka.producer import TransactionalProducer
 from sidecar.kafka.topics import TopicFacts
-from sidecar.runtime.commit import Committer, Result, Work, commit
+from sidecar.runtime.commit import Committer, Result, Step, Work, commit
 from sidecar.runtime.failures import Failures
 from sidecar.runtime.held import Held
 from sidecar.runtime.parts import Parts
@@ -50,11 +49,6 @@ AHEAD_BYTES_MAX: Final = 12 * 1024 * 1024
 AHEAD_SLICE: Final = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Renewed:
-    producer: TransactionalProducer
-
-
 class Loop:
     """Owns all mutable state of the engine. Every method runs on the loop's thread."""
 
@@ -74,6 +68,7 @@ class Loop:
         self._fetching: set[int] = set()
         self._grow_at_s = float("-inf")
         self._ahead = Ahead(AHEAD_BYTES_MAX)
+        self._commit_waits = False
         self._turn = 0
         self._batch_bytes = BATCH_BYTES
         self._planned_s = float("-inf")
@@ -157,7 +152,7 @@ class Loop:
         self._care()
         if not self._committer.busy:
             self._next_job()
-        elif self._ahead.busy:
+        elif self._ahead.busy and self._commit_waits:
             self._guard_store(self._render_ahead)
         if self._producer is not None:
             self._guard_store(self._advance_reset)
@@ -185,7 +180,7 @@ class Loop:
             self._parts.reset.advance(self._parts.state.store, others_run=bool(self._running()))
 
     def _poll_timeout_s(self) -> float:
-        if self._committer.busy and self._ahead.busy:
+        if self._committer.busy and self._ahead.busy and self._commit_waits:
             return 0
         if self._committer.busy or self._held.waits:
             return POLL_BUSY_S
@@ -236,10 +231,10 @@ class Loop:
         if self._should_plan() and not self._obstacles():
             self._guard_store(self._plan)
 
-    def _renew(self) -> _Renewed:
+    def _renew(self) -> TransactionalProducer:
         producer = self._parts.make_producer(self._batch_bytes)
         producer.init(self._failures.init_timeout_s)
-        return _Renewed(producer)
+        return producer
 
     def _reset(self, numbers: set[int]) -> None:
         self.consumer.pause(self._fetching & numbers)
@@ -264,8 +259,8 @@ class Loop:
             for number in self._to_grow:
                 self._partitions[number].reason = str(error)
             return
-        if isinstance(outcome, _Renewed):
-            self._producer = outcome.producer
+        if isinstance(outcome, TransactionalProducer):
+            self._producer = outcome
             self._failures.renewed()
         elif isinstance(outcome, TopicFacts):
             self._grown(outcome)
@@ -369,9 +364,15 @@ class Loop:
             traced=made.fires < TRACED_FIRES_MAX or self._failures.tracing(),
         )
         self._ahead.begin(work.partitions, made.parts, made.now_ms)
+        self._commit_waits = False
         self._committer.submit(
-            partial(commit, work, self._producer, self._parts.state.store, self._clock, self._parts.observe)
+            partial(commit, work, self._producer, self._parts.state.store, self._clock, self._observe)
         )
+
+    def _observe(self, step: Step) -> None:
+        """Note, in the commit thread, when all is written: while it waits for the broker the loop may use the time."""
+        self._commit_waits = self._commit_waits or step is Step.WRITTEN
+        self._parts.observe(step)
 
     def _terms(self) -> Terms:
         return Terms(
