@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import JSONResponse, Response
 
 from sidecar.api import problems
+from sidecar.api.auth import Gate
 from sidecar.api.bodies import InfoBody
+from sidecar.api.control import Commands, ControlDesk, control_routes
 from sidecar.api.guard import RequestShape, Turnstile
 from sidecar.api.health import health_routes
+from sidecar.api.listing import Entries, Listing, Peers
+from sidecar.api.messages import message_routes
+from sidecar.api.origins import origin_routes
 from sidecar.api.pending import pending_routes
 from sidecar.api.source import Source
 from sidecar.metrics import Metrics
@@ -20,7 +27,19 @@ retry_sidecar_pending{origin="orders",partition="0"} 2.0
 """
 
 
-def create_app(source: Source, *, metrics: Metrics, version: str, actuator: bool = True) -> FastAPI:
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """What it takes to show and to change single messages."""
+
+    entries: Entries
+    peers: Peers
+    commands: Commands
+    gate: Gate
+
+
+def create_app(
+    source: Source, *, metrics: Metrics, version: str, actuator: bool = True, operations: Operations | None = None
+) -> FastAPI:
     """Return the application over these snapshots.
 
     Args:
@@ -28,6 +47,7 @@ def create_app(source: Source, *, metrics: Metrics, version: str, actuator: bool
         metrics: what `GET /metrics` shows.
         version: of the distribution, as `GET /` tells it.
         actuator: whether /actuator/health exists (setting ENABLE_HEALTH).
+        operations: reads and changes messages; None: figures and health only.
     """
     app = FastAPI(
         title="Retry Sidecar",
@@ -44,6 +64,12 @@ def create_app(source: Source, *, metrics: Metrics, version: str, actuator: bool
     app.add_middleware(RequestShape)
     app.include_router(pending_routes(source))
     app.include_router(health_routes(source, actuator=actuator))
+    if operations is not None:
+        desk = ControlDesk(operations.commands)
+        # The longer paths come first: a target may contain slashes.
+        app.include_router(control_routes(desk, operations.gate, source.now_ms))
+        app.include_router(message_routes(Listing(source, operations.entries, operations.peers), operations.gate))
+        app.include_router(origin_routes(source, desk, operations.gate))
     app.include_router(_metrics_route(metrics))
     app.include_router(_info_route(source, version))
     return app

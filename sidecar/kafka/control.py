@@ -159,7 +159,7 @@ class ControlClient:
             reader.start_at(range(total), _made_ms(control_id), deadline)
             while not deadline.passed:
                 if reader.read():
-                    return _found(control_id, reader.answers, total)
+                    return found_result(control_id, reader.answers, total)
         raise unavailable(self._admin, f"topic {self._settings.status_topic} was not read to its end in time")
 
     def _send(
@@ -369,7 +369,14 @@ def _added_up(
     )
 
 
-def _found(control_id: str, answers: Mapping[int, OutcomeRecord], total: int) -> ControlResult | None:
+def found_result(control_id: str, answers: Mapping[int, OutcomeRecord], total: int) -> ControlResult | None:
+    """Return the outcomes of a control record as one; None while there is none.
+
+    Args:
+        control_id: Of the record.
+        answers: Its outcomes, by input partition.
+        total: How many partitions the input topic has.
+    """
     if not answers:
         return None
     target = next(iter(answers.values())).target

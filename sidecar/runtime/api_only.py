@@ -8,7 +8,8 @@ from typing import Final
 import structlog
 
 from sidecar import __version__
-from sidecar.api.app import create_app
+from sidecar.api.app import Operations, create_app
+from sidecar.api.auth import Gate
 from sidecar.api.server import Server
 from sidecar.api.source import Health
 from sidecar.clock import Clock, SystemClock
@@ -16,6 +17,9 @@ from sidecar.engine.view import PartitionView
 from sidecar.kafka import config
 from sidecar.metrics import Metrics
 from sidecar.runtime.cluster import ClusterView, GroupSource, follow
+from sidecar.runtime.commands import LazyCommands
+from sidecar.runtime.entries import LocalEntries
+from sidecar.runtime.peers import HttpPeers
 from sidecar.runtime.stop import Stop
 from sidecar.settings import Settings
 
@@ -73,7 +77,16 @@ def serve(settings: Settings) -> int:
     cluster = follow(settings, clock)
     source = GroupSource(Onlooker(cluster, clock), cluster)
     metrics = Metrics(version=__version__, now_ms=clock.wall_ms)
-    app = create_app(source, metrics=metrics, version=__version__, actuator=settings.enable_health)
+    commands = LazyCommands(settings, clock, source)
+    operations = Operations(
+        LocalEntries(lambda: None, source),
+        HttpPeers(clock, settings.api_token),
+        commands,
+        Gate(settings.api_token, loopback=settings.http_is_loopback),
+    )
+    app = create_app(
+        source, metrics=metrics, version=__version__, actuator=settings.enable_health, operations=operations
+    )
     server = Server(app, host=settings.http_host, port=settings.http_port)
     server.start()
     logger.info("http_listening", url=server.url)
@@ -84,4 +97,5 @@ def serve(settings: Settings) -> int:
     finally:
         server.stop(STOP_S)
         cluster.stop(STOP_S)
+        commands.close()
     return 0

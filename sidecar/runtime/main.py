@@ -10,7 +10,8 @@ import structlog
 from confluent_kafka.admin import AdminClient
 
 from sidecar import __version__, log
-from sidecar.api.app import create_app
+from sidecar.api.app import Operations, create_app
+from sidecar.api.auth import Gate
 from sidecar.api.server import Server
 from sidecar.clock import Clock, SystemClock
 from sidecar.contract import DIALECTS
@@ -29,10 +30,13 @@ from sidecar.model import Reason
 from sidecar.policy import Policy, PolicyConfig
 from sidecar.runtime.clock_guard import ClockGuard
 from sidecar.runtime.cluster import GroupSource, follow
+from sidecar.runtime.commands import LazyCommands
 from sidecar.runtime.commit import Observe, unobserved
+from sidecar.runtime.entries import LocalEntries
 from sidecar.runtime.loop import Loop
 from sidecar.runtime.origins import ClosedOrigins
 from sidecar.runtime.parts import Parts
+from sidecar.runtime.peers import HttpPeers, advertised_url
 from sidecar.runtime.reset import Reset, Topics
 from sidecar.runtime.snapshot import Snapshots
 from sidecar.runtime.state import LocalState
@@ -73,8 +77,18 @@ def run(settings: Settings, *, clock: Clock | None = None, observe: Observe = un
     )
     snapshots = Snapshots(clock)
     cluster = follow(settings, clock)
-    source = GroupSource(snapshots, cluster, settings.instance_id or state.instance_id)
-    app = create_app(source, metrics=metrics, version=__version__, actuator=settings.enable_health)
+    instance_id = settings.instance_id or state.instance_id
+    source = GroupSource(snapshots, cluster, instance_id)
+    commands = LazyCommands(settings, clock, source)
+    operations = Operations(
+        LocalEntries(lambda: state.store, source, instance_id),
+        HttpPeers(clock, settings.api_token),
+        commands,
+        Gate(settings.api_token, loopback=settings.http_is_loopback),
+    )
+    app = create_app(
+        source, metrics=metrics, version=__version__, actuator=settings.enable_health, operations=operations
+    )
     server = Server(app, host=settings.http_host, port=settings.http_port)
     server.start()
     logger.info("http_listening", url=server.url)
@@ -85,13 +99,15 @@ def run(settings: Settings, *, clock: Clock | None = None, observe: Observe = un
         if facts is None:
             return 0
         snapshots.know_cluster(facts.cluster_id, facts.partitions)
-        loop = build(settings, clock, admin, facts, state, snapshots, metrics, observe=observe, url=server.url)
+        url = advertised_url(settings, server.url)
+        loop = build(settings, clock, admin, facts, state, snapshots, metrics, observe=observe, url=url)
         logger.info("sidecar_started", version=__version__, input_topic=settings.input_topic, url=server.url)
         _turn(loop, stop, settings.shutdown_timeout_ms / 1000)
         logger.info("sidecar_stopped")
     finally:
         server.stop(HTTP_STOP_S)
         cluster.stop(HTTP_STOP_S)
+        commands.close()
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sidecar.contract.control import Outcome, OutcomeRecord
-from sidecar.kafka.control import CLOCKS_APART_MS, _added_up, _found, _made_ms
+from sidecar.kafka.control import CLOCKS_APART_MS, _added_up, _made_ms, found_result
 from tests.clocks import NOW_MS
 
 
@@ -45,13 +45,13 @@ def test_details_are_told_once() -> None:
 
 def test_a_lookup_expects_an_answer_of_every_partition_unless_the_target_has_one() -> None:
     for target, missing in (("id:x", (1,)), ("orders", (1,)), ("0-5-9", ())):
-        found = _found("c", answers((Outcome.CANCELLED, 1), target=target), 2)
+        found = found_result("c", answers((Outcome.CANCELLED, 1), target=target), 2)
         assert found is not None
         assert found.missing == missing, target
-    refused = _found("c", answers((Outcome.BAD_REQUEST, 0), target="what?"), 2)
+    refused = found_result("c", answers((Outcome.BAD_REQUEST, 0), target="what?"), 2)
     assert refused is not None
     assert refused.outcome is Outcome.BAD_REQUEST
-    assert _found("c", {}, 2) is None
+    assert found_result("c", {}, 2) is None
 
 
 def test_an_id_of_ours_says_when_it_was_made_and_any_other_does_not() -> None:

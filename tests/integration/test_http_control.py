@@ -1,0 +1,187 @@
+"""Messages are listed, shown and changed by HTTP from an instance that does not own them; on a real broker."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.broker import read_committed
+from tests.integration.messages import Given, marked, now_ms, send
+from tests.integration.scenarios import TAKEOVER_S, share
+from tests.integration.sidecars import Sidecar, Sidecars, Stage, set_stage
+from tests.waiting import eventually
+
+API = ("-m", "sidecar", "api")
+TOKEN = "a-token-of-the-tests"
+FAR_MS = 3_600_000
+
+pytestmark = pytest.mark.broker
+
+
+class Group(NamedTuple):
+    """Two instances, and a process that owns nothing."""
+
+    stage: Stage
+    one: Sidecar
+    two: Sidecar
+    api: Sidecar
+
+    def put(self, partition: int, marker: bytes, *, retry_id: bytes | None = None) -> str:
+        """Send a message that is due in an hour and return its timer id once all know that it waits."""
+        due_ms = now_ms() + FAR_MS
+        headers: list[tuple[str, bytes | None]] = [
+            ("retry-origin-topic", self.stage.origin.encode()),
+            ("retry-due-ms", b"%d" % due_ms),
+            ("test", marker),
+        ]
+        if retry_id is not None:
+            headers.append(("retry-id", retry_id))
+        given = Given(b"value", b"key", headers, partition)
+        (sent,) = send(self.stage.bootstrap, self.stage.input_topic, given)
+        timer = f"{partition}-{sent.offset}-{due_ms}"
+        eventually(lambda: call(self.api, "GET", f"/pending/messages/{timer}")[0] == 200, 20, f"{timer} waits")
+        return timer
+
+    def askers(self, partition: int) -> list[Sidecar]:
+        """Return the processes that do not own a partition."""
+        return [each for each in (self.one, self.two, self.api) if partition not in each.partitions()]
+
+
+def call(sidecar: Sidecar, method: str, path: str, body: object = None, token: str | None = TOKEN) -> tuple[int, Any]:
+    """Return status and body."""
+    connection = http.client.HTTPConnection("127.0.0.1", sidecar.port, timeout=20)
+    headers = {} if token is None else {"authorization": f"Bearer {token}"}
+    if body is not None:
+        headers["content-type"] = "application/json"
+    try:
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+    finally:
+        connection.close()
+
+
+@pytest.fixture(scope="module")
+def group(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    stage = set_stage(bootstrap, 4)
+    sidecars = Sidecars(tmp_path_factory.mktemp("http-control"))
+    try:
+        one, two, api = (sidecars.make(name, stage, API_TOKEN=TOKEN) for name in ("one", "two", "api"))
+        one.start()
+        two.start()
+        api.start(API)
+        api.await_ready()
+        eventually(lambda: share(one, two), TAKEOVER_S, "both have partitions")
+        yield Group(stage, one, two, api)
+    finally:
+        sidecars.end()
+
+
+def test_all_that_waits_is_listed_by_everyone_page_by_page(group: Group) -> None:
+    timers = [group.put(partition, b"listed") for partition in (3, 0, 2, 1, 0)]
+    for each in (group.one, group.two, group.api):
+        found: list[str] = []
+        cursor = ""
+        while True:
+            status, page = call(each, "GET", f"/pending/messages?limit=2{cursor}", token=None)
+            assert (status, page["complete"], page["missing"]) == (200, True, [])
+            found += [message["id"] for message in page["messages"]]
+            if page["cursor"] is None:
+                break
+            cursor = f"&cursor={page['cursor']}"
+        assert [timer for timer in found if timer in timers] == timers
+        assert len(found) == len(set(found))
+    for timer in timers:
+        assert call(group.api, "DELETE", f"/pending/messages/{timer}")[0] == 200
+
+
+@pytest.mark.parametrize("partition", [0, 1, 2, 3])
+def test_who_does_not_own_a_message_shows_and_cancels_it(group: Group, partition: int) -> None:
+    for asker in group.askers(partition):
+        timer = group.put(partition, b"cancelled")
+        path = f"/pending/messages/{timer}"
+        status, shown = call(asker, "GET", f"{path}?payload=true")
+        assert (status, shown["id"], shown["key"], shown["value"]) == (200, timer, "a2V5", "dmFsdWU=")
+        assert {"name": "test", "value": "cancelled"} in shown["headers"]
+        assert call(asker, "GET", f"{path}?payload=true", token=None)[0] == 401
+        assert call(asker, "DELETE", path, token=None)[0] == 401
+        status, said = call(asker, "DELETE", path)
+        assert (status, said["result"], said["count"]) == (200, "cancelled", 1)
+        assert call(asker, "GET", f"/control/{said['control_id']}") == (200, said)
+        status, said = call(asker, "DELETE", path)
+        assert (status, said["result"]) == (404, "not-pending")
+        eventually(lambda path=path, asker=asker: call(asker, "GET", path)[0] == 404, 5, "it is gone")  # type: ignore[misc]
+        assert f"target={timer}" in asker.log
+        assert TOKEN not in asker.log
+
+
+def test_what_is_rescheduled_shows_its_new_time_and_keeps_its_id(group: Group) -> None:
+    timer = group.put(1, b"moved")
+    path = f"/pending/messages/{timer}"
+    due_ms = now_ms() + 2 * FAR_MS
+    for asker in group.askers(1):
+        status, said = call(asker, "PATCH", path, {"due_ms": due_ms})
+        assert (status, said["result"]) == (200, "rescheduled")
+        eventually(lambda at=due_ms: call(group.api, "GET", path)[1]["due_ms"] == at, 5, "it has its new time")  # type: ignore[misc]
+        due_ms += 1_000
+    status, said = call(group.api, "PATCH", path, {"due_ms": now_ms() + 10**15})
+    assert (status, set(said)) == (400, {"error_code", "message"})
+    assert call(group.api, "DELETE", path)[0] == 200
+
+
+def test_fire_brings_a_message_back_now_unless_its_origin_is_paused(group: Group) -> None:
+    timer = group.put(2, b"fired")
+    path = f"/pending/messages/{timer}/fire"
+    origin = group.stage.origin
+    asker = group.askers(2)[0]
+    status, said = call(asker, "PUT", f"/origins/{origin}/pause")
+    assert (status, said["result"]) == (200, "paused")
+
+    def state(each: Sidecar) -> list[str]:
+        _, answer = call(each, "GET", "/origins")
+        return [row["state"] for row in answer["origins"] if row["origin"] == origin]
+
+    for each in (group.one, group.two, group.api):
+        eventually(lambda each=each: state(each) == ["paused"], 5, f"{each.name} shows the pause")  # type: ignore[misc]
+    status, said = call(asker, "POST", path)
+    assert (status, said["result"]) == (409, "origin-paused")
+    assert call(group.api, "PUT", f"/origins/{origin}/resume")[1]["result"] == "resumed"
+    status, said = call(asker, "POST", path)
+    assert (status, said["result"], said["count"]) == (200, "fired", 1)
+    records = read_committed(group.stage.bootstrap, [origin], 20, until=lambda seen: bool(marked(seen, b"fired")))
+    assert len(marked(records, b"fired")) == 1
+
+
+def test_a_retry_id_means_all_its_messages_in_all_partitions(group: Group) -> None:
+    timers = {group.put(partition, b"named", retry_id=b"order/4711") for partition in (0, 3)}
+    for each in (group.one, group.two, group.api):
+        status, shown = call(each, "GET", "/pending/messages/id:order%2F4711")
+        assert (status, {message["id"] for message in shown["messages"]}) == (200, timers)
+        assert shown["complete"] is True
+    status, said = call(group.api, "DELETE", "/pending/messages/id:order%2F4711")
+    assert (status, said["result"], said["count"]) == (200, "cancelled", 2)
+    assert call(group.two, "DELETE", "/pending/messages/id:order%2F4711")[0] == 404
+
+
+def test_while_an_owner_hangs_its_partitions_are_missing_and_a_change_is_under_way(group: Group) -> None:
+    lost = sorted(group.one.partitions())
+    timer = group.put(lost[0], b"waits for its owner")
+    path = f"/pending/messages/{timer}"
+    group.one.freeze()
+    try:
+        status, page = call(group.two, "GET", "/pending/messages")
+        assert (status, page["complete"], page["missing"]) == (200, False, lost)
+        assert call(group.two, "GET", path)[0] == 503
+        status, said = call(group.api, "DELETE", path)
+        assert (status, said["result"], said["missing"]) == (202, None, [lost[0]])
+    finally:
+        group.one.thaw()
+    found = eventually(
+        lambda: (told := call(group.two, "GET", f"/control/{said['control_id']}"))[0] == 200 and told, 40, "told"
+    )
+    assert found
+    assert found[1]["result"] == "cancelled"

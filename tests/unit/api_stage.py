@@ -1,0 +1,173 @@
+"""The whole API without server, store and broker: ports that the test sets, and a client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from sidecar.api.app import Operations, create_app
+from sidecar.api.auth import Gate
+from sidecar.api.listing import Entries, MessageBody, MessageDetailBody, Named, Page, Wanted
+from sidecar.contract.control import ControlKind, Outcome, Target
+from sidecar.errors import CommandFailed
+from sidecar.metrics import Metrics
+from sidecar.model import TimerId
+from tests.unit.test_api import Snapshots
+from tests.unit.test_view import NOW_MS
+
+ELSEWHERE = "http://10.0.0.2:8080"
+
+
+@dataclass(frozen=True)
+class Told:
+    """A result of a control record."""
+
+    outcome: Outcome | None
+    count: int = 0
+    control_id: str = "c-1"
+    target: str = "0-1-2"
+    detail: str = ""
+    missing: tuple[int, ...] = ()
+
+
+CANCELLED = Told(Outcome.CANCELLED, 1)
+
+
+@dataclass
+class Desk:
+    """Takes control records and answers what the test sets."""
+
+    result: Told | Exception = CANCELLED
+    known: dict[str, Told] = field(default_factory=dict)
+    acted: list[tuple[ControlKind, Target, int | None]] = field(default_factory=list)
+
+    def act(self, kind: ControlKind, target: Target, due_ms: int | None) -> Told:
+        self.acted.append((kind, target, due_ms))
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+    def lookup(self, control_id: str) -> Told | None:
+        return self.known.get(control_id)
+
+
+def message(due_ms: int, partition: int = 0, offset: int = 0, origin: str = "orders") -> MessageBody:
+    """Return a message that stands at this place."""
+    return MessageBody(
+        id=str(TimerId(partition, offset, due_ms)),
+        partition=partition,
+        offset=offset,
+        origin=origin,
+        due_ms=due_ms,
+        stored_due_ms=due_ms,
+        first_due_ms=due_ms,
+        attempt=0,
+        limit=6,
+        retry_id=None,
+        deferred=False,
+    )
+
+
+@dataclass
+class Held:
+    """Entries of partitions, in lists; `trouble` is raised by every read."""
+
+    messages: list[MessageBody] = field(default_factory=list)
+    own: frozenset[int] = frozenset({0, 1})
+    trouble: Exception | None = None
+    payloads: list[bool] = field(default_factory=list)
+
+    def owned(self) -> frozenset[int]:
+        return self.own
+
+    def page(self, partitions: Collection[int], wanted: Wanted) -> Page:
+        if self.trouble is not None:
+            raise self.trouble
+        fits = [
+            each
+            for each in sorted(self.messages, key=lambda each: each.position)
+            if each.partition in partitions
+            and wanted.due_from_ms <= each.stored_due_ms < wanted.due_to_ms
+            and wanted.origin in {None, each.origin}
+            and (wanted.after is None or each.position > wanted.after)
+        ]
+        shown = fits[: wanted.limit]
+        return Page(shown, shown[-1].position if len(fits) > len(shown) else None)
+
+    def find(self, timer: TimerId, *, payload: bool) -> MessageDetailBody | None:
+        if self.trouble is not None:
+            raise self.trouble
+        self.payloads.append(payload)
+        return next((detail(each) for each in self.messages if each.id == str(timer)), None)
+
+    def named(self, retry_id: bytes, partitions: Collection[int], *, payload: bool) -> Named:
+        wanted = retry_id.decode()
+        return Named(
+            [detail(each) for each in self.messages if each.partition in partitions and each.retry_id == wanted], False
+        )
+
+
+def detail(each: MessageBody) -> MessageDetailBody:
+    """Return a message with a header."""
+    return MessageDetailBody.model_validate({**each.model_dump(), "headers": [{"name": "trace", "value": "x"}]})
+
+
+@dataclass
+class Neighbours:
+    """Other instances: an application each, by URL; what is not there does not answer."""
+
+    clients: dict[str, Client] = field(default_factory=dict)
+    asked: list[tuple[str, str, bool]] = field(default_factory=list)
+
+    def get(self, url: str, path: str, *, authorised: bool) -> tuple[int, bytes]:
+        self.asked.append((url, path, authorised))
+        if url not in self.clients:
+            raise CommandFailed(f"{url} does not answer")
+        headers = {"x-retry-sidecar-forwarded": "1"}
+        if authorised:
+            headers["authorization"] = "Bearer secret"
+        answer = self.clients[url].get(path, headers=headers)
+        return answer.status_code, answer.content
+
+
+class Client:
+    """Asks the application itself, as an address of the test's choice."""
+
+    def __init__(
+        self,
+        source: Snapshots,
+        entries: Entries | None = None,
+        *,
+        desk: Desk | None = None,
+        peers: Neighbours | None = None,
+        token: str | None = None,
+        loopback: bool = True,
+    ) -> None:
+        operations = Operations(
+            entries or Held(), peers or Neighbours(), desk or Desk(), Gate(token, loopback=loopback)
+        )
+        metrics = Metrics(version="1.2.3", now_ms=lambda: NOW_MS)
+        app = create_app(source, metrics=metrics, version="1.2.3", operations=operations)
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=("10.9.8.7", 4711))
+        self._client = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080")
+        self._runner = asyncio.Runner()
+
+    def close(self) -> None:
+        self._runner.run(self._client.aclose())
+        self._runner.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def request(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
+        return self._runner.run(self._client.request(method, path, **kwargs))
+
+    def get(self, path: str, **kwargs: Any) -> httpx.Response:
+        return self.request("GET", path, **kwargs)
