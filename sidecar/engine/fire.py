@@ -21,6 +21,8 @@ from sidecar.model import TimerId
 if TYPE_CHECKING:
     from sidecar.engine.plan import PartitionPlan
 
+AHEAD_BYTES_MAX: Final = 12 * 1024 * 1024
+SLICE_ROWS: Final = 1_000
 SLICE_BYTES: Final = 4 * 1024 * 1024
 _KEY_OF: Final = itemgetter(0)
 
@@ -114,7 +116,7 @@ class ReadAhead:
 class Ahead:
     """Timers read and rendered before their turn; bounded, and forgotten whenever in doubt."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int = AHEAD_BYTES_MAX) -> None:
         """Args:
         limit_bytes: Most bytes of entries held; what they become takes a few times as much.
         """
@@ -144,7 +146,7 @@ class Ahead:
         held = sum(each.bytes for each in self.partitions.values())
         return held < self._limit_bytes and not all(each.finished for each in self.partitions.values())
 
-    def advance(self, store: Reader, limit: int) -> None:
+    def advance(self, store: Reader, limit: int = SLICE_ROWS) -> None:
         """Read a slice of the partition that has least."""
         open_ones = (each for each in self.partitions.values() if not each.finished)
         min(open_ones, key=lambda each: len(each.rows)).advance(store, limit)

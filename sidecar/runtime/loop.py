@@ -27,6 +27,7 @@ from sidecar.kafka.topics import TopicFacts
 from sidecar.runtime.commit import Committer, Result, Step, Work, commit
 from sidecar.runtime.failures import Failures
 from sidecar.runtime.held import Held
+from sidecar.runtime.memory import Memory
 from sidecar.runtime.parts import Parts
 from sidecar.runtime.snapshot import views_of
 from sidecar.runtime.tally import tally
@@ -45,8 +46,6 @@ CARE_EVERY_S: Final = 0.25
 REVOKE_WAIT_S: Final = 5.0
 GROW_AGAIN_S: Final = 10.0
 TRACED_FIRES_MAX: Final = 1_000
-AHEAD_BYTES_MAX: Final = 12 * 1024 * 1024
-AHEAD_SLICE: Final = 1_000
 
 
 class Loop:
@@ -67,7 +66,8 @@ class Loop:
         self._to_grow: set[int] = set()
         self._fetching: set[int] = set()
         self._grow_at_s = float("-inf")
-        self._ahead = Ahead(AHEAD_BYTES_MAX)
+        self._ahead = Ahead()
+        self._memory = Memory(parts.clock)
         self._commit_waits = False
         self._turn = 0
         self._batch_bytes = BATCH_BYTES
@@ -78,7 +78,6 @@ class Loop:
         self._lag: Mapping[int, int] = {}
         self._trouble_s = float("-inf")
         self._trouble = ""
-        self.draining = False
 
     def connect(self, consumer: InputConsumer) -> None:
         """Take the consumer, whose callbacks are this loop's own."""
@@ -171,7 +170,7 @@ class Loop:
         if self._parts.state.store is None:
             return
         try:
-            self._ahead.advance(self._parts.state.store, AHEAD_SLICE)
+            self._ahead.advance(self._parts.state.store)
         except RecordCorrupt:
             self._ahead.forget()  # plan() meets the same row and says what is wrong
 
@@ -370,7 +369,7 @@ class Loop:
         )
 
     def _observe(self, step: Step) -> None:
-        """Note, in the commit thread, when all is written: while it waits for the broker the loop may use the time."""
+        # In the commit thread: once all is written it waits for the broker, and the loop may use the time.
         self._commit_waits = self._commit_waits or step is Step.WRITTEN
         self._parts.observe(step)
 
@@ -420,6 +419,7 @@ class Loop:
             log.info("origin_probed", origin=name)
         self._lag = self._lags()
         self._parts.state.care(self._committer.busy)
+        self._memory.care(self._committer.busy or self._parts.reset.busy or self._held.ready > 0)
         if (store := self._parts.state.store) is not None:
             self._guard_store(lambda: self._parts.metrics.store_bytes.set(store.size_bytes()))
         if (skew_ms := self._parts.guard.skew_ms) is not None:
@@ -438,7 +438,7 @@ class Loop:
         """Pause and resume by what is true now, so that no pause outlives its reason."""
         full = self._held.bytes > HELD_BYTES_MAX or self._held.ready > HELD_ITEMS_MAX
         wanted = set()
-        if not full and not self.draining:
+        if not full:
             wanted = {each.number for each in self._running() if not each.intake_held}
         if wanted == self._fetching:
             return

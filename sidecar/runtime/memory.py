@@ -1,0 +1,36 @@
+"""Keeps what the C library's allocator holds close to what is in use. Does nothing where it is not glibc's."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Final
+
+from sidecar.clock import Clock
+
+IDLE_S: Final = 1.0
+ARENAS: Final = 2
+_M_ARENA_MAX: Final = -8
+
+
+class Memory:
+    """Gives freed memory back to the system when a burst is over."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._busy_s = clock.monotonic_s()
+        self._given_back = False
+        libc = ctypes.CDLL(None)
+        self._trim = getattr(libc, "malloc_trim", None)
+        if (mallopt := getattr(libc, "mallopt", None)) is not None:
+            # Each thread would get an arena of its own, and none of them gives back what another could use.
+            mallopt(_M_ARENA_MAX, ARENAS)
+
+    def care(self, busy: bool) -> None:
+        """Call now and then, saying whether there is work."""
+        now_s = self._clock.monotonic_s()
+        if busy:
+            self._busy_s, self._given_back = now_s, False
+        elif not self._given_back and now_s - self._busy_s >= IDLE_S:
+            self._given_back = True
+            if self._trim is not None:
+                self._trim(0)
