@@ -63,7 +63,7 @@ class Turnstile:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._purses = {is_probe: _Purse() for is_probe in (True, False)}
+        self._purses = {is_probe: Purse() for is_probe in (True, False)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -89,7 +89,7 @@ class Turnstile:
         await self._app(scope, receive, pay_and_send)
 
 
-class _Purse:
+class Purse:
     """When the next request may enter."""
 
     def __init__(self) -> None:

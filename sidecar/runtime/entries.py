@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import heapq
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from sidecar.api.listing import HeaderBody, MessageBody, MessageDetailBody, Named, Page, Position, Wanted
@@ -54,69 +55,88 @@ class LocalEntries:
 
     def page(self, partitions: Collection[int], wanted: Wanted) -> Page:
         """Return the first messages of these partitions; looks at ROWS_MAX rows at most."""
-        store = self._reader()
-        first = wanted.limit // max(1, len(partitions)) + 1
-        keys = heapq.merge(*(_positions(store, number, wanted, first) for number in partitions))
-        found: list[MessageBody] = []
-        reached: Position | None = None
-        rows = size = 0
-        for at in keys:
-            if len(found) >= wanted.limit or rows >= ROWS_MAX or size >= BYTES_MAX:
-                return Page(found, reached)
-            rows += 1
-            reached = at
-            entry = store.get(Rows(at.partition).timer + KEY.pack(at.due_ms, at.offset))
-            if entry is None:
-                continue  # it has fired or moved since its key was read
-            size += len(entry)
-            fixed = head(entry)
-            if wanted.origin is None or wanted.origin == origin_of(entry, fixed):
-                found.append(_message(at.partition, entry, fixed))
-        return Page(found, None)
+        with self._reading() as store:
+            return _page(store, partitions, wanted)
 
     def find(self, timer: TimerId, *, payload: bool) -> MessageDetailBody | None:
         """Return a message by its id."""
-        store = self._reader()
-        rows = Rows(timer.partition)
-        moved = rows.moved_row(timer.offset, timer.first_ms)
-        for _ in range(TRIES):
-            value = store.get(moved)
-            key = KEY.pack(timer.first_ms if value is None else decode_due(value), timer.offset)
-            entry = store.get(rows.timer + key)
-            # A twin of the same offset may stand at this due under another id.
-            if entry is not None and key > _watermark(store, rows) and head(entry).first_ms == timer.first_ms:
-                return _detail(timer.partition, entry, payload)
-            if store.get(moved) == value:
-                return None
-        raise StoreFailed(f"{timer} moves faster than it can be read")
+        with self._reading() as store:
+            return _find(store, timer, payload)
 
     def named(self, retry_id: bytes, partitions: Collection[int], *, payload: bool) -> Named:
         """Return the messages of a retry id in due order, as many as are shown."""
-        store = self._reader()
-        places: list[tuple[bytes, int]] = []
-        truncated = False
-        for number in partitions:
-            rows = Rows(number)
-            prefix, watermark = rows.named_prefix(retry_id), _watermark(store, rows)
-            named = store.items(prefix, after(prefix), limit=NAMED_ROWS_MAX)
-            truncated |= len(named) == NAMED_ROWS_MAX
-            keys = (value + row[-KEY_BYTES:-8] for row, value in named)
-            places.extend((key, number) for key in keys if key > watermark)
-        found: list[MessageDetailBody] = []
-        size = 0
-        for key, number in sorted(places):
-            if len(found) >= NAMED_MAX or size >= NAMED_BYTES_MAX:
-                return Named(found, True)
-            if (entry := store.get(Rows(number).timer + key)) is not None:
-                size += len(entry)
-                found.append(_detail(number, entry, payload))
-        return Named(found, truncated)
+        with self._reading() as store:
+            return _named(store, retry_id, partitions, payload)
 
-    def _reader(self) -> Reader:
+    @contextmanager
+    def _reading(self) -> Iterator[Reader]:
         store = self._store()
         if store is None:
             raise StoreFailed("the state folder can not be used now")
-        return store
+        try:
+            yield store
+        except StoreFailed as cause:
+            if self._store() is not store:
+                # The library says then what looks like damage.
+                raise StoreFailed("the store was closed meanwhile") from cause
+            raise
+
+
+def _page(store: Reader, partitions: Collection[int], wanted: Wanted) -> Page:
+    first = wanted.limit // max(1, len(partitions)) + 1
+    keys = heapq.merge(*(_positions(store, number, wanted, first) for number in partitions))
+    found: list[MessageBody] = []
+    reached: Position | None = None
+    rows = size = 0
+    for at in keys:
+        if len(found) >= wanted.limit or rows >= ROWS_MAX or size >= BYTES_MAX:
+            return Page(found, reached)
+        rows += 1
+        reached = at
+        entry = store.get(Rows(at.partition).timer + KEY.pack(at.due_ms, at.offset))
+        if entry is None:
+            continue  # it has fired or moved since its key was read
+        size += len(entry)
+        fixed = head(entry)
+        if wanted.origin is None or wanted.origin == origin_of(entry, fixed):
+            found.append(_message(at.partition, entry, fixed))
+    return Page(found, None)
+
+
+def _find(store: Reader, timer: TimerId, with_payload: bool) -> MessageDetailBody | None:
+    rows = Rows(timer.partition)
+    moved = rows.moved_row(timer.offset, timer.first_ms)
+    for _ in range(TRIES):
+        value = store.get(moved)
+        key = KEY.pack(timer.first_ms if value is None else decode_due(value), timer.offset)
+        entry = store.get(rows.timer + key)
+        # A twin of the same offset may stand at this due under another id.
+        if entry is not None and key > _watermark(store, rows) and head(entry).first_ms == timer.first_ms:
+            return _detail(timer.partition, entry, with_payload)
+        if store.get(moved) == value:
+            return None
+    raise StoreFailed(f"{timer} moves faster than it can be read")
+
+
+def _named(store: Reader, retry_id: bytes, partitions: Collection[int], with_payload: bool) -> Named:
+    places: list[tuple[bytes, int]] = []
+    truncated = False
+    for number in partitions:
+        rows = Rows(number)
+        prefix, watermark = rows.named_prefix(retry_id), _watermark(store, rows)
+        named = store.items(prefix, after(prefix), limit=NAMED_ROWS_MAX)
+        truncated |= len(named) == NAMED_ROWS_MAX
+        keys = (value + row[-KEY_BYTES:-8] for row, value in named)
+        places.extend((key, number) for key in keys if key > watermark)
+    found: list[MessageDetailBody] = []
+    size = 0
+    for key, number in sorted(places):
+        if len(found) >= NAMED_MAX or size >= NAMED_BYTES_MAX:
+            return Named(found, True)
+        if (entry := store.get(Rows(number).timer + key)) is not None:
+            size += len(entry)
+            found.append(_detail(number, entry, with_payload))
+    return Named(found, truncated)
 
 
 def _watermark(store: Reader, rows: Rows) -> bytes:

@@ -76,8 +76,8 @@ def advertised_url(settings: Settings, url: str) -> str:
     if not _is_wildcard(settings.http_host):
         return url
     first = settings.bootstrap_servers.split(",")[0].strip()
-    broker = urlsplit(first if "://" in first else f"//{first}")
     try:
+        broker = urlsplit(f"//{first.rpartition('://')[2]}")
         found = socket.getaddrinfo(broker.hostname, broker.port or 9092, type=socket.SOCK_DGRAM)
         family, kind, protocol, _, address = found[0]
         with socket.socket(family, kind, protocol) as probe:

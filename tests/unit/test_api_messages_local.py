@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,12 +16,16 @@ from sidecar.errors import StoreFailed
 from sidecar.model import TimerId
 from sidecar.runtime import entries
 from sidecar.runtime.entries import LocalEntries
+from sidecar.store.rocks import RocksStore
 from tests.simulation.memory_store import MemoryStore
 from tests.simulation.stage import NOW, Stage
 from tests.unit.test_api import Snapshots
 from tests.unit.test_view import EMPTY
 
 OWN = replace(EMPTY, owner="me")
+
+
+IDS = ("cluster", "changelog-id")
 
 
 def local(*stages: Stage) -> LocalEntries:
@@ -186,4 +191,14 @@ def test_a_store_that_is_away_or_being_restored_is_not_read() -> None:
         local(stage).page([0], Wanted())
 
 
-IDS = ("cluster", "changelog-id")
+def test_a_store_that_is_closed_while_it_is_read_is_not_called_damaged(tmp_path: Path) -> None:
+    stage = Stage()
+    stage.commit(NOW, stage.send(NOW + 5_000))
+    store = RocksStore(tmp_path / "db")
+    everything = Mutations()
+    everything.rows.update(stage.store.rows)
+    store.apply([everything])
+    store.close()
+    shown: list[RocksStore | None] = [store, None]
+    with pytest.raises(StoreFailed, match="closed meanwhile"):
+        LocalEntries(lambda: shown.pop(0), Snapshots([OWN], 1), "me").page([0], Wanted())
