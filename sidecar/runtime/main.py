@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -50,6 +51,7 @@ logger = structlog.get_logger(__name__)
 TRY_S: Final = 5.0
 """Longest wait for an answer of the brokers before saying so and asking again."""
 HTTP_STOP_S: Final = 2.0
+SWITCH_S: Final = 0.001
 
 
 def run(settings: Settings, *, clock: Clock | None = None, observe: Observe = unobserved) -> int:
@@ -66,7 +68,7 @@ def run(settings: Settings, *, clock: Clock | None = None, observe: Observe = un
     clock = clock or SystemClock()
     stop = Stop()
     stop.listen()
-    _tune_garbage_collection()
+    _tune_interpreter()
     config.validate_client_properties(settings)
     state = LocalState(StateFolder(settings.state_dir), clock)
     metrics = Metrics(version=__version__, now_ms=clock.wall_ms)
@@ -111,8 +113,13 @@ def run(settings: Settings, *, clock: Clock | None = None, observe: Observe = un
     return 0
 
 
-def _tune_garbage_collection() -> None:
-    """Collect rarely: a batch is tens of thousands of small objects that reference counting frees."""
+def _tune_interpreter() -> None:
+    """Collect rarely, and hand the interpreter over quickly.
+
+    A batch is tens of thousands of small objects that reference counting frees. The commit thread needs the interpreter
+    for a moment between two waits for the broker, and each time would wait for the loop as long as the interval says.
+    """
+    sys.setswitchinterval(SWITCH_S)
     gc.freeze()
     gc.set_threshold(200_000, 50, 100)
 
