@@ -10,7 +10,7 @@ def test_memory_is_given_back_once_after_each_burst() -> None:
     clock = HandClock()
     memory = Memory(clock)
     trims: list[int] = []
-    memory._trim = trims.append  # type: ignore[assignment]  # what the C library would be asked
+    memory._trim = trims.append  # what the C library would be asked
     for busy, passes_s, expected in [
         (True, 0.0, 0),
         (False, IDLE_S / 2, 0),
