@@ -8,18 +8,13 @@ from typing import Final
 import structlog
 
 from sidecar import __version__
-from sidecar.api.app import Operations, create_app
-from sidecar.api.auth import Gate
-from sidecar.api.server import Server
 from sidecar.api.source import Health
 from sidecar.clock import Clock, SystemClock
 from sidecar.engine.view import PartitionView
 from sidecar.kafka import config
 from sidecar.metrics import Metrics
 from sidecar.runtime.cluster import ClusterView, GroupSource, follow
-from sidecar.runtime.commands import LazyCommands
-from sidecar.runtime.entries import LocalEntries
-from sidecar.runtime.peers import HttpPeers
+from sidecar.runtime.http import start_server
 from sidecar.runtime.stop import Stop
 from sidecar.settings import Settings
 
@@ -77,19 +72,7 @@ def serve(settings: Settings) -> int:
     cluster = follow(settings, clock)
     source = GroupSource(Onlooker(cluster, clock), cluster)
     metrics = Metrics(version=__version__, now_ms=clock.wall_ms)
-    commands = LazyCommands(settings, clock, source)
-    operations = Operations(
-        LocalEntries(lambda: None, source),
-        HttpPeers(clock, settings.api_token),
-        commands,
-        Gate(settings.api_token, loopback=settings.http_is_loopback),
-    )
-    app = create_app(
-        source, metrics=metrics, version=__version__, actuator=settings.enable_health, operations=operations
-    )
-    server = Server(app, host=settings.http_host, port=settings.http_port)
-    server.start()
-    logger.info("http_listening", url=server.url)
+    server, commands = start_server(settings, clock, source, metrics, lambda: None)
     try:
         cluster.start()
         stop.wait()

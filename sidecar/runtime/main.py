@@ -11,9 +11,6 @@ import structlog
 from confluent_kafka.admin import AdminClient
 
 from sidecar import __version__, log
-from sidecar.api.app import Operations, create_app
-from sidecar.api.auth import Gate
-from sidecar.api.server import Server
 from sidecar.clock import Clock, SystemClock
 from sidecar.contract import DIALECTS
 from sidecar.engine.intake import Intake
@@ -31,13 +28,12 @@ from sidecar.model import Reason
 from sidecar.policy import Policy, PolicyConfig
 from sidecar.runtime.clock_guard import ClockGuard
 from sidecar.runtime.cluster import GroupSource, follow
-from sidecar.runtime.commands import LazyCommands
 from sidecar.runtime.commit import Observe, unobserved
-from sidecar.runtime.entries import LocalEntries
+from sidecar.runtime.http import start_server
 from sidecar.runtime.loop import Loop
 from sidecar.runtime.origins import ClosedOrigins
 from sidecar.runtime.parts import Parts
-from sidecar.runtime.peers import HttpPeers, advertised_url
+from sidecar.runtime.peers import advertised_url
 from sidecar.runtime.reset import Reset, Topics
 from sidecar.runtime.snapshot import Snapshots
 from sidecar.runtime.state import LocalState
@@ -81,19 +77,7 @@ def run(settings: Settings, *, clock: Clock | None = None, observe: Observe = un
     cluster = follow(settings, clock)
     instance_id = settings.instance_id or state.instance_id
     source = GroupSource(snapshots, cluster, instance_id)
-    commands = LazyCommands(settings, clock, source)
-    operations = Operations(
-        LocalEntries(lambda: state.store, source, instance_id),
-        HttpPeers(clock, settings.api_token),
-        commands,
-        Gate(settings.api_token, loopback=settings.http_is_loopback),
-    )
-    app = create_app(
-        source, metrics=metrics, version=__version__, actuator=settings.enable_health, operations=operations
-    )
-    server = Server(app, host=settings.http_host, port=settings.http_port)
-    server.start()
-    logger.info("http_listening", url=server.url)
+    server, commands = start_server(settings, clock, source, metrics, lambda: state.store, instance_id)
     try:
         cluster.start()
         admin = Admin(settings, log.librdkafka_logger())
@@ -185,16 +169,6 @@ def build(
         running=lambda partition, next_offset: loop.running(partition, next_offset),  # noqa: PLW0108 - made below
         restored=metrics.restore_seconds.observe,
     )
-    intake = Intake(
-        Policy(policy_config(settings)),
-        [DIALECTS[name] for name in settings.profiles],
-        catalogue.origins,
-        catalogue.unknown,
-        input_topic=settings.input_topic,
-        app_id=settings.streams_app_id,
-        dlq_max_message_bytes=facts.dlq_bytes_max,
-        api_token=settings.api_token,
-    )
     loop = Loop(
         Parts(
             settings=settings,
@@ -203,7 +177,7 @@ def build(
             state=state,
             catalogue=catalogue,
             closed=ClosedOrigins(catalogue),
-            intake=intake,
+            intake=_intake(settings, catalogue, facts),
             reset=reset,
             guard=guard,
             status=StatusPublisher(
@@ -225,6 +199,19 @@ def build(
     properties = {**config.input_consumer(settings, settings.instance_id), **client_log}
     loop.connect(InputConsumer(properties, settings.input_topic, loop))
     return loop
+
+
+def _intake(settings: Settings, catalogue: Catalogue, facts: TopicFacts) -> Intake:
+    return Intake(
+        Policy(policy_config(settings)),
+        [DIALECTS[name] for name in settings.profiles],
+        catalogue.origins,
+        catalogue.unknown,
+        input_topic=settings.input_topic,
+        app_id=settings.streams_app_id,
+        dlq_max_message_bytes=facts.dlq_bytes_max,
+        api_token=settings.api_token,
+    )
 
 
 def _growing(admin: AdminClient, settings: Settings) -> Callable[[], TopicFacts]:

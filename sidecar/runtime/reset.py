@@ -186,7 +186,7 @@ class Reset:
         self._ask_at_s = self._clock.monotonic_s() + ASK_AGAIN_S
 
     def _replace_admin(self) -> None:
-        """A client that saw its coordinator go away may ask the one that is gone for ever (librdkafka issue 5511)."""
+        """A client that saw its coordinator go away may ask the one that is gone for ever (librdkafka #5511)."""
         old = [self._admin]
         self._admin = self._make_admin()
         # Its end can wait for threads of the library, which is nothing to wait for here.

@@ -1,0 +1,55 @@
+"""Puts the HTTP server together, for an instance and for `retry-sidecar api` alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from sidecar import __version__
+from sidecar.api.app import Operations, create_app
+from sidecar.api.auth import Gate
+from sidecar.api.server import Server
+from sidecar.clock import Clock
+from sidecar.engine.ports import Store
+from sidecar.metrics import Metrics
+from sidecar.runtime.cluster import GroupSource
+from sidecar.runtime.commands import LazyCommands
+from sidecar.runtime.entries import LocalEntries
+from sidecar.runtime.peers import HttpPeers
+from sidecar.settings import Settings
+
+logger = structlog.get_logger(__name__)
+
+
+def start_server(
+    settings: Settings,
+    clock: Clock,
+    source: GroupSource,
+    metrics: Metrics,
+    store: Callable[[], Store | None],
+    instance_id: str = "",
+) -> tuple[Server, LazyCommands]:
+    """Return the running server, and the client of its control calls, which must be closed after it.
+
+    Args:
+        store: Gives the local store, None while there is none.
+        instance_id: Empty for a process that owns no partition.
+
+    Raises:
+        CommandFailed: The address can not be listened on.
+    """
+    commands = LazyCommands(settings, clock, source)
+    operations = Operations(
+        LocalEntries(store, source, instance_id),
+        HttpPeers(clock, settings.api_token),
+        commands,
+        Gate(settings.api_token, loopback=settings.http_is_loopback),
+    )
+    app = create_app(
+        source, metrics=metrics, version=__version__, actuator=settings.enable_health, operations=operations
+    )
+    server = Server(app, host=settings.http_host, port=settings.http_port)
+    server.start()
+    logger.info("http_listening", url=server.url)
+    return server, commands
