@@ -56,9 +56,10 @@ class Held:
         """About how much memory all of it takes."""
         return sum(each.bytes for each in self._partitions.values())
 
-    def offsets(self) -> dict[int, int]:
-        """Return the offset after the last one held, by partition."""
-        return {number: each.expected for number, each in self._partitions.items()}
+    def lags(self, ends: Mapping[int, int]) -> dict[int, int]:
+        """Return how many offsets lie between what is held and the end of the log, by partition."""
+        held = self._partitions
+        return {number: max(0, end - held[number].expected) for number, end in ends.items() if number in held}
 
     def take_in(self, records: Iterable[Record]) -> None:
         """Hold records as they were consumed; those of partitions that are not held are dropped."""

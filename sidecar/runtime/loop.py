@@ -67,6 +67,7 @@ class Loop:
         self._fetching: set[int] = set()
         self._grow_at_s = float("-inf")
         self._ahead = Ahead()
+        self._spent: list[object] = []
         self._memory = Memory(parts.clock)
         self._commit_waits = False
         self._turn = 0
@@ -144,6 +145,8 @@ class Loop:
         if self._held.ready < HELD_ITEMS_MAX:
             unresolved = self._held.examine(self._clock.wall_ms(), EXAMINE_MAX)
             self._parts.catalogue.want(unresolved)
+        if self._commit_waits:
+            self._spent.clear()  # tens of thousands of objects: they die while nobody needs the interpreter
         if self._committer.wait(0):
             self._finish_job()
         elif self._producer is not None and self._committer.hangs and self._producer.give_up():
@@ -281,12 +284,14 @@ class Loop:
     def _finish_commit(self, result: Result) -> None:
         error = result.error
         if isinstance(error, TransactionFailed):
+            self._spent.clear()
             self._parts.metrics.transactions.labels(self._failures.outcome(error)).inc()
             if self._failures.failed(error, result, self._parts.closed, self._settings.dlq_topic):
                 self._drop_producer()
             self._reset_all()
             return
         self._failures.committed(sum(len(part.dead_letters) for part in result.work.plan.parts))
+        self._spent.append(result)
         tally(self._parts.metrics, result)
         for part in result.work.plan.parts:
             self._parts.closed.fired({outgoing.topic for outgoing in part.fires})
@@ -362,6 +367,7 @@ class Loop:
             self._settings.api_token,
             traced=made.fires < TRACED_FIRES_MAX or self._failures.tracing(),
         )
+        self._spent.append(self._ahead.partitions)
         self._ahead.begin(work.partitions, made.parts, made.now_ms)
         self._commit_waits = False
         self._committer.submit(
@@ -417,7 +423,7 @@ class Loop:
         origins = {origin for each in self._running() for origin in each.counts.origins}
         for name in self._parts.closed.advance(origins, self._clock.wall_ms(), now_s):
             log.info("origin_probed", origin=name)
-        self._lag = self._lags()
+        self._lag = self._held.lags(self.consumer.end_offsets())
         self._parts.state.care(self._committer.busy)
         self._memory.care(self._committer.busy or self._parts.reset.busy or self._held.ready > 0)
         if (store := self._parts.state.store) is not None:
@@ -427,12 +433,6 @@ class Loop:
         for partition in self._running():
             if partition.intake_held and not partition.counts.pending:
                 self._to_reset.add(partition.number)
-
-    def _lags(self) -> dict[int, int]:
-        held = self._held.offsets()
-        return {
-            number: max(0, end - held[number]) for number, end in self.consumer.end_offsets().items() if number in held
-        }
 
     def _adjust_fetching(self) -> None:
         """Pause and resume by what is true now, so that no pause outlives its reason."""
