@@ -95,6 +95,13 @@ def test_records_that_the_broker_names_are_all_guilty_at_once(failures: Failures
     assert failures.items_max == ITEMS_MAX
 
 
+def test_a_whole_batch_that_is_named_has_no_name_in_it(failures: Failures, closed: ClosedOrigins) -> None:
+    """A broker that names no record is reported as one that names each of its batch."""
+    fail(failures, closed, *(refused(number, Refusal.NAMED) for number in range(34)), fires=60)
+    assert not failures.unfireable
+    assert failures.items_max == 17
+
+
 def test_of_a_refused_batch_ever_fewer_are_tried_until_one_is_alone(failures: Failures, closed: ClosedOrigins) -> None:
     tries = 0
     while not failures.unfireable:
