@@ -20,7 +20,6 @@ from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Mutations, Reader
 from sidecar.engine.rows import after, decode_due, encode_due
 from sidecar.errors import invariant
-from sidecar.model import TimerId
 from sidecar.wheel.counts import CountsDelta, SlotKey
 from sidecar.wheel.geometry import WIDTHS_MS, level_of
 
@@ -196,8 +195,3 @@ def restore_entry(rows: dict[bytes, bytes | None], partition: Partition, entry: 
     if entry[RETRY_ID_LENGTH] != NO_RETRY_ID:
         fixed = head(entry)
         rows[own.named_row(retry_id_of(entry, fixed) or b"", fixed.offset, fixed.first_ms)] = encode_due(fixed.due_ms)
-
-
-def timer_id(partition: int, fixed: Head) -> TimerId:
-    """Return the id by which people and control records name the timer."""
-    return TimerId(partition, fixed.offset, fixed.first_ms)
