@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import click
 import structlog
@@ -10,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sidecar import log
+from sidecar.cli.instants import read_duration
 from sidecar.cli.options import settings_options
 from sidecar.settings import Settings, advice_for_run, rows
 
@@ -17,9 +19,26 @@ from sidecar.settings import Settings, advice_for_run, rows
 @click.command(epilog="Example: retry-sidecar run --bootstrap-servers kafka:9092 --delays 20s,1m,5m")
 @click.option("--show-settings", is_flag=True, help="Print the effective settings and where each came from, then stop.")
 @click.option("--json", "as_json", is_flag=True, help="With --show-settings: print JSON.")
+@click.option(
+    "--drain",
+    is_flag=True,
+    help="Take nothing in, fire what waits as it comes due, and end when nothing waits any more: to rebuild the "
+    "topics or to take a sidecar out of service. Stop the other instances first. Offsets stay where they are: a "
+    "later run takes in the rest. Control records are not read meanwhile, so messages of paused origins never drain: "
+    "exit status 1 when only those are left.",
+)
+@click.option(
+    "--drain-timeout",
+    "drain_timeout_ms",
+    callback=read_duration,
+    metavar="DURATION",
+    help="With --drain: give up after so long, with exit status 1.",
+)
 @settings_options(warn=False)
-def run(settings: Settings, *, show_settings: bool, as_json: bool) -> None:
+def run(settings: Settings, *, show_settings: bool, as_json: bool, drain: bool, drain_timeout_ms: int | None) -> None:
     """Run the sidecar until it is told to stop (SIGTERM or Ctrl-C)."""
+    if drain_timeout_ms is not None and not drain:
+        raise click.UsageError("--drain-timeout goes with --drain")
     warnings = (*settings.warnings, *advice_for_run(settings))
     if show_settings:
         for warning in warnings:
@@ -40,7 +59,8 @@ def run(settings: Settings, *, show_settings: bool, as_json: bool) -> None:
     # Here and not above: showing the settings needs neither librdkafka nor RocksDB.
     from sidecar.runtime import main as runtime  # noqa: PLC0415
 
-    raise click.exceptions.Exit(runtime.run(settings))
+    how: dict[str, Any] = {"drain": True, "drain_timeout_ms": drain_timeout_ms} if drain else {}
+    raise click.exceptions.Exit(runtime.run(settings, **how))
 
 
 def _show(settings: Settings, *, as_json: bool) -> None:

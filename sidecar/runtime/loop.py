@@ -438,7 +438,7 @@ class Loop:
         """Pause and resume by what is true now, so that no pause outlives its reason."""
         full = self._held.bytes > HELD_BYTES_MAX or self._held.ready > HELD_ITEMS_MAX
         wanted = set()
-        if not full:
+        if not full and self._parts.takes_in:
             wanted = {each.number for each in self._running() if not each.intake_held}
         if wanted == self._fetching:
             return

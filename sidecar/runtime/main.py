@@ -29,6 +29,7 @@ from sidecar.policy import Policy, PolicyConfig
 from sidecar.runtime.clock_guard import ClockGuard
 from sidecar.runtime.cluster import GroupSource, follow
 from sidecar.runtime.commit import Observe, unobserved
+from sidecar.runtime.drain import Drain
 from sidecar.runtime.http import start_server
 from sidecar.runtime.loop import Loop
 from sidecar.runtime.origins import ClosedOrigins
@@ -50,13 +51,22 @@ HTTP_STOP_S: Final = 2.0
 SWITCH_S: Final = 0.001
 
 
-def run(settings: Settings, *, clock: Clock | None = None, observe: Observe = unobserved) -> int:
+def run(
+    settings: Settings,
+    *,
+    clock: Clock | None = None,
+    observe: Observe = unobserved,
+    drain: bool = False,
+    drain_timeout_ms: int | None = None,
+) -> int:
     """Run until SIGTERM or SIGINT; return the exit status.
 
     Args:
         settings: The effective ones.
         clock: The tests' own.
         observe: Told each step of the commit order; the tests kill the process there.
+        drain: Take nothing in, and end when nothing is left to fire; a status other than 0 says that something is.
+        drain_timeout_ms: With `drain`: the longest time for it.
 
     Raises:
         SidecarError: It can not start or go on; the text says what to do.
@@ -83,18 +93,21 @@ def run(settings: Settings, *, clock: Clock | None = None, observe: Observe = un
         admin = Admin(settings, log.librdkafka_logger())
         facts = _await_topics(admin, settings, clock, stop)
         if facts is None:
-            return 0
+            return int(drain)
         snapshots.know_cluster(facts.cluster_id, facts.partitions)
         url = advertised_url(settings, server.url)
-        loop = build(settings, clock, admin, facts, state, snapshots, metrics, observe=observe, url=url)
+        loop = build(
+            settings, clock, admin, facts, state, snapshots, metrics, observe=observe, url=url, takes_in=not drain
+        )
         logger.info("sidecar_started", version=__version__, input_topic=settings.input_topic, url=server.url)
-        _turn(loop, stop, settings.shutdown_timeout_ms / 1000)
+        draining = Drain(source, instance_id, clock, drain_timeout_ms) if drain else None
+        status = _turn(loop, stop, settings.shutdown_timeout_ms / 1000, draining)
         logger.info("sidecar_stopped")
     finally:
         server.stop(HTTP_STOP_S)
         cluster.stop(HTTP_STOP_S)
         commands.close()
-    return 0
+    return status
 
 
 def _tune_interpreter() -> None:
@@ -108,10 +121,14 @@ def _tune_interpreter() -> None:
     gc.set_threshold(200_000, 50, 100)
 
 
-def _turn(loop: Loop, stop: Stop, shutdown_timeout_s: float) -> None:
+def _turn(loop: Loop, stop: Stop, shutdown_timeout_s: float, drain: Drain | None) -> int:
+    """Let the loop go round until the end; return the exit status."""
     try:
         while not stop.asked:
             loop.run_once()
+            if drain is not None and (status := drain.look()) is not None:
+                return status
+        return 0 if drain is None else 1
     finally:
         logger.info("sidecar_stopping", at_most_s=shutdown_timeout_s)
         loop.stop(shutdown_timeout_s)
@@ -147,6 +164,7 @@ def build(
     *,
     observe: Observe,
     url: str | None,
+    takes_in: bool = True,
 ) -> Loop:
     """Wire the loop."""
     client_log: dict[str, Any] = {"logger": log.librdkafka_logger()}
@@ -193,6 +211,7 @@ def build(
             grow_topics=_growing(admin, settings),
             instance_id=instance_id,
             url=url,
+            takes_in=takes_in,
             observe=observe,
         )
     )

@@ -41,4 +41,6 @@ class Parts:
     grow_topics: Callable[[], TopicFacts]
     instance_id: str
     url: str | None = None
+    takes_in: bool = True
+    """False: the input topic is not read; what waits is fired."""
     observe: Observe = unobserved
