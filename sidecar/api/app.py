@@ -8,16 +8,18 @@ from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import JSONResponse, Response
 
 from sidecar.api import problems
+from sidecar.api.activity import activity_routes
 from sidecar.api.auth import Gate
 from sidecar.api.bodies import InfoBody
 from sidecar.api.control import Commands, ControlDesk, control_routes
-from sidecar.api.guard import RequestShape, Turnstile
+from sidecar.api.guard import RequestShape, Turnstile, Unstored
 from sidecar.api.health import health_routes
 from sidecar.api.listing import Entries, Listing, Peers
 from sidecar.api.messages import message_routes
 from sidecar.api.origins import origin_routes
 from sidecar.api.pending import pending_routes
 from sidecar.api.source import Source
+from sidecar.api.ui import ui_routes
 from sidecar.metrics import Metrics
 
 _METRICS_EXAMPLE = """\
@@ -62,7 +64,9 @@ def create_app(
     problems.install(app)
     app.add_middleware(Turnstile)
     app.add_middleware(RequestShape)
+    app.add_middleware(Unstored)
     app.include_router(pending_routes(source))
+    app.include_router(activity_routes(source))
     app.include_router(health_routes(source, actuator=actuator))
     if operations is not None:
         desk = ControlDesk(operations.commands)
@@ -72,6 +76,7 @@ def create_app(
         app.include_router(origin_routes(source, desk, operations.gate))
     app.include_router(_metrics_route(metrics))
     app.include_router(_info_route(source, version))
+    app.include_router(ui_routes())
     return app
 
 

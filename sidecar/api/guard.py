@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Final
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sidecar.api.problems import problem
@@ -45,6 +45,21 @@ def _body_refusal(method: str, headers: Headers) -> tuple[int, str] | None:
     if not (length.isascii() and length.isdigit() and int(length[:20]) <= BODY_BYTES_MAX):
         return 413, f"A body may have {BODY_BYTES_MAX} bytes at most."
     return None
+
+
+class Unstored:
+    """Keeps answers out of every cache, but those that say themselves how they are kept."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_unstored(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).setdefault("cache-control", "no-store")
+            await send(message)
+
+        await self._app(scope, receive, send_unstored)
 
 
 class Turnstile:

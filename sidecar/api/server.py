@@ -163,7 +163,7 @@ def _config(app: ASGIApp) -> uvicorn.Config:
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        headers=[("x-content-type-options", "nosniff"), ("cache-control", "no-store")],
+        headers=[("x-content-type-options", "nosniff")],
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=1,
         h11_max_incomplete_event_size=HEAD_BYTES_MAX,

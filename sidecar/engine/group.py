@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from sidecar.contract.control import OutcomeRecord
+from sidecar.engine.activity import Activity
 from sidecar.engine.view import FIGURE_AGE_MAX_MS, PartitionView
 
 UNKNOWN: Final = "unknown"
@@ -87,13 +88,26 @@ class Standing:
     """The best one, then those that may become it when better ones grow old."""
     unfinished: Published | None = None
     """The latest record without a figure."""
+    told: tuple[Place, Activity] | None = None
+    """The latest last hour: a new owner is silent of it until it knows what went before."""
+
+    @property
+    def activity(self) -> Activity | None:
+        """The last hour, as the best figure tells it if it does."""
+        best = self.figures[0].view.activity if self.figures else None
+        return best or (None if self.told is None else self.told[1])
 
     def joined(self, record: Published) -> Standing:
         """Return what is known with one more record; the same for any order, and for records that come twice."""
+        hour, told = record.view.activity, self.told
+        if hour is not None and (told is None or told[0] < record.place):
+            told = (record.place, hour)
         if not record.is_figure:
             before = self.unfinished
-            return self if before and before.place >= record.place else replace(self, unfinished=record)
-        return replace(self, figures=_contenders({each.place: each for each in (*self.figures, record)}.values()))
+            latest = before if before and before.place >= record.place else record
+            return replace(self, unfinished=latest, told=told)
+        figures = {each.place: each for each in (*self.figures, record)}
+        return replace(self, told=told, figures=_contenders(figures.values()))
 
     def view(self, partition: int, *, broker_ms: int, now_ms: int, absent: str = "") -> PartitionView:
         """Return the partition as the group's answer shows it.
@@ -123,6 +137,7 @@ class Standing:
             restore_remaining=shown.restore_remaining,
             lag=shown.lag,
             as_of_ms=0 if figure is None else now_ms - max(0, broker_ms - figure.place.stamped_ms),
+            activity=self.activity,
         )
 
 

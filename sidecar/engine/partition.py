@@ -21,6 +21,7 @@ from typing import Final
 
 from sidecar.changelog.codec import Checkpoint
 from sidecar.changelog.entry import KEY
+from sidecar.engine.activity import Activity
 from sidecar.engine.ports import Reader
 from sidecar.engine.rows import Rows, after
 from sidecar.errors import invariant
@@ -64,6 +65,10 @@ class Partition:
     removed_passed: bool = False
     """The watermark has passed removed records that still wait for their tombstones."""
     intake_held: bool = False
+    activity: Activity = field(default_factory=Activity)
+    """What was done in the last hour."""
+    activity_whole: bool = False
+    """It has in it what the owners before did."""
     rows: Rows = field(init=False)
 
     def __post_init__(self) -> None:

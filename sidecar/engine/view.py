@@ -13,6 +13,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from sidecar.engine.activity import MINUTES, Activity, Minute
 from sidecar.wheel.geometry import LEVELS, WIDTHS_MS
 
 FIGURE_AGE_MAX_MS: Final = 10_000
@@ -54,6 +55,8 @@ class PartitionView:
     """Input records not yet taken in; None when it is not known."""
     as_of_ms: int
     """When its counters were complete and true; 0 when that is not known."""
+    activity: Activity | None = None
+    """Its last hour; None until the owner knows what the owner before it did, and in records of older releases."""
 
     def to_json(self) -> bytes:
         """Return the value of the partition's status record."""
@@ -77,6 +80,7 @@ class PartitionView:
                 sequence=self.sequence,
                 lag=self.lag,
                 as_of_ms=self.as_of_ms,
+                activity=None if self.activity is None else _hour_of(self.activity),
             )
         )
 
@@ -108,11 +112,26 @@ class PartitionView:
             sequence=wire.sequence,
             lag=wire.lag,
             as_of_ms=wire.as_of_ms,
+            activity=None if wire.activity is None else _activity_of(wire.activity),
         )
 
 
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Level = Annotated[int, msgspec.Meta(ge=0, le=LEVELS - 1)]
+
+
+class _Hour(msgspec.Struct, frozen=True):
+    newest: _Natural
+    counts: list[tuple[_Natural, _Natural, _Natural]]
+
+
+def _hour_of(activity: Activity) -> _Hour:
+    used = max((at for at, minute in enumerate(activity.counts, 1) if any(minute)), default=0)
+    return _Hour(activity.newest, list(activity.counts[:used]))
+
+
+def _activity_of(hour: _Hour) -> Activity:
+    return Activity(hour.newest, tuple(Minute(*counts) for counts in hour.counts[:MINUTES]))
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +155,7 @@ class _Wire(msgspec.Struct, frozen=True, kw_only=True):
     sequence: _Natural
     lag: _Natural | None
     as_of_ms: _Natural
+    activity: _Hour | None = None
 
 
 _ENCODER = msgspec.json.Encoder()
@@ -174,7 +194,7 @@ def summarise(
         **_due(chosen, total=total, now_ms=now_ms),
         "next_due_ms": min((view.next_due_ms for view in chosen if view.next_due_ms is not None), default=None),
         "as_of_ms": min((view.as_of_ms for view in chosen if view.as_of_ms), default=now_ms),
-        "complete": _complete(chosen, wanted=1 if partition is not None else partitions_total, now_ms=now_ms),
+        "complete": is_complete(chosen, wanted=1 if partition is not None else partitions_total, now_ms=now_ms),
         "partitions": [
             {
                 "partition": view.partition,
@@ -189,7 +209,7 @@ def summarise(
     }
 
 
-def _complete(views: Sequence[PartitionView], *, wanted: int | None, now_ms: int) -> bool:
+def is_complete(views: Sequence[PartitionView], *, wanted: int | None, now_ms: int) -> bool:
     """Tell whether each wanted partition has an owner and a figure that is young enough."""
     known = {view.partition for view in views if view.owner and now_ms - view.as_of_ms < FIGURE_AGE_MAX_MS}
     return wanted is not None and len(known) >= wanted

@@ -17,6 +17,7 @@ from sidecar.api.source import Health, Source
 from sidecar.clock import Clock
 from sidecar.contract import signature
 from sidecar.contract.control import OutcomeRecord, parse_outcome_key
+from sidecar.engine.activity import Activity
 from sidecar.engine.group import BrokerTime, Outcomes, Place, Published, Standing, group_views
 from sidecar.engine.view import PartitionView
 from sidecar.kafka import config
@@ -94,6 +95,10 @@ class ClusterView:
     def outcomes(self, control_id: str) -> dict[int, OutcomeRecord]:
         """Return what became of a control record, by input partition; empty while nothing is known."""
         return self._outcomes.of(control_id)
+
+    def activity(self, partition: int) -> Activity | None:
+        """Return the last hour of a partition as its owners have told it; None when none has."""
+        return self._standings.get(partition, Standing()).activity
 
     def unread(self) -> str | None:
         """Return why no answer can be given for the group yet; None once the topic was read, or took too long."""

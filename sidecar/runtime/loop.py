@@ -72,9 +72,7 @@ class Loop:
         self._commit_waits = False
         self._turn = 0
         self._batch_bytes = BATCH_BYTES
-        self._planned_s = float("-inf")
-        self._shown_s = float("-inf")
-        self._cared_s = float("-inf")
+        self._planned_s = self._shown_s = self._cared_s = float("-inf")
         self._backlog = False
         self._lag: Mapping[int, int] = {}
         self._trouble_s = float("-inf")
@@ -453,6 +451,7 @@ class Loop:
         if now_s - self._shown_s < SHOW_EVERY_S:
             return
         self._shown_s = now_s
+        self._parts.inheritance.join(self._running())
         views = self._views(self._partitions)
         self._parts.snapshots.show(views, self._not_ready(), self._details())
         self._parts.metrics.publish(views)

@@ -27,10 +27,11 @@ from sidecar.metrics import Metrics
 from sidecar.model import Reason
 from sidecar.policy import Policy, PolicyConfig
 from sidecar.runtime.clock_guard import ClockGuard
-from sidecar.runtime.cluster import GroupSource, follow
+from sidecar.runtime.cluster import ClusterView, GroupSource, follow
 from sidecar.runtime.commit import Observe, unobserved
 from sidecar.runtime.drain import Drain
 from sidecar.runtime.http import start_server
+from sidecar.runtime.inheritance import Inheritance
 from sidecar.runtime.loop import Loop
 from sidecar.runtime.origins import ClosedOrigins
 from sidecar.runtime.parts import Parts
@@ -97,7 +98,10 @@ def run(
         snapshots.know_cluster(facts.cluster_id, facts.partitions)
         url = advertised_url(settings, server.url)
         loop = build(
-            settings, clock, admin, facts, state, snapshots, metrics, observe=observe, url=url, takes_in=not drain
+            *(settings, clock, admin, facts, state, snapshots, metrics, cluster),
+            observe=observe,
+            url=url,
+            takes_in=not drain,
         )
         logger.info("sidecar_started", version=__version__, input_topic=settings.input_topic, url=server.url)
         draining = Drain(source, instance_id, clock, drain_timeout_ms) if drain else None
@@ -161,6 +165,7 @@ def build(
     state: LocalState,
     snapshots: Snapshots,
     metrics: Metrics,
+    cluster: ClusterView,
     *,
     observe: Observe,
     url: str | None,
@@ -207,6 +212,7 @@ def build(
             ),
             snapshots=snapshots,
             metrics=metrics,
+            inheritance=Inheritance(cluster, clock),
             make_producer=make_producer,
             grow_topics=_growing(admin, settings),
             instance_id=instance_id,

@@ -13,6 +13,7 @@ from sidecar.kafka.topics import TopicFacts
 from sidecar.metrics import Metrics
 from sidecar.runtime.clock_guard import ClockGuard
 from sidecar.runtime.commit import Observe, unobserved
+from sidecar.runtime.inheritance import Inheritance
 from sidecar.runtime.origins import ClosedOrigins
 from sidecar.runtime.reset import Reset
 from sidecar.runtime.snapshot import Snapshots
@@ -37,6 +38,7 @@ class Parts:
     status: StatusPublisher
     snapshots: Snapshots
     metrics: Metrics
+    inheritance: Inheritance
     make_producer: Callable[[int], TransactionalProducer]
     grow_topics: Callable[[], TopicFacts]
     instance_id: str

@@ -130,6 +130,7 @@ def _view_of(
         sequence=checkpoint.sequence,
         lag=lag,
         as_of_ms=now_ms,
+        activity=partition.activity if partition.activity_whole else None,
     )
 
 

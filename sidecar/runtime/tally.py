@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from typing import Final
 
 import structlog
 
+from sidecar.engine.activity import LATE_MS, Minute
 from sidecar.metrics import Metrics
 from sidecar.runtime.commit import Result
 
@@ -17,11 +19,15 @@ LOGGED_MAX: Final = 100
 
 
 def tally(metrics: Metrics, result: Result) -> None:
-    """Add a committed transaction to the metrics, and log what was dropped and what control records did."""
+    """Add a committed transaction to metrics and last hour, and log what was dropped and what control records did."""
     metrics.transactions.labels("committed").inc()
     metrics.commit_seconds.observe(result.seconds)
     for part in result.work.plan.parts:
-        metrics.lateness.observe(result.fired_ms, [outgoing.due_ms for outgoing in part.fires])
+        dues_ms = sorted([outgoing.due_ms for outgoing in part.fires])
+        metrics.lateness.observe(result.fired_ms, dues_ms)
+        done = Minute(len(dues_ms), len(part.dead_letters), bisect_left(dues_ms, result.fired_ms - LATE_MS))
+        partition = result.work.partitions[part.number]
+        partition.activity = partition.activity.plus(result.fired_ms, done)
         for topic, count in Counter(outgoing.topic for outgoing in part.fires).items():
             metrics.fired.labels(topic).inc(count)
         for reason, count in Counter(reason for reason, _ in part.dead_letters).items():

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
-from sidecar.api import bodies
+from sidecar.api import activity, bodies
 from sidecar.api.app import create_app
 from sidecar.api.source import Health
 from sidecar.engine.view import PartitionView, summarise
@@ -267,7 +267,7 @@ def test_head_is_possible_wherever_get_is(client: Client, path: str) -> None:
     assert client.request("HEAD", path).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/pendign", "/pending/x/y", "/%00", "/pending%2F..%2Fx", "/metrics/x", "/ui"])
+@pytest.mark.parametrize("path", ["/pendign", "/pending/x/y", "/%00", "/pending%2F..%2Fx", "/metrics/x", "/ui/x"])
 def test_an_unknown_path_is_404_in_connects_shape(client: Client, path: str) -> None:
     assert_problem(client.get(path), 404, "nothing at")
 
@@ -309,7 +309,7 @@ def test_a_body_that_is_too_long_is_refused_before_it_is_read(client: Client, le
 
 def test_openapi_describes_every_route_with_an_example_for_each_json_answer(client: Client) -> None:
     document = client.get("/openapi.json").json()
-    assert set(document["paths"]) == {*PATHS, "/"}
+    assert set(document["paths"]) == {*PATHS, "/", "/activity", "/partitions", "/pending/histogram"}
     for path, operations in document["paths"].items():
         for status, answer in operations["get"]["responses"].items():
             content = answer["content"]
@@ -332,6 +332,9 @@ def test_the_examples_of_openapi_fit_their_models() -> None:
         ("/pending", bodies.PendingBody),
         ("/pending?partition=0", bodies.PendingBody),
         ("/pending?origin=mail", bodies.PendingOfOriginBody),
+        ("/pending/histogram", activity.HistogramBody),
+        ("/activity", activity.ActivityBody),
+        ("/partitions", activity.PartitionsBody),
         ("/health", bodies.HealthBody),
         ("/livez", bodies.ProbeBody),
         ("/readyz", bodies.ProbeBody),

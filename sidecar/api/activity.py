@@ -1,0 +1,215 @@
+"""What is drawn over time: when it falls due, what the last hour was like, and how each partition is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from fastapi import APIRouter, Depends
+from pydantic import Field
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from sidecar.api.bodies import Body, ErrorBody
+from sidecar.api.control import refuse_parameters
+from sidecar.api.source import Source
+from sidecar.engine.activity import LATE_MS, MINUTE_MS, MINUTES, together
+from sidecar.engine.histogram import SPANS, histograms
+from sidecar.engine.view import PartitionView, is_complete
+
+_NOW_MS: Final = 1_770_000_000_000
+
+
+class Group(Body):
+    """How far the figures can be trusted."""
+
+    as_of_ms: int = Field(description="When the oldest of the partitions' figures was taken.")
+    complete: bool = Field(description="Every input partition has an owner and a figure younger than 10 s.")
+
+
+class BarsBody(Body):
+    """One span, in bars of the same width."""
+
+    span: str = Field(description="1m, 1h or 1d.")
+    bar_ms: int = Field(description="Width of a bar.")
+    counts: list[int] = Field(description="What falls due in each bar, by stored due; the first begins at from_ms.")
+    after: int = Field(description="What falls due later.")
+
+
+class HistogramBody(Group):
+    """When what waits falls due. An estimate where a bar ends inside a slot of the wheel; the sums are exact."""
+
+    from_ms: int = Field(description="Begin of the first bar of every span: the current second.")
+    before: int = Field(description="Due before from_ms and not fired.")
+    spans: list[BarsBody]
+
+
+class ActivityBody(Group):
+    """The last hour of the whole group, oldest minute first; the last one has not ended."""
+
+    from_ms: int = Field(description="Begin of the first minute.")
+    minute_ms: int = MINUTE_MS
+    late_after_ms: int = Field(description="A message that was fired more than so long after its due is late.")
+    fired: list[int]
+    dead_lettered: list[int]
+    late: list[int] = Field(description="Those of `fired` that were late.")
+
+
+class PartitionBody(Body):
+    """One input partition."""
+
+    partition: int
+    state: str = Field(description="running, assigned, restoring, stopped, closed or unknown.")
+    owner: str | None = Field(description="Instance that owns it; null when none does.")
+    pending: int
+    overdue: int = Field(description="Due and not fired after the last scan.")
+    lag: int | None = Field(description="Input records not yet taken in; null when it is not known.")
+    watermark_ms: int | None = Field(description="Everything due up to here has fired; null before the first fire.")
+    next_due_ms: int | None = Field(description="Null when nothing waits.")
+    restored: float = Field(description="Part of the restore that is done, 0 to 1.", ge=0, le=1)
+    restore_remaining: int = Field(description="Changelog records still to be read.")
+    as_of_ms: int | None = Field(description="When its counts were taken; null when there are none.")
+
+
+class PartitionsBody(Group):
+    """Every input partition."""
+
+    partitions: list[PartitionBody]
+
+
+_GROUP: Final = {"as_of_ms": _NOW_MS, "complete": True}
+_HISTOGRAM: Final[dict[str, object]] = {
+    **_GROUP,
+    "from_ms": _NOW_MS,
+    "before": 0,
+    "spans": [
+        {"span": span.name, "bar_ms": span.bar_ms, "counts": [0] * (span.bars - 1) + [2], "after": 1} for span in SPANS
+    ],
+}
+_ACTIVITY: Final[dict[str, object]] = {
+    **_GROUP,
+    "from_ms": _NOW_MS // MINUTE_MS * MINUTE_MS - (MINUTES - 1) * MINUTE_MS,
+    "minute_ms": MINUTE_MS,
+    "late_after_ms": LATE_MS,
+    "fired": [0] * (MINUTES - 2) + [120, 40],
+    "dead_lettered": [0] * (MINUTES - 2) + [1, 0],
+    "late": [0] * MINUTES,
+}
+_PARTITIONS: Final[dict[str, object]] = {
+    **_GROUP,
+    "partitions": [
+        {
+            "partition": 0,
+            "state": "running",
+            "owner": "sidecar-0",
+            "pending": 3,
+            "overdue": 0,
+            "lag": 0,
+            "watermark_ms": _NOW_MS - 100,
+            "next_due_ms": _NOW_MS + 1_200,
+            "restored": 1.0,
+            "restore_remaining": 0,
+            "as_of_ms": _NOW_MS,
+        }
+    ],
+}
+
+
+def activity_routes(source: Source) -> APIRouter:
+    """Return the routes over these snapshots."""
+    router = APIRouter(tags=["pending"], dependencies=[Depends(refuse_parameters)])
+
+    @router.get(
+        "/pending/histogram",
+        summary="When what waits falls due",
+        description="The next minute, hour and day in bars, made of counters: no timer is looked at.",
+        response_model=HistogramBody,
+        responses=_answers(_HISTOGRAM),
+    )
+    async def histogram() -> JSONResponse:
+        views = _views(source)
+        made = histograms(views, source.now_ms())
+        rounded = {name: bars.rounded() for name, bars in made.items()}
+        return JSONResponse(
+            {
+                **_group(source, views),
+                "from_ms": made["1m"].from_ms,
+                "before": rounded["1m"][0],
+                "spans": [
+                    {"span": name, "bar_ms": made[name].bar_ms, "counts": counts, "after": after}
+                    for name, (_, counts, after) in rounded.items()
+                ],
+            }
+        )
+
+    @router.get(
+        "/activity",
+        summary="The last hour, minute by minute",
+        description="Kept by the owners, and taken over by the next owner of a partition.",
+        response_model=ActivityBody,
+        responses=_answers(_ACTIVITY),
+    )
+    async def activity() -> JSONResponse:
+        views, now_ms = _views(source), source.now_ms()
+        minutes = together((view.activity for view in views if view.activity is not None), now_ms)
+        return JSONResponse(
+            {
+                **_group(source, views),
+                "from_ms": (now_ms // MINUTE_MS - MINUTES + 1) * MINUTE_MS,
+                "minute_ms": MINUTE_MS,
+                "late_after_ms": LATE_MS,
+                "fired": [each.fired for each in minutes],
+                "dead_lettered": [each.dead_lettered for each in minutes],
+                "late": [each.late for each in minutes],
+            }
+        )
+
+    @router.get(
+        "/partitions",
+        summary="How each input partition is",
+        response_model=PartitionsBody,
+        responses=_answers(_PARTITIONS),
+    )
+    async def partitions() -> JSONResponse:
+        views = _views(source)
+        return JSONResponse({**_group(source, views), "partitions": [_partition(view) for view in views]})
+
+    return router
+
+
+def _answers(example: dict[str, object]) -> dict[int | str, dict[str, object]]:
+    return {
+        200: {"content": {"application/json": {"example": example}}},
+        "4XX": {"model": ErrorBody, "description": "A mistake in the request."},
+        503: {"model": ErrorBody, "description": "It has just started and does not know the group's figures yet."},
+    }
+
+
+def _views(source: Source) -> Sequence[PartitionView]:
+    if (unread := source.unread()) is not None:
+        raise HTTPException(503, f"{unread}; ask again in a second", {"retry-after": "1"})
+    return sorted(source.views(), key=lambda view: view.partition)
+
+
+def _group(source: Source, views: Sequence[PartitionView]) -> dict[str, object]:
+    now_ms = source.now_ms()
+    return {
+        "as_of_ms": min((view.as_of_ms for view in views if view.as_of_ms), default=now_ms),
+        "complete": is_complete(views, wanted=source.partitions_total(), now_ms=now_ms),
+    }
+
+
+def _partition(view: PartitionView) -> dict[str, object]:
+    return {
+        "partition": view.partition,
+        "state": view.state,
+        "owner": view.owner or None,
+        "pending": view.pending,
+        "overdue": view.due_backlog,
+        "lag": view.lag,
+        "watermark_ms": view.watermark_ms,
+        "next_due_ms": view.next_due_ms,
+        "restored": view.restored,
+        "restore_remaining": view.restore_remaining,
+        "as_of_ms": view.as_of_ms or None,
+    }
