@@ -101,7 +101,20 @@ DECLARATIONS = (
         ("partition",),
     ),
     Declaration("store_bytes", "gauge", "Size of the state folder's live files."),
+    Declaration("store_free_bytes", "gauge", "Free space on the disk of the state folder; NaN where there is none."),
     Declaration("changelog_bytes_total", "counter", "Bytes of keys and values written to the changelog."),
+    Declaration("ready", "gauge", "1 while /readyz answers 200, else 0."),
+    Declaration(
+        "partitions_without_owner",
+        "gauge",
+        "Input partitions that no instance has shown as its own in the last 10 s; NaN while that is unknown.",
+    ),
+    Declaration(
+        "last_stable_offset_stuck_seconds",
+        "gauge",
+        "How long an open transaction of some producer has held back the reading of the input; 0 when none does.",
+        ("partition",),
+    ),
     Declaration("build_info", "info", "1; the labels say what is running.", ("version",)),
 )
 DECLARED: Mapping[str, Declaration] = {declaration.name: declaration for declaration in DECLARATIONS}
@@ -163,6 +176,26 @@ class BatchHistogram(Collector):
             buckets=[*buckets, ("+Inf", float(count))],
             sum_value=sum_ms / 1000,
         )
+
+
+class ByPartition(Collector):
+    """A gauge whose values are swapped whole, so that a partition that is given up leaves no value behind."""
+
+    def __init__(self, declaration: Declaration) -> None:
+        self._declaration = declaration
+        self._values: Mapping[int, float] = {}
+
+    def publish(self, values: Mapping[int, float]) -> None:
+        """Replace all values. They must not change afterwards."""
+        self._values = values
+
+    def collect(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(
+            PREFIX + self._declaration.name, self._declaration.help, labels=self._declaration.labels
+        )
+        for partition, value in self._values.items():
+            family.add_metric((str(partition),), value)
+        yield family
 
 
 class ViewGauges(Collector):
@@ -244,6 +277,12 @@ class Metrics:
         self.clock_skew_seconds = self._gauge("clock_skew_seconds")
         self.clock_skew_seconds.set(float("nan"))
         self.store_bytes = self._gauge("store_bytes")
+        self.ready = self._gauge("ready")
+        self.partitions_without_owner = self._gauge("partitions_without_owner")
+        self.store_free_bytes = self._gauge("store_free_bytes")
+        self.store_free_bytes.set(float("nan"))
+        self.stable_offset_stuck_seconds = ByPartition(DECLARED["last_stable_offset_stuck_seconds"])
+        self.registry.register(self.stable_offset_stuck_seconds)
         self.lateness = BatchHistogram(DECLARED["lateness_seconds"])
         self.registry.register(self.lateness)
         self._gauges = ViewGauges(now_ms)

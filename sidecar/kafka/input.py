@@ -13,8 +13,10 @@ from typing import Any, Final, Protocol
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from sidecar.errors import InvariantViolated, Twin, invariant
+from sidecar.kafka.stable import StableOffsets
 from sidecar.model import NO_TIMESTAMP, Headers, Record
 
+STATISTICS_EVERY_MS: Final = 5_000
 _METADATA_PREFIX: Final = b"CGMDv2:"
 _checked_headers: Final = methodcaller("headers")
 """Calls from C code, where each result is checked against a pending exception."""
@@ -50,10 +52,20 @@ class Rebalanced(Protocol):
 class InputConsumer:
     """Owns the consumer; used by one thread."""
 
-    def __init__(self, config: Mapping[str, Any], topic: str, listener: Rebalanced) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], topic: str, listener: Rebalanced, stable: StableOffsets | None = None
+    ) -> None:
         self._topic = topic
         self._listener = listener
-        self._consumer = Consumer(dict(config))
+        self._fetched: frozenset[int] = frozenset()
+        statistics: dict[str, Any] = {}
+        if stable is not None:
+            heard = stable.heard
+            statistics = {
+                "statistics.interval.ms": STATISTICS_EVERY_MS,
+                "stats_cb": lambda report: heard(report, self._fetched),
+            }
+        self._consumer = Consumer({**statistics, **config})
         self._consumer.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
 
     # Rebalance
@@ -67,11 +79,13 @@ class InputConsumer:
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         if partitions:
+            self._fetched -= {each.partition for each in partitions}
             self._listener.revoked(sorted(each.partition for each in partitions))
             consumer.incremental_unassign(partitions)
 
     def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         if partitions:
+            self._fetched -= {each.partition for each in partitions}
             self._listener.lost(sorted(each.partition for each in partitions))
             consumer.incremental_unassign(partitions)
 
@@ -124,10 +138,12 @@ class InputConsumer:
 
     def pause(self, partitions: Collection[int]) -> None:
         """Fetch no more of these."""
+        self._fetched -= frozenset(partitions)
         self._consumer.pause([TopicPartition(self._topic, each) for each in partitions])
 
     def resume(self, partitions: Collection[int]) -> None:
         """Fetch these again."""
+        self._fetched |= frozenset(partitions)
         self._consumer.resume([TopicPartition(self._topic, each) for each in partitions])
 
     def seek(self, partition: int, offset: int) -> None:

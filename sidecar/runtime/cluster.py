@@ -220,6 +220,12 @@ class GroupSource:
         """Return what became of a control record, by input partition; empty while nothing is known."""
         return self._cluster.outcomes(control_id)
 
+    def partitions_without_owner(self) -> float:
+        """Return how many input partitions nobody shows as its own; NaN while that is unknown."""
+        if self.partitions_total() is None or self.unread() is not None:
+            return float("nan")
+        return sum(not view.owner for view in self.views())
+
     def health(self) -> Health:
         health = self._own.health()
         if not self._cluster.alive:

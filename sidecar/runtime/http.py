@@ -39,6 +39,8 @@ def start_server(
     Raises:
         CommandFailed: The address can not be listened on.
     """
+    metrics.ready.set_function(lambda: source.health().ready)
+    metrics.partitions_without_owner.set_function(source.partitions_without_owner)
     commands = LazyCommands(settings, clock, source)
     operations = Operations(
         LocalEntries(store, source, instance_id),

@@ -30,7 +30,7 @@ from sidecar.runtime.held import Held
 from sidecar.runtime.memory import Memory
 from sidecar.runtime.parts import Parts
 from sidecar.runtime.snapshot import views_of
-from sidecar.runtime.tally import tally
+from sidecar.runtime.tally import tally, tally_ended
 
 log = structlog.get_logger(__name__)
 
@@ -283,14 +283,14 @@ class Loop:
         error = result.error
         if isinstance(error, TransactionFailed):
             self._spent.clear()
-            self._parts.metrics.transactions.labels(self._failures.outcome(error)).inc()
+            tally_ended(self._parts.metrics, self._parts.spans, result, self._failures.outcome(error))
             if self._failures.failed(error, result, self._parts.closed, self._settings.dlq_topic):
                 self._drop_producer()
             self._reset_all()
             return
         self._failures.committed(sum(len(part.dead_letters) for part in result.work.plan.parts))
         self._spent.append(result)
-        tally(self._parts.metrics, result)
+        tally(self._parts.metrics, self._parts.spans, result)
         for part in result.work.plan.parts:
             self._parts.closed.fired({outgoing.topic for outgoing in part.fires})
         if isinstance(error, StoreFailed):

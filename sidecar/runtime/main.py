@@ -22,6 +22,7 @@ from sidecar.kafka.changelog import ChangelogReader
 from sidecar.kafka.cluster import Admin
 from sidecar.kafka.input import InputConsumer
 from sidecar.kafka.producer import TransactionalProducer
+from sidecar.kafka.stable import StableOffsets
 from sidecar.kafka.topics import TopicFacts, ensure_topics, grow_internal
 from sidecar.metrics import Metrics
 from sidecar.model import Reason
@@ -38,6 +39,7 @@ from sidecar.runtime.parts import Parts
 from sidecar.runtime.peers import advertised_url
 from sidecar.runtime.reset import Reset, Topics
 from sidecar.runtime.snapshot import Snapshots
+from sidecar.runtime.spans import spans_of_environment
 from sidecar.runtime.state import LocalState
 from sidecar.runtime.status import StatusPublisher
 from sidecar.runtime.stop import Stop
@@ -79,6 +81,7 @@ def run(
     config.validate_client_properties(settings)
     state = LocalState(StateFolder(settings.state_dir), clock)
     metrics = Metrics(version=__version__, now_ms=clock.wall_ms)
+    metrics.store_free_bytes.set_function(lambda: state.free_bytes)
     metrics.start_at_zero(
         verdicts=("stored", "dropped", "dead-lettered"),
         reasons=[reason.value for reason in Reason],
@@ -219,10 +222,12 @@ def build(
             url=url,
             takes_in=takes_in,
             observe=observe,
+            spans=spans_of_environment(),
         )
     )
     properties = {**config.input_consumer(settings, settings.instance_id), **client_log}
-    loop.connect(InputConsumer(properties, settings.input_topic, loop))
+    stable = StableOffsets(settings.input_topic, clock, metrics.stable_offset_stuck_seconds.publish)
+    loop.connect(InputConsumer(properties, settings.input_topic, loop, stable))
     return loop
 
 

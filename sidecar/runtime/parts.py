@@ -17,6 +17,7 @@ from sidecar.runtime.inheritance import Inheritance
 from sidecar.runtime.origins import ClosedOrigins
 from sidecar.runtime.reset import Reset
 from sidecar.runtime.snapshot import Snapshots
+from sidecar.runtime.spans import Spans
 from sidecar.runtime.state import LocalState
 from sidecar.runtime.status import StatusPublisher
 from sidecar.settings import Settings
@@ -46,3 +47,5 @@ class Parts:
     takes_in: bool = True
     """False: the input topic is not read; what waits is fired."""
     observe: Observe = unobserved
+    spans: Spans | None = None
+    """None: nobody asked for any."""

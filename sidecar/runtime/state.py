@@ -29,7 +29,8 @@ class LocalState:
         self._trouble = ""
         self._open_at_s = 0.0
         self._flushed_s = clock.monotonic_s()
-        self._free = True
+        self.free_bytes = folder.free_bytes()
+        """Free disk space at the last look."""
 
     @property
     def store(self) -> Store | None:
@@ -45,7 +46,7 @@ class LocalState:
         """Return why no transaction may be begun, None when nothing is in the way."""
         if self._store is None:
             return f"the state folder can not be used: {self._trouble}"
-        if not self._free:
+        if self.free_bytes < FREE_BYTES_MIN:
             least = f"{FREE_BYTES_MIN // 1024**2} MiB"
             return f"the disk of STATE_DIR {self._folder.path} has less than {least} left: free some"
         return None
@@ -65,7 +66,7 @@ class LocalState:
     def care(self, committing: bool) -> None:
         """Look at the disk, open the store again when it is time, flush what has long been unflushed."""
         now_s = self._clock.monotonic_s()
-        self._free = self._folder.free_bytes() >= FREE_BYTES_MIN
+        self.free_bytes = self._folder.free_bytes()
         if self._store is None and now_s >= self._open_at_s and not committing:
             self._open_at_s = now_s + OPEN_AGAIN_S
             try:

@@ -11,16 +11,25 @@ import structlog
 from sidecar.engine.activity import LATE_MS, Minute
 from sidecar.metrics import Metrics
 from sidecar.runtime.commit import Result
+from sidecar.runtime.spans import Spans
 
 log = structlog.get_logger(__name__)
 
+COMMITTED: Final = "committed"
 LOGGED_MAX: Final = 100
 """Most control records of a transaction and partition that are logged one by one."""
 
 
-def tally(metrics: Metrics, result: Result) -> None:
+def tally_ended(metrics: Metrics, spans: Spans | None, result: Result, outcome: str) -> None:
+    """Count a transaction by how it ended, and make its span."""
+    metrics.transactions.labels(outcome).inc()
+    if spans is not None:
+        spans.transaction(result, outcome)
+
+
+def tally(metrics: Metrics, spans: Spans | None, result: Result) -> None:
     """Add a committed transaction to metrics and last hour, and log what was dropped and what control records did."""
-    metrics.transactions.labels("committed").inc()
+    tally_ended(metrics, spans, result, COMMITTED)
     metrics.commit_seconds.observe(result.seconds)
     for part in result.work.plan.parts:
         dues_ms = sorted([outgoing.due_ms for outgoing in part.fires])

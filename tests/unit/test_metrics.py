@@ -37,6 +37,13 @@ CONTRACT = {
     "changelog_bytes_total": (),
     "build_info": ("version",),
 }
+ADDED = {
+    "store_free_bytes": (),
+    "ready": (),
+    "partitions_without_owner": (),
+    "last_stable_offset_stuck_seconds": ("partition",),
+}
+"""What the alerts of docs/runbook.md need besides."""
 
 
 @pytest.fixture
@@ -48,8 +55,8 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(PREFIX + name, labels)
 
 
-def test_exactly_the_contracts_metrics_are_declared() -> None:
-    assert {declaration.name: declaration.labels for declaration in DECLARATIONS} == CONTRACT
+def test_exactly_the_contracts_metrics_and_those_of_the_alerts_are_declared() -> None:
+    assert {declaration.name: declaration.labels for declaration in DECLARATIONS} == CONTRACT | ADDED
 
 
 def test_every_declared_metric_is_on_the_page_with_its_help(metrics: Metrics) -> None:
@@ -126,6 +133,36 @@ def test_the_clock_skew_is_not_a_number_until_it_is_measured(metrics: Metrics) -
     skew = value(metrics, "clock_skew_seconds")
     assert skew is not None
     assert math.isnan(skew)
+
+
+def test_a_gauge_by_partition_forgets_what_is_given_up(metrics: Metrics) -> None:
+    name = "last_stable_offset_stuck_seconds"
+    metrics.stable_offset_stuck_seconds.publish({0: 0.0, 1: 12.5})
+    assert (value(metrics, name, partition="0"), value(metrics, name, partition="1")) == (0.0, 12.5)
+    metrics.stable_offset_stuck_seconds.publish({0: 0.0})
+    assert value(metrics, name, partition="1") is None
+
+
+def test_a_process_without_a_store_says_nothing_of_free_space(metrics: Metrics) -> None:
+    free = value(metrics, "store_free_bytes")
+    assert free is not None
+    assert math.isnan(free)
+
+
+def test_a_scrape_reads_as_much_at_a_million_pending_as_at_one(metrics: Metrics) -> None:
+    """Its size is that of the partitions and origins; the wheel's slots and the timers are not looked at."""
+
+    class Untouchable(dict[tuple[int, int], int]):
+        def _touched(self, *_: object) -> None:
+            raise AssertionError("the slots were read")
+
+        __iter__ = items = values = keys = __getitem__ = _touched  # type: ignore[assignment]
+
+    def lines(pending: int) -> int:
+        metrics.publish([replace(EMPTY, pending=pending, by_origin={"orders": pending}, slots=Untouchable())])
+        return metrics.render()[0].count(b"\n")
+
+    assert lines(1) == lines(1_000_000)
 
 
 def test_two_registries_do_not_share_anything(metrics: Metrics) -> None:

@@ -1,0 +1,64 @@
+"""How long an open transaction has held back the reading of the input.
+
+A reader of committed records gets nothing beyond the first record of the oldest open transaction (the last stable
+offset). A producer that died in the middle of one holds it for its `transaction.timeout.ms`; one that the broker has
+lost track of, for ever. Nothing else shows it: the reader sees no error, only silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import msgspec
+
+from sidecar.clock import Clock
+
+
+class _Partition(msgspec.Struct):
+    ls_offset: int = -1
+    hi_offset: int = -1
+
+
+class _Topic(msgspec.Struct):
+    partitions: dict[str, _Partition] = {}
+
+
+class _Statistics(msgspec.Struct):
+    topics: dict[str, _Topic] = {}
+
+
+_DECODER = msgspec.json.Decoder(_Statistics)
+
+
+class StableOffsets:
+    """Follows the last stable offsets in the client library's statistics.
+
+    Args:
+        topic: The input.
+        clock: This machine's.
+        publish: Told the seconds by partition after each look; 0 where reading goes on.
+    """
+
+    def __init__(self, topic: str, clock: Clock, publish: Callable[[Mapping[int, float]], None]) -> None:
+        self._topic = topic
+        self._clock = clock
+        self._publish = publish
+        self._held: dict[int, tuple[int, float]] = {}
+
+    def heard(self, statistics: str, fetched: Collection[int]) -> None:
+        """Take in one report.
+
+        Args:
+            statistics: JSON, as librdkafka gives it to its `stats_cb`.
+            fetched: Partitions that are read now; the figures of others do not move, whatever the broker has.
+        """
+        now_s = self._clock.monotonic_s()
+        topic = _DECODER.decode(statistics).topics.get(self._topic, _Topic())
+        held: dict[int, tuple[int, float]] = {}
+        for number in fetched:
+            offsets = topic.partitions.get(str(number), _Partition())
+            if 0 <= offsets.ls_offset < offsets.hi_offset:
+                before, since_s = self._held.get(number, (-1, now_s))
+                held[number] = (offsets.ls_offset, since_s if before == offsets.ls_offset else now_s)
+        self._held = held
+        self._publish({number: now_s - held[number][1] if number in held else 0.0 for number in fetched})
