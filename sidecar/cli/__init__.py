@@ -38,6 +38,8 @@ COMMANDS = {
     "topics": Entry("sidecar.cli.topics:topics", "Create or check the topics."),
     "send": Entry("sidecar.cli.send:send", "Send test messages to the retry topic."),
     "pending": Entry("sidecar.cli.pending:pending", "Show what is pending."),
+    "list": Entry("sidecar.cli.listing:list_messages", "List single messages that wait."),
+    "get": Entry("sidecar.cli.get:get", "Show one message, with its headers and payload."),
     "cancel": Entry("sidecar.cli.control:cancel", "Take pending messages away before they fire."),
     "reschedule": Entry("sidecar.cli.control:reschedule", "Give pending messages another due time."),
     "fire": Entry("sidecar.cli.control:fire", "Send pending messages to their origin now."),
@@ -45,6 +47,7 @@ COMMANDS = {
     "resume": Entry("sidecar.cli.control:resume", "Let the messages of a paused origin topic go on."),
     "outcome": Entry("sidecar.cli.control:outcome", "Look up what became of a control record."),
     "state": Entry("sidecar.cli.state:state", "Look into a state folder or the changelog."),
+    "health": Entry("sidecar.cli.health:health", "Ask a running sidecar how it is."),
     "doctor": Entry("sidecar.cli.doctor:doctor", "Check the surroundings; says what to do for each problem."),
     "version": Entry("sidecar.cli.version:version", "Show the versions of the program and its libraries."),
 }
