@@ -36,6 +36,8 @@ SIGNED: Final = (CONTROL, TARGET, DUE_MS, CONTROL_ID)
 """The headers that a signature covers, in this order."""
 
 ID_PREFIX: Final = "id:"
+EVERY_ORIGIN: Final = "*"
+"""Target of pause and resume: the whole group, each origin of today and of tomorrow."""
 CONTROL_ID_BYTES_MAX: Final = 256
 
 _OURS: Final = frozenset({*SIGNED, SIGNATURE})
@@ -73,7 +75,7 @@ class Outcome(StrEnum):
 
 
 Target = TimerId | bytes | str
-"""A timer id, a retry id (bytes), or an origin topic."""
+"""A timer id, a retry id (bytes), or an origin topic (EVERY_ORIGIN: all of them)."""
 
 
 class ControlRequest(NamedTuple):
@@ -248,7 +250,7 @@ def _target(kind: ControlKind, values: HeaderValues, partition: int) -> Target:
     if TARGET not in values:
         raise HeaderError(f"{TARGET} is missing: it says what to {kind}")
     if kind.is_for_origins:
-        return read_topic(TARGET, values[TARGET])
+        return EVERY_ORIGIN if values[TARGET] == EVERY_ORIGIN.encode() else read_topic(TARGET, values[TARGET])
     target = _timer_target(values[TARGET])
     if isinstance(target, TimerId) and target.partition != partition:
         raise HeaderError(

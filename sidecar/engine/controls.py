@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from sidecar.changelog.codec import Checkpoint, Closed, Closure, Unfinished
 from sidecar.changelog.entry import MOVING, Head, head, origin_of
-from sidecar.contract.control import ControlKind, Outcome
+from sidecar.contract.control import EVERY_ORIGIN, ControlKind, Outcome
 from sidecar.engine.items import Answer, BadControl, Control, target_text
 from sidecar.engine.overlay import Overlay
 from sidecar.engine.ports import Origin
@@ -59,8 +59,6 @@ class Controls:
         limit_bytes: int,
     ) -> None:
         self.paused = {name: each for name, each in checkpoint.closed.items() if each.why == Closure.PAUSED}
-        self.closed = {**closed, **self.paused}
-        """Origins that can not be fired to."""
         self.unfinished = checkpoint.unfinished
         self.unresolved: set[str] = set()
         """Origins of timers to be fired now, of which nothing is known."""
@@ -69,6 +67,12 @@ class Controls:
         self._overlay = overlay
         self._origins = origins
         self._closed_by_broker = closed
+        self.closed: dict[str, Closed]
+        """Origins that can not be fired to, by name; EVERY_ORIGIN is one of the names."""
+        self.closure_of: Callable[[str], Closed | None]
+        """Returns why an origin can not be fired to, None when it can. Asked for each timer that is due, so a pause of
+        the whole group must cost nothing while there is none."""
+        self._close()
         self._left = limit
         self._left_bytes = limit_bytes
 
@@ -107,16 +111,29 @@ class Controls:
         return True
 
     def _switch(self, kind: ControlKind, origin: str) -> tuple[Outcome, int, str]:
-        counts = self._overlay.partition.counts.origins
-        waiting = counts.get(origin, 0) + self._overlay.delta.origins.get(origin, 0)
         if kind is ControlKind.RESUME:
             self.paused.pop(origin, None)
-            self.closed = {**self._closed_by_broker, **self.paused}
-            return Outcome.RESUMED, waiting, ""
-        if origin not in self.paused and len(self.paused) >= PAUSED_MAX:
+            self._close()
+            return Outcome.RESUMED, self._waiting(origin), ""
+        known = origin in self.paused or origin == EVERY_ORIGIN
+        if not known and len(self.paused) >= PAUSED_MAX:
             return Outcome.BAD_REQUEST, 0, f"{PAUSED_MAX} origins are paused already: resume some first"
         self.closed[origin] = self.paused.setdefault(origin, Closed(Closure.PAUSED, self._overlay.now_ms))
-        return Outcome.PAUSED, waiting, ""
+        if origin == EVERY_ORIGIN:
+            self._close()
+        return Outcome.PAUSED, self._waiting(origin), ""
+
+    def _waiting(self, origin: str) -> int:
+        counts, delta = self._overlay.partition.counts, self._overlay.delta.origins
+        if origin == EVERY_ORIGIN:
+            return counts.pending + sum(delta.values())
+        return counts.origins.get(origin, 0) + delta.get(origin, 0)
+
+    def _close(self) -> None:
+        """Work out anew which origins can not be fired to."""
+        self.closed = {**self._closed_by_broker, **self.paused}
+        every = self.paused.get(EVERY_ORIGIN)
+        self.closure_of = self.closed.get if every is None else lambda _: every
 
     def _act_on(self, control: Control, progress: Unfinished, dispose: Dispose) -> tuple[Unfinished, str, bool]:
         """Act on the next targets; return how far it came, a word on those left alone, and whether there are more."""
@@ -135,7 +152,7 @@ class Controls:
                 full = True
                 break
             seen = (fixed.offset, fixed.first_ms)
-            if control.kind is ControlKind.FIRE and (closed := self.closed.get(origin)) is not None:
+            if control.kind is ControlKind.FIRE and (closed := self.closure_of(origin)) is not None:
                 skipped += 1
                 why = why or f"{origin} is {closed.why}"
                 continue
@@ -162,7 +179,7 @@ class Controls:
 
     def _is_unknown(self, origin: str) -> bool:
         """Return whether a fire must wait for what the broker says of its origin, as a message at intake does."""
-        unknown = origin not in self._origins and origin not in self.closed
+        unknown = origin not in self._origins and self.closure_of(origin) is None
         if unknown:
             self.unresolved.add(origin)
         return unknown

@@ -10,7 +10,7 @@ from typing import Final
 
 from sidecar.changelog.entry import lasting
 from sidecar.contract import ControlRequest, Dialect, parse, render_dead_letter
-from sidecar.contract.control import ControlKind, signature_problem
+from sidecar.contract.control import EVERY_ORIGIN, ControlKind, signature_problem
 from sidecar.engine.items import Arrival, BadControl, Control, Dead, Dropped, Item
 from sidecar.engine.plan import RECORD_OVERHEAD_BYTES
 from sidecar.engine.ports import Origin
@@ -115,8 +115,9 @@ class Intake:
 
     def _beyond(self, request: ControlRequest, arrived_ms: int) -> str:
         """Return why the settings do not allow it, empty when they do."""
-        if request.kind is ControlKind.PAUSE and not self._policy.origin_allowed(request.target_text):
-            return f"{request.target_text} is no origin that ORIGIN_TOPICS allows, so nothing is ever fired to it"
+        paused = request.target_text if request.kind is ControlKind.PAUSE else EVERY_ORIGIN
+        if paused != EVERY_ORIGIN and not self._policy.origin_allowed(paused):
+            return f"{paused} is no origin that ORIGIN_TOPICS allows, so nothing is ever fired to it"
         if request.kind is ControlKind.RESCHEDULE:
             return self._policy.delay_problem(request.due_ms, arrived_ms) or ""
         return ""

@@ -284,10 +284,10 @@ class _Planner:
 
     def _dispose_of(self, due: Iterable[Due]) -> bool:
         """Dispose of timers that are due; stop and return False at one whose origin nothing is known of."""
-        overlay, origins, closed = self.overlay, self.terms.origins, self.controls.closed
+        overlay, origins, closure_of = self.overlay, self.terms.origins, self.controls.closure_of
         for key, entry, fixed, origin, outgoing in due:
             if key not in overlay.taken:
-                if origin not in origins and origin not in closed:
+                if origin not in origins and closure_of(origin) is None:
                     self.unresolved.add(origin)
                     return False
                 overlay.count_off(entry, fixed, origin)
@@ -309,7 +309,7 @@ class _Planner:
         Args:
             rendered: The record that fires it, if it was rendered ahead.
         """
-        if (closed := self.controls.closed.get(origin)) is not None:
+        if (closed := self.controls.closure_of(origin)) is not None:
             closed_for_long = (
                 closed.why != Closure.PAUSED and self.now_ms - closed.since_ms > self.terms.origin_timeout_ms
             )

@@ -22,7 +22,19 @@ from sidecar.policy import Policy, PolicyConfig
 
 NOW_MS = 1_700_000_000_000
 good = st.sampled_from(
-    [b"cancel", b"reschedule", b"fire", b"pause", b"resume", b"id:x", b"0-1-2", b"7-1-2", b"orders", b"1700000000000"]
+    [
+        b"cancel",
+        b"reschedule",
+        b"fire",
+        b"pause",
+        b"resume",
+        b"id:x",
+        b"0-1-2",
+        b"7-1-2",
+        b"orders",
+        b"*",
+        b"1700000000000",
+    ]
 )
 odd = st.sampled_from([b"", b"id:", b"\xff", b"9" * 5000, b"1-2-" + b"9" * 40, "²-1-1".encode(), b"1:", b"1.", b"."])
 values = good | odd | st.binary(max_size=300) | st.text(max_size=20).map(str.encode) | st.none()

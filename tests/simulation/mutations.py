@@ -165,8 +165,8 @@ MUTATIONS = (
     Mutation(
         "fires by command to an origin that is not open",
         "engine.controls:Controls._act_on",
-        "self.closed.get(origin)) is not None",
-        "self.closed.get(origin)) == 0",
+        "self.closure_of(origin)) is not None",
+        "self.closure_of(origin)) == 0",
     ),
     Mutation(
         "fires by command to an unknown origin",
@@ -176,7 +176,8 @@ MUTATIONS = (
     ),
     Mutation("an overdue arrival is stored", "engine.plan:_Planner._arrive", "due_ms > self.now_ms", "True"),
     Mutation("what intake took fires too", "engine.plan:_Planner._dispose_of", "key not in overlay.taken", "True"),
-    Mutation("fires to a closed origin", "engine.plan:_Planner._dispose", "self.controls.closed.get(origin)", "None"),
+    Mutation("fires to a closed origin", "engine.plan:_Planner._dispose", "self.controls.closure_of(origin)", "None"),
+    Mutation("fires while the whole group is paused", "engine.controls:Controls._close", "every is None", "True"),
     Mutation("deferred is forgotten", "engine.plan:_Planner._dispose", "self._defer(entry, fixed, origin)", "pass"),
     Mutation("a paused origin times out", "engine.plan:_Planner._dispose", "closed.why != Closure.PAUSED", "True"),
     Mutation("next slot end is not lowered", "engine.restore:apply_committed", "part.stored_end_ms", "None"),

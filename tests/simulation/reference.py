@@ -127,12 +127,15 @@ class Ledger:
 
     def _is_open(self, origin: str) -> bool:
         world = self._transaction
-        return origin in world.known and origin not in world.closed and origin not in self.paused
+        return origin in world.known and origin not in world.closed and not self._is_paused(origin)
+
+    def _is_paused(self, origin: str) -> bool:
+        return origin in self.paused or "*" in self.paused
 
     def _closed_for_ms(self, origin: str, *, told: bool) -> int:
         """How long an origin has been closed, not counting pauses; -1 when it is not, or is paused."""
         closure = self._transaction.closed.get(origin)
-        if closure is None or origin in self.paused:
+        if closure is None or self._is_paused(origin):
             return -1
         return self._now_ms - (closure.told_ms if told else closure.since_ms)
 
@@ -177,7 +180,7 @@ class Ledger:
         if kind == "forged":
             return command.offset, "bad-request", self._progress.acted if self._progress else 0
         if isinstance(target, str):
-            waiting = sum(timer.origin == target for timer in self.pending.values())
+            waiting = sum(target in (timer.origin, "*") for timer in self.pending.values())
             if kind == "pause":
                 self.paused.add(target)
                 return command.offset, "paused", waiting

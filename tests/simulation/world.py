@@ -287,6 +287,10 @@ class World:
         kind = self.rng.choice(["pause", "pause", "resume"])
         self._record(Command(len(self.inputs), kind, self.rng.choice(ORIGINS)))
 
+    def pause_all(self) -> None:
+        """The whole group; resumed as often, for otherwise nothing would ever fire."""
+        self._record(Command(len(self.inputs), self.rng.choice(["pause", "resume", "resume"]), "*"))
+
     def shuffle_one_timer(self) -> None:
         """Move one timer about: the case that most rules on keys exist for."""
         target = self._target()
@@ -378,7 +382,7 @@ class World:
         """Open every origin: all must fire, and nothing may be left behind, in the rows or in the log."""
         self.closed.clear()
         self.unknown.clear()
-        for origin in ORIGINS:
+        for origin in (*ORIGINS, "*"):
             self._record(Command(len(self.inputs), "resume", origin))
         while self.partition.checkpoint.next_input_offset < len(self.inputs):
             assert self.step()
@@ -417,6 +421,7 @@ ACTS = (
     Act(17, World.command),
     Act(2, World.shuffle_one_timer),
     Act(5, World.pause),
+    Act(2, World.pause_all),
     Act(4, World.turn_origin),
     Act(14, World.turn_clock),
     Act(18, World.take_step),

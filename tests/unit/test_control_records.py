@@ -60,6 +60,7 @@ def problem(*changes: tuple[str, bytes | None], without: str = "", partition: in
         (ControlKind.RESCHEDULE, TimerId(3, 2**63 - 1, DUE_MS_MAX), DUE_MS_MAX),
         (ControlKind.PAUSE, "orders", None),
         (ControlKind.RESUME, "orders", None),
+        (ControlKind.PAUSE, "*", None),
     ],
 )
 def test_what_is_rendered_is_read_again(kind: ControlKind, target: Target, due_ms: int | None) -> None:
@@ -75,6 +76,8 @@ def test_what_is_rendered_is_read_again(kind: ControlKind, target: Target, due_m
         (ControlKind.CANCEL, b"", "c", None),
         (ControlKind.CANCEL, bytes(257), "c", None),
         (ControlKind.PAUSE, b"order-7", "c", None),
+        (ControlKind.PAUSE, "orders*", "c", None),
+        (ControlKind.FIRE, "*", "c", None),
         (ControlKind.RESCHEDULE, TIMER, "c", None),
         (ControlKind.RESCHEDULE, TIMER, "c", -1),
         (ControlKind.CANCEL, TIMER, "c", 5),
@@ -249,3 +252,4 @@ def test_a_reschedule_beyond_max_delay_and_a_pause_of_what_is_never_fired_to_are
         assert isinstance(bad, BadControl)
         assert "ORIGIN_TOPICS" in bad.detail
     assert isinstance(intake().examine(record(render_control(ControlKind.RESUME, "payments", "c-1")), NOW_MS), Control)
+    assert isinstance(intake().examine(record(render_control(ControlKind.PAUSE, "*", "c-1")), NOW_MS), Control)

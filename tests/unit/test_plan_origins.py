@@ -9,12 +9,14 @@ import pytest
 
 from sidecar.changelog.codec import Closed, Closure
 from sidecar.changelog.entry import DEFERRED, KEY
-from sidecar.contract.control import ControlKind
+from sidecar.contract.control import EVERY_ORIGIN, ControlKind, Outcome
+from sidecar.engine import controls
 from sidecar.engine.plan import DEFERRAL_MAX_MS, DEFERRAL_MIN_MS, PartitionPlan, Terms
 from sidecar.engine.ports import Origin
-from sidecar.model import Headers, Reason
+from sidecar.model import Headers, Reason, TimerId
 from sidecar.wheel.counts import Counts
-from tests.simulation.stage import NOW, ORIGINS, TERMS, Stage, fired
+from tests.simulation.memory_store import MemoryStore
+from tests.simulation.stage import NOW, ORIGINS, TERMS, Stage, fired, outcomes
 
 HOUR = 3_600_000
 
@@ -166,3 +168,67 @@ def test_what_the_broker_refused_goes_to_the_dlq_in_its_words() -> None:
     assert reason is Reason.UNFIREABLE
     assert as_text(letter.headers)["retry-dlq-detail"] == "INVALID_RECORD"
     assert fired(part) == [1]
+
+
+# All origins at once
+
+
+def test_while_every_origin_is_paused_nothing_fires_and_nothing_times_out_whatever_is_known_of_its_origin() -> None:
+    stage = Stage()
+    sent = [stage.send(NOW + 5, origin) for origin in ("A", "B", "new")]
+    stage.commit(NOW, *sent, stage.control(ControlKind.PAUSE, EVERY_ORIGIN))
+    terms = replace(TERMS, closed={"B": Closed(Closure.VANISHED, NOW - HOUR)}, origin_timeout_ms=1)
+    made = stage.plan(NOW + HOUR, stage.send(NOW - 5), terms=terms)
+    assert made.unresolved == set()
+    (part,) = made.parts
+    assert (part.fires, reasons(part), part.deferred) == ([], [], {"A": 2, "B": 1, "new": 1})
+
+
+def test_the_checkpoint_holds_the_pause_of_every_origin_next_to_those_that_are_closed_by_name() -> None:
+    stage = Stage()
+    pauses = [stage.control(ControlKind.PAUSE, name) for name in ("B", EVERY_ORIGIN)]
+    part = stage.commit(NOW, stage.send(NOW + 5), *pauses, terms=closed(NOW - 7))
+    paused = Closed(Closure.PAUSED, NOW)
+    assert part.checkpoint.closed == {"A": Closed(Closure.UNREACHABLE, NOW - 7), "B": paused, EVERY_ORIGIN: paused}
+    assert stage.restored(MemoryStore()).checkpoint.closed == part.checkpoint.closed
+
+
+def test_a_resume_of_every_origin_takes_only_that_pause_away() -> None:
+    stage = Stage()
+    pauses = [stage.control(ControlKind.PAUSE, name) for name in (EVERY_ORIGIN, "B")]
+    stage.commit(NOW, stage.send(NOW + 5, "A"), stage.send(NOW + 5, "B"), *pauses)
+    part = stage.commit(NOW + 10, stage.control(ControlKind.RESUME, EVERY_ORIGIN))
+    assert outcomes(part) == [(Outcome.RESUMED, 2)]
+    assert fired(part) == [2]
+    assert part.checkpoint.closed == {"B": Closed(Closure.PAUSED, NOW)}
+
+
+def test_a_resume_by_name_changes_nothing_while_every_origin_is_paused() -> None:
+    stage = Stage()
+    stage.commit(NOW, stage.send(NOW + 5), stage.control(ControlKind.PAUSE, EVERY_ORIGIN))
+    part = stage.commit(NOW + 10, stage.control(ControlKind.RESUME, "A"))
+    assert (part.fires, part.deferred) == ([], {"A": 1})
+
+
+def test_while_every_origin_is_paused_a_fire_by_command_is_refused_and_a_cancel_is_done() -> None:
+    stage = Stage()
+    stage.commit(NOW, stage.send(NOW + HOUR), stage.send(NOW + HOUR, "new"), stage.control(ControlKind.PAUSE, "*"))
+    part = stage.commit(
+        NOW + 1,
+        stage.control(ControlKind.FIRE, TimerId(0, 0, NOW + HOUR)),
+        stage.control(ControlKind.FIRE, TimerId(0, 1, NOW + HOUR)),
+        stage.control(ControlKind.CANCEL, TimerId(0, 0, NOW + HOUR)),
+    )
+    assert [(each.outcome, each.detail) for each in part.answers] == [
+        (Outcome.ORIGIN_PAUSED, "1 were left as they are: A is paused"),
+        (Outcome.ORIGIN_PAUSED, "1 were left as they are: new is paused"),
+        (Outcome.CANCELLED, ""),
+    ]
+
+
+def test_a_pause_of_every_origin_counts_all_that_waits_and_has_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controls, "PAUSED_MAX", 1)
+    stage = Stage()
+    stage.commit(NOW, stage.send(NOW + HOUR, "A"), stage.control(ControlKind.PAUSE, "A"))
+    part = stage.commit(NOW + 1, stage.send(NOW + HOUR, "B"), stage.control(ControlKind.PAUSE, EVERY_ORIGIN))
+    assert outcomes(part) == [(Outcome.PAUSED, 2)]
