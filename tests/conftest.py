@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -14,6 +15,9 @@ from tests import broker as broker_of_tests
 # How long an input takes to make says more about the machine than about the test.
 settings.register_profile("project", suppress_health_check=[HealthCheck.too_slow], deadline=None)
 settings.load_profile("project")
+
+# A run in the background of a script ignores Ctrl-C, and so would every process that a test starts and interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,8 @@ under the same transactional id fences it, and what was committed is read from t
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -28,6 +29,10 @@ _BLAMELESS: Final = frozenset(
     {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._INVALID_DIFFERENT_RECORD}
 )
 """Not written because of something else: the abort, or another record of the same batch."""
+
+
+Waits = Generator[None, None, None]
+"""Goes on to the next place where it would wait."""
 
 
 class Refusal(StrEnum):
@@ -92,6 +97,7 @@ class TransactionalProducer:
         self._clock = clock
         self._producer = Producer(dict(config))
         self._refused: list[Refused] = []
+        self._spared = Counter[str]()
         self._changelog_error: KafkaError | None = None
         self._status_error: KafkaError | None = None
         self._next_changelog_offsets: dict[int, int] = {}
@@ -109,6 +115,7 @@ class TransactionalProducer:
         """Begin a transaction. Raises TransactionFailed."""
         self._claimed = False
         self._refused = []
+        self._spared = Counter()
         self._changelog_error = self._status_error = None
         self._next_changelog_offsets = {}
         try:
@@ -116,27 +123,31 @@ class TransactionalProducer:
         except KafkaException as cause:
             raise _failed("begin_transaction", cause.args[0], replace=True) from cause
 
-    def write_changelog(self, topic: str, partition: int, records: Sequence[tuple[bytes, bytes | None]]) -> None:
+    # Each of these yields before it would wait, so that a thread that must not wait can hand it on to one that may.
+
+    def write_changelog(self, topic: str, partition: int, records: Sequence[tuple[bytes, bytes | None]]) -> Waits:
         """Write changelog records. Raises TransactionFailed."""
         for key, value in records:
             more = {"partition": partition, "on_delivery": self._changelog_delivered}
             try:
-                self._produce(topic, value, key, **more)
+                yield from self._produce(topic, value, key, **more)
             except KafkaException:
                 # A partition that is new is known to this producer only once it has asked for the topic.
+                yield
                 try:
                     self._producer.list_topics(topic, METADATA_TIMEOUT_S)
-                    self._produce(topic, value, key, **more)
+                    yield from self._produce(topic, value, key, **more)
                 except KafkaException as cause:
                     text = f"{topic}, partition {partition}, can not be written: {cause.args[0].str()}"
                     raise TransactionFailed(text, unknown=False, replace=True) from cause
 
-    def write_outcomes(self, topic: str, partition: int, records: Sequence[tuple[bytes, bytes, Headers]]) -> None:
+    def write_outcomes(self, topic: str, partition: int, records: Sequence[tuple[bytes, bytes, Headers]]) -> Waits:
         """Write outcomes of control records to the status topic. Raises TransactionFailed."""
+        delivered = self._outcome_delivered
         for key, value, headers in records:
-            self._produce(topic, value, key, headers=headers, partition=partition, on_delivery=self._outcome_delivered)
+            yield from self._produce(topic, value, key, headers=headers, partition=partition, on_delivery=delivered)
 
-    def fire(self, partition: int, records: Sequence[Outgoing], *, traced: bool) -> None:
+    def fire(self, partition: int, records: Sequence[Outgoing], *, traced: bool) -> Waits:
         """Write fires or dead letters; what can not be written is kept in `refused`. Raises TransactionFailed.
 
         Args:
@@ -158,29 +169,29 @@ class TransactionalProducer:
                 else:
                     produce(topic, value, key, target, headers=headers, on_delivery=report)  # type: ignore[arg-type]
             except BufferError:
-                self._produce_slowly(outgoing, report)
+                yield from self._fire_slowly(outgoing, report)
             except KafkaException as cause:
-                self._refuse_or_learn(partition, outgoing, report, cause.args[0])
+                yield from self._refuse_or_learn(partition, outgoing, report, cause.args[0])
 
-    def _produce_slowly(self, outgoing: Outgoing, report: Any) -> None:
+    def _fire_slowly(self, outgoing: Outgoing, report: Any) -> Waits:
         where = {} if outgoing.partition < 0 else {"partition": outgoing.partition}
-        self._produce(
-            outgoing.topic, outgoing.value, outgoing.key, headers=outgoing.headers, on_delivery=report, **where
-        )
+        more = {"headers": outgoing.headers, "on_delivery": report, **where}
+        yield from self._produce(outgoing.topic, outgoing.value, outgoing.key, **more)
 
-    def _refuse_or_learn(self, partition: int, outgoing: Outgoing, report: Any, error: KafkaError) -> None:
+    def _refuse_or_learn(self, partition: int, outgoing: Outgoing, report: Any, error: KafkaError) -> Waits:
         """A partition that is new is known to this producer only once it has asked for the topic."""
         if error.code() == KafkaError._UNKNOWN_PARTITION:
+            yield
             try:
                 self._producer.list_topics(outgoing.topic, METADATA_TIMEOUT_S)
-                self._produce_slowly(outgoing, report)
+                yield from self._fire_slowly(outgoing, report)
             except KafkaException as cause:
                 error = cause.args[0]
             else:
                 return
         self._refused.append(_refused(partition, outgoing, error))
 
-    def _produce(self, topic: str, value: bytes | None, key: bytes | None, **more: Any) -> None:
+    def _produce(self, topic: str, value: bytes | None, key: bytes | None, **more: Any) -> Waits:
         deadline_s = self._clock.monotonic_s() + QUEUE_TIMEOUT_S
         while True:
             try:
@@ -188,13 +199,18 @@ class TransactionalProducer:
             except BufferError:
                 if self._clock.monotonic_s() > deadline_s:
                     raise TransactionFailed("the producer's queue stays full", unknown=False, replace=True) from None
+                yield
                 self._producer.poll(0.05)
             else:
                 return
 
     def _delivered(self, partition: int, outgoing: Outgoing, error: KafkaError | None, _message: Message) -> None:
-        if error is not None and error.code() not in _BLAMELESS:
+        if error is None:
+            return
+        if error.code() not in _BLAMELESS:
             self._refused.append(_refused(partition, outgoing, error))
+        elif error.code() == KafkaError._INVALID_DIFFERENT_RECORD:
+            self._spared[outgoing.topic] += 1
 
     def _changelog_delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
@@ -213,6 +229,11 @@ class TransactionalProducer:
     def refused(self) -> Sequence[Refused]:
         """The records of this transaction that could not be written."""
         return self._refused
+
+    @property
+    def spared(self) -> Mapping[str, int]:
+        """By topic, how many records the broker said to be good while it named others of their batch."""
+        return self._spared
 
     @property
     def next_changelog_offsets(self) -> Mapping[int, int]:

@@ -119,7 +119,7 @@ class Failures:
             self._doubt(plan, closed, dlq_topic, now_s)
         own_fault = closed.refused(refused, len(refused) == written, self._clock.wall_ms(), now_s)
         if own_fault:
-            self._suspect(own_fault, Counter(each.topic for part in plan.parts for each in part.fires))
+            self._suspect(own_fault, result.spared)
         if result.refused:
             self._in_a_row = 0  # something was learnt, so the next try differs
         self.back_off(str(error))
@@ -135,12 +135,13 @@ class Failures:
             self._dlq_trouble = f"the DLQ {dlq_topic} can not be written: this user has no right to"
             self._dlq_again_s = now_s + DLQ_AGAIN_S
 
-    def _suspect(self, refused: list[Refused], fires: Mapping[str, int]) -> None:
+    def _suspect(self, refused: list[Refused], spared: Mapping[str, int]) -> None:
         """Find the guilty: those that the broker names, or one that is alone; of several, fewer are tried next."""
         named = [each for each in refused if each.why is Refusal.NAMED]
         by_topic = Counter(each.outgoing.topic for each in named)
-        # A broker that names nobody is reported as one that names the whole batch: so most of a topic is no name.
-        guilty = [each for each in named if 2 * by_topic[each.outgoing.topic] <= fires[each.outgoing.topic]]
+        # A broker that names nobody is reported as one that names the whole batch: so whoever is named must be few
+        # beside those of which it said that they are good.
+        guilty = [each for each in named if by_topic[each.outgoing.topic] <= spared.get(each.outgoing.topic, 0)]
         if not guilty and len({(each.partition, each.outgoing.source) for each in refused}) == 1:
             guilty = refused[:1]
         for each in guilty:

@@ -24,7 +24,7 @@ from sidecar.kafka.config import BATCH_BYTES
 from sidecar.kafka.input import InputConsumer
 from sidecar.kafka.producer import TransactionalProducer
 from sidecar.kafka.topics import TopicFacts
-from sidecar.runtime.commit import Committer, Result, Step, Work, commit
+from sidecar.runtime.commit import Committer, Result, Work, Writing, commit
 from sidecar.runtime.failures import Failures
 from sidecar.runtime.held import Held
 from sidecar.runtime.memory import Memory
@@ -69,7 +69,6 @@ class Loop:
         self._ahead = Ahead()
         self._spent: list[object] = []
         self._memory = Memory(parts.clock)
-        self._commit_waits = False
         self._turn = 0
         self._batch_bytes = BATCH_BYTES
         self._planned_s = self._shown_s = self._cared_s = float("-inf")
@@ -143,7 +142,7 @@ class Loop:
         if self._held.ready < HELD_ITEMS_MAX:
             unresolved = self._held.examine(self._clock.wall_ms(), EXAMINE_MAX)
             self._parts.catalogue.want(unresolved)
-        if self._commit_waits:
+        if self._committer.busy:
             self._spent.clear()  # tens of thousands of objects: they die while nobody needs the interpreter
         if self._committer.wait(0):
             self._finish_job()
@@ -152,7 +151,7 @@ class Loop:
         self._care()
         if not self._committer.busy:
             self._next_job()
-        elif self._ahead.busy and self._commit_waits:
+        elif self._ahead.busy:
             self._guard_store(self._render_ahead)
         if self._producer is not None:
             self._guard_store(self._advance_reset)
@@ -180,7 +179,7 @@ class Loop:
             self._parts.reset.advance(self._parts.state.store, others_run=bool(self._running()))
 
     def _poll_timeout_s(self) -> float:
-        if self._committer.busy and self._ahead.busy and self._commit_waits:
+        if self._committer.busy and self._ahead.busy:
             return 0
         if self._committer.busy or self._held.waits:
             return POLL_BUSY_S
@@ -367,15 +366,9 @@ class Loop:
         )
         self._spent.append(self._ahead.partitions)
         self._ahead.begin(work.partitions, made.parts, made.now_ms)
-        self._commit_waits = False
-        self._committer.submit(
-            partial(commit, work, self._producer, self._parts.state.store, self._clock, self._observe)
-        )
-
-    def _observe(self, step: Step) -> None:
-        # In the commit thread: once all is written it waits for the broker, and the loop may use the time.
-        self._commit_waits = self._commit_waits or step is Step.WRITTEN
-        self._parts.observe(step)
+        writing = Writing(work, self._producer, self._clock, self._parts.observe)
+        writing.advance()
+        self._committer.submit(partial(commit, writing, self._parts.state.store, self._clock, self._parts.observe))
 
     def _terms(self) -> Terms:
         return Terms(
