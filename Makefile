@@ -14,8 +14,14 @@ WORKERS = 3
 COMPILE = $(UV_VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --no-annotate --no-header $(LOCK)
 
+# What the tests of deploy/ need besides Python; without them those tests are skipped, and say so.
+TOOLS = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/retry-sidecar/bin
+HELM_VERSION = v3.22.0
+HELM = $(TOOLS)/helm-$(HELM_VERSION)/helm
+PROMTOOL = $(TOOLS)/promtool
+
 .DEFAULT_GOAL = help
-.PHONY: help demo test check bench lock clean
+.PHONY: help demo test check bench lock helm promtool clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,7 +35,7 @@ test: $(TEST_STAMP) ## All tests, on a real Kafka
 check: $(TEST_STAMP) ## Style, types and layers
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy -p sidecar -p tests -p bench
+	$(BIN)/mypy -p sidecar -p tests -p bench -p deploy
 	$(BIN)/lint-imports
 
 bench: $(TEST_STAMP) ## The figures of docs/performance.md
@@ -41,12 +47,31 @@ lock: $(TEST_STAMP) ## Renew requirements/*.lock after a change of pyproject.tom
 	$(COMPILE) pyproject.toml requirements/build.in --output-file requirements/run.lock
 	$(COMPILE) pyproject.toml requirements/build.in --group test --group lint --constraint requirements/run.lock \
 		--output-file requirements/test.lock
+	$(COMPILE) pyproject.toml requirements/build.in --extra otel --constraint requirements/run.lock \
+		--output-file requirements/image.lock
+	$(COMPILE) --group sbom --output-file requirements/sbom.lock
 	$(BIN)/python requirements/lock_jars.py
 	rm -rf $(UV_VENV)
+
+helm: $(HELM) ## Build Helm for the tests of the charts: needs Go, takes minutes, once
+
+promtool: $(PROMTOOL) ## Fetch promtool for the tests of the alerts, from Debian's package; nothing is installed
 
 clean: ## Remove the environment and all caches of the tools
 	rm -rf $(VENV) $(UV_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	find sidecar tests bench -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(HELM):
+	rm -rf $(@D).building
+	GOBIN=$(@D).building CGO_ENABLED=0 go install -trimpath -ldflags '-s -w' helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
+	rm -rf $(@D) && mv $(@D).building $(@D)
+
+$(PROMTOOL):
+	@command -v apt-get >/dev/null || { echo "promtool is fetched from Debian's package prometheus: put one into the PATH here"; exit 1; }
+	rm -rf $@.fetched && mkdir -p $@.fetched
+	cd $@.fetched && (apt-get download -qq prometheus || (apt-get update -qq && apt-get download -qq prometheus))
+	cd $@.fetched && dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool
+	mv $@.fetched/usr/bin/promtool $@ && rm -rf $@.fetched
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name it with make PYTHON=python3.11")'

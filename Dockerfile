@@ -1,0 +1,84 @@
+# syntax=docker/dockerfile:1
+#
+# The sidecar:           docker build --tag retry-sidecar .
+# The same with Spark:   docker build --tag retry-sidecar-spark --target spark .
+# Its bill of materials: docker build --target sbom --output type=local,dest=dist .
+# Bit for bit the same from the same sources and base image:
+#   docker buildx build --build-arg SOURCE_DATE_EPOCH="$(git log -1 --format=%ct)" \
+#     --output type=oci,dest=retry-sidecar.tar,rewrite-timestamp=true .
+
+# glibc: confluent-kafka and rocksdict have no wheels for musl.
+ARG BASE=python:3.13-slim-trixie
+
+# --- Wheels, once, from the lock files; whatever has no wheel or another hash fails here.
+# hadolint ignore=DL3006
+FROM ${BASE} AS wheels
+ARG SOURCE_DATE_EPOCH
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
+WORKDIR /src
+COPY requirements/image.lock requirements/
+RUN python3 -m venv /build \
+    && /build/bin/pip wheel --require-hashes --no-deps --only-binary=:all: --wheel-dir /wheels \
+        --requirement requirements/image.lock \
+    && /build/bin/pip install --no-index --find-links=/wheels hatchling
+COPY pyproject.toml README.md LICENSE ./
+COPY sidecar sidecar
+RUN /build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
+    && python3 -m venv --without-pip /opt/retry-sidecar \
+    && /build/bin/pip --python /opt/retry-sidecar/bin/python install --no-index --find-links=/wheels --no-compile \
+        "retry-sidecar[otel]" \
+    && /opt/retry-sidecar/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/retry-sidecar/lib
+
+# --- What is in it, for scanners.
+FROM wheels AS inventory
+COPY requirements/sbom.lock requirements/
+RUN python3 -m venv /sbom \
+    && /sbom/bin/pip install --require-hashes --only-binary=:all: --requirement requirements/sbom.lock \
+    && /sbom/bin/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
+        --output-file /retry-sidecar.cdx.json /opt/retry-sidecar/bin/python
+FROM scratch AS sbom
+COPY --from=inventory /retry-sidecar.cdx.json /
+
+# --- What both images have.
+# hadolint ignore=DL3006
+FROM ${BASE} AS base
+# tini: a process with the number 1 does not die of a signal before it has a handler for it. Python takes a second to get
+# there, and what is stopped then would be waited for until it is killed. Spark's workers are reaped by it as well.
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends tini=0.19.* \
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/ldconfig/aux-cache /var/log/apt /var/log/*.log \
+    && groupadd --gid 10001 retry-sidecar \
+    && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /var/lib/retry-sidecar --shell /usr/sbin/nologin \
+        retry-sidecar \
+    && install --directory --owner=10001 --group=10001 --mode=0770 /var/lib/retry-sidecar
+ENV PATH=/opt/retry-sidecar/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    KAFKA_RETRY_HTTP_HOST=0.0.0.0 \
+    KAFKA_RETRY_STATE_DIR=/var/lib/retry-sidecar
+LABEL org.opencontainers.image.title="retry-sidecar" \
+      org.opencontainers.image.description="Fires each message of one shared Kafka retry topic back to its origin when it is due." \
+      org.opencontainers.image.licenses="Apache-2.0"
+ARG VERSION=0.1.0
+ARG REVISION=""
+LABEL org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+WORKDIR /var/lib/retry-sidecar
+VOLUME ["/var/lib/retry-sidecar"]
+EXPOSE 8080
+STOPSIGNAL SIGTERM
+# Alive, not ready: a broker that is away is no reason to restart.
+HEALTHCHECK --interval=10s --timeout=6s --start-period=30s --retries=6 CMD ["retry-sidecar", "health"]
+ENTRYPOINT ["tini", "-s", "--", "retry-sidecar"]
+CMD ["run"]
+
+# --- With the Spark engine.
+FROM base AS spark
+COPY --from=inventory /retry-sidecar.cdx.json /usr/share/sbom/
+USER 10001:10001
+
+# --- The sidecar; the last stage is what is built unless a target is named.
+FROM base AS sidecar
+COPY --from=wheels /opt/retry-sidecar /opt/retry-sidecar
+COPY --from=inventory /retry-sidecar.cdx.json /usr/share/sbom/
+USER 10001:10001

@@ -1,0 +1,93 @@
+{{/*
+Every template here takes one dict:
+  root    the importing chart's $
+  values  values in the vocabulary of this chart's values.yaml
+  name    base of the names of objects; the release's name with "-retry-sidecar" unless given
+  path    where the values are in the importing chart, for messages: "retrySidecar."; empty unless given
+*/}}
+
+{{- define "retry-sidecar.name" -}}
+{{- default (printf "%s-retry-sidecar" .root.Release.Name | trunc 50 | trimSuffix "-") .name -}}
+{{- end -}}
+
+{{- define "retry-sidecar.configMapName" -}}
+{{ include "retry-sidecar.name" . }}-config
+{{- end -}}
+
+{{/* The settings as YAML: the user's, and what follows from `kafka`. A property that the user gives in config.client wins. */}}
+{{- define "retry-sidecar.config" -}}
+{{- include "retry-sidecar.check" . -}}
+{{- $kafka := .values.kafka -}}
+{{- $client := dict -}}
+{{- $protocol := ternary "SSL" "PLAINTEXT" $kafka.tls.enabled -}}
+{{- if $kafka.sasl.mechanism -}}
+{{- $protocol = printf "SASL_%s" $protocol -}}
+{{- $_ := set $client "sasl.mechanism" $kafka.sasl.mechanism -}}
+{{- end -}}
+{{- if ne $protocol "PLAINTEXT" -}}
+{{- $_ := set $client "security.protocol" $protocol -}}
+{{- end -}}
+{{- if and $kafka.tls.enabled $kafka.tls.ca.existingSecret -}}
+{{- $_ := set $client "ssl.ca.location" (printf "/etc/retry-sidecar/ca/%s" $kafka.tls.ca.key) -}}
+{{- end -}}
+{{- if and $kafka.tls.enabled $kafka.tls.client.existingSecret -}}
+{{- $_ := set $client "ssl.certificate.location" (printf "/etc/retry-sidecar/client/%s" $kafka.tls.client.certificateKey) -}}
+{{- $_ := set $client "ssl.key.location" (printf "/etc/retry-sidecar/client/%s" $kafka.tls.client.privateKeyKey) -}}
+{{- end -}}
+{{- $config := omit .values.config "client" -}}
+{{- $client = merge (dict) (.values.config.client | default dict) $client -}}
+{{- if $client -}}
+{{- $config = merge (dict "client" $client) $config -}}
+{{- end -}}
+{{ toYaml $config }}
+{{- end -}}
+
+{{/* Stops the rendering with what to set; says nothing when all is well. */}}
+{{- define "retry-sidecar.check" -}}
+{{- $path := default "" .path -}}
+{{- $values := .values -}}
+{{- if not $values.config.origin_topics -}}
+{{- fail (printf "\n\n%sconfig.origin_topics is not set: name the topics that messages may be fired to, such as\n\n    %sconfig.origin_topics: [orders, payments]\n\nWhoever may write to the retry topic can have messages written to any of them, so there is no default.\n" $path $path) -}}
+{{- end -}}
+{{- if not $values.config.bootstrap_servers -}}
+{{- fail (printf "\n\n%sconfig.bootstrap_servers is not set: name the Kafka brokers, such as\n\n    %sconfig.bootstrap_servers: my-cluster-kafka-bootstrap:9092\n" $path $path) -}}
+{{- end -}}
+{{- with $values.kafka.sasl -}}
+{{- if .mechanism -}}
+{{- if not .existingSecret -}}
+{{- fail (printf "\n\n%skafka.sasl.existingSecret is not set, but kafka.sasl.mechanism is %s: name the secret that holds the password\n" $path .mechanism) -}}
+{{- end -}}
+{{- if not (or .username .usernameKey) -}}
+{{- fail (printf "\n\n%skafka.sasl.username is not set, but kafka.sasl.mechanism is %s: name the user, or the key of the secret that holds it in kafka.sasl.usernameKey\n" $path .mechanism) -}}
+{{- end -}}
+{{- else if or .username .existingSecret .usernameKey -}}
+{{- fail (printf "\n\n%skafka.sasl.mechanism is not set, but other values of kafka.sasl are: set it to PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or what your brokers want\n" $path) -}}
+{{- end -}}
+{{- end -}}
+{{- with $values.kafka.tls -}}
+{{- if and (not .enabled) (or .ca.existingSecret .client.existingSecret) -}}
+{{- fail (printf "\n\n%skafka.tls.enabled is false, but a secret of kafka.tls is named: set it to true\n" $path) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The ConfigMap, a whole manifest. `labels` (a map) is optional. */}}
+{{- define "retry-sidecar.configMap" -}}
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: {{ include "retry-sidecar.configMapName" . }}
+  namespace: {{ .root.Release.Namespace }}
+  {{- with .labels }}
+  labels:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+data:
+  config.yaml: |
+    {{- include "retry-sidecar.config" . | nindent 4 }}
+{{- end -}}
+
+{{/* Annotations for the pod template: a change of the settings rolls the pods. */}}
+{{- define "retry-sidecar.podAnnotations" -}}
+checksum/retry-sidecar-config: {{ include "retry-sidecar.config" . | sha256sum }}
+{{- end -}}

@@ -1,0 +1,202 @@
+{{/*
+The container, as a list item. Besides the dict of _config.tpl:
+  native        true: a native sidecar, for initContainers (the default of `retry-sidecar.initContainer`)
+  nameIsStable  true: the pod's name is kept over restarts and is the INSTANCE_ID. Otherwise the program keeps an id of its
+                own in the state folder.
+*/}}
+{{- define "retry-sidecar.container" -}}
+{{- $values := .values -}}
+- name: retry-sidecar
+  image: {{ include "retry-sidecar.image" . | quote }}
+  imagePullPolicy: {{ $values.image.pullPolicy }}
+  {{- if .native }}
+  restartPolicy: Always
+  {{- end }}
+  args:
+    - run
+    - --config=/etc/retry-sidecar/config/config.yaml
+    {{- with $values.extraArgs }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  env:
+    {{- include "retry-sidecar.env" . | nindent 4 }}
+  {{- with $values.extraEnvFrom }}
+  envFrom:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  ports:
+    - name: {{ include "retry-sidecar.portName" . }}
+      containerPort: {{ $values.http.port }}
+      protocol: TCP
+  {{- range $kind, $path := dict "startupProbe" "/livez" "readinessProbe" "/readyz" "livenessProbe" "/livez" }}
+  {{- with index $values $kind }}
+  {{- if .enabled }}
+  {{ $kind }}:
+    httpGet:
+      path: {{ $path }}
+      port: {{ include "retry-sidecar.portName" $ }}
+    {{- toYaml (omit . "enabled") | nindent 4 }}
+  {{- end }}
+  {{- end }}
+  {{- end }}
+  {{- with $values.lifecycle }}
+  lifecycle:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $values.resources }}
+  resources:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  securityContext:
+    {{- toYaml $values.securityContext | nindent 4 }}
+  volumeMounts:
+    {{- include "retry-sidecar.volumeMounts" . | nindent 4 }}
+{{- end -}}
+
+{{/* The same as a native sidecar: an item of initContainers, put last, so that it runs before the application does. */}}
+{{- define "retry-sidecar.initContainer" -}}
+{{- if semverCompare "<1.29.0-0" .root.Capabilities.KubeVersion.Version -}}
+{{- fail (printf "\n\nretry-sidecar as a native sidecar needs Kubernetes 1.29 or newer, this is %s: use the chart retry-sidecar, which runs beside the application\n" .root.Capabilities.KubeVersion.Version) -}}
+{{- end -}}
+{{- include "retry-sidecar.container" (merge (dict "native" true) .) -}}
+{{- end -}}
+
+{{- define "retry-sidecar.image" -}}
+{{- $image := .values.image -}}
+{{- if $image.digest -}}
+{{ $image.repository }}@{{ $image.digest }}
+{{- else -}}
+{{ $image.repository }}:{{ $image.tag | default (include "retry-sidecar.version" .) }}
+{{- end -}}
+{{- end -}}
+
+{{/* The version of the program that these templates are for. A library can not see its own Chart.yaml. */}}
+{{- define "retry-sidecar.version" -}}0.1.0{{- end -}}
+
+{{/* Ports of a pod are one name space: the sidecar's must not take the application's "http". */}}
+{{- define "retry-sidecar.portName" -}}
+{{ ternary "retry-http" "http" (default false .native) }}
+{{- end -}}
+
+{{/* What the image and the pod decide is in the environment, which goes before the file. */}}
+{{- define "retry-sidecar.env" -}}
+{{- $values := .values -}}
+{{- if .nameIsStable -}}
+- name: KAFKA_RETRY_INSTANCE_ID
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.name
+{{ end -}}
+- name: KAFKA_RETRY_STATE_DIR
+  value: /var/lib/retry-sidecar
+- name: KAFKA_RETRY_HTTP_HOST
+  value: {{ $values.http.host | quote }}
+- name: KAFKA_RETRY_HTTP_PORT
+  value: {{ $values.http.port | quote }}
+- name: KAFKA_RETRY_SHUTDOWN_TIMEOUT
+  value: {{ printf "%ds" (int $values.shutdownTimeoutSeconds) | quote }}
+{{- with $values.kafka.sasl }}
+{{- if .mechanism }}
+- name: KAFKA_RETRY_CLIENT_SASL_USERNAME
+  {{- if .usernameKey }}
+  valueFrom:
+    secretKeyRef:
+      name: {{ .existingSecret }}
+      key: {{ .usernameKey }}
+  {{- else }}
+  value: {{ .username | quote }}
+  {{- end }}
+- name: KAFKA_RETRY_CLIENT_SASL_PASSWORD
+  valueFrom:
+    secretKeyRef:
+      name: {{ .existingSecret }}
+      key: {{ .passwordKey }}
+{{- end }}
+{{- end }}
+{{- with $values.apiToken }}
+{{- if .existingSecret }}
+- name: KAFKA_RETRY_API_TOKEN
+  valueFrom:
+    secretKeyRef:
+      name: {{ .existingSecret }}
+      key: {{ .key }}
+{{- end }}
+{{- end }}
+{{- with $values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "retry-sidecar.volumeMounts" -}}
+{{- $values := .values -}}
+- name: retry-sidecar-state
+  mountPath: /var/lib/retry-sidecar
+- name: retry-sidecar-config
+  mountPath: /etc/retry-sidecar/config
+  readOnly: true
+- name: retry-sidecar-tmp
+  mountPath: /tmp
+{{- if $values.kafka.tls.enabled }}
+{{- if $values.kafka.tls.ca.existingSecret }}
+- name: retry-sidecar-ca
+  mountPath: /etc/retry-sidecar/ca
+  readOnly: true
+{{- end }}
+{{- if $values.kafka.tls.client.existingSecret }}
+- name: retry-sidecar-client
+  mountPath: /etc/retry-sidecar/client
+  readOnly: true
+{{- end }}
+{{- end }}
+{{- with $values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Volumes for the pod. The one for state is left out where values.state is not there: a StatefulSet claims its own. */}}
+{{- define "retry-sidecar.volumes" -}}
+{{- $values := .values -}}
+- name: retry-sidecar-config
+  configMap:
+    name: {{ include "retry-sidecar.configMapName" . }}
+- name: retry-sidecar-tmp
+  emptyDir:
+    sizeLimit: 64Mi
+{{- with $values.state }}
+- name: retry-sidecar-state
+  emptyDir:
+    sizeLimit: {{ .sizeLimit }}
+{{- end }}
+{{- with $values.kafka.tls }}
+{{- if and .enabled .ca.existingSecret }}
+- name: retry-sidecar-ca
+  secret:
+    secretName: {{ .ca.existingSecret }}
+    items:
+      - key: {{ .ca.key }}
+        path: {{ .ca.key }}
+{{- end }}
+{{- if and .enabled .client.existingSecret }}
+- name: retry-sidecar-client
+  secret:
+    secretName: {{ .client.existingSecret }}
+    items:
+      - key: {{ .client.certificateKey }}
+        path: {{ .client.certificateKey }}
+      - key: {{ .client.privateKeyKey }}
+        path: {{ .client.privateKeyKey }}
+{{- end }}
+{{- end }}
+{{- with $values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/*
+Seconds for the pod's terminationGracePeriodSeconds: Kubernetes stops the application first and the sidecar after it, in one
+grace period. `applicationSeconds` is what the application needs. 15 s are for what comes after SHUTDOWN_TIMEOUT: leaving the
+group, closing store and HTTP.
+*/}}
+{{- define "retry-sidecar.terminationGracePeriodSeconds" -}}
+{{ add (default 30 .applicationSeconds) .values.shutdownTimeoutSeconds 15 }}
+{{- end -}}

@@ -1,0 +1,39 @@
+{{/*
+A PodMonitor, a whole manifest. Besides the dict of _config.tpl: monitor (values: interval, scrapeTimeout, labels, relabelings,
+metricRelabelings), selectorLabels (a map), labels (a map), native.
+*/}}
+{{- define "retry-sidecar.podMonitor" -}}
+apiVersion: monitoring.coreos.com/v1
+kind: PodMonitor
+metadata:
+  name: {{ include "retry-sidecar.name" . }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- toYaml (merge (dict) (.monitor.labels | default dict) (.labels | default dict)) | nindent 4 }}
+spec:
+  selector:
+    matchLabels:
+      {{- toYaml .selectorLabels | nindent 6 }}
+  podMetricsEndpoints:
+    - port: {{ include "retry-sidecar.portName" . }}
+      {{- include "retry-sidecar.endpoint" .monitor | nindent 6 }}
+{{- end -}}
+
+{{/* What PodMonitor and ServiceMonitor have in common: the alerts know the job by one name, whoever scrapes. */}}
+{{- define "retry-sidecar.endpoint" -}}
+path: /metrics
+interval: {{ .interval }}
+{{- with .scrapeTimeout }}
+scrapeTimeout: {{ . }}
+{{- end }}
+relabelings:
+  - targetLabel: job
+    replacement: retry-sidecar
+  {{- with .relabelings }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with .metricRelabelings }}
+metricRelabelings:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
