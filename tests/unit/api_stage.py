@@ -151,8 +151,8 @@ class Client:
             entries or Held(), peers or Neighbours(), desk or Desk(), Gate(token, loopback=loopback)
         )
         metrics = Metrics(version="1.2.3", now_ms=lambda: NOW_MS)
-        app = create_app(source, metrics=metrics, version="1.2.3", operations=operations)
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=("10.9.8.7", 4711))
+        self.app = create_app(source, metrics=metrics, version="1.2.3", operations=operations)
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False, client=("10.9.8.7", 4711))
         self._client = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080")
         self._runner = asyncio.Runner()
 
