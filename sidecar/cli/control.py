@@ -1,6 +1,7 @@
 """`retry-sidecar cancel`, `reschedule`, `fire`, `pause`, `resume` and `outcome`: control records and their answers.
 
-They need the cluster only, no HTTP: whoever owns a partition answers on the status topic.
+What is named needs the cluster only, no HTTP: whoever owns a partition answers on the status topic. By --url an
+instance does the same. What a filter chooses is listed by an instance: see by_filter.py.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from typing import Any, TypeVar
 
 import click
 
-from sidecar.cli.instants import shown_instant
+from sidecar.cli.by_filter import TIMEOUT_S, Choice, act_by_filter, choice_options
+from sidecar.cli.http_control import HttpControl
+from sidecar.cli.instance import Instances, where_options
+from sidecar.cli.instants import read_duration, shown_instant
 from sidecar.cli.options import settings_options
 from sidecar.clock import SystemClock
 from sidecar.contract.control import ControlKind, Outcome, Target, parse_target, render_control
@@ -20,7 +24,6 @@ from sidecar.errors import CommandFailed
 from sidecar.kafka.config import validate_client_properties
 from sidecar.kafka.control import DEADLINE_S, LOOKUP_DEADLINE_S, ControlClient, ControlResult, Sent
 from sidecar.settings import Settings
-from sidecar.settings.kinds import parse_duration_ms
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,15 +36,6 @@ _WORDS = {
 """The outcomes after which nothing is done, for a person; all others are named as they are."""
 
 
-def _delay(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        return parse_duration_ms(text)
-    except ValueError:
-        raise click.BadParameter(f"{text!r}: must be a duration such as 250ms, 20s, 5m, 1h, 7d") from None
-
-
 def _utf8(_ctx: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
     for text in texts:
         # A shell hands over bytes that are no text as lone surrogates.
@@ -50,8 +44,8 @@ def _utf8(_ctx: click.Context, _parameter: click.Parameter, texts: tuple[str, ..
     return texts
 
 
-def _targets(ctx: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[Target, ...]:
-    """Read all targets before the first one is acted on."""
+def read_targets(ctx: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[Target, ...]:
+    """Return the targets of an argument, all read before the first one is acted on; its callback."""
     try:
         return tuple(parse_target(text) for text in _utf8(ctx, parameter, texts))
     except ValueError as error:
@@ -64,10 +58,8 @@ def _answering(function: F) -> F:
         click.option(
             "--timeout",
             "timeout_s",
-            default=DEADLINE_S,
-            show_default=True,
             type=_SECONDS,
-            help="Seconds to wait for the answer.",
+            help=f"Seconds to wait for the answer.  [default: {DEADLINE_S:g}; with a filter {TIMEOUT_S:g}]",
         ),
         click.option(
             "--no-wait", is_flag=True, help="Print the control id and end: `retry-sidecar outcome` looks it up."
@@ -79,63 +71,90 @@ def _answering(function: F) -> F:
     return function
 
 
-_timers = click.argument("targets", nargs=-1, required=True, metavar="TARGET...", callback=_targets)
+_timers = click.argument("targets", nargs=-1, metavar="TARGET...", callback=read_targets)
 _origins = click.argument("topics", nargs=-1, required=True, metavar="TOPIC...", callback=_utf8)
 
 
 @click.command(epilog="Example: retry-sidecar cancel 2-1841-1767225600000 id:order-4711")
 @_timers
+@choice_options
 @_answering
 @settings_options()
-def cancel(settings: Settings, /, *, targets: Sequence[Target], **how: Any) -> None:
-    """Take messages away before they fire.
+@where_options
+def cancel(settings: Settings, /, *, targets: Sequence[Target], choice: Choice, **how: Any) -> None:
+    """Take messages away before they fire: those that are named, or those that a filter chooses.
 
     TARGET is a timer id, or id:<retry-id> for all that wait under that id. Exit status 0 means that what was pending
     is never delivered; 1 that a target was not pending, was refused, or that nobody answered in time.
+
+    \b
+    By a filter, with a journal to go on after an interruption:
+      retry-sidecar cancel --origin orders --due-before 1h --dry-run
     """
-    _act(settings, ControlKind.CANCEL, targets, **how)
+    _act_on(settings, ControlKind.CANCEL, targets, choice, **how)
 
 
 @click.command(epilog="Example: retry-sidecar reschedule 2-1841-1767225600000 --delay 10m")
 @_timers
 @click.option("--due-ms", type=click.IntRange(min=0), help="When, as epoch milliseconds; in the past fires at once.")
-@click.option("--delay", "delay_ms", callback=_delay, metavar="DURATION", help="When, from now: 20s, 5m, 1h.")
+@click.option("--delay", "delay_ms", callback=read_duration, metavar="DURATION", help="When, from now: 20s, 5m, 1h.")
+@choice_options
 @_answering
 @settings_options()
+@where_options
 def reschedule(
-    settings: Settings, /, *, targets: Sequence[Target], due_ms: int | None, delay_ms: int | None, **how: Any
+    settings: Settings,
+    /,
+    *,
+    targets: Sequence[Target],
+    choice: Choice,
+    due_ms: int | None,
+    delay_ms: int | None,
+    **how: Any,
 ) -> None:
     """Give messages another due time; their timer ids stay.
 
     TARGET is a timer id, or id:<retry-id> for all that wait under that id. Exit status 1 if a target was not pending,
-    was refused, or nobody answered in time.
+    was refused, or nobody answered in time. What a filter chooses all becomes due at the same instant:
+
+    \b
+      retry-sidecar reschedule --origin orders --due-before 1h --delay 6h
     """
-    if due_ms is not None and delay_ms is None:
+    if choice.resume is not None and due_ms is None and delay_ms is None:
+        at_ms = None
+    elif due_ms is not None and delay_ms is None:
         at_ms = due_ms
     elif due_ms is None and delay_ms is not None:
         at_ms = SystemClock().wall_ms() + delay_ms
     else:
         raise click.UsageError("--due-ms and --delay: give one of them")
-    _act(settings, ControlKind.RESCHEDULE, targets, due_ms=at_ms, **how)
+    _act_on(settings, ControlKind.RESCHEDULE, targets, choice, due_ms=at_ms, **how)
 
 
 @click.command(epilog="Example: retry-sidecar fire id:order-4711")
 @_timers
+@choice_options
 @_answering
 @settings_options()
-def fire(settings: Settings, /, *, targets: Sequence[Target], **how: Any) -> None:
+@where_options
+def fire(settings: Settings, /, *, targets: Sequence[Target], choice: Choice, **how: Any) -> None:
     """Send messages to their origin now, without waiting for their due time.
 
     TARGET is a timer id, or id:<retry-id> for all that wait under that id. Exit status 1 if a target was not pending,
     its origin is paused, it was refused, or nobody answered in time.
+
+    \b
+    By a filter, not all at once:
+      retry-sidecar fire --origin orders --rate 200
     """
-    _act(settings, ControlKind.FIRE, targets, **how)
+    _act_on(settings, ControlKind.FIRE, targets, choice, **how)
 
 
 @click.command(epilog="Example: retry-sidecar pause orders payments")
 @_origins
 @_answering
 @settings_options()
+@where_options
 def pause(settings: Settings, /, *, topics: Sequence[str], **how: Any) -> None:
     """Hold back all messages of an origin topic until it is resumed; others go on."""
     _act(settings, ControlKind.PAUSE, topics, **how)
@@ -145,6 +164,7 @@ def pause(settings: Settings, /, *, topics: Sequence[str], **how: Any) -> None:
 @_origins
 @_answering
 @settings_options()
+@where_options
 def resume(settings: Settings, /, *, topics: Sequence[str], **how: Any) -> None:
     """Let the messages of a paused origin topic go on; what was put off comes within 15 minutes, spread out."""
     _act(settings, ControlKind.RESUME, topics, **how)
@@ -155,14 +175,18 @@ def resume(settings: Settings, /, *, topics: Sequence[str], **how: Any) -> None:
 @click.option("--timeout", "timeout_s", default=LOOKUP_DEADLINE_S, show_default=True, type=_SECONDS, help="Seconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @settings_options()
-def outcome(settings: Settings, *, control_id: str, timeout_s: float, as_json: bool) -> None:
+@where_options
+def outcome(settings: Settings, *, control_id: str, timeout_s: float, as_json: bool, url: str | None) -> None:
     """Look up what became of a control record; outcomes are kept for a day.
 
     Exit status 1 while a partition has not answered, and as the command that sent it if nothing was done.
     """
-    validate_client_properties(settings)
-    with ControlClient(settings) as client:
-        found = client.lookup(control_id, deadline_s=timeout_s)
+    if url is not None:
+        found = _by_http(settings, url).lookup(control_id)
+    else:
+        validate_client_properties(settings)
+        with ControlClient(settings) as client:
+            found = client.lookup(control_id, deadline_s=timeout_s)
     if found is None:
         raise CommandFailed(
             f"no outcome of control id {control_id} on topic {settings.status_topic}: nobody has applied it yet "
@@ -176,34 +200,77 @@ def outcome(settings: Settings, *, control_id: str, timeout_s: float, as_json: b
         raise click.exceptions.Exit(1)
 
 
+def _act_on(
+    settings: Settings,
+    kind: ControlKind,
+    targets: Sequence[Target],
+    choice: Choice,
+    *,
+    no_wait: bool,
+    due_ms: int | None = None,
+    **how: Any,
+) -> None:
+    """Act on what is named, or on what a filter chooses."""
+    if targets:
+        if not choice.is_empty:
+            raise click.UsageError("TARGET goes with no filter and no option of one: name messages, or choose them")
+        _act(settings, kind, targets, due_ms=due_ms, no_wait=no_wait, **how)
+        return
+    if not choice.is_made:
+        raise click.UsageError(
+            "Missing argument 'TARGET...': name messages, or choose them with --origin, --partition, --due-from, "
+            "--due-to or --all"
+        )
+    if no_wait:
+        raise click.UsageError("--no-wait goes with named targets: over a filter every answer is awaited")
+    act_by_filter(settings, kind, choice, due_ms=due_ms, **how)
+
+
 def _act(
     settings: Settings,
     kind: ControlKind,
     targets: Sequence[Target],
     *,
-    timeout_s: float,
+    timeout_s: float | None,
     no_wait: bool,
     as_json: bool,
+    url: str | None,
     due_ms: int | None = None,
 ) -> None:
     """Act on one target after the other, and show each answer when it is there."""
     _check(kind, targets, due_ms)
-    validate_client_properties(settings)
+    wait_s = DEADLINE_S if timeout_s is None else timeout_s
     done = True
-    with ControlClient(settings) as client:
+
+    def show(result: ControlResult) -> None:
+        nonlocal done
+        done = done and _is_done(result)
+        if as_json:
+            click.echo(json.dumps(_as_json(result)))
+        else:
+            _show(result, f" to {shown_instant(due_ms)}" if due_ms is not None else "")
+
+    if url is not None:
+        if no_wait:
+            raise click.UsageError("--no-wait and --url: an instance waits for the answer; give one of them")
+        control = _by_http(settings, url)
         for target in targets:
-            sent = client.send(kind, target, due_ms=due_ms, deadline_s=timeout_s)
-            if no_wait:
-                _show_sent(sent, as_json=as_json)
-                continue
-            result = _wait(client, sent, timeout_s)
-            done = done and _is_done(result)
-            if as_json:
-                click.echo(json.dumps(_as_json(result)))
-            else:
-                _show(result, f" to {shown_instant(due_ms)}" if due_ms is not None else "")
+            show(control.act(kind, target, due_ms=due_ms, deadline_s=wait_s))
+    else:
+        validate_client_properties(settings)
+        with ControlClient(settings) as client:
+            for target in targets:
+                sent = client.send(kind, target, due_ms=due_ms, deadline_s=wait_s)
+                if no_wait:
+                    _show_sent(sent, as_json=as_json)
+                else:
+                    show(_wait(client, sent, wait_s))
     if not done:
         raise click.exceptions.Exit(1)
+
+
+def _by_http(settings: Settings, url: str) -> HttpControl:
+    return HttpControl(Instances(lambda: (url,), settings.api_token))
 
 
 def _check(kind: ControlKind, targets: Iterable[Target], due_ms: int | None) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import threading
-import urllib.error
-import urllib.request
-from collections.abc import Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
@@ -18,6 +16,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from sidecar.cli.instance import address, ask
+from sidecar.cli.instants import shown_from
 from sidecar.cli.options import settings_options
 from sidecar.clock import SystemClock
 from sidecar.errors import CommandFailed
@@ -26,8 +26,6 @@ from sidecar.settings import Settings
 _WIDTH = 600
 _TIMEOUT_S = 5.0
 _ORIGINS_SHOWN = 20
-# A sidecar is near: a proxy of the environment is for the world outside, and would be asked for localhost too.
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104  # an address to ask, not to listen on
 
 Answer = Mapping[str, Any]
@@ -35,6 +33,7 @@ Answer = Mapping[str, Any]
 
 @click.command(epilog="Example: retry-sidecar pending --watch")
 @click.option("--url", help="Address of the sidecar.  [default: http://HTTP_HOST:HTTP_PORT]")
+@click.option("--token", metavar="TOKEN", help="Its API_TOKEN; the setting unless given.")
 @click.option("--watch", is_flag=True, help="Go on showing until Ctrl-C.")
 @click.option(
     "--interval",
@@ -46,50 +45,29 @@ Answer = Mapping[str, Any]
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch one line for each look.")
 @settings_options()
-def pending(settings: Settings, *, url: str | None, watch: bool, interval_s: float, as_json: bool) -> None:
+def pending(
+    settings: Settings, *, url: str | None, token: str | None, watch: bool, interval_s: float, as_json: bool
+) -> None:
     """Show what waits, by origin, by time and by partition."""
-    address = _address(settings, url)
+    look = functools.partial(_look, _address(settings, url), token or settings.api_token)
     try:
         if not watch:
-            answer = ask(address, settings.api_token)
+            answer = look()
             if as_json:
                 click.echo(json.dumps(answer, indent=2))
             else:
                 _console().print(picture(answer, SystemClock().wall_ms()))
         elif as_json:
-            _follow_json(address, settings.api_token, interval_s)
+            _follow_json(look, interval_s)
         else:
-            _follow(address, settings.api_token, interval_s)
+            _follow(look, interval_s)
     except KeyboardInterrupt:
         return
 
 
-def ask(address: str, token: str | None) -> Answer:
-    """Return the answer of `GET /pending`.
-
-    Raises:
-        CommandFailed: Nothing listens there, or what does is no sidecar.
-    """
-    request = urllib.request.Request(f"{address}/pending")  # noqa: S310  # _address lets http and https through only
-    if token is not None:
-        request.add_header("Authorization", f"Bearer {token}")
-    try:
-        with _OPENER.open(request, timeout=_TIMEOUT_S) as response:
-            answer = json.load(response)
-    except urllib.error.HTTPError as error:
-        with error:
-            raise CommandFailed(f"{address}/pending answers {error.code}: {_message(error)}") from error
-    except OSError as error:
-        why = getattr(error, "reason", error)
-        raise CommandFailed(
-            f"nothing answers at {address} ({why}): start `retry-sidecar run`, or say where it listens with --url "
-            "or --http-host and --http-port"
-        ) from error
-    except ValueError as error:
-        raise CommandFailed(f"{address}/pending is no JSON: something else than a sidecar listens there") from error
-    if not isinstance(answer, dict) or "total" not in answer or "partitions" not in answer:
-        raise CommandFailed(f"{address}/pending has no total: something else than a sidecar listens there")
-    return answer
+def _look(url: str, token: str | None) -> Answer:
+    """Return the answer of `GET /pending`. Raises CommandFailed when nothing listens there, or no sidecar."""
+    return ask(url, "GET", "/pending", token, timeout_s=_TIMEOUT_S).document("total", "partitions")
 
 
 def picture(answer: Answer, now_ms: int) -> RenderableType:
@@ -100,7 +78,7 @@ def picture(answer: Answer, now_ms: int) -> RenderableType:
         (f"{answer['overdue']:,} overdue", "bold red" if answer["overdue"] else ""),
     )
     if answer["next_due_ms"] is not None:
-        head.append(f", next due {_when(answer['next_due_ms'], now_ms)}")
+        head.append(f", next due {shown_from(answer['next_due_ms'], now_ms)}")
     if not answer["complete"]:
         head.append("  (not complete: a partition has no owner, or its figures are old)", "yellow")
     by_size = sorted(answer["by_origin"].items(), key=lambda item: -item[1])
@@ -131,66 +109,37 @@ def _partitions(answer: Answer, now_ms: int) -> Table:
             Text(row["state"]),
             Text(row["owner"] or "none"),
             f"{row['pending']:,}",
-            _when(row["watermark_ms"], now_ms),
+            "never" if row["watermark_ms"] is None else shown_from(row["watermark_ms"], now_ms),
             f"{row['restored']:.0%}",
         )
     return table
 
 
-def _when(at_ms: int | None, now_ms: int) -> str:
-    """Return an instant with its distance from now."""
-    if at_ms is None:
-        return "never"
-    try:
-        shown = datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (OverflowError, ValueError):
-        return f"{at_ms} ms"
-    distance = _distance(abs(at_ms - now_ms))
-    return f"{shown} (in {distance})" if at_ms > now_ms else f"{shown} ({distance} ago)"
-
-
-def _distance(span_ms: int) -> str:
-    for unit, unit_ms in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000)):
-        if span_ms >= 2 * unit_ms:
-            return f"{span_ms // unit_ms} {unit}"
-    return f"{span_ms / 1000:.1f} s"
-
-
-def _follow(address: str, token: str | None, interval_s: float) -> None:
+def _follow(look: Callable[[], Answer], interval_s: float) -> None:
     # The first look may fail for good, with a clear error; what fails later is shown, and may pass.
-    shown = picture(ask(address, token), SystemClock().wall_ms())
+    shown = picture(look(), SystemClock().wall_ms())
     pause = threading.Event()
     with Live(shown, console=_console(), auto_refresh=False) as live:
         while not pause.wait(interval_s):
             try:
-                shown = picture(ask(address, token), SystemClock().wall_ms())
+                shown = picture(look(), SystemClock().wall_ms())
                 live.update(shown, refresh=True)
             except CommandFailed as error:
                 live.update(Group(shown, "", Text(str(error), "red")), refresh=True)
 
 
-def _follow_json(address: str, token: str | None, interval_s: float) -> None:
+def _follow_json(look: Callable[[], Answer], interval_s: float) -> None:
     pause = threading.Event()
     while True:
-        click.echo(json.dumps(ask(address, token)))
+        click.echo(json.dumps(look()))
         pause.wait(interval_s)
 
 
 def _address(settings: Settings, url: str | None) -> str:
-    if url is None:
-        host = _ANYWHERE.get(settings.http_host, settings.http_host)
-        return f"http://[{host}]:{settings.http_port}" if ":" in host else f"http://{host}:{settings.http_port}"
-    if not url.startswith(("http://", "https://")):
-        raise click.UsageError(f"--url: {url!r}: must look like http://localhost:8080")
-    return url.rstrip("/").removesuffix("/pending")
-
-
-def _message(error: urllib.error.HTTPError) -> str:
-    try:
-        body = json.load(error)
-        return str(body["message"])
-    except (ValueError, KeyError, TypeError):
-        return str(error.reason)
+    if url is not None:
+        return address(url)
+    host = _ANYWHERE.get(settings.http_host, settings.http_host)
+    return f"http://[{host}]:{settings.http_port}" if ":" in host else f"http://{host}:{settings.http_port}"
 
 
 def _console() -> Console:

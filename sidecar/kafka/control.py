@@ -165,7 +165,7 @@ class ControlClient:
     def _send(
         self, kind: ControlKind, target: Target, due_ms: int | None, control_id: str | None, deadline: Deadline
     ) -> Sent:
-        control_id = control_id or f"{self._clock.wall_ms()}-{secrets.token_hex(8)}"
+        control_id = control_id or self._new_id()
         headers = render_control(kind, target, control_id, due_ms)
         # The producer itself asks, and so knows partitions that are new.
         total = self._partitions(self._settings.input_topic, deadline, self._producer)
@@ -176,6 +176,9 @@ class ControlClient:
         status_offsets = self._status_offsets(wanted, deadline)
         offsets = self._produce(headers, wanted, control_id, deadline)
         return Sent(control_id, target_text(target), offsets, status_offsets)
+
+    def _new_id(self) -> str:
+        return f"{self._clock.wall_ms()}-{secrets.token_hex(8)}"
 
     def _partitions(self, topic: str, deadline: Deadline, client: Producer | None = None) -> int:
         try:
@@ -324,7 +327,7 @@ class _StatusReader:
         named = parse_outcome_key(key)
         if named is None or named[0] != self._control_id or value is None:
             return
-        if not self._is_signed(partition, key, value, message):
+        if not is_signed(self._topic, message, self._token):
             self.unsigned.add(partition)
             return
         record = OutcomeRecord.from_json(value)
@@ -332,13 +335,17 @@ class _StatusReader:
             self._offsets[partition] = named[1]
             self.answers[partition] = record
 
-    def _is_signed(self, partition: int, key: bytes, value: bytes, message: Message) -> bool:
-        if self._token is None:
-            return True
-        headers: Any = dict(message.headers() or [])
-        parts = signature.status_parts(self._topic, partition, key, value)
-        # Judged by the broker's stamp, so that it is good whenever it is read.
-        return signature.verify(self._token, parts, headers.get(signature.HEADER), message.timestamp()[1])
+
+def is_signed(topic: str, message: Message, token: str | None) -> bool:
+    """Return whether a record of the status topic that has key and value is to be trusted."""
+    if token is None:
+        return True
+    headers: Any = dict(message.headers() or [])
+    key: Any = message.key()
+    value: Any = message.value()
+    parts = signature.status_parts(topic, message.partition() or 0, key, value)
+    # Judged by the broker's stamp, so that it is good whenever it is read.
+    return signature.verify(token, parts, headers.get(signature.HEADER), message.timestamp()[1])
 
 
 def _added_up(

@@ -67,7 +67,7 @@ class Drain:
             )
             return FAILED
         if now_s >= self._until_s:
-            log.error("drain_failed", reason="DRAIN_TIMEOUT is over", **_facts(own))
+            log.error("drain_failed", reason="--drain-timeout is over", **_facts(own))
             return FAILED
         if now_s - self._said_s >= SAY_EVERY_S:
             self._said_s = now_s

@@ -1,0 +1,156 @@
+"""Which messages a command is about, as options and as the API's parameters; and how messages look in a table."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, NamedTuple, TypeVar
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sidecar.cli.instance import Instances, Unanswered
+from sidecar.cli.instants import read_instant, shown_from, shown_instant
+
+F = TypeVar("F", bound=Callable[..., Any])
+Message = Mapping[str, Any]
+
+PAGE: Final = 1_000
+"""Messages of one page, as many as the API gives."""
+WIDTH: Final = 600
+"""Columns where the output is no terminal: names stay whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Messages by where they go, where they are and when they are looked at next; None: any."""
+
+    origin: str | None = None
+    partition: int | None = None
+    due_from_ms: int | None = None
+    due_to_ms: int | None = None
+    """Exclusive."""
+
+    @property
+    def is_empty(self) -> bool:
+        return self == Filter()
+
+    def query(self, limit: int, cursor: str | None) -> dict[str, str]:
+        """Return the parameters of `GET /pending/messages`."""
+        given = {
+            "origin": self.origin,
+            "partition": self.partition,
+            "due_from": self.due_from_ms,
+            "due_to": self.due_to_ms,
+            "limit": limit,
+            "cursor": cursor,
+        }
+        return {name: str(value) for name, value in given.items() if value is not None}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it for a journal."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        parts = [] if self.origin is None else [f"to {self.origin}"]
+        if self.partition is not None:
+            parts.append(f"in partition {self.partition}")
+        if self.due_from_ms is not None:
+            parts.append(f"due from {shown_instant(self.due_from_ms)}")
+        if self.due_to_ms is not None:
+            parts.append(f"due before {shown_instant(self.due_to_ms)}")
+        return ", ".join(parts) or "of all origins"
+
+
+class Page(NamedTuple):
+    """A part of a list."""
+
+    messages: list[Message]
+    cursor: str | None
+    """For the next page; None after the last one."""
+    missing: list[int]
+    """Partitions whose messages are not in it: they have no owner, or it does not answer."""
+
+
+def read_page(instances: Instances, wanted: Filter, limit: int, cursor: str | None) -> Page:
+    """Return a page. Raises CommandFailed."""
+    reply = instances.ask("GET", "/pending/messages", query=wanted.query(limit, cursor))
+    body = reply.document("messages", "cursor", "complete", "missing")
+    missing = list(body["missing"])
+    if not body["complete"] and not missing:
+        raise Unanswered(f"{reply.asked}: how many partitions there are is not known yet; ask again in a second")
+    return Page(list(body["messages"]), body["cursor"], missing)
+
+
+def filter_options(function: F) -> F:
+    """Give a command the filter's options; it is called with `wanted`."""
+
+    @functools.wraps(function)
+    def command(
+        *args: Any,
+        origin: str | None,
+        partition: int | None,
+        due_from_ms: int | None,
+        due_to_ms: int | None,
+        **kwargs: Any,
+    ) -> Any:
+        if due_from_ms is not None and due_to_ms is not None and due_from_ms > due_to_ms:
+            raise click.UsageError("--due-from must not be after --due-to")
+        return function(*args, wanted=Filter(origin, partition, due_from_ms, due_to_ms), **kwargs)
+
+    options = (
+        click.option("--origin", metavar="TOPIC", help="Only what goes to this topic."),
+        click.option("--partition", type=click.IntRange(min=0), help="Only this partition of the retry topic."),
+        click.option(
+            "--due-from",
+            "--due-after",
+            "due_from_ms",
+            metavar="INSTANT",
+            callback=read_instant,
+            help="Only what is due then or later: epoch ms, ISO 8601 (UTC unless it says otherwise), now, or a "
+            "duration from now such as 10m or -2h.",
+        ),
+        click.option(
+            "--due-to",
+            "--due-before",
+            "due_to_ms",
+            metavar="INSTANT",
+            callback=read_instant,
+            help="Only what is due before. What was put off because its origin is not open counts as due when it is "
+            "looked at next.",
+        ),
+    )
+    for option in reversed(options):
+        option(command)
+    return command  # type: ignore[return-value]  # the options that it takes besides are click's business
+
+
+def table(messages: Iterable[Message], now_ms: int) -> Table:
+    """Return messages as a table."""
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("timer id", "origin", "due", "retry-id"):
+        shown.add_column(heading, overflow="fold")
+    shown.add_column("attempt", justify="right")
+    for each in messages:
+        due = shown_from(each["due_ms"], now_ms)
+        if each["deferred"]:
+            due += f", put off to {shown_instant(each['stored_due_ms'])}"
+        row = (each["id"], each["origin"], due, each["retry_id"] or "", f"{each['attempt']} of {each['limit']}")
+        shown.add_row(*(Text(printable(str(cell))) for cell in row))
+    return shown
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return where a command prints; names stay whole where that is no terminal, and are never read as markup."""
+    made = Console(stderr=stderr, highlight=False, emoji=False, markup=False, soft_wrap=True)
+    if not made.is_terminal:
+        made.width = WIDTH
+    return made
+
+
+def printable(text: str) -> str:
+    """Return a text that anybody may have sent without what would steer a terminal."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -1,0 +1,129 @@
+"""Control calls by HTTP, for who can reach an instance and not the cluster."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any, Final
+from urllib.parse import quote
+
+from sidecar.cli.instance import Instances, Reply, Unanswered
+from sidecar.clock import SystemClock
+from sidecar.contract.control import ControlKind, Outcome, Target
+from sidecar.engine.items import target_text
+from sidecar.kafka.control import ControlResult
+from sidecar.kafka.control_stream import Answer
+from sidecar.model import TimerId
+
+AT_A_TIME: Final = 8
+"""As many as an instance works on at a time."""
+AGAIN_S: Final = 0.5
+_CALLS: Final = {
+    ControlKind.CANCEL: ("DELETE", ""),
+    ControlKind.RESCHEDULE: ("PATCH", ""),
+    ControlKind.FIRE: ("POST", "/fire"),
+    ControlKind.PAUSE: ("PUT", "/pause"),
+    ControlKind.RESUME: ("PUT", "/resume"),
+}
+
+
+class HttpControl:
+    """Acts on targets through an instance. Any number of threads may share it."""
+
+    def __init__(self, instances: Instances) -> None:
+        self._instances = instances
+
+    def act(self, kind: ControlKind, target: Target, *, due_ms: int | None, deadline_s: float) -> ControlResult:
+        """Return what became of it, or what is known at the deadline.
+
+        Raises:
+            Unanswered: No instance answers; it may be applied all the same.
+            CommandFailed: It is refused: the token, the address, or no sidecar at all.
+        """
+        clock, pause = SystemClock(), threading.Event()
+        until_s = clock.monotonic_s() + deadline_s
+        method, suffix = _CALLS[kind]
+        text = target_text(target)
+        path = f"/origins/{text}" if kind.is_for_origins else f"/pending/messages/{quote(text, safe='')}"
+        body = None if due_ms is None else {"due_ms": due_ms}
+        result = _result(self._instances.ask(method, f"{path}{suffix}", body=body), text)
+        while result.outcome is None and clock.monotonic_s() < until_s:
+            pause.wait(AGAIN_S)
+            result = self.lookup(result.control_id) or result
+        return result
+
+    def lookup(self, control_id: str) -> ControlResult | None:
+        """Return what became of a control record, None while nothing is known. Raises CommandFailed."""
+        reply = self._instances.ask("GET", f"/control/{quote(control_id, safe='')}")
+        if reply.status == 404 and isinstance(reply.body, dict) and "error_code" in reply.body:
+            return None
+        return _result(reply, "")
+
+
+def _result(reply: Reply, target: str) -> ControlResult:
+    body: Any = reply.body
+    if reply.status == 400 and isinstance(body, dict):
+        return ControlResult("", target, Outcome.BAD_REQUEST, 0, str(body.get("message", "")), {}, ())
+    try:
+        outcome = None if body["result"] is None else Outcome(body["result"])
+        missing = tuple(map(int, body["missing"]))
+        return ControlResult(
+            str(body["control_id"]), str(body["target"]), outcome, int(body["count"]), str(body["detail"]), {}, missing
+        )
+    except (KeyError, TypeError, ValueError):
+        raise reply.refusal() from None
+
+
+class HttpStream:
+    """Acts on timers, a few at a time; as `kafka.control_stream.ControlStream`, which is many times as fast."""
+
+    in_flight_max = AT_A_TIME
+
+    def __init__(self, instances: Instances, kind: ControlKind, due_ms: int | None, *, deadline_s: float) -> None:
+        self._control = HttpControl(instances)
+        self._kind = kind
+        self._due_ms = due_ms
+        self._deadline_s = deadline_s
+        self._pool = ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="control")
+        self._asked: dict[Future[ControlResult], TimerId] = {}
+
+    @property
+    def in_flight(self) -> Sequence[TimerId]:
+        """Timers that were sent and have no answer yet."""
+        return list(self._asked.values())
+
+    def put(self, timer: TimerId) -> None:
+        """Ask for it; returns at once."""
+        self._asked[self._pool.submit(self._act, timer)] = timer
+
+    def answers(self, timeout_s: float) -> list[Answer]:
+        """Return the outcomes that have come, waiting so long for the first one. Raises CommandFailed."""
+        if not self._asked:
+            threading.Event().wait(timeout_s)  # the rate allows no more for now
+        done, _ = wait(self._asked, timeout_s, FIRST_COMPLETED)
+        found = []
+        for future in done:
+            timer = self._asked.pop(future)
+            result = future.result()
+            if result.outcome is None:
+                numbers = ", ".join(map(str, result.missing))
+                raise Unanswered(f"{timer}: no answer from partition {numbers} in time")
+            found.append(Answer(timer, result.outcome, result.detail))
+        return found
+
+    def close(self) -> None:
+        """Begin no more calls, and wait for those under way."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def _act(self, timer: TimerId) -> ControlResult:
+        clock, pause = SystemClock(), threading.Event()
+        until_s = clock.monotonic_s() + self._deadline_s
+        while True:
+            try:
+                return self._control.act(self._kind, timer, due_ms=self._due_ms, deadline_s=self._deadline_s)
+            except Unanswered:
+                # Too many calls at once, or an instance that restarts. Twice is not wrong: it is not pending then.
+                if clock.monotonic_s() >= until_s:
+                    raise
+            pause.wait(AGAIN_S)

@@ -1,0 +1,230 @@
+"""The HTTP API as commands use it: one that is named, or any instance that the status topic shows."""
+
+from __future__ import annotations
+
+import functools
+import http.client
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, TypeVar
+from urllib.parse import urlencode
+
+import click
+import structlog
+
+from sidecar import log
+from sidecar.clock import SystemClock
+from sidecar.errors import CommandFailed
+from sidecar.settings import Settings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+ASK_S: Final = 15.0
+"""Longest silence: a change waits up to 5 s for its owner, and a page for owners that hang."""
+LOOK_S: Final = 0.05
+STOP_S: Final = 2.0
+_QUIET: Final = 50
+"""The log level `critical`, which nothing here uses."""
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """The token is for the address that was named, and for no other."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+# A sidecar is near: a proxy of the environment is for the world outside, and would be asked for localhost too.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
+
+
+class Unanswered(CommandFailed):
+    """Nobody answers there now: another instance may, or this one later."""
+
+
+class Reply(NamedTuple):
+    """What an instance says."""
+
+    asked: str
+    status: int
+    body: Any
+    """None when it is no JSON."""
+    reason: str
+
+    def refusal(self) -> CommandFailed:
+        """Return the error for an answer that is not what was asked for."""
+        said = self.body.get("message") if isinstance(self.body, dict) else None
+        hint = "; give the token with --token or API_TOKEN" if self.status == 401 else ""
+        return CommandFailed(f"{self.asked} answers {self.status}: {said or self.reason}{hint}")
+
+    def document(self, *names: str) -> dict[str, Any]:
+        """Return the body of a good answer. Raises CommandFailed unless it is one with these names."""
+        if self.status != 200:
+            raise self.refusal()
+        stranger = "something else than a sidecar listens there"
+        if self.body is None:
+            raise CommandFailed(f"{self.asked} is no JSON: {stranger}")
+        for name in names:
+            if not isinstance(self.body, dict) or name not in self.body:
+                raise CommandFailed(f"{self.asked} has no {name}: {stranger}")
+        return dict(self.body)
+
+
+def ask(
+    url: str,
+    method: str,
+    path: str,
+    token: str | None,
+    *,
+    query: Mapping[str, str] | None = None,
+    body: object = None,
+    timeout_s: float = ASK_S,
+) -> Reply:
+    """Return what an instance answers, whatever it is. Raises Unanswered."""
+    asked = f"{url}{path}"
+    given = f"{asked}?{urlencode(query)}" if query else asked
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(given, data, method=method)  # noqa: S310  # callers let http and https through only
+    if token is not None:
+        request.add_header("Authorization", f"Bearer {token}")
+    if data is not None:
+        request.add_header("Content-Type", "application/json")
+    try:
+        with _OPENER.open(request, timeout=timeout_s) as response:
+            return Reply(asked, response.status, _parsed(response.read()), response.reason)
+    except urllib.error.HTTPError as error:
+        with error:
+            reply = Reply(asked, error.code, _parsed(error.read()), str(error.reason))
+        if reply.status == 503:
+            raise Unanswered(str(reply.refusal())) from error
+        return reply
+    except (OSError, http.client.HTTPException) as error:
+        why = getattr(error, "reason", error)
+        raise Unanswered(
+            f"nothing answers at {url} ({why}): start `retry-sidecar run`, or say where it listens with --url"
+        ) from error
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError:
+        return None
+
+
+class Instances:
+    """Asks one instance, and another one when that does not answer. Any number of threads may share it.
+
+    Args:
+        urls: Gives the addresses as they are known now.
+        token: API_TOKEN.
+        missing: The error when there is no address at all.
+    """
+
+    def __init__(self, urls: Callable[[], Sequence[str]], token: str | None, missing: str = "") -> None:
+        self._urls = urls
+        self._token = token
+        self._missing = missing
+        self._good = ""
+
+    def ask(self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: object = None) -> Reply:
+        """Return the first answer.
+
+        Raises:
+            Unanswered: There is none; the text says of each instance why.
+        """
+        reasons = []
+        for url in sorted(self._urls(), key=lambda url: url != self._good):
+            try:
+                reply = ask(url, method, path, self._token, query=query, body=body)
+            except Unanswered as error:
+                reasons.append(str(error))
+            else:
+                self._good = url
+                return reply
+        raise Unanswered("\n".join(reasons) or self._missing)
+
+
+def where_options(function: F) -> F:
+    """Give a command --url and --token; its settings then have the token, and it is called with `url`.
+
+    It stands between the command's own options and `settings_options`.
+    """
+
+    @functools.wraps(function)
+    def command(settings: Settings, /, *args: Any, url: str | None, token: str | None, **kwargs: Any) -> Any:
+        if token is not None:
+            settings = replace(settings, api_token=token)
+        return function(settings, *args, url=None if url is None else address(url), **kwargs)
+
+    options = (
+        click.option(
+            "--url",
+            metavar="http://HOST:PORT",
+            help="Ask this instance, or `retry-sidecar api`, by HTTP.  [default: the cluster of the settings]",
+        ),
+        click.option("--token", metavar="TOKEN", help="Its API_TOKEN; the setting unless given."),
+    )
+    for option in reversed(options):
+        option(command)
+    return command  # type: ignore[return-value]  # the options that it takes besides are click's business
+
+
+def address(url: str) -> str:
+    """Return the address of an instance without a path behind it. Raises UsageError for any other text."""
+    if not url.startswith(("http://", "https://")):
+        raise click.UsageError(f"--url: {url!r}: must look like http://localhost:8080")
+    return url.rstrip("/").removesuffix("/pending")
+
+
+@contextmanager
+def reach(settings: Settings, url: str | None) -> Iterator[Instances]:
+    """Yield the instance that is named, or those that the status topic of the settings shows."""
+    if url is not None:
+        yield Instances(lambda: (url,), settings.api_token)
+        return
+    # Here and not above: what is asked by --url needs no librdkafka.
+    from sidecar.kafka.config import validate_client_properties  # noqa: PLC0415
+    from sidecar.runtime.cluster import follow  # noqa: PLC0415
+
+    validate_client_properties(settings)
+    with _silence():
+        cluster = follow(settings, SystemClock())
+        cluster.start()
+        try:
+            pause = threading.Event()
+            while cluster.unread() is not None:
+                pause.wait(LOOK_S)
+
+            def urls() -> list[str]:
+                views = cluster.views()
+                return list(dict.fromkeys(view.url for view in views if view.owner and view.url))
+
+            missing = (
+                f"no instance of {settings.streams_app_id} (STREAMS_APP_ID) shows itself on topic "
+                f"{settings.status_topic} at {settings.bootstrap_servers} (BOOTSTRAP_SERVERS)"
+                f"{f': {cluster.trouble}' if cluster.trouble else ''}; start `retry-sidecar run`, check the settings"
+                f"{' and API_TOKEN' if cluster.refused else ''}, or name an instance with --url"
+            )
+            yield Instances(urls, settings.api_token, missing)
+        finally:
+            cluster.stop(STOP_S)
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keep log lines out of what a command prints; what matters of them is in its errors."""
+    before, library = structlog.get_config(), log.librdkafka_logger()
+    level = library.level
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(_QUIET))
+    library.setLevel(_QUIET)
+    try:
+        yield
+    finally:
+        library.setLevel(level)
+        structlog.configure(**before)

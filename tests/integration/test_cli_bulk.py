@@ -1,0 +1,213 @@
+"""`list`, `get`, and what acts over a filter, from processes that own nothing, against a running sidecar."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from sidecar import cli
+from tests.broker import create_topic, read_committed
+from tests.integration.messages import Given, World, now_ms, one_sidecar
+from tests.integration.sidecars import LOG_APPEND_TIME, ROOT, Stage
+from tests.waiting import eventually
+
+HOUR_MS = 3_600_000
+PARTITIONS = 4
+ORIGINS = ("listed", "named", "cancelled", "flowing", "moved", "soon", "http")
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture(scope="module")
+def world(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    def origins(stage: Stage) -> None:
+        for name in ORIGINS:
+            create_topic(bootstrap, topic(stage, name), 1, LOG_APPEND_TIME)
+
+    with one_sidecar(bootstrap, tmp_path_factory.mktemp("bulk"), partitions=PARTITIONS, origins=origins) as made:
+        yield made
+
+
+def topic(stage: Stage, name: str) -> str:
+    return f"{stage.app_id}-{name}"
+
+
+def arguments(world: World, *given: str) -> list[str]:
+    """Return a command's arguments with the cluster's settings."""
+    stage = world.stage
+    flags = {
+        "--bootstrap-servers": stage.bootstrap,
+        "--streams-app-id": stage.app_id,
+        "--input-topic": stage.input_topic,
+        "--dlq-topic": stage.dlq_topic,
+    }
+    return [*given, *(text for flag in flags.items() for text in flag)]
+
+
+def run(world: World, *given: str) -> Result:
+    return CliRunner().invoke(cli.main, arguments(world, *given))
+
+
+def rows(result: Result) -> list[dict[str, Any]]:
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def put(world: World, name: str, dues_ms: Sequence[int], *more: tuple[str, bytes]) -> list[str]:
+    """Send messages over all partitions and return their timer ids, in due order, once all of them wait."""
+    origin = topic(world.stage, name)
+    given = [
+        Given(
+            b"value %d" % number,
+            b"key",
+            [("retry-origin-topic", origin.encode()), ("retry-due-ms", b"%d" % due_ms), *more],
+            number % PARTITIONS,
+        )
+        for number, due_ms in enumerate(dues_ms)
+    ]
+    sent = world.send(*given)
+    if min(dues_ms) > now_ms() + HOUR_MS / 2:
+        waits(world, name, len(given))
+    places = sorted(
+        (due_ms, each.partition, each.offset, f"{each.partition}-{each.offset}-{due_ms}")
+        for due_ms, each in zip(dues_ms, sent, strict=True)
+    )
+    return [timer for *_, timer in places]
+
+
+def waits(world: World, name: str, count: int) -> None:
+    """Wait until so many messages wait for an origin."""
+    origin = topic(world.stage, name)
+
+    def pending() -> bool:
+        group = world.sidecar.group()
+        return group is not None and group["by_origin"].get(origin, 0) == count
+
+    eventually(pending, 30, f"{count} wait for {name}")
+
+
+def fired(world: World, name: str, count: int) -> list[bytes]:
+    """Return the values in an origin topic, once there are so many."""
+    origin = topic(world.stage, name)
+    records = read_committed(world.stage.bootstrap, [origin], 60, until=lambda seen: len(seen) >= count)
+    return [record.value or b"" for record in records]
+
+
+# Looking
+
+
+def test_what_is_listed_is_what_was_sent_by_cluster_and_by_url_whole_and_in_parts(world: World) -> None:
+    start_ms = now_ms() + HOUR_MS
+    timers = put(world, "listed", [start_ms + 1_000 * (number // 3) for number in range(1_200)])
+    origin = topic(world.stage, "listed")
+    url = ("--url", f"http://127.0.0.1:{world.sidecar.port}")
+
+    listed = rows(run(world, "list", "--origin", origin, "--all", "--json"))
+    assert [each["id"] for each in listed] == timers, "two pages"
+    assert {each["origin"] for each in listed} == {origin}
+    assert rows(run(world, "list", "--origin", origin, "--all", "--json", *url)) == listed
+    assert rows(run(world, "list", "--origin", origin, "--limit", "7", "--json", *url)) == listed[:7]
+    in_one = rows(run(world, "list", "--origin", origin, "--partition", "1", "--all", "--json", *url))
+    assert in_one == [each for each in listed if each["partition"] == 1]
+    window = ("--due-from", str(start_ms + 10_000), "--due-before", str(start_ms + 20_000))
+    assert len(rows(run(world, "list", "--origin", origin, *window, "--json", *url))) == 30
+    assert rows(run(world, "list", "--origin", origin, "--due-before", "10m", "--json", *url)) == []
+
+    table = run(world, "list", "--origin", origin, "--limit", "2", *url)
+    assert table.stdout.splitlines()[1].startswith(timers[0])
+    assert "there may be more" in table.stderr
+
+
+def test_get_shows_what_was_sent_and_writes_its_value(world: World, tmp_path: Path) -> None:
+    (timer,) = put(world, "named", [now_ms() + HOUR_MS], ("retry-id", b"order/4711"), ("colour", b"\x1b[31mred"))
+    shown = rows(run(world, "get", timer, "--payload", "--json"))[0]
+    assert (shown["id"], shown["key"], shown["value"]) == (timer, "a2V5", "dmFsdWUgMA==")
+    assert {"name": "colour", "value": "\x1b[31mred"} in shown["headers"]
+    written = tmp_path / "value"
+    named = run(world, "get", "id:order/4711", "--payload-to", str(written))
+    assert named.exit_code == 0, named.output
+    assert timer in named.stdout
+    assert "\x1b" not in named.stdout
+    assert written.read_bytes() == b"value 0"
+    gone = run(world, "get", "0-999999-1", "--url", f"http://127.0.0.1:{world.sidecar.port}")
+    assert gone.exit_code == 1
+    assert gone.stderr == "0-999999-1: not pending: it has fired, was cancelled, or never was\n"
+
+
+# Acting
+
+
+def test_a_bulk_cancel_that_is_interrupted_and_resumed_takes_all_of_its_own_and_nothing_else(
+    world: World, tmp_path: Path
+) -> None:
+    start_ms = now_ms()
+    put(world, "cancelled", [start_ms + HOUR_MS + number for number in range(2_000)])
+    put(world, "flowing", [now_ms() + 500 + 2 * number for number in range(3_000)])
+    choice = ("--origin", topic(world.stage, "cancelled"), "--due-before", "2h")
+
+    would = json.loads(run(world, "cancel", *choice, "--dry-run", "--json").stdout)
+    assert (would["total"], len(would["first"])) == (2_000, 10)
+    waits(world, "cancelled", 2_000)
+
+    journal = tmp_path / "run.jsonl"
+    command = arguments(world, "cancel", *choice, "--yes", "--rate", "700", "--journal", str(journal))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sidecar", *command], cwd=ROOT, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    try:
+        eventually(lambda: done(journal) >= 300, 30, "a part is done")
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 1
+    assert f"retry-sidecar cancel --resume {journal}".encode() in said
+    part = done(journal)
+    assert 300 <= part < 2_000
+    waits(world, "cancelled", 2_000 - part)
+
+    end = run(world, "cancel", "--resume", str(journal), "--json")
+    assert end.exit_code == 0, end.output
+    assert json.loads(end.stdout)["outcomes"] == {"cancelled": 2_000}
+    assert sorted(fired(world, "flowing", 3_000)) == sorted(b"value %d" % number for number in range(3_000))
+    waits(world, "cancelled", 0)
+    waits(world, "flowing", 0)
+    assert fired(world, "cancelled", 0) == []
+
+
+def done(journal: Path) -> int:
+    """Return how many outcomes a journal has."""
+    lines = journal.read_text(encoding="utf-8").split("\n") if journal.exists() else []
+    return sum(sum(json.loads(line)["outcomes"].values()) for line in lines[1:-1] if line)
+
+
+def test_what_is_rescheduled_within_its_own_filter_is_rescheduled_once(world: World, tmp_path: Path) -> None:
+    put(world, "moved", [now_ms() + HOUR_MS + 10 * number for number in range(1_500)])
+    choice = ("--origin", topic(world.stage, "moved"), "--due-before", "3h", "--yes", "--json")
+    at_ms = now_ms() + 2 * HOUR_MS
+    moved = json.loads(
+        run(world, "reschedule", *choice, "--journal", str(tmp_path / "1"), "--due-ms", str(at_ms)).stdout
+    )
+    assert moved["outcomes"] == {"rescheduled": 1_500}
+    listed = rows(run(world, "list", "--origin", topic(world.stage, "moved"), "--all", "--json"))
+    assert {each["due_ms"] for each in listed} == {at_ms}
+    soon = json.loads(run(world, "reschedule", *choice, "--journal", str(tmp_path / "2"), "--delay", "1s").stdout)
+    assert soon["outcomes"] == {"rescheduled": 1_500}
+    assert sorted(fired(world, "moved", 1_500)) == sorted(b"value %d" % number for number in range(1_500))
+
+
+def test_by_url_a_filter_needs_no_cluster(world: World, tmp_path: Path) -> None:
+    put(world, "http", [now_ms() + HOUR_MS + number for number in range(40)])
+    url = ("--url", f"http://127.0.0.1:{world.sidecar.port}", "--journal", str(tmp_path / "run.jsonl"))
+    fire = CliRunner().invoke(cli.main, ["fire", "--origin", topic(world.stage, "http"), "--yes", *url])
+    assert (fire.exit_code, fire.stdout) == (0, "40 fired\n"), fire.output
+    assert len(fired(world, "http", 40)) == 40
