@@ -27,7 +27,7 @@ async function poll() {
     const [ready, ...answers] = await Promise.all(["readyz", ...FIGURES].map(get));
     const refused = answers.find((each) => each.status !== 200);
     failures = refused ? failures + 1 : 0;
-    if (refused) stale(`It answers, but has no figures yet: ${refused.body.message}`);
+    if (refused) stale(`This instance answers without figures: ${refused.body.message}.`);
     else show(ready, answers.map((each) => each.body));
   } catch (trouble) {
     if (!(trouble instanceof Unreachable)) throw trouble;
@@ -114,9 +114,8 @@ function startToken() {
 
 async function introduce() {
   const said = await get("").catch(() => null);
-  if (said?.status !== 200) return;
-  const cluster = said.body.kafka_cluster_id;
-  say(byId("instance"), `${said.body.version}${cluster ? ` on cluster ${cluster}` : ""}`);
+  const cluster = said?.status === 200 && said.body.kafka_cluster_id;
+  say(byId("instance"), `${location.host}${cluster ? `, cluster ${cluster}` : ""}`);
 }
 
 startFigures();

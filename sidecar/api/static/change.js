@@ -12,6 +12,7 @@ const listeners = new Set();
 let asked = 0;
 let current = null;
 let opener = null;
+let working = false;
 
 /** Be told the target or origin of every change that has an answer. */
 export const onChanged = (listener) => listeners.add(listener);
@@ -19,11 +20,15 @@ export const onChanged = (listener) => listeners.add(listener);
 export function startChange(openToken) {
   const dialog = byId("change");
   byId("change-back").addEventListener("click", () => dialog.close());
+  dialog.addEventListener("cancel", (event) => {
+    if (working) event.preventDefault();
+  });
   dialog.addEventListener("close", () => {
     asked += 1;
     current = null;
-    // What was acted on may be gone; then the focus goes to the page's content.
-    if (opener?.isConnected) opener.focus();
+    // The button may be gone with what it acted on.
+    const place = opener?.isConnected ? opener : byId("entry").open ? byId("entry-title") : byId("content");
+    place.focus();
   });
   byId("change-form").addEventListener("submit", (event) => {
     event.preventDefault();
@@ -60,10 +65,12 @@ async function carryOut(question, openToken) {
     answer.replaceChildren(words("bad", mistake.message));
     return;
   }
-  button.disabled = true;
+  button.disabled = byId("change-back").disabled = working = true;
   answer.replaceChildren(words("soft", "Asking the owner …"));
   const said = await change(...request).catch((trouble) => trouble);
+  byId("change-back").disabled = working = false;
   if (turn !== asked) return;
+  say(byId("change-title"), question.title.replace("?", ""));
   byId("change-fields").replaceChildren();
   button.hidden = true;
   say(byId("change-back"), "Close");

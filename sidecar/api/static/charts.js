@@ -5,7 +5,6 @@ import { el, say } from "./dom.js";
 import { count } from "./format.js";
 
 const HEIGHT = 112;
-const LABELS = 4;
 
 /** One chart in its figure. */
 export class Bars {
@@ -18,6 +17,7 @@ export class Bars {
     this.unit = unit;
     this.title = title;
     this.bars = [];
+    this.note = "";
     this.sum = el("span", { class: "sum" }, "–");
     this.read = el("span", { class: "read soft", "aria-hidden": "true" });
     this.canvas = el("div", { class: `canvas ${tone}`, role: "img", "aria-label": `${title}: not known yet` });
@@ -43,10 +43,11 @@ export class Bars {
   /**
    * Show these bars.
    * @param {{label: string, short: string, count: number}[]} bars in order of time; `short` stands at the axis
-   * @param {string} note after the sum, in words
+   * @param {string} note what stands beside the sum while no bar is pointed at
    */
   show(bars, note = "") {
     this.bars = bars;
+    this.note = note;
     const total = bars.reduce((sum, bar) => sum + bar.count, 0);
     say(this.sum, count(total));
     const most = bars.reduce((best, bar) => (bar.count > best.count ? bar : best), bars[0]);
@@ -55,6 +56,7 @@ export class Bars {
     const data = [bars.map((_, at) => at), bars.map((bar) => bar.count)];
     if (this.plot) this.plot.setData(data);
     else this.plot = new uPlot(this.options(), data, this.canvas);
+    this.point(this.plot.posToVal(this.plot.cursor.left, "x"), this.plot.cursor.left);
     if (this.details.open) this.fillTable();
   }
 
@@ -111,7 +113,7 @@ export class Bars {
         {
           ...axis,
           size: (_, values) => 12 + 7 * Math.max(1, ...(values ?? []).map((value) => value.length)),
-          space: 34,
+          space: 26,
           incrs: [1, 2, 5].flatMap((digit) => Array.from({ length: 12 }, (_, power) => digit * 10 ** power)).sort((a, b) => a - b),
           grid: { stroke: () => resolved("--line"), width: 1 },
           values: (_, places) => places.map(short),
@@ -131,13 +133,13 @@ export class Bars {
   }
 
   places() {
-    const step = this.bars.length / LABELS;
-    return Array.from({ length: LABELS }, (_, at) => Math.round(at * step));
+    const labels = this.bars.length % 4 ? 3 : 4;
+    return Array.from({ length: labels }, (_, at) => (at * this.bars.length) / labels);
   }
 
   point(place, left) {
     const bar = left >= 0 ? this.bars[Math.floor(place)] : undefined;
-    say(this.read, bar ? `${bar.label}: ${count(bar.count)}` : "");
+    say(this.read, bar ? `${bar.label}: ${count(bar.count)}` : this.note);
   }
 }
 

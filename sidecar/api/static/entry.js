@@ -45,7 +45,10 @@ async function load(target, payload = false) {
   if (mine !== turn) return;
   const body = byId("entry-body");
   if (said instanceof Unreachable) body.replaceChildren(notice("bad", `Not shown: ${said.message}.`));
-  else if (said.status === 200) body.replaceChildren(...drawn(target, said.body, payload));
+  else if (said.status === 200) {
+    body.replaceChildren(...drawn(target, said.body, payload));
+    if (payload) (body.querySelector("pre") ?? byId("entry-title")).focus();
+  }
   else if (said.status === 404) body.replaceChildren(notice("warn", "Nothing waits under this name: it has fired, was cancelled, or never was."));
   else if (said.status === 401) {
     body.replaceChildren(

@@ -81,7 +81,7 @@ export function showHistogram(histogram) {
       : (at) => `${minuteOf(from(at))}–${minuteOf(from(at + 1))}`;
     const axis = each.span === "1m" ? (at) => (at ? `${(at * each.bar_ms) / 1000} s` : "now") : (at) => minuteOf(from(at));
     const bars = each.counts.map((number, at) => ({ label: label(at), short: axis(at), count: number }));
-    due.get(each.span)?.show(bars, `${plural(each.after, "message")} later`);
+    due.get(each.span)?.show(bars, each.after ? `${count(each.after)} later` : "");
   }
 }
 
@@ -92,7 +92,7 @@ export function showActivity(activity) {
         const time = minuteOf(activity.from_ms + at * activity.minute_ms);
         return { label: `at ${time}`, short: time, count: number };
       }),
-      name === "late" ? `late is more than ${span(activity.late_after_ms)} after its due` : "",
+      name === "late" ? `more than ${span(activity.late_after_ms)} after due` : "",
     );
   }
 }

@@ -29,7 +29,7 @@ export const plural = (number, one, many = `${one}s`) => `${count(number)} ${num
 export function span(ms) {
   const length = Math.max(0, ms);
   if (length < 1000) return `${Math.round(length)} ms`;
-  if (length < 10_000) return `${(length / 1000).toFixed(1)} s`;
+  if (length < 10_000) return `${Number((length / 1000).toFixed(1))} s`;
   const at = UNITS.findIndex(([, size]) => length >= size);
   const [unit, size] = UNITS[at];
   const whole = Math.floor(length / size);
