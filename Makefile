@@ -21,10 +21,10 @@ HELM = $(TOOLS)/helm-$(HELM_VERSION)/helm
 PROMTOOL = $(TOOLS)/promtool
 
 .DEFAULT_GOAL = help
-.PHONY: help demo test check bench lock helm promtool clean
+.PHONY: help demo test check bench bench-operating lock helm promtool clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(RUN_STAMP) ## Broker, sidecar and a failing application on this machine, then a ledger that proves the job
 	$(BIN)/retry-sidecar demo
@@ -40,6 +40,9 @@ check: $(TEST_STAMP) ## Style, types and layers
 
 bench: $(TEST_STAMP) ## The figures of docs/performance.md
 	$(BIN)/python -m bench
+
+bench-operating: $(TEST_STAMP) ## Those of operating alone: counts, requests at full load, pages, cancel
+	$(BIN)/python -m bench counts asked listing cancel
 
 lock: $(TEST_STAMP) ## Renew requirements/*.lock after a change of pyproject.toml; LOCK=--upgrade takes the newest
 	$(PYTHON) -m venv $(UV_VENV)

@@ -12,15 +12,18 @@ import click
 from bench.cluster import Cluster
 from bench.figures import TARGETS, Figure, json_line, table
 from bench.lateness import lateness
+from bench.operating import cancel, counts
+from bench.operating_crowd import crowd
 from bench.pending import held
 from bench.rates import RELAY_TOPIC, STORE_TOPIC, Rates, say
 from sidecar import __version__
 from sidecar.clock import SystemClock
 from sidecar.kafka.local_broker import LocalBroker
 
-NAMES = ("relay", "store", "fire", "both", "lateness", "memory", "pending", "restart", "restore")
 RATIOS = ("store", "fire", "both")
 HELD = {"memory", "pending", "restart", "restore"}
+CROWD = {"asked", "listing"}
+NAMES = ("relay", *RATIOS, "lateness", *sorted(HELD), "counts", *sorted(CROWD), "cancel")
 
 
 @click.command(epilog="Example: python -m bench store fire --quick")
@@ -72,6 +75,13 @@ def _measure(cluster: Cluster, folder: Path, wanted: set[str], *, quick: bool, r
     if wanted & HELD:
         cluster.delete_except("bench-dlq", "bench-origin-day")
         figures += held(cluster, folder, 100_000 if quick else 1_000_000, wanted)
+    if "counts" in wanted:
+        figures += counts(cluster, folder, 8 if quick else 60)
+    if wanted & CROWD:
+        cluster.delete_except("bench-dlq", "bench-origin-day")
+        figures += crowd(cluster, folder, runs, wanted, quick=quick)
+    if "cancel" in wanted:
+        figures += cancel(cluster, folder, 8 if quick else 60)
     order = list(TARGETS)
     return sorted([*rates.figures(), *figures], key=lambda figure: order.index(figure.name))
 

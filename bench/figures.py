@@ -47,6 +47,13 @@ TARGETS: Mapping[str, Figure] = {
         Figure("memory", "resident memory, many ÷ few pending", math.nan, "×", 2.0, "at most"),
         Figure("pending", "GET /pending with many pending, p99", math.nan, "ms", 20, "at most"),
         Figure("restart", "clean restart until the first fire", math.nan, "s", 5, "at most"),
+        Figure("counts_p50", "the group's counts behind the truth, p50", math.nan, "ms"),
+        Figure("counts_max", "the group's counts behind the truth, most", math.nan, "ms", 2_000, "at most"),
+        Figure("asked", "GET /pending at full load, 64 origins, p99", math.nan, "ms", 20, "at most"),
+        Figure("asked_loss", "throughput lost to 20 requests/s", math.nan, "%", 5, "at most"),
+        Figure("listing", "page of 100 anywhere, p99", math.nan, "ms", 50, "at most"),
+        Figure("cancel_p50", "cancel until its definite answer, p50", math.nan, "ms"),
+        Figure("cancel_p99", "cancel until its definite answer, p99", math.nan, "ms", 1_000, "at most"),
     )
 }
 """Every figure of the table with its target, not measured yet."""

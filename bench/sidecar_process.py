@@ -19,23 +19,26 @@ _STOP_S = 40.0
 
 
 class SidecarProcess:
-    """Starts `python -m sidecar run` and ends it with SIGTERM.
+    """Starts `python -m sidecar run`, or another command that stays up, and ends it with SIGTERM.
 
     Args:
         bootstrap_servers: of the broker.
         app_id: names the group and the internal topics, so a new one is a new sidecar.
         topic: the retry topic.
         folder: holds the state folder and the log; the same one again is a restart.
+        command: `run` or `api`.
     """
 
-    def __init__(self, bootstrap_servers: str, app_id: str, topic: str, folder: Path) -> None:
+    def __init__(self, bootstrap_servers: str, app_id: str, topic: str, folder: Path, command: str = "run") -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._command = command
         self.app_id = app_id
         self.topic = topic
         self.group = f"connect-{app_id}"
         self.state_dir = folder / app_id
         self.log_path = folder / f"{app_id}.log"
         with socket.create_server(("127.0.0.1", 0)) as probe:
-            self._port = probe.getsockname()[1]
+            self.port = probe.getsockname()[1]
         clean = {name: value for name, value in os.environ.items() if not name.startswith("KAFKA_RETRY_")}
         self._environment = {
             **clean,
@@ -45,7 +48,7 @@ class SidecarProcess:
             "KAFKA_RETRY_DLQ_TOPIC": "bench-dlq",
             "KAFKA_RETRY_ORIGIN_TOPICS": "bench-origin-*",
             "KAFKA_RETRY_STATE_DIR": str(self.state_dir),
-            "KAFKA_RETRY_HTTP_PORT": str(self._port),
+            "KAFKA_RETRY_HTTP_PORT": str(self.port),
             "KAFKA_RETRY_LOG_FORMAT": "json",
         }
         self._process: subprocess.Popen[bytes] | None = None
@@ -61,7 +64,7 @@ class SidecarProcess:
         """Start and return at once."""
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "sidecar", "run"],
+                [sys.executable, "-m", "sidecar", self._command],
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -127,7 +130,7 @@ class SidecarProcess:
 
     def connect(self) -> http.client.HTTPConnection:
         """Return a connection to the API, not yet open."""
-        return http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
 
     def pending(self) -> int:
         """Return how many messages wait."""

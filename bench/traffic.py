@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -25,11 +25,13 @@ class Sender:
     Args:
         bootstrap_servers: of the broker.
         topic: the retry topic.
-        origin: where the messages go when they are due.
+        origin: where the messages go when they are due; of several each takes its turn.
         transactional_id: send in one transaction that `commit` ends; until then no reader sees anything.
     """
 
-    def __init__(self, bootstrap_servers: str, topic: str, origin: str, transactional_id: str | None = None) -> None:
+    def __init__(
+        self, bootstrap_servers: str, topic: str, origin: str | Sequence[str], transactional_id: str | None = None
+    ) -> None:
         config: dict[str, Any] = {
             "bootstrap.servers": bootstrap_servers,
             "enable.idempotence": True,
@@ -37,12 +39,13 @@ class Sender:
             "partitioner": "murmur2_random",
             "delivery.report.only.error": True,
             "on_delivery": self._on_delivery,
+            "log_level": 0,
         }
         if transactional_id is not None:
             config["transactional.id"] = transactional_id
         self._producer = Producer(config)
         self._topic = topic
-        self._origin = origin.encode()
+        self._origins = [name.encode() for name in ([origin] if isinstance(origin, str) else origin)]
         self._failure: KafkaError | None = None
         self._sent = 0
         if transactional_id is not None:
@@ -54,11 +57,11 @@ class Sender:
 
     def send(self, dues_ms: Iterable[int]) -> None:
         """Send a message for each due time."""
-        produce, poll, topic, origin = self._producer.produce, self._producer.poll, self._topic, self._origin
+        produce, poll, topic, origins = self._producer.produce, self._producer.poll, self._topic, self._origins
         for due_ms in dues_ms:
             number = self._sent
             headers: list[tuple[str, str | bytes | None]] = [
-                ("retry-origin-topic", origin),
+                ("retry-origin-topic", origins[number % len(origins)]),
                 ("retry-due-ms", b"%d" % due_ms),
                 ("trace-id", b"4bf92f3577b34da6"),
             ]
@@ -90,7 +93,7 @@ class Sender:
         self._producer.commit_transaction(_FLUSH_S)
 
 
-def send(bootstrap_servers: str, topic: str, origin: str, dues_ms: Iterable[int]) -> None:
+def send(bootstrap_servers: str, topic: str, origin: str | Sequence[str], dues_ms: Iterable[int]) -> None:
     """Send a message for each due time and return when the broker has them all."""
     sender = Sender(bootstrap_servers, topic, origin)
     sender.send(dues_ms)

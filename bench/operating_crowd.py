@@ -1,0 +1,184 @@
+"""A sidecar with very many pending messages for 64 origins: requests while it works as fast as it can, and pages."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import multiprocessing
+import random
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+
+from bench.cluster import Cluster
+from bench.figures import Figure, measured, number, percentile, rate_between
+from bench.rates import say
+from bench.sidecar_process import SidecarProcess
+from bench.traffic import DAY_MS, Sender, over_a_day, send
+from bench.waiting import until
+from sidecar.clock import SystemClock
+
+ORIGINS = 64
+REQUESTS_PER_S = 20
+PAGES = 200
+PAGE_EVERY_S = 0.2
+"""As a person turns pages: reads pay for the interpreter they take, so that quicker ones wait for each other."""
+_FAR_MS = 20 * 60_000
+_DEADLINE_S = 240.0
+_CLOCK = SystemClock()
+
+
+@dataclass(slots=True)
+class Crowd:
+    """One sidecar and what it holds.
+
+    Args:
+        cluster: The broker.
+        sidecar: Running.
+        origins: Where its messages go, in turn.
+        batch: Messages that are taken in while it is measured.
+    """
+
+    cluster: Cluster
+    sidecar: SidecarProcess
+    origins: list[str]
+    batch: int
+    held: int = 0
+    took_ms: list[float] = field(default_factory=list)
+    """Of each request at full load."""
+
+    def fill(self, many: int) -> None:
+        """Have so many stored."""
+        dues_ms = over_a_day(many, _CLOCK.wall_ms(), _FAR_MS)
+        send(self.cluster.bootstrap_servers, self.sidecar.topic, self.origins, dues_ms)
+        self.cluster.watch_intake(self.sidecar, many, _DEADLINE_S)
+        self.held = many
+
+    def rate(self, *, asked: bool) -> float:
+        """Return the rate at which a batch is taken in, a second, with or without requests meanwhile.
+
+        The batch is sent beforehand and becomes visible at once: only sidecar and broker work while it is measured.
+        """
+        sender = Sender(
+            self.cluster.bootstrap_servers,
+            self.sidecar.topic,
+            self.origins,
+            transactional_id=f"bench-{uuid.uuid4().hex}",
+        )
+        sender.send(over_a_day(self.batch, _CLOCK.wall_ms(), _FAR_MS))
+        sender.flush()
+        before = self.cluster.committed(self.sidecar.group, self.sidecar.topic)
+        target = sum(self.cluster.ends(self.sidecar.topic).values())
+        with asking(self.sidecar.port, self.took_ms) if asked else _nobody():
+            sender.commit()
+            progress = self.cluster.watch_intake(self.sidecar, target, _DEADLINE_S)
+        self.held += self.batch
+        per_s = rate_between([point for point in progress if point[1] > before]) * 1000
+        say(f"full load, {'asked' if asked else 'not asked'}: {number(per_s)} msg/s")
+        until(lambda: self.sidecar.pending() == self.held, _DEADLINE_S, "all is counted", step_s=0.2)
+        return per_s
+
+    def asked(self, pairs: int) -> list[Figure]:
+        """Return what requests cost at full load, and how long they take."""
+        ratios: list[float] = []
+        for number_of_pair in range(pairs):
+            # The order changes from pair to pair: what slows the machine down for a while hits both.
+            order = (False, True) if number_of_pair % 2 else (True, False)
+            rates = {asked: self.rate(asked=asked) for asked in order}
+            ratios.append(rates[True] / rates[False])
+        note = f"{number(len(self.took_ms))} requests, p50 {number(percentile(self.took_ms, 0.5))} ms, max "
+        note += f"{number(max(self.took_ms))} ms, {number(self.held)} pending"
+        shown = ", ".join(f"{ratio:.3f}" for ratio in ratios)
+        loss = (1 - median(ratios)) * 100
+        return [
+            measured("asked", percentile(self.took_ms, 0.99), note),
+            measured("asked_loss", loss, f"with ÷ without: {shown}"),
+        ]
+
+    def listing(self) -> Figure:
+        """Return how long a page takes at random places of all that waits."""
+        dice = random.Random(self.held)
+        connection = self.sidecar.connect()
+        took_ms = []
+        try:
+            for _ in range(PAGES):
+                due_ms = _CLOCK.wall_ms() + dice.randrange(_FAR_MS, DAY_MS * 99 // 100)
+                body, one_ms = exchange(connection, f"/pending/messages?limit=100&due_from={due_ms}")
+                messages = json.loads(body)["messages"]
+                assert len(messages) == 100, f"{len(messages)} of 100 behind {due_ms}"
+                took_ms.append(one_ms)
+                threading.Event().wait(PAGE_EVERY_S)
+        finally:
+            connection.close()
+        note = f"p50 {number(percentile(took_ms, 0.5))} ms, max {number(max(took_ms))} ms; {PAGES} pages, one every "
+        return measured("listing", percentile(took_ms, 0.99), f"{note}{PAGE_EVERY_S} s, {number(self.held)} pending")
+
+
+def exchange(connection: http.client.HTTPConnection, path: str) -> tuple[bytes, float]:
+    """Return body and milliseconds of a GET that must succeed."""
+    started_s = _CLOCK.monotonic_s()
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    body = answer.read()
+    took_ms = (_CLOCK.monotonic_s() - started_s) * 1000
+    assert answer.status == 200, body
+    return body, took_ms
+
+
+@contextmanager
+def asking(port: int, took_ms: list[float]) -> Iterator[None]:
+    """Ask REQUESTS_PER_S times a second, from a process of its own so that nothing here is in its way."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_ask, args=(port, theirs))
+    process.start()
+    assert ours.poll(_DEADLINE_S), "the process that asks does not start"
+    ours.recv()
+    try:
+        yield
+        ours.send("end")
+        assert ours.poll(_DEADLINE_S), "the process that asks does not end"
+        took_ms.extend(ours.recv())
+        process.join(_DEADLINE_S)
+    finally:
+        if process.is_alive():
+            process.kill()
+
+
+def _ask(port: int, pipe: Connection) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    exchange(connection, "/pending")
+    pipe.send("begun")
+    took_ms: list[float] = []
+    next_s = _CLOCK.monotonic_s()
+    while not pipe.poll(max(0.0, next_s - _CLOCK.monotonic_s())):
+        took_ms.append(exchange(connection, "/pending")[1])
+        next_s += 1 / REQUESTS_PER_S
+    pipe.send(took_ms)
+
+
+@contextmanager
+def _nobody() -> Iterator[None]:
+    yield
+
+
+def crowd(cluster: Cluster, folder: Path, pairs: int, wanted: set[str], *, quick: bool) -> list[Figure]:
+    """Measure pages and requests on one set of messages, as far as wanted."""
+    many, batch = (100_000, 60_000) if quick else (1_000_000, 300_000)
+    name = f"crowd-{uuid.uuid4().hex[:8]}"
+    topic, origins = f"bench-{name}", [f"bench-origin-{name}-{each:02d}" for each in range(ORIGINS)]
+    cluster.create(topic, *origins)
+    with SidecarProcess(cluster.bootstrap_servers, f"bench-{name}", topic, folder) as sidecar:
+        sidecar.await_ready()
+        say(f"crowd: sidecar {sidecar.pid}, {number(many)} messages for {ORIGINS} origins")
+        found = Crowd(cluster, sidecar, origins, batch)
+        found.fill(many)
+        figures = [found.listing()] if "listing" in wanted else []
+        if "asked" in wanted:
+            figures += found.asked(pairs)
+    return figures
