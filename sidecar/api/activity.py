@@ -167,6 +167,7 @@ def activity_routes(source: Source) -> APIRouter:
     @router.get(
         "/partitions",
         summary="How each input partition is",
+        description="State, owner, counts and the progress of a restore, for the whole group.",
         response_model=PartitionsBody,
         responses=_answers(_PARTITIONS),
     )

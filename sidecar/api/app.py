@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import JSONResponse, Response
 
-from sidecar.api import problems
+from sidecar.api import document, problems
 from sidecar.api.activity import activity_routes
 from sidecar.api.auth import Gate
 from sidecar.api.bodies import InfoBody
@@ -62,6 +62,7 @@ def create_app(
         generate_unique_id_function=lambda route: route.name,
     )
     problems.install(app)
+    document.install(app)
     app.add_middleware(Turnstile)
     app.add_middleware(RequestShape)
     app.add_middleware(Unstored)
@@ -86,6 +87,7 @@ def _metrics_route(metrics: Metrics) -> APIRouter:
     @router.get(
         "/metrics",
         summary="Metrics for Prometheus",
+        description="In OpenMetrics to those who ask for it. docs/metrics.md explains each one.",
         response_class=Response,
         responses={200: {"content": {"text/plain": {"example": _METRICS_EXAMPLE}}}},
     )

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, Self, TypeVar
+from typing import Annotated, Any, Final, Protocol, Self, TypeVar
 
 import structlog
 from anyio import CapacityLimiter, to_thread
-from fastapi import APIRouter, Depends, Request
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from fastapi import APIRouter, Depends, Path, Request
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from sidecar.api.auth import Gate
 from sidecar.api.bodies import Body, ErrorBody
-from sidecar.api.messages import TARGET, target_of
+from sidecar.api.messages import TARGET, TargetText, target_of
 from sidecar.contract.control import ControlKind, Outcome, Target
 from sidecar.errors import CommandFailed
 from sidecar.model import DUE_MS_MAX
@@ -79,17 +79,39 @@ class ControlBody(Body):
     missing: list[int] = Field(description="Partitions whose owner has not answered.", examples=[[]])
 
 
+def _whole(number: object) -> object:
+    """Take 5.0 for 5, as JSON does."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+def _say_one_of_two(schema: dict[str, Any]) -> None:
+    """Say what the types can not: exactly one of the two, and never null."""
+    properties = schema["properties"]
+    schema["examples"] = [{"delay_ms": 60_000}, {"due_ms": 1_770_000_000_000}]
+    schema["oneOf"] = [{"required": [name]} for name in properties]
+    for content in properties.values():
+        content.update(content.pop("anyOf")[0])
+
+
 class ScheduleBody(BaseModel):
     """When a message is to fire: exactly one of the two."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [{"delay_ms": 60_000}]})
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        json_schema_extra=_say_one_of_two,
+    )
 
-    due_ms: int | None = Field(default=None, description="Epoch ms; in the past: now.", ge=0, le=DUE_MS_MAX)
-    delay_ms: int | None = Field(default=None, description="From now.", ge=0, le=DUE_MS_MAX)
+    due_ms: Annotated[int | None, BeforeValidator(_whole)] = Field(
+        default=None, description="Epoch ms; in the past: now.", ge=0, le=DUE_MS_MAX
+    )
+    delay_ms: Annotated[int | None, BeforeValidator(_whole)] = Field(
+        default=None, description="From now.", ge=0, le=DUE_MS_MAX
+    )
 
     @model_validator(mode="after")
     def _one(self) -> Self:
-        if (self.due_ms is None) == (self.delay_ms is None):
+        if len(self.model_fields_set) != 1 or (self.due_ms is None and self.delay_ms is None):
             raise ValueError("give due_ms or delay_ms, and not both")
         return self
 
@@ -98,8 +120,29 @@ class ScheduleBody(BaseModel):
         return self.due_ms if self.due_ms is not None else now_ms + (self.delay_ms or 0)
 
 
+CONTROL_ID_EXAMPLE: Final = "1770000000000-9f86d081884c7d65"
+
+
+def answered(outcome: Outcome | None, description: str, target: str = "2-1841-1770000060000") -> dict[str, object]:
+    """Return what the document says of an answer with this outcome."""
+    done = outcome not in {None, Outcome.NOT_PENDING, Outcome.ORIGIN_PAUSED}
+    example = {
+        "result": outcome,
+        "count": int(done),
+        "control_id": CONTROL_ID_EXAMPLE,
+        "target": target,
+        "detail": "",
+        "missing": [2] if outcome is None else [],
+    }
+    return {
+        "model": ControlBody,
+        "description": description,
+        "content": {"application/json": {"example": example}},
+    }
+
+
 ANSWERS: Final[dict[int | str, dict[str, object]]] = {
-    202: {"model": ControlBody, "description": "An owner has not answered within 5 s. It is done when one comes."},
+    202: answered(None, "An owner has not answered within 5 s. It is done when one comes."),
     400: {"model": ErrorBody, "description": "The target or the body is not what it must be; nothing was done."},
     401: {"model": ErrorBody, "description": "The token is missing or wrong."},
     403: {"model": ErrorBody, "description": "Not on this address, or not from this page."},
@@ -108,7 +151,7 @@ ANSWERS: Final[dict[int | str, dict[str, object]]] = {
 }
 TIMER_ANSWERS: Final[dict[int | str, dict[str, object]]] = {
     **ANSWERS,
-    404: {"model": ControlBody, "description": "Nothing waits under this name."},
+    404: answered(Outcome.NOT_PENDING, "Nothing waits under this name."),
 }
 
 
@@ -122,6 +165,9 @@ async def require_json(request: Request) -> None:
     """Refuse a body that is not said to be JSON: a form of another site's page could send one as text."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise HTTPException(415, "Send the body as JSON, with the header Content-Type: application/json.")
+
+
+ControlIdText = Annotated[str, Path(description="`control_id` of the answer.", examples=[CONTROL_ID_EXAMPLE])]
 
 
 class ControlDesk:
@@ -205,46 +251,58 @@ def control_routes(desk: ControlDesk, gate: Gate, now_ms: Callable[[], int]) -> 
     router = APIRouter(tags=["control"])
     guards = [Depends(gate.change), Depends(refuse_parameters)]
 
-    @router.delete(TARGET, summary="Cancel", response_model=ControlBody, responses=TIMER_ANSWERS, dependencies=guards)
-    async def cancel(request: Request, target: str) -> JSONResponse:
+    @router.delete(
+        TARGET,
+        summary="Cancel",
+        description="Takes the message away before it fires: all of them, for the sender's own id.",
+        response_model=ControlBody,
+        responses={**TIMER_ANSWERS, 200: answered(Outcome.CANCELLED, "It is gone and will not fire.")},
+        dependencies=guards,
+    )
+    async def cancel(request: Request, target: TargetText) -> JSONResponse:
         return await desk.act(request, ControlKind.CANCEL, target_of(target), target)
 
     @router.patch(
         TARGET,
         summary="Reschedule",
+        description="Gives the message another due time; its timer id stays.",
         response_model=ControlBody,
-        responses=TIMER_ANSWERS,
+        responses={**TIMER_ANSWERS, 200: answered(Outcome.RESCHEDULED, "It fires at the new time.")},
         dependencies=[*guards, Depends(require_json)],
     )
-    async def reschedule(request: Request, target: str, schedule: ScheduleBody) -> JSONResponse:
+    async def reschedule(request: Request, target: TargetText, schedule: ScheduleBody) -> JSONResponse:
         at_ms = schedule.at_ms(now_ms())
         return await desk.act(request, ControlKind.RESCHEDULE, target_of(target), target, at_ms)
 
     @router.post(
         f"{TARGET}/fire",
         summary="Fire now",
+        description="Fires the message as if it had come due.",
         response_model=ControlBody,
         responses={
             **TIMER_ANSWERS,
-            409: {"model": ControlBody, "description": "Its origin is paused or can not be reached; it waits on."},
+            200: answered(Outcome.FIRED, "It is on its way to its origin, exactly once."),
+            409: answered(Outcome.ORIGIN_PAUSED, "Its origin is paused or can not be reached; it waits on."),
         },
         dependencies=guards,
     )
-    async def fire(request: Request, target: str) -> JSONResponse:
+    async def fire(request: Request, target: TargetText) -> JSONResponse:
         return await desk.act(request, ControlKind.FIRE, target_of(target), target)
 
     @router.get(
         "/control/{control_id:path}",
         summary="What became of a change",
+        description="For a change that was answered with 202, and for control records that others have sent.",
         response_model=ControlBody,
         responses={
+            200: answered(Outcome.CANCELLED, "Its outcome; `result` is null while partitions are missing."),
             404: {"model": ErrorBody, "description": "There is no outcome yet, or it is older than a day."},
             "4XX": {"model": ErrorBody, "description": "Any other mistake in the request."},
             503: {"model": ErrorBody, "description": "No broker answers, or too many lookups at once."},
         },
         dependencies=[Depends(refuse_parameters)],
     )
-    async def outcome(control_id: str) -> JSONResponse:
+    async def outcome(control_id: ControlIdText) -> JSONResponse:
         return await desk.lookup(control_id)
 
     return router

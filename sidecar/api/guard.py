@@ -13,7 +13,7 @@ from sidecar.api.problems import problem
 
 BODY_BYTES_MAX: Final = 64 * 1024
 PROBES: Final = frozenset({"/health", "/livez", "/readyz", "/actuator/health"})
-_BODILESS_METHODS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
+_BODILESS_METHODS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 
 
 class RequestShape:

@@ -57,6 +57,7 @@ def health_routes(source: Source, *, actuator: bool) -> APIRouter:
     @router.get(
         "/health",
         summary="Health as Kafka Connect tells it",
+        description="503 while it starts or can not do its work, with the reasons and facts of this instance.",
         response_model=HealthBody,
         responses={
             200: {"content": {"application/json": {"example": HEALTHY_EXAMPLE}}},
@@ -74,6 +75,7 @@ def health_routes(source: Source, *, actuator: bool) -> APIRouter:
     @router.get(
         "/livez",
         summary="Liveness probe: 503 means that only a restart can help",
+        description="For Kubernetes' livenessProbe. Trouble with the brokers does not make it fail.",
         response_model=ProbeBody,
         responses=_probe_responses("The loop stands still."),
     )
@@ -84,6 +86,7 @@ def health_routes(source: Source, *, actuator: bool) -> APIRouter:
     @router.get(
         "/readyz",
         summary="Readiness probe: takes messages in and fires them",
+        description="For Kubernetes' readinessProbe. docs/runbook.md has a section for each reason.",
         response_model=ProbeBody,
         responses=_probe_responses("No broker answers at localhost:9092."),
     )
@@ -113,6 +116,7 @@ def _add_actuator(router: APIRouter, source: Source) -> None:
     @router.get(
         "/actuator/health",
         summary="Health as Spring Boot tells it",
+        description="For tools that know Spring Boot's actuator.",
         response_model=ActuatorBody,
         responses={
             200: {"content": {"application/json": {"example": example}}},

@@ -146,9 +146,10 @@ MESSAGE_EXAMPLE: Final[dict[str, object]] = {
     "retry_id": "order-4711",
     "deferred": False,
 }
+CURSOR_EXAMPLE: Final = Position(_NOW_MS + 60_000, 2, 1841).to_cursor()
 MESSAGES_EXAMPLE: Final[dict[str, object]] = {
     "messages": [MESSAGE_EXAMPLE],
-    "cursor": None,
+    "cursor": CURSOR_EXAMPLE,
     "complete": True,
     "missing": [],
     "partitions": [0, 1, 2, 3],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Self
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse
 from sidecar.api.auth import Gate, OfferedToken
 from sidecar.api.bodies import ErrorBody
 from sidecar.api.listing import (
+    CURSOR_EXAMPLE,
     DETAIL_EXAMPLE,
     FORWARDED,
     LIMIT,
@@ -29,6 +30,14 @@ from sidecar.contract.control import parse_target
 from sidecar.model import DUE_MS_MAX, TimerId
 
 TARGET: Final = "/pending/messages/{target:path}"
+TargetText = Annotated[
+    str,
+    Path(
+        description="A timer id, `<partition>-<offset>-<first due ms>`, or `id:` and the sender's own id (`retry-id`).",
+        examples=["2-1841-1770000060000"],
+        json_schema_extra={"pattern": "^([0-9]{1,9}-[0-9]{1,18}-[0-9]{1,14}|id:.{1,64})$"},
+    ),
+]
 _UNKNOWN: Final = "The group's figures are not known yet, or the store can not be read now."
 
 
@@ -38,19 +47,39 @@ class MessagesQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     origin: str | None = Field(
-        default=None, description="Only what goes to this topic.", pattern=r"^[A-Za-z0-9._-]{1,249}$"
+        default=None,
+        description="Only what goes to this topic.",
+        pattern=r"^[A-Za-z0-9._-]{1,249}$",
+        examples=["orders"],
     )
-    partition: int | None = Field(default=None, description="Only this input partition.", ge=0, le=2**31 - 1)
-    due_from: int = Field(default=0, description="Stored due at or after this, epoch ms.", ge=0, le=DUE_MS_MAX)
-    due_to: int = Field(default=DUE_MS_MAX, description="Stored due before this, epoch ms.", ge=0, le=DUE_MS_MAX)
+    partition: int | None = Field(
+        default=None, description="Only this input partition.", ge=0, le=2**31 - 1, examples=[0]
+    )
+    due_from: int = Field(
+        default=0,
+        description="Stored due at or after this, epoch ms.",
+        ge=0,
+        le=DUE_MS_MAX,
+        examples=[1_770_000_000_000],
+    )
+    due_to: int = Field(
+        default=DUE_MS_MAX,
+        description="Stored due before this, epoch ms; not before `due_from`.",
+        ge=0,
+        le=DUE_MS_MAX,
+        examples=[1_770_003_600_000],
+    )
     limit: int = Field(
         default=LIMIT,
         description="Most messages of a page. It may have fewer, even none, and a cursor: where many others stand "
         "between them, one call does not look at all.",
         ge=1,
         le=LIMIT_MAX,
+        examples=[20],
     )
-    cursor: Cursor | None = Field(default=None, description="Go on behind the page that gave it.")
+    cursor: Cursor | None = Field(
+        default=None, description="Go on behind the page that gave it.", examples=[CURSOR_EXAMPLE]
+    )
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -69,7 +98,9 @@ class MessageQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    payload: bool = Field(default=False, description="Key and value too; needs the token when one is set.")
+    payload: bool = Field(
+        default=False, description="Key and value too; needs the token when one is set.", examples=[False]
+    )
 
 
 def target_of(text: str) -> TimerId | bytes:
@@ -87,6 +118,8 @@ def message_routes(listing: Listing, gate: Gate) -> APIRouter:
     @router.get(
         "/pending/messages",
         summary="List what waits",
+        description="Single messages of the whole group without key and value, in the order in which they come due, "
+        "page by page: each page has the cursor of the next one.",
         response_model=MessagesBody,
         responses={
             200: {"content": {"application/json": {"example": MESSAGES_EXAMPLE}}},
@@ -103,7 +136,8 @@ def message_routes(listing: Listing, gate: Gate) -> APIRouter:
     @router.get(
         TARGET,
         summary="Show one message, or those of a retry id",
-        description="`target` is a timer id, or `id:` and the sender's own id.",
+        openapi_extra={"security": [{}]},  # without a token too, unless it is the payload that is asked for
+        description="Its headers and when it fires; key and value with `?payload=true`.",
         response_model=MessageDetailBody | NamedMessagesBody,
         responses={
             200: {"content": {"application/json": {"example": DETAIL_EXAMPLE}}},
@@ -116,7 +150,7 @@ def message_routes(listing: Listing, gate: Gate) -> APIRouter:
         },
     )
     async def show_message(
-        request: Request, target: str, query: Annotated[MessageQuery, Query()], offered: OfferedToken
+        request: Request, target: TargetText, query: Annotated[MessageQuery, Query()], offered: OfferedToken
     ) -> JSONResponse:
         if query.payload:
             gate.admit(request, offered, "Payloads")

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final
+from typing import Annotated, Final
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Path, Request
 from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from sidecar.api.auth import Gate
 from sidecar.api.bodies import Body, ErrorBody
-from sidecar.api.control import ANSWERS, ControlBody, ControlDesk, refuse_parameters
+from sidecar.api.control import ANSWERS, ControlBody, ControlDesk, answered, refuse_parameters
 from sidecar.api.source import Source
 from sidecar.changelog.codec import Closure
-from sidecar.contract.control import ControlKind
+from sidecar.contract.control import ControlKind, Outcome
 from sidecar.engine.view import PartitionView, summarise
 
 OPEN: Final = "open"
+TopicText = Annotated[str, Path(description="The origin topic.", examples=["orders"])]
 _ORDER: Final = tuple(each.value for each in Closure)
 
 
@@ -93,6 +94,7 @@ def origin_routes(source: Source, desk: ControlDesk, gate: Gate) -> APIRouter:
     @router.get(
         "/origins",
         summary="Where messages go to",
+        description="Every topic that messages wait for or that is not open, with its state and why.",
         response_model=OriginsBody,
         responses={
             200: {"content": {"application/json": {"example": _EXAMPLE}}},
@@ -117,21 +119,23 @@ def origin_routes(source: Source, desk: ControlDesk, gate: Gate) -> APIRouter:
     @router.put(
         "/origins/{topic}/pause",
         summary="Pause: nothing fires to it",
+        description="What comes due for it is put off until it is resumed. The pause is kept over restarts.",
         response_model=ControlBody,
-        responses=ANSWERS,
+        responses={**ANSWERS, 200: answered(Outcome.PAUSED, "Nothing fires to it now.", "orders")},
         dependencies=guards,
     )
-    async def pause(request: Request, topic: str) -> JSONResponse:
+    async def pause(request: Request, topic: TopicText) -> JSONResponse:
         return await desk.act(request, ControlKind.PAUSE, topic, topic)
 
     @router.put(
         "/origins/{topic}/resume",
         summary="Resume",
+        description="Ends a pause; what was put off fires soon.",
         response_model=ControlBody,
-        responses=ANSWERS,
+        responses={**ANSWERS, 200: answered(Outcome.RESUMED, "It is fired to again.", "orders")},
         dependencies=guards,
     )
-    async def resume(request: Request, topic: str) -> JSONResponse:
+    async def resume(request: Request, topic: TopicText) -> JSONResponse:
         return await desk.act(request, ControlKind.RESUME, topic, topic)
 
     return router

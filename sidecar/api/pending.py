@@ -48,6 +48,7 @@ def pending_routes(source: Source) -> APIRouter:
     @router.get(
         "/pending",
         summary="Count what waits",
+        description="For the whole group, from counters that are kept anyway: it costs the same at any number.",
         response_model=PendingBody | PendingOfOriginBody,
         responses={
             200: {"content": {"application/json": {"examples": _EXAMPLES}}},

@@ -8,6 +8,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
+from starlette.routing import Match
 
 _STANDARD = {
     404: "There is nothing at {path}; GET /docs lists what there is.",
@@ -32,7 +33,20 @@ async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
     message = str(error.detail)
     if message == HTTPException(error.status_code).detail and error.status_code in _STANDARD:
         message = _STANDARD[error.status_code].format(path=request.url.path, method=request.method)
-    return problem(error.status_code, message, error.headers)
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = ", ".join(_allowed(request))
+    return problem(error.status_code, message, headers)
+
+
+def _allowed(request: Request) -> list[str]:
+    """Return the methods that are possible at this path: the framework names those of one of its routes only."""
+
+    def fits(method: str) -> bool:
+        scope = {**request.scope, "method": method}
+        return any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
+
+    return [method for method in ("GET", "POST", "PUT", "PATCH", "DELETE") if fits(method)]
 
 
 async def _on_invalid_request(_: Request, error: Exception) -> JSONResponse:
