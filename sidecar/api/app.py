@@ -5,12 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fastapi import APIRouter, FastAPI, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from sidecar.api import document, problems
 from sidecar.api.activity import activity_routes
 from sidecar.api.auth import Gate
-from sidecar.api.bodies import InfoBody
+from sidecar.api.connect import Worker
+from sidecar.api.connect.changes import change_routes
+from sidecar.api.connect.group import Group
+from sidecar.api.connect.loggers import logger_routes
+from sidecar.api.connect.plugins import plugin_routes
+from sidecar.api.connect.routes import connector_routes, info_route
 from sidecar.api.control import Commands, ControlDesk, control_routes
 from sidecar.api.guard import RequestShape, Turnstile, Unstored
 from sidecar.api.health import health_routes
@@ -37,6 +42,7 @@ class Operations:
     peers: Peers
     commands: Commands
     gate: Gate
+    worker: Worker
 
 
 def create_app(
@@ -75,8 +81,13 @@ def create_app(
         app.include_router(control_routes(desk, operations.gate, source.now_ms))
         app.include_router(message_routes(Listing(source, operations.entries, operations.peers), operations.gate))
         app.include_router(origin_routes(source, desk, operations.gate))
+        group = Group(source, operations.worker)
+        app.include_router(connector_routes(group))
+        app.include_router(change_routes(group, desk, operations.gate))
+        app.include_router(plugin_routes(operations.worker))
+        app.include_router(logger_routes(source, operations.worker, operations.gate))
     app.include_router(_metrics_route(metrics))
-    app.include_router(_info_route(source, version))
+    app.include_router(info_route(source, version))
     app.include_router(ui_routes())
     return app
 
@@ -95,15 +106,5 @@ def _metrics_route(metrics: Metrics) -> APIRouter:
         page, content_type = metrics.render(request.headers.get("accept", ""))
         # Set as a header: `media_type` would append a second charset.
         return Response(page, headers={"content-type": content_type})
-
-    return router
-
-
-def _info_route(source: Source, version: str) -> APIRouter:
-    router = APIRouter(tags=["info"])
-
-    @router.get("/", summary="Who answers, as Kafka Connect tells it", response_model=InfoBody)
-    async def info() -> JSONResponse:
-        return JSONResponse({"version": version, "commit": "", "kafka_cluster_id": source.cluster_id()})
 
     return router

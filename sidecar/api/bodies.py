@@ -97,14 +97,6 @@ class ActuatorBody(Body):
     components: dict[str, ActuatorComponent]
 
 
-class InfoBody(Body):
-    """Who answers, in Kafka Connect's shape."""
-
-    version: str = Field(examples=["0.1.0"])
-    commit: str = Field(examples=[""])
-    kafka_cluster_id: str | None = Field(examples=["5L6g3nShT-eMCtK--X86sw"])
-
-
 PENDING_EXAMPLE: dict[str, object] = {
     "total": 3,
     "by_origin": {"orders": 2, "payments": 1},

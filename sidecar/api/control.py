@@ -155,6 +155,11 @@ TIMER_ANSWERS: Final[dict[int | str, dict[str, object]]] = {
 }
 
 
+def caller(request: Request) -> str:
+    """Return the address that a request comes from."""
+    return "unknown" if request.client is None else request.client.host
+
+
 async def refuse_parameters(request: Request) -> None:
     """Refuse a query where none belongs."""
     if request.query_params:
@@ -190,7 +195,7 @@ class ControlDesk:
             shown: The target as it came.
             due_ms: The new due time, for a reschedule.
         """
-        who = "unknown" if request.client is None else request.client.host
+        who = caller(request)
 
         def act() -> Result:
             # Logged in the thread: it is done also when the client goes away meanwhile.

@@ -55,6 +55,10 @@ class PartitionView:
     """Input records not yet taken in; None when it is not known."""
     as_of_ms: int
     """When its counters were complete and true; 0 when that is not known."""
+    next_input_offset: int | None = None
+    """Offset of the first input record that is not taken in; None when it is not known."""
+    reason: str = ""
+    """Why it is stopped or takes nothing in, for a person; empty when all is well."""
     activity: Activity | None = None
     """Its last hour; None until the owner knows what the owner before it did, and in records of older releases."""
 
@@ -81,6 +85,8 @@ class PartitionView:
                 lag=self.lag,
                 as_of_ms=self.as_of_ms,
                 activity=None if self.activity is None else _hour_of(self.activity),
+                next_input_offset=self.next_input_offset,
+                reason=self.reason,
             )
         )
 
@@ -113,6 +119,8 @@ class PartitionView:
             lag=wire.lag,
             as_of_ms=wire.as_of_ms,
             activity=None if wire.activity is None else _activity_of(wire.activity),
+            next_input_offset=wire.next_input_offset,
+            reason=wire.reason,
         )
 
 
@@ -156,6 +164,8 @@ class _Wire(msgspec.Struct, frozen=True, kw_only=True):
     lag: _Natural | None
     as_of_ms: _Natural
     activity: _Hour | None = None
+    next_input_offset: _Natural | None = None
+    reason: str = ""
 
 
 _ENCODER = msgspec.json.Encoder()

@@ -322,9 +322,8 @@ class Loop:
         start = self._turn % len(running)
         turns = running[start:] + running[:start]
         limit = min(self._settings.commit_max_messages, self._failures.items_max)
-        open_for_intake = []
-        if self._failures.intake_open():
-            open_for_intake = [each.number for each in turns if not each.intake_held]
+        takes_in = self._failures.intake_open()
+        open_for_intake = [each.number for each in turns if takes_in and not each.intake_held]
         batches = self._held.batches(open_for_intake, limit, TRANSACTION_BYTES_MAX)
         now_ms = self._clock.wall_ms()
         self._planned_s = self._clock.monotonic_s()
@@ -411,6 +410,7 @@ class Loop:
         if now_s - self._cared_s < CARE_EVERY_S:
             return
         self._cared_s = now_s
+        self._to_reset |= self._parts.restarts.take(self._partitions) - self._to_grow
         origins = {origin for each in self._running() for origin in each.counts.origins}
         for name in self._parts.closed.advance(origins, self._clock.wall_ms(), now_s):
             log.info("origin_probed", origin=name)

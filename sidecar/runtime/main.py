@@ -38,6 +38,7 @@ from sidecar.runtime.origins import ClosedOrigins
 from sidecar.runtime.parts import Parts
 from sidecar.runtime.peers import advertised_url
 from sidecar.runtime.reset import Reset, Topics
+from sidecar.runtime.restarts import Restarts
 from sidecar.runtime.snapshot import Snapshots
 from sidecar.runtime.spans import spans_of_environment
 from sidecar.runtime.state import LocalState
@@ -91,7 +92,8 @@ def run(
     cluster = follow(settings, clock)
     instance_id = settings.instance_id or state.instance_id
     source = GroupSource(snapshots, cluster, instance_id)
-    server, commands = start_server(settings, clock, source, metrics, lambda: state.store, instance_id)
+    restarts = Restarts()
+    server, commands = start_server(settings, clock, source, metrics, lambda: state.store, instance_id, restarts.ask)
     try:
         cluster.start()
         admin = Admin(settings, log.librdkafka_logger())
@@ -102,6 +104,7 @@ def run(
         url = advertised_url(settings, server.url)
         loop = build(
             *(settings, clock, admin, facts, state, snapshots, metrics, cluster),
+            restarts=restarts,
             observe=observe,
             url=url,
             takes_in=not drain,
@@ -170,6 +173,7 @@ def build(
     metrics: Metrics,
     cluster: ClusterView,
     *,
+    restarts: Restarts,
     observe: Observe,
     url: str | None,
     takes_in: bool = True,
@@ -216,6 +220,7 @@ def build(
             snapshots=snapshots,
             metrics=metrics,
             inheritance=Inheritance(cluster, clock),
+            restarts=restarts,
             make_producer=make_producer,
             grow_topics=_growing(admin, settings),
             instance_id=instance_id,

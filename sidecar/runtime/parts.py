@@ -16,6 +16,7 @@ from sidecar.runtime.commit import Observe, unobserved
 from sidecar.runtime.inheritance import Inheritance
 from sidecar.runtime.origins import ClosedOrigins
 from sidecar.runtime.reset import Reset
+from sidecar.runtime.restarts import Restarts
 from sidecar.runtime.snapshot import Snapshots
 from sidecar.runtime.spans import Spans
 from sidecar.runtime.state import LocalState
@@ -40,6 +41,7 @@ class Parts:
     snapshots: Snapshots
     metrics: Metrics
     inheritance: Inheritance
+    restarts: Restarts
     make_producer: Callable[[int], TransactionalProducer]
     grow_topics: Callable[[], TopicFacts]
     instance_id: str

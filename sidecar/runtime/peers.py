@@ -22,7 +22,7 @@ _CHUNK_BYTES: Final = 256 * 1024
 
 
 class HttpPeers:
-    """Implements `sidecar.api.listing.Peers`. Follows no redirect and asks no proxy.
+    """Implements `sidecar.api.listing.Peers` and `sidecar.api.connect.Others`. Follows no redirect and asks no proxy.
 
     Args:
         clock: Measures how long an answer takes.
@@ -35,16 +35,31 @@ class HttpPeers:
 
     def get(self, url: str, path: str, *, authorised: bool) -> tuple[int, bytes]:
         """Return status and body. Raises CommandFailed when there is no answer in time."""
+        return self._ask("GET", url, path, self._headers(authorised=authorised))
+
+    def send(self, method: str, url: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        """Change something; return status and body. Raises CommandFailed when there is no answer in time."""
+        headers = self._headers(authorised=True)
+        if body is not None:
+            headers["content-type"] = "application/json"
+        return self._ask(method, url, path, headers, body)
+
+    def _headers(self, *, authorised: bool) -> dict[str, str]:
         headers = {FORWARDED: "1"}
         if authorised and self._token is not None:
             headers["authorization"] = f"Bearer {self._token}"
+        return headers
+
+    def _ask(
+        self, method: str, url: str, path: str, headers: dict[str, str], body: bytes | None = None
+    ) -> tuple[int, bytes]:
         try:
             place = urlsplit(url)
             if place.scheme != "http" or not place.hostname:
                 raise CommandFailed(f"{url!r} is no address of an instance")
             connection = http.client.HTTPConnection(place.hostname, place.port or 80, timeout=WAIT_S)
             try:
-                connection.request("GET", path, headers=headers)
+                connection.request(method, path, body, headers)
                 return self._read(connection.getresponse())
             finally:
                 connection.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import structlog
 from pydantic import JsonValue
 
 from sidecar.api.source import Health
@@ -11,6 +12,8 @@ from sidecar.clock import Clock
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.view import PartitionView
 from sidecar.wheel.geometry import WIDTHS_MS
+
+log = structlog.get_logger(__name__)
 
 STUCK_S = 120.0
 """A loop that has not come round for so long is not live."""
@@ -41,7 +44,11 @@ class Snapshots:
     def show(self, views: Sequence[PartitionView], reasons: Iterable[str], details: Mapping[str, JsonValue]) -> None:
         """Swap in the latest views, why it is not ready (nothing: it is), and facts for /health."""
         self._views = tuple(views)
-        self._reasons = tuple(reasons)
+        was_ready, self._reasons = not self._reasons, tuple(reasons)
+        if self._reasons and was_ready:
+            log.warning("readiness_lost", reasons=self._reasons)
+        elif not (self._reasons or was_ready):
+            log.info("readiness_gained")
         self._details = details
         self._was_ready = self._was_ready or not self._reasons
 
@@ -131,6 +138,8 @@ def _view_of(
         lag=lag,
         as_of_ms=now_ms,
         activity=partition.activity if partition.activity_whole else None,
+        next_input_offset=checkpoint.next_input_offset if running else None,
+        reason=partition.reason,
     )
 
 

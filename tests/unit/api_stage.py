@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
 
 from sidecar.api.app import Operations, create_app
 from sidecar.api.auth import Gate
+from sidecar.api.connect import Worker
 from sidecar.api.listing import Entries, MessageBody, MessageDetailBody, Named, Page, Wanted
 from sidecar.contract.control import ControlKind, Outcome, Target
 from sidecar.errors import CommandFailed
@@ -134,6 +135,33 @@ class Neighbours:
         return answer.status_code, answer.content
 
 
+@dataclass
+class Others:
+    """Other instances that are told to change something; they answer with a status, or not at all."""
+
+    answers: dict[str, int | None] = field(default_factory=dict)
+    """By URL; 204 unless given."""
+    told: list[tuple[str, str, str, bytes | None]] = field(default_factory=list)
+
+    def send(self, method: str, url: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        self.told.append((method, url, path, body))
+        status = self.answers.get(url, 204)
+        if status is None:
+            raise CommandFailed(f"{url} does not answer")
+        return status, b""
+
+
+WORKER = Worker(
+    name="kafka-retry",
+    instance_id="one",
+    topic="retry",
+    config={"max.delay": "365d"},
+    version="1.2.3",
+    others=Others(),
+    restart=lambda _: None,
+)
+
+
 class Client:
     """Asks the application itself, as an address of the test's choice."""
 
@@ -144,11 +172,13 @@ class Client:
         *,
         desk: Desk | None = None,
         peers: Neighbours | None = None,
+        worker: Worker | None = None,
         token: str | None = None,
         loopback: bool = True,
     ) -> None:
+        gate = Gate(token, loopback=loopback)
         operations = Operations(
-            entries or Held(), peers or Neighbours(), desk or Desk(), Gate(token, loopback=loopback)
+            entries or Held(), peers or Neighbours(), desk or Desk(), gate, worker or replace(WORKER, others=Others())
         )
         metrics = Metrics(version="1.2.3", now_ms=lambda: NOW_MS)
         self.app = create_app(source, metrics=metrics, version="1.2.3", operations=operations)

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from sidecar.api import activity, bodies
 from sidecar.api.app import create_app
+from sidecar.api.connect.bodies import ServerInfo
 from sidecar.api.source import Health
 from sidecar.engine.view import PartitionView, summarise
 from sidecar.metrics import Metrics
@@ -248,7 +249,11 @@ def test_metrics_are_openmetrics_to_who_asks_for_it(client: Client) -> None:
 
 
 def test_the_root_says_who_answers_in_connects_shape(client: Client) -> None:
-    assert client.get("/").json() == {"version": "1.2.3", "commit": "", "kafka_cluster_id": "5L6g3nShT-eMCtK--X86sw"}
+    assert client.get("/").json() == {
+        "version": "4.1.0",
+        "commit": "retry-sidecar-1.2.3",
+        "kafka_cluster_id": "5L6g3nShT-eMCtK--X86sw",
+    }
 
 
 PATHS = ["/pending", "/health", "/livez", "/readyz", "/actuator/health", "/metrics"]
@@ -312,9 +317,8 @@ def test_openapi_describes_every_route_with_an_example_for_each_json_answer(clie
     assert set(document["paths"]) == {*PATHS, "/", "/activity", "/partitions", "/pending/histogram"}
     for path, operations in document["paths"].items():
         for status, answer in operations["get"]["responses"].items():
-            content = answer["content"]
-            text = json.dumps(content)
-            assert "example" in text or "$ref" in text, (path, status)
+            text = json.dumps(answer.get("content"))
+            assert "example" in text or "$ref" in text or status == "302", (path, status)
         assert operations["get"]["summary"]
         assert "422" not in operations["get"]["responses"]
 
@@ -339,7 +343,7 @@ def test_the_examples_of_openapi_fit_their_models() -> None:
         ("/livez", bodies.ProbeBody),
         ("/readyz", bodies.ProbeBody),
         ("/actuator/health", bodies.ActuatorBody),
-        ("/", bodies.InfoBody),
+        ("/", ServerInfo),
         ("/nowhere", bodies.ErrorBody),
     ],
 )

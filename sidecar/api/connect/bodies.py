@@ -1,0 +1,266 @@
+"""The JSON bodies of Kafka Connect's REST API, with its names."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic.config import JsonDict
+
+from sidecar.api.bodies import Body
+from sidecar.api.connect.levels import LEVELS
+
+_NAME = "kafka-retry"
+_WORKER = "10.0.0.7:8080"
+_CLASS = "io.retrysidecar.RetrySidecarConnector"
+
+SERVER_EXAMPLE: Final[JsonDict] = {
+    "version": "4.1.0",
+    "commit": "retry-sidecar-0.1.0",
+    "kafka_cluster_id": "5L6g3nShT-eMCtK--X",
+}
+CONFIG_EXAMPLE: Final[JsonDict] = {
+    "name": _NAME,
+    "connector.class": _CLASS,
+    "tasks.max": "4",
+    "topics": "retry",
+    "kafka.topic": "retry",
+    "max.delay": "365d",
+}
+INFO_EXAMPLE: Final[JsonDict] = {
+    "name": _NAME,
+    "config": CONFIG_EXAMPLE,
+    "tasks": [{"connector": _NAME, "task": 0}],
+    "type": "sink",
+}
+TASK_STATUS_EXAMPLE: Final[JsonDict] = {"id": 0, "state": "RUNNING", "worker_id": _WORKER}
+STATUS_EXAMPLE: Final[JsonDict] = {
+    "name": _NAME,
+    "connector": {"state": "RUNNING", "worker_id": _WORKER},
+    "tasks": [TASK_STATUS_EXAMPLE],
+    "type": "sink",
+}
+TASK_EXAMPLE: Final[JsonDict] = {
+    "id": {"connector": _NAME, "task": 0},
+    "config": {
+        "task.class": "io.retrysidecar.RetrySidecarTask",
+        "topics": "retry",
+        "partitions": "0,1",
+        "instance.id": "sidecar-0",
+    },
+}
+OFFSETS_EXAMPLE: Final[JsonDict] = {
+    "offsets": [{"partition": {"kafka_topic": "retry", "kafka_partition": 3}, "offset": {"kafka_offset": 1000}}]
+}
+PLUGIN_EXAMPLE: Final[JsonDict] = {"class": _CLASS, "type": "sink", "version": "0.1.0"}
+KEY_EXAMPLE: Final[JsonDict] = {
+    "name": "max.delay",
+    "type": "STRING",
+    "required": False,
+    "default_value": "365d",
+    "importance": "LOW",
+    "documentation": "Longest delay accepted.",
+    "group": "Retry Sidecar",
+    "width": "MEDIUM",
+    "display_name": "max.delay",
+    "dependents": [],
+    "order": 20,
+}
+VALIDATED_EXAMPLE: Final[JsonDict] = {
+    "name": _CLASS,
+    "error_count": 1,
+    "groups": ["Retry Sidecar"],
+    "configs": [
+        {
+            "definition": KEY_EXAMPLE,
+            "value": {
+                "name": "max.delay",
+                "value": "soon",
+                "recommended_values": [],
+                "errors": ["max.delay='soon' is not allowed: it must be a duration"],
+                "visible": True,
+            },
+        }
+    ],
+}
+LEVEL_EXAMPLE: Final[JsonDict] = {"level": "INFO", "last_modified": None}
+
+ConnectorState = Literal["UNASSIGNED", "RUNNING", "PAUSED"]
+TaskStateName = Literal["UNASSIGNED", "RUNNING", "PAUSED", "FAILED", "RESTARTING"]
+ConfigType = Literal["STRING", "LIST", "BOOLEAN", "PASSWORD"]
+Importance = Literal["HIGH", "LOW"]
+
+
+class ServerInfo(Body):
+    """Who answers."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [SERVER_EXAMPLE]})
+
+    version: str = Field(description="Of Kafka Connect, whose REST API this is.")
+    commit: str = Field(description="Of this program.")
+    kafka_cluster_id: str | None
+
+
+class TaskId(Body):
+    """A task of the connector."""
+
+    connector: str
+    task: int
+
+
+class ConnectorInfo(Body):
+    """The connector and its tasks."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [INFO_EXAMPLE]})
+
+    name: str
+    config: dict[str, str]
+    tasks: list[TaskId]
+    type: Literal["sink"]
+
+
+class ConnectorStatus(Body):
+    """How the connector is."""
+
+    state: ConnectorState
+    worker_id: str
+
+
+class TaskStatus(Body):
+    """How a task is."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [TASK_STATUS_EXAMPLE]})
+
+    id: int
+    state: TaskStateName
+    worker_id: str
+    trace: str | None = Field(default=None, description="Only when it has failed: what happened.")
+
+
+class ConnectorStateInfo(Body):
+    """How the connector and its tasks are."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [STATUS_EXAMPLE]})
+
+    name: str
+    connector: ConnectorStatus
+    tasks: list[TaskStatus]
+    type: Literal["sink"]
+
+
+class Expanded(Body):
+    """What `?expand=` asks for."""
+
+    info: ConnectorInfo | None = None
+    status: ConnectorStateInfo | None = None
+
+
+class TaskInfo(Body):
+    """A task and what it has to do."""
+
+    id: TaskId
+    config: dict[str, str]
+
+
+class TopicsOf(Body):
+    """Topics that a connector reads."""
+
+    topics: list[str]
+
+
+class SinkPartition(Body):
+    """A partition that the connector reads."""
+
+    kafka_topic: str
+    kafka_partition: int
+
+
+class SinkPlace(Body):
+    """How far it was read."""
+
+    kafka_offset: int
+
+
+class SinkOffset(Body):
+    """The place from which a partition is read on."""
+
+    partition: SinkPartition
+    offset: SinkPlace
+
+
+class Offsets(Body):
+    """How far the connector has read."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [OFFSETS_EXAMPLE]})
+
+    offsets: list[SinkOffset]
+
+
+class Plugin(Body):
+    """A kind of connector."""
+
+    kind: str = Field(alias="class")
+    type: Literal["sink"]
+    version: str
+
+
+class ConfigKey(Body):
+    """A setting, as a plugin declares it."""
+
+    name: str
+    type: ConfigType
+    required: bool
+    default_value: str | None
+    importance: Importance
+    documentation: str
+    group: str
+    width: Literal["MEDIUM"] = "MEDIUM"
+    display_name: str
+    dependents: list[str]
+    order: int
+
+
+class ConfigValue(Body):
+    """A value that was given for a setting, and what is wrong with it."""
+
+    name: str
+    value: str | None
+    recommended_values: list[str]
+    errors: list[str]
+    visible: Literal[True] = True
+
+
+class Config(Body):
+    """A setting and its value."""
+
+    definition: ConfigKey
+    value: ConfigValue
+
+
+class ConfigInfos(Body):
+    """What is right and wrong with a configuration."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [VALIDATED_EXAMPLE]})
+
+    name: str
+    error_count: int
+    groups: list[str]
+    configs: list[Config]
+
+
+class LoggerLevel(Body):
+    """The level of a logger."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [LEVEL_EXAMPLE]})
+
+    level: str
+    last_modified: int | None = Field(description="Epoch ms; null when it is as it was at the start.")
+
+
+class LevelWanted(BaseModel):
+    """The level that a logger shall have."""
+
+    # A level that is missing or unknown has its own status with Connect: it is looked at later.
+    model_config = ConfigDict(json_schema_extra={"examples": [{"level": "DEBUG"}], "required": ["level"]})
+
+    level: Annotated[str | None, WithJsonSchema({"type": "string", "enum": list(LEVELS)})] = None

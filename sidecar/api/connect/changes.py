@@ -1,0 +1,186 @@
+"""`/connectors`: what the tools of Kafka Connect change."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+from sidecar.api.auth import Gate
+from sidecar.api.bodies import ErrorBody
+from sidecar.api.connect.bodies import ConnectorStateInfo
+from sidecar.api.connect.connector import status_of
+from sidecar.api.connect.group import CONNECTOR, TASK, ConnectorName, Group, TaskNumber
+from sidecar.api.connect.restart import Restarter, is_passed_on
+from sidecar.api.control import ControlDesk
+from sidecar.contract.control import EVERY_ORIGIN, ControlKind
+
+_UNCHANGEABLE: Final = (
+    ("/connectors", ["POST"]),
+    (CONNECTOR, ["DELETE"]),
+    (f"{CONNECTOR}/config", ["PUT", "PATCH"]),
+    (f"{CONNECTOR}/offsets", ["PATCH", "DELETE"]),
+)
+"""What makes, changes and ends connectors elsewhere."""
+_CHANGES: Final[dict[int | str, dict[str, object]]] = {
+    401: {"model": ErrorBody, "description": "The token is missing or wrong."},
+    403: {"model": ErrorBody, "description": "Not on this address, or not from this page."},
+    404: {"model": ErrorBody, "description": "There is no such connector or task."},
+    "4XX": {"model": ErrorBody, "description": "Any other mistake in the request."},
+    503: {"model": ErrorBody, "description": "No broker, or not every instance, answers."},
+}
+
+IncludeTasks = Annotated[bool, Query(alias="includeTasks", description="Restart the tasks.", examples=[True])]
+OnlyFailed = Annotated[
+    bool, Query(alias="onlyFailed", description="Of the tasks that have failed, what is stopped.", examples=[False])
+]
+
+
+def change_routes(group: Group, desk: ControlDesk, gate: Gate) -> APIRouter:
+    """Return the routes that pause, resume and restart, and those that refuse the rest."""
+    router = APIRouter(tags=["connect"])
+    _add_switches(router, group, desk, gate)
+    _add_topics(router, group, gate)
+    _add_restarts(router, group, gate)
+    _add_refusals(router, group)
+    return router
+
+
+def _add_switches(router: APIRouter, group: Group, desk: ControlDesk, gate: Gate) -> None:
+    guards = [Depends(gate.change)]
+
+    async def switch(request: Request, connector: ConnectorName, kind: ControlKind) -> None:
+        group.check(connector, "Unknown connector {}")
+        await desk.act(request, kind, EVERY_ORIGIN, EVERY_ORIGIN)
+
+    @router.put(
+        f"{CONNECTOR}/pause",
+        summary="Pause the whole group",
+        description="Nothing is fired for any origin; messages are taken in, and what comes due is put off.",
+        status_code=202,
+        response_class=Response,
+        response_description="Accepted; the state shows it in a second or two.",
+        responses=_CHANGES,
+        dependencies=guards,
+    )
+    async def pause_connector(request: Request, connector: ConnectorName) -> Response:
+        await switch(request, connector, ControlKind.PAUSE)
+        return Response(status_code=202)
+
+    @router.put(
+        f"{CONNECTOR}/resume",
+        summary="Resume the whole group",
+        description="Origins that are paused by their own names stay paused.",
+        status_code=202,
+        response_class=Response,
+        response_description="Accepted; the state shows it in a second or two.",
+        responses=_CHANGES,
+        dependencies=guards,
+    )
+    async def resume_connector(request: Request, connector: ConnectorName) -> Response:
+        await switch(request, connector, ControlKind.RESUME)
+        return Response(status_code=202)
+
+    @router.put(
+        f"{CONNECTOR}/stop",
+        summary="The same as pause",
+        description="Its orders come through the topic that it reads, so it can not let go of it; the state is PAUSED.",
+        status_code=204,
+        response_class=Response,
+        response_description="Done.",
+        responses=_CHANGES,
+        dependencies=guards,
+    )
+    async def stop_connector(request: Request, connector: ConnectorName) -> Response:
+        await switch(request, connector, ControlKind.PAUSE)
+        return Response(status_code=204)
+
+
+def _add_topics(router: APIRouter, group: Group, gate: Gate) -> None:
+    @router.put(
+        f"{CONNECTOR}/topics/reset",
+        summary="Nothing is forgotten",
+        description="The topics come from the settings, not from what was seen.",
+        status_code=202,
+        response_class=Response,
+        response_description="Accepted.",
+        responses=_CHANGES,
+        dependencies=[Depends(gate.change)],
+    )
+    async def reset_topics(connector: ConnectorName) -> Response:
+        group.check(connector)
+        return Response(status_code=202)
+
+
+def _add_restarts(router: APIRouter, group: Group, gate: Gate) -> None:
+    guards = [Depends(gate.change)]
+    restarter = Restarter(group.worker)
+
+    @router.post(
+        f"{CONNECTOR}/restart",
+        summary="Restart tasks",
+        description="Without includeTasks there is nothing to restart: the connector is no process of its own.",
+        status_code=202,
+        response_model=ConnectorStateInfo,
+        response_description="Accepted; how the tasks are now.",
+        responses={**_CHANGES, 204: {"description": "Neither parameter was true: nothing to do."}},
+        dependencies=guards,
+    )
+    async def restart_connector(
+        request: Request,
+        connector: ConnectorName,
+        include_tasks: IncludeTasks = False,
+        only_failed: OnlyFailed = False,
+    ) -> Response:
+        group.check(connector, "Unknown connector: {}")
+        if not (include_tasks or only_failed):
+            return Response(status_code=204)
+        tasks = group.tasks()
+        chosen = [
+            task for task in tasks if include_tasks and task.owner and (not only_failed or task.state == "FAILED")
+        ]
+        await restarter.restart(request, chosen, only_failed=only_failed)
+        status = status_of(group.worker, tasks, [task.number for task in chosen])
+        return JSONResponse(status.model_dump(exclude_none=True), 202)
+
+    @router.post(
+        f"{TASK}/restart",
+        summary="Restart a task",
+        description="The partitions of its instance are restored anew.",
+        status_code=204,
+        response_class=Response,
+        response_description="Asked for; the state is RESTARTING until they are restored.",
+        responses=_CHANGES,
+        dependencies=guards,
+    )
+    async def restart_task(
+        request: Request,
+        connector: ConnectorName,
+        task: TaskNumber,
+        only_failed: Annotated[bool, Query(alias="onlyFailed", include_in_schema=False)] = False,
+        instance: Annotated[str, Query(include_in_schema=False)] = "",
+    ) -> Response:
+        group.check(connector, "Unknown connector: {}")
+        if is_passed_on(request):
+            restarter.restart_own(request, instance, only_failed=only_failed)
+        else:
+            found = group.task(task, "Unknown task: {}")
+            await restarter.restart(request, [found], only_failed=False)
+        return Response(status_code=204)
+
+
+def _add_refusals(router: APIRouter, group: Group) -> None:
+    async def refuse(request: Request) -> None:
+        if request.method == "DELETE" or request.url.path.endswith("/offsets"):
+            group.check(request.path_params["connector"])
+        raise HTTPException(
+            405,
+            "The one connector here is the retry-sidecar itself: it is made and ended with its processes, its settings "
+            "are theirs, and its offsets belong to the transactions that fire. Change the settings and restart it.",
+            {"allow": "GET"},
+        )
+
+    for path, methods in _UNCHANGEABLE:
+        router.add_api_route(path, refuse, methods=methods, include_in_schema=False)

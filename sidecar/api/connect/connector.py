@@ -1,0 +1,207 @@
+"""The sidecar seen as a connector of Kafka Connect: one connector, and a task for each instance that owns partitions.
+
+All of it is worked out from the views of the whole group, so every process tells the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+from urllib.parse import urlsplit
+
+from sidecar.api.connect.bodies import (
+    ConnectorInfo,
+    ConnectorState,
+    ConnectorStateInfo,
+    ConnectorStatus,
+    SinkOffset,
+    SinkPartition,
+    SinkPlace,
+    TaskId,
+    TaskInfo,
+    TaskStateName,
+    TaskStatus,
+)
+from sidecar.changelog.codec import Closure
+from sidecar.contract.control import EVERY_ORIGIN
+from sidecar.engine.partition import State
+from sidecar.engine.view import PartitionView
+
+CONNECTOR_CLASS: Final = "io.retrysidecar.RetrySidecarConnector"
+TASK_CLASS: Final = "io.retrysidecar.RetrySidecarTask"
+CONNECT_VERSION: Final = "4.1.0"
+"""Tools choose by it what they call: this one has all that is answered here."""
+
+
+class Others(Protocol):
+    """Changes something at other instances; called from worker threads."""
+
+    def send(self, method: str, url: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        """Return status and body of a call with the token. Raises CommandFailed when there is no answer in time.
+
+        Args:
+            method: POST or PUT.
+            url: Where the instance answers.
+            path: Path and query.
+            body: JSON.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """The process that answers."""
+
+    name: str
+    """Of the connector: the app id."""
+    instance_id: str
+    """Empty for a process that never owns a partition."""
+    topic: str
+    """The input topic."""
+    config: Mapping[str, str]
+    """Settings of this process, without secrets."""
+    version: str
+    """Of the distribution."""
+    others: Others
+    restart: Callable[[bool], None]
+    """Has the partitions of this process restored anew, or, when told so, only those that are stopped; returns at once
+    and may be called by any thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """An instance with its partitions, or all partitions that nobody owns."""
+
+    number: int
+    owner: str
+    """Instance id; empty when nobody owns the partitions."""
+    url: str | None
+    views: tuple[PartitionView, ...]
+
+    @property
+    def worker_id(self) -> str:
+        """Host and port of the instance, as Connect tells it."""
+        return (urlsplit(self.url).netloc if self.url else "") or self.owner
+
+    @property
+    def state(self) -> TaskStateName:
+        """The worst that can be said of any of its partitions."""
+        states = {view.state for view in self.views}
+        if not self.owner:
+            return "UNASSIGNED"
+        if State.STOPPED in states:
+            return "FAILED"
+        if states & {State.ASSIGNED, State.RESTORING}:
+            return "RESTARTING"
+        return "PAUSED" if all(map(is_paused, self.views)) else "RUNNING"
+
+    @property
+    def partitions(self) -> list[int]:
+        """Numbers of its partitions."""
+        return [view.partition for view in self.views]
+
+    def status(self) -> TaskStatus:
+        """Return how it is."""
+        state = self.state
+        said = [
+            f"partition {view.partition} is stopped: {view.reason or f'the log of {self.owner} says why'}"
+            for view in self.views
+            if view.state == State.STOPPED
+        ]
+        trace = "\n".join(said) if state == "FAILED" else None
+        return TaskStatus(id=self.number, state=state, worker_id=self.worker_id, trace=trace)
+
+
+def is_paused(view: PartitionView) -> bool:
+    """Return whether a partition fires nothing because the whole group is paused."""
+    why, _ = view.closed_origins.get(EVERY_ORIGIN, ("", 0))
+    return why == Closure.PAUSED
+
+
+def tasks_of(views: Iterable[PartitionView]) -> list[Task]:
+    """Return the tasks: one for each instance in the order of their ids, then one for what nobody owns, if any."""
+    by_owner: dict[str, list[PartitionView]] = {}
+    for view in views:
+        by_owner.setdefault(view.owner, []).append(view)
+    owners = sorted(by_owner, key=lambda owner: (not owner, owner))
+    return [
+        Task(number, owner, next((view.url for view in by_owner[owner] if view.url), None), tuple(by_owner[owner]))
+        for number, owner in enumerate(owners)
+    ]
+
+
+def info_of(worker: Worker, tasks: Sequence[Task], partitions_total: int | None) -> ConnectorInfo:
+    """Return the connector's description."""
+    return ConnectorInfo(
+        name=worker.name,
+        config=config_of(worker, tasks, partitions_total),
+        tasks=[TaskId(connector=worker.name, task=task.number) for task in tasks],
+        type="sink",
+    )
+
+
+def config_of(worker: Worker, tasks: Sequence[Task], partitions_total: int | None) -> dict[str, str]:
+    """Return the settings of the process, and what tools look for in a connector's; all values are text."""
+    return {
+        **worker.config,
+        "name": worker.name,
+        "connector.class": CONNECTOR_CLASS,
+        "tasks.max": str(partitions_total or len(tasks) or 1),
+        "topics": worker.topic,
+        "kafka.topic": worker.topic,
+    }
+
+
+def status_of(worker: Worker, tasks: Sequence[Task], restarted: Iterable[int] = ()) -> ConnectorStateInfo:
+    """Return how the connector is.
+
+    Args:
+        worker: Who answers.
+        tasks: Of the whole group.
+        restarted: Numbers of tasks that begin anew from now on, which their views do not show yet.
+    """
+    owned = [task for task in tasks if task.owner]
+    views = [view for task in tasks for view in task.views]
+    state: ConnectorState = "RUNNING"
+    if not owned:
+        state = "UNASSIGNED"
+    elif all(map(is_paused, views)):
+        state = "PAUSED"
+    begun = set(restarted)
+    statuses = [
+        TaskStatus(id=task.number, state="RESTARTING", worker_id=task.worker_id)
+        if task.number in begun
+        else task.status()
+        for task in tasks
+    ]
+    worker_id = owned[0].worker_id if owned else ""
+    return ConnectorStateInfo(
+        name=worker.name,
+        connector=ConnectorStatus(state=state, worker_id=worker_id),
+        tasks=statuses,
+        type="sink",
+    )
+
+
+def task_info(worker: Worker, task: Task) -> TaskInfo:
+    """Return what a task has to do."""
+    config = {
+        "task.class": TASK_CLASS,
+        "topics": worker.topic,
+        "partitions": ",".join(map(str, task.partitions)),
+        "instance.id": task.owner,
+    }
+    return TaskInfo(id=TaskId(connector=worker.name, task=task.number), config=config)
+
+
+def offsets_of(worker: Worker, views: Iterable[PartitionView]) -> list[SinkOffset]:
+    """Return from where each partition is read on, as far as it is known."""
+    return [
+        SinkOffset(
+            partition=SinkPartition(kafka_topic=worker.topic, kafka_partition=view.partition),
+            offset=SinkPlace(kafka_offset=view.next_input_offset),
+        )
+        for view in views
+        if view.next_input_offset is not None
+    ]

@@ -1,0 +1,137 @@
+"""`/admin/loggers`: levels of the log, of this process or of the whole group."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Final
+from urllib.parse import quote
+
+import structlog
+from anyio import CapacityLimiter, to_thread
+from fastapi import APIRouter, Depends, Path, Query, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+from sidecar.api.auth import Gate
+from sidecar.api.bodies import ErrorBody
+from sidecar.api.connect.bodies import LEVEL_EXAMPLE, LevelWanted, LoggerLevel
+from sidecar.api.connect.connector import Worker, tasks_of
+from sidecar.api.connect.group import example
+from sidecar.api.connect.levels import LEVELS, Level, Levels
+from sidecar.api.control import caller, require_json
+from sidecar.api.source import Source
+from sidecar.errors import CommandFailed
+
+log = structlog.get_logger(__name__)
+
+CHANGES_AT_A_TIME: Final = 2
+LoggerName = Annotated[str, Path(description="`root`, or as it stands in the log.", examples=["sidecar.runtime"])]
+Scope = Annotated[str, Query(description="`worker`: this process; `cluster`: the whole group.", examples=["worker"])]
+_REFUSED: Final[dict[int | str, dict[str, object]]] = {
+    400: {"model": ErrorBody, "description": "The body names no level."},
+    401: {"model": ErrorBody, "description": "The token is missing or wrong."},
+    403: {"model": ErrorBody, "description": "Not on this address, or not from this page."},
+    404: {"model": ErrorBody, "description": "There is no such level."},
+    "4XX": {"model": ErrorBody, "description": "Any other mistake in the request."},
+    503: {"model": ErrorBody, "description": "An instance does not answer; the others have it."},
+}
+
+
+def logger_routes(source: Source, worker: Worker, gate: Gate) -> APIRouter:
+    """Return the routes about levels of the log."""
+    router = APIRouter(tags=["connect"])
+    levels = Levels(source.now_ms)
+    limiter = CapacityLimiter(CHANGES_AT_A_TIME)
+
+    @router.get(
+        "/admin/loggers",
+        summary="Levels of all loggers",
+        description="Of the process that answers: each logger that there is by now, with the level that counts for it.",
+        response_model=dict[str, LoggerLevel],
+        response_description="Level by logger.",
+        responses=example({"root": LEVEL_EXAMPLE}),
+    )
+    async def loggers() -> JSONResponse:
+        return JSONResponse({name: _body(level) for name, level in levels.all().items()})
+
+    @router.get(
+        "/admin/loggers/{name}",
+        summary="Level of a logger",
+        description="Of the process that answers.",
+        response_model=LoggerLevel,
+        response_description="The level that counts for it.",
+        responses={
+            404: {"model": ErrorBody, "description": "There is no such logger."},
+            "4XX": {"model": ErrorBody, "description": "Any other mistake in the request."},
+        },
+    )
+    async def logger(name: LoggerName) -> JSONResponse:
+        level = levels.one(name)
+        if level is None:
+            raise HTTPException(404, f"Logger {name[:300]} not found.")
+        return JSONResponse(_body(level))
+
+    @router.put(
+        "/admin/loggers/{name}",
+        summary="Set the level of a logger",
+        description="Until the process ends. `scope=cluster` sets it at every instance that owns partitions too.",
+        response_model=list[str],
+        response_description="The loggers that have the level now.",
+        responses={
+            **_REFUSED,
+            **example(["sidecar.runtime", "sidecar.runtime.loop"]),
+            204: {"description": "Done, at every instance."},
+        },
+        dependencies=[Depends(gate.change), Depends(require_json)],
+    )
+    async def set_level(request: Request, name: LoggerName, wanted: LevelWanted, scope: Scope = "worker") -> Response:
+        level = _checked(wanted)
+        affected = levels.set(name, level)
+        failed: list[str] = []
+        if scope.lower() == "cluster":
+            failed = await to_thread.run_sync(lambda: _tell_others(source, worker, name, level), limiter=limiter)
+        log.info(
+            "api_change",
+            who=caller(request),
+            what="log-level",
+            target=name,
+            level=level,
+            scope=scope,
+            outcome="failed" if failed else "done",
+        )
+        if failed:
+            raise HTTPException(503, "; ".join(failed))
+        return JSONResponse(affected) if scope.lower() != "cluster" else Response(status_code=204)
+
+    return router
+
+
+def _body(level: Level) -> dict[str, object]:
+    return LoggerLevel(**level._asdict()).model_dump()
+
+
+def _checked(wanted: LevelWanted) -> str:
+    """Return the level that is meant. Raises HTTPException with Connect's statuses."""
+    if wanted.level is None:
+        raise HTTPException(400, "Desired 'level' parameter was not specified in request.")
+    level = wanted.level.upper()
+    if level not in LEVELS:
+        raise HTTPException(404, f"invalid log level '{wanted.level[:100]}'.")
+    return level
+
+
+def _tell_others(source: Source, worker: Worker, name: str, level: str) -> list[str]:
+    """Set it at the other instances; return what went wrong."""
+    failed = []
+    path = f"/admin/loggers/{quote(name, safe='')}?scope=worker"
+    for task in tasks_of(source.views()):
+        if task.url is None or task.owner == worker.instance_id:
+            continue
+        try:
+            status, _ = worker.others.send("PUT", task.url, path, json.dumps({"level": level}).encode())
+        except CommandFailed as cause:
+            failed.append(str(cause))
+        else:
+            if status != 200:
+                failed.append(f"{task.url} answers {status}")
+    return failed

@@ -1,0 +1,199 @@
+"""`/` and `/connectors`: what the tools of Kafka Connect read.
+
+Answers, statuses and the words of errors are Connect's. A parameter that it does not know it ignores, and so does this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+
+from sidecar.api.bodies import ErrorBody
+from sidecar.api.connect.bodies import (
+    CONFIG_EXAMPLE,
+    INFO_EXAMPLE,
+    STATUS_EXAMPLE,
+    TASK_EXAMPLE,
+    ConnectorInfo,
+    ConnectorStateInfo,
+    Expanded,
+    Offsets,
+    ServerInfo,
+    TaskInfo,
+    TaskStatus,
+    TopicsOf,
+)
+from sidecar.api.connect.connector import CONNECT_VERSION, config_of, info_of, offsets_of, status_of, task_info
+from sidecar.api.connect.group import CONNECTOR, TASK, ConnectorName, Group, TaskNumber, example
+from sidecar.api.source import Source
+
+Expand = Annotated[Sequence[str], Query(description="`info` and `status`, each by itself.", examples=[["info"]])]
+_READS: Final[dict[int | str, dict[str, object]]] = {
+    404: {"model": ErrorBody, "description": "There is no such connector or task."},
+    "4XX": {"model": ErrorBody, "description": "Any other mistake in the request."},
+    503: {"model": ErrorBody, "description": "It has just started and does not know the group yet."},
+}
+
+
+def info_route(source: Source, version: str) -> APIRouter:
+    """Return the route that tells who answers."""
+    router = APIRouter(tags=["connect"])
+
+    @router.get(
+        "/",
+        summary="Who answers",
+        description="The version is Kafka Connect's, by which tools choose what they call; that of this program is in "
+        "`commit`. A browser (`Accept: text/html`) is led to the dashboard.",
+        response_model=ServerInfo,
+        response_description="Version, commit and cluster.",
+        responses={302: {"description": "For whom text/html is welcome: the dashboard is at /ui/."}},
+    )
+    async def server_info(request: Request) -> Response:
+        if "text/html" in request.headers.get("accept", ""):
+            return RedirectResponse("ui/", 302, {"vary": "accept"})
+        info = ServerInfo(
+            version=CONNECT_VERSION, commit=f"retry-sidecar-{version}", kafka_cluster_id=source.cluster_id()
+        )
+        return JSONResponse(info.model_dump(), headers={"vary": "accept"})
+
+    return router
+
+
+def connector_routes(group: Group) -> APIRouter:
+    """Return the routes that show the connector and its tasks."""
+    router = APIRouter(tags=["connect"])
+    _add_list(router, group)
+    _add_connector(router, group)
+    _add_reading(router, group)
+    _add_tasks(router, group)
+    return router
+
+
+def _add_list(router: APIRouter, group: Group) -> None:
+    expanded = {"kafka-retry": {"info": INFO_EXAMPLE, "status": STATUS_EXAMPLE}}
+
+    @router.get(
+        "/connectors",
+        summary="The connector",
+        description="There is one, and its name is the app id.",
+        response_model=list[str] | dict[str, Expanded],
+        response_description="Its name, or what `expand` asks for by its name.",
+        responses={**_READS, **example(expanded)},
+    )
+    async def connectors(expand: Expand = ()) -> JSONResponse:
+        if not expand:
+            return JSONResponse([group.worker.name])
+        tasks, worker = group.tasks(), group.worker
+        parts = Expanded(
+            info=info_of(worker, tasks, group.source.partitions_total()) if "info" in expand else None,
+            status=status_of(worker, tasks) if "status" in expand else None,
+        )
+        return JSONResponse({worker.name: parts.model_dump(exclude_none=True)})
+
+
+def _add_connector(router: APIRouter, group: Group) -> None:
+    @router.get(
+        CONNECTOR,
+        summary="Settings and tasks",
+        description="The settings are those of the process that answers, without secrets.",
+        response_model=ConnectorInfo,
+        response_description="Name, settings and tasks.",
+        responses=_READS,
+    )
+    async def connector_info(connector: ConnectorName) -> JSONResponse:
+        group.check(connector)
+        return JSONResponse(group.info().model_dump())
+
+    @router.get(
+        f"{CONNECTOR}/config",
+        summary="Settings",
+        description="Of the process that answers, without secrets; a setting `MAX_DELAY` is `max.delay` here.",
+        response_model=dict[str, str],
+        response_description="Value by name, all of them text.",
+        responses={**_READS, **example(CONFIG_EXAMPLE)},
+    )
+    async def connector_config(connector: ConnectorName) -> JSONResponse:
+        group.check(connector)
+        return JSONResponse(config_of(group.worker, group.tasks(), group.source.partitions_total()))
+
+    @router.get(
+        f"{CONNECTOR}/status",
+        summary="How it is",
+        description="A task is an instance that owns partitions; the last one may be the partitions that nobody owns.",
+        response_model=ConnectorStateInfo,
+        response_description="State of the connector and of each task.",
+        responses=_READS,
+    )
+    async def connector_status(connector: ConnectorName) -> JSONResponse:
+        group.check(connector, "No status found for connector {}")
+        return JSONResponse(group.status().model_dump(exclude_none=True))
+
+
+def _add_reading(router: APIRouter, group: Group) -> None:
+    @router.get(
+        f"{CONNECTOR}/topics",
+        summary="What it reads",
+        description="The shared retry topic.",
+        response_model=dict[str, TopicsOf],
+        response_description="Topics by connector.",
+        responses={**_READS, **example({"kafka-retry": {"topics": ["retry"]}})},
+    )
+    async def connector_topics(connector: ConnectorName) -> JSONResponse:
+        group.check(connector)
+        return JSONResponse({connector: TopicsOf(topics=[group.worker.topic]).model_dump()})
+
+    @router.get(
+        f"{CONNECTOR}/offsets",
+        summary="How far it has read",
+        description="The offset of each partition from which messages are not taken in yet, as far as it is known.",
+        response_model=Offsets,
+        response_description="Offsets by partition of the retry topic.",
+        responses=_READS,
+    )
+    async def connector_offsets(connector: ConnectorName) -> JSONResponse:
+        group.check(connector)
+        views = [view for task in group.tasks() for view in task.views]
+        return JSONResponse(Offsets(offsets=offsets_of(group.worker, views)).model_dump())
+
+
+def _add_tasks(router: APIRouter, group: Group) -> None:
+    @router.get(
+        f"{CONNECTOR}/tasks",
+        summary="Tasks",
+        description="One for each instance that owns partitions, and one for the partitions that nobody owns, if any.",
+        response_model=list[TaskInfo],
+        response_description="The tasks with their partitions.",
+        responses={**_READS, **example([TASK_EXAMPLE])},
+    )
+    async def tasks(connector: ConnectorName) -> JSONResponse:
+        group.check(connector)
+        return JSONResponse([task_info(group.worker, task).model_dump() for task in group.tasks()])
+
+    @router.get(
+        f"{CONNECTOR}/tasks-config",
+        summary="What the tasks have to do",
+        description="As in `/tasks`, in an older shape.",
+        response_model=dict[str, dict[str, str]],
+        response_description="Settings by task.",
+        responses={**_READS, **example({"kafka-retry-0": TASK_EXAMPLE["config"]})},
+    )
+    async def tasks_config(connector: ConnectorName) -> JSONResponse:
+        group.check(connector)
+        found = group.tasks()
+        return JSONResponse({f"{connector}-{task.number}": task_info(group.worker, task).config for task in found})
+
+    @router.get(
+        f"{TASK}/status",
+        summary="How a task is",
+        description="The worst that is true of any of its partitions; `trace` says why it has failed.",
+        response_model=TaskStatus,
+        response_description="State and worker.",
+        responses=_READS,
+    )
+    async def task_status(connector: ConnectorName, task: TaskNumber) -> JSONResponse:
+        group.check(connector, f"No status found for task {{}}-{task}")
+        found = group.task(task, "No status found for task {}")
+        return JSONResponse(found.status().model_dump(exclude_none=True))
