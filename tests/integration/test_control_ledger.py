@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -38,7 +39,7 @@ from tests.waiting import eventually
 
 API = ("-m", "sidecar", "api")
 MESSAGES = 3_000
-LENGTH_MS = 18_000
+LENGTH_MS = 15_000
 RATES_MS = (500, 500, 500, 350, 60)
 """Mean time between two actions: HTTP at one, two and api, the client class, own records."""
 
@@ -241,12 +242,17 @@ def settled(stage: Stage, api: Sidecar) -> list[TimerId]:
     listed: list[TimerId] = []
     cursor = ""
     while True:
-        status, page = call(api, "GET", f"/pending/messages?limit=1000{cursor}", token=None)
-        assert (status, page.get("missing")) == (200, []), page
+        page = eventually(lambda after=cursor: whole_page(api, after), 60, "a page of all partitions")  # type: ignore[misc]
         listed += [TimerId(each["partition"], each["offset"], each["first_due_ms"]) for each in page["messages"]]
         if page["cursor"] is None:
             return listed
         cursor = f"&cursor={page['cursor']}"
+
+
+def whole_page(api: Sidecar, cursor: str) -> dict[str, Any]:
+    """Return a page; an empty answer when an owner did not answer in time."""
+    status, page = call(api, "GET", f"/pending/messages?limit=1000{cursor}", token=None)
+    return page if status == 200 and page["complete"] else {}
 
 
 def input_ends(stage: Stage) -> dict[int, int]:
@@ -267,4 +273,4 @@ def require_variety(history: History) -> None:
     assert set(outcomes) == set(Outcome), outcomes
     assert min(outcomes[each] for each in (Outcome.CANCELLED, Outcome.RESCHEDULED, Outcome.FIRED)) >= 10, outcomes
     assert len(history.delivered) >= MESSAGES // 2
-    assert len(history.answers) >= 30
+    assert sum(answer.outcome is not None for answer in history.answers) >= 10
