@@ -11,6 +11,7 @@ import structlog
 from sidecar.api.source import Source
 from sidecar.changelog.codec import Closure
 from sidecar.clock import Clock
+from sidecar.contract.control import EVERY_ORIGIN
 from sidecar.engine.partition import State
 from sidecar.engine.view import FIGURE_AGE_MAX_MS, PartitionView
 
@@ -107,7 +108,8 @@ def _left(views: Iterable[PartitionView]) -> Counter[tuple[str, bool]]:
     left: Counter[tuple[str, bool]] = Counter()
     for view in views:
         paused = {name for name, (why, _) in view.closed_origins.items() if why == Closure.PAUSED.value}
-        left.update({(name, name in paused): count for name, count in view.by_origin.items() if count})
+        all_paused = EVERY_ORIGIN in paused
+        left.update({(name, all_paused or name in paused): count for name, count in view.by_origin.items() if count})
     return left
 
 
