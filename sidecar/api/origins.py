@@ -20,14 +20,14 @@ from sidecar.contract.control import ControlKind, Outcome
 from sidecar.engine.view import PartitionView, summarise
 
 OPEN: Final = "open"
-TopicText = Annotated[str, Path(description="The origin topic.", examples=["orders"])]
+TopicText = Annotated[str, Path(description="The origin topic, or `*` for all of them.", examples=["orders"])]
 _ORDER: Final = tuple(each.value for each in Closure)
 
 
 class OriginBody(Body):
     """One topic."""
 
-    origin: str
+    origin: str = Field(description="`*` stands for all of them: the whole group is paused, whatever their own states.")
     pending: int = Field(description="Messages that wait for it, deferred ones included.")
     deferred: int = Field(description="Those that were put off because it is not open.")
     state: str = Field(description="open, paused, unauthorised, vanished or unreachable.")

@@ -156,7 +156,10 @@ def fire(settings: Settings, /, *, targets: Sequence[Target], choice: Choice, **
 @settings_options()
 @where_options
 def pause(settings: Settings, /, *, topics: Sequence[str], **how: Any) -> None:
-    """Hold back all messages of an origin topic until it is resumed; others go on."""
+    """Hold back all messages of an origin topic until it is resumed; others go on.
+
+    TOPIC '*' holds back the messages of all origins, of today and of tomorrow, until '*' is resumed.
+    """
     _act(settings, ControlKind.PAUSE, topics, **how)
 
 
@@ -166,7 +169,10 @@ def pause(settings: Settings, /, *, topics: Sequence[str], **how: Any) -> None:
 @settings_options()
 @where_options
 def resume(settings: Settings, /, *, topics: Sequence[str], **how: Any) -> None:
-    """Let the messages of a paused origin topic go on; what was put off comes within 15 minutes, spread out."""
+    """Let the messages of a paused origin topic go on; what was put off comes within 15 minutes, spread out.
+
+    TOPIC '*' ends the pause of all origins; those that are paused by their own names stay paused.
+    """
     _act(settings, ControlKind.RESUME, topics, **how)
 
 
