@@ -152,8 +152,12 @@ def _check(kind: ControlKind, choice: Choice, due_ms: int | None) -> None:
         render_control(kind, TimerId(0, 0, 0), "checked", due_ms)
     except ValueError as error:
         raise click.UsageError(f"{kind}: {error}") from None
-    if not choice.dry_run and not choice.yes and not sys.stdin.isatty():
+    if not choice.dry_run and not choice.yes and not _somebody_is_there():
         raise click.UsageError("nobody can be asked here (stdin is no terminal): say --yes, or look with --dry-run")
+
+
+def _somebody_is_there() -> bool:
+    return sys.stdin.isatty()
 
 
 def _resumed(path: Path, kind: ControlKind, group: str | None) -> Journal:
@@ -181,7 +185,7 @@ def _confirm(kind: ControlKind, wanted: Filter, found: Found, due_ms: int | None
 
 
 def _what(kind: ControlKind, wanted: Filter, total: int, due_ms: int | None) -> str:
-    when = "" if due_ms is None else f" to {shown_instant(due_ms)}"
+    when = "" if due_ms is None else f", to {shown_instant(due_ms)}"
     messages = "message" if total == 1 else "messages"
     return f"{kind} {total:,} {messages} {wanted}{when}"
 

@@ -55,7 +55,7 @@ class Filter:
         return asdict(self)
 
     def __str__(self) -> str:
-        parts = [] if self.origin is None else [f"to {self.origin}"]
+        parts = [] if self.origin is None else [f"for {self.origin}"]
         if self.partition is not None:
             parts.append(f"in partition {self.partition}")
         if self.due_from_ms is not None:

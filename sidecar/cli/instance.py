@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 import click
@@ -22,11 +22,16 @@ from sidecar.clock import SystemClock
 from sidecar.errors import CommandFailed
 from sidecar.settings import Settings
 
+if TYPE_CHECKING:
+    from sidecar.runtime.cluster import ClusterView
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 ASK_S: Final = 15.0
 """Longest silence: a change waits up to 5 s for its owner, and a page for owners that hang."""
 LOOK_S: Final = 0.05
+TROUBLE_S: Final = 5.0
+"""So long the brokers may be silent before it is said."""
 STOP_S: Final = 2.0
 _QUIET: Final = 50
 """The log level `critical`, which nothing here uses."""
@@ -197,9 +202,7 @@ def reach(settings: Settings, url: str | None) -> Iterator[Instances]:
         cluster = follow(settings, SystemClock())
         cluster.start()
         try:
-            pause = threading.Event()
-            while cluster.unread() is not None:
-                pause.wait(LOOK_S)
+            _await_first_reading(cluster)
 
             def urls() -> list[str]:
                 views = cluster.views()
@@ -214,6 +217,14 @@ def reach(settings: Settings, url: str | None) -> Iterator[Instances]:
             yield Instances(urls, settings.api_token, missing)
         finally:
             cluster.stop(STOP_S)
+
+
+def _await_first_reading(cluster: ClusterView) -> None:
+    """Return once the status topic was read, or is not going to be."""
+    clock, pause = SystemClock(), threading.Event()
+    troubled_until_s = clock.monotonic_s() + TROUBLE_S
+    while cluster.unread() is not None and not (cluster.trouble and clock.monotonic_s() >= troubled_until_s):
+        pause.wait(LOOK_S)
 
 
 @contextmanager
