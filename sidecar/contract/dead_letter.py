@@ -1,17 +1,24 @@
-"""Headers of the records on the DLQ: this project's own, and Kafka Connect's, which its tools read."""
+"""Headers of the records on the DLQ, written and read: this project's own, and Kafka Connect's for its tools."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from sidecar.contract import ibm, native
-from sidecar.contract.values import is_text
+from sidecar.contract.control import CONTROL
+from sidecar.contract.dialect import Dialect, HeaderValues
+from sidecar.contract.dialects import DIALECTS
+from sidecar.contract.values import INT32_MAX, INT64_MAX, HeaderError, is_text, read_number
 from sidecar.model import NO_TIMESTAMP, Headers, Reason
 
 TIMESTAMP_MS: Final = "retry-timestamp-ms"
 REASON: Final = "retry-dlq-reason"
 DETAIL: Final = "retry-dlq-detail"
 TRUNCATED: Final = "retry-dlq-truncated"
+REDRIVES: Final = "retry-redrives"
+"""How often the record was sent from the DLQ to the retry topic again. It is foreign to every dialect, so it goes
+through them untouched and is still there when the record dies again."""
 CONNECT_TOPIC: Final = "__connect.errors.topic"
 CONNECT_PARTITION: Final = "__connect.errors.partition"
 CONNECT_OFFSET: Final = "__connect.errors.offset"
@@ -39,6 +46,68 @@ _REPLACED: Final = frozenset(
 _CLASS_NAMES: Final = {
     reason: ("sidecar." + "".join(word.capitalize() for word in reason.split("-"))).encode() for reason in Reason
 }
+_EVERY_DIALECT: Final = tuple(DIALECTS.values())
+
+
+class Place(NamedTuple):
+    """Where the record that failed lies, or lay."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class DeadLetter(NamedTuple):
+    """What the headers of a record on the DLQ say. Texts are as they came, with what is no UTF-8 escaped."""
+
+    reason: str = ""
+    """One of the contract's reasons, or what a newer version wrote; empty: no sidecar wrote this record."""
+    detail: str = ""
+    dialect: Dialect | None = None
+    """The one that the message speaks; None when it is a control record, or names nothing that any dialect knows."""
+    is_control: bool = False
+    origin: str = ""
+    """Empty when none is named."""
+    exception: str = ""
+    """The class that the sender named, or else the one that stands for the reason."""
+    attempt: int | None = None
+    """Retries already made; None when that can not be read."""
+    group: str = ""
+    timestamp_ms: int | None = None
+    """The timestamp of the record that failed."""
+    came_from: Place | None = None
+    redrives: int | None = 0
+    """None: what the header says can not be read."""
+    truncated: bool = False
+    """The value was too large for the DLQ, and is lost."""
+
+
+def read_dead_letter(headers: Headers | None, dialects: Sequence[Dialect] = _EVERY_DIALECT) -> DeadLetter:
+    """Return what the headers of a record on the DLQ say. Any bytes give an answer, never an exception.
+
+    Args:
+        headers: Of the record on the DLQ; None when they can not be read.
+        dialects: In the order of preference, as the sidecar has them.
+    """
+    if headers is None:
+        return DeadLetter()
+    values = dict(headers)
+    is_control = CONTROL in values
+    dialect = None if is_control else next((each for each in dialects if each.claims(values)), None)
+    return DeadLetter(
+        reason=_text(values.get(REASON)),
+        detail=_text(values.get(DETAIL)),
+        dialect=dialect,
+        is_control=is_control,
+        origin="" if dialect is None else _text(_bare(dialect, values.get(dialect.origin_header))),
+        exception=_text(values.get(CONNECT_CLASS)) or _text(_class_name(headers)),
+        attempt=_attempt(dialect, values),
+        group=_text(values.get(native.GROUP)),
+        timestamp_ms=_number(values.get(TIMESTAMP_MS)),
+        came_from=_place(values),
+        redrives=_redrives(headers),
+        truncated=TRUNCATED in values,
+    )
 
 
 def render_dead_letter(
@@ -101,3 +170,42 @@ def _class_name(headers: Headers) -> bytes | None:
 
 def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "backslashreplace")
+
+
+def _text(value: bytes | None) -> str:
+    return "" if value is None else value.decode("utf-8", "backslashreplace")
+
+
+def _number(value: bytes | None, maximum: int = INT64_MAX) -> int | None:
+    try:
+        return read_number("", value, maximum)
+    except HeaderError:
+        return None
+
+
+def _bare(dialect: Dialect, value: bytes | None) -> bytes | None:
+    return ibm.unquoted(value) if dialect.code == ibm.Ibm.code else value
+
+
+def _attempt(dialect: Dialect | None, values: HeaderValues) -> int | None:
+    if dialect is None:
+        return None
+    name = ibm.ATTEMPTS if dialect.code == ibm.Ibm.code else native.ATTEMPT
+    if name not in values:
+        return 0
+    value = _bare(dialect, values[name])
+    # A blank value counts as none in this dialect.
+    return 0 if name == ibm.ATTEMPTS and value is not None and not value.strip() else _number(value)
+
+
+def _place(values: HeaderValues) -> Place | None:
+    topic = _text(values.get(CONNECT_TOPIC))
+    partition = _number(values.get(CONNECT_PARTITION), INT32_MAX)
+    offset = _number(values.get(CONNECT_OFFSET))
+    return None if not topic or partition is None or offset is None else Place(topic, partition, offset)
+
+
+def _redrives(headers: Headers) -> int | None:
+    """Return the greatest of what is said, so that a header more never makes it less."""
+    counts = [_number(value, INT32_MAX) for name, value in headers if name == REDRIVES]
+    return None if None in counts else max((each for each in counts if each is not None), default=0)

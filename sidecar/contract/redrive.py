@@ -1,0 +1,170 @@
+"""Redrive: the headers with which a dead letter goes to the retry topic again, or why it stays where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from sidecar.contract import ibm, native
+from sidecar.contract.dead_letter import REDRIVES, TIMESTAMP_MS, DeadLetter, read_dead_letter
+from sidecar.contract.dialect import Dialect
+from sidecar.contract.dialects import DIALECTS, parse
+from sidecar.model import DUE_MS_MAX, NO_TIMESTAMP, Headers, Reason, Record, Rejection, Request
+
+MAX_REDRIVES: Final = 3
+"""How often a record is redriven unless the operator says otherwise."""
+
+WOULD_DIE_AGAIN: Final = frozenset(
+    {
+        Reason.MISSING_HEADER,
+        Reason.BAD_HEADER,
+        Reason.DELAY_OUT_OF_RANGE,
+        Reason.TOO_LARGE,
+        Reason.ORIGIN_NOT_ALLOWED,
+    }
+)
+"""Reasons that lie in the message: it stays where it is unless the operator names them."""
+
+MENDED_BY_ORIGIN: Final = frozenset(
+    {Reason.MISSING_HEADER, Reason.BAD_HEADER, Reason.TOO_LARGE, Reason.ORIGIN_NOT_ALLOWED}
+)
+"""Those of them that another origin can mend."""
+
+_DEATH_PREFIXES: Final = ("retry-dlq-", "__connect.errors.")
+# A redriven record never takes the place of what waits under its id by now: that is newer.
+_NATIVE_GONE: Final = frozenset(
+    {native.DUE_MS, native.DELAY_MS, native.TIMER_ID, native.WAS_DUE_MS, native.REPLACE, native.TARGET}
+)
+_NATIVE_ATTEMPTS: Final = frozenset({native.ATTEMPT, native.REMAINING})
+_GOLDEN: Final = 0.6180339887498949
+
+
+class Why(StrEnum):
+    """Why a dead letter is not redriven."""
+
+    NOT_A_DEAD_LETTER = "not-a-dead-letter"
+    TRUNCATED = "truncated"
+    LOOP_GUARD = "loop-guard"
+    WOULD_DIE_AGAIN = "would-die-again"
+    MALFORMED = "malformed"
+
+
+class Left(NamedTuple):
+    """The dead letter stays where it is."""
+
+    why: Why
+    detail: str
+    """For a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On what terms dead letters are redriven."""
+
+    delay_ms: int = 0
+    spread_ms: int = 0
+    """Over which the due times are spread evenly, behind the delay."""
+    keep_attempts: bool = False
+    max_redrives: int = MAX_REDRIVES
+    to_origin: str = ""
+    """Goes there, wherever it would have gone; empty: where it would have gone."""
+    named: frozenset[str] = frozenset()
+    """Reasons that the operator named in full: redriven even if they lie in the message."""
+
+
+def share_of(number: int) -> float:
+    """Return where in the spread the record of this running number goes, 0 to below 1: even, however many come."""
+    return number * _GOLDEN % 1.0
+
+
+def redrive(
+    headers: Headers | None,
+    terms: Terms,
+    *,
+    now_ms: int,
+    share: float,
+    dialects: Sequence[Dialect] = tuple(DIALECTS.values()),
+) -> Headers | Left:
+    """Return the headers for the retry topic, as a new list, or why the record stays. Never raises.
+
+    All headers that the sidecar does not know go as they came, in their order; so do key and value, which are the
+    caller's business.
+
+    Args:
+        headers: Of the record on the DLQ; None when they can not be read.
+        terms: The operator's.
+        now_ms: What the delay counts from.
+        share: Where in the spread it goes, see `share_of`.
+        dialects: In the order of preference, as the sidecar has them.
+    """
+    letter = read_dead_letter(headers, dialects)
+    if headers is None or not letter.reason:
+        return Left(Why.NOT_A_DEAD_LETTER, "no header retry-dlq-reason: no sidecar wrote it")
+    if (obstacle := _obstacle(letter, terms)) is not None:
+        return obstacle
+    at_ms = min(now_ms + terms.delay_ms + int(terms.spread_ms * share), DUE_MS_MAX)
+    if letter.dialect is not None and letter.dialect.code == ibm.Ibm.code:
+        again = _ibm(_alive(headers), terms, at_ms)
+    else:
+        again = _native(_alive(headers), terms, at_ms)
+    again.append((REDRIVES, b"%d" % ((letter.redrives or 0) + 1)))
+    request = parse(Record(0, 0, NO_TIMESTAMP, None, None, again), dialects)
+    if type(request) is Request:
+        return again
+    return Left(Why.MALFORMED, request.detail if isinstance(request, Rejection) else "a control record")
+
+
+def _obstacle(letter: DeadLetter, terms: Terms) -> Left | None:
+    if letter.is_control:
+        return Left(Why.MALFORMED, "a control record: send it anew")
+    if letter.truncated:
+        return Left(Why.TRUNCATED, "its value was too large for the DLQ and is not there: raise max.message.bytes")
+    if letter.redrives is None or letter.redrives >= terms.max_redrives:
+        count = "unknown" if letter.redrives is None else letter.redrives
+        return Left(Why.LOOP_GUARD, f"redriven before: {count}; allowed by --max-redrives: {terms.max_redrives}")
+    mended = letter.reason in MENDED_BY_ORIGIN and bool(terms.to_origin)
+    if letter.reason in WOULD_DIE_AGAIN and letter.reason not in terms.named and not mended:
+        return Left(Why.WOULD_DIE_AGAIN, f"{letter.reason}: it would die again unless --reason {letter.reason} says so")
+    return None
+
+
+def _alive(headers: Headers) -> Headers:
+    """Return the headers without those that its death and its redrives gave it."""
+    gone = (TIMESTAMP_MS, REDRIVES)
+    return [header for header in headers if not header[0].startswith(_DEATH_PREFIXES) and header[0] not in gone]
+
+
+def _native(headers: Headers, terms: Terms, at_ms: int) -> Headers:
+    gone = _NATIVE_GONE if terms.keep_attempts else _NATIVE_GONE | _NATIVE_ATTEMPTS
+    if terms.to_origin:
+        # The partition is one of the topic that it would have gone to.
+        gone |= {native.ORIGIN_TOPIC, native.ORIGIN_PARTITION}
+    again = [header for header in headers if header[0] not in gone]
+    if terms.to_origin:
+        again.append((native.ORIGIN_TOPIC, terms.to_origin.encode()))
+    again.append((native.DUE_MS, b"%d" % at_ms))
+    return again
+
+
+def _ibm(headers: Headers, terms: Terms, at_ms: int) -> Headers:
+    """Return the headers with a new instant, from which the delay of the attempt counts; the dialect has no due."""
+    fresh = {ibm.TIMESTAMP_MS: b"%d" % at_ms}
+    if not terms.keep_attempts:
+        fresh[ibm.ATTEMPTS] = b"0"
+    if terms.to_origin:
+        fresh[ibm.ORIGIN_TOPIC] = terms.to_origin.encode()
+    again: Headers = []
+    written = set[str]()
+    for name, value in headers:
+        if name not in fresh:
+            again.append((name, value))
+        elif name not in written:
+            quoted = value is not None and value.startswith(b'"')
+            again.append((name, b'"%b"' % fresh[name] if quoted else fresh[name]))
+            written.add(name)
+    # No attempts are as good as 0.
+    missing = fresh.keys() - written - {ibm.ATTEMPTS}
+    again += [(name, value) for name, value in fresh.items() if name in missing]
+    return again
