@@ -4,7 +4,7 @@ import { get, token, Unreachable } from "./api.js";
 import { onChanged, startChange } from "./change.js";
 import { byId, el, say } from "./dom.js";
 import { refreshEntry, startEntry } from "./entry.js";
-import { redrawCharts, showActivity, showHistogram, showKnown, showOrigins, showPartitions, showPending, startFigures } from "./figures.js";
+import { redrawCharts, showActivity, showHistogram, showKnown, showOrigins, showPartitions, showPending, showUnknown, startFigures } from "./figures.js";
 import { clock, learn, now, span, zone } from "./format.js";
 import { list, relist, startMessages } from "./messages.js";
 import { startTheme } from "./theme.js";
@@ -50,7 +50,7 @@ function show(ready, [pending, partitions, origins, histogram, activity]) {
   showHistogram(histogram);
   showActivity(activity);
   const incomplete = showKnown(pending, partitions.partitions, nowMs);
-  const reasons = ready.status === 200 ? "" : `This instance is not ready: ${ready.body.reasons.join("; ")}.`;
+  const reasons = ready.status === 200 ? "" : `This instance is not ready: ${ready.body.reasons.map((each) => each.replace(/\.$/, "")).join("; ")}.`;
   notices([["bad", reasons], ["warn", incomplete]]);
   document.body.classList.remove("stale");
   link("good", "Live");
@@ -64,6 +64,7 @@ function stale(why) {
   const wait = span(Math.min(BACK_OFF_MAX_MS, EVERY_MS * 2 ** Math.min(failures, 5)));
   document.body.classList.toggle("stale", answeredMs > 0);
   const since = answeredMs ? ` What is shown is of ${clock(answeredMs, now())}.` : "";
+  showUnknown(answeredMs ? `figures of ${clock(answeredMs, now())}` : "");
   notices([["bad", why + since]], el("button", { type: "button", onclick: poll }, "Try now"));
   link("bad", `No answer, next try after ${wait}`);
 }

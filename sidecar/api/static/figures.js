@@ -64,6 +64,13 @@ export function showKnown(pending, list, nowMs) {
   return `Not complete: partition${one ? "" : "s"} ${listed(more)}. The totals hold ${one ? "its" : "their"} last known figure${one ? "" : "s"}.`;
 }
 
+/** Say that nothing is known of this moment. */
+export function showUnknown(age) {
+  byId("known").classList.add("bad");
+  say(byId("known"), "Not known now");
+  say(byId("age"), age);
+}
+
 function isKnown(partition, nowMs) {
   return partition.owner !== null && partition.as_of_ms !== null && nowMs - partition.as_of_ms < AGE_MAX_MS;
 }
@@ -143,7 +150,7 @@ function makeOrigin(first) {
   row.root = el(
     "tr",
     {},
-    el("th", { scope: "row", class: "name" }, el("bdi", {}, first.origin)),
+    el("th", { scope: "row", class: "name", title: first.origin }, el("bdi", {}, first.origin)),
     el("td", { class: "number" }, row.pending, row.share),
     row.deferred,
     el("td", {}, row.state, row.since),

@@ -99,9 +99,9 @@ function row(each, nowMs) {
     {},
     el("td", { title: utc(each.due_ms) }, el("span", { class: "nowrap" }, distance(each.due_ms, nowMs)), " ",
       el("span", { class: "soft nowrap wide" }, clock(each.due_ms, nowMs))),
-    el("td", { class: "name" }, el("bdi", {}, each.origin)),
+    el("td", { class: "name", title: each.origin }, el("bdi", {}, each.origin)),
     el("td", {}, el("button", { type: "button", class: "link-button", value: each.id }, each.id)),
-    el("td", { class: "name wide" }, each.retry_id === null ? el("span", { class: "soft" }, "–") : el("bdi", {}, each.retry_id)),
+    el("td", { class: "name wide", title: each.retry_id }, each.retry_id === null ? el("span", { class: "soft" }, "–") : el("bdi", {}, each.retry_id)),
     el("td", { class: "number wide" }, `${count(each.attempt)} of ${count(each.limit)}`),
     el("td", { class: "wide" }, stateOf(each, nowMs)),
   );
