@@ -18,6 +18,8 @@ COMPILE = $(UV_VENV)/bin/uv pip compile --quiet --universal --python-version 3.1
 TOOLS = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/retry-sidecar/bin
 HELM_VERSION = v3.22.0
 HELM = $(TOOLS)/helm-$(HELM_VERSION)/helm
+# As in Helm's own Makefile: without it charts are rendered for Kubernetes 1.20 where no other version is named.
+HELM_FLAGS = -s -w $(foreach package,chartutil lint/rules,$(foreach part,Major=1 Minor=37,-X helm.sh/helm/v3/pkg/$(package).k8sVersion$(part)))
 PROMTOOL = $(TOOLS)/promtool
 
 .DEFAULT_GOAL = help
@@ -66,7 +68,7 @@ clean: ## Remove the environment and all caches of the tools
 
 $(HELM):
 	rm -rf $(@D).building
-	GOBIN=$(@D).building CGO_ENABLED=0 go install -trimpath -ldflags '-s -w' helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
+	GOBIN=$(@D).building CGO_ENABLED=0 go install -trimpath -ldflags '$(HELM_FLAGS)' helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
 	rm -rf $(@D) && mv $(@D).building $(@D)
 
 $(PROMTOOL):

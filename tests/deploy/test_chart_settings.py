@@ -1,0 +1,87 @@
+"""What the charts put into the environment and the file is what the program knows: they can not drift apart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.chart_schema import SET_BY_THE_CHART, application
+from sidecar.settings import SETTINGS
+from tests.deploy.charts import APPLICATION, CASES, EXAMPLE, Helm, Rendered, containers, env
+from tests.deploy.program import effective, parse, start, usage_is_wrong
+
+POD = "rel-retry-sidecar-0"
+SECRET = "from-the-secret"
+
+
+def environment(container: Mapping[str, Any]) -> dict[str, str]:
+    """Return the environment as the kubelet would make it."""
+    made = {}
+    for name, value in env(dict(container)).items():
+        if isinstance(value, str):
+            made[name] = value
+        else:
+            made[name] = POD if value.get("fieldRef") == {"fieldPath": "metadata.name"} else SECRET
+    return made
+
+
+def arguments(rendered: Rendered, folder: Path) -> list[str]:
+    """Return the arguments of the container, with the ConfigMap where this test can write."""
+    path = folder / "config.yaml"
+    path.write_text(rendered.config_text(), encoding="utf-8")
+    (mount,) = [each for each in rendered.sidecar["volumeMounts"] if each["name"] == "retry-sidecar-config"]
+    given: list[str] = rendered.sidecar["args"]
+    assert f"--config={mount['mountPath']}/config.yaml" in given
+    return [each.replace(f"{mount['mountPath']}/config.yaml", str(path)) for each in given]
+
+
+@pytest.mark.parametrize("case", [*CASES, EXAMPLE], ids=lambda path: path.stem)
+def test_the_program_takes_what_is_rendered_and_uses_all_of_it(helm: Helm, case: Path, tmp_path: Path) -> None:
+    rendered = helm.render(EXAMPLE) if case is EXAMPLE else helm.render(APPLICATION, case)
+    given = environment(rendered.sidecar)
+    settings = effective(arguments(rendered, tmp_path), given)
+    for key in rendered.config().keys() - {"client", "log_level"}:
+        assert settings[key.upper()].origin.startswith(str(tmp_path)), key
+    for name, value in rendered.config().get("client", {}).items():
+        assert settings[f"client.{name}"].value == (str(value).lower() if isinstance(value, bool) else value)
+    for name in given:
+        if name.startswith("KAFKA_RETRY_") and not name.startswith("KAFKA_RETRY_CLIENT_"):
+            assert settings[name.removeprefix("KAFKA_RETRY_")].origin == f"environment {name}"
+    assert settings["ORIGIN_TOPICS"].value != "*"
+    is_stable = case is not EXAMPLE
+    assert settings["INSTANCE_ID"].value == (POD if is_stable else "(an id kept in STATE_DIR)")
+
+
+def test_a_login_is_complete(helm: Helm, tmp_path: Path) -> None:
+    (case,) = [path for path in CASES if path.stem == "plain-secrets-values"]
+    rendered = helm.render(APPLICATION, case)
+    settings = effective(arguments(rendered, tmp_path), environment(rendered.sidecar))
+    assert settings["client.security.protocol"].value == "SASL_SSL"
+    assert settings["client.sasl.mechanism"].value == "PLAIN"
+    assert settings["client.sasl.username"].value == SECRET
+    assert settings["client.sasl.password"].value == "***"
+    assert settings["API_TOKEN"].value == "***"
+
+
+def test_a_value_that_only_the_program_can_judge_stops_it_with_its_name(helm: Helm, tmp_path: Path) -> None:
+    rendered = helm.render(APPLICATION, CASES[0], values=["config.delays=soon"])
+    done = start([*arguments(rendered, tmp_path), "--show-settings"], environment(rendered.sidecar))
+    assert done.returncode == 2
+    assert done.stderr.startswith("DELAYS: 'soon' is not allowed: it must be ")
+
+
+def test_every_setting_can_be_given_or_is_set_by_the_chart() -> None:
+    """A setting that the schema does not know could not be used; one of both kinds could contradict itself."""
+    known = json.loads(application())["properties"]["config"]["properties"].keys() - {"client"}
+    assert {setting.yaml_key for setting in SETTINGS} == known | {name.lower() for name in SET_BY_THE_CHART}
+    assert not known & {name.lower() for name in SET_BY_THE_CHART}
+
+
+def test_the_test_pod_calls_commands_that_there_are(helm: Helm) -> None:
+    pod = helm.render(APPLICATION, CASES[0]).one("Pod")["spec"]
+    assert [parse(container["args"]) for container in containers(pod)] == ["health", "doctor"]
+    assert usage_is_wrong(["health", "--redy"])
