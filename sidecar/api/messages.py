@@ -35,7 +35,7 @@ TargetText = Annotated[
     Path(
         description="A timer id, `<partition>-<offset>-<first due ms>`, or `id:` and the sender's own id (`retry-id`).",
         examples=["2-1841-1770000060000"],
-        json_schema_extra={"pattern": "^([0-9]{1,9}-[0-9]{1,18}-[0-9]{1,14}|id:.{1,64})$"},
+        json_schema_extra={"pattern": "^((0|[1-9][0-9]{0,8})-(0|[1-9][0-9]{0,17})-(0|[1-9][0-9]{0,13})|id:.{1,64})$"},
     ),
 ]
 _UNKNOWN: Final = "The group's figures are not known yet, or the store can not be read now."

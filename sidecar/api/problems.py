@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -14,6 +15,9 @@ _STANDARD = {
     404: "There is nothing at {path}; GET /docs lists what there is.",
     405: "{method} is not possible at {path}.",
 }
+
+ALLOW: Final = "allow"
+"""A route that refuses a method by itself says under this name which ones are possible; the framework writes `Allow`."""
 
 
 def problem(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
@@ -34,7 +38,7 @@ async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
     if message == HTTPException(error.status_code).detail and error.status_code in _STANDARD:
         message = _STANDARD[error.status_code].format(path=request.url.path, method=request.method)
     headers = dict(error.headers or {})
-    if error.status_code == 405:
+    if error.status_code == 405 and ALLOW not in headers:
         headers["Allow"] = ", ".join(_allowed(request))
     return problem(error.status_code, message, headers)
 

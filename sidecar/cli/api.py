@@ -23,8 +23,9 @@ def api(settings: Settings) -> None:
         librdkafka_level=settings.log_level_apache,
         secrets=settings.secrets,
     )
+    logger = structlog.get_logger(__name__)
     for warning in settings.warnings:
-        structlog.get_logger(__name__).warning("setting_doubted", text=warning)
+        logger.warning("setting_doubted", text=warning)
     # Here and not above: `--help` needs neither librdkafka nor a web server.
     from sidecar.runtime import api_only  # noqa: PLC0415
 
