@@ -245,11 +245,13 @@ def _run(
 def _show_end(journal: Journal, *, as_json: bool) -> None:
     order, progress = journal.order, journal.progress
     refused = dict(list(progress.refused.items())[:_REFUSED_SHOWN])
+    gone = max(0, order.total - progress.outcomes.total())
     if as_json:
         answer = {
             "command": order.kind.value,
             "total": order.total,
             "outcomes": dict(progress.outcomes),
+            "gone": gone,
             "refused": refused,
             "journal": str(journal.path),
         }
@@ -257,9 +259,8 @@ def _show_end(journal: Journal, *, as_json: bool) -> None:
     else:
         for outcome, count in sorted(progress.outcomes.items(), key=lambda item: -item[1]):
             click.echo(f"{count:,} {_MEANING.get(outcome, outcome)}")
-        gone = order.total - progress.outcomes.total()
-        if gone > 0:
-            click.echo(f"{gone:,} were gone before their turn: fired, cancelled or moved by others")
+        if gone:
+            click.echo(f"{gone:,} were gone when it came to them")
         for timer, why in refused.items():
             click.echo(f"{timer}: {why}", err=True)
     if progress.refused:

@@ -64,7 +64,12 @@ def _answering(function: F) -> F:
         click.option(
             "--no-wait", is_flag=True, help="Print the control id and end: `retry-sidecar outcome` looks it up."
         ),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON, one line for each target."),
+        click.option(
+            "--json",
+            "as_json",
+            is_flag=True,
+            help="Print JSON: one line for each target, or one for a run over a filter.",
+        ),
     )
     for option in reversed(options):
         function = option(function)
@@ -79,8 +84,8 @@ _origins = click.argument("topics", nargs=-1, required=True, metavar="TOPIC...",
 @_timers
 @choice_options
 @_answering
-@settings_options()
 @where_options
+@settings_options()
 def cancel(settings: Settings, /, *, targets: Sequence[Target], choice: Choice, **how: Any) -> None:
     """Take messages away before they fire: those that are named, or those that a filter chooses.
 
@@ -100,8 +105,8 @@ def cancel(settings: Settings, /, *, targets: Sequence[Target], choice: Choice, 
 @click.option("--delay", "delay_ms", callback=read_duration, metavar="DURATION", help="When, from now: 20s, 5m, 1h.")
 @choice_options
 @_answering
-@settings_options()
 @where_options
+@settings_options()
 def reschedule(
     settings: Settings,
     /,
@@ -135,8 +140,8 @@ def reschedule(
 @_timers
 @choice_options
 @_answering
-@settings_options()
 @where_options
+@settings_options()
 def fire(settings: Settings, /, *, targets: Sequence[Target], choice: Choice, **how: Any) -> None:
     """Send messages to their origin now, without waiting for their due time.
 
@@ -153,8 +158,8 @@ def fire(settings: Settings, /, *, targets: Sequence[Target], choice: Choice, **
 @click.command(epilog="Example: retry-sidecar pause orders payments")
 @_origins
 @_answering
-@settings_options()
 @where_options
+@settings_options()
 def pause(settings: Settings, /, *, topics: Sequence[str], **how: Any) -> None:
     """Hold back all messages of an origin topic until it is resumed; others go on.
 
@@ -166,8 +171,8 @@ def pause(settings: Settings, /, *, topics: Sequence[str], **how: Any) -> None:
 @click.command(epilog="Example: retry-sidecar resume orders payments")
 @_origins
 @_answering
-@settings_options()
 @where_options
+@settings_options()
 def resume(settings: Settings, /, *, topics: Sequence[str], **how: Any) -> None:
     """Let the messages of a paused origin topic go on; what was put off comes within 15 minutes, spread out.
 
@@ -180,8 +185,8 @@ def resume(settings: Settings, /, *, topics: Sequence[str], **how: Any) -> None:
 @click.argument("control_id")
 @click.option("--timeout", "timeout_s", default=LOOKUP_DEADLINE_S, show_default=True, type=_SECONDS, help="Seconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@settings_options()
 @where_options
+@settings_options()
 def outcome(settings: Settings, *, control_id: str, timeout_s: float, as_json: bool, url: str | None) -> None:
     """Look up what became of a control record; outcomes are kept for a day.
 

@@ -37,8 +37,8 @@ _SHOWN_CHARS = 4_000
     help="Write the value to this file, byte for byte.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one line for each message; payloads in base64.")
-@settings_options()
 @where_options
+@settings_options()
 def get(
     settings: Settings,
     /,

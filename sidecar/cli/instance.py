@@ -10,7 +10,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
@@ -33,6 +32,7 @@ LOOK_S: Final = 0.05
 TROUBLE_S: Final = 5.0
 """So long the brokers may be silent before it is said."""
 STOP_S: Final = 2.0
+_PARAMETER: Final = "setting_api_token"
 _QUIET: Final = 50
 """The log level `critical`, which nothing here uses."""
 
@@ -156,16 +156,16 @@ class Instances:
 
 
 def where_options(function: F) -> F:
-    """Give a command --url and --token; its settings then have the token, and it is called with `url`.
+    """Give a command --url and --token; it is called with `url`, and the token is in its settings.
 
-    It stands between the command's own options and `settings_options`.
+    It stands above `settings_options`, whose own flag for the token it fills.
     """
 
     @functools.wraps(function)
-    def command(settings: Settings, /, *args: Any, url: str | None, token: str | None, **kwargs: Any) -> Any:
+    def command(*args: Any, url: str | None, token: str | None, **kwargs: Any) -> Any:
         if token is not None:
-            settings = replace(settings, api_token=token)
-        return function(settings, *args, url=None if url is None else address(url), **kwargs)
+            kwargs[_PARAMETER] = token
+        return function(*args, url=None if url is None else address(url), **kwargs)
 
     options = (
         click.option(

@@ -19,8 +19,8 @@ from sidecar.settings import Settings
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(min=1), help="Most messages.")
 @click.option("--all", "everything", is_flag=True, help="All of them, page by page.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one line for each message.")
-@settings_options()
 @where_options
+@settings_options()
 def list_messages(
     settings: Settings, /, *, wanted: Filter, limit: int, everything: bool, as_json: bool, url: str | None
 ) -> None:

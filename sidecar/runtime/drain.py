@@ -114,8 +114,10 @@ def _left(views: Iterable[PartitionView]) -> Counter[tuple[str, bool]]:
 
 
 def _facts(own: Sequence[PartitionView]) -> dict[str, object]:
+    # Before its restore is over a partition knows a part of what waits.
+    known = _settled(own)
     return {
-        "pending": sum(view.pending for view in own),
-        "next_due_ms": min((view.next_due_ms for view in own if view.next_due_ms is not None), default=None),
+        "pending": sum(view.pending for view in own) if known else None,
+        "next_due_ms": min((view.next_due_ms for view in own if view.next_due_ms is not None and known), default=None),
         "partitions": len(own),
     }

@@ -21,6 +21,7 @@ from tests.waiting import eventually
 
 HOUR_MS = 3_600_000
 PARTITIONS = 4
+TOKEN = "a-token-of-the-tests"
 ORIGINS = ("listed", "named", "cancelled", "flowing", "moved", "soon", "http")
 
 pytestmark = pytest.mark.broker
@@ -32,7 +33,9 @@ def world(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         for name in ORIGINS:
             create_topic(bootstrap, topic(stage, name), 1, LOG_APPEND_TIME)
 
-    with one_sidecar(bootstrap, tmp_path_factory.mktemp("bulk"), partitions=PARTITIONS, origins=origins) as made:
+    with one_sidecar(
+        bootstrap, tmp_path_factory.mktemp("bulk"), partitions=PARTITIONS, origins=origins, API_TOKEN=TOKEN
+    ) as made:
         yield made
 
 
@@ -48,6 +51,7 @@ def arguments(world: World, *given: str) -> list[str]:
         "--streams-app-id": stage.app_id,
         "--input-topic": stage.input_topic,
         "--dlq-topic": stage.dlq_topic,
+        "--api-token": TOKEN,
     }
     return [*given, *(text for flag in flags.items() for text in flag)]
 
@@ -158,7 +162,7 @@ def test_a_bulk_cancel_that_is_interrupted_and_resumed_takes_all_of_its_own_and_
     waits(world, "cancelled", 2_000)
 
     journal = tmp_path / "run.jsonl"
-    command = arguments(world, "cancel", *choice, "--yes", "--rate", "700", "--journal", str(journal))
+    command = arguments(world, "cancel", *choice, "--yes", "--rate", "400", "--journal", str(journal))
     process = subprocess.Popen(
         [sys.executable, "-m", "sidecar", *command], cwd=ROOT, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
@@ -208,6 +212,8 @@ def test_what_is_rescheduled_within_its_own_filter_is_rescheduled_once(world: Wo
 def test_by_url_a_filter_needs_no_cluster(world: World, tmp_path: Path) -> None:
     put(world, "http", [now_ms() + HOUR_MS + number for number in range(40)])
     url = ("--url", f"http://127.0.0.1:{world.sidecar.port}", "--journal", str(tmp_path / "run.jsonl"))
-    fire = CliRunner().invoke(cli.main, ["fire", "--origin", topic(world.stage, "http"), "--yes", *url])
+    fire = CliRunner().invoke(
+        cli.main, ["fire", "--origin", topic(world.stage, "http"), "--yes", "--token", TOKEN, *url]
+    )
     assert (fire.exit_code, fire.stdout) == (0, "40 fired\n"), fire.output
     assert len(fired(world, "http", 40)) == 40
