@@ -51,7 +51,7 @@ function ask(question) {
   button.hidden = button.disabled = false;
   say(byId("change-back"), "Back");
   byId("change").showModal();
-  (byId("change-fields").querySelector("input:checked, input, select") ?? byId("change-back")).focus();
+  (byId("change-fields").querySelector("input:checked") ?? byId("change-back")).focus();
 }
 
 async function carryOut(question, openToken) {

@@ -28,6 +28,7 @@ export function keepRows(body, rows, items, keyOf, make, update) {
       rows.delete(key);
     }
   }
+  const focused = document.activeElement;
   let place = body.firstElementChild;
   for (const item of items) {
     const key = keyOf(item);
@@ -37,4 +38,6 @@ export function keepRows(body, rows, items, keyOf, make, update) {
     else body.insertBefore(row.root, place);
     update(row, item);
   }
+  // A row that changed its place has lost the focus on the way.
+  if (focused !== document.activeElement && body.contains(focused)) focused.focus({ preventScroll: true });
 }
