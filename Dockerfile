@@ -68,7 +68,7 @@ VOLUME ["/var/lib/retry-sidecar"]
 EXPOSE 8080
 STOPSIGNAL SIGTERM
 # Alive, not ready: a broker that is away is no reason to restart.
-HEALTHCHECK --interval=10s --timeout=6s --start-period=30s --retries=6 CMD ["retry-sidecar", "health"]
+HEALTHCHECK --interval=30s --timeout=6s --start-period=30s --retries=3 CMD ["retry-sidecar", "health"]
 ENTRYPOINT ["tini", "-s", "--", "retry-sidecar"]
 CMD ["run"]
 

@@ -233,3 +233,13 @@ def test_the_notes_say_what_is_missing_and_nothing_else(helm: Helm, tmp_path: Pa
     assert "persistence.enabled is false" not in plain
     assert "HorizontalPodAutoscaler" in plain
     assert "apiToken" not in helm.notes(APPLICATION, case("strimzi-scram"), folder=tmp_path / "scram")
+
+
+def test_the_packaged_chart_is_the_same(helm: Helm, default: Rendered, tmp_path: Path) -> None:
+    """In the repository library, rules and dashboard are links: the package has them."""
+    helm.run("package", str(APPLICATION), f"--destination={tmp_path}")
+    (package,) = tmp_path.iterdir()
+    assert package.name == f"retry-sidecar-{__version__}.tgz"
+    assert helm.render(package, case("default")).manifests == default.manifests
+    monitored = helm.render(package, case("monitoring"))
+    assert monitored.manifests == helm.render(APPLICATION, case("monitoring")).manifests
