@@ -114,9 +114,9 @@ def _call(node: ast.Call, place: str) -> Call:
 _HEAD: Final = """\
 # Log events
 
-One line per event on stderr: for people, or as JSON with `LOG_FORMAT`=`json`. Every line has `timestamp` (UTC), `level`,
-`logger` (the module) and `event`; the other fields are those of the event. Search by `event`: the texts of `reason` and
-`detail` are for people and may change. Secrets of the settings are masked wherever they turn up.
+One line per event on stderr: for people, or as JSON with `LOG_FORMAT=json`. Every line has `timestamp` (UTC), `level`,
+`logger` (the module) and `event`; the other fields are those of the event. Search by `event`: the texts of `reason`
+and `detail` are for people and may change. Secrets of the settings are masked wherever they turn up.
 
 Made from the code by `python -m sidecar.events > docs/logs.md`.
 

@@ -17,7 +17,7 @@ _STANDARD = {
 }
 
 ALLOW: Final = "allow"
-"""A route that refuses a method by itself says under this name which ones are possible; the framework writes `Allow`."""
+"""A route that refuses a method by itself names the possible ones under this; the framework writes `Allow`."""
 
 
 def problem(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
