@@ -260,7 +260,7 @@ def _show_end(journal: Journal, *, as_json: bool) -> None:
         for outcome, count in sorted(progress.outcomes.items(), key=lambda item: -item[1]):
             click.echo(f"{count:,} {_MEANING.get(outcome, outcome)}")
         if gone:
-            click.echo(f"{gone:,} were gone when it came to them")
+            click.echo(f"{gone:,} were gone or done when it came to them")
         for timer, why in refused.items():
             click.echo(f"{timer}: {why}", err=True)
     if progress.refused:

@@ -86,7 +86,9 @@ class HttpStream:
         self._due_ms = due_ms
         self._deadline_s = deadline_s
         self._pool = ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="control")
-        self._asked: dict[Future[ControlResult], TimerId] = {}
+        self._asked: dict[Future[Answer], TimerId] = {}
+        self._failed: set[Future[Answer]] = set()
+        self._ended = threading.Event()
 
     @property
     def in_flight(self) -> Sequence[TimerId]:
@@ -98,32 +100,42 @@ class HttpStream:
         self._asked[self._pool.submit(self._act, timer)] = timer
 
     def answers(self, timeout_s: float) -> list[Answer]:
-        """Return the outcomes that have come, waiting so long for the first one. Raises CommandFailed."""
+        """Return the outcomes that have come, waiting so long for the first one.
+
+        Raises:
+            CommandFailed: All calls that are left have failed.
+        """
+        pending = [future for future in self._asked if future not in self._failed]
         if not self._asked:
-            threading.Event().wait(timeout_s)  # the rate allows no more for now
-        done, _ = wait(self._asked, timeout_s, FIRST_COMPLETED)
-        found = []
-        for future in done:
-            timer = self._asked.pop(future)
-            result = future.result()
-            if result.outcome is None:
-                numbers = ", ".join(map(str, result.missing))
-                raise Unanswered(f"{timer}: no answer from partition {numbers} in time")
-            found.append(Answer(timer, result.outcome, result.detail))
-        return found
+            self._ended.wait(timeout_s)  # the rate allows no more for now
+        elif not pending:
+            next(iter(self._failed)).result()
+        done, _ = wait(pending, timeout_s, FIRST_COMPLETED)
+        self._failed |= {future for future in done if future.exception() is not None}
+        good = done - self._failed
+        for future in good:
+            del self._asked[future]
+        return [future.result() for future in good]
 
     def close(self) -> None:
         """Begin no more calls, and wait for those under way."""
+        self._ended.set()
         self._pool.shutdown(cancel_futures=True)
 
-    def _act(self, timer: TimerId) -> ControlResult:
-        clock, pause = SystemClock(), threading.Event()
+    def _act(self, timer: TimerId) -> Answer:
+        """Ask until there is an outcome: twice is not wrong, it is not pending then. Raises CommandFailed."""
+        clock = SystemClock()
         until_s = clock.monotonic_s() + self._deadline_s
         while True:
+            left_s = until_s - clock.monotonic_s()
             try:
-                return self._control.act(self._kind, timer, due_ms=self._due_ms, deadline_s=self._deadline_s)
+                result = self._control.act(self._kind, timer, due_ms=self._due_ms, deadline_s=left_s)
             except Unanswered:
-                # Too many calls at once, or an instance that restarts. Twice is not wrong: it is not pending then.
-                if clock.monotonic_s() >= until_s:
+                # Too many calls at once, or an instance that restarts.
+                if left_s <= 0 or self._ended.wait(AGAIN_S):
                     raise
-            pause.wait(AGAIN_S)
+                continue
+            if result.outcome is None:
+                numbers = ", ".join(map(str, result.missing))
+                raise Unanswered(f"{timer}: no answer from partition {numbers} in time")
+            return Answer(timer, result.outcome, result.detail)

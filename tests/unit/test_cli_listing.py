@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sidecar import cli
-from sidecar.cli import by_filter, instance, listing
-from sidecar.cli.instance import Reply, address
+from sidecar.cli import by_filter, http_control, instance, listing
+from sidecar.cli.http_control import HttpStream
+from sidecar.cli.instance import Instances, Reply, address
 from sidecar.cli.instants import parse_instant_ms, shown_from
 from sidecar.clock import SystemClock
+from sidecar.contract.control import ControlKind, Outcome
+from sidecar.model import TimerId
 from tests.unit.shelf import URL, Shelf
 
 DUE_MS = 1_800_000_000_000
@@ -350,3 +354,45 @@ def test_an_instant_is_shown_with_its_distance() -> None:
     now_ms = SystemClock().wall_ms()
     assert shown_from(now_ms + 300_000, now_ms).endswith(" UTC (in 5 min)")
     assert shown_from(10**18, 0).startswith(f"{10**18} ms (in ")
+
+
+# Several calls at a time
+
+
+def test_calls_that_an_instance_puts_off_are_made_again(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_control, "AGAIN_S", 0.001)
+    shelf.replies["DELETE", PATH] = control("cancelled")
+    asked = itertools.count()
+
+    def busy_at_first(*given: Any, **more: Any) -> Reply:
+        if next(asked) < 3:
+            raise instance.Unanswered("too many")
+        return shelf.ask(*given, **more)
+
+    monkeypatch.setattr(instance, "ask", busy_at_first)
+    heard: list[Outcome] = []
+    hear(heard, 5.0, TimerId(2, 1841, DUE_MS))
+    assert heard == [Outcome.CANCELLED]
+
+
+def test_answers_come_before_the_call_that_failed(shelf: Shelf) -> None:
+    good, bad = TimerId(2, 1841, DUE_MS), TimerId(0, 1, 2)
+    shelf.replies["DELETE", PATH] = control("not-pending", 404)
+    shelf.replies["DELETE", f"/pending/messages/{bad}"] = control(None, 202, missing=[0])
+    shelf.replies["GET", "/control/c-1"] = control(None, missing=[0])
+    heard: list[Outcome] = []
+    with pytest.raises(instance.Unanswered, match="0-1-2: no answer from partition 0 in time"):
+        hear(heard, 0.0, bad, good)
+    assert heard == [Outcome.NOT_PENDING]
+
+
+def hear(heard: list[Outcome], deadline_s: float, *timers: TimerId) -> None:
+    """Act on timers over one instance, and add what became of them, until all have an answer or a call fails."""
+    stream = HttpStream(Instances(lambda: (URL,), None), ControlKind.CANCEL, None, deadline_s=deadline_s)
+    try:
+        for timer in timers:
+            stream.put(timer)
+        while stream.in_flight:
+            heard.extend(answer.outcome for answer in stream.answers(0.1))
+    finally:
+        stream.close()
