@@ -9,8 +9,8 @@ import random
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
@@ -49,8 +49,6 @@ class Crowd:
     origins: list[str]
     batch: int
     held: int = 0
-    took_ms: list[float] = field(default_factory=list)
-    """Of each request at full load."""
 
     def fill(self, many: int) -> None:
         """Have so many stored."""
@@ -59,45 +57,58 @@ class Crowd:
         self.cluster.watch_intake(self.sidecar, many, _DEADLINE_S)
         self.held = many
 
-    def rate(self, *, asked: bool) -> float:
-        """Return the rate at which a batch is taken in, a second, with or without requests meanwhile.
+    def rate(self, asked: SidecarProcess | None = None, took_ms: list[float] | None = None) -> float:
+        """Return the rate at which a batch is taken in, a second.
 
         The batch is sent beforehand and becomes visible at once: only sidecar and broker work while it is measured.
+
+        Args:
+            asked: Whom to ask meanwhile; nobody without it.
+            took_ms: Gets what each answer took.
         """
-        sender = Sender(
-            self.cluster.bootstrap_servers,
-            self.sidecar.topic,
-            self.origins,
-            transactional_id=f"bench-{uuid.uuid4().hex}",
-        )
+        servers, transactional_id = self.cluster.bootstrap_servers, f"bench-{uuid.uuid4().hex}"
+        sender = Sender(servers, self.sidecar.topic, self.origins, transactional_id)
         sender.send(over_a_day(self.batch, _CLOCK.wall_ms(), _FAR_MS))
         sender.flush()
         before = self.cluster.committed(self.sidecar.group, self.sidecar.topic)
         target = sum(self.cluster.ends(self.sidecar.topic).values())
-        with asking(self.sidecar.port, self.took_ms) if asked else _nobody():
+        with nullcontext() if asked is None or took_ms is None else asking(asked.port, took_ms):
             sender.commit()
             progress = self.cluster.watch_intake(self.sidecar, target, _DEADLINE_S)
         self.held += self.batch
         per_s = rate_between([point for point in progress if point[1] > before]) * 1000
-        say(f"full load, {'asked' if asked else 'not asked'}: {number(per_s)} msg/s")
+        say(f"full load{'' if asked is None else f', {asked.pid} is asked'}: {number(per_s)} msg/s")
         until(lambda: self.sidecar.pending() == self.held, _DEADLINE_S, "all is counted", step_s=0.2)
         return per_s
 
     def asked(self, pairs: int) -> list[Figure]:
-        """Return what requests cost at full load, and how long they take."""
+        """Return what requests cost at full load, and how long they take.
+
+        A process that owns nothing is asked too, in a run of its own: what that takes is the machine's doing, not the
+        loop's.
+        """
+        took_ms: list[float] = []
+        idle_ms: list[float] = []
         ratios: list[float] = []
-        for number_of_pair in range(pairs):
+        for pair in range(pairs):
             # The order changes from pair to pair: what slows the machine down for a while hits both.
-            order = (False, True) if number_of_pair % 2 else (True, False)
-            rates = {asked: self.rate(asked=asked) for asked in order}
-            ratios.append(rates[True] / rates[False])
-        note = f"{number(len(self.took_ms))} requests, p50 {number(percentile(self.took_ms, 0.5))} ms, max "
-        note += f"{number(max(self.took_ms))} ms, {number(self.held)} pending"
+            if pair % 2:
+                without = self.rate()
+                ratios.append(self.rate(self.sidecar, took_ms) / without)
+            else:
+                with_requests = self.rate(self.sidecar, took_ms)
+                ratios.append(with_requests / self.rate())
+        servers, folder = self.cluster.bootstrap_servers, self.sidecar.log_path.parent / "api"
+        with SidecarProcess(servers, self.sidecar.app_id, self.sidecar.topic, folder, "api") as api:
+            api.await_ready()
+            self.rate(api, idle_ms)
+        note = f"{number(len(took_ms))} requests, p50 {number(percentile(took_ms, 0.5))} ms; of a process that owns "
+        note += f"nothing p50 {number(percentile(idle_ms, 0.5))}, p99 {number(percentile(idle_ms, 0.99))} ms"
         shown = ", ".join(f"{ratio:.3f}" for ratio in ratios)
         loss = (1 - median(ratios)) * 100
         return [
-            measured("asked", percentile(self.took_ms, 0.99), note),
-            measured("asked_loss", loss, f"with ÷ without: {shown}"),
+            measured("asked", percentile(took_ms, 0.99), note),
+            measured("asked_loss", loss, f"with ÷ without: {shown}; {number(self.held)} pending in the end"),
         ]
 
     def listing(self) -> Figure:
@@ -160,11 +171,6 @@ def _ask(port: int, pipe: Connection) -> None:
         took_ms.append(exchange(connection, "/pending")[1])
         next_s += 1 / REQUESTS_PER_S
     pipe.send(took_ms)
-
-
-@contextmanager
-def _nobody() -> Iterator[None]:
-    yield
 
 
 def crowd(cluster: Cluster, folder: Path, pairs: int, wanted: set[str], *, quick: bool) -> list[Figure]:
