@@ -7,19 +7,20 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, Request, Route, expect, sync_playwright
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
+from playwright.sync_api import Browser, BrowserContext, Page, Request, Route, ViewportSize, expect, sync_playwright
 
 PICTURES: Final = Path(__file__).parents[2] / ".artifacts" / "screenshots"
 REQUIRED: Final = "SIDECAR_REQUIRE_BROWSER"
 WAIT_MS: Final = 30_000
-DESK: Final = {"width": 1280, "height": 900}
-PHONE: Final = {"width": 360, "height": 760}
+DESK: Final[ViewportSize] = {"width": 1280, "height": 900}
+PHONE: Final[ViewportSize] = {"width": 360, "height": 760}
 
+Scheme = Literal["light", "dark"]
 Open = Callable[..., Page]
 
 
@@ -42,10 +43,10 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[Open]:
     """Open the dashboard at an address; nothing else can be reached, and errors of any page fail the test."""
-    contexts = []
+    contexts: list[BrowserContext] = []
     wrong: list[str] = []
 
-    def open_page(url: str, *, phone: bool = False, scheme: str = "light", go: bool = True, **options: Any) -> Page:
+    def open_page(url: str, *, phone: bool = False, scheme: Scheme = "light", go: bool = True, **options: Any) -> Page:
         context = browser.new_context(
             viewport=PHONE if phone else DESK,
             color_scheme=scheme,

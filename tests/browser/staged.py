@@ -98,8 +98,8 @@ def _delay(part: float) -> float:
     if part < 0.06:
         return 60 * part / 0.06
     if part < 0.6:
-        return 60 + 3540 * ((part - 0.06) / 0.54) ** 1.6
-    return 3600 + 90_000 * ((part - 0.6) / 0.4) ** 2.2
+        return 60 + 3540 * pow((part - 0.06) / 0.54, 2)
+    return 3600 + 90_000 * pow((part - 0.6) / 0.4, 2)
 
 
 def _an_hour(now_ms: int, partition: int) -> Activity:

@@ -235,7 +235,7 @@ def test_the_last_hour_goes_on_after_a_restart(group: Group, open_page: Open) ->
 
     def went_on() -> bool:
         body = group.get("/activity")
-        return body["complete"] and sum(body["fired"]) == before
+        return body["complete"] is True and sum(body["fired"]) == before
 
     eventually(went_on, 60, "the hour of the former owner is there")
     send(

@@ -15,7 +15,7 @@ from sidecar.clock import SystemClock
 from sidecar.contract.control import ControlKind, Outcome
 from sidecar.engine.view import PartitionView
 from sidecar.errors import CommandFailed
-from tests.browser.conftest import Open, faults, overflow
+from tests.browser.conftest import Open, Scheme, faults, overflow
 from tests.browser.staged import HOUR_MS, Detailed, Live, a_busy_evening, serving, some_messages
 from tests.unit.api_stage import Desk, Told, message
 from tests.unit.test_api import UNWELL
@@ -77,7 +77,9 @@ def answered(page: Page) -> Locator:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_is_in_the_way_of_people_who_do_not_see_it(open_page: Open, url: str, keep: Keep, scheme: str) -> None:
+def test_nothing_is_in_the_way_of_people_who_do_not_see_it(
+    open_page: Open, url: str, keep: Keep, scheme: Scheme
+) -> None:
     page = ready(open_page(url, scheme=scheme))
     keep(page, f"busy-{scheme}")
     assert faults(page) == []
@@ -262,13 +264,14 @@ def test_an_answer_that_is_late_is_waited_for(open_page: Open, url: str, desk: D
 def test_every_answer_is_said_in_plain_words(open_page: Open, url: str, desk: Desk) -> None:
     page = ready(open_page(url))
     entry = open_first(page)
-    for told, words in [
+    answers: list[tuple[Told | Exception, str]] = [
         (Told(Outcome.FIRED, 1), "Fired: 1 message sent to orders."),
         (Told(Outcome.NOT_PENDING), "It does not wait any more"),
         (Told(Outcome.ORIGIN_PAUSED), "Its origin is paused or can not be reached."),
         (Told(Outcome.BAD_REQUEST, detail="it is signed by nobody"), "it is signed by nobody"),
         (CommandFailed("no broker answers"), "no broker answers"),
-    ]:
+    ]
+    for told, words in answers:
         desk.result = told
         entry.get_by_role("button", name="Fire now …").click()
         expect(answered(page)).to_contain_text(words)

@@ -44,7 +44,7 @@ function show(ready, [pending, partitions, origins, histogram, activity]) {
   say(byId("skew"), ahead ? `The instance’s clock is ${span(Math.abs(ahead))} ${ahead > 0 ? "ahead of" : "behind"} the browser’s; its time counts here.` : "");
   const nowMs = now();
   answeredMs = nowMs;
-  showPending(pending, nowMs);
+  showPending(pending, origins.origins, nowMs);
   showPartitions(partitions.partitions, nowMs);
   showOrigins(origins.origins);
   showHistogram(histogram);

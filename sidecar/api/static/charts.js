@@ -126,7 +126,7 @@ export class Bars {
           stroke: "transparent",
           width: 0,
           points: { show: false },
-          paths: uPlot.paths.bars({ size: [0.82, 40], align: 1 }),
+          paths: uPlot.paths.bars({ size: [1, 40], gap: 1, align: 1 }),
         },
       ],
     };

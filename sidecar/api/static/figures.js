@@ -37,10 +37,12 @@ export function redrawCharts() {
   for (const chart of [...due.values(), ...Object.values(hour)]) chart.redraw();
 }
 
-export function showPending(pending, nowMs) {
+export function showPending(pending, origins, nowMs) {
   say(byId("total"), count(pending.total));
   say(byId("overdue"), count(pending.overdue));
-  byId("overdue").classList.toggle("attention", pending.overdue > 0);
+  const deferred = Math.min(pending.overdue, origins.reduce((sum, each) => sum + each.deferred, 0));
+  byId("overdue").className = `big ${pending.overdue > deferred ? "bad" : deferred ? "warn" : ""}`;
+  say(byId("deferred"), deferred ? `${count(deferred)} deferred: their origin is not open` : "");
   const next = pending.next_due_ms;
   say(byId("next"), next === null ? "nothing" : next <= nowMs ? `${span(nowMs - next)} ago` : distance(next, nowMs));
   say(byId("next-at"), next === null ? "" : clock(next, nowMs));
