@@ -44,7 +44,12 @@ class Activity:
 
     def plus(self, at_ms: int, minute: Minute) -> Activity:
         """Return it with what was done at `at_ms`; what lies before the hour is not counted."""
-        return self.joined(Activity(at_ms // MINUTE_MS, (minute,))) if any(minute) else self
+        if not any(minute):
+            return self
+        number = at_ms // MINUTE_MS
+        if self.counts and number == self.newest:  # nearly always, and once for each transaction
+            return Activity(number, (self.counts[0].plus(minute), *self.counts[1:]))
+        return self.joined(Activity(number, (minute,)))
 
     def joined(self, other: Activity) -> Activity:
         """Return the sum of two, minute by minute."""
