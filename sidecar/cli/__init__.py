@@ -46,8 +46,10 @@ COMMANDS = {
     "pause": Entry("sidecar.cli.control:pause", "Hold back the messages of an origin topic."),
     "resume": Entry("sidecar.cli.control:resume", "Let the messages of a paused origin topic go on."),
     "outcome": Entry("sidecar.cli.control:outcome", "Look up what became of a control record."),
+    "dlq": Entry("sidecar.cli.dlq:dlq", "Count what is on the DLQ, and send it to the retry topic again."),
     "state": Entry("sidecar.cli.state:state", "Look into a state folder or the changelog."),
     "health": Entry("sidecar.cli.health:health", "Ask a running sidecar how it is."),
+    "spark": Entry("sidecar.cli.spark:spark", "Run the sidecar on Apache Spark."),
     "doctor": Entry("sidecar.cli.doctor:doctor", "Check the surroundings; says what to do for each problem."),
     "version": Entry("sidecar.cli.version:version", "Show the versions of the program and its libraries."),
 }

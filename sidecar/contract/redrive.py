@@ -49,6 +49,8 @@ class Why(StrEnum):
     LOOP_GUARD = "loop-guard"
     WOULD_DIE_AGAIN = "would-die-again"
     MALFORMED = "malformed"
+    TOO_LARGE = "too-large"
+    """For the retry topic, which who calls `redrive` knows."""
 
 
 class Left(NamedTuple):
@@ -75,7 +77,7 @@ class Terms:
 
 
 def share_of(number: int) -> float:
-    """Return where in the spread the record of this running number goes, 0 to below 1: even, however many come."""
+    """Return where in the spread the record of this number goes, 0 to below 1: even over any run of numbers."""
     return number * _GOLDEN % 1.0
 
 

@@ -98,6 +98,22 @@ def status_reader(settings: Settings) -> Config:
     return _client(settings, "status-reader", tuning=_FETCHING, guarantees=guarantees, foreign=_PRODUCER_ONLY)
 
 
+def dead_letter_reader(settings: Settings, group_id: str) -> Config:
+    """Return the configuration of the consumer of the DLQ; it is assigned by hand and never commits.
+
+    Args:
+        settings: The effective settings.
+        group_id: Whose progress a transaction can note, or any.
+    """
+    guarantees: Config = {
+        **_reading(group_id),
+        # What was deleted by age while it was read is gone: all that is there counts.
+        "auto.offset.reset": "earliest",
+        "enable.partition.eof": True,
+    }
+    return _client(settings, "dead-letters", tuning=_FETCHING, guarantees=guarantees, foreign=_PRODUCER_ONLY)
+
+
 def transactional_producer(settings: Settings, transactional_id: str, batch_bytes: int = BATCH_BYTES) -> Config:
     """Return the configuration of the producer of fires, dead letters and the changelog.
 

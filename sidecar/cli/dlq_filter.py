@@ -1,0 +1,203 @@
+"""Which dead letters a command is about, as options; and how they look to a person and to a program."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from sidecar.cli.filters import console, printable
+from sidecar.cli.instants import parse_instant_ms, read_instant, shown_instant
+from sidecar.clock import SystemClock
+from sidecar.contract.dead_letter import DeadLetter
+from sidecar.kafka.dead_letters import Letter
+from sidecar.model import Reason
+from sidecar.policy.globs import Globs
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+NONE: Final = "(none)"
+_RUN_CHARS: Final = 10
+_DETAIL_CHARS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class LetterFilter:
+    """Dead letters by what their headers say and by when they died; empty and None: any.
+
+    Each tuple is a list of names and globs of which one must match. The instants stand as they were given: a duration
+    counts from the start of the command.
+    """
+
+    reasons: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    exceptions: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    since: str | None = None
+    until: str | None = None
+
+    @property
+    def since_ms(self) -> int | None:
+        return None if self.since is None else parse_instant_ms(self.since, SystemClock().wall_ms())
+
+    @property
+    def until_ms(self) -> int | None:
+        return None if self.until is None else parse_instant_ms(self.until, SystemClock().wall_ms())
+
+    @property
+    def named(self) -> frozenset[str]:
+        """Reasons that are named in full, not just met by a glob."""
+        globs = Globs(self.reasons)
+        return frozenset(reason for reason in Reason if globs.names(reason))
+
+    @property
+    def run_name(self) -> str:
+        """The same for the same filter, whatever the order of its names."""
+        lists = (self.reasons, self.origins, self.exceptions, self.groups)
+        text = json.dumps([*(sorted(set(each)) for each in lists), self.since, self.until])
+        return hashlib.sha256(text.encode()).hexdigest()[:_RUN_CHARS]
+
+    def matcher(self) -> Callable[[DeadLetter], bool]:
+        """Return what tells whether a dead letter is meant."""
+        reasons, origins, exceptions, groups = map(Globs, (self.reasons, self.origins, self.exceptions, self.groups))
+
+        def matches(said: DeadLetter) -> bool:
+            return (
+                (not reasons or reasons.matches(said.reason))
+                and (not origins or origins.matches(said.origin))
+                and (not exceptions or exceptions.matches(said.exception))
+                and (not groups or groups.matches(said.group))
+            )
+
+        return matches
+
+    def __str__(self) -> str:
+        names = {"reason": self.reasons, "origin": self.origins, "exception": self.exceptions, "group": self.groups}
+        parts = [f"{name} {' or '.join(each)}" for name, each in names.items() if each]
+        parts += [f"{name} {each}" for name, each in (("since", self.since), ("until", self.until)) if each is not None]
+        return ", ".join(parts) or "of all kinds"
+
+
+def letter_options(function: F) -> F:
+    """Give a command the filter's options; it is called with `wanted`."""
+
+    @functools.wraps(function)
+    def command(
+        *args: Any,
+        reasons: tuple[str, ...],
+        origins: tuple[str, ...],
+        exceptions: tuple[str, ...],
+        groups: tuple[str, ...],
+        since: str | None,
+        until: str | None,
+        **kwargs: Any,
+    ) -> Any:
+        return function(*args, wanted=LetterFilter(reasons, origins, exceptions, groups, since, until), **kwargs)
+
+    options = (
+        click.option(
+            "--reason",
+            "reasons",
+            metavar="GLOB",
+            multiple=True,
+            callback=_read_reasons,
+            help="Only what died for this reason; repeatable, as the other filters are. One of: "
+            f"{', '.join(Reason)}, or a glob.",
+        ),
+        click.option("--origin", "origins", metavar="GLOB", multiple=True, help="Only what was for this topic."),
+        click.option(
+            "--exception", "exceptions", metavar="GLOB", multiple=True, help="Only what failed by this class."
+        ),
+        click.option("--group", "groups", metavar="GLOB", multiple=True, help="Only what failed in this group."),
+        click.option(
+            "--since",
+            metavar="INSTANT",
+            callback=_checked_instant,
+            help="From the first that died then or later: epoch ms, ISO 8601 (UTC unless it says otherwise), or a "
+            "duration from now such as -2h.  [default: from the beginning]",
+        ),
+        click.option(
+            "--until",
+            metavar="INSTANT",
+            callback=_checked_instant,
+            help="Up to, without, the first that died then or later.  [default: to the end as it is at the start]",
+        ),
+    )
+    for option in reversed(options):
+        option(command)
+    return command  # type: ignore[return-value]  # the options that it takes besides are click's business
+
+
+def _read_reasons(_ctx: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    for each in given:
+        globs = Globs([each])
+        if not any(globs.matches(reason) for reason in Reason):
+            raise click.BadParameter(f"{each!r} is met by no reason: there are {', '.join(Reason)}")
+    return given
+
+
+def _checked_instant(ctx: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
+    read_instant(ctx, parameter, text)
+    return text
+
+
+def letter_json(letter: Letter) -> dict[str, Any]:
+    """Return a dead letter without its payload."""
+    said = letter.said
+    return {
+        "partition": letter.partition,
+        "offset": letter.offset,
+        "died_ms": letter.timestamp_ms,
+        "reason": said.reason,
+        "detail": said.detail,
+        "origin": said.origin,
+        "exception": said.exception,
+        "attempt": said.attempt,
+        "group": said.group,
+        "redrives": said.redrives,
+        "truncated": said.truncated,
+        "timestamp_ms": said.timestamp_ms,
+        "came_from": None if said.came_from is None else said.came_from._asdict(),
+    }
+
+
+def letter_table(letters: Iterable[Letter]) -> Table:
+    """Return dead letters as a table."""
+    shown = table(("partition-offset", "died", "origin", "exception", "came from", "detail"), ())
+    for letter in letters:
+        said = letter.said
+        came_from = NONE if said.came_from is None else "{}-{}-{}".format(*said.came_from)
+        detail = said.detail if len(said.detail) <= _DETAIL_CHARS else f"{said.detail[:_DETAIL_CHARS]}…"
+        where = f"{letter.partition}-{letter.offset}"
+        row = (where, shown_instant(letter.timestamp_ms), said.origin, said.exception, came_from, detail)
+        shown.add_row(*(Text(printable(cell) or NONE) for cell in row))
+    return shown
+
+
+def table(left: Iterable[str], right: Iterable[str]) -> Table:
+    """Return an empty table whose first columns are text and whose last are numbers."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in left:
+        made.add_column(heading, overflow="fold")
+    for heading in right:
+        made.add_column(heading, justify="right")
+    return made
+
+
+@contextmanager
+def bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show how far a command has come on a terminal; yields what is told how much is left."""
+    shown = console(stderr=True)
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=shown, disable=not shown.is_terminal) as progress:
+        task: TaskID = progress.add_task(what, total=total)
+        yield lambda left: progress.update(task, completed=total - left)
