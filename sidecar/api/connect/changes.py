@@ -15,6 +15,7 @@ from sidecar.api.connect.connector import status_of
 from sidecar.api.connect.group import CONNECTOR, TASK, ConnectorName, Group, TaskNumber
 from sidecar.api.connect.restart import Restarter, is_passed_on
 from sidecar.api.control import ControlDesk
+from sidecar.api.problems import ALLOW
 from sidecar.contract.control import EVERY_ORIGIN, ControlKind
 
 _UNCHANGEABLE: Final = (
@@ -179,7 +180,7 @@ def _add_refusals(router: APIRouter, group: Group) -> None:
             405,
             "The one connector here is the retry-sidecar itself: it is made and ended with its processes, its settings "
             "are theirs, and its offsets belong to the transactions that fire. Change the settings and restart it.",
-            {"allow": "GET"},
+            {ALLOW: "GET"},
         )
 
     for path, methods in _UNCHANGEABLE:

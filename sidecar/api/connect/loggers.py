@@ -95,7 +95,7 @@ def logger_routes(source: Source, worker: Worker, gate: Gate) -> APIRouter:
             who=caller(request),
             what="log-level",
             target=name,
-            log_level=level,
+            new_level=level,
             scope=scope,
             outcome="failed" if failed else "done",
         )
