@@ -156,6 +156,8 @@ class Run:
         self._per_second = per_second
         self._advanced = advanced
         self._sent = 0
+        # An outcome can be read a moment before the list knows of it.
+        self._latest: frozenset[TimerId] = frozenset()
         self._began_s = clock.monotonic_s()
         self._written_s = self._began_s
 
@@ -170,7 +172,9 @@ class Run:
         try:
             while not progress.finished:
                 page = self._reader.page(progress.cursor)
-                self._act_on([timer for each in page.messages if (timer := self._meant(each)) is not None])
+                timers = [timer for each in page.messages if (timer := self._meant(each)) is not None]
+                self._act_on(timers)
+                self._latest = frozenset(timers) or self._latest
                 progress.cursor = page.cursor
                 if page.cursor is None:
                     progress.round += 1
@@ -182,13 +186,14 @@ class Run:
             raise
 
     def _meant(self, message: Message) -> TimerId | None:
-        """Return the timer to act on, None for one that came later or is as it should be."""
+        """Return the timer to act on, None for one that came later or is done."""
         order = self._order
         if message["offset"] > order.upto.get(message["partition"], -1) or message["id"] in self._progress.refused:
             return None
         if order.kind is ControlKind.RESCHEDULE and message["due_ms"] == order.due_ms:
             return None
-        return TimerId.parse(message["id"])
+        timer = TimerId.parse(message["id"])
+        return None if timer in self._latest else timer
 
     def _act_on(self, timers: Sequence[TimerId]) -> None:
         actions, waiting = self._actions, deque(timers)

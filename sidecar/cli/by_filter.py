@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from sidecar.cli.bulk import Actions, Found, Interrupted, Reader, Run, interruptible
+from sidecar.cli.bulk import Actions, Found, Reader, Run, interruptible
 from sidecar.cli.filters import Filter, console, filter_options, table
 from sidecar.cli.http_control import HttpStream
 from sidecar.cli.instance import Instances, reach
@@ -239,7 +239,7 @@ def _run(
             said = f"{journal.progress.outcomes.total():,} of {order.total:,} messages have an answer"
             how = f"retry-sidecar {order.kind} --resume {journal.path}"
             text = f"{error}: {said}; go on, with the same settings, by: {how}"
-            raise (Interrupted if isinstance(error, Interrupted) else CommandFailed)(text) from error
+            raise CommandFailed(text) from error
 
 
 def _show_end(journal: Journal, *, as_json: bool) -> None:

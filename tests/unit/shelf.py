@@ -36,6 +36,9 @@ class Shelf:
         self.acted: list[str] = []
         self._kind = kind
         self._due_ms = due_ms
+        self.lags = False
+        """A page shows what there was at the page before: the list knows of an act later than who reads its outcome."""
+        self._before: list[dict[str, Any]] = []
         self._pages = 0
         self._flying: list[TimerId] = []
 
@@ -85,8 +88,10 @@ class Shelf:
     def _page(self, query: Mapping[str, str]) -> dict[str, Any]:
         missing = self.missing.popleft() if self.missing else []
         after = json.loads(query["cursor"]) if "cursor" in query else [-1, 0, 0]
+        now = [dict(each) for each in self.messages.values()]
+        shown, self._before = self._before if self.lags else now, now
         found = sorted(
-            (each for each in self.messages.values() if _matches(each, query) and each["partition"] not in missing),
+            (each for each in shown if _matches(each, query) and each["partition"] not in missing),
             key=_place,
         )
         rest = [each for each in found if _place(each) > after]

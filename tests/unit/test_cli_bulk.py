@@ -112,6 +112,16 @@ def test_what_moves_to_where_the_list_has_been_is_met_in_the_next_round(bench: B
     assert bench.shelf.messages == {}
 
 
+@pytest.mark.parametrize("count", [4, 10])
+def test_what_the_list_still_shows_a_moment_later_is_not_acted_on_twice(bench: Bench, count: int) -> None:
+    for timer in list(bench.shelf.messages)[count:]:
+        del bench.shelf.messages[timer]
+    journal = bench.begin()
+    bench.shelf.lags = True
+    bench.go(journal)
+    assert journal.progress.outcomes == {"cancelled": count}
+
+
 def test_a_page_without_some_partition_is_asked_for_again_and_not_stepped_over(bench: Bench) -> None:
     journal = bench.begin()
     bench.shelf.missing.extend([[1], [1, 2], [], [0]])
