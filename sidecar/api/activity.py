@@ -60,6 +60,7 @@ class PartitionBody(Body):
 
     partition: int
     state: str = Field(description="running, assigned, restoring, stopped, closed or unknown.")
+    reason: str = Field(description="Why it is stopped or takes nothing in, for a person; empty when all is well.")
     owner: str | None = Field(description="Instance that owns it; null when none does.")
     pending: int
     overdue: int = Field(description="Due and not fired after the last scan.")
@@ -101,6 +102,7 @@ _PARTITIONS: Final[dict[str, object]] = {
         {
             "partition": 0,
             "state": "running",
+            "reason": "",
             "owner": "sidecar-0",
             "pending": 3,
             "overdue": 0,
@@ -204,6 +206,7 @@ def _partition(view: PartitionView) -> dict[str, object]:
     return {
         "partition": view.partition,
         "state": view.state,
+        "reason": view.reason,
         "owner": view.owner or None,
         "pending": view.pending,
         "overdue": view.due_backlog,

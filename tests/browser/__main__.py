@@ -12,7 +12,7 @@ from sidecar.clock import SystemClock
 from tests.browser.staged import Detailed, a_busy_evening, serving, some_messages
 
 IMAGES: Final = Path(__file__).parents[2] / "docs" / "images"
-SIZE: Final[ViewportSize] = {"width": 1240, "height": 1000}
+SIZE: Final[ViewportSize] = {"width": 1240, "height": 924}
 PICTURES: Final[dict[str, Literal["light", "dark"]]] = {"dashboard": "light", "dashboard-dark": "dark"}
 AHEAD_MS: Final = 2_500
 """The figures are of the moment at which the page asks for them next."""

@@ -172,6 +172,21 @@ def test_a_partition_that_is_not_known_is_named_with_the_age_of_its_figure(
         keep(page, "incomplete")
 
 
+def test_a_group_that_is_paused_as_a_whole_is_said_to_be_and_resumed(open_page: Open, now_ms: int, desk: Desk) -> None:
+    view = replace(view_of([now_ms + HOUR_MS] * 2), closed_origins={"*": ("paused", now_ms - HOUR_MS)})
+    stopped = replace(view_of([], partition=1), state="stopped", reason="a changelog record can not be read")
+    with serving(Live([view, stopped], total=2), desk=desk) as url:
+        page = open_page(url)
+        expect(page.get_by_role("alert")).to_contain_text("All origins are paused since ")
+        expect(page.locator("#origins tbody tr")).to_have_count(1)
+        expect(page.locator("#origins tbody tr")).to_contain_text("paused with all")
+        expect(page.locator("#partitions tbody tr").nth(1)).to_contain_text("a changelog record can not be read")
+        desk.result = Told(Outcome.RESUMED, 2)
+        page.get_by_role("button", name="Resume all …").click()
+        expect(answered(page)).to_contain_text("Resumed.")
+        assert [(kind, target) for kind, target, _ in desk.acted] == [(ControlKind.RESUME, "*")]
+
+
 def test_charts_have_tables_with_the_same_numbers(open_page: Open, url: str) -> None:
     page = ready(open_page(url))
     chart = page.locator("#hour-charts figure").nth(2)

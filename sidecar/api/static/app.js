@@ -46,12 +46,12 @@ function show(ready, [pending, partitions, origins, histogram, activity]) {
   answeredMs = nowMs;
   showPending(pending, origins.origins, nowMs);
   showPartitions(partitions.partitions, nowMs);
-  showOrigins(origins.origins);
+  const paused = showOrigins(origins.origins);
   showHistogram(histogram);
   showActivity(activity);
   const incomplete = showKnown(pending, partitions.partitions, nowMs);
   const reasons = ready.status === 200 ? "" : `This instance is not ready: ${ready.body.reasons.map((each) => each.replace(/\.$/, "")).join("; ")}.`;
-  notices([["bad", reasons], ["warn", incomplete]]);
+  notices([["bad", reasons], ["warn", paused], ["warn", incomplete]]);
   document.body.classList.remove("stale");
   link("good", "Live");
   if (!listedOnce) {
@@ -115,8 +115,10 @@ function startToken() {
 
 async function introduce() {
   const said = await get("").catch(() => null);
-  const cluster = said?.status === 200 && said.body.kafka_cluster_id;
-  say(byId("instance"), `${location.host}${cluster ? `, cluster ${cluster}` : ""}`);
+  if (said?.status !== 200) return;
+  const { commit, kafka_cluster_id: cluster } = said.body;
+  const parts = [commit.replace("retry-sidecar-", ""), `at ${location.host}`, cluster && `cluster ${cluster}`];
+  say(byId("instance"), parts.filter(Boolean).join(", "));
 }
 
 startFigures();

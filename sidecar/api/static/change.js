@@ -228,4 +228,27 @@ export function askResume(origin) {
   });
 }
 
+export function askPauseAll() {
+  ask({
+    subject: "*",
+    title: "Pause all origins?",
+    text: ["Nothing fires to any origin until all are resumed. Messages are still taken in and kept."],
+    verb: "Pause all",
+    danger: true,
+    request: () => ["PUT", originPath("*", "pause")],
+    done: (body) => `Paused: ${plural(body.count, "message")} wait.`,
+  });
+}
+
+export function askResumeAll() {
+  ask({
+    subject: "*",
+    title: "Resume all origins?",
+    text: ["What is due fires again, spread over the next minutes. Origins that were paused by their own names stay paused."],
+    verb: "Resume all",
+    request: () => ["PUT", originPath("*", "resume")],
+    done: () => "Resumed.",
+  });
+}
+
 const code = (text) => el("code", {}, el("bdi", {}, text));

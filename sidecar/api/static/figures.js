@@ -1,11 +1,12 @@
 // The figures that are polled: totals, what is known, charts, origins, partitions.
 
 import { Bars } from "./charts.js";
-import { askPause, askResume } from "./change.js";
+import { askPause, askPauseAll, askResume, askResumeAll } from "./change.js";
 import { byId, el, keepRows, say } from "./dom.js";
 import { clock, count, distance, listed, minuteOf, now, plural, span, utc } from "./format.js";
 
 const ORIGINS_SHOWN = 12;
+const EVERY = "*";
 const AGE_MAX_MS = 10_000;
 const SPAN_TITLES = { "1m": "Next minute", "1h": "Next hour", "1d": "Next day" };
 
@@ -15,6 +16,7 @@ const origins = new Map();
 const partitions = new Map();
 let allOrigins = false;
 let lastOrigins = [];
+let everyOrigin = null;
 
 export function startFigures() {
   for (const [name, title] of Object.entries(SPAN_TITLES)) {
@@ -27,6 +29,7 @@ export function startFigures() {
     hour[name] = new Bars(title, name, title.toLowerCase());
     byId("hour-charts").append(hour[name].root);
   }
+  byId("origins-all").addEventListener("click", () => (everyOrigin ? askResumeAll() : askPauseAll()));
   byId("origins-more").addEventListener("click", () => {
     allOrigins = !allOrigins;
     showOrigins(lastOrigins);
@@ -106,8 +109,12 @@ export function showActivity(activity) {
   }
 }
 
-export function showOrigins(list, nowMs = now()) {
-  lastOrigins = list;
+/** Show the origins; return the sentence for the notice, empty when the group is not paused as a whole. */
+export function showOrigins(all, nowMs = now()) {
+  lastOrigins = all;
+  everyOrigin = all.find((each) => each.origin === EVERY && each.state !== "open") ?? null;
+  say(byId("origins-all"), everyOrigin ? "Resume all …" : "Pause all …");
+  const list = all.filter((each) => each.origin !== EVERY);
   const order = [...list].sort((a, b) => (a.state === "open") - (b.state === "open") || b.pending - a.pending);
   const shown = allOrigins ? order : order.slice(0, ORIGINS_SHOWN);
   say(byId("origins-count"), list.length ? count(list.length) : "");
@@ -120,11 +127,12 @@ export function showOrigins(list, nowMs = now()) {
   keepRows(byId("origins").tBodies[0], origins, shown, (each) => each.origin, makeOrigin, (row, each) => {
     row.now = each;
     const closed = each.state !== "open";
+    const held = !closed && everyOrigin !== null;
     say(row.pending, count(each.pending));
     row.share.value = each.pending / most;
     say(row.deferred, count(each.deferred));
-    say(row.state, each.state);
-    row.state.className = `state ${closed ? (each.state === "paused" ? "warn" : "bad") : "good"}`;
+    say(row.state, held ? "paused with all" : each.state);
+    row.state.className = `state ${held || each.state === "paused" ? "warn" : closed ? "bad" : "good"}`;
     say(row.since, closed && each.since_ms ? `since ${clock(each.since_ms, nowMs)}` : "");
     say(row.button.firstChild, each.state === "paused" ? "Resume" : "Pause");
   });
@@ -133,6 +141,7 @@ export function showOrigins(list, nowMs = now()) {
   if (wanted.join("\n") !== [...names.children].map((each) => each.value).join("\n")) {
     names.replaceChildren(...wanted.map((name) => el("option", { value: name })));
   }
+  return everyOrigin ? `All origins are paused since ${clock(everyOrigin.since_ms, nowMs)}: nothing fires.` : "";
 }
 
 function makeOrigin(first) {
