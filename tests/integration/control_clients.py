@@ -87,11 +87,19 @@ def write_script(dice: random.Random, *, messages: int, rates: Sequence[int], le
         while at_ms < length_ms:
             actions.append(_action(dice, at_ms, client, sendings, last=client == len(rates) - 1))
             at_ms += dice.randrange(1, 2 * every_ms)
-    for share in (0.2, 0.55):
+    for pausing, share in ((len(rates) - 1, 0.2), (dice.randrange(2, len(rates)), 0.55)):
         begin_ms = int(length_ms * share)
-        for at_ms, kind in ((begin_ms, ControlKind.PAUSE), (begin_ms + length_ms // 5, ControlKind.RESUME)):
-            actions.append(Action(at_ms, dice.randrange(2, len(rates)), kind, None, 0))
+        actions.append(Action(begin_ms, pausing, ControlKind.PAUSE, None, 0))
+        actions += _fires_of_the_paused(dice, begin_ms, pausing, sendings)
+        actions.append(Action(begin_ms + length_ms // 5, dice.randrange(2, len(rates)), ControlKind.RESUME, None, 0))
     return Script(sendings, sorted(actions, key=lambda each: each.at_ms))
+
+
+def _fires_of_the_paused(dice: random.Random, at_ms: int, client: int, sendings: Sequence[Sending]) -> Sequence[Action]:
+    """Return fires right behind a pause, of messages that most likely wait: they are not due for long."""
+    far = [number for number, each in enumerate(sendings) if each.origin and each.delay_ms == FAR_MS and not each.dead]
+    sent = [number for number in far if sendings[number].at_ms + 2 * LOT_MS < at_ms]
+    return [Action(at_ms, client, ControlKind.FIRE, number, 0) for number in dice.sample(sent, min(6, len(sent)))]
 
 
 def _sending(dice: random.Random, length_ms: int, partitions: int) -> Sending:
