@@ -22,9 +22,9 @@ from sidecar.model import DUE_MS_MAX
 log = structlog.get_logger(__name__)
 R = TypeVar("R")
 
-ACTIONS_AT_A_TIME: Final = 8
+ACTIONS_AT_A_TIME: Final = 32
 LOOKUPS_AT_A_TIME: Final = 2
-WAITING_MAX: Final = 8
+WAITING_MAX: Final = 32
 """More than so many calls that wait for their turn are refused: their clients would be gone when it comes."""
 
 _STATUS: Final = {Outcome.NOT_PENDING: 404, Outcome.ORIGIN_PAUSED: 409, None: 202}

@@ -16,7 +16,7 @@ from sidecar.kafka.control import ControlResult
 from sidecar.kafka.control_stream import Answer
 from sidecar.model import TimerId
 
-AT_A_TIME: Final = 8
+AT_A_TIME: Final = 32
 """As many as an instance works on at a time."""
 AGAIN_S: Final = 0.5
 _CALLS: Final = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -49,7 +50,7 @@ class Sent(NamedTuple):
     target: str
     offsets: Mapping[int, int]
     """Where the record lies in the input topic, by partition."""
-    status_offsets: Mapping[int, int]
+    status_offsets: Mapping[int, int] = MappingProxyType({})
     """Its outcome lies on the status topic at this offset or behind it, by partition."""
 
 
@@ -109,7 +110,7 @@ class ControlClient:
     ) -> ControlResult:
         """Send a control record and wait for its outcome; see `send` and `wait`."""
         deadline = Deadline(deadline_s, self._clock)
-        return self._wait(self._send(kind, target, due_ms, control_id, deadline), deadline)
+        return self._wait(self._send(kind, target, due_ms, control_id, deadline, awaited=True), deadline)
 
     def send(
         self,
@@ -134,7 +135,11 @@ class ControlClient:
             BrokerUnavailable: No answer in time. It may be applied all the same: look its id up.
             CommandFailed: The cluster refuses it.
         """
-        return self._send(kind, target, due_ms, control_id, Deadline(deadline_s, self._clock))
+        return self._send(kind, target, due_ms, control_id, Deadline(deadline_s, self._clock), awaited=True)
+
+    def post(self, kind: ControlKind, target: Target, *, due_ms: int | None, deadline_s: float) -> Sent:
+        """Send as `send` does, for a caller who follows the status topic himself: there is nothing to `wait` with."""
+        return self._send(kind, target, due_ms, None, Deadline(deadline_s, self._clock), awaited=False)
 
     def wait(self, sent: Sent, *, deadline_s: float = DEADLINE_S) -> ControlResult:
         """Return what became of it once every partition has answered, or what is known at the deadline.
@@ -163,7 +168,14 @@ class ControlClient:
         raise unavailable(self._admin, f"topic {self._settings.status_topic} was not read to its end in time")
 
     def _send(
-        self, kind: ControlKind, target: Target, due_ms: int | None, control_id: str | None, deadline: Deadline
+        self,
+        kind: ControlKind,
+        target: Target,
+        due_ms: int | None,
+        control_id: str | None,
+        deadline: Deadline,
+        *,
+        awaited: bool,
     ) -> Sent:
         control_id = control_id or self._new_id()
         headers = render_control(kind, target, control_id, due_ms)
@@ -173,7 +185,7 @@ class ControlClient:
         if isinstance(target, TimerId):
             # A partition that does not exist holds no timer: nobody is asked, and all of nobody say "not pending".
             wanted = range(target.partition, min(target.partition + 1, total))
-        status_offsets = self._status_offsets(wanted, deadline)
+        status_offsets = self._status_offsets(wanted, deadline) if awaited else {}
         offsets = self._produce(headers, wanted, control_id, deadline)
         return Sent(control_id, target_text(target), offsets, status_offsets)
 
@@ -253,7 +265,7 @@ class ControlClient:
                 while len(reader.answers) < len(sent.offsets) and not deadline.passed:
                     reader.read()
                 answers, unsigned = reader.answers, reader.unsigned
-        return _added_up(sent.control_id, sent.target, sent.offsets, answers, unsigned)
+        return added_up(sent.control_id, sent.target, sent.offsets, answers, unsigned)
 
     def _failed(self, error: KafkaError, what: str) -> CommandFailed:
         if is_away(error):
@@ -348,7 +360,7 @@ def is_signed(topic: str, message: Message, token: str | None) -> bool:
     return signature.verify(token, parts, headers.get(signature.HEADER), message.timestamp()[1])
 
 
-def _added_up(
+def added_up(
     control_id: str,
     target: str,
     partitions: Iterable[int],
@@ -395,7 +407,7 @@ def found_result(control_id: str, answers: Mapping[int, OutcomeRecord], total: i
     refused = all(each.outcome is Outcome.BAD_REQUEST for each in answers.values())
     if isinstance(named, TimerId) or refused:
         partitions = answers
-    return _added_up(control_id, target, partitions, answers)
+    return added_up(control_id, target, partitions, answers)
 
 
 def _made_ms(control_id: str) -> int:

@@ -79,7 +79,9 @@ class StatusReader:
         if self._clock.monotonic_s() >= self._look_at_s:
             self._look()
         records = []
-        for message in self._consumer.consume(READ_RECORDS, timeout_s):
+        # poll() returns with the first record, consume() only with the last of so many.
+        first = self._consumer.poll(timeout_s)
+        for message in () if first is None else (first, *self._consumer.consume(READ_RECORDS, 0)):
             if (error := message.error()) is not None:
                 self._failed(error, message.partition())
             elif (record := self._record(message)) is not None:

@@ -6,7 +6,7 @@ The thread is the only one that reads; what it knows is swapped in whole, so who
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -66,6 +66,7 @@ class ClusterView:
         self._standings: Mapping[int, Standing] = {}
         self._time = BrokerTime()
         self._outcomes = Outcomes()
+        self._outcomes_came = threading.Condition()
         self._began_s = clock.monotonic_s()
         self._first_read = False
         self._end = threading.Event()
@@ -95,6 +96,14 @@ class ClusterView:
     def outcomes(self, control_id: str) -> dict[int, OutcomeRecord]:
         """Return what became of a control record, by input partition; empty while nothing is known."""
         return self._outcomes.of(control_id)
+
+    def await_outcomes(
+        self, control_id: str, partitions: Collection[int], timeout_s: float
+    ) -> dict[int, OutcomeRecord]:
+        """Return what became of a control record once all these partitions have said so, or what is known by then."""
+        with self._outcomes_came:
+            self._outcomes_came.wait_for(lambda: self.outcomes(control_id).keys() >= set(partitions), timeout_s)
+        return self.outcomes(control_id)
 
     def activity(self, partition: int) -> Activity | None:
         """Return the last hour of a partition as its owners have told it; None when none has."""
@@ -163,6 +172,8 @@ class ClusterView:
                 if outcome is not None and outcome.partition == record.partition and self._is_signed(record):
                     self._outcomes.take_in(*found, outcome, record.stamped_ms)
         self._standings = standings
+        with self._outcomes_came:
+            self._outcomes_came.notify_all()
 
     def _take_in_view(self, record: StatusRead, standings: dict[int, Standing]) -> None:
         if not self._is_signed(record):
@@ -219,6 +230,12 @@ class GroupSource:
     def outcomes(self, control_id: str) -> Mapping[int, OutcomeRecord]:
         """Return what became of a control record, by input partition; empty while nothing is known."""
         return self._cluster.outcomes(control_id)
+
+    def await_outcomes(
+        self, control_id: str, partitions: Collection[int], timeout_s: float
+    ) -> Mapping[int, OutcomeRecord]:
+        """Return the outcomes once all these partitions have one, or what there is after so many seconds."""
+        return self._cluster.await_outcomes(control_id, partitions, timeout_s)
 
     def partitions_without_owner(self) -> float:
         """Return how many input partitions nobody shows as its own; NaN while that is unknown."""

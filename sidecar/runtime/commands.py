@@ -7,7 +7,8 @@ from typing import Final
 
 from sidecar.clock import Clock
 from sidecar.contract.control import ControlKind, Target
-from sidecar.kafka.control import ControlClient, ControlResult, found_result
+from sidecar.kafka.cluster import Deadline
+from sidecar.kafka.control import DEADLINE_S, ControlClient, ControlResult, added_up, found_result
 from sidecar.runtime.cluster import GroupSource
 from sidecar.settings import Settings
 
@@ -32,7 +33,13 @@ class LazyCommands:
 
     def act(self, kind: ControlKind, target: Target, due_ms: int | None) -> ControlResult:
         """Send a control record and wait for its outcome. Raises ValueError and CommandFailed."""
-        return self._made().act(kind, target, due_ms=due_ms)
+        client = self._made()
+        if self._source.unread() is not None:
+            return client.act(kind, target, due_ms=due_ms)
+        deadline = Deadline(DEADLINE_S, self._clock)
+        sent = client.post(kind, target, due_ms=due_ms, deadline_s=DEADLINE_S)
+        answers = self._source.await_outcomes(sent.control_id, sent.offsets, deadline.left_s)
+        return added_up(sent.control_id, sent.target, sent.offsets, answers)
 
     def lookup(self, control_id: str) -> ControlResult | None:
         """Return what became of a control record, None while nothing is known. Raises CommandFailed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
@@ -306,6 +307,23 @@ def test_outcomes_are_kept(clock: HandClock) -> None:
     cluster = cluster_of(clock)
     cluster.step(MemoryReader([status_read(key=outcome_key("c1", 5), value=outcome().to_json())]), 0)
     assert GroupSource(Own(), cluster).outcomes("c1") == {0: outcome()}
+
+
+def test_who_waits_for_outcomes_goes_on_when_the_last_partition_has_answered(clock: HandClock) -> None:
+    cluster = cluster_of(clock)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(cluster.await_outcomes, "c1", {0, 1}, 60)
+        cluster.step(MemoryReader([status_read(key=outcome_key("c1", 5), value=outcome().to_json())]), 0)
+        assert not waiting.done()
+        other = status_read(key=outcome_key("c1", 9), value=outcome(partition=1).to_json(), partition=1)
+        cluster.step(MemoryReader([other]), 0)
+        assert waiting.result(30) == {0: outcome(), 1: outcome(partition=1)}
+
+
+def test_who_waits_for_outcomes_is_told_what_is_known_when_the_time_is_over(clock: HandClock) -> None:
+    cluster = cluster_of(clock)
+    cluster.step(MemoryReader([status_read(key=outcome_key("c1", 5), value=outcome().to_json())]), 0)
+    assert cluster.await_outcomes("c1", {0, 1}, 0.001) == {0: outcome()}
 
 
 @pytest.mark.parametrize(

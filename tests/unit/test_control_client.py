@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sidecar.contract.control import Outcome, OutcomeRecord
-from sidecar.kafka.control import CLOCKS_APART_MS, _added_up, _made_ms, found_result
+from sidecar.kafka.control import CLOCKS_APART_MS, _made_ms, added_up, found_result
 from tests.clocks import NOW_MS
 
 
@@ -29,18 +29,18 @@ def answers(*outcomes: tuple[Outcome, int], target: str = "id:x", detail: str = 
     ],
 )
 def test_answers_are_added_up(said: list[tuple[Outcome, int]], outcome: Outcome, count: int) -> None:
-    result = _added_up("c", "id:x", range(2), answers(*said))
+    result = added_up("c", "id:x", range(2), answers(*said))
     assert (result.outcome, result.count, result.missing) == (outcome, count, ())
 
 
 def test_without_all_answers_there_is_no_outcome_but_a_count_so_far() -> None:
-    result = _added_up("c", "id:x", range(3), answers((Outcome.CANCELLED, 2)))
+    result = added_up("c", "id:x", range(3), answers((Outcome.CANCELLED, 2)))
     assert (result.outcome, result.count, result.missing) == (None, 2, (1, 2))
 
 
 def test_details_are_told_once() -> None:
     said = answers((Outcome.BAD_REQUEST, 0), (Outcome.BAD_REQUEST, 0), detail="signature")
-    assert _added_up("c", "id:x", range(2), said).detail == "signature"
+    assert added_up("c", "id:x", range(2), said).detail == "signature"
 
 
 def test_a_lookup_expects_an_answer_of_every_partition_unless_the_target_has_one() -> None:
