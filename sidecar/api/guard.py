@@ -31,7 +31,15 @@ class RequestShape:
             await problem(*refusal, headers={"connection": "close"})(scope, receive, send)
             return
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        await self._app({**scope, "method": method, "path": scope["path"].rstrip("/") or "/"}, receive, send)
+        await self._app({**scope, "method": method, "path": _trimmed(scope)}, receive, send)
+
+
+def _trimmed(scope: Scope) -> str:
+    """Return the path without slashes at its end; one that is written %2F belongs to a name."""
+    path: str = scope["path"]
+    raw: bytes = scope.get("raw_path", path.encode()).partition(b"?")[0]
+    slashes = len(raw) - len(raw.rstrip(b"/"))
+    return path[: len(path) - slashes] or "/"
 
 
 def _body_refusal(method: str, headers: Headers) -> tuple[int, str] | None:

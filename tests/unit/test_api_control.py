@@ -96,6 +96,12 @@ def test_what_can_not_be_done_is_said_in_connects_shape(
     assert_problem(client.request("DELETE", PATH), status, text)
 
 
+def test_a_slash_at_the_end_of_a_retry_id_belongs_to_it(client: Client, desk: Desk) -> None:
+    for path in ("id:a%2F", "id:a%2F/", "id:a/"):
+        assert client.request("DELETE", f"/pending/messages/{path}").status_code == 200
+    assert [target for _, target, _ in desk.acted] == [b"a/", b"a/", b"a"]
+
+
 @pytest.mark.parametrize("target", ["x", "1-2", "1-2-3-4", "01-2-3", "id:", "1-2-" + "9" * 30, "id:" + "x" * 257])
 def test_a_target_that_names_nothing_is_refused(client: Client, desk: Desk, target: str) -> None:
     for method in ("GET", "DELETE"):
