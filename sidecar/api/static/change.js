@@ -65,6 +65,7 @@ async function carryOut(question, openToken) {
     answer.replaceChildren(words("bad", mistake.message));
     return;
   }
+  current = null;
   button.disabled = byId("change-back").disabled = working = true;
   answer.replaceChildren(words("soft", "Asking the owner …"));
   const said = await change(...request).catch((trouble) => trouble);
