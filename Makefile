@@ -7,6 +7,7 @@ BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUN_STAMP = $(VENV)/.run-installed
 TEST_STAMP = $(VENV)/.test-installed
+SPARK_STAMP = $(VENV)/.spark-installed
 UV_VENV = $(VENV)-uv
 LOCK =
 # Tests mostly wait for brokers: more workers than cores. Each starts a broker of its own.
@@ -31,7 +32,8 @@ help: ## Show this list
 demo: $(RUN_STAMP) ## Broker, sidecar and a failing application on this machine, then a ledger that proves the job
 	$(BIN)/retry-sidecar demo
 
-test: $(TEST_STAMP) ## All tests, on a real Kafka
+test: $(TEST_STAMP) ## All tests, on a real Kafka; those of Spark where there is a JDK
+	@if $(BIN)/python -m sidecar.spark.java; then $(MAKE) --no-print-directory $(SPARK_STAMP); fi
 	SIDECAR_REQUIRE_BROKER=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadscope
 
 check: $(TEST_STAMP) ## Style, types and layers
@@ -50,10 +52,12 @@ lock: $(TEST_STAMP) ## Renew requirements/*.lock after a change of pyproject.tom
 	$(PYTHON) -m venv $(UV_VENV)
 	$(UV_VENV)/bin/python -m pip --disable-pip-version-check --quiet install uv
 	$(COMPILE) pyproject.toml requirements/build.in --output-file requirements/run.lock
-	$(COMPILE) pyproject.toml requirements/build.in --group test --group lint --constraint requirements/run.lock \
-		--output-file requirements/test.lock
+	$(COMPILE) pyproject.toml requirements/build.in --group test --group lint --group docs \
+		--constraint requirements/run.lock --output-file requirements/test.lock
 	$(COMPILE) pyproject.toml requirements/build.in --extra otel --constraint requirements/run.lock \
 		--output-file requirements/image.lock
+	$(COMPILE) pyproject.toml requirements/build.in --extra spark --group test --constraint requirements/test.lock \
+		--output-file requirements/spark.lock
 	$(COMPILE) --group sbom --output-file requirements/sbom.lock
 	$(BIN)/python requirements/lock_jars.py
 	rm -rf $(UV_VENV)
@@ -91,3 +95,7 @@ $(TEST_STAMP): requirements/test.lock pyproject.toml | $(BIN)/python
 	$(PIP) install --require-hashes -r requirements/test.lock
 	$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@ $(RUN_STAMP)
+
+$(SPARK_STAMP): requirements/spark.lock pyproject.toml | $(TEST_STAMP)
+	$(PIP) install --require-hashes -r requirements/spark.lock
+	@touch $@
