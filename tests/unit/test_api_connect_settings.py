@@ -96,6 +96,15 @@ def test_what_is_wrong_is_named_with_what_is_allowed_and_secrets_stay_secret(cli
     assert "hidden" not in answer.text
 
 
+def test_numbers_and_true_are_taken_for_their_text(client: Client) -> None:
+    config = {"connector.class": CONNECTOR_CLASS, "max.attempts": 0, "create.topics": True, "commit.max.messages": 7}
+    values = {
+        each["value"]["name"]: each["value"] for each in client.request("PUT", VALIDATE, json=config).json()["configs"]
+    }
+    assert [values[name]["value"] for name in ("create.topics", "commit.max.messages")] == ["true", "7"]
+    assert [name for name, value in values.items() if value["errors"]] == ["max.attempts"]
+
+
 def test_a_configuration_of_another_kind_is_refused(client: Client) -> None:
     answer = client.request("PUT", VALIDATE, json={"connector.class": "org.x.Sink"})
     assert_problem(answer, 400, "Included connector type org.x.Sink does not match")
@@ -113,7 +122,9 @@ def test_a_level_counts_from_the_next_line_on_and_for_all_below(client: Client) 
     assert logging.getLogger(f"{LOGGER}.a.b").isEnabledFor(logging.DEBUG)
     assert not logging.getLogger(LOGGER).isEnabledFor(logging.DEBUG)
     assert client.get(f"/admin/loggers/{LOGGER}.a.b").json() == {"level": "DEBUG", "last_modified": NOW_MS}
-    assert client.get("/admin/loggers").json()[LOGGER]["last_modified"] is None
+    listed = client.get("/admin/loggers").json()
+    assert listed[LOGGER]["last_modified"] is None
+    assert {"root", "sidecar"} < set(listed)
 
 
 def test_a_level_takes_back_what_was_set_below_but_not_what_the_process_began_with() -> None:

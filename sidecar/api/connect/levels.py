@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 ROOT: Final = "root"
+PROGRAM: Final = "sidecar"
+"""Above all loggers of this program."""
 TRACE: Final = 5
 LEVELS: Final = {
     "FATAL": logging.CRITICAL,
@@ -39,6 +41,7 @@ class Levels:
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
+        logging.getLogger(PROGRAM)  # it is there to be listed and set, before anything has been logged by it
         self._now_ms = now_ms
         self._lock = threading.Lock()
         self._set: set[str] = set()

@@ -56,7 +56,9 @@ def _key_of(setting: Setting) -> str:
 PluginName = Annotated[
     str, Path(description="Class of the connector, or the last part of it.", examples=[CONNECTOR_CLASS])
 ]
-Given = Annotated[dict[str, str | None], Body(examples=[{"connector.class": CONNECTOR_CLASS, "max.delay": "7d"}])]
+Given = Annotated[
+    dict[str, str | bool | int | float | None], Body(examples=[{"connector.class": CONNECTOR_CLASS, "max.delay": "7d"}])
+]
 _Row = tuple[str, ConfigType, str | None, Importance, str]
 _BY_KEY: Final = {_key_of(setting): setting for setting in SETTINGS}
 
@@ -132,6 +134,11 @@ def _value(key: ConfigKey, given: str | None) -> ConfigValue:
     return ConfigValue(name=key.name, value=None if hidden else value, recommended_values=[], errors=errors)
 
 
+def _text(value: str | float) -> str:
+    """Return a value as Connect reads it: some tools send numbers and true or false as such."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 async def _known(plugin: PluginName) -> None:
     """Let a plugin pass that exists, under its class or, as with Connect, under the short name of it."""
     if plugin not in _NAMES:
@@ -175,7 +182,8 @@ def plugin_routes(worker: Worker) -> APIRouter:
         responses={**_UNKNOWN_PLUGIN, 400: {"model": ErrorBody, "description": "It is of another kind."}},
         dependencies=[Depends(_known), Depends(require_json)],
     )
-    async def validate(config: Given) -> JSONResponse:
+    async def validate(given: Given) -> JSONResponse:
+        config = {name: value if value is None else _text(value) for name, value in given.items()}
         kind = config.get("connector.class")
         if kind is not None and kind not in _NAMES:
             raise HTTPException(
