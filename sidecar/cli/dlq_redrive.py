@@ -364,7 +364,7 @@ class _Job:
         """Return what the run still has before it."""
         if self.restart:
             return self.whole
-        stopped = where_run_stopped(self.admin, self.run, self.settings.dlq_topic, list(self.whole))
+        stopped = where_run_stopped(self.settings, self.run, list(self.whole))
         ahead = {}
         for number, span in self.whole.items():
             at = stopped.get(number)

@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from sidecar.clock import Clock, SystemClock
@@ -22,7 +29,6 @@ from sidecar.errors import BrokerUnavailable, CommandFailed, TransactionFailed
 from sidecar.kafka import config
 from sidecar.kafka.cluster import Admin, Deadline, Topic, answer, describe_topics, is_refused
 from sidecar.kafka.input import headers_of
-from sidecar.kafka.offsets import CommittedOffsets
 from sidecar.kafka.producer import TransactionalProducer
 from sidecar.model import Headers
 from sidecar.settings import Settings
@@ -125,25 +131,41 @@ def _offsets(admin: Admin, wanted: Sequence[TopicPartition], spec: object) -> di
         raise CommandFailed(f"topic {wanted[0].topic}: {error.args[0].str()}") from error
 
 
-def where_run_stopped(admin: Admin, run: Run, dlq_topic: str, partitions: Sequence[int]) -> dict[int, int | None]:
-    """Return the next offset of a run by partition, None where it never was.
+def where_run_stopped(settings: Settings, run: Run, partitions: Sequence[int]) -> dict[int, int | None]:
+    """Return the next offset of a run by partition, None where it never was; no transaction is open on them.
 
     Raises:
         BrokerUnavailable: No definite answer in time.
         CommandFailed: This user may not ask.
     """
+    # The admin client can crash the process when it asks this of a coordinator that is just starting.
+    made: dict[str, Any] = {**config.dead_letter_reader(settings, run.group_id), "logger": config.quiet_logger()}
+    consumer = Consumer(made)
     deadline = Deadline(ASK_S)
-    while not deadline.passed:
-        asked = CommittedOffsets(admin, run.group_id, dlq_topic, partitions)
-        while not asked.done() and not deadline.passed:
-            deadline.pause(0.02)
-        if asked.done() and (offsets := asked.result()) is not None:
-            return offsets
-        deadline.pause()
-    raise BrokerUnavailable(
-        f"no answer on the offsets of group {run.group_id}: check the brokers, and that this user has the right Read "
-        "on the group; kafka-acls: docs/dlq.md"
-    )
+    try:
+        while True:
+            said = _ask(consumer, run, [TopicPartition(settings.dlq_topic, each) for each in partitions])
+            if not isinstance(said, str):
+                return said
+            if deadline.passed:
+                raise BrokerUnavailable(f"no answer on the offsets of group {run.group_id}: {said}; try again")
+            deadline.pause()
+    finally:
+        consumer.close()
+
+
+def _ask(consumer: Consumer, run: Run, wanted: list[TopicPartition]) -> dict[int, int | None] | str:
+    """Return the committed offsets, or why there is no answer now. Raises CommandFailed when a right is missing."""
+    try:
+        found = consumer.committed(wanted, ASK_S)
+        error = next((each.error for each in found if each.error is not None), None)
+    except KafkaException as cause:
+        error = cause.args[0]
+    if error is None:
+        return {each.partition: each.offset if each.offset >= 0 else None for each in found}
+    if is_refused(error):
+        raise CommandFailed(f"group {run.group_id}: this user needs the right Read on it; kafka-acls: docs/dlq.md")
+    return str(error.str())
 
 
 class DeadLetterReader:
@@ -255,7 +277,8 @@ class DeadLetterReader:
             # What stands behind the last record are markers of transactions.
             if partition in self._reading:
                 self._finish(partition)
-        elif error.fatal() or is_refused(error):
+        elif error.fatal() or (is_refused(error) and error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED):
+            # To read alone, no right on a group is needed.
             raise CommandFailed(f"topic {self._topic}: {error.str()}")
         else:
             self._said(error)
