@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -133,6 +134,15 @@ def test_a_failed_task_says_why_and_no_other_has_a_trace(stage: Stage, client: C
         "trace": "partition 0 is stopped: record 7 can not be read",
     }
     assert "trace" not in client.get(f"{PATH}/tasks/1/status").json()
+
+
+def test_why_it_is_stopped_and_how_far_it_is_read_travel_with_the_view_of_a_partition() -> None:
+    stopped = view(0, state="stopped", reason="record 7 can not be read")
+    assert PartitionView.from_json(stopped.to_json()) == stopped
+    older = {
+        key: value for key, value in json.loads(stopped.to_json()).items() if key not in {"reason", "next_input_offset"}
+    }
+    assert PartitionView.from_json(json.dumps(older).encode()) == replace(stopped, reason="", next_input_offset=None)
 
 
 def test_offsets_have_the_shape_of_a_sink_and_leave_out_what_is_not_known(stage: Stage, client: Client) -> None:
