@@ -53,7 +53,7 @@ def counts(cluster: Cluster, folder: Path, seconds: int) -> list[Figure]:
         shown: list[tuple[float, int]] = []
         with load(servers, topic, origin, COUNTS_RATE, seconds, _FAR_MS) as sending:
             while sending.is_alive():
-                # The truth is stamped before it is asked for, an answer when it is there: rather too old than too young.
+                # The truth is stamped before it is asked for, an answer when it is there: rather too old than too new.
                 truth.append((_CLOCK.wall_ms(), cluster.committed(group[0].group, topic)))
                 total = api.pending()
                 shown.append((_CLOCK.wall_ms(), total))
