@@ -1,24 +1,36 @@
-"""Writes the list of jars that make a Kafka broker, with their checksums: `python requirements/lock_jars.py`.
+"""Writes the lists of jars that are downloaded, with their checksums: `python requirements/lock_jars.py`.
 
-Run by `make lock`. The package reads the result (`sidecar/kafka/broker_jars.lock`), so a download needs no resolution.
+Run by `make lock`. The package reads the results (`sidecar/kafka/broker_jars.lock`, `sidecar/spark/jars.lock`), so a
+download needs no resolution.
 """
 
 from __future__ import annotations
 
 import hashlib
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
-from jgo.maven import MavenContext, PythonResolver
+from jgo.maven import Artifact, MavenContext, PythonResolver
 
 KAFKA = "org.apache.kafka:kafka_2.13:4.3.1"
 # Kafka logs through slf4j 1.7; its own dependencies bring log4j but not the bridge between the two.
 BRIDGE = "org.apache.logging.log4j:log4j-slf4j-impl"
-LOCK = Path(__file__).parent.parent / "sidecar" / "kafka" / "broker_jars.lock"
+PACKAGE = Path(__file__).parent.parent / "sidecar"
+BROKER_LOCK = PACKAGE / "kafka" / "broker_jars.lock"
+# Spark's connector to Kafka and what of its needs Spark does not bring itself. Newer token providers than 4.0.0 are
+# not published everywhere; this one is called in the same way.
+CONNECTOR = (
+    "org.apache.commons:commons-pool2:2.13.1",
+    "org.apache.kafka:kafka-clients:3.9.2",
+    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+)
+CONNECTOR_LOCK = PACKAGE / "spark" / "jars.lock"
 
 
 def main() -> None:
-    """Resolve, download and write the lock file."""
+    """Resolve, download and write the lock files."""
     with tempfile.TemporaryDirectory() as cache:
         maven = MavenContext(resolver=PythonResolver(), repo_cache=Path(cache), timeout=60)
         roots, transitive = maven.resolver.resolve([maven.create_dependency(KAFKA)])
@@ -30,11 +42,18 @@ def main() -> None:
         log4j = next(jar.version for jar in transitive if jar.artifactId == "log4j-core")
         bridge = f"{BRIDGE}:{log4j}"
         wanted[bridge] = maven.create_dependency(bridge).artifact
-        lines = [f"# {KAFKA} and all it needs at run time: coordinate, bytes, SHA-256. Written by `make lock`."]
-        for coordinate, artifact in sorted(wanted.items()):
-            content = artifact.resolve().read_bytes()
-            lines.append(f"{coordinate} {len(content)} {hashlib.sha256(content).hexdigest()}")
-    LOCK.write_text("\n".join(lines) + "\n", encoding="ascii")
+        write(BROKER_LOCK, f"{KAFKA} and all it needs at run time", wanted)
+        connector = {coordinate: maven.create_dependency(coordinate).artifact for coordinate in CONNECTOR}
+        write(CONNECTOR_LOCK, "Spark's connector to Kafka", connector)
+
+
+def write(lock: Path, what: str, artifacts: Mapping[str, Artifact]) -> None:
+    """Write one lock file."""
+    lines = [f"# {what}: coordinate, bytes, SHA-256. Written by `make lock`."]
+    for coordinate, artifact in sorted(artifacts.items()):
+        content = artifact.resolve().read_bytes()
+        lines.append(f"{coordinate} {len(content)} {hashlib.sha256(content).hexdigest()}")
+    lock.write_text("\n".join(lines) + "\n", encoding="ascii")
 
 
 if __name__ == "__main__":

@@ -74,9 +74,9 @@ class Jar(NamedTuple):
         return Path(*group.split("."), artifact, version, f"{artifact}-{version}.jar")
 
 
-def locked_jars() -> tuple[Jar, ...]:
-    """Read the lock file that comes with the package."""
-    lines = importlib.resources.files(__package__).joinpath("broker_jars.lock").read_text("ascii").splitlines()
+def locked_jars(package: str = "sidecar.kafka", name: str = "broker_jars.lock") -> tuple[Jar, ...]:
+    """Read a lock file that comes with the package: by default that of the broker."""
+    lines = importlib.resources.files(package).joinpath(name).read_text("ascii").splitlines()
     parts = (line.split() for line in lines if not line.startswith("#"))
     return tuple(Jar(coordinate, int(size), sha256) for coordinate, size, sha256 in parts)
 
@@ -94,8 +94,11 @@ def classpath(progress: DownloadProgress, folder: Path | None = None) -> str:
     Raises:
         CommandFailed: a jar could not be had, or the cache can not be written.
     """
-    folder = folder or cache_folder()
-    jars = locked_jars()
+    return ":".join(map(str, jar_files(locked_jars(), progress, folder or cache_folder())))
+
+
+def jar_files(jars: tuple[Jar, ...], progress: DownloadProgress, folder: Path) -> tuple[Path, ...]:
+    """Return the files of these jars, downloading what is missing. Raises CommandFailed, see `classpath`."""
     if not _complete(folder, jars):
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -106,7 +109,7 @@ def classpath(progress: DownloadProgress, folder: Path | None = None) -> str:
             raise CommandFailed(
                 f"the cache {folder} can not be written ({error}); set XDG_CACHE_HOME to a folder that can"
             ) from error
-    return ":".join(str(folder / jar.path) for jar in jars)
+    return tuple(folder / jar.path for jar in jars)
 
 
 def _complete(folder: Path, jars: tuple[Jar, ...]) -> bool:

@@ -1,0 +1,105 @@
+"""What is known of the origins, and which are closed: kept in the state, so that a turn depends on nothing else.
+
+A turn uses what the turn before learnt. So a micro-batch that Spark runs again, after a crash, decides as it did the
+first time, whatever has become of the topics meanwhile; exactly-once rests on that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol
+
+import msgspec
+
+from sidecar.changelog.codec import Closed, Closure
+from sidecar.engine.ports import Origin
+
+REFRESH_MS: Final = 15_000
+"""An origin that is used is asked for again after so long; so is a closed one."""
+UNKNOWN_MS: Final = 5_000
+"""For so long the answer that a topic does not exist counts."""
+FORGET_MS: Final = 600_000
+"""What was not used for so long is forgotten."""
+
+
+class Fact(msgspec.Struct, array_like=True, frozen=True):
+    """A definite answer of the broker about one topic."""
+
+    partitions: int
+    """0: there is no such topic."""
+    max_message_bytes: int
+    closure: str = ""
+    """Why it can not be written to, empty when it can."""
+    asked_ms: int = 0
+    used_ms: int = 0
+
+
+class Lookup(Protocol):
+    """Asks the broker."""
+
+    def __call__(self, names: Iterable[str]) -> Mapping[str, Fact]:
+        """Return the facts of those topics that a definite answer came for in time."""
+        ...
+
+
+def known_origins(facts: Mapping[str, Fact]) -> dict[str, Origin]:
+    """Return the topics that exist."""
+    return {name: Origin(fact.partitions, fact.max_message_bytes) for name, fact in facts.items() if fact.partitions}
+
+
+def missing_topics(facts: Mapping[str, Fact], now_ms: int) -> frozenset[str]:
+    """Return the topics that do not exist, by an answer that is fresh."""
+    return frozenset(
+        name for name, fact in facts.items() if not fact.partitions and now_ms - fact.asked_ms <= UNKNOWN_MS
+    )
+
+
+def closed_origins(facts: Mapping[str, Fact], before: Mapping[str, Closed], now_ms: int) -> dict[str, Closed]:
+    """Return the origins that can not be fired to, paused ones aside.
+
+    Args:
+        facts: As they are known now.
+        before: The closed origins of the checkpoint, which say since when.
+        now_ms: The instant of the turn.
+    """
+    closed = {}
+    for name, fact in facts.items():
+        why = Closure.VANISHED if not fact.partitions else Closure(fact.closure) if fact.closure else None
+        if why is None:
+            continue
+        known = before.get(name)
+        since_ms = known.since_ms if known is not None and known.why != Closure.PAUSED else now_ms
+        closed[name] = Closed(why, since_ms)
+    return closed
+
+
+def to_ask(facts: Mapping[str, Fact], unresolved: Iterable[str], now_ms: int) -> set[str]:
+    """Return the topics to ask the broker for now: those that a record waits for, and what is known for long."""
+    stale = {
+        name
+        for name, fact in facts.items()
+        if now_ms - fact.asked_ms >= (REFRESH_MS if fact.partitions else UNKNOWN_MS)
+    }
+    return {*unresolved, *stale}
+
+
+def refreshed(
+    facts: Mapping[str, Fact], answers: Mapping[str, Fact], used: Iterable[str], now_ms: int
+) -> dict[str, Fact]:
+    """Return the facts for the next turn.
+
+    Args:
+        facts: Those of this turn.
+        answers: What the broker said.
+        used: Origins that this turn needed, or of which timers wait.
+        now_ms: The instant of the turn.
+    """
+    wanted = set(used)
+    kept = {}
+    for name, fact in {**facts, **answers}.items():
+        age_ms = now_ms - (fact.used_ms if fact.partitions else fact.asked_ms)
+        if name in wanted:
+            kept[name] = msgspec.structs.replace(fact, used_ms=now_ms)
+        elif age_ms <= (FORGET_MS if fact.partitions else UNKNOWN_MS):
+            kept[name] = fact
+    return kept

@@ -1,0 +1,106 @@
+"""What the driver asks and tells the cluster before a query starts: who is in the group, and where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
+from msgspec.structs import replace
+
+from sidecar.changelog.codec import CHECKPOINT_KEY, Checkpoint, Engine, decode_checkpoint, encode_checkpoint
+from sidecar.clock import SystemClock
+from sidecar.errors import BrokerUnavailable, CommandFailed
+from sidecar.kafka import config
+from sidecar.kafka.cluster import Admin, Deadline, answer
+from sidecar.settings import Settings
+from sidecar.spark.sink import Mark
+
+WAIT_S: Final = 30.0
+READ_RECORDS: Final = 5_000
+
+
+def require_no_members(admin: Admin, settings: Settings) -> None:
+    """Raise CommandFailed while the group has members: instances of the embedded engine."""
+    deadline = Deadline(WAIT_S)
+    try:
+        futures = admin.describe_consumer_groups([settings.group_id], request_timeout=deadline.left_s)
+        members = answer(admin, futures[settings.group_id], deadline).members
+    except KafkaException as cause:
+        if "not found" in cause.args[0].str().lower():
+            return
+        raise CommandFailed(f"the group {settings.group_id} can not be described: {cause.args[0].str()}") from cause
+    if members:
+        hosts = ", ".join(sorted({member.host for member in members}))
+        raise CommandFailed(
+            f"the group {settings.group_id} has {len(members)} members ({hosts}): stop these instances first; "
+            "two engines can not share a group"
+        )
+
+
+def committed(admin: Admin, settings: Settings, partitions: int) -> dict[int, tuple[int, Mark | None]]:
+    """Return the committed offset of each partition that has one, and its mark. Raises BrokerUnavailable."""
+    deadline = Deadline(WAIT_S)
+    asked = [TopicPartition(settings.input_topic, each) for each in range(partitions)]
+    while True:
+        futures = admin.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(settings.group_id, asked)], require_stable=True, request_timeout=10.0
+        )
+        try:
+            found = answer(admin, futures[settings.group_id], deadline).topic_partitions
+        except KafkaException as cause:
+            raise CommandFailed(f"the offsets of {settings.group_id} can not be read: {cause.args[0].str()}") from cause
+        if not any(each.error for each in found):
+            return {each.partition: (each.offset, Mark.parse(each.metadata)) for each in found if each.offset >= 0}
+        if deadline.passed:
+            raise BrokerUnavailable(
+                f"a transaction on the offsets of {settings.group_id} stays open: is another query or instance running?"
+            )
+        deadline.pause()
+
+
+def last_checkpoints(settings: Settings, partitions: int) -> dict[int, Checkpoint]:
+    """Return the last checkpoint in each partition of the changelog that has one; reads all of it."""
+    properties: dict[str, Any] = {
+        **config.changelog_reader(settings),
+        "auto.offset.reset": "earliest",
+        "enable.partition.eof": True,
+    }
+    reader = Consumer(properties, logger=config.quiet_logger())
+    topic, clock = settings.changelog_topic, SystemClock()
+    last: dict[int, Checkpoint] = {}
+    try:
+        reader.assign([TopicPartition(topic, each, 0) for each in range(partitions)])
+        unfinished, until_s = set(range(partitions)), clock.monotonic_s() + WAIT_S
+        while unfinished:
+            messages = reader.consume(READ_RECORDS, 0.5)
+            for message in messages:
+                number = message.partition() or 0
+                if message.error() is not None:
+                    unfinished.discard(number)
+                elif message.key() == CHECKPOINT_KEY and (value := message.value()) is not None:
+                    last[number] = decode_checkpoint(value)
+            if messages:
+                until_s = clock.monotonic_s() + WAIT_S
+            elif clock.monotonic_s() > until_s:
+                raise BrokerUnavailable(f"the changelog {topic} can not be read: no answer within {WAIT_S:g} s")
+    finally:
+        reader.close()
+    return last
+
+
+def fence(settings: Settings, checkpoints: Mapping[int, Checkpoint]) -> None:
+    """Write checkpoints of this engine to the changelog: an instance of the embedded one stops at them."""
+    producer = Producer({**config.retry_producer(settings), "linger.ms": 0}, logger=config.quiet_logger())
+    problems: list[str] = []
+
+    def delivered(error: Any, _message: Any) -> None:
+        if error is not None:
+            problems.append(error.str())
+
+    for partition, checkpoint in checkpoints.items():
+        value = encode_checkpoint(replace(checkpoint, engine=Engine.SPARK))
+        producer.produce(settings.changelog_topic, value, CHECKPOINT_KEY, partition, on_delivery=delivered)
+    if producer.flush(WAIT_S) or problems:
+        said = problems[0] if problems else "no answer"
+        raise CommandFailed(f"the changelog {settings.changelog_topic} can not be written: {said}")

@@ -1,0 +1,103 @@
+"""From the changelog into the state, record by record, and from the state into changelog records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from msgspec.structs import replace
+
+from sidecar.changelog.codec import (
+    BLOCK_BYTES_MAX,
+    CHECKPOINT_KEY,
+    BlockKey,
+    Engine,
+    block_key,
+    decode_checkpoint,
+    decode_key,
+    encode_block,
+    removed_key,
+)
+from sidecar.changelog.entry import LEVEL_AT
+from sidecar.errors import InvariantViolated
+from sidecar.spark.cells import META, Cells, Meta, decode_meta, encode
+from sidecar.spark.shard_store import ShardStore, by_origin
+from sidecar.wheel.geometry import slot_end_ms
+
+
+def take_over(partition: int, cells: Cells, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
+    """Write changelog records into the state; their order does not matter, as it does not to the fold.
+
+    Tombstones may be left out or come in: what they delete lies behind the watermark.
+
+    Args:
+        partition: Of the input topic.
+        cells: Its state.
+        records: Any part of its changelog. The checkpoint must be the last one there is.
+    """
+    value = cells.get(META)
+    meta = Meta(settled=False) if value is None else decode_meta(value)
+    store = ShardStore(cells, meta, partition)
+    for record_key, record_value in records:
+        if record_key is None or record_value is None:
+            continue
+        key, body = bytes(record_key), bytes(record_value)
+        if key == CHECKPOINT_KEY:
+            meta.checkpoint = replace(decode_checkpoint(body), engine=Engine.SPARK)
+            continue
+        decoded = decode_key(key)
+        if isinstance(decoded, BlockKey):
+            store.import_block(body, decoded.slot_end_ms)
+        elif decoded is not None:
+            store.import_removed(decoded, body)
+    store.save()
+    cells.put(META, encode(meta))
+
+
+def changelog_of(partition: int, cells: Mapping[bytes, bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the blocks and removed records that say what is pending; the checkpoint is the caller's.
+
+    Args:
+        partition: Of the input topic.
+        cells: All of its state.
+    """
+    meta = decode_meta(cells[META])
+    store = ShardStore(_ReadOnly(cells), meta, partition)
+    groups: dict[tuple[int, int], list[bytes]] = {}
+    sizes: dict[tuple[int, int], int] = {}
+    parts: dict[int, int] = {}
+
+    def block(level: int, end_ms: int) -> tuple[bytes, bytes]:
+        entries = groups.pop((level, end_ms))
+        del sizes[level, end_ms]
+        part = parts.get(end_ms, 0)
+        parts[end_ms] = part + 1
+        key = BlockKey(end_ms, meta.checkpoint.sequence + 1, part)
+        return block_key(key), encode_block(level, by_origin(entries), entries)
+
+    for entry in store.entries():
+        level = entry[LEVEL_AT]
+        place = (level, slot_end_ms(int.from_bytes(entry[:8], "big"), level))
+        groups.setdefault(place, []).append(entry)
+        sizes[place] = sizes.get(place, 0) + len(entry)
+        if sizes[place] >= BLOCK_BYTES_MAX:
+            yield block(*place)
+    for place in list(groups):
+        yield block(*place)
+    for offset, value in store.removed():
+        yield removed_key(offset), value
+
+
+class _ReadOnly:
+    """Cells that nobody writes."""
+
+    def __init__(self, cells: Mapping[bytes, bytes]) -> None:
+        self._cells = cells
+
+    def get(self, cell: bytes) -> bytes | None:
+        return self._cells.get(cell)
+
+    def put(self, cell: bytes, value: bytes) -> None:
+        raise InvariantViolated(f"a state that is only read was written: {cell!r}, {len(value)} bytes")
+
+    def remove(self, cell: bytes) -> None:
+        raise InvariantViolated(f"a state that is only read was written: {cell!r}")

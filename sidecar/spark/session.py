@@ -1,0 +1,108 @@
+"""The Spark session: what every query of this project needs of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import sidecar
+from sidecar.errors import CommandFailed, SettingsInvalid
+from sidecar.kafka.broker_jars import DownloadProgress
+from sidecar.spark.jars import SPARK_VERSION, connector_jars
+from sidecar.spark.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PROVIDER: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_FIXED: Final = {
+    "spark.sql.streaming.stateStore.providerClass": _PROVIDER,
+    # Idle micro-batches are what fires timers.
+    "spark.sql.streaming.noDataMicroBatches.enabled": "true",
+    # Two tasks for one state partition would fence each other.
+    "spark.speculation": "false",
+    "spark.sql.session.timeZone": "UTC",
+}
+_DEFAULTS: Final = {
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
+    "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": "256",
+    "spark.sql.streaming.minBatchesToRetain": "10",
+    # A chunk or a delivery is one row of up to a few MiB.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "5000",
+    "spark.sql.execution.arrow.transformWithStateInPySpark.maxStateRecordsPerBatch": "16",
+    "spark.log.level": "ERROR",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def require_pyspark() -> None:
+    """Raise CommandFailed, saying how to get it, unless PySpark is installed in the version that the jars are for."""
+    try:
+        import pyspark  # noqa: PLC0415 - it is an extra
+    except ImportError as cause:
+        raise CommandFailed("PySpark is not installed: pip install 'retry-sidecar[spark]'") from cause
+    if pyspark.__version__ != SPARK_VERSION:
+        raise CommandFailed(
+            f"PySpark {pyspark.__version__} is installed; the connector to Kafka is for {SPARK_VERSION}: "
+            "pip install 'retry-sidecar[spark]'"
+        )
+
+
+def open_session(
+    name: str, master: str | None, conf: Mapping[str, str], state_partitions: int, progress: DownloadProgress
+) -> SparkSession:
+    """Return a new session.
+
+    Args:
+        name: Of the application.
+        master: Where it runs; None: what spark-submit said, or this machine.
+        conf: The user's own; what the engine rests on is refused.
+        state_partitions: Of the stateful operator.
+        progress: Told of downloads.
+
+    Raises:
+        CommandFailed: PySpark, a JDK or a jar is missing; the text says how to get it.
+        SettingsInvalid: A `conf` that can not be set.
+    """
+    require_pyspark()
+    fixed = {**_FIXED, "spark.sql.shuffle.partitions": str(state_partitions)}
+    problems = [
+        f"--conf {key}={conf[key]}: can not be set, always {value}"
+        for key, value in fixed.items()
+        if conf.get(key, value) != value
+    ]
+    if problems:
+        raise SettingsInvalid(problems)
+    os.environ["JAVA_HOME"] = str(find_java())
+    # The workers need the same libraries.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
+
+    builder = SparkSession.builder.appName(name)
+    if master is not None:
+        builder = builder.master(master)
+    elif "SPARK_ENV_LOADED" not in os.environ:
+        builder = builder.master("local[*]")
+    jars = ",".join(map(str, connector_jars(progress)))
+    if more := conf.get("spark.jars"):
+        jars = f"{jars},{more}"
+    for key, value in {**_DEFAULTS, **conf, **fixed, "spark.jars": jars}.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    if not session.sparkContext.master.startswith("local"):
+        session.sparkContext.addPyFile(str(_packed_package()))
+    return session
+
+
+def _packed_package() -> Path:
+    """Return an archive of this package, for executors that have its libraries but not itself."""
+    package = Path(sidecar.__file__).parent
+    folder = Path(tempfile.mkdtemp(prefix="retry-sidecar-"))
+    return Path(shutil.make_archive(str(folder / "sidecar"), "zip", package.parent, package.name))

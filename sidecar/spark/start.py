@@ -1,0 +1,236 @@
+"""`spark run`: prepares the cluster and the checkpoint, runs the query, and ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from sidecar import log
+from sidecar.changelog.codec import CHECKPOINT_KEY, Checkpoint, Engine, encode_checkpoint
+from sidecar.clock import SystemClock
+from sidecar.errors import CommandFailed
+from sidecar.kafka import config
+from sidecar.kafka.broker_jars import DownloadProgress, Quiet
+from sidecar.kafka.cluster import Admin
+from sidecar.kafka.topics import TopicFacts, ensure_topics
+from sidecar.policy import PolicyConfig
+from sidecar.settings import Settings
+from sidecar.spark import group
+from sidecar.spark.manifest import CheckpointFolder, Manifest, new_manifest, require_same
+from sidecar.spark.query import First, initial_state, start_query
+from sidecar.spark.session import open_session
+from sidecar.spark.source import EARLIEST, source_options, starting_offsets
+from sidecar.spark.turn import Rules
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+logger = structlog.get_logger(__name__)
+
+FAILURES_MAX: Final = 5
+"""So often a query is started again without having done a micro-batch in between."""
+WAIT_S: Final = 0.2
+DRAIN_S: Final = 30.0
+"""For so long a micro-batch may go on after the stop was asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the command line says beside the settings."""
+
+    checkpoint: str
+    """Folder on any file system that Hadoop knows."""
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    source: Mapping[str, str] = field(default_factory=dict)
+    state_partitions: int | None = None
+    trigger_ms: int = 500
+    from_changelog: bool = False
+    url: str | None = None
+
+
+def run(
+    settings: Settings,
+    policy: PolicyConfig,
+    options: Options,
+    *,
+    stopping: Callable[[float], bool],
+    opened: Callable[[], None] = lambda: None,
+    progressed: Callable[[Mapping[str, Any]], None] = lambda _: None,
+    downloads: DownloadProgress | None = None,
+) -> None:
+    """Run until told to stop.
+
+    Args:
+        settings: The effective ones.
+        policy: Made of them.
+        options: See there.
+        stopping: Waits at most so many seconds and tells whether to stop.
+        opened: Called when the session is open: PySpark has taken SIGINT for itself then.
+        progressed: Told of each micro-batch, as Spark's progress in JSON form.
+        downloads: Told of the jars that are downloaded.
+
+    Raises:
+        SidecarError: It can not start or go on; the text says what to do.
+    """
+    source = source_options(settings, options.source)
+    config.validate_client_properties(settings)
+    admin = Admin(settings, log.librdkafka_logger())
+    facts = ensure_topics(admin, settings)
+    group.require_no_members(admin, settings)
+    asked = options.state_partitions or int(options.conf.get("spark.sql.shuffle.partitions", 0)) or None
+    # The number of a checkpoint is known only when its file system can be read, which takes a session.
+    session = open_session(settings.streams_app_id, options.master, _plain(options.conf), 1, downloads or Quiet())
+    opened()
+    try:
+        folder = CheckpointFolder(session, options.checkpoint)
+        count = asked or max(1, min(facts.partitions, session.sparkContext.defaultParallelism))
+        wanted = new_manifest(
+            facts.cluster_id, settings.streams_app_id, settings.input_topic, facts.input_topic_id, count
+        )
+        found = folder.read()
+        if found is not None:
+            require_same(found, wanted, options.checkpoint, asked)
+        manifest = found or wanted
+        session.conf.set("spark.sql.shuffle.partitions", str(manifest.state_partitions))
+        first, begin = _beginning(admin, settings, facts, new=found is None, options=options)
+        if found is None:
+            folder.write(manifest)
+        initial = initial_state(session, first, manifest.state_partitions)
+        rules = _rules(settings, policy, facts, manifest, options.url)
+        reading = {**_LIMITS, **source, "startingOffsets": starting_offsets(settings.input_topic, begin)}
+
+        def start() -> StreamingQuery:
+            trigger = f"{options.trigger_ms} milliseconds"
+            return start_query(session, settings, rules, manifest, folder, reading, initial, trigger)
+
+        _keep_running(start, stopping, progressed)
+    finally:
+        session.stop()
+
+
+_LIMITS: Final = {"maxOffsetsPerTrigger": "100000"}
+
+
+def _plain(conf: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in conf.items() if name != "spark.sql.shuffle.partitions"}
+
+
+def _rules(settings: Settings, policy: PolicyConfig, facts: TopicFacts, manifest: Manifest, url: str | None) -> Rules:
+    return Rules(
+        policy=policy,
+        profiles=tuple(settings.profiles),
+        app_id=settings.streams_app_id,
+        status_topic=settings.status_topic,
+        owner=f"spark-{manifest.checkpoint[:8]}",
+        url=url,
+        origin_timeout_ms=settings.origin_timeout_ms,
+        dlq_max_message_bytes=facts.dlq_bytes_max,
+        api_token=settings.api_token,
+        input_topic_id=facts.input_topic_id,
+    )
+
+
+def _beginning(
+    admin: Admin, settings: Settings, facts: TopicFacts, *, new: bool, options: Options
+) -> tuple[First, dict[int, int]]:
+    """Return the first state of each partition and where its input begins; a checkpoint that exists ignores both."""
+    committed = group.committed(admin, settings, facts.partitions)
+    begin = dict.fromkeys(range(facts.partitions), EARLIEST)
+    begin |= {partition: offset for partition, (offset, _) in committed.items()}
+    if not new:
+        return [(0, CHECKPOINT_KEY, encode_checkpoint(Checkpoint(engine=Engine.SPARK)))], begin
+    before = group.last_checkpoints(settings, facts.partitions)
+    embedded = [number for number, each in before.items() if each.engine is Engine.EMBEDDED]
+    if embedded:
+        raise CommandFailed(
+            f"the changelog {settings.changelog_topic} holds the state of the embedded engine: "
+            "drain it first (what is pending fires, then delete the changelog), or use another STREAMS_APP_ID"
+        )
+    marked = {number: mark for number, (_, mark) in committed.items() if mark is not None and mark.sequence}
+    if marked:
+        raise CommandFailed(
+            f"the group {settings.group_id} was committed by the Spark checkpoint "
+            f"{next(iter(marked.values())).checkpoint}, which {options.checkpoint} is not: name that one. "
+            "If it is lost, so is what was pending in it: delete the group's offsets to begin anew"
+        )
+    now_ms = SystemClock().wall_ms()
+    fresh = {
+        number: Checkpoint(
+            engine=Engine.SPARK,
+            next_input_offset=max(0, begin[number]),
+            highest_input_offset=max(0, begin[number]),
+            input_topic_id=facts.input_topic_id,
+            wall_ms=now_ms,
+        )
+        for number in range(facts.partitions)
+    }
+    group.fence(settings, fresh)
+    group.require_no_members(admin, settings)
+    return [(number, CHECKPOINT_KEY, encode_checkpoint(each)) for number, each in fresh.items()], begin
+
+
+def _keep_running(
+    start: Callable[[], StreamingQuery],
+    stopping: Callable[[float], bool],
+    progressed: Callable[[Mapping[str, Any]], None],
+) -> None:
+    """Run the query, and start it again when it fails: it goes on from its checkpoint."""
+    failures = 0
+    while True:
+        query = start()
+        logger.info("query_started", query=str(query.id), run=str(query.runId))
+        done = _watch(query, stopping, progressed)
+        if query.isActive:
+            _drain(query)
+            logger.info("query_stopped")
+            return
+        failure = query.exception()
+        if failure is None:
+            raise CommandFailed("the query was stopped by somebody else")
+        failures = 1 if done else failures + 1
+        said = _reason(str(failure))
+        if failures >= FAILURES_MAX or "CommandFailed" in said or "InvariantViolated" in said:
+            raise CommandFailed(f"the query can not go on: {said}")
+        logger.warning("query_failed", reason=said, attempt=failures)
+        if stopping(2.0**failures):
+            return
+
+
+def _watch(
+    query: StreamingQuery, stopping: Callable[[float], bool], progressed: Callable[[Mapping[str, Any]], None]
+) -> int:
+    """Pass progress on until the query ends or is to be stopped; return how many micro-batches were seen."""
+    seen, last = 0, -1
+    while query.isActive and not stopping(WAIT_S):
+        for progress in query.recentProgress:
+            if progress["batchId"] > last:
+                last = progress["batchId"]
+                seen += 1
+                progressed(progress)
+    return seen
+
+
+def _drain(query: StreamingQuery) -> None:
+    """Let the micro-batch at hand come to its end, then stop. A cut one would be done again after the next start."""
+    clock, began = SystemClock(), query.lastProgress
+    until_s = clock.monotonic_s() + DRAIN_S
+    before = began["batchId"] if began else -1
+    while query.isActive and clock.monotonic_s() < until_s:
+        if not query.status["isTriggerActive"]:
+            break
+        progress = query.lastProgress
+        if progress and progress["batchId"] > before:
+            break
+        query.awaitTermination(0.02)
+    query.stop()
+
+
+def _reason(text: str) -> str:
+    """Return the line of a failure that says most: the last one that names an error of Python, else the first."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    named = [line for line in lines if line.startswith(("sidecar.", "cimpl.", "pyspark.errors")) and ":" in line]
+    return named[-1] if named else lines[0] if lines else "no reason given"

@@ -1,0 +1,25 @@
+"""Where there is no PySpark, or no Java for it, the tests that need them are skipped and say why."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from sidecar.errors import CommandFailed
+from sidecar.spark.java import find_java
+
+# Modules that import PySpark or its libraries themselves.
+collect_ignore = [] if importlib.util.find_spec("pyspark") else ["test_intake.py", "test_processor.py"]
+
+
+@pytest.fixture(scope="session")
+def java() -> Path:
+    """Home of a JDK that Spark runs on; skips without one, or without PySpark."""
+    if importlib.util.find_spec("pyspark") is None:
+        pytest.skip("PySpark is not installed: pip install -e '.[spark]'")
+    try:
+        return find_java()
+    except CommandFailed as error:
+        pytest.skip(str(error))

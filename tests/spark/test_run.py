@@ -1,0 +1,137 @@
+"""`spark run` as operators run it: a process with a JVM of its own, real signals, a real broker.
+
+One scenario, because each start costs many seconds: what is asked of the ledger at its end holds over a kill and a
+restart.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sidecar.contract.control import ControlKind, Outcome, parse_target
+from sidecar.kafka.control import ControlClient
+from sidecar.settings import Settings
+from tests.broker import Read, read_committed
+from tests.integration.messages import Given, Pairs, marked, native, send
+from tests.integration.sidecars import Sidecar, Sidecars, Stage, set_stage
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(420)]
+
+WAIT_S = 150.0
+BURST = 3_000
+
+
+@pytest.fixture
+def stage(bootstrap: str) -> Stage:
+    return set_stage(bootstrap, 2)
+
+
+@pytest.fixture
+def sidecars(tmp_path: Path) -> Iterator[Sidecars]:
+    started = Sidecars(tmp_path)
+    try:
+        yield started
+    finally:
+        started.end()
+
+
+def command(folder: Path, *more: str) -> list[str]:
+    return [
+        *("-m", "sidecar", "spark", "run", "--checkpoint", f"file://{folder}/checkpoint", "--master", "local[2]"),
+        *("--conf", "spark.driver.memory=1g", *more),
+    ]
+
+
+def fires(stage: Stage, marker: bytes, count: int) -> list[Read]:
+    def enough(seen: list[Read]) -> bool:
+        return len(marked(seen, marker)) >= count
+
+    return marked(read_committed(stage.bootstrap, [stage.origin], WAIT_S, until=enough), marker)
+
+
+def kill_with_its_jvm(one: Sidecar) -> None:
+    """End driver and JVM at once, as a machine that loses power does."""
+    os.killpg(one.pid, signal.SIGKILL)
+    one.wait()
+
+
+def test_nothing_is_lost_doubled_or_early_over_a_kill_in_the_middle_of_firing(
+    java: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path
+) -> None:
+    one = sidecars.make("spark", stage)
+    one.start(command(tmp_path))
+    bad: tuple[Pairs, ...] = (
+        [("bad", b"header")],
+        [("retry-origin-topic", b"elsewhere")],
+        native(stage, b"x", 10**15),
+    )
+    send(stage.bootstrap, stage.input_topic, *(Given(headers=headers) for headers in bad))
+    send(stage.bootstrap, stage.input_topic, Given(b"first", b"k", native(stage, b"first", 0, ("null", None)), 1))
+    (first,) = fires(stage, b"first", 1)
+    assert (first.key, first.value) == (b"k", b"first")
+    assert ("null", None) in first.headers
+    dead = read_committed(stage.bootstrap, [stage.dlq_topic], WAIT_S, until=lambda seen: len(seen) >= 3)
+    assert sorted(record.header("retry-dlq-reason") or b"" for record in dead) == [
+        b"delay-out-of-range",
+        b"missing-header",
+        b"origin-not-allowed",
+    ]
+
+    _commands_are_answered(stage)
+
+    burst = [Given(b"%d" % n, b"%d" % n, native(stage, b"burst", 1 + n * 4), partition=n % 2) for n in range(BURST)]
+    send(stage.bootstrap, stage.input_topic, *burst)
+    fires(stage, b"burst", BURST // 10)
+    kill_with_its_jvm(one)
+    before = len(marked(read_committed(stage.bootstrap, [stage.origin]), b"burst"))
+    assert before < BURST
+    one.start(command(tmp_path))
+    fired = fires(stage, b"burst", BURST)
+    assert sorted(int(record.value or b"") for record in fired) == list(range(BURST))
+    assert min(record.timestamp_ms - int(record.header("retry-was-due-ms") or b"") for record in fired) >= 0
+    assert one.stop(60) == 0
+    assert "query_stopped" in one.log
+    assert len(marked(read_committed(stage.bootstrap, [stage.origin]), b"burst")) == BURST
+    _is_told_apart(stage, one, tmp_path)
+
+
+def _commands_are_answered(stage: Stage) -> None:
+    settings = Settings(bootstrap_servers=stage.bootstrap, streams_app_id=stage.app_id, input_topic=stage.input_topic)
+    send(
+        stage.bootstrap,
+        stage.input_topic,
+        Given(b"named", None, native(stage, b"named", 3_600_000, ("retry-id", b"a"))),
+        Given(b"hurried", None, native(stage, b"hurried", 3_600_000, ("retry-id", b"b"))),
+    )
+    with ControlClient(settings) as control:
+        cancelled = control.act(ControlKind.CANCEL, parse_target("id:a"), deadline_s=WAIT_S)
+        assert (cancelled.outcome, cancelled.count) == (Outcome.CANCELLED, 1)
+        fired = control.act(ControlKind.FIRE, parse_target("id:b"), deadline_s=WAIT_S)
+        assert (fired.outcome, fired.count) == (Outcome.FIRED, 1)
+        again = control.act(ControlKind.CANCEL, parse_target("id:a"), deadline_s=WAIT_S)
+        assert again.outcome is Outcome.NOT_PENDING
+    assert len(fires(stage, b"hurried", 1)) == 1
+
+
+def _is_told_apart(stage: Stage, one: Sidecar, tmp_path: Path) -> None:
+    """Another number of state partitions is refused, and so is another checkpoint."""
+    for more, said in (
+        (("--state-partitions", "5"), "was made with 2"),
+        (("--checkpoint", f"file://{tmp_path}/other"), "was committed by the Spark checkpoint"),
+    ):
+        answer = subprocess.run(
+            [sys.executable, *command(tmp_path, *more)],
+            capture_output=True,
+            text=True,
+            env=one.environment,
+            check=False,
+        )
+        assert answer.returncode in {1, 2}
+        assert said in answer.stderr, answer.stderr
