@@ -50,6 +50,10 @@ NOTE_EVERY_S: Final = 1.0
 """How far a run has come is noted so often while there is nothing to send."""
 WAIT_S: Final = 0.05
 FIRST: Final = 10
+FIRST_LEFT: Final = 5
+"""Of each kind of those that stay."""
+_SINGLE: Final = frozenset({Why.MALFORMED, Why.TOO_LARGE})
+"""What is wrong with them is another thing for each."""
 _RUN_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,100}")
 
 
@@ -114,7 +118,7 @@ class Tally:
             self.filtered += 1
         elif isinstance(verdict, Left):
             self.left.setdefault(verdict.why, Counter())[letter.said.reason] += 1
-            if len(self.first_left) < FIRST:
+            if self.left[verdict.why].total() <= FIRST_LEFT:
                 self.first_left.append((letter, verdict))
         else:
             self.redriven += 1
@@ -279,8 +283,11 @@ def redrive(
     """Send dead letters to the retry topic again: key, value and headers as they were, attempts from 0.
 
     Each is sent once in a run, also when the command is killed: given again, it goes on where it stopped, and takes
-    what has come since. What would only die again (missing-header, bad-header, delay-out-of-range, too-large,
-    origin-not-allowed) stays unless --reason names it in full or --to-origin mends it. Nothing is deleted from the DLQ.
+    what has come since. Another filter is another run, and runs know nothing of each other. Nothing is deleted from
+    the DLQ.
+
+    What would only die again (missing-header, bad-header, delay-out-of-range, too-large, origin-not-allowed) stays
+    unless --reason names it in full or --to-origin mends it.
 
     The user needs these rights: Read and DescribeConfigs on the DLQ; Write and DescribeConfigs on the retry topic; Read
     on the group GROUP_ID-redrive-RUN; Write on the transactional id STREAMS_APP_ID-redrive-RUN. docs/dlq.md has the
@@ -407,7 +414,8 @@ def _show(settings: Settings, run: Run, tally: Tally, *, as_json: bool, dry_run:
     for line in _lines_of_left(tally):
         click.echo(line)
     for letter, left in tally.first_left:
-        click.echo(f"{letter.partition}-{letter.offset}: {left.why}: {printable(left.detail)}", err=True)
+        if left.why in _SINGLE:
+            click.echo(f"{letter.partition}-{letter.offset}: {left.why}: {printable(left.detail)}", err=True)
 
 
 def _lines_of_left(tally: Tally) -> Iterator[str]:
