@@ -17,7 +17,7 @@ from sidecar.api.connect.loggers import logger_routes
 from sidecar.api.connect.plugins import plugin_routes
 from sidecar.api.connect.routes import connector_routes, info_route
 from sidecar.api.control import Commands, ControlDesk, control_routes
-from sidecar.api.guard import RequestShape, Turnstile, Unstored
+from sidecar.api.guard import Farewell, RequestShape, Turnstile, Unstored
 from sidecar.api.health import health_routes
 from sidecar.api.listing import Entries, Listing, Peers
 from sidecar.api.messages import message_routes
@@ -72,6 +72,7 @@ def create_app(
     app.add_middleware(Turnstile)
     app.add_middleware(RequestShape)
     app.add_middleware(Unstored)
+    app.add_middleware(Farewell)
     app.include_router(pending_routes(source))
     app.include_router(activity_routes(source))
     app.include_router(health_routes(source, actuator=actuator))

@@ -70,6 +70,29 @@ class Unstored:
         await self._app(scope, receive, send_unstored)
 
 
+class Farewell:
+    """Answers what is still under way when the server has stopped: whoever waits is told that nothing is known."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def send_noted(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_noted)
+        except asyncio.CancelledError:
+            if started or scope["type"] != "http":
+                raise
+            text = "The sidecar stops. A change may have been made all the same: ask another instance."
+            await problem(503, text, {"connection": "close", "retry-after": "1"})(scope, receive, send)
+
+
 class Turnstile:
     """Lets requests in one after the other, so slowly that answering them takes a part of one core only.
 

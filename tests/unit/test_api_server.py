@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import json
@@ -139,6 +140,27 @@ def test_after_stop_the_port_is_free_again_although_clients_hang_on() -> None:
         second.start()
         assert_answered(second)
         second.stop(SOON_S)
+
+
+def test_who_still_waits_when_it_stops_is_told_so() -> None:
+    """As a change does whose outcome is not there yet."""
+    app = create_app(Snapshots([]), metrics=Metrics(version="1", now_ms=lambda: 0), version="1")
+    reached = threading.Event()
+
+    @app.get("/waits")
+    async def waits() -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    running = Server(app, host="127.0.0.1", port=0)
+    running.start()
+    with connect(running, b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n") as client:
+        assert reached.wait(30)
+        running.stop(30)
+        head, _, body = read_all(client).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert json.loads(body)["error_code"] == 503
+    assert "another instance" in json.loads(body)["message"]
 
 
 def test_stop_before_start_does_nothing() -> None:
