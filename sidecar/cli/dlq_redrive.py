@@ -368,22 +368,36 @@ class _Job:
         return DeadLetterReader(self.settings, self._ahead(), self.run.group_id, dialects)
 
     def _ahead(self) -> dict[int, Span]:
-        """Return what the run still has before it."""
         if self.restart:
             return self.whole
         stopped = where_run_stopped(self.settings, self.run, list(self.whole))
-        ahead = {}
-        for number, span in self.whole.items():
-            at = stopped.get(number)
-            if at is not None and at > span.last:
-                raise CommandFailed(
-                    f"run {self.run.name} stopped at offset {at} of partition {number}, and topic "
-                    f"{self.settings.dlq_topic} ends at {span.last}: it was made anew; begin the run anew by --restart"
-                )
-            start = span.start if at is None else max(at, span.first)
-            # What lies behind --until stays as far as it was.
-            ahead[number] = span._replace(start=start, end=max(start, span.end))
-        return ahead
+        return still_ahead(self.whole, stopped, f"run {self.run.name}", f"topic {self.settings.dlq_topic}")
+
+
+def still_ahead(whole: Mapping[int, Span], stopped: Mapping[int, int | None], run: str, topic: str) -> dict[int, Span]:
+    """Return what a run still has before it.
+
+    Args:
+        whole: What the command is about.
+        stopped: The run's next offset by partition, None where it never was.
+        run: For an error.
+        topic: For an error.
+
+    Raises:
+        CommandFailed: It stopped behind the end: this is another topic of the same name.
+    """
+    ahead = {}
+    for number, span in whole.items():
+        at = stopped.get(number)
+        if at is not None and at > span.last:
+            raise CommandFailed(
+                f"{run} stopped at offset {at} of partition {number}, and {topic} ends at {span.last}: it was made "
+                "anew; begin the run anew by --restart"
+            )
+        start = span.start if at is None else max(at, span.first)
+        # Where the run is behind --until already, it stays.
+        ahead[number] = span._replace(start=start, end=max(start, span.end))
+    return ahead
 
 
 def _letters(reader: DeadLetterReader, stop: Stop, advanced: Callable[[int], None]) -> Iterator[Letter]:

@@ -177,7 +177,7 @@ def test_a_redrive_that_is_killed_and_repeated_brings_each_back_once(world: Worl
     assert refused_at_a_terminal(world, *wanted) == 1
     assert len(retry_topic_records(world, marker)) == count, "nothing has changed"
 
-    first = start(world, *wanted, "--yes", "--rate", "100")
+    first = start(world, *wanted, "--yes", "--rate", "30")
     eventually(lambda: len(retry_topic_records(world, marker)) > count, WAIT_S, "some are redriven")
     first.kill()
     first.communicate()
@@ -215,7 +215,7 @@ def test_a_second_process_of_a_run_takes_it_over_and_the_first_one_says_so(world
     count, origin = 60, topic(world.stage, "fenced")
     marker = exhausted(world, "fenced", count)
     wanted = ("redrive", "--origin", origin, "--yes")
-    first = start(world, *wanted, "--rate", "5")
+    first = start(world, *wanted, "--rate", "2")
     eventually(lambda: len(retry_topic_records(world, marker)) > count, WAIT_S, "some are redriven")
 
     second = answer(world, *wanted)

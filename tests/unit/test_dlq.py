@@ -12,14 +12,15 @@ from click.testing import CliRunner
 from sidecar import cli
 from sidecar.cli.bulk import Interrupted
 from sidecar.cli.dlq_filter import LetterFilter, letter_json
-from sidecar.cli.dlq_redrive import Going, Judge, Pace, Tally
+from sidecar.cli.dlq_redrive import Going, Judge, Pace, Tally, still_ahead
 from sidecar.cli.dlq_report import NAMES_MAX, OTHERS, Count
 from sidecar.contract import render_dead_letter
 from sidecar.contract.dead_letter import Place, read_dead_letter
 from sidecar.contract.redrive import Left, Terms, Why
 from sidecar.engine.ports import Outgoing
+from sidecar.errors import CommandFailed
 from sidecar.kafka.cluster import Topic
-from sidecar.kafka.dead_letters import Letter
+from sidecar.kafka.dead_letters import Letter, Span
 from sidecar.model import Headers, Reason
 from sidecar.runtime.stop import Stop
 from sidecar.settings import Settings
@@ -268,6 +269,27 @@ def test_each_transaction_notes_what_it_sends_and_what_stays_before_it() -> None
     kept, going = went(given, Pace(3, None))
     assert [(len(records), offsets[0]) for records, offsets in kept.transactions] == [(0, 0), (2, 5), (1, 6)]
     assert (going.tally.redriven, going.tally.left) == (3, {Why.TRUNCATED: {"fatal": 3}})
+
+
+@pytest.mark.parametrize(
+    ("stopped", "start", "end"),
+    [
+        (None, 40, 80),
+        (50, 50, 80),
+        # Deleted by age meanwhile.
+        (3, 10, 80),
+        # It was here before with a later --until.
+        (90, 90, 90),
+    ],
+)
+def test_a_run_goes_on_where_it_stopped(stopped: int | None, start: int, end: int) -> None:
+    whole = {0: Span(first=10, start=40, end=80, last=100)}
+    assert still_ahead(whole, {0: stopped}, "run r", "topic dlq") == {0: Span(10, start, end, 100)}
+
+
+def test_a_dlq_that_ends_before_the_run_has_stopped_is_another_one() -> None:
+    with pytest.raises(CommandFailed, match="run r stopped at offset 101 of partition 0"):
+        still_ahead({0: Span(10, 40, 80, 100)}, {0: 101}, "run r", "topic dlq")
 
 
 def test_a_rate_is_kept() -> None:
