@@ -35,7 +35,7 @@ class Count:
     """Counts dead letters by each kind, and keeps the first of each reason.
 
     Args:
-        matches: Tells which are meant.
+        wanted: Which are meant.
         examples: How many to keep of each reason.
     """
 
