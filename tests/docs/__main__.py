@@ -1,0 +1,13 @@
+"""Writes the pages and pictures of the documentation that are made from code: `python -m tests.docs`."""
+
+from __future__ import annotations
+
+from tests.docs.http_reference import reference_page
+from tests.docs.pages import DOCS
+from tests.docs.wheel_picture import picture
+
+MADE = {DOCS / "http.md": reference_page, DOCS / "images" / "wheel.svg": picture}
+
+if __name__ == "__main__":
+    for path, make in MADE.items():
+        path.write_text(make(), encoding="utf-8")

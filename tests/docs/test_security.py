@@ -1,0 +1,148 @@
+"""The ACLs of docs/security.md suffice: on a broker that denies everything else, each role does what it is for."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from sidecar.cli import main
+from sidecar.errors import CommandFailed
+from sidecar.kafka.local_broker import LocalBroker
+from tests import broker as broker_of_tests
+from tests.docs import acls
+from tests.docs.pages import DOCS, dialogues
+from tests.integration.sidecars import Sidecar, Stage
+from tests.waiting import eventually
+
+PAGE = DOCS / "security.md"
+ROLES = {block.marks["acl"].removeprefix("User:"): block for block in dialogues(PAGE) if "acl" in block.marks}
+PASSWORD = "not-a-secret"  # noqa: S105  # of a broker that this test starts
+
+pytestmark = pytest.mark.broker
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[tuple[str, str]]:
+    """A broker that denies what no ACL allows: its address for the test, and that at which users log in."""
+    port, login_port, controller = _free_port(), _free_port(), "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT"
+    users = " ".join(f'user_{name}="{PASSWORD}"' for name in ROLES)
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    controller_port = _free_port()
+    broker = LocalBroker(
+        port=port,
+        properties={
+            "listeners": f"PLAINTEXT://127.0.0.1:{port},LOGIN://127.0.0.1:{login_port},"
+            f"CONTROLLER://127.0.0.1:{controller_port}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port},LOGIN://127.0.0.1:{login_port}",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+            "listener.security.protocol.map": f"{controller},LOGIN:SASL_PLAINTEXT",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.login.plain.sasl.jaas.config": f"{module} {users};",
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+        },
+    )
+    try:
+        broker.start()
+    except CommandFailed as error:
+        broker.stop()
+        broker_of_tests.no_broker(str(error))
+    try:
+        for block in ROLES.values():
+            acls.grant(broker.bootstrap_servers, block.commands)
+        yield broker.bootstrap_servers, f"127.0.0.1:{login_port}"
+    finally:
+        broker.stop()
+
+
+def login(address: str, user: str) -> dict[str, str]:
+    """Return the settings of one who logs in."""
+    return {
+        "BOOTSTRAP_SERVERS": address,
+        "SECURITY_PROTOCOL": "SASL_PLAINTEXT",
+        "JAAS_ENABLED": "true",
+        "JAAS_USERNAME": user,
+        "JAAS_PASSWORD": PASSWORD,
+    }
+
+
+def call(settings: Mapping[str, str], *args: str, status: int = 0) -> str:
+    """Run a command by these settings and return what it prints; it must end with this status."""
+    environment = {f"KAFKA_RETRY_{name}": value for name, value in settings.items()}
+    done = CliRunner(env=environment).invoke(main, args)
+    assert done.exit_code == status, f"{args}: {done.exit_code}\n{done.output}\n{done.exception!r}"
+    return done.output
+
+
+@contextlib.contextmanager
+def running(name: str, address: str, folder: Path, user: str, *command: str) -> Iterator[Sidecar]:
+    """Start a process of this role and yield it when it is ready."""
+    stage = Stage(address, "kafka-retry")
+    settings = {**login(address, user), "INPUT_TOPIC": "retry", "DLQ_TOPIC": "dlq", "ORIGIN_TOPICS": "orders,payments"}
+    process = Sidecar(name, stage, folder, settings)
+    process.start(("-m", "sidecar", *command))
+    try:
+        process.await_ready()
+        yield process
+        assert process.stop() == 0
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{process.last_lines()}") from error
+    finally:
+        process.end()
+
+
+def test_each_role_does_its_work_with_the_rights_on_the_page_alone(guarded: tuple[str, str], tmp_path: Path) -> None:
+    plain, address = guarded
+    as_sidecar = {**login(address, "sidecar"), "STATE_DIR": str(tmp_path / "doctor")}
+
+    call(login(address, "creator"), "topics", "create", "--partitions", "2")
+    for origin in ("orders", "payments"):
+        broker_of_tests.create_topic(plain, origin)
+    with running("sidecar", address, tmp_path, "sidecar", "run") as sidecar:
+        report = json.loads(call(as_sidecar, "doctor", "--json"))
+        assert [each for each in report["checks"] if each["state"] == "problem"] == []
+
+        application = login(address, "application")
+        call(application, "send", "--origin", "orders", "--delay", "1h", "--count", "3", "--id", "order-4711")
+        call(application, "send", "--origin", "payments", "--delay", "100ms", "--key", "k")
+        call(application, "send", "--origin", "nowhere", "--delay", "1h", "--key", "dead")
+        eventually(lambda: sidecar.pending() == 3, 40, "what is due later waits")
+        broker_of_tests.read_committed(plain, ["payments"], until=lambda read: len(read) == 1)
+        broker_of_tests.read_committed(plain, ["dlq"], until=lambda read: len(read) == 1)
+
+        operator = login(address, "operator")
+        call(operator, "pause", "payments")
+        call(operator, "resume", "payments")
+        call(operator, "reschedule", "id:order-4711", "--delay", "2h")
+        call(operator, "cancel", "id:order-4711")
+        eventually(lambda: sidecar.pending() == 0, 40, "what was cancelled waits no more")
+
+        redriver = login(address, "redriver")
+        assert json.loads(call(redriver, "dlq", "report", "--json"))
+        call(redriver, "dlq", "redrive", "--to-origin", "orders", "--yes")
+        broker_of_tests.read_committed(plain, ["retry"], until=lambda read: sum(r.key == b"dead" for r in read) == 2)
+
+        with running("viewer", address, tmp_path, "viewer", "api") as viewer:
+            eventually(lambda: (viewer.group() or {}).get("complete"), 40, "the viewer knows all partitions")
+        viewing = login(address, "viewer")
+        call(viewing, "list", "--origin", "orders")
+
+
+def test_what_no_acl_allows_is_denied(guarded: tuple[str, str]) -> None:
+    """Otherwise the test above would prove nothing."""
+    outcome = json.loads(call(login(guarded[1], "viewer"), "doctor", "--json", status=1))
+    missing = [each["text"] for each in outcome["checks"] if "missing" in each["text"]]
+    assert any("dlq" in text for text in missing), missing
