@@ -29,12 +29,29 @@ RUN /build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
         "retry-sidecar[otel]" \
     && /opt/retry-sidecar/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/retry-sidecar/lib
 
-# --- What is in it, for scanners.
+# --- The same with Spark. PySpark has no wheel: it is built here. Its connector to Kafka comes from Maven Central, by the
+# checksums that the program knows, so that nothing is downloaded at a start.
+FROM wheels AS spark-wheels
+COPY requirements/spark-build.lock requirements/image-spark.lock requirements/
+RUN /build/bin/pip install --require-hashes --only-binary=:all: --requirement requirements/spark-build.lock \
+    && /build/bin/pip wheel --require-hashes --no-deps --no-build-isolation --only-binary=:all: --no-binary=pyspark \
+        --wheel-dir /wheels --requirement requirements/image-spark.lock \
+    && /build/bin/pip --python /opt/retry-sidecar/bin/python install --no-index --find-links=/wheels --no-compile \
+        "retry-sidecar[otel,spark]" \
+    && /opt/retry-sidecar/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/retry-sidecar/lib \
+    && XDG_CACHE_HOME=/opt/cache /opt/retry-sidecar/bin/python -c \
+        "from sidecar.kafka.broker_jars import Quiet; from sidecar.spark.jars import connector_jars; connector_jars(Quiet())"
+
+# --- What is in them, for scanners.
 FROM wheels AS inventory
 COPY requirements/sbom.lock requirements/
 RUN python3 -m venv /sbom \
     && /sbom/bin/pip install --require-hashes --only-binary=:all: --requirement requirements/sbom.lock \
     && /sbom/bin/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
+        --output-file /retry-sidecar.cdx.json /opt/retry-sidecar/bin/python
+FROM spark-wheels AS spark-inventory
+COPY --from=inventory /sbom /sbom
+RUN /sbom/bin/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
         --output-file /retry-sidecar.cdx.json /opt/retry-sidecar/bin/python
 FROM scratch AS sbom
 COPY --from=inventory /retry-sidecar.cdx.json /
@@ -74,7 +91,17 @@ CMD ["run"]
 
 # --- With the Spark engine.
 FROM base AS spark
-COPY --from=inventory /retry-sidecar.cdx.json /usr/share/sbom/
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends openjdk-21-jre-headless=21.* \
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/ldconfig/aux-cache /var/log/apt /var/log/*.log
+COPY --from=spark-wheels /opt/retry-sidecar /opt/retry-sidecar
+COPY --from=spark-wheels /opt/cache /opt/cache
+COPY --from=spark-inventory /retry-sidecar.cdx.json /usr/share/sbom/
+ENV SPARK_LOCAL_DIRS=/tmp \
+    XDG_CACHE_HOME=/opt/cache
+# The engine's driver has no HTTP server to ask.
+HEALTHCHECK NONE
+CMD ["spark", "run", "--checkpoint", "file:///var/lib/retry-sidecar/checkpoint"]
 USER 10001:10001
 
 # --- The sidecar; the last stage is what is built unless a target is named.

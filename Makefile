@@ -58,6 +58,9 @@ lock: $(TEST_STAMP) ## Renew requirements/*.lock after a change of pyproject.tom
 		--output-file requirements/image.lock
 	$(COMPILE) pyproject.toml requirements/build.in --extra spark --group test --constraint requirements/test.lock \
 		--output-file requirements/spark.lock
+	$(COMPILE) pyproject.toml requirements/build.in --extra otel --extra spark --constraint requirements/image.lock \
+		--constraint requirements/spark.lock --output-file requirements/image-spark.lock
+	$(COMPILE) requirements/spark-build.in --output-file requirements/spark-build.lock
 	$(COMPILE) --group sbom --output-file requirements/sbom.lock
 	$(BIN)/python requirements/lock_jars.py
 	rm -rf $(UV_VENV)

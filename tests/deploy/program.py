@@ -43,12 +43,23 @@ def start(arguments: Sequence[str], environ: Mapping[str, str]) -> subprocess.Co
 
 
 def parse(arguments: Sequence[str]) -> str:
-    """Return the command that this command line names. Raises click.UsageError where it can not be read."""
-    with cli.main.make_context("retry-sidecar", list(arguments)) as context:
-        name, command, rest = cli.main.resolve_command(context, [*context._protected_args, *context.args])
-        assert command is not None
-        command.make_context(name, rest, parent=context).close()
-        return str(name)
+    """Return the command that this command line names, such as `topics create`.
+
+    Raises:
+        click.UsageError: It can not be read.
+    """
+    names: list[str] = []
+    command: click.Command = cli.main
+    rest = list(arguments)
+    while isinstance(command, click.Group):
+        with command.make_context(" ".join(names) or "retry-sidecar", rest) as context:
+            name, found, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+        assert name is not None
+        assert found is not None
+        names.append(name)
+        command = found
+    command.make_context(" ".join(names), rest).close()
+    return " ".join(names)
 
 
 def usage_is_wrong(arguments: Sequence[str]) -> bool:

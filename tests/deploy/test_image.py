@@ -66,12 +66,15 @@ def test_nobody_is_root_in_the_end(target: str) -> None:
     assert last(target, "USER") == "10001:10001"
 
 
-@pytest.mark.parametrize("target", ["sidecar", "spark"])
-def test_the_container_starts_the_program_and_asks_it_how_it_is(target: str) -> None:
+@pytest.mark.parametrize(("target", "command"), [("sidecar", "run"), ("spark", "spark run")])
+def test_the_container_starts_the_program(target: str, command: str) -> None:
     start = [*words(last(target, "ENTRYPOINT")), *words(last(target, "CMD"))]
     assert start[:4] == ["tini", "-s", "--", "retry-sidecar"]
-    assert parse(start[4:]) == "run"
-    probe = words(last(target, "HEALTHCHECK").partition("CMD")[2])
+    assert parse(start[4:]) == command
+
+
+def test_the_container_asks_the_program_how_it_is() -> None:
+    probe = words(last("sidecar", "HEALTHCHECK").partition("CMD")[2])
     assert probe[0] == "retry-sidecar"
     assert parse(probe[1:]) == "health"
 
