@@ -98,6 +98,11 @@ def status_reader(settings: Settings) -> Config:
     return _client(settings, "status-reader", tuning=_FETCHING, guarantees=guarantees, foreign=_PRODUCER_ONLY)
 
 
+def committed_reader(settings: Settings) -> Config:
+    """Return the configuration of a consumer that only asks for what the group has committed, once it is stable."""
+    return _client(settings, "committed", tuning={}, guarantees=_reading(settings.group_id), foreign=_PRODUCER_ONLY)
+
+
 def dead_letter_reader(settings: Settings, group_id: str) -> Config:
     """Return the configuration of the consumer of the DLQ; it is assigned by hand and never commits.
 

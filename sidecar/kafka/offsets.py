@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
-    IsolationLevel,
-    KafkaError,
-    KafkaException,
-    TopicCollection,
-    TopicPartition,
-)
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
@@ -28,14 +22,31 @@ class Bounds(NamedTuple):
 
 
 class CommittedOffsets:
-    """One question for the committed offsets of a group, answered only when no transaction is open on them."""
+    """One question for the committed offsets of a group, answered only when no transaction is open on them.
 
-    def __init__(self, admin: AdminClient, group_id: str, topic: str, partitions: Sequence[int]) -> None:
-        asked = ConsumerGroupTopicPartitions(group_id, [TopicPartition(topic, each) for each in partitions])
-        futures = admin.list_consumer_group_offsets([asked], require_stable=True, request_timeout=REQUEST_TIMEOUT_S)
-        self._future: Future[Any] = futures[group_id]
-        self.silent = False
-        """Whether nobody answered; `result` says so."""
+    A consumer that is no member asks, made for this question, in a thread of its own because it waits. The admin
+    client could ask without: but while a coordinator is loading it ends the process (librdkafka 2.16.0), and one that
+    saw its coordinator go away may ask the one that is gone for ever (librdkafka #5511).
+    """
+
+    def __init__(self, config: Mapping[str, Any], topic: str, partitions: Sequence[int]) -> None:
+        """Args:
+        config: From `config.committed_reader`.
+        topic: The input topic.
+        partitions: Of it.
+        """
+        self._future: Future[list[TopicPartition]] = Future()
+        wanted = [TopicPartition(topic, each) for each in partitions]
+        threading.Thread(target=self._ask, args=(dict(config), wanted), name="committed", daemon=True).start()
+
+    def _ask(self, config: dict[str, Any], wanted: list[TopicPartition]) -> None:
+        try:
+            with Consumer(config) as consumer:
+                answer = consumer.committed(wanted, REQUEST_TIMEOUT_S)
+        except BaseException as failure:  # noqa: BLE001 - handed to whoever asks for the result
+            self._future.set_exception(failure)
+        else:
+            self._future.set_result(answer)
 
     def done(self) -> bool:
         """Return whether `result` has something to say."""
@@ -45,11 +56,10 @@ class CommittedOffsets:
         """Return offset by partition (None: nothing was committed yet); None as a whole when it must be asked again."""
         try:
             answer = self._future.result()
-        except KafkaException as cause:
-            self.silent = cause.args[0].code() == KafkaError._TIMED_OUT
+        except KafkaException:
             return None
         offsets: dict[int, int | None] = {}
-        for each in answer.topic_partitions:
+        for each in answer:
             if each.error is not None:
                 return None
             offsets[each.partition] = each.offset if each.offset >= 0 else None

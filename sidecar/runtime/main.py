@@ -191,7 +191,8 @@ def build(
         return TransactionalProducer({**properties, **client_log}, clock)
 
     reset = Reset(
-        lambda: Admin(settings, log.librdkafka_logger()),
+        admin,
+        {**config.committed_reader(settings), **client_log},
         ChangelogReader({**config.changelog_reader(settings), **client_log}, settings.changelog_topic),
         clock,
         Topics(settings.input_topic, settings.changelog_topic, settings.group_id),

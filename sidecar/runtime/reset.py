@@ -15,11 +15,10 @@ Nothing here blocks: `advance` does a slice and returns.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -84,7 +83,8 @@ class Reset:
 
     def __init__(
         self,
-        make_admin: Callable[[], AdminClient],
+        admin: AdminClient,
+        committed_reader: Mapping[str, Any],
         reader: ChangelogReader,
         clock: Clock,
         topics: Topics,
@@ -93,6 +93,7 @@ class Reset:
         restored: Callable[[float], None],
     ) -> None:
         """Args:
+        committed_reader: From `config.committed_reader`.
         running: Told the partition and its next input offset when it may take in and fire.
         restored: Told how many seconds a restore took.
         """
@@ -100,8 +101,8 @@ class Reset:
         self.identity = identity
         self.skipped_input = 0
         """Input records that were gone from the log before they were read."""
-        self._make_admin = make_admin
-        self._admin = make_admin()
+        self._admin = admin
+        self._committed_reader = committed_reader
         self._reader = reader
         self._clock = clock
         self._running = running
@@ -149,7 +150,7 @@ class Reset:
     def _ask(self) -> None:
         if self._question is None and self._waiting and self._clock.monotonic_s() >= self._ask_at_s:
             topic, numbers = self.topics.input_topic, sorted(self._waiting)
-            committed = CommittedOffsets(self._admin, self.topics.group_id, topic, numbers)
+            committed = CommittedOffsets(self._committed_reader, topic, numbers)
             self._question = _Question(self._waiting, committed)
             self._waiting = {}
 
@@ -179,18 +180,9 @@ class Reset:
                 self._begin(store, partition, bounds, (question.offsets or {}).get(number), input_topic_id)
 
     def _ask_again(self, question: _Question) -> None:
-        if question.committed.silent:
-            self._replace_admin()
         self._question = None
         self._waiting = {**question.partitions, **self._waiting}
         self._ask_at_s = self._clock.monotonic_s() + ASK_AGAIN_S
-
-    def _replace_admin(self) -> None:
-        """A client that saw its coordinator go away may ask the one that is gone for ever (librdkafka #5511)."""
-        old = [self._admin]
-        self._admin = self._make_admin()
-        # Its end can wait for threads of the library, which is nothing to wait for here.
-        threading.Thread(target=old.clear, name="old-admin", daemon=True).start()
 
     def _begin(
         self,
