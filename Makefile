@@ -24,7 +24,7 @@ HELM_FLAGS = -s -w $(foreach package,chartutil lint/rules,$(foreach part,Major=1
 PROMTOOL = $(TOOLS)/promtool
 
 .DEFAULT_GOAL = help
-.PHONY: help demo test check bench bench-operating lock helm promtool clean
+.PHONY: help demo test check bench bench-operating docs dist lock helm promtool clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,12 @@ bench: $(TEST_STAMP) ## The figures of docs/performance.md
 
 bench-operating: $(TEST_STAMP) ## Those of operating alone: counts, requests at full load, pages, cancel
 	$(BIN)/python -m bench counts asked listing cancel
+
+docs: $(TEST_STAMP) ## The documentation as a site, in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+dist: $(TEST_STAMP) ## Wheel and sdist in dist/, built twice and tried as installed
+	$(BIN)/python -m tests.docs.distribution
 
 lock: $(TEST_STAMP) ## Renew requirements/*.lock after a change of pyproject.toml; LOCK=--upgrade takes the newest
 	$(PYTHON) -m venv $(UV_VENV)

@@ -10,9 +10,11 @@ import argparse
 import itertools
 import shlex
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from confluent_kafka.admin import AdminClient, ResourcePatternType, ResourceType
+from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from tests.waiting import eventually
 
@@ -63,8 +65,15 @@ def grant(bootstrap: str, commands: Sequence[str]) -> None:
     wanted = [binding for command in commands for binding in bindings(command)]
     for future in admin.create_acls(wanted).values():
         future.result(_RPC_S)
+    anybody: Any = None  # the library's types do not know that a filter may leave names out
     everything = AclBindingFilter(
-        ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+        ResourceType.ANY,
+        anybody,
+        ResourcePatternType.ANY,
+        anybody,
+        anybody,
+        AclOperation.ANY,
+        AclPermissionType.ANY,
     )
     eventually(
         lambda: set(wanted) <= set(admin.describe_acls(everything).result(_RPC_S)), 15, "the access list is in force"

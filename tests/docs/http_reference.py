@@ -20,9 +20,9 @@ $ curl -s localhost:8080/pending
 $ curl -s 'localhost:8080/pending/messages?origin=orders&limit=20'
 ```
 
-Every error is `{"error_code": 404, "message": "…"}`. Calls marked *token* need `API_TOKEN` where one is set, as a bearer
-token or as the password of HTTP Basic; at an address that other machines can reach they are refused until one is set.
-Of a `GET` it is the payload alone that needs it. What the figures mean: [cluster.md](cluster.md); what changes do:
+Every error is `{"error_code": 404, "message": "…"}`. Calls marked *token* need `API_TOKEN` where one is set, as a
+bearer token or as the password of HTTP Basic; at an address that other machines can reach they are refused until one is
+set. Of a `GET` it is the payload alone that needs it. What the figures mean: [cluster.md](cluster.md); what changes do:
 [control.md](control.md); Kafka Connect's part: [connect.md](connect.md).
 
 Made from the code by `python -m tests.docs`.

@@ -1,7 +1,7 @@
 """The pages of the documentation, and the commands in them.
 
-A fenced block `console` is a dialogue: lines that begin with `$ ` are commands, which the tests run in order; all others
-are what they print. A block that can not run in a test says so where it stands, with the reason:
+A fenced block `console` is a dialogue: lines that begin with `$ ` are commands, which the tests run in order; all
+others are what they print. A block that can not run in a test says so where it stands, with the reason:
 
     ```console not-run="needs a cluster of Kubernetes"
 
@@ -12,7 +12,7 @@ the last command of a block, where it is not 0.
 from __future__ import annotations
 
 import re
-import shlex
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -22,7 +22,10 @@ DOCS: Final = ROOT / "docs"
 README: Final = ROOT / "README.md"
 PAGES: Final = (README, *sorted(DOCS.rglob("*.md")))
 
-_FENCE: Final = re.compile(r"^(?P<fence>```+)(?P<info>[^`\n]*)\n(?P<text>.*?)^(?P=fence)\s*$", re.MULTILINE | re.DOTALL)
+_FENCE: Final = re.compile(
+    r"^(?P<indent> *)(?P<fence>```+)(?P<info>[^`\n]*)\n(?P<text>.*?)^(?P=indent)(?P=fence)[ ]*$",
+    re.MULTILINE | re.DOTALL,
+)
 _MARK: Final = re.compile(r'([a-z-]+)="([^"]*)"')
 _INLINE: Final = re.compile(r"`(?:\.venv/bin/)?(retry-sidecar [^`]+)`")
 _INDENTED: Final = re.compile(r"^ {4}\$ (retry-sidecar .+)$", re.MULTILINE)
@@ -54,7 +57,7 @@ def blocks(page: Path) -> Iterator[Block]:
         info = match["info"].strip()
         language = info.partition(" ")[0]
         line = source.count("\n", 0, match.start()) + 1
-        yield Block(page, line, language, dict(_MARK.findall(info)), match["text"])
+        yield Block(page, line, language, dict(_MARK.findall(info)), textwrap.dedent(match["text"]))
 
 
 def dialogues(page: Path) -> Iterator[Block]:
@@ -77,8 +80,3 @@ def mentions(page: Path) -> Iterator[str]:
 def _bare(command: str) -> str:
     """Return the command without comment, redirections and what it is piped into."""
     return re.split(r"\s[#|><&]", command, maxsplit=1)[0].strip()
-
-
-def words(command: str) -> list[str]:
-    """Return the words of a command as a shell does; placeholders such as `<topic>` stay."""
-    return shlex.split(command)

@@ -22,7 +22,7 @@ from tests.waiting import eventually
 
 PAGE = DOCS / "security.md"
 ROLES = {block.marks["acl"].removeprefix("User:"): block for block in dialogues(PAGE) if "acl" in block.marks}
-PASSWORD = "not-a-secret"  # noqa: S105  # of a broker that this test starts
+PASSWORD = "not-a-secret"  # of a broker that this test starts
 
 pytestmark = pytest.mark.broker
 

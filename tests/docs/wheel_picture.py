@@ -14,6 +14,10 @@ _SHOWN: Final = 16
 """Slots drawn on a ring, for the 64 that it has."""
 _MESSAGES: Final = (("due in 20 s", 20), ("due in 30 min", 1_800), ("due in 2 days", 172_800))
 
+_DESCRIPTION: Final = """\
+Three of six levels as rings of 64 slots. A message due in 20 s is in a slot of 1 s, one due in 30 minutes in a slot of
+64 s, one due in 2 days in a slot of 68 minutes. Below, the same messages as rows in the order of their due times: every
+slot is a range of neighbouring rows."""
 _STYLE: Final = """
   .ring { fill: none; stroke: #00897b; stroke-width: 1 }
   .slot { fill: #00897b; fill-opacity: .10; stroke: #00897b; stroke-opacity: .55; stroke-width: 1 }
@@ -40,9 +44,7 @@ def picture() -> str:
         [
             '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 470" role="img" aria-labelledby="t d">',
             '<title id="t">The timer wheel</title>',
-            '<desc id="d">Three of six levels as rings of 64 slots. A message due in 20 s is in a slot of 1 s, one due '
-            "in 30 minutes in a slot of 64 s, one due in 2 days in a slot of 68 minutes. Below, the same messages as "
-            "rows in the order of their due times: every slot is a range of neighbouring rows.</desc>",
+            f'<desc id="d">{_DESCRIPTION}</desc>',
             f"<style>{_STYLE}</style>",
             '<rect class="paper" width="760" height="470" rx="8"/>',
             *_rings(),
