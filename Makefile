@@ -24,13 +24,16 @@ HELM_FLAGS = -s -w $(foreach package,chartutil lint/rules,$(foreach part,Major=1
 PROMTOOL = $(TOOLS)/promtool
 
 .DEFAULT_GOAL = help
-.PHONY: help demo test check bench bench-operating docs dist lock helm promtool clean
+.PHONY: help demo demo-spark test check bench bench-operating docs dist lock helm promtool clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(RUN_STAMP) ## Broker, sidecar and a failing application on this machine, then a ledger that proves the job
 	$(BIN)/retry-sidecar demo
+
+demo-spark: $(SPARK_STAMP) ## The same on Apache Spark; needs a JDK 17 or 21
+	$(BIN)/retry-sidecar demo --spark
 
 test: $(TEST_STAMP) ## All tests, on a real Kafka; those of Spark where there is a JDK
 	@if $(BIN)/python -m sidecar.spark.java; then $(MAKE) --no-print-directory $(SPARK_STAMP); fi

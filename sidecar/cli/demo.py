@@ -31,8 +31,9 @@ _PORT = click.IntRange(0, 65535)
 @click.option("--port", default=0, type=_PORT, help="Port of the broker.  [default: a free one]")
 @click.option("--http-port", default=0, type=_PORT, help="Port of the sidecar's HTTP API.  [default: a free one]")
 @click.option("--keep", is_flag=True, help="Leave everything up at the end, and print where, until Ctrl-C.")
+@click.option("--spark", is_flag=True, help="Run the engine that is on Apache Spark: needs its extra and a JDK.")
 @click.option("--json", "as_json", is_flag=True, help="Print the ledger as JSON; all else goes to stderr.")
-def demo(*, messages: int, seconds: float, port: int, http_port: int, keep: bool, as_json: bool) -> None:
+def demo(*, messages: int, seconds: float, port: int, http_port: int, keep: bool, spark: bool, as_json: bool) -> None:
     """Show the whole job on a broker of its own, and prove it with a ledger; exit status 0 only if that holds.
 
     Starts Apache Kafka, a sidecar and an application that fails on purpose, sends it messages, and at the end compares
@@ -48,7 +49,7 @@ def demo(*, messages: int, seconds: float, port: int, http_port: int, keep: bool
     status = 0
     try:
         with Screen(console) as screen:
-            ledger = run_demo(Options(messages, seconds, port, http_port, keep), screen, bar)
+            ledger = run_demo(Options(messages, seconds, port, http_port, keep, spark), screen, bar)
     except LedgerBroken as error:
         # What is wrong has been shown with the ledger.
         ledger, status = error.ledger, 1

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 import structlog
 from rich.console import Console
+from rich.table import Table
 
 from sidecar import log
 from sidecar.cli.options import settings_options
 from sidecar.settings import Settings, advice_for_run
 from sidecar.settings.kinds import parse_duration_ms
+
+if TYPE_CHECKING:
+    from sidecar.spark.audit import Audit
 
 LOOK_S: Final = 0.1
 
@@ -35,16 +40,25 @@ def _duration(_ctx: click.Context, _param: click.Parameter, given: str) -> int:
         raise click.BadParameter(f"{given!r}: allowed is a duration: 250ms, 1s, ...") from None
 
 
-_ENGINE: tuple[Callable[[Callable[..., object]], Callable[..., object]], ...] = (
+_CHECKPOINT = (
     click.option(
         "--checkpoint",
         required=True,
         metavar="FOLDER",
         help="State of the query, on any file system that Hadoop knows: file:///…, hdfs://…, s3a://…",
     ),
+)
+_ENGINE: tuple[Callable[[Callable[..., object]], Callable[..., object]], ...] = (
     click.option(
         "--master",
         help="Where it runs: local[2], spark://host:7077, ...  [default: as spark-submit says]",
+    ),
+    click.option(
+        "--source",
+        multiple=True,
+        callback=_pairs,
+        metavar="NAME=VALUE",
+        help="An option of Spark's Kafka source: maxOffsetsPerTrigger, kafka.<Java property>, ...; repeatable.",
     ),
     click.option(
         "--conf", multiple=True, callback=_pairs, metavar="NAME=VALUE", help="A property of Spark; repeatable."
@@ -64,13 +78,6 @@ def spark() -> None:
     epilog="Example: retry-sidecar spark run --checkpoint hdfs:///retry --master 'local[4]' --origin-topics orders"
 )
 @click.option(
-    "--source",
-    multiple=True,
-    callback=_pairs,
-    metavar="NAME=VALUE",
-    help="An option of Spark's Kafka source: maxOffsetsPerTrigger, kafka.<property of Java's client>, ...; repeatable.",
-)
-@click.option(
     "--state-partitions",
     type=click.IntRange(1, 10_000),
     help="Tasks that keep the state; fixed with the checkpoint.  [default: cores, or input partitions if fewer]",
@@ -83,6 +90,11 @@ def spark() -> None:
     metavar="DURATION",
     help="Least time between the starts of two micro-batches.",
 )
+@click.option(
+    "--from-changelog",
+    is_flag=True,
+    help="Begin a new checkpoint with what the embedded engine has; stop that one first.",
+)
 @settings_options(warn=False)
 def run(
     settings: Settings,
@@ -93,6 +105,7 @@ def run(
     source: dict[str, str],
     state_partitions: int | None,
     trigger: int,
+    from_changelog: bool,
 ) -> None:
     """Run the streaming query until it is told to stop (SIGTERM or Ctrl-C).
 
@@ -109,6 +122,7 @@ def run(
     from sidecar.spark import start  # noqa: PLC0415
 
     options = start.Options(
+        from_changelog=from_changelog,
         checkpoint=checkpoint,
         master=master,
         conf=conf,
@@ -141,6 +155,114 @@ def run(
         bar.close()
 
 
+@spark.command(epilog="Example: retry-sidecar spark export --checkpoint hdfs:///retry")
+@settings_options(warn=False)
+def export(
+    settings: Settings, *, checkpoint: str, master: str | None, conf: dict[str, str], source: dict[str, str]
+) -> None:
+    """Hand the state of a stopped query to the embedded engine, by way of the changelog.
+
+    `retry-sidecar run` goes on from there; the checkpoint is of no use afterwards.
+    """
+    _log(settings)
+    # Here and not above: `--help` needs neither librdkafka nor PySpark.
+    from sidecar.cli.broker import DownloadBar  # noqa: PLC0415
+    from sidecar.spark.hand_back import hand_back  # noqa: PLC0415
+
+    bar = DownloadBar(Console(stderr=True, highlight=False))
+    try:
+        pending = hand_back(settings, checkpoint, master, conf, source, bar)
+    finally:
+        bar.close()
+    click.echo(f"{pending} pending messages are in {settings.changelog_topic}: start `retry-sidecar run`")
+
+
+@spark.command(epilog="Example: retry-sidecar spark audit --out hdfs:///audits/today")
+@click.option(
+    "--checkpoint", metavar="FOLDER", help="Of the Spark engine: what is pending is there, not in the changelog."
+)
+@click.option("--out", metavar="FOLDER", help="Write every message with its fate there, as Parquet.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@settings_options()
+def audit(
+    settings: Settings,
+    *,
+    checkpoint: str | None,
+    out: str | None,
+    as_json: bool,
+    master: str | None,
+    conf: dict[str, str],
+    source: dict[str, str],
+) -> None:
+    """Check that each message on the retry topic is in exactly one place.
+
+    A message is pending, fired, dropped, dead-lettered or cancelled; one that is in none of these is lost, one that is
+    in two came twice, and one that is on its origin before its time is early. These are named: exit status 1.
+    It works for both engines and while they run; the settings must be those that they have.
+    """
+    # Here and not above: `--help` needs neither librdkafka nor PySpark.
+    from sidecar.cli.broker import DownloadBar  # noqa: PLC0415
+    from sidecar.runtime.main import policy_config  # noqa: PLC0415
+    from sidecar.spark.books import run_audit  # noqa: PLC0415
+
+    bar = DownloadBar(Console(stderr=True, highlight=False))
+    try:
+        found = run_audit(
+            settings,
+            policy_config(settings),
+            checkpoint=checkpoint,
+            out=out,
+            master=master,
+            conf=conf,
+            source=source,
+            downloads=bar,
+        )
+    finally:
+        bar.close()
+    if as_json:
+        click.echo(
+            json.dumps({"fates": found.counts, "offences": found.offences, "offenders": found.offenders}, indent=2)
+        )
+    else:
+        _show(found)
+    raise click.exceptions.Exit(0 if found.clean else 1)
+
+
+@spark.command(epilog="Example: spark-submit --jars $(retry-sidecar spark jars) ...")
+def jars() -> None:
+    """Print the jars of Spark's connector to Kafka, for spark-submit; downloads them if need be."""
+    # Here and not above: `--help` needs no download.
+    from sidecar.cli.broker import DownloadBar  # noqa: PLC0415
+    from sidecar.spark.jars import connector_jars  # noqa: PLC0415
+
+    bar = DownloadBar(Console(stderr=True, highlight=False))
+    try:
+        click.echo(",".join(map(str, connector_jars(bar))))
+    finally:
+        bar.close()
+
+
+def _show(found: Audit) -> None:
+    console = Console(highlight=False)
+    counts = Table(box=None, pad_edge=False, header_style="bold")
+    counts.add_column("messages that are")
+    counts.add_column("", justify="right")
+    for fate in ("waiting", "pending", "fired", "dropped", "dead-lettered", "cancelled", "lost", "twice", "early"):
+        counts.add_row(fate, f"{found.counts.get(fate, 0):,}")
+    console.print(counts)
+    if found.clean:
+        console.print("each message is in exactly one place")
+        return
+    offenders = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("partition", "offset", "origin", "fate"):
+        offenders.add_column(heading)
+    for each in found.offenders:
+        offenders.add_row(str(each["partition"]), str(each["offset"]), each["origin"] or "", each["fate"])
+    console.print(offenders)
+    if found.offences > len(found.offenders):
+        console.print(f"and {found.offences - len(found.offenders):,} more: --out writes them all")
+
+
 def _log(settings: Settings) -> None:
     log.configure(
         level=settings.log_level,
@@ -152,5 +274,14 @@ def _log(settings: Settings) -> None:
         structlog.get_logger(__name__).warning("setting_doubted", text=warning)
 
 
-for _option in reversed(_ENGINE):
-    _option(run)
+_Decorators = tuple[Callable[[Callable[..., object]], Callable[..., object]], ...]
+
+
+def _give(command: Callable[..., object], options: _Decorators) -> None:
+    for option in reversed(options):
+        option(command)
+
+
+_give(run, (*_CHECKPOINT, *_ENGINE))
+_give(export, (*_CHECKPOINT, *_ENGINE))
+_give(audit, _ENGINE)

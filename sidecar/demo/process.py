@@ -9,7 +9,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +20,7 @@ from sidecar.errors import CommandFailed
 from sidecar.metrics import PREFIX
 
 _PREFIX_OF_SETTINGS: Final = "KAFKA_RETRY_"
-_READY_S = 60.0
+READY_S = 60.0
 _ASK_S = 5.0
 _STOP_S = 40.0
 _LOOK_AGAIN_S = 0.05
@@ -47,14 +47,20 @@ class Figures(NamedTuple):
 
 
 class SidecarProcess:
-    """`retry-sidecar run` in a child process.
+    """`retry-sidecar run` in a child process, or the engine that runs on Spark.
 
     Args:
         settings: Settings by name, without the prefix; those of the environment do not count.
         folder: An existing folder for its log.
+        command: Of `retry-sidecar`, with its arguments.
+        ready_s: Longest wait for it to be ready.
     """
 
-    def __init__(self, settings: Mapping[str, str], folder: Path) -> None:
+    def __init__(
+        self, settings: Mapping[str, str], folder: Path, command: Sequence[str] = ("run",), ready_s: float = READY_S
+    ) -> None:
+        self._command = command
+        self._ready_s = ready_s
         self.log_path = folder / "sidecar.log"
         self.url = ""
         self._settings = settings
@@ -73,8 +79,8 @@ class SidecarProcess:
         with self.log_path.open("ab") as log:
             # A session of its own: Ctrl-C in the terminal reaches this process only, which stops things in order.
             # -P: the folder that the command is called in is no place to import from.
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "sidecar", "run"],
+            self._process = subprocess.Popen(  # noqa: S603 - this very program
+                [sys.executable, "-P", "-m", "sidecar", *self._command],
                 env={**foreign, **own, f"{_PREFIX_OF_SETTINGS}LOG_FORMAT": "json"},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -126,14 +132,14 @@ class SidecarProcess:
 
     def _await_ready(self) -> None:
         clock = SystemClock()
-        until_s = clock.monotonic_s() + _READY_S
+        until_s = clock.monotonic_s() + self._ready_s
         while clock.monotonic_s() < until_s:
             self.check()
             self.url = self.url or self._announced_url()
             if self.url and self._is_ready():
                 return
             self._pause.wait(_LOOK_AGAIN_S)
-        raise CommandFailed(f"the sidecar was not ready within {_READY_S:g} s:\n{self._last_log_lines()}")
+        raise CommandFailed(f"the sidecar was not ready within {self._ready_s:g} s:\n{self._last_log_lines()}")
 
     def _announced_url(self) -> str:
         """Return where it listens: it takes a free port itself, so nobody can take it in between."""

@@ -47,6 +47,7 @@ _STEP_S = 0.25
 _PATIENCE_S = DELAY_MAX_MS / 1000 + 40.0
 """How long nothing at all may happen before the ledger is drawn up all the same: it says what is missing."""
 _READ_S = 60.0
+_SPARK_READY_S = 240.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ class Options:
     """Of the sidecar; 0 is any free one."""
     keep: bool
     """Leave everything up after the ledger, until interrupted."""
+    spark: bool = False
+    """Run the engine that is on Apache Spark."""
 
 
 def run_demo(options: Options, screen: Screen, progress: DownloadProgress) -> Ledger:
@@ -75,7 +78,7 @@ def run_demo(options: Options, screen: Screen, progress: DownloadProgress) -> Le
     with LocalBroker(options.port, progress=progress) as broker, _folder(screen) as folder:
         screen.say(f"Kafka answers on {broker.bootstrap_servers}; creating topics, starting the sidecar")
         _create_topics(broker.bootstrap_servers)
-        sidecar = SidecarProcess(_settings(broker.bootstrap_servers, options.http_port, folder), folder)
+        sidecar = _sidecar(options, _settings(broker.bootstrap_servers, options.http_port, folder), folder)
         try:
             sidecar.start()
             screen.say(f"the sidecar is ready at {sidecar.url}; sending {len(messages):,} messages")
@@ -115,6 +118,13 @@ def _folder(screen: Screen) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sidecar(options: Options, settings: Mapping[str, str], folder: Path) -> SidecarProcess:
+    if not options.spark:
+        return SidecarProcess(settings, folder)
+    command = ("spark", "run", "--checkpoint", f"file://{folder}/spark", "--master", "local[2]")
+    return SidecarProcess(settings, folder, (*command, "--conf", "spark.driver.memory=1g"), _SPARK_READY_S)
 
 
 def _settings(bootstrap_servers: str, http_port: int, folder: Path) -> Mapping[str, str]:

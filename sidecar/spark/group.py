@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from msgspec.structs import replace
 
 from sidecar.changelog.codec import CHECKPOINT_KEY, Checkpoint, Engine, decode_checkpoint, encode_checkpoint
@@ -17,6 +17,7 @@ from sidecar.settings import Settings
 from sidecar.spark.sink import Mark
 
 WAIT_S: Final = 30.0
+CALL_S: Final = 10.0
 READ_RECORDS: Final = 5_000
 
 
@@ -38,25 +39,27 @@ def require_no_members(admin: Admin, settings: Settings) -> None:
         )
 
 
-def committed(admin: Admin, settings: Settings, partitions: int) -> dict[int, tuple[int, Mark | None]]:
+def committed(settings: Settings, partitions: int) -> dict[int, tuple[int, Mark | None]]:
     """Return the committed offset of each partition that has one, and its mark. Raises BrokerUnavailable."""
-    deadline = Deadline(WAIT_S)
     asked = [TopicPartition(settings.input_topic, each) for each in range(partitions)]
-    while True:
-        futures = admin.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(settings.group_id, asked)], require_stable=True, request_timeout=10.0
-        )
-        try:
-            found = answer(admin, futures[settings.group_id], deadline).topic_partitions
-        except KafkaException as cause:
-            raise CommandFailed(f"the offsets of {settings.group_id} can not be read: {cause.args[0].str()}") from cause
-        if not any(each.error for each in found):
-            return {each.partition: (each.offset, Mark.parse(each.metadata)) for each in found if each.offset >= 0}
-        if deadline.passed:
-            raise BrokerUnavailable(
-                f"a transaction on the offsets of {settings.group_id} stays open: is another query or instance running?"
-            )
-        deadline.pause()
+    deadline = Deadline(WAIT_S)
+    # It subscribes to nothing, so it joins no group; and it waits for open transactions, being read_committed.
+    reader = Consumer(dict(config.input_consumer(settings)), logger=config.quiet_logger())
+    try:
+        while True:
+            try:
+                found = reader.committed(asked, min(CALL_S, deadline.left_s))
+            except KafkaException as cause:
+                if deadline.passed:
+                    raise BrokerUnavailable(
+                        f"the offsets of {settings.group_id} can not be read ({cause.args[0].str()}): does a "
+                        "transaction stay open because another query or instance is running?"
+                    ) from cause
+                deadline.pause()
+            else:
+                return {each.partition: (each.offset, Mark.parse(each.metadata)) for each in found if each.offset >= 0}
+    finally:
+        reader.close()
 
 
 def last_checkpoints(settings: Settings, partitions: int) -> dict[int, Checkpoint]:
@@ -91,6 +94,11 @@ def last_checkpoints(settings: Settings, partitions: int) -> dict[int, Checkpoin
 
 def fence(settings: Settings, checkpoints: Mapping[int, Checkpoint]) -> None:
     """Write checkpoints of this engine to the changelog: an instance of the embedded one stops at them."""
+    write_checkpoints(settings, {number: replace(each, engine=Engine.SPARK) for number, each in checkpoints.items()})
+
+
+def write_checkpoints(settings: Settings, checkpoints: Mapping[int, Checkpoint]) -> None:
+    """Write checkpoints to the changelog. Raises CommandFailed."""
     producer = Producer({**config.retry_producer(settings), "linger.ms": 0}, logger=config.quiet_logger())
     problems: list[str] = []
 
@@ -99,7 +107,7 @@ def fence(settings: Settings, checkpoints: Mapping[int, Checkpoint]) -> None:
             problems.append(error.str())
 
     for partition, checkpoint in checkpoints.items():
-        value = encode_checkpoint(replace(checkpoint, engine=Engine.SPARK))
+        value = encode_checkpoint(checkpoint)
         producer.produce(settings.changelog_topic, value, CHECKPOINT_KEY, partition, on_delivery=delivered)
     if producer.flush(WAIT_S) or problems:
         said = problems[0] if problems else "no answer"

@@ -53,28 +53,36 @@ def take_over(partition: int, cells: Cells, records: Iterable[tuple[bytes | None
     cells.put(META, encode(meta))
 
 
-def changelog_of(partition: int, cells: Mapping[bytes, bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the blocks and removed records that say what is pending; the checkpoint is the caller's.
+def pending_entries(partition: int, cells: Mapping[bytes, bytes]) -> Iterator[bytes]:
+    """Yield the entry of each message that is pending; `cells` is all of the partition's state."""
+    yield from ShardStore(_ReadOnly(cells), decode_meta(cells[META]), partition).entries()
+
+
+def removed_records(partition: int, cells: Mapping[bytes, bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the changelog records of the removed dues."""
+    for offset, value in ShardStore(_ReadOnly(cells), decode_meta(cells[META]), partition).removed():
+        yield removed_key(offset), value
+
+
+def block_records(entries: Iterable[bytes], sequence: int) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the changelog records of blocks with these entries.
 
     Args:
-        partition: Of the input topic.
-        cells: All of its state.
+        entries: In any order; none of them may be in another block of the changelog, as no timer key is in two.
+        sequence: Of the checkpoint that they come before; names the blocks.
     """
-    meta = decode_meta(cells[META])
-    store = ShardStore(_ReadOnly(cells), meta, partition)
     groups: dict[tuple[int, int], list[bytes]] = {}
     sizes: dict[tuple[int, int], int] = {}
     parts: dict[int, int] = {}
 
     def block(level: int, end_ms: int) -> tuple[bytes, bytes]:
-        entries = groups.pop((level, end_ms))
+        held = groups.pop((level, end_ms))
         del sizes[level, end_ms]
         part = parts.get(end_ms, 0)
         parts[end_ms] = part + 1
-        key = BlockKey(end_ms, meta.checkpoint.sequence + 1, part)
-        return block_key(key), encode_block(level, by_origin(entries), entries)
+        return block_key(BlockKey(end_ms, sequence, part)), encode_block(level, by_origin(held), held)
 
-    for entry in store.entries():
+    for entry in entries:
         level = entry[LEVEL_AT]
         place = (level, slot_end_ms(int.from_bytes(entry[:8], "big"), level))
         groups.setdefault(place, []).append(entry)
@@ -83,8 +91,6 @@ def changelog_of(partition: int, cells: Mapping[bytes, bytes]) -> Iterator[tuple
             yield block(*place)
     for place in list(groups):
         yield block(*place)
-    for offset, value in store.removed():
-        yield removed_key(offset), value
 
 
 class _ReadOnly:

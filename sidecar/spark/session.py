@@ -80,7 +80,9 @@ def open_session(
     ]
     if problems:
         raise SettingsInvalid(problems)
-    os.environ["JAVA_HOME"] = str(find_java())
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted:
+        os.environ["JAVA_HOME"] = str(find_java())
     # The workers need the same libraries.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
@@ -88,7 +90,7 @@ def open_session(
     builder = SparkSession.builder.appName(name)
     if master is not None:
         builder = builder.master(master)
-    elif "SPARK_ENV_LOADED" not in os.environ:
+    elif not submitted:
         builder = builder.master("local[*]")
     jars = ",".join(map(str, connector_jars(progress)))
     if more := conf.get("spark.jars"):

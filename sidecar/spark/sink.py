@@ -163,6 +163,8 @@ class Sender:
     def _is_done(self, delivery: Delivery, mark: Mark | None) -> bool:
         if mark is None or mark.sequence == delivery.before:
             return False
+        if mark.sequence < delivery.before and mark.checkpoint != self._checkpoint:
+            return False  # from before the state was handed over
         if mark.sequence == delivery.after and mark.checkpoint == self._checkpoint:
             return True
         raise CommandFailed(

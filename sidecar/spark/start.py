@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
+from msgspec.structs import replace
 
 from sidecar import log
-from sidecar.changelog.codec import CHECKPOINT_KEY, Checkpoint, Engine, encode_checkpoint
+from sidecar.changelog.codec import Checkpoint, Engine
 from sidecar.clock import SystemClock
 from sidecar.errors import CommandFailed
 from sidecar.kafka import config
@@ -19,9 +20,11 @@ from sidecar.kafka.topics import TopicFacts, ensure_topics
 from sidecar.policy import PolicyConfig
 from sidecar.settings import Settings
 from sidecar.spark import group
+from sidecar.spark.exchange import changelog_records, initial_records
 from sidecar.spark.manifest import CheckpointFolder, Manifest, new_manifest, require_same
-from sidecar.spark.query import First, initial_state, start_query
+from sidecar.spark.query import initial_state, start_query
 from sidecar.spark.session import open_session
+from sidecar.spark.sink import Mark
 from sidecar.spark.source import EARLIEST, source_options, starting_offsets
 from sidecar.spark.turn import Rules
 
@@ -96,12 +99,15 @@ def run(
             require_same(found, wanted, options.checkpoint, asked)
         manifest = found or wanted
         session.conf.set("spark.sql.shuffle.partitions", str(manifest.state_partitions))
-        first, begin = _beginning(admin, settings, facts, new=found is None, options=options)
+        beginning = _beginning(admin, settings, facts, new=found is None, options=options)
         if found is None:
             folder.write(manifest)
-        initial = initial_state(session, first, manifest.state_partitions)
+        initial = initial_state(session, initial_records(beginning.checkpoints), manifest.state_partitions)
+        if beginning.imports:
+            blocks = changelog_records(session, settings, source, beginning.checkpoints, manifest.state_partitions)
+            initial = initial.unionByName(blocks)
         rules = _rules(settings, policy, facts, manifest, options.url)
-        reading = {**_LIMITS, **source, "startingOffsets": starting_offsets(settings.input_topic, begin)}
+        reading = {**_LIMITS, **source, "startingOffsets": starting_offsets(settings.input_topic, beginning.offsets)}
 
         def start() -> StreamingQuery:
             trigger = f"{options.trigger_ms} milliseconds"
@@ -134,43 +140,73 @@ def _rules(settings: Settings, policy: PolicyConfig, facts: TopicFacts, manifest
     )
 
 
-def _beginning(
-    admin: Admin, settings: Settings, facts: TopicFacts, *, new: bool, options: Options
-) -> tuple[First, dict[int, int]]:
-    """Return the first state of each partition and where its input begins; a checkpoint that exists ignores both."""
-    committed = group.committed(admin, settings, facts.partitions)
-    begin = dict.fromkeys(range(facts.partitions), EARLIEST)
-    begin |= {partition: offset for partition, (offset, _) in committed.items()}
-    if not new:
-        return [(0, CHECKPOINT_KEY, encode_checkpoint(Checkpoint(engine=Engine.SPARK)))], begin
+class _Beginning(NamedTuple):
+    """Where a query begins; a checkpoint that exists goes on from where it is instead."""
+
+    checkpoints: Mapping[int, Checkpoint]
+    offsets: Mapping[int, int]
+    imports: bool = False
+
+
+def _beginning(admin: Admin, settings: Settings, facts: TopicFacts, *, new: bool, options: Options) -> _Beginning:
+    committed = group.committed(settings, facts.partitions)
     before = group.last_checkpoints(settings, facts.partitions)
-    embedded = [number for number, each in before.items() if each.engine is Engine.EMBEDDED]
-    if embedded:
-        raise CommandFailed(
-            f"the changelog {settings.changelog_topic} holds the state of the embedded engine: "
-            "drain it first (what is pending fires, then delete the changelog), or use another STREAMS_APP_ID"
-        )
-    marked = {number: mark for number, (_, mark) in committed.items() if mark is not None and mark.sequence}
-    if marked:
-        raise CommandFailed(
-            f"the group {settings.group_id} was committed by the Spark checkpoint "
-            f"{next(iter(marked.values())).checkpoint}, which {options.checkpoint} is not: name that one. "
-            "If it is lost, so is what was pending in it: delete the group's offsets to begin anew"
-        )
+    offsets = dict.fromkeys(range(facts.partitions), EARLIEST)
+    if not new:
+        if any(each.engine is Engine.EMBEDDED for each in before.values()):
+            raise CommandFailed(
+                f"the state of {options.checkpoint} was handed to the embedded engine: it must not go on from there. "
+                "To come back, name a new folder with --checkpoint, and --from-changelog"
+            )
+        return _Beginning({0: Checkpoint(engine=Engine.SPARK)}, offsets)
+    _refuse_what_is_not_ours(settings, before, committed, options)
     now_ms = SystemClock().wall_ms()
-    fresh = {
-        number: Checkpoint(
+    checkpoints = {}
+    for number in range(facts.partitions):
+        known = before.get(number) if options.from_changelog else None
+        if known is not None and known.next_input_offset:
+            offsets[number] = known.next_input_offset
+        if number in committed:
+            offsets[number] = committed[number][0]
+        next_offset = max(0, offsets[number])
+        checkpoints[number] = replace(
+            known or Checkpoint(wall_ms=now_ms),
             engine=Engine.SPARK,
-            next_input_offset=max(0, begin[number]),
-            highest_input_offset=max(0, begin[number]),
+            next_input_offset=next_offset,
+            highest_input_offset=max(next_offset, known.highest_input_offset if known else 0),
             input_topic_id=facts.input_topic_id,
-            wall_ms=now_ms,
         )
-        for number in range(facts.partitions)
-    }
-    group.fence(settings, fresh)
+    group.fence(settings, checkpoints)
+    # Who joined since would have stopped at the fence, or has committed behind it.
     group.require_no_members(admin, settings)
-    return [(number, CHECKPOINT_KEY, encode_checkpoint(each)) for number, each in fresh.items()], begin
+    return _Beginning(checkpoints, offsets, options.from_changelog)
+
+
+def _refuse_what_is_not_ours(
+    settings: Settings,
+    before: Mapping[int, Checkpoint],
+    committed: Mapping[int, tuple[int, Mark | None]],
+    options: Options,
+) -> None:
+    """Refuse a new checkpoint where an old one, or the embedded engine, has state."""
+    embedded = [number for number, each in before.items() if each.engine is Engine.EMBEDDED]
+    if embedded and not options.from_changelog:
+        raise CommandFailed(
+            f"the changelog {settings.changelog_topic} holds the state of the embedded engine: take it over with "
+            "--from-changelog"
+        )
+    if options.from_changelog and len(embedded) < len(before):
+        raise CommandFailed(
+            f"the changelog {settings.changelog_topic} was taken over before, and holds nothing that is newer: "
+            "`retry-sidecar spark export` writes to it what a checkpoint has"
+        )
+    marked = [mark for _, mark in committed.values() if mark is not None and mark.sequence]
+    if marked and not options.from_changelog:
+        raise CommandFailed(
+            f"the group {settings.group_id} was committed by the Spark checkpoint {marked[0].checkpoint}, which "
+            f"{options.checkpoint} is not: name that one. If it is lost, so is what was pending in it: delete the "
+            "group's offsets to begin anew"
+        )
 
 
 def _keep_running(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sidecar.errors import CommandFailed
 from sidecar.spark.java import find_java
+from tests.integration.sidecars import Sidecars, Stage, set_stage
 
 # Modules that import PySpark or its libraries themselves.
 collect_ignore = [] if importlib.util.find_spec("pyspark") else ["test_intake.py", "test_processor.py"]
@@ -23,3 +25,19 @@ def java() -> Path:
         return find_java()
     except CommandFailed as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def stage(bootstrap: str) -> Stage:
+    """Topics of this test's own: two input partitions, a DLQ, one origin."""
+    return set_stage(bootstrap, 2)
+
+
+@pytest.fixture
+def sidecars(tmp_path: Path) -> Iterator[Sidecars]:
+    """Starts processes; what is left of them ends with the test."""
+    started = Sidecars(tmp_path)
+    try:
+        yield started
+    finally:
+        started.end()

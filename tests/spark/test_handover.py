@@ -10,7 +10,7 @@ from sidecar.changelog.codec import CHECKPOINT_KEY, Engine, encode_checkpoint
 from sidecar.changelog.fold import fold
 from sidecar.contract.control import ControlKind
 from sidecar.spark.cells import META, decode_meta, encode
-from sidecar.spark.handover import changelog_of, take_over
+from sidecar.spark.handover import block_records, pending_entries, removed_records, take_over
 from sidecar.spark.shard_store import ShardStore
 from tests.simulation.stage import NOW, Stage
 from tests.spark.dict_cells import DictCells
@@ -49,5 +49,7 @@ def test_what_is_pending_survives_the_way_there_and_back(
     assert meta.checkpoint == replace(folded.checkpoint, engine=Engine.SPARK)
     assert meta.counts() == stage.partition.counts
 
-    back = [*changelog_of(0, cells.cells), (CHECKPOINT_KEY, encode_checkpoint(folded.checkpoint))]
+    entries = pending_entries(0, cells.cells)
+    back = [*block_records(entries, 99), *removed_records(0, cells.cells)]
+    back.append((CHECKPOINT_KEY, encode_checkpoint(folded.checkpoint)))
     assert fold(back).pending == folded.pending

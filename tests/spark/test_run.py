@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,42 +17,14 @@ import pytest
 from sidecar.contract.control import ControlKind, Outcome, parse_target
 from sidecar.kafka.control import ControlClient
 from sidecar.settings import Settings
-from tests.broker import Read, read_committed
+from tests.broker import read_committed
 from tests.integration.messages import Given, Pairs, marked, native, send
-from tests.integration.sidecars import Sidecar, Sidecars, Stage, set_stage
+from tests.integration.sidecars import Sidecar, Sidecars, Stage
+from tests.spark.queries import WAIT_S, command, fires
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(420)]
 
-WAIT_S = 150.0
 BURST = 3_000
-
-
-@pytest.fixture
-def stage(bootstrap: str) -> Stage:
-    return set_stage(bootstrap, 2)
-
-
-@pytest.fixture
-def sidecars(tmp_path: Path) -> Iterator[Sidecars]:
-    started = Sidecars(tmp_path)
-    try:
-        yield started
-    finally:
-        started.end()
-
-
-def command(folder: Path, *more: str) -> list[str]:
-    return [
-        *("-m", "sidecar", "spark", "run", "--checkpoint", f"file://{folder}/checkpoint", "--master", "local[2]"),
-        *("--conf", "spark.driver.memory=1g", *more),
-    ]
-
-
-def fires(stage: Stage, marker: bytes, count: int) -> list[Read]:
-    def enough(seen: list[Read]) -> bool:
-        return len(marked(seen, marker)) >= count
-
-    return marked(read_committed(stage.bootstrap, [stage.origin], WAIT_S, until=enough), marker)
 
 
 def kill_with_its_jvm(one: Sidecar) -> None:
@@ -66,7 +37,7 @@ def test_nothing_is_lost_doubled_or_early_over_a_kill_in_the_middle_of_firing(
     java: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path
 ) -> None:
     one = sidecars.make("spark", stage)
-    one.start(command(tmp_path))
+    one.start(command("run", tmp_path))
     bad: tuple[Pairs, ...] = (
         [("bad", b"header")],
         [("retry-origin-topic", b"elsewhere")],
@@ -92,7 +63,7 @@ def test_nothing_is_lost_doubled_or_early_over_a_kill_in_the_middle_of_firing(
     kill_with_its_jvm(one)
     before = len(marked(read_committed(stage.bootstrap, [stage.origin]), b"burst"))
     assert before < BURST
-    one.start(command(tmp_path))
+    one.start(command("run", tmp_path))
     fired = fires(stage, b"burst", BURST)
     assert sorted(int(record.value or b"") for record in fired) == list(range(BURST))
     assert min(record.timestamp_ms - int(record.header("retry-was-due-ms") or b"") for record in fired) >= 0
@@ -127,7 +98,7 @@ def _is_told_apart(stage: Stage, one: Sidecar, tmp_path: Path) -> None:
         (("--checkpoint", f"file://{tmp_path}/other"), "was committed by the Spark checkpoint"),
     ):
         answer = subprocess.run(
-            [sys.executable, *command(tmp_path, *more)],
+            [sys.executable, *command("run", tmp_path, *more)],
             capture_output=True,
             text=True,
             env=one.environment,

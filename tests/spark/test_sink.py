@@ -58,7 +58,7 @@ def test_a_micro_batch_that_runs_again_is_written_once(stage: Stage) -> None:
     again.deliver([delivery(stage.origin, 3, 4, b"d")])
     fired = read_committed(stage.bootstrap, [stage.origin], until=lambda seen: len(seen) >= 4)
     assert sorted(record.value or b"" for record in fired) == [b"a", b"b", b"c", b"d"]
-    committed = group.committed(Admin(settings), settings, 2)
+    committed = group.committed(settings, 2)
     assert committed == {0: (40, Mark(4, "checkpoint")), 1: (10, Mark(1, "checkpoint"))}
 
 

@@ -1,0 +1,77 @@
+"""`spark audit`: what the driver gathers before the audit, and the session that it runs in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sidecar import log
+from sidecar.errors import CommandFailed
+from sidecar.kafka.broker_jars import DownloadProgress, Quiet
+from sidecar.kafka.cluster import Admin, Deadline, Topic, describe_cluster
+from sidecar.kafka.topics import look
+from sidecar.policy import PolicyConfig
+from sidecar.settings import Settings
+from sidecar.spark import group
+from sidecar.spark.audit import Audit, Ledger, audit
+from sidecar.spark.manifest import CheckpointFolder
+from sidecar.spark.session import open_session
+from sidecar.spark.source import source_options
+from sidecar.spark.turn import Rules
+
+WAIT_S = 30.0
+
+
+def run_audit(
+    settings: Settings,
+    policy: PolicyConfig,
+    *,
+    checkpoint: str | None,
+    out: str | None,
+    master: str | None,
+    conf: Mapping[str, str],
+    source: Mapping[str, str],
+    downloads: DownloadProgress | None = None,
+) -> Audit:
+    """Audit all messages that are on the retry topic.
+
+    Args:
+        settings: The effective ones.
+        policy: Made of them.
+        checkpoint: Of the Spark engine: what is pending is in it. None: in the changelog.
+        out: Folder for Parquet; None: nothing is written.
+        master: See `open_session`.
+        conf: See `open_session`.
+        source: The user's options of the Kafka source.
+        downloads: Told of the jars that are downloaded.
+
+    Raises:
+        SidecarError: It can not be done; the text says what to do.
+    """
+    options = source_options(settings, source)
+    admin = Admin(settings, log.librdkafka_logger())
+    describe_cluster(admin, Deadline(WAIT_S))
+    found = look(admin, settings, Deadline(WAIT_S))
+    if not isinstance(found.input, Topic):
+        raise CommandFailed(f"{settings.input_topic} (INPUT_TOPIC) does not exist, or may not be described")
+    partitions = found.input.partitions
+    committed = {number: offset for number, (offset, _) in group.committed(settings, partitions).items()}
+    watermarks = {number: each.watermark_ms for number, each in group.last_checkpoints(settings, partitions).items()}
+    existing = frozenset(admin.list_topics(timeout=WAIT_S).topics)
+    session = open_session(f"{settings.streams_app_id}-audit", master, conf, 4, downloads or Quiet())
+    try:
+        folder = None
+        if checkpoint is not None:
+            place = CheckpointFolder(session, checkpoint)
+            if place.read() is None:
+                raise CommandFailed(f"{checkpoint} (--checkpoint) holds no checkpoint")
+            folder = place.query
+        rules = Rules(
+            policy=policy,
+            profiles=tuple(settings.profiles),
+            app_id=settings.streams_app_id,
+            status_topic=settings.status_topic,
+            owner="audit",
+        )
+        return audit(Ledger(session, settings, rules, options, committed, watermarks, existing, folder), out)
+    finally:
+        session.stop()

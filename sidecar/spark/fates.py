@@ -1,0 +1,134 @@
+"""What became of each message: the rule of the audit, and what it reads off single records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from sidecar.contract import dead_letter, native
+from sidecar.contract.control import ControlKind, ControlRequest
+from sidecar.contract.dialect import Dialect
+from sidecar.contract.dialects import parse
+from sidecar.model import Drop, Record, Rejection, TimerId
+from sidecar.policy import Policy
+
+
+class Kind(StrEnum):
+    """What a record of the input is, by its headers and the settings."""
+
+    MESSAGE = "message"
+    DROPPED = "dropped"
+    REJECTED = "rejected"
+    CANCEL = "cancel"
+    CONTROL = "control"
+
+
+class Fate(StrEnum):
+    """What became of a message."""
+
+    WAITING = "waiting"
+    """Not taken in yet."""
+    PENDING = "pending"
+    FIRED = "fired"
+    DROPPED = "dropped"
+    DEAD = "dead-lettered"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+    TWICE = "twice"
+    EARLY = "early"
+
+
+OFFENCES: Final = (Fate.LOST, Fate.TWICE, Fate.EARLY)
+
+
+class Sent(NamedTuple):
+    """A record of the input."""
+
+    kind: Kind
+    origin: str | None
+    retry_id: bytes | None
+    replaces: bool
+    target: str | None
+    """Of a cancel: `<partition>-<offset>` of the timer, or None."""
+    target_id: bytes | None
+    """Of a cancel by retry id."""
+
+
+class Fired(NamedTuple):
+    """A record on an origin that the sidecar sent."""
+
+    partition: int
+    offset: int
+    early_ms: int
+    """By how much it came before its time; 0 when it did not."""
+
+
+def sent_of(record: Record, policy: Policy, dialects: list[Dialect]) -> Sent:
+    """Return what a record of the input asks for; never raises."""
+    request = parse(record, dialects)
+    if isinstance(request, Rejection):
+        return Sent(Kind.REJECTED, None, None, False, None, None)
+    if isinstance(request, ControlRequest):
+        if request.kind is not ControlKind.CANCEL or request.problem:
+            return Sent(Kind.CONTROL, None, None, False, None, None)
+        target = request.target
+        timer = f"{target.partition}-{target.offset}" if isinstance(target, TimerId) else None
+        return Sent(Kind.CANCEL, None, None, False, timer, target if isinstance(target, bytes) else None)
+    verdict = policy.decide(request, timestamp_ms=record.timestamp_ms, arrived_ms=record.timestamp_ms)
+    kind = (
+        Kind.DROPPED if isinstance(verdict, Drop) else Kind.REJECTED if isinstance(verdict, Rejection) else Kind.MESSAGE
+    )
+    return Sent(kind, request.origin, request.retry_id, request.replace, None, None)
+
+
+def fired_of(record: Record) -> Fired | None:
+    """Return which message a record on an origin is; None for one that the sidecar did not send."""
+    headers = dict(record.headers or ())
+    timer_id = TimerId.parse((headers.get(native.TIMER_ID) or b"").decode("ascii", "replace"))
+    due = headers.get(native.WAS_DUE_MS) or b""
+    if timer_id is None or not due.isdigit():
+        return None
+    return Fired(timer_id.partition, timer_id.offset, max(0, int(due) - record.timestamp_ms))
+
+
+def dead_of(record: Record, input_topic: str) -> tuple[int, int] | None:
+    """Return partition and offset of the message that a dead letter was; None for another topic's."""
+    headers: Mapping[str, bytes | None] = dict(record.headers or ())
+    partition, offset = (
+        headers.get(dead_letter.CONNECT_PARTITION) or b"",
+        headers.get(dead_letter.CONNECT_OFFSET) or b"",
+    )
+    if headers.get(dead_letter.CONNECT_TOPIC) != input_topic.encode() or not (partition.isdigit() and offset.isdigit()):
+        return None
+    return int(partition), int(offset)
+
+
+def fate_of(kind: str, *, taken_in: bool, fired: int, early_ms: int, dead: int, pending: int, cancelled: bool) -> Fate:
+    """Return what became of a message.
+
+    Args:
+        kind: Of the record; no control record.
+        taken_in: It lies before the committed offset.
+        fired: How often it is on an origin.
+        early_ms: The greatest span by which one of these came before its time.
+        dead: How often it is on the DLQ.
+        pending: How often it is in the state.
+        cancelled: A cancel or a replacing message behind it names it.
+    """
+    found = fired + dead + pending
+    if found > 1:
+        return Fate.TWICE
+    if early_ms > 0:
+        return Fate.EARLY
+    if fired:
+        return Fate.FIRED
+    if dead:
+        return Fate.DEAD
+    if pending:
+        return Fate.PENDING
+    if not taken_in:
+        return Fate.WAITING
+    if kind == Kind.DROPPED:
+        return Fate.DROPPED
+    return Fate.CANCELLED if cancelled else Fate.LOST

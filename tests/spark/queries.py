@@ -1,0 +1,26 @@
+"""How the tests run the commands of Spark: as operators do, in a process with a JVM of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.broker import Read, read_committed
+from tests.integration.messages import marked
+from tests.integration.sidecars import Stage
+
+WAIT_S = 150.0
+
+
+def command(name: str, folder: Path, *more: str) -> list[str]:
+    """Return the arguments of `spark <name>` with a checkpoint below the folder."""
+    own = ("--checkpoint", f"file://{folder}/checkpoint", "--master", "local[2]", "--conf", "spark.driver.memory=1g")
+    return ["-m", "sidecar", "spark", name, *own, *more]
+
+
+def fires(stage: Stage, marker: bytes, count: int) -> list[Read]:
+    """Return the records of the origin with this header `test`, once there are as many."""
+
+    def enough(seen: list[Read]) -> bool:
+        return len(marked(seen, marker)) >= count
+
+    return marked(read_committed(stage.bootstrap, [stage.origin], WAIT_S, until=enough), marker)

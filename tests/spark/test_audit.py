@@ -1,0 +1,87 @@
+"""The audit finds what was planted: a lost message, one that came twice, one that came too soon."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from sidecar.changelog.codec import encode_removed, removed_key
+from tests.integration.messages import Given, Pairs, Sent, native, send
+from tests.integration.sidecars import Sidecars, Stage
+from tests.spark.queries import fires
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+
+def test_planted_faults_are_found_and_nothing_else(
+    java: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path
+) -> None:
+    embedded = sidecars.start("embedded", stage, DROPPABLE_EXCEPTION="Boring")
+    sent = send(
+        stage.bootstrap,
+        stage.input_topic,
+        Given(b"0", b"k", native(stage, b"near", 0)),
+        Given(b"1", b"k", native(stage, b"near", 0)),
+        Given(b"2", b"k", native(stage, b"far", 3_600_000)),
+        Given(b"3", b"k", native(stage, b"far", 3_600_000, ("retry-id", b"gone"))),
+        Given(b"4", b"k", native(stage, b"far", 0, ("retry-exception", b"Boring"))),
+        Given(b"5", b"k", [("no", b"origin")]),
+        Given(b"6", b"k", native(stage, b"far", 3_600_000)),
+    )
+    fired = fires(stage, b"near", 2)
+    eventually(lambda: embedded.pending() == 3, 40, "three wait")
+    cancel: Pairs = [("retry-control", b"cancel"), ("retry-target", b"id:gone"), ("retry-control-id", b"c")]
+    send(stage.bootstrap, stage.input_topic, Given(headers=cancel))
+    eventually(lambda: embedded.pending() == 2, 40, "it is cancelled")
+    clean = _audit(embedded.environment)
+    assert clean["fates"] == {"fired": 2, "pending": 2, "cancelled": 1, "dropped": 1, "dead-lettered": 1}
+    assert clean["offenders"] == []
+
+    assert embedded.stop() == 0
+    lost, early = sent[2], sent[6]
+    _forget(stage, lost)
+    _forget(stage, early)
+    _plant(stage, fired[0].headers, due_ms=fired[0].timestamp_ms)
+    _plant(stage, _named(fired[1].headers, f"0-{early.offset}-99999999999999"), due_ms=99_999_999_999_999)
+    found = _audit(embedded.environment, "--out", f"file://{tmp_path}/fates")
+    twice = int((fired[0].header("retry-timer-id") or b"").split(b"-")[1])
+    by_offset = {each["offset"]: each["fate"] for each in found["offenders"]}
+    assert by_offset == {twice: "twice", lost.offset: "lost", early.offset: "early"}
+    assert list((tmp_path / "fates").glob("*.parquet"))
+
+
+def _forget(stage: Stage, sent: Sent) -> None:
+    """Take a message out of the changelog, as no sidecar does."""
+    producer = Producer({"bootstrap.servers": stage.bootstrap})
+    value = encode_removed([sent.timestamp_ms + 3_600_000])
+    producer.produce(stage.changelog_topic, value, removed_key(sent.offset), sent.partition)
+    assert producer.flush(30) == 0
+
+
+def _named(headers: tuple[tuple[str, bytes | None], ...], timer_id: str) -> tuple[tuple[str, bytes | None], ...]:
+    return tuple((name, timer_id.encode() if name == "retry-timer-id" else value) for name, value in headers)
+
+
+def _plant(stage: Stage, headers: tuple[tuple[str, bytes | None], ...], due_ms: int) -> None:
+    planted = [(name, b"%d" % due_ms if name == "retry-was-due-ms" else value) for name, value in headers]
+    producer = Producer({"bootstrap.servers": stage.bootstrap})
+    producer.produce(stage.origin, b"planted", b"k", headers=planted)  # type: ignore[arg-type]  # bytes and null
+    assert producer.flush(30) == 0
+
+
+def _audit(environment: dict[str, str], *more: str) -> dict[str, Any]:
+    arguments = ["-m", "sidecar", "spark", "audit", "--json", "--master", "local[2]", *more]
+    answer = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, env=environment, check=False, timeout=240
+    )
+    found: dict[str, Any] = json.loads(answer.stdout or "{}")
+    assert found, answer.stderr
+    assert answer.returncode == (1 if found["offenders"] else 0)
+    return found

@@ -1,0 +1,76 @@
+"""The engines hand over to each other: what one had pending the other fires, once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.broker import read_committed
+from tests.integration.messages import Given, marked, native, send
+from tests.integration.sidecars import Sidecars, Stage
+from tests.spark.queries import WAIT_S, command, fires
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
+
+EACH = 200
+
+
+def test_from_the_embedded_engine_to_spark_and_back(
+    java: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path
+) -> None:
+    embedded = sidecars.start("embedded", stage)
+    near = [
+        Given(b"n%d" % n, b"k", native(stage, b"near", 1_800_000 + n, ("retry-id", b"n")), n % 2) for n in range(EACH)
+    ]
+    far = [Given(b"f%d" % n, b"k", native(stage, b"far", 3_600_000, ("retry-id", b"f"))) for n in range(EACH)]
+    gone = [Given(b"g%d" % n, b"k", native(stage, b"gone", 3_600_000, ("retry-id", b"g"))) for n in range(3)]
+    send(stage.bootstrap, stage.input_topic, *near, *far, *gone)
+    eventually(lambda: embedded.pending() == 2 * EACH + 3, 40, "all of it waits")
+    _does(embedded.environment, "cancel", "id:g")
+
+    refused = _run(embedded.environment, *command("run", tmp_path, "--from-changelog"))
+    assert refused.returncode == 1
+    assert "has 1 members" in refused.stderr
+    assert embedded.stop() == 0
+    refused = _run(embedded.environment, *command("run", tmp_path))
+    assert "--from-changelog" in refused.stderr
+
+    spark = sidecars.make("spark", stage)
+    spark.start(command("run", tmp_path, "--from-changelog"))
+    spark.await_ready(WAIT_S)
+    _does(embedded.environment, "fire", "id:n", "--timeout", "60")
+    assert len(fires(stage, b"near", EACH)) == EACH
+    eventually(lambda: (spark.group() or {}).get("total") == EACH, 60, "what is far still waits")
+    assert spark.stop(60) == 0
+
+    stopped = sidecars.make("too-early", stage)
+    stopped.start()
+    eventually(lambda: "spark" in stopped.log, 60, "the embedded engine says whose state it is")
+    assert stopped.stop() == 0
+
+    exported = _run(embedded.environment, *command("export", tmp_path))
+    assert f"{EACH} pending messages" in exported.stdout, exported.stderr
+    refused = _run(embedded.environment, *command("run", tmp_path))
+    assert "handed to the embedded engine" in refused.stderr
+
+    back = sidecars.start("back", stage)
+    eventually(lambda: back.pending() == EACH, 40, "all that is far waits here")
+    _does(back.environment, "fire", "id:f")
+    assert len(fires(stage, b"far", EACH)) == EACH
+    seen = read_committed(stage.bootstrap, [stage.origin])
+    assert [len(marked(seen, marker)) for marker in (b"near", b"far", b"gone")] == [EACH, EACH, 0]
+
+
+def _run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, env=environment, check=False, timeout=240
+    )
+
+
+def _does(environment: dict[str, str], *arguments: str) -> None:
+    answer = _run(environment, "-m", "sidecar", *arguments)
+    assert answer.returncode == 0, answer.stderr

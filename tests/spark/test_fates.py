@@ -1,0 +1,79 @@
+"""The rule of the audit, without Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+from sidecar.contract import DIALECTS
+from sidecar.model import Record
+from sidecar.policy import Policy, PolicyConfig
+from sidecar.spark.fates import Fate, Fired, Kind, dead_of, fate_of, fired_of, sent_of
+
+POLICY = Policy(PolicyConfig(origin_topics=("orders",), droppable=("Boring",)))
+NATIVE = [DIALECTS["native"]]
+
+
+def record(*headers: tuple[str, bytes | None], timestamp_ms: int = 1000) -> Record:
+    return Record(3, 7, timestamp_ms, b"k", b"v", list(headers))
+
+
+@pytest.mark.parametrize(
+    ("found", "fate"),
+    [
+        ({}, Fate.LOST),
+        ({"taken_in": False}, Fate.WAITING),
+        ({"cancelled": True}, Fate.CANCELLED),
+        ({"cancelled": True, "pending": 1}, Fate.PENDING),
+        ({"fired": 1}, Fate.FIRED),
+        ({"fired": 2}, Fate.TWICE),
+        ({"fired": 1, "pending": 1}, Fate.TWICE),
+        ({"fired": 1, "dead": 1}, Fate.TWICE),
+        ({"fired": 1, "early_ms": 5}, Fate.EARLY),
+        ({"dead": 1}, Fate.DEAD),
+        ({"kind": Kind.DROPPED}, Fate.DROPPED),
+        ({"kind": Kind.DROPPED, "fired": 1, "dead": 1}, Fate.TWICE),
+        ({"kind": Kind.REJECTED}, Fate.LOST),
+    ],
+)
+def test_a_message_has_one_fate(found: dict[str, object], fate: Fate) -> None:
+    nothing: dict[str, object] = {
+        "taken_in": True,
+        "fired": 0,
+        "early_ms": 0,
+        "dead": 0,
+        "pending": 0,
+        "cancelled": False,
+    }
+    assert fate_of(**{"kind": Kind.MESSAGE, **nothing, **found}) is fate  # type: ignore[arg-type]  # by name
+
+
+def test_records_are_told_by_their_headers() -> None:
+    kinds = [
+        sent_of(each, POLICY, NATIVE).kind
+        for each in (
+            record(("retry-origin-topic", b"orders")),
+            record(("retry-origin-topic", b"orders"), ("retry-exception", b"Boring")),
+            record(("retry-origin-topic", b"elsewhere")),
+            record(("retry-control", b"cancel"), ("retry-target", b"3-1-5"), ("retry-control-id", b"c")),
+            record(("retry-control", b"pause"), ("retry-target", b"orders"), ("retry-control-id", b"c")),
+        )
+    ]
+    assert kinds == [Kind.MESSAGE, Kind.DROPPED, Kind.REJECTED, Kind.CANCEL, Kind.CONTROL]
+
+
+def test_a_fired_record_says_which_message_it_is_and_whether_it_came_too_soon() -> None:
+    headers = ("retry-timer-id", b"3-7-1500"), ("retry-was-due-ms", b"1500")
+    assert fired_of(record(*headers, timestamp_ms=1400)) == Fired(3, 7, 100)
+    assert fired_of(record(*headers, timestamp_ms=1600)) == Fired(3, 7, 0)
+    assert fired_of(record(("retry-timer-id", b"nonsense"), ("retry-was-due-ms", b"1"))) is None
+    assert fired_of(record()) is None
+
+
+def test_a_dead_letter_says_which_record_it_was() -> None:
+    headers = (
+        ("__connect.errors.topic", b"retry"),
+        ("__connect.errors.partition", b"2"),
+        ("__connect.errors.offset", b"9"),
+    )
+    assert dead_of(record(*headers), "retry") == (2, 9)
+    assert dead_of(record(*headers), "another") is None
