@@ -19,14 +19,16 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from sidecar.cli import main
 from sidecar.errors import CommandFailed
 from sidecar.kafka.local_broker import LocalBroker
 from tests import broker as broker_of_tests
+from tests.deploy import tools
 from tests.docs import acls
-from tests.docs.pages import PAGES, README, ROOT, Block, blocks, dialogues, mentions
+from tests.docs.pages import DOCS, PAGES, README, ROOT, Block, blocks, dialogues, mentions
 from tests.integration.sidecars import Sidecar, Stage
 from tests.waiting import eventually
 
@@ -42,6 +44,7 @@ PARSED = ("make", "pip", "kafka-acls.sh")
 """Programs whose commands are held against what they speak of, and not run."""
 NOT_COMMANDS = {"retry-sidecar status"}
 """A part of what is signed has the form of a command."""
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 
 
@@ -211,7 +214,7 @@ def check_options(mention: str) -> None:
             assert word.partition("=")[0] in known | {"--help"}, f"`{mention}`: there is no option {word}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", [*PAGES, CONTRIBUTING], ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_is_not_run_says_why_and_still_speaks_of_what_exists(page: Path) -> None:
     for block in dialogues(page):
         assert block.commands, f"{block}: a dialogue without a command is no dialogue"
@@ -220,6 +223,31 @@ def test_what_is_not_run_says_why_and_still_speaks_of_what_exists(page: Path) ->
             words = shlex.split(command, comments=True)
             if words[0] in PARSED:
                 check_spoken_of(command, words)
+
+
+def test_tests_that_a_newcomer_is_told_to_run_exist() -> None:
+    commands = [command for block in dialogues(CONTRIBUTING) for command in block.commands]
+    paths = [word for command in commands for word in shlex.split(command) if word.startswith("tests/")]
+    assert paths
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_the_chart_renders_with_the_values_of_the_page_under_the_names_of_its_commands(tmp_path: Path) -> None:
+    helm = tools.find("helm", target="helm")
+    page = DOCS / "kubernetes.md"
+    values = tmp_path / "values.yaml"
+    values.write_text(next(block.text for block in blocks(page) if block.language == "yaml"), encoding="utf-8")
+    commands = [shlex.split(command) for block in dialogues(page) for command in block.commands]
+    (install,) = [words for words in commands if words[:2] == ["helm", "install"]]
+    (forward,) = [words for words in commands if words[0] == "kubectl"]
+    rendered = tools.run(helm, ["template", *install[2:-1], str(values)], ROOT)
+    assert rendered.returncode == 0, rendered.stderr
+    services = [each for each in yaml.safe_load_all(rendered.stdout) if each and each["kind"] == "Service"]
+    ports = {
+        f"service/{each['metadata']['name']}": {port["port"] for port in each["spec"]["ports"]} for each in services
+    }
+    service, port = forward[-2], int(forward[-1].partition(":")[2])
+    assert port in ports[service], ports
 
 
 def test_what_the_readme_is_excused_from_stands_in_it() -> None:

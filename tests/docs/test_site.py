@@ -41,6 +41,11 @@ def test_links_and_anchors_lead_somewhere_and_every_page_is_found(site: Path) ->
     assert {Path("adr/index.html") if page == Path("adr/README.html") else page for page in pages} <= built
 
 
+def test_every_block_is_shown_as_one(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        assert "```" not in re.sub(r"<code>.*?</code>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL), page
+
+
 def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
     """Links to other places are no loading. The theme would load a library for diagrams: there are none."""
     for page in site.rglob("*.html"):
