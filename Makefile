@@ -24,7 +24,7 @@ HELM_FLAGS = -s -w $(foreach package,chartutil lint/rules,$(foreach part,Major=1
 PROMTOOL = $(TOOLS)/promtool
 
 .DEFAULT_GOAL = help
-.PHONY: help demo demo-spark test check bench bench-operating docs dist lock helm promtool clean
+.PHONY: help demo demo-spark test test-spark check bench bench-operating docs dist lock helm promtool clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,9 +35,12 @@ demo: $(RUN_STAMP) ## Broker, sidecar and a failing application on this machine,
 demo-spark: $(SPARK_STAMP) ## The same on Apache Spark; needs a JDK 17 or 21
 	$(BIN)/retry-sidecar demo --spark
 
-test: $(TEST_STAMP) ## All tests, on a real Kafka; those of Spark where there is a JDK
+test: $(TEST_STAMP) ## All tests, on a real Kafka; the quick ones of Spark where there is a JDK
 	@if $(BIN)/python -m sidecar.spark.java; then $(MAKE) --no-print-directory $(SPARK_STAMP); fi
 	SIDECAR_REQUIRE_BROKER=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadscope
+
+test-spark: $(SPARK_STAMP) ## All tests of the Spark engine, which take minutes; needs a JDK 17 or 21
+	SIDECAR_REQUIRE_BROKER=1 SIDECAR_SPARK_TESTS=all $(BIN)/python -m pytest -q tests/spark
 
 check: $(TEST_STAMP) ## Style, types and layers
 	$(BIN)/ruff check

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,9 +23,18 @@ def java() -> Path:
     if importlib.util.find_spec("pyspark") is None:
         pytest.skip("PySpark is not installed: pip install -e '.[spark]'")
     try:
-        return find_java()
+        home = find_java()
     except CommandFailed as error:
         pytest.skip(str(error))
+    return home
+
+
+@pytest.fixture(scope="session")
+def unhurried(java: Path) -> Path:
+    """For tests of many starts, each of which takes many seconds; the same as `java`."""
+    if os.environ.get("SIDECAR_SPARK_TESTS") != "all":
+        pytest.skip("takes minutes: make test-spark runs it (SIDECAR_SPARK_TESTS=all)")
+    return java
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
 def test_planted_faults_are_found_and_nothing_else(
-    java: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path
+    unhurried: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path
 ) -> None:
     embedded = sidecars.start("embedded", stage, DROPPABLE_EXCEPTION="Boring")
     sent = send(

@@ -20,7 +20,7 @@ EACH = 200
 
 
 def test_from_the_embedded_engine_to_spark_and_back(
-    java: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path
+    unhurried: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path
 ) -> None:
     embedded = sidecars.start("embedded", stage)
     near = [
