@@ -21,6 +21,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "broker_trouble": "The client library reports an error of a broker that passes by itself. Not repeated while it "
     "stays the same.",
     "client_logged": "A line of the Kafka client library, in `text`; its least level is LOG_LEVEL_APACHE.",
+    "clock_not_measured": "The record by which Spark's driver measures its clock was not written; it is tried again.",
     "commit_given_up": "At the end a transaction was not through in time. The broker aborts it; nothing is lost.",
     "commit_hangs": "A transaction got no answer for so long that it is left behind and everything is restored.",
     "committed_offset_gone": "The group's offset is not there any more (offsets.retention.minutes?); the own "
@@ -31,6 +32,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "drain_failed": "`run --drain` ends with something left.",
     "drain_progress": "What `run --drain` still waits for.",
     "entries_not_read": "A request for single messages failed on the local store.",
+    "firing_held": "Spark's query waits: the driver's clock can not be trusted.",
     "http_listening": "The HTTP server answers at `url`.",
     "input_log_is_shorter": "The input ends before the offset that was reached: it was made anew or lost records.",
     "input_offset_lost": "The position is no longer in the input's log; the partition is reset.",
@@ -51,7 +53,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "producer_replaced": "An origin takes smaller batches only: a producer with such takes over.",
     "query_failed": "Spark's query has failed; it is started again.",
     "query_started": "Spark's query runs: messages are taken in and fired.",
-    "query_stopped": "Spark's query has ended as it was told to.",
+    "query_stopped": "Spark's query has ended as it was told to, or because of the clock (`reason`).",
     "readiness_gained": "`/readyz` answers 200 from now on.",
     "readiness_lost": "`/readyz` answers 503 from now on, for these reasons.",
     "records_dropped": "Messages whose exception is on DROPPABLE_EXCEPTION; this line is all that is left of them.",
@@ -61,6 +63,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "sidecar_stopped": "It has ended in order.",
     "sidecar_stopping": "It was told to end and finishes what is under way.",
     "spans_not_exported": "OpenTelemetry's variables ask for an exporter that is not installed.",
+    "state_handed_back": "`spark export` has written what is pending to the changelog.",
     "status_not_read": "The status topic can not be read now: the group's figures grow old.",
     "status_not_written": "The status topic takes nothing now: others see the figures of this instance grow old.",
     "status_reader_failed": "The reader of the status topic is opened anew.",

@@ -25,6 +25,7 @@ from sidecar.spark.manifest import CheckpointFolder, Manifest, new_manifest, req
 from sidecar.spark.query import initial_state, start_query
 from sidecar.spark.session import open_session
 from sidecar.spark.sink import Mark
+from sidecar.spark.skew import ClockWatch
 from sidecar.spark.source import EARLIEST, source_options, starting_offsets
 from sidecar.spark.turn import Rules
 
@@ -113,7 +114,7 @@ def run(
             trigger = f"{options.trigger_ms} milliseconds"
             return start_query(session, settings, rules, manifest, folder, reading, initial, trigger)
 
-        _keep_running(start, stopping, progressed)
+        _keep_running(start, stopping, progressed, ClockWatch(settings))
     finally:
         session.stop()
 
@@ -213,16 +214,19 @@ def _keep_running(
     start: Callable[[], StreamingQuery],
     stopping: Callable[[float], bool],
     progressed: Callable[[Mapping[str, Any]], None],
+    clock: ClockWatch,
 ) -> None:
     """Run the query, and start it again when it fails: it goes on from its checkpoint."""
     failures = 0
-    while True:
+    while not _held(clock, stopping):
         query = start()
         logger.info("query_started", query=str(query.id), run=str(query.runId))
-        done = _watch(query, stopping, progressed)
+        done, held = _watch(query, stopping, progressed, clock)
         if query.isActive:
             _drain(query)
-            logger.info("query_stopped")
+            logger.info("query_stopped", reason=held or "")
+            if held is not None:
+                continue
             return
         failure = query.exception()
         if failure is None:
@@ -236,18 +240,38 @@ def _keep_running(
             return
 
 
+def _held(clock: ClockWatch, stopping: Callable[[float], bool]) -> bool:
+    """Wait until the clock is good; return True when told to stop meanwhile."""
+    said = ""
+    while (obstacle := clock.obstacle()) is not None:
+        if obstacle != said:
+            logger.warning("firing_held", reason=obstacle)
+            said = obstacle
+        if stopping(1.0):
+            return True
+    return False
+
+
 def _watch(
-    query: StreamingQuery, stopping: Callable[[float], bool], progressed: Callable[[Mapping[str, Any]], None]
-) -> int:
-    """Pass progress on until the query ends or is to be stopped; return how many micro-batches were seen."""
-    seen, last = 0, -1
-    while query.isActive and not stopping(WAIT_S):
+    query: StreamingQuery,
+    stopping: Callable[[float], bool],
+    progressed: Callable[[Mapping[str, Any]], None],
+    clock: ClockWatch,
+) -> tuple[int, str | None]:
+    """Pass progress on until the query ends or is to be stopped.
+
+    Returns:
+        How many micro-batches were seen, and the clock's obstacle that it is to be stopped for.
+    """
+    seen, last, held = 0, -1, None
+    while query.isActive and held is None and not stopping(WAIT_S):
         for progress in query.recentProgress:
             if progress["batchId"] > last:
                 last = progress["batchId"]
                 seen += 1
                 progressed(progress)
-    return seen
+        held = clock.obstacle()
+    return seen, held
 
 
 def _drain(query: StreamingQuery) -> None:

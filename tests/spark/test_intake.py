@@ -1,4 +1,4 @@
-"""The first step on the executors: what Spark's source gives becomes the records that a Kafka client would read."""
+"""The first step on the executors: what Spark's source gives becomes what a Kafka client would have read."""
 
 from __future__ import annotations
 

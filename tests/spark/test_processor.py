@@ -1,4 +1,4 @@
-"""The stateful operator in PySpark's own harness, without a session: its state, its timer, and how a partition begins."""
+"""The stateful operator in PySpark's own harness, without a session: its state, its timer, its beginning."""
 
 from __future__ import annotations
 

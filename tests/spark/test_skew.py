@@ -1,0 +1,47 @@
+"""The driver's clock against the broker's."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from sidecar.clock import SystemClock
+from sidecar.kafka.cluster import Admin
+from sidecar.kafka.topics import ensure_topics
+from sidecar.spark.skew import EVERY_S, ClockWatch
+from tests.integration.sidecars import Stage
+from tests.spark.test_sink import settings_of
+
+pytestmark = pytest.mark.broker
+
+
+class SetClock(SystemClock):
+    """Can be off, and can be told that time has passed."""
+
+    off_ms = 0
+    passed_s = 0.0
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.off_ms
+
+    def monotonic_s(self) -> float:
+        return super().monotonic_s() + self.passed_s
+
+
+def test_a_clock_that_is_off_holds_firing_until_it_is_right_again(stage: Stage) -> None:
+    settings = dataclasses.replace(settings_of(stage), max_clock_skew_ms=60_000)
+    ensure_topics(Admin(settings), settings)
+    clock = SetClock()
+    watch = ClockWatch(settings, clock)
+    assert watch.obstacle() is None
+    clock.off_ms = 120_000
+    assert watch.obstacle() is None
+    clock.passed_s += EVERY_S
+    obstacle = watch.obstacle()
+    assert obstacle is not None
+    assert "+120." in obstacle or "+119." in obstacle
+    assert "MAX_CLOCK_SKEW" in obstacle
+    clock.off_ms = 0
+    clock.passed_s += EVERY_S
+    assert watch.obstacle() is None
