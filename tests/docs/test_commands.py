@@ -15,6 +15,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import click
@@ -40,6 +41,8 @@ UNKNOWN_IN_README = "id:order-4711"
 """Nobody has sent this message there: commands that name it say so, with exit status 1."""
 STAYING = {"run": "readiness_gained", "api": "http_listening", "broker": "is up"}
 """Commands that stay until they are told to stop, and what they say when they have begun."""
+LOOKING = {"get", "list"}
+"""What these say may come a moment after what was sent: they are asked again until they end as they should."""
 PARSED = ("make", "pip", "kafka-acls.sh")
 """Programs whose commands are held against what they speak of, and not run."""
 NOT_COMMANDS = {"retry-sidecar status"}
@@ -53,14 +56,22 @@ class World:
     """A broker, a sidecar under the default names, and the environment in which its operator works."""
 
     bootstrap: str
-    port: int
+    sidecar: Sidecar
     environment: dict[str, str]
     folder: Path
+
+    def await_rest(self) -> None:
+        """Wait until the sidecar has all partitions, which it shares with others that a page starts."""
+        eventually(self._rests, 60, "the sidecar has its partitions again")
+
+    def _rests(self) -> bool:
+        shown = self.sidecar.group()
+        return bool(shown and shown["complete"] and all(each["state"] == "running" for each in shown["partitions"]))
 
     def here(self, text: str) -> str:
         """Return a command, or a program, with the addresses of this world."""
         text = re.sub(r"\b(kafka|localhost|127\.0\.0\.1):9092\b", self.bootstrap, text)
-        text = re.sub(r"\b(localhost|127\.0\.0\.1):8080\b", f"127.0.0.1:{self.port}", text)
+        text = re.sub(r"\b(localhost|127\.0\.0\.1):8080\b", f"127.0.0.1:{self.sidecar.port}", text)
         return re.sub(r"--(http-)?port \d+", r"--\1port 0", text).replace(".venv/bin/", "")
 
 
@@ -83,7 +94,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("KAFKA_RETRY_")}
         environment = {**clean, **{f"KAFKA_RETRY_{name}": value for name, value in own.items()}}
         environment["XDG_STATE_HOME"] = str(folder / "home")
-        yield World(address, sidecar.port, environment, folder)
+        world = World(address, sidecar, environment, folder)
+        world.await_rest()
+        yield world
     except CommandFailed as error:
         broker_of_tests.no_broker(str(error))
     finally:
@@ -120,8 +133,16 @@ def run_block(block: Block, world: World) -> None:
         status = int(block.marks.get("exit", "0")) if last else 0
         if block.page == README and command.startswith("retry-sidecar ") and UNKNOWN_IN_README in command:
             status = 1
+        if command.removeprefix("retry-sidecar ").split()[0] in LOOKING:
+            eventually(partial(ends, status, world.here(command), world), 30, f"{block}: {command}: status {status}")
+            continue
         said = run(world.here(command), world)
         assert said.status == status, f"{block}: {command}: status {said.status}\n{said.text}"
+
+
+def ends(status: int, command: str, world: World) -> bool:
+    """Run a command and tell whether it ends with this status."""
+    return run(command, world).status == status
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +198,7 @@ def run_until_it_has_begun(arguments: list[str], world: World) -> Said:
     finally:
         process.kill()
         process.wait()
+        world.await_rest()
 
 
 def check_spoken_of(command: str, words: list[str]) -> None:
