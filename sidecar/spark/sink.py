@@ -95,7 +95,8 @@ class Sender:
                 failure = error
                 self._learn(unfireable, final=attempt >= TRIES // 2)
                 self._forget_producer()
-                self._pause.wait(_PAUSE_S)
+                if attempt:
+                    self._pause.wait(_PAUSE_S)
             else:
                 if self._batch_bytes != config.BATCH_BYTES:
                     self._batch_bytes = config.BATCH_BYTES
@@ -113,18 +114,20 @@ class Sender:
             return
         settings = self._settings
         producer.begin()
-        for delivery in waiting:
-            records = [self._replaced(delivery.partition, each, unfireable) for each in delivery.records]
-            _exhaust(producer.fire(delivery.partition, records, traced=traced))
-            notes = [(note.key, note.value, note.headers) for note in delivery.notes]
-            _exhaust(producer.write_outcomes(settings.status_topic, delivery.partition, notes))
         marks = {
             each.partition: (each.next_input_offset, Mark(each.after, self._checkpoint))
             for each in waiting
             if each.last and each.after != each.before
         }
         if marks:
+            # First, as it waits for an answer: another worker may have had this state partition in between, and then
+            # this producer is fenced.
             producer.send_marks(settings.input_topic, marks, self._group.consumer_group_metadata())
+        for delivery in waiting:
+            records = [self._replaced(delivery.partition, each, unfireable) for each in delivery.records]
+            _exhaust(producer.fire(delivery.partition, records, traced=traced))
+            notes = [(note.key, note.value, note.headers) for note in delivery.notes]
+            _exhaust(producer.write_outcomes(settings.status_topic, delivery.partition, notes))
         if producer.refused:
             raise TransactionFailed(producer.refused[0].text, unknown=False, replace=True)
         producer.commit()

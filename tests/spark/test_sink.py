@@ -88,3 +88,13 @@ def test_rows_that_were_cut_off_are_not_committed(stage: Stage) -> None:
     with pytest.raises(InvariantViolated, match="cut off"):
         sink.close(None)
     assert read_committed(stage.bootstrap, [stage.origin]) == []
+
+
+def test_two_workers_may_take_turns_with_a_state_partition(stage: Stage) -> None:
+    """Spark gives a task to any worker process; the producer that another one has kept is fenced."""
+    settings = settings_of(stage)
+    one, two = Sender(settings, "checkpoint", 0), Sender(settings, "checkpoint", 0)
+    for sequence, sender in enumerate([one, two, one, two]):
+        sender.deliver([delivery(stage.origin, sequence, sequence + 1, b"%d" % sequence)])
+    fired = read_committed(stage.bootstrap, [stage.origin], until=lambda seen: len(seen) >= 4)
+    assert sorted(record.value or b"" for record in fired) == [b"0", b"1", b"2", b"3"]
