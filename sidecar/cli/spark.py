@@ -115,10 +115,12 @@ def run(
     _log(settings)
     # Here and not above: `--help` needs neither librdkafka nor PySpark.
     from sidecar.cli.broker import DownloadBar  # noqa: PLC0415
-    from sidecar.cli.spark_http import serving  # noqa: PLC0415
     from sidecar.clock import SystemClock  # noqa: PLC0415
     from sidecar.runtime.main import policy_config  # noqa: PLC0415
     from sidecar.runtime.stop import Stop  # noqa: PLC0415
+
+    _require_pyspark()
+    from sidecar.cli.spark_http import serving  # noqa: PLC0415
     from sidecar.spark import start  # noqa: PLC0415
 
     options = start.Options(
@@ -167,6 +169,8 @@ def export(
     _log(settings)
     # Here and not above: `--help` needs neither librdkafka nor PySpark.
     from sidecar.cli.broker import DownloadBar  # noqa: PLC0415
+
+    _require_pyspark()
     from sidecar.spark.hand_back import hand_back  # noqa: PLC0415
 
     bar = DownloadBar(Console(stderr=True, highlight=False))
@@ -203,6 +207,8 @@ def audit(
     # Here and not above: `--help` needs neither librdkafka nor PySpark.
     from sidecar.cli.broker import DownloadBar  # noqa: PLC0415
     from sidecar.runtime.main import policy_config  # noqa: PLC0415
+
+    _require_pyspark()
     from sidecar.spark.books import run_audit  # noqa: PLC0415
 
     bar = DownloadBar(Console(stderr=True, highlight=False))
@@ -261,6 +267,13 @@ def _show(found: Audit) -> None:
     console.print(offenders)
     if found.offences > len(found.offenders):
         console.print(f"and {found.offences - len(found.offenders):,} more: --out writes them all")
+
+
+def _require_pyspark() -> None:
+    """Say how to get it, before anything is imported that needs it."""
+    from sidecar.spark.session import require_pyspark  # noqa: PLC0415 - as in the commands
+
+    require_pyspark()
 
 
 def _log(settings: Settings) -> None:

@@ -29,6 +29,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     input_topic: str
     input_topic_id: str
     state_partitions: int
+    offsets: dict[int, int] = {}
+    """Where the input is read from, by partition; EARLIEST is one too."""
+    imports: bool = False
+    """It begins with what the changelog holds."""
 
 
 class CheckpointFolder:
@@ -66,6 +70,13 @@ class CheckpointFolder:
         if manifest.format != FORMAT:
             raise CommandFailed(f"{self.location} has format {manifest.format}; this version reads {FORMAT}")
         return manifest
+
+    def begun(self) -> bool:
+        """Return whether a micro-batch has come to its end: until then the query begins anew at each start."""
+        commits = self._path(f"{self.query}/commits")
+        return bool(self._fs.exists(commits)) and any(
+            status.getPath().getName().isdigit() for status in self._fs.listStatus(commits)
+        )
 
     def write(self, manifest: Manifest) -> None:
         stream = self._fs.create(self._path(f"{self.location}/{FILE}"), True)

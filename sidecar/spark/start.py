@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from msgspec.structs import replace
@@ -30,6 +30,7 @@ from sidecar.spark.source import EARLIEST, source_options, starting_offsets
 from sidecar.spark.turn import Rules
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 logger = structlog.get_logger(__name__)
@@ -85,30 +86,19 @@ def run(
     admin = Admin(settings, log.librdkafka_logger())
     facts = ensure_topics(admin, settings)
     group.require_no_members(admin, settings)
-    asked = options.state_partitions or int(options.conf.get("spark.sql.shuffle.partitions", 0)) or None
     # The number of a checkpoint is known only when its file system can be read, which takes a session.
     session = open_session(settings.streams_app_id, options.master, _plain(options.conf), 1, downloads or Quiet())
     opened()
     try:
         folder = CheckpointFolder(session, options.checkpoint)
-        count = asked or max(1, min(facts.partitions, session.sparkContext.defaultParallelism))
-        wanted = new_manifest(
-            facts.cluster_id, settings.streams_app_id, settings.input_topic, facts.input_topic_id, count
-        )
-        found = folder.read()
-        if found is not None:
-            require_same(found, wanted, options.checkpoint, asked)
-        manifest = found or wanted
-        session.conf.set("spark.sql.shuffle.partitions", str(manifest.state_partitions))
-        beginning = _beginning(admin, settings, facts, new=found is None, options=options)
-        if found is None:
-            folder.write(manifest)
-        initial = initial_state(session, initial_records(beginning.checkpoints), manifest.state_partitions)
-        if beginning.imports:
-            blocks = changelog_records(session, settings, source, beginning.checkpoints, manifest.state_partitions)
-            initial = initial.unionByName(blocks)
+        manifest = _manifest(session, folder, settings, facts, options)
+        initial = _initial(session, folder, manifest, admin, settings, facts, source)
         rules = _rules(settings, policy, facts, manifest, options.url)
-        reading = {**_LIMITS, **source, "startingOffsets": starting_offsets(settings.input_topic, beginning.offsets)}
+        reading = {
+            **_LIMITS,
+            **source,
+            "startingOffsets": starting_offsets(settings.input_topic, _offsets(manifest, facts)),
+        }
 
         def start() -> StreamingQuery:
             trigger = f"{options.trigger_ms} milliseconds"
@@ -120,6 +110,50 @@ def run(
 
 
 _LIMITS: Final = {"maxOffsetsPerTrigger": "100000"}
+
+
+def _manifest(
+    session: SparkSession, folder: CheckpointFolder, settings: Settings, facts: TopicFacts, options: Options
+) -> Manifest:
+    """Return the manifest of the checkpoint, a new one where there is none. Raises SettingsInvalid, CommandFailed."""
+    asked = options.state_partitions or int(options.conf.get("spark.sql.shuffle.partitions", 0)) or None
+    count = asked or max(1, min(facts.partitions, session.sparkContext.defaultParallelism))
+    here = new_manifest(facts.cluster_id, settings.streams_app_id, settings.input_topic, facts.input_topic_id, count)
+    manifest = folder.read()
+    if manifest is not None:
+        require_same(manifest, here, options.checkpoint, asked)
+    else:
+        manifest = _begin(settings, facts, here, options)
+        # Before the fence: who comes after a crash in between knows by it what to go on with.
+        folder.write(manifest)
+    session.conf.set("spark.sql.shuffle.partitions", str(manifest.state_partitions))
+    return manifest
+
+
+def _initial(
+    session: SparkSession,
+    folder: CheckpointFolder,
+    manifest: Manifest,
+    admin: Admin,
+    settings: Settings,
+    facts: TopicFacts,
+    source: Mapping[str, str],
+) -> DataFrame:
+    """Return what the first micro-batch begins with, behind a fence that keeps the embedded engine out."""
+    before = group.last_checkpoints(settings, facts.partitions)
+    if folder.begun():
+        _refuse_what_was_exported(before, folder.location)
+        checkpoints: Mapping[int, Checkpoint] = {0: Checkpoint(engine=Engine.SPARK)}
+        return initial_state(session, initial_records(checkpoints), manifest.state_partitions)
+    checkpoints = _first_checkpoints(manifest, facts, before)
+    group.fence(settings, checkpoints)
+    # Who joined since would have stopped at the fence, or has committed behind it.
+    group.require_no_members(admin, settings)
+    initial = initial_state(session, initial_records(checkpoints), manifest.state_partitions)
+    if not manifest.imports:
+        return initial
+    blocks = changelog_records(session, settings, source, checkpoints, manifest.state_partitions)
+    return initial.unionByName(blocks)
 
 
 def _plain(conf: Mapping[str, str]) -> dict[str, str]:
@@ -141,46 +175,46 @@ def _rules(settings: Settings, policy: PolicyConfig, facts: TopicFacts, manifest
     )
 
 
-class _Beginning(NamedTuple):
-    """Where a query begins; a checkpoint that exists goes on from where it is instead."""
-
-    checkpoints: Mapping[int, Checkpoint]
-    offsets: Mapping[int, int]
-    imports: bool = False
-
-
-def _beginning(admin: Admin, settings: Settings, facts: TopicFacts, *, new: bool, options: Options) -> _Beginning:
-    committed = group.committed(settings, facts.partitions)
+def _begin(settings: Settings, facts: TopicFacts, manifest: Manifest, options: Options) -> Manifest:
+    """Return the manifest of a new checkpoint, with where it begins. Raises CommandFailed: there is another state."""
     before = group.last_checkpoints(settings, facts.partitions)
-    offsets = dict.fromkeys(range(facts.partitions), EARLIEST)
-    if not new:
-        if any(each.engine is Engine.EMBEDDED for each in before.values()):
-            raise CommandFailed(
-                f"the state of {options.checkpoint} was handed to the embedded engine: it must not go on from there. "
-                "To come back, name a new folder with --checkpoint, and --from-changelog"
-            )
-        return _Beginning({0: Checkpoint(engine=Engine.SPARK)}, offsets)
+    committed = group.committed(settings, facts.partitions)
     _refuse_what_is_not_ours(settings, before, committed, options)
-    now_ms = SystemClock().wall_ms()
+    offsets = {number: offset for number, (offset, _) in committed.items()}
+    if options.from_changelog:
+        taken = {number: each.next_input_offset for number, each in before.items() if each.next_input_offset}
+        offsets = {**taken, **offsets}
+    return replace(manifest, offsets=offsets, imports=options.from_changelog)
+
+
+def _first_checkpoints(
+    manifest: Manifest, facts: TopicFacts, before: Mapping[int, Checkpoint]
+) -> dict[int, Checkpoint]:
+    """Return what each partition begins with; the same at each start until a micro-batch has come to its end."""
     checkpoints = {}
     for number in range(facts.partitions):
-        known = before.get(number) if options.from_changelog else None
-        if known is not None and known.next_input_offset:
-            offsets[number] = known.next_input_offset
-        if number in committed:
-            offsets[number] = committed[number][0]
-        next_offset = max(0, offsets[number])
+        known = before.get(number, Checkpoint()) if manifest.imports else Checkpoint()
+        next_offset = max(0, manifest.offsets.get(number, 0))
         checkpoints[number] = replace(
-            known or Checkpoint(wall_ms=now_ms),
+            known,
             engine=Engine.SPARK,
             next_input_offset=next_offset,
-            highest_input_offset=max(next_offset, known.highest_input_offset if known else 0),
+            highest_input_offset=max(next_offset, known.highest_input_offset),
             input_topic_id=facts.input_topic_id,
         )
-    group.fence(settings, checkpoints)
-    # Who joined since would have stopped at the fence, or has committed behind it.
-    group.require_no_members(admin, settings)
-    return _Beginning(checkpoints, offsets, options.from_changelog)
+    return checkpoints
+
+
+def _offsets(manifest: Manifest, facts: TopicFacts) -> dict[int, int]:
+    return {**dict.fromkeys(range(facts.partitions), EARLIEST), **manifest.offsets}
+
+
+def _refuse_what_was_exported(before: Mapping[int, Checkpoint], checkpoint: str) -> None:
+    if any(each.engine is Engine.EMBEDDED for each in before.values()):
+        raise CommandFailed(
+            f"the state of {checkpoint} was handed to the embedded engine: it must not go on from there. "
+            "To come back, name a new folder with --checkpoint, and --from-changelog"
+        )
 
 
 def _refuse_what_is_not_ours(

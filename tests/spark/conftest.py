@@ -14,7 +14,7 @@ from sidecar.spark.java import find_java
 from tests.integration.sidecars import Sidecars, Stage, set_stage
 
 # Modules that import PySpark or its libraries themselves.
-collect_ignore = [] if importlib.util.find_spec("pyspark") else ["test_intake.py", "test_processor.py"]
+collect_ignore = [] if importlib.util.find_spec("pyspark") else ["test_intake.py", "test_processor.py", "test_setup.py"]
 
 
 @pytest.fixture(scope="session")
