@@ -167,7 +167,7 @@ def _headers(message: Message) -> list[tuple[str, bytes | None]]:
 
 
 def _delivery(error: KafkaError | None, message: Message, due_ms: int | None) -> Delivery:
-    partition, offset = message.partition(), message.offset()
-    if error is not None or partition is None or offset is None:
+    if error is not None:
         return Delivery(error, -1, -1, None)
+    partition, offset = message.partition() or 0, message.offset() or 0
     return Delivery(None, partition, offset, None if due_ms is None else TimerId(partition, offset, due_ms))

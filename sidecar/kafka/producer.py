@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 from sidecar.clock import Clock
 from sidecar.engine.ports import Outgoing
 from sidecar.errors import TransactionFailed
-from sidecar.model import Headers
+from sidecar.model import ANY_PARTITION, Headers
 
 CALL_TIMEOUT_S: Final = 5.0
 COMMIT_TIMEOUT_S: Final = 20.0
@@ -87,6 +87,8 @@ class Refused(NamedTuple):
     outgoing: Outgoing
     why: Refusal
     text: str
+    target: int = ANY_PARTITION
+    """Partition of the origin that said it, if it was the broker."""
 
 
 class TransactionalProducer:
@@ -97,7 +99,7 @@ class TransactionalProducer:
         self._clock = clock
         self._producer = Producer(dict(config))
         self._refused: list[Refused] = []
-        self._spared = Counter[str]()
+        self._spared = Counter[tuple[str, int]]()
         self._changelog_error: KafkaError | None = None
         self._status_error: KafkaError | None = None
         self._next_changelog_offsets: dict[int, int] = {}
@@ -204,13 +206,16 @@ class TransactionalProducer:
             else:
                 return
 
-    def _delivered(self, partition: int, outgoing: Outgoing, error: KafkaError | None, _message: Message) -> None:
+    def _delivered(self, partition: int, outgoing: Outgoing, error: KafkaError | None, message: Message) -> None:
         if error is None:
             return
         if error.code() not in _BLAMELESS:
-            self._refused.append(_refused(partition, outgoing, error))
+            refused = _refused(partition, outgoing, error)
+            if refused.why is Refusal.NAMED:
+                refused = refused._replace(target=message.partition() or 0)
+            self._refused.append(refused)
         elif error.code() == KafkaError._INVALID_DIFFERENT_RECORD:
-            self._spared[outgoing.topic] += 1
+            self._spared[outgoing.topic, message.partition() or 0] += 1
 
     def _changelog_delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
@@ -231,8 +236,8 @@ class TransactionalProducer:
         return self._refused
 
     @property
-    def spared(self) -> Mapping[str, int]:
-        """By topic, how many records the broker said to be good while it named others of their batch."""
+    def spared(self) -> Mapping[tuple[str, int], int]:
+        """By topic and partition, how many records the broker said to be good while it named others of their batch."""
         return self._spared
 
     @property

@@ -78,8 +78,8 @@ class Result:
     error: SidecarError | None = None
     """TransactionFailed: not committed, or unknown. StoreFailed: committed, but the store did not take it in."""
     refused: Sequence[Refused] = ()
-    spared: Mapping[str, int] = field(default_factory=dict)
-    """By topic, how many records the broker said to be good while it named others of their batch."""
+    spared: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """By topic and partition, how many records the broker said to be good while it named others of their batch."""
     fired_ms: int = 0
     """Wall time at which the fires were handed to the client library."""
 

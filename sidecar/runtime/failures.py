@@ -135,13 +135,13 @@ class Failures:
             self._dlq_trouble = f"the DLQ {dlq_topic} can not be written: this user has no right to"
             self._dlq_again_s = now_s + DLQ_AGAIN_S
 
-    def _suspect(self, refused: list[Refused], spared: Mapping[str, int]) -> None:
+    def _suspect(self, refused: list[Refused], spared: Mapping[tuple[str, int], int]) -> None:
         """Find the guilty: those that the broker names, or one that is alone; of several, fewer are tried next."""
         named = [each for each in refused if each.why is Refusal.NAMED]
-        by_topic = Counter(each.outgoing.topic for each in named)
+        places = Counter((each.outgoing.topic, each.target) for each in named)
         # A broker that names nobody is reported as one that names the whole batch: so whoever is named must be few
-        # beside those of which it said that they are good.
-        guilty = [each for each in named if by_topic[each.outgoing.topic] <= spared.get(each.outgoing.topic, 0)]
+        # beside those of the same partition of which it said that they are good.
+        guilty = [each for each in named if places[place := (each.outgoing.topic, each.target)] <= spared.get(place, 0)]
         if not guilty and len({(each.partition, each.outgoing.source) for each in refused}) == 1:
             guilty = refused[:1]
         for each in guilty:

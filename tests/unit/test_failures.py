@@ -43,8 +43,8 @@ def outgoing(number: int, topic: str = "orders") -> Outgoing:
     return Outgoing(topic, -1, None, b"v", [], NOW_MS, b"%016d" % number)
 
 
-def refused(number: int, why: Refusal = Refusal.RECORD, topic: str = "orders") -> Refused:
-    return Refused(3, outgoing(number, topic), why, f"no {number}")
+def refused(number: int, why: Refusal = Refusal.RECORD, topic: str = "orders", target: int = 0) -> Refused:
+    return Refused(3, outgoing(number, topic), why, f"no {number}", target)
 
 
 def result(fires: int, refused: Sequence[Refused] = (), error: TransactionFailed = ABORTED, spared: int = 0) -> Result:
@@ -68,7 +68,7 @@ def result(fires: int, refused: Sequence[Refused] = (), error: TransactionFailed
         taken=frozenset(),
     )
     work = Work(Plan(NOW_MS, [part], frozenset()), {}, b"", Identity("", ""), "retry", "changelog", "status")
-    return Result(work, 0.1, error, refused, {"orders": spared})
+    return Result(work, 0.1, error, refused, {("orders", 0): spared})
 
 
 def fail(
@@ -101,6 +101,14 @@ def test_a_whole_batch_that_is_named_has_no_name_in_it(failures: Failures, close
     fail(failures, closed, *(refused(number, Refusal.NAMED) for number in range(34)), fires=90, spared=4)
     assert not failures.unfireable
     assert failures.items_max == 17
+
+
+def test_who_is_named_in_one_partition_says_nothing_of_another_that_is_named_as_a_whole(
+    failures: Failures, closed: ClosedOrigins
+) -> None:
+    whole = [refused(number, Refusal.NAMED, target=1) for number in range(27)]
+    fail(failures, closed, refused(40, Refusal.NAMED), refused(41, Refusal.NAMED), *whole, spared=31)
+    assert set(failures.unfireable) == {(3, outgoing(40).source), (3, outgoing(41).source)}
 
 
 def test_of_a_refused_batch_ever_fewer_are_tried_until_one_is_alone(failures: Failures, closed: ClosedOrigins) -> None:
