@@ -37,7 +37,7 @@ demo-spark: $(SPARK_STAMP) ## The same on Apache Spark; needs a JDK 17 or 21
 
 test: $(TEST_STAMP) ## All tests, on a real Kafka; the quick ones of Spark where there is a JDK
 	@if $(BIN)/python -m sidecar.spark.java; then $(MAKE) --no-print-directory $(SPARK_STAMP); fi
-	SIDECAR_REQUIRE_BROKER=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadscope
+	SIDECAR_REQUIRE_BROKER=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 test-spark: $(SPARK_STAMP) ## All tests of the Spark engine, which take minutes; needs a JDK 17 or 21
 	SIDECAR_REQUIRE_BROKER=1 SIDECAR_SPARK_TESTS=all $(BIN)/python -m pytest -q tests/spark

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,6 +19,16 @@ settings.load_profile("project")
 
 # A run in the background of a script ignores Ctrl-C, and so would every process that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+_SLOWEST_FIRST = ("spark", "integration", "docs", "browser", "deploy", "simulation", "property", "unit")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, so that no worker is left alone with it at the end."""
+    root = Path(__file__).parent
+    places = {part: place for place, part in enumerate(_SLOWEST_FIRST)}
+    items.sort(key=lambda item: places.get(item.path.relative_to(root).parts[0], 0))
 
 
 @pytest.fixture(scope="session")
