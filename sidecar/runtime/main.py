@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import structlog
@@ -211,13 +211,7 @@ def build(
             intake=_intake(settings, catalogue, facts),
             reset=reset,
             guard=guard,
-            status=StatusPublisher(
-                {**config.status_producer(settings), **client_log},
-                settings.status_topic,
-                clock,
-                guard,
-                settings.api_token,
-            ),
+            status=_status(settings, clock, guard, client_log),
             snapshots=snapshots,
             metrics=metrics,
             inheritance=Inheritance(cluster, clock),
@@ -235,6 +229,11 @@ def build(
     stable = StableOffsets(settings.input_topic, clock, metrics.stable_offset_stuck_seconds.publish)
     loop.connect(InputConsumer(properties, settings.input_topic, loop, stable))
     return loop
+
+
+def _status(settings: Settings, clock: Clock, guard: ClockGuard, client_log: Mapping[str, Any]) -> StatusPublisher:
+    properties = {**config.status_producer(settings), **client_log}
+    return StatusPublisher(properties, settings.status_topic, clock, guard, settings.api_token)
 
 
 def _intake(settings: Settings, catalogue: Catalogue, facts: TopicFacts) -> Intake:
