@@ -62,7 +62,7 @@ def test_a_topic_with_a_small_limit_takes_many_small_messages_among_large_ones_f
     )
     assert len(world.fired(marker, 100, small)) == 100
     assert len(world.fired(marker, 10)) == 10
-    assert world.sidecar.ready()
+    eventually(world.sidecar.ready, 30, "it is ready")
 
 
 def test_what_is_too_large_for_its_origin_goes_to_the_dlq_and_the_others_fire(world: World, marker: bytes) -> None:
@@ -96,4 +96,4 @@ def test_what_the_broker_refuses_goes_to_the_dlq_and_the_others_of_its_batch_fir
     assert sorted(int(record.value or 0) for record in fired) == [n for n in range(60) if n not in guilty]
     assert sorted(int(record.value or 0) for record in world.fired(marker, 60)) == list(range(60))
     eventually(lambda: world.sidecar.pending() == 0, 30, "nothing waits")
-    eventually(world.sidecar.ready, 10, "it is ready")
+    eventually(world.sidecar.ready, 30, "it is ready")
