@@ -148,7 +148,10 @@ class Purse:
     async def wait(self) -> None:
         """Return when it is this request's turn and all before it are paid for."""
         async with self._queue:
-            await asyncio.sleep(self._paid_at_s - asyncio.get_running_loop().time())
+            early_s = self._paid_at_s - asyncio.get_running_loop().time()
+            # Sleeping for no time gives the interpreter away too, and the loop that fires has it for a while then.
+            if early_s > 0:
+                await asyncio.sleep(early_s)
 
     def pay(self, seconds: float) -> None:
         """Keep the next request out for so long."""
