@@ -240,11 +240,11 @@ class Outcomes:
         before = answers.by_partition.get(partition)
         if before is None or input_offset < before[0]:
             answers.by_partition[partition] = (input_offset, record)
-        while len(self._answers) > OUTCOMES_MAX or self._oldest_ms() <= self._newest_ms - OUTCOME_AGE_MAX_MS:
-            del self._answers[next(iter(self._answers))]
-
-    def _oldest_ms(self) -> int:
-        return next(iter(self._answers.values())).stamped_ms
+        while self._answers:
+            oldest, told = next(iter(self._answers.items()))
+            if len(self._answers) <= OUTCOMES_MAX and told.stamped_ms > self._newest_ms - OUTCOME_AGE_MAX_MS:
+                break
+            del self._answers[oldest]
 
     def of(self, control_id: str) -> dict[int, OutcomeRecord]:
         """Return the outcomes of one control id by input partition; empty while there is none."""

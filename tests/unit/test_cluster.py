@@ -236,6 +236,16 @@ def test_old_outcomes_and_those_beyond_the_bound_go(monkeypatch: pytest.MonkeyPa
     assert [bool(outcomes.of(name)) for name in ("c3", "c4", "later")] == [False, True, True]
 
 
+def test_a_partition_that_answers_an_hour_after_the_others_does_not_end_the_reading() -> None:
+    """Its control id has grown old meanwhile, and may be the only one that is known."""
+    outcomes = Outcomes()
+    outcomes.take_in("c1", 1, outcome(), NOW_MS)
+    outcomes.take_in("c1", 9, outcome(partition=1), NOW_MS + group.OUTCOME_AGE_MAX_MS)
+    assert outcomes.of("c1") == {}
+    outcomes.take_in("c2", 10, outcome(), NOW_MS + group.OUTCOME_AGE_MAX_MS)
+    assert outcomes.of("c2") == {0: outcome()}
+
+
 # The thread's part
 
 
