@@ -104,12 +104,3 @@ class TimerId(NamedTuple):
             return None
         return cls(*(int(part) for part in parts))
 
-
-class Key(NamedTuple):
-    """What orders timers within a partition, and what a watermark is: always compared whole, never dues alone."""
-
-    due_ms: int
-    offset: int
-
-
-NEVER_FIRED = Key(0, 0)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from sidecar.clock import Clock
-
-MEASURE_EVERY_S: Final = 5.0
 
 
 class ClockGuard:
