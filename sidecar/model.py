@@ -103,4 +103,3 @@ class TimerId(NamedTuple):
         if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
             return None
         return cls(*(int(part) for part in parts))
-

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import click
-import structlog
 
-from sidecar import log
 from sidecar.cli.options import settings_options
+from sidecar.cli.process_log import begin_log
 from sidecar.settings import Settings
 
 
@@ -17,15 +16,7 @@ def api(settings: Settings) -> None:
 
     BOOTSTRAP_SERVERS, STREAMS_APP_ID and INPUT_TOPIC must be those of the sidecars, and so must API_TOKEN.
     """
-    log.configure(
-        level=settings.log_level,
-        form=settings.log_format,
-        librdkafka_level=settings.log_level_apache,
-        secrets=settings.secrets,
-    )
-    logger = structlog.get_logger(__name__)
-    for warning in settings.warnings:
-        logger.warning("setting_doubted", text=warning)
+    begin_log(settings, settings.warnings)
     # Here and not above: `--help` needs neither librdkafka nor a web server.
     from sidecar.runtime import api_only  # noqa: PLC0415
 

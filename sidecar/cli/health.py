@@ -13,7 +13,6 @@ from sidecar.cli.options import settings_options
 from sidecar.errors import CommandFailed
 from sidecar.settings import Settings
 
-_ANYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # an address to ask, not to listen on
 _OK: Final = 200
 
 
@@ -31,8 +30,7 @@ _OK: Final = 200
 @settings_options()
 def health(settings: Settings, *, url: str | None, ready: bool, timeout_s: float) -> None:
     """Ask a running sidecar how it is; exit status 0 when it is well, 1 when not, with the reasons."""
-    host = _ANYWHERE.get(settings.http_host, settings.http_host)
-    address = url or f"http://{f'[{host}]' if ':' in host else host}:{settings.http_port}"
+    address = url or settings.http_url
     path = "/readyz" if ready else "/livez"
     status, body = _ask(address, path, timeout_s)
     if status != _OK:

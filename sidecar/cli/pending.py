@@ -26,7 +26,6 @@ from sidecar.settings import Settings
 _WIDTH = 600
 _TIMEOUT_S = 5.0
 _ORIGINS_SHOWN = 20
-_ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104  # an address to ask, not to listen on
 
 Answer = Mapping[str, Any]
 
@@ -49,7 +48,7 @@ def pending(
     settings: Settings, *, url: str | None, token: str | None, watch: bool, interval_s: float, as_json: bool
 ) -> None:
     """Show what waits, by origin, by time and by partition."""
-    look = functools.partial(_look, _address(settings, url), token or settings.api_token)
+    look = functools.partial(_look, settings.http_url if url is None else address(url), token or settings.api_token)
     try:
         if not watch:
             answer = look()
@@ -133,13 +132,6 @@ def _follow_json(look: Callable[[], Answer], interval_s: float) -> None:
     while True:
         click.echo(json.dumps(look()))
         pause.wait(interval_s)
-
-
-def _address(settings: Settings, url: str | None) -> str:
-    if url is not None:
-        return address(url)
-    host = _ANYWHERE.get(settings.http_host, settings.http_host)
-    return f"http://[{host}]:{settings.http_port}" if ":" in host else f"http://{host}:{settings.http_port}"
 
 
 def _console() -> Console:

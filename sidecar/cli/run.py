@@ -6,13 +6,12 @@ import json
 from typing import Any
 
 import click
-import structlog
 from rich.console import Console
 from rich.table import Table
 
-from sidecar import log
 from sidecar.cli.instants import read_duration
 from sidecar.cli.options import settings_options
+from sidecar.cli.process_log import begin_log
 from sidecar.settings import Settings, advice_for_run, rows
 
 
@@ -47,15 +46,7 @@ def run(settings: Settings, *, show_settings: bool, as_json: bool, drain: bool, 
         return
     if as_json:
         raise click.UsageError("--json goes with --show-settings; for log lines in JSON use --log-format json")
-    log.configure(
-        level=settings.log_level,
-        form=settings.log_format,
-        librdkafka_level=settings.log_level_apache,
-        secrets=settings.secrets,
-    )
-    logger = structlog.get_logger(__name__)
-    for warning in warnings:
-        logger.warning("setting_doubted", text=warning)
+    begin_log(settings, warnings)
     # Here and not above: showing the settings needs neither librdkafka nor RocksDB.
     from sidecar.runtime import main as runtime  # noqa: PLC0415
 

@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from sidecar.cli.instants import read_duration
 from sidecar.cli.options import settings_options
 from sidecar.client import Delivery, Retry, RetryTopic
 from sidecar.clock import SystemClock
@@ -21,7 +22,6 @@ from sidecar.kafka import config
 from sidecar.kafka.cluster import Admin, Deadline, describe_topics
 from sidecar.kafka.topics import create_command
 from sidecar.settings import Settings
-from sidecar.settings.kinds import parse_duration_ms
 
 _ASK_S = 15.0
 _FLUSH_S = 40.0
@@ -62,15 +62,6 @@ class Outcome:
             self.listed.append(delivery)
 
 
-def _delay(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        return parse_duration_ms(text)
-    except ValueError:
-        raise click.BadParameter(f"{text!r}: must be a duration such as 250ms, 20s, 5m, 1h, 7d") from None
-
-
 def _pairs(_ctx: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[tuple[str, bytes], ...]:
     pairs = []
     for text in texts:
@@ -84,7 +75,7 @@ def _pairs(_ctx: click.Context, _parameter: click.Parameter, texts: tuple[str, .
 @click.command(epilog="Example: retry-sidecar send --origin orders --delay 20s --count 1000 --rate 200")
 @click.option("--origin", required=True, help="Topic that the messages go to when they are due.")
 @click.option(
-    "--delay", "delay_ms", callback=_delay, metavar="DURATION", help="When: 20s, 5m; else the policy's delay."
+    "--delay", "delay_ms", callback=read_duration, metavar="DURATION", help="When: 20s, 5m; else the policy's delay."
 )
 @click.option("--due-ms", type=click.IntRange(min=0), help="When, as epoch milliseconds; prints the timer ids.")
 @click.option("--count", default=1, show_default=True, type=click.IntRange(min=1), help="How many.")

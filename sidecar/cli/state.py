@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import click
 from rich.columns import Columns
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from sidecar.changelog.entry import DEFERRED, KEY_BYTES, head, origin_of, retry_id_of
+from sidecar.cli.filters import console
 from sidecar.cli.instants import shown_instant
 from sidecar.cli.options import settings_options
 from sidecar.clock import SystemClock
@@ -29,7 +29,6 @@ from sidecar.settings import Settings
 from sidecar.store import RocksStore
 from sidecar.store.inspect import ReadOnlyStore, Survey, partitions_of, survey
 
-_WIDTH = 600
 _ORIGINS_SHOWN = 20
 _ENTRIES_MAX = 10_000
 
@@ -144,15 +143,15 @@ def _surveyed(
 
 
 def _bar(what: str) -> Progress:
-    console = Console(stderr=True)
+    shown = console(stderr=True)
     return Progress(
         TextColumn(what),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        console=console,
+        console=shown,
         transient=True,
-        disable=not console.is_terminal,
+        disable=not shown.is_terminal,
     )
 
 
@@ -227,13 +226,10 @@ def _entry(partition: int, entry: bytes) -> dict[str, object]:
 def _show(report: Report) -> None:
     answer = _as_json(report)
     surveys = report.surveys
-    # Names stay whole where the output is no terminal.
-    console = Console(highlight=False, emoji=False, markup=False, soft_wrap=True)
-    if not console.is_terminal:
-        console.width = _WIDTH
+    out = console()
     line = f"{report.source}: {answer['total']:,} pending, {answer['overdue']:,} overdue"
     next_due_ms = min((each.next_due_ms for each in surveys if each.next_due_ms is not None), default=None)
-    console.print(line if next_due_ms is None else f"{line}, next due {shown_instant(next_due_ms)}")
+    out.print(line if next_due_ms is None else f"{line}, next due {shown_instant(next_due_ms)}")
     by_size = Counter(_sum(each.by_origin for each in surveys)).most_common()
     shown, rest = by_size[:_ORIGINS_SHOWN], by_size[_ORIGINS_SHOWN:]
     if rest:
@@ -241,12 +237,12 @@ def _show(report: Report) -> None:
     origins = _table(("origin",), ("pending",), ((name, f"{count:,}") for name, count in shown))
     windows = _sum(each.due_within for each in surveys).items()
     spans = _table(("due within",), ("messages",), ((name, f"{count:,}") for name, count in windows))
-    console.print("", Columns([origins, spans], padding=(0, 6)), "", sep="\n")
-    console.print(_partitions(surveys))
+    out.print("", Columns([origins, spans], padding=(0, 6)), "", sep="\n")
+    out.print(_partitions(surveys))
     if report.first:
-        console.print("", _entries(report), sep="\n")
+        out.print("", _entries(report), sep="\n")
     for where in _goes_on(report):
-        console.print("", where, sep="\n")
+        out.print("", where, sep="\n")
 
 
 def _table(left: Sequence[str], right: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

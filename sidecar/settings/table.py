@@ -16,6 +16,7 @@ from sidecar.settings.kinds import DAY_MS, Kind, duration, whole
 
 _FOREVER_MS = 36_500 * DAY_MS
 _HOUR_MS = 3_600_000
+_ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104  # an address to ask, not to listen on
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +290,12 @@ class Settings:
             return ipaddress.ip_address(self.http_host).is_loopback
         except ValueError:
             return self.http_host == "localhost"
+
+    @property
+    def http_url(self) -> str:
+        """Where this machine finds the HTTP server."""
+        host = _ANYWHERE.get(self.http_host, self.http_host)
+        return f"http://[{host}]:{self.http_port}" if ":" in host else f"http://{host}:{self.http_port}"
 
     @property
     def client_properties(self) -> dict[str, str]:

@@ -1,0 +1,23 @@
+"""The log of a command that runs until it is told to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import structlog
+
+from sidecar import log
+from sidecar.settings import Settings
+
+
+def begin_log(settings: Settings, warnings: Iterable[str]) -> None:
+    """Log as the settings say from now on, and first what is doubtful in them."""
+    log.configure(
+        level=settings.log_level,
+        form=settings.log_format,
+        librdkafka_level=settings.log_level_apache,
+        secrets=settings.secrets,
+    )
+    logger = structlog.get_logger(__name__)
+    for warning in warnings:
+        logger.warning("setting_doubted", text=warning)
