@@ -7,15 +7,15 @@ from typing import Final
 
 from fastapi import APIRouter, Depends
 from pydantic import Field
-from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from sidecar.api.bodies import Body, ErrorBody
 from sidecar.api.control import refuse_parameters
+from sidecar.api.figures import NOT_KNOWN, require_known, trust
 from sidecar.api.source import Source
 from sidecar.engine.activity import LATE_MS, MINUTE_MS, MINUTES, together
 from sidecar.engine.histogram import SPANS, histograms
-from sidecar.engine.view import PartitionView, is_complete
+from sidecar.engine.view import PartitionView
 
 _NOW_MS: Final = 1_770_000_000_000
 
@@ -134,7 +134,7 @@ def activity_routes(source: Source) -> APIRouter:
         rounded = {name: bars.rounded() for name, bars in made.items()}
         return JSONResponse(
             {
-                **_group(source, views),
+                **trust(source, views),
                 "from_ms": made["1m"].from_ms,
                 "before": rounded["1m"][0],
                 "spans": [
@@ -156,7 +156,7 @@ def activity_routes(source: Source) -> APIRouter:
         minutes = together((view.activity for view in views if view.activity is not None), now_ms)
         return JSONResponse(
             {
-                **_group(source, views),
+                **trust(source, views),
                 "from_ms": (now_ms // MINUTE_MS - MINUTES + 1) * MINUTE_MS,
                 "minute_ms": MINUTE_MS,
                 "late_after_ms": LATE_MS,
@@ -175,7 +175,7 @@ def activity_routes(source: Source) -> APIRouter:
     )
     async def partitions() -> JSONResponse:
         views = _views(source)
-        return JSONResponse({**_group(source, views), "partitions": [_partition(view) for view in views]})
+        return JSONResponse({**trust(source, views), "partitions": [_partition(view) for view in views]})
 
     return router
 
@@ -184,22 +184,13 @@ def _answers(example: dict[str, object]) -> dict[int | str, dict[str, object]]:
     return {
         200: {"content": {"application/json": {"example": example}}},
         "4XX": {"model": ErrorBody, "description": "A mistake in the request."},
-        503: {"model": ErrorBody, "description": "It has just started and does not know the group's figures yet."},
+        503: NOT_KNOWN,
     }
 
 
 def _views(source: Source) -> Sequence[PartitionView]:
-    if (unread := source.unread()) is not None:
-        raise HTTPException(503, f"{unread}; ask again in a second", {"retry-after": "1"})
+    require_known(source)
     return sorted(source.views(), key=lambda view: view.partition)
-
-
-def _group(source: Source, views: Sequence[PartitionView]) -> dict[str, object]:
-    now_ms = source.now_ms()
-    return {
-        "as_of_ms": min((view.as_of_ms for view in views if view.as_of_ms), default=now_ms),
-        "complete": is_complete(views, wanted=source.partitions_total(), now_ms=now_ms),
-    }
 
 
 def _partition(view: PartitionView) -> dict[str, object]:

@@ -27,6 +27,8 @@ LOOKUPS_AT_A_TIME: Final = 2
 WAITING_MAX: Final = 32
 """More than so many calls that wait for their turn are refused: their clients would be gone when it comes."""
 
+CONTROL_ID_EXAMPLE: Final = "1770000000000-9f86d081884c7d65"
+TIMER_ID_EXAMPLE: Final = "2-1841-1770000060000"
 _STATUS: Final = {Outcome.NOT_PENDING: 404, Outcome.ORIGIN_PAUSED: 409, None: 202}
 
 
@@ -71,10 +73,8 @@ class ControlBody(Body):
 
     result: Outcome | None = Field(description="Null while an owner has not answered.", examples=["cancelled"])
     count: int = Field(description="Messages that it acted on; for an origin, those that wait for it.", examples=[1])
-    control_id: str = Field(
-        description="GET /control/{control id} tells the outcome.", examples=["1770000000000-9f86d081884c7d65"]
-    )
-    target: str = Field(examples=["2-1841-1770000060000"])
+    control_id: str = Field(description="GET /control/{control id} tells the outcome.", examples=[CONTROL_ID_EXAMPLE])
+    target: str = Field(examples=[TIMER_ID_EXAMPLE])
     detail: str = Field(default="", examples=[""])
     missing: list[int] = Field(description="Partitions whose owner has not answered.", examples=[[]])
 
@@ -120,10 +120,7 @@ class ScheduleBody(BaseModel):
         return self.due_ms if self.due_ms is not None else now_ms + (self.delay_ms or 0)
 
 
-CONTROL_ID_EXAMPLE: Final = "1770000000000-9f86d081884c7d65"
-
-
-def answered(outcome: Outcome | None, description: str, target: str = "2-1841-1770000060000") -> dict[str, object]:
+def answered(outcome: Outcome | None, description: str, target: str = TIMER_ID_EXAMPLE) -> dict[str, object]:
     """Return what the document says of an answer with this outcome."""
     done = outcome not in {None, Outcome.NOT_PENDING, Outcome.ORIGIN_PAUSED}
     example = {

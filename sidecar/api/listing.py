@@ -23,6 +23,7 @@ from pydantic import AfterValidator, Field, ValidationError
 from starlette.exceptions import HTTPException
 
 from sidecar.api.bodies import Body
+from sidecar.api.figures import require_known
 from sidecar.api.guard import Purse, Turnstile
 from sidecar.api.source import Source
 from sidecar.engine.view import PartitionView
@@ -267,11 +268,7 @@ class Listing:
 
     def require_known(self, partition: int | None = None) -> None:
         """Raise HTTPException while the group is not known, and for a partition that does not exist."""
-        if (unread := self._source.unread()) is not None:
-            raise HTTPException(503, f"{unread}; ask again in a second", {"retry-after": "1"})
-        total = self._source.partitions_total()
-        if partition is not None and total is not None and partition >= total:
-            raise HTTPException(400, f"partition: {partition} is not one of the input topic's 0 to {total - 1}")
+        require_known(self._source, partition)
 
     async def page(self, wanted: Wanted, partition: int | None, *, forwarded: bool) -> MessagesBody:
         """Return a page over all partitions, or one; `forwarded` of the own ones alone."""

@@ -8,16 +8,16 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Path, Request
 from pydantic import Field
-from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from sidecar.api.auth import Gate
 from sidecar.api.bodies import Body, ErrorBody
 from sidecar.api.control import ANSWERS, ControlBody, ControlDesk, answered, refuse_parameters
+from sidecar.api.figures import NOT_KNOWN, require_known, trust
 from sidecar.api.source import Source
 from sidecar.changelog.codec import Closure
 from sidecar.contract.control import ControlKind, Outcome
-from sidecar.engine.view import PartitionView, summarise
+from sidecar.engine.view import PartitionView
 
 OPEN: Final = "open"
 TopicText = Annotated[str, Path(description="The origin topic, or `*` for all of them.", examples=["orders"])]
@@ -99,22 +99,14 @@ def origin_routes(source: Source, desk: ControlDesk, gate: Gate) -> APIRouter:
         responses={
             200: {"content": {"application/json": {"example": _EXAMPLE}}},
             "4XX": {"model": ErrorBody, "description": "A mistake in the request."},
-            503: {"model": ErrorBody, "description": "It has just started and does not know the group's figures yet."},
+            503: NOT_KNOWN,
         },
         dependencies=[Depends(refuse_parameters)],
     )
     async def origins() -> JSONResponse:
-        if (unread := source.unread()) is not None:
-            raise HTTPException(503, f"{unread}; ask again in a second", {"retry-after": "1"})
+        require_known(source)
         views = source.views()
-        summary = summarise(views, partitions_total=source.partitions_total(), now_ms=source.now_ms())
-        return JSONResponse(
-            {
-                "origins": [each.model_dump() for each in origins_of(views)],
-                "complete": summary["complete"],
-                "as_of_ms": summary["as_of_ms"],
-            }
-        )
+        return JSONResponse({"origins": [each.model_dump() for each in origins_of(views)], **trust(source, views)})
 
     @router.put(
         "/origins/{topic}/pause",

@@ -6,7 +6,6 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from sidecar.api.bodies import (
@@ -16,6 +15,7 @@ from sidecar.api.bodies import (
     PendingBody,
     PendingOfOriginBody,
 )
+from sidecar.api.figures import NOT_KNOWN, require_known
 from sidecar.api.source import Source
 from sidecar.engine.view import summarise
 
@@ -54,18 +54,14 @@ def pending_routes(source: Source) -> APIRouter:
             200: {"content": {"application/json": {"examples": _EXAMPLES}}},
             400: {"model": ErrorBody, "description": "A parameter is not what it must be."},
             "4XX": {"model": ErrorBody, "description": "Any other mistake in the request."},
-            503: {"model": ErrorBody, "description": "It has just started and does not know the group's figures yet."},
+            503: NOT_KNOWN,
         },
     )
     async def pending(query: Annotated[PendingQuery, Query()]) -> JSONResponse:
-        if (unread := source.unread()) is not None:
-            raise HTTPException(503, f"{unread}; ask again in a second", {"retry-after": "1"})
-        total = source.partitions_total()
-        if query.partition is not None and total is not None and query.partition >= total:
-            raise HTTPException(400, f"partition: {query.partition} is not one of the input topic's 0 to {total - 1}")
+        require_known(source, query.partition)
         answer = summarise(
             source.views(),
-            partitions_total=total,
+            partitions_total=source.partitions_total(),
             now_ms=source.now_ms(),
             origin=query.origin,
             partition=query.partition,

@@ -203,7 +203,7 @@ def summarise(
         "by_partition": {str(view.partition): view.pending for view in chosen},
         **_due(chosen, total=total, now_ms=now_ms),
         "next_due_ms": min((view.next_due_ms for view in chosen if view.next_due_ms is not None), default=None),
-        "as_of_ms": min((view.as_of_ms for view in chosen if view.as_of_ms), default=now_ms),
+        "as_of_ms": as_of_ms(chosen, now_ms),
         "complete": is_complete(chosen, wanted=1 if partition is not None else partitions_total, now_ms=now_ms),
         "partitions": [
             {
@@ -217,6 +217,11 @@ def summarise(
             for view in chosen
         ],
     }
+
+
+def as_of_ms(views: Iterable[PartitionView], now_ms: int) -> int:
+    """Return when the oldest of the figures was taken; now when there is none."""
+    return min((view.as_of_ms for view in views if view.as_of_ms), default=now_ms)
 
 
 def is_complete(views: Sequence[PartitionView], *, wanted: int | None, now_ms: int) -> bool:

@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 
 from sidecar.api.connect.bodies import ConnectorInfo, ConnectorStateInfo
 from sidecar.api.connect.connector import Task, Worker, info_of, status_of, tasks_of
+from sidecar.api.figures import require_known
 from sidecar.api.source import Source
 
 CONNECTOR: Final = "/connectors/{connector}"
@@ -36,8 +37,7 @@ class Group:
 
     def tasks(self) -> list[Task]:
         """Return the tasks. Raises HTTPException 503 while nothing is known."""
-        if (unread := self.source.unread()) is not None:
-            raise HTTPException(503, f"{unread}; ask again in a second", {"retry-after": "1"})
+        require_known(self.source)
         return tasks_of(self.source.views())
 
     def task(self, number: int, words: str) -> Task:
