@@ -31,7 +31,9 @@ from sidecar.contract.control import (
 from sidecar.engine.items import target_text
 from sidecar.errors import BrokerUnavailable, CommandFailed
 from sidecar.kafka import config
+from sidecar.kafka.arrivals import arrivals
 from sidecar.kafka.cluster import Admin, Deadline, answer, is_away, unavailable
+from sidecar.kafka.input import headers_of
 from sidecar.model import Headers, TimerId
 from sidecar.settings import Settings
 
@@ -320,9 +322,7 @@ class _StatusReader:
         Raises:
             CommandFailed: The topic can not be read.
         """
-        # poll() returns with the first record, consume() only with the last of so many.
-        first = self._consumer.poll(POLL_S)
-        for message in () if first is None else (first, *self._consumer.consume(READ_RECORDS, 0)):
+        for message in arrivals(self._consumer, READ_RECORDS, POLL_S):
             partition = message.partition() or 0
             error = message.error()
             if error is None:
@@ -352,7 +352,7 @@ def is_signed(topic: str, message: Message, token: str | None) -> bool:
     """Return whether a record of the status topic that has key and value is to be trusted."""
     if token is None:
         return True
-    headers: Any = dict(message.headers() or [])
+    headers: Any = dict(headers_of(message) or ())
     key: Any = message.key()
     value: Any = message.value()
     parts = signature.status_parts(topic, message.partition() or 0, key, value)

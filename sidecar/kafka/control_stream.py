@@ -24,6 +24,7 @@ from sidecar.contract.control import (
 )
 from sidecar.errors import CommandFailed
 from sidecar.kafka import config
+from sidecar.kafka.arrivals import arrivals
 from sidecar.kafka.cluster import Deadline, is_away
 from sidecar.kafka.control import READ_RECORDS, ControlClient, is_signed
 from sidecar.model import TimerId
@@ -105,9 +106,8 @@ class ControlStream(ControlClient):
         self._producer.poll(0)
         if self._error is not None:
             raise self._failed(self._error, f"topic {self._settings.input_topic}")
-        first = self._consumer.poll(timeout_s)
         found = []
-        for message in () if first is None else (first, *self._consumer.consume(READ_RECORDS, 0)):
+        for message in arrivals(self._consumer, READ_RECORDS, timeout_s):
             error = message.error()
             if error is None:
                 if (answer := self._answer(message)) is not None:

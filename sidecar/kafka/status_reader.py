@@ -16,6 +16,7 @@ from confluent_kafka import (
 )
 
 from sidecar.clock import Clock
+from sidecar.kafka.arrivals import arrivals
 from sidecar.kafka.input import headers_of
 
 READ_RECORDS: Final = 2_000
@@ -79,9 +80,7 @@ class StatusReader:
         if self._clock.monotonic_s() >= self._look_at_s:
             self._look()
         records = []
-        # poll() returns with the first record, consume() only with the last of so many.
-        first = self._consumer.poll(timeout_s)
-        for message in () if first is None else (first, *self._consumer.consume(READ_RECORDS, 0)):
+        for message in arrivals(self._consumer, READ_RECORDS, timeout_s):
             if (error := message.error()) is not None:
                 self._failed(error, message.partition())
             elif (record := self._record(message)) is not None:

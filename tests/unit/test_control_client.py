@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from sidecar.contract.control import Outcome, OutcomeRecord
-from sidecar.kafka.control import CLOCKS_APART_MS, _made_ms, added_up, found_result
+from sidecar.kafka.control import CLOCKS_APART_MS, _made_ms, added_up, found_result, is_signed
 from tests.clocks import NOW_MS
 
 
@@ -58,3 +60,29 @@ def test_an_id_of_ours_says_when_it_was_made_and_any_other_does_not() -> None:
     assert _made_ms(f"{NOW_MS}-{'a' * 16}") == NOW_MS - CLOCKS_APART_MS
     for other in ("", "x", f"{NOW_MS}", f"{NOW_MS}-x", f"x-{'a' * 16}", f"{'9' * 5000}-{'a' * 16}", f"²-{'a' * 16}"):
         assert _made_ms(other) == 0, other
+
+
+class UnreadableHeaders:
+    """A record with a header key that is not UTF-8, which the library can not give."""
+
+    def headers(self) -> list[tuple[str, bytes]]:
+        raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+
+    def key(self) -> bytes:
+        return b"c/x/1"
+
+    def value(self) -> bytes:
+        return b"{}"
+
+    def partition(self) -> int:
+        return 0
+
+    def timestamp(self) -> tuple[int, int]:
+        return (2, NOW_MS)
+
+
+def test_a_record_whose_headers_can_not_be_read_is_not_signed() -> None:
+    """Anyone may write to the status topic, and whoever waits for an outcome reads on."""
+    message: Any = UnreadableHeaders()
+    assert not is_signed("app-status", message, "secret")
+    assert is_signed("app-status", message, None)

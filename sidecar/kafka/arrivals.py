@@ -1,0 +1,20 @@
+"""What a consumer gives without being waited for longer than its first record takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from confluent_kafka import Consumer, Message
+
+
+def arrivals(consumer: Consumer, limit: int, timeout_s: float) -> Sequence[Message]:
+    """Return the messages and errors that have come, waiting so long for the first; raises KafkaException.
+
+    Args:
+        consumer: Assigned by hand.
+        limit: Most of those behind the first.
+        timeout_s: Longest wait.
+    """
+    # poll() returns with the first record, consume() only with the last of so many.
+    first = consumer.poll(timeout_s)
+    return () if first is None else (first, *consumer.consume(limit, 0))
