@@ -15,7 +15,7 @@ from sidecar.model import Record
 
 _PARTITION_OF: Final = itemgetter(0)
 RECORD_BYTES: Final = 200
-"""What a record takes besides its key and value."""
+"""What a record takes besides what its sender put into it."""
 
 
 @dataclass(slots=True)
@@ -24,6 +24,7 @@ class _Partition:
     items: deque[Item] = field(default_factory=deque)
     expected: int = 0
     bytes: int = 0
+    """Of the records by their values alone, of the items by all that they carry: each as it is taken away again."""
 
 
 class Held:
@@ -86,16 +87,18 @@ class Held:
         examine = self._intake.examine
         for held in self._partitions.values():
             records, items = held.records, held.items
-            examined = 0
+            examined = grown = 0
             for record in islice(records, limit):
                 item = examine(record, arrived_ms)
                 if type(item) is str:
                     unresolved.add(item)
                     break
                 items.append(item)  # type: ignore[arg-type]  # no text here
+                grown += _size(item) - RECORD_BYTES - len(record.value or b"")  # type: ignore[arg-type]  # no text here
                 examined += 1
             for _ in range(examined):
                 records.popleft()
+            held.bytes += grown
         return unresolved
 
     def batches(self, partitions: Sequence[int], limit: int, limit_bytes: int) -> Mapping[int, Sequence[Item]]:
@@ -132,7 +135,7 @@ def _take(held: _Partition, limit: int, limit_bytes: int) -> tuple[list[Item], i
         item = items.popleft()
         taken.append(item)
         size += _size(item)
-    held.bytes = max(0, held.bytes - size) if held.items or held.records else 0
+    held.bytes -= size
     return taken, size
 
 
@@ -140,5 +143,6 @@ def _size(item: Item) -> int:
     if type(item) is Arrival:
         return RECORD_BYTES + len(item.lasting)
     if type(item) is Dead:
-        return RECORD_BYTES + len(item.value or b"") + len(item.key or b"")
+        headers = sum([len(name) + len(value or b"") for name, value in item.headers])
+        return RECORD_BYTES + len(item.value or b"") + len(item.key or b"") + headers
     return RECORD_BYTES

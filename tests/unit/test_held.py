@@ -55,9 +55,15 @@ def held(origins: dict[str, Origin], unknown: dict[str, float]) -> Held:
 
 
 def records(
-    partition: int, offsets: Iterable[int], origin: str | None = "orders", value: bytes | None = b"v"
+    partition: int,
+    offsets: Iterable[int],
+    origin: str | None = "orders",
+    value: bytes | None = b"v",
+    trace: bytes | None = None,
 ) -> list[Record]:
     headers: list[tuple[str, bytes | None]] = [] if origin is None else [("retry-origin-topic", origin.encode())]
+    if trace is not None:
+        headers.append(("stack-trace", trace))
     return [Record(partition, offset, NOW_MS, b"k", value, headers) for offset in offsets]
 
 
@@ -161,3 +167,26 @@ def test_the_bytes_grow_with_what_comes_and_are_none_when_all_was_taken(held: He
     assert 0 < held.bytes < 3_000
     held.batches([0], 100, 1_000_000)
     assert held.bytes == 0
+
+
+def test_headers_weigh_as_much_as_values(held: Held) -> None:
+    """A stack trace in a header is what messages of this kind often carry."""
+    held.begin(0, 0)
+    held.begin(1, 0)
+    held.take_in([*records(0, range(5), trace=bytes(100_000)), *records(1, range(2), None, trace=bytes(100_000))])
+    held.examine(NOW_MS, 100)
+    assert held.bytes >= 700_000
+    assert offsets(held.batches([0], 100, 150_000)[0]) == [0, 1]
+    assert offsets(held.batches([1], 100, 100_000)[1]) == [0]
+
+
+def test_the_bytes_stay_true_while_more_always_waits(held: Held) -> None:
+    held.begin(0, 0)
+    held.take_in(records(0, [0], trace=bytes(1_000)))
+    held.examine(NOW_MS, 100)
+    one = held.bytes
+    for offset in range(1, 100):
+        held.take_in(records(0, [offset], trace=bytes(1_000)))
+        held.examine(NOW_MS, 100)
+        assert offsets(held.batches([0], 1, 1_000_000)[0]) == [offset - 1]
+    assert held.bytes == one
