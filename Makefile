@@ -24,7 +24,7 @@ HELM_FLAGS = -s -w $(foreach package,chartutil lint/rules,$(foreach part,Major=1
 PROMTOOL = $(TOOLS)/promtool
 
 .DEFAULT_GOAL = help
-.PHONY: help demo demo-spark test test-spark check bench bench-operating docs dist lock helm promtool clean
+.PHONY: help demo demo-spark test test-spark check bench bench-operating bench-spark docs dist lock helm promtool clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ bench: $(TEST_STAMP) ## The figures of docs/performance.md
 
 bench-operating: $(TEST_STAMP) ## Those of operating alone: counts, requests at full load, pages, cancel
 	$(BIN)/python -m bench counts asked listing cancel
+
+bench-spark: $(SPARK_STAMP) ## Those of the Spark engine; needs a JDK 17 or 21
+	$(BIN)/python -m bench spark shards
 
 docs: $(TEST_STAMP) ## The documentation as a site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

@@ -16,6 +16,7 @@ from bench.operating import cancel, counts
 from bench.operating_crowd import crowd
 from bench.pending import held
 from bench.rates import RELAY_TOPIC, STORE_TOPIC, Rates, say
+from bench.spark import shards, spark
 from sidecar import __version__
 from sidecar.clock import SystemClock
 from sidecar.kafka.local_broker import LocalBroker
@@ -24,10 +25,12 @@ RATIOS = ("store", "fire", "both")
 HELD = {"memory", "pending", "restart", "restore"}
 CROWD = {"asked", "listing"}
 NAMES = ("relay", *RATIOS, "lateness", *sorted(HELD), "counts", *sorted(CROWD), "cancel")
+SPARK = ("spark", "shards")
+"""Measured when named only: they need a JDK."""
 
 
 @click.command(epilog="Example: python -m bench store fire --quick")
-@click.argument("names", nargs=-1, type=click.Choice(NAMES))
+@click.argument("names", nargs=-1, type=click.Choice((*NAMES, *SPARK)))
 @click.option("--quick", is_flag=True, help="Fewer messages, each rate once: a look, not a figure.")
 @click.option("--gate/--no-gate", default=True, help="Exit with 1 when a target is missed, or with 0 all the same.")
 @click.option(
@@ -35,7 +38,10 @@ NAMES = ("relay", *RATIOS, "lateness", *sorted(HELD), "counts", *sorted(CROWD), 
 )
 @click.option("--folder", type=click.Path(path_type=Path), help="Keep state folders and logs there.")
 def main(names: tuple[str, ...], *, quick: bool, gate: bool, runs: int, folder: Path | None) -> None:
-    """Measure what the sidecar reaches against a broker on this machine; all figures, or the NAMES alone."""
+    """Measure what the sidecar reaches against a broker on this machine; all figures, or the NAMES alone.
+
+    Those of Spark (spark, shards) are measured when they are named: they need a JDK.
+    """
     started_s = SystemClock().monotonic_s()
     wanted = set(names or NAMES)
     with tempfile.TemporaryDirectory(prefix="retry-sidecar-bench-") as temporary, LocalBroker() as broker:
@@ -82,6 +88,10 @@ def _measure(cluster: Cluster, folder: Path, wanted: set[str], *, quick: bool, r
         figures += crowd(cluster, folder, runs, wanted, quick=quick)
     if "cancel" in wanted:
         figures += cancel(cluster, folder, 8 if quick else 60)
+    if "spark" in wanted:
+        figures += spark(cluster, folder, quick=quick)
+    if "shards" in wanted:
+        figures += shards(cluster, folder, quick=quick)
     order = list(TARGETS)
     return sorted([*rates.figures(), *figures], key=lambda figure: order.index(figure.name))
 

@@ -54,6 +54,20 @@ TARGETS: Mapping[str, Figure] = {
         Figure("listing", "page of 100 anywhere, p99", math.nan, "ms", 50, "at most"),
         Figure("cancel_p50", "cancel until its definite answer, p50", math.nan, "ms"),
         Figure("cancel_p99", "cancel until its definite answer, p99", math.nan, "ms", 1_000, "at most"),
+        Figure("spark_in", "Spark: taken in, warm", math.nan, "msg/s", 25_000),
+        Figure("spark_out", "Spark: fired, warm", math.nan, "msg/s", 20_000),
+        Figure("spark_idle", "Spark: idle micro-batch", math.nan, "ms", 700, "at most"),
+        Figure("spark_batch", "Spark: micro-batch, many ÷ few pending", math.nan, "×", 1.25, "at most"),
+        Figure("spark_lateness", "Spark: lateness at a steady rate, p99", math.nan, "ms", 3_000, "at most"),
+        Figure("spark_early", "Spark: fired before they were due", math.nan, "messages", 0, "at most"),
+        Figure("spark_memory", "Spark: memory, all processes", math.nan, "MiB"),
+        *(
+            Figure(
+                f"spark_{way}_{count}", f"Spark: {what}, {count} state partition{'s' * (count > 1)}", math.nan, "msg/s"
+            )
+            for count in (1, 2, 4)
+            for way, what in (("in", "taken in"), ("out", "fired"))
+        ),
     )
 }
 """Every figure of the table with its target, not measured yet."""

@@ -26,12 +26,12 @@ class SidecarProcess:
         app_id: names the group and the internal topics, so a new one is a new sidecar.
         topic: the retry topic.
         folder: holds the state folder and the log; the same one again is a restart.
-        command: `run` or `api`.
+        command: What to run of the sidecar; `run` without it.
     """
 
-    def __init__(self, bootstrap_servers: str, app_id: str, topic: str, folder: Path, command: str = "run") -> None:
+    def __init__(self, bootstrap_servers: str, app_id: str, topic: str, folder: Path, *command: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._command = command
+        self._command = command or ("run",)
         self.app_id = app_id
         self.topic = topic
         self.group = f"connect-{app_id}"
@@ -64,7 +64,7 @@ class SidecarProcess:
         """Start and return at once."""
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "sidecar", self._command],
+                [sys.executable, "-m", "sidecar", *self._command],
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

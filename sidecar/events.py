@@ -39,6 +39,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "input_records_gone": "The input was cleaned before these records were read: **they are lost**. Give it a longer "
     "retention.",
     "intake_held": "The input topic was made anew under the timers: what waits is fired first.",
+    "micro_batch_done": "Spark's query has done one, with so many records of the input topic.",
     "origin_probed": "An origin that was not open takes records again.",
     "owner_not_reached": "Another instance did not answer a question about its messages.",
     "owner_not_understood": "Another instance answered in a form that this version does not know.",

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
+import structlog
+
 from sidecar import __version__
 from sidecar.api.source import Health
 from sidecar.clock import Clock, SystemClock
@@ -16,6 +18,8 @@ from sidecar.runtime.cluster import ClusterView, GroupSource, follow
 from sidecar.runtime.http import start_server
 from sidecar.settings import Settings
 from sidecar.spark import observation
+
+logger = structlog.get_logger(__name__)
 
 SILENCE_S: Final = 60.0
 """Without a micro-batch for so long the query is not ready."""
@@ -35,6 +39,8 @@ class Driver(Onlooker):
         """Take in a micro-batch."""
         self._seen_s = self._monotonic_s()
         self._batch = int(progress["batchId"])
+        took_ms = int(progress["durationMs"].get("triggerExecution", 0))
+        logger.debug("micro_batch_done", batch=self._batch, records=int(progress["numInputRows"]), took_ms=took_ms)
         observation.count(self._metrics, progress)
         self._metrics.publish(self._cluster.views())
 
