@@ -15,12 +15,12 @@ from sidecar.clock import Clock, SystemClock
 from sidecar.contract import DIALECTS
 from sidecar.engine.intake import Intake
 from sidecar.engine.restore import Identity
-from sidecar.errors import BrokerUnavailable
 from sidecar.kafka import config
 from sidecar.kafka.catalogue import Catalogue
 from sidecar.kafka.changelog import ChangelogReader
 from sidecar.kafka.cluster import Admin
 from sidecar.kafka.input import InputConsumer
+from sidecar.kafka.patience import TRY_S, await_answer
 from sidecar.kafka.producer import TransactionalProducer
 from sidecar.kafka.stable import StableOffsets
 from sidecar.kafka.topics import TopicFacts, ensure_topics, grow_internal
@@ -49,8 +49,6 @@ from sidecar.store.folder import StateFolder
 
 logger = structlog.get_logger(__name__)
 
-TRY_S: Final = 5.0
-"""Longest wait for an answer of the brokers before saying so and asking again."""
 HTTP_STOP_S: Final = 2.0
 SWITCH_S: Final = 0.001
 
@@ -146,21 +144,10 @@ def _turn(loop: Loop, stop: Stop, shutdown_timeout_s: float, drain: Drain | None
 
 def _await_topics(admin: Admin, settings: Settings, clock: Clock, stop: Stop) -> TopicFacts | None:
     """Return the facts of the topics once the brokers answer; None when told to stop meanwhile."""
-    deadline_s = clock.monotonic_s() + settings.startup_timeout_ms / 1000
-    while not stop.asked:
-        try:
-            facts = ensure_topics(admin, settings, TRY_S)
-        except BrokerUnavailable as cause:
-            if clock.monotonic_s() >= deadline_s:
-                raise BrokerUnavailable(
-                    f"no broker answered within STARTUP_TIMEOUT, {settings.startup_timeout_ms} ms: {cause}"
-                ) from cause
-            logger.warning("broker_awaited", bootstrap_servers=settings.bootstrap_servers, reason=str(cause))
-        else:
-            for line in (*facts.changes, *facts.notes):
-                logger.info("topic_noted", text=line)
-            return facts
-    return None
+    facts = await_answer(lambda: ensure_topics(admin, settings, TRY_S), settings, clock, stop.within)
+    for line in () if facts is None else (*facts.changes, *facts.notes):
+        logger.info("topic_noted", text=line)
+    return facts
 
 
 def build(

@@ -7,7 +7,9 @@ import threading
 from types import FrameType
 from typing import Final
 
-LOOK_S: Final = 0.2
+from sidecar.clock import SystemClock
+
+LOOK_S: Final = 0.1
 
 
 class Stop:
@@ -16,6 +18,7 @@ class Stop:
     def __init__(self) -> None:
         self.asked = False
         self._pause = threading.Event()
+        self._clock = SystemClock()
 
     def listen(self) -> None:
         """Take the signals."""
@@ -24,9 +27,16 @@ class Stop:
 
     def wait(self) -> None:
         """Return soon after the end was asked for."""
+        while not self.within(LOOK_S):
+            pass
+
+    def within(self, seconds: float) -> bool:
+        """Wait at most so long, and tell whether the end was asked for."""
+        until_s = self._clock.monotonic_s() + seconds
         # The event is never set: a handler that sets what its own thread waits for can lock that thread for ever.
-        while not self.asked:
-            self._pause.wait(LOOK_S)
+        while not self.asked and (left_s := until_s - self._clock.monotonic_s()) > 0:
+            self._pause.wait(min(LOOK_S, left_s))
+        return self.asked
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if self.asked:
