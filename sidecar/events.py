@@ -20,6 +20,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "broker_awaited": "No broker answers at the start; it is tried again until STARTUP_TIMEOUT.",
     "broker_trouble": "The client library reports an error of a broker that passes by itself. Not repeated while it "
     "stays the same.",
+    "changelog_not_read": "The broker does not let a partition be restored now; `reason` has its words.",
     "client_logged": "A line of the Kafka client library, in `text`; its least level is LOG_LEVEL_APACHE.",
     "clock_not_measured": "The record by which Spark's driver measures its clock was not written; it is tried again.",
     "commit_given_up": "At the end a transaction was not through in time. The broker aborts it; nothing is lost.",

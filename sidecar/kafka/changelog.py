@@ -21,6 +21,7 @@ class ChangelogReader:
         self._consumer = Consumer(dict(config))
         self._assigned: set[int] = set()
         self._lost: set[int] = set()
+        self._troubles: dict[int, str] = {}
         self._limit = 16
 
     def start(self, partition: int, offset: int) -> None:
@@ -33,6 +34,7 @@ class ChangelogReader:
         """Read it no more."""
         if partition in self._assigned:
             self._assigned.discard(partition)
+            self._troubles.pop(partition, None)
             self._consumer.incremental_unassign([TopicPartition(self._topic, partition)])
 
     def read(self, timeout_s: float) -> dict[int, list[ChangelogRead]]:
@@ -50,6 +52,8 @@ class ChangelogReader:
                     self._lost.add(partition)
                 elif error.code() == KafkaError._FATAL:
                     raise KafkaException(error)
+                elif partition in self._assigned and message.topic() == self._topic:
+                    self._troubles[partition] = error.str()
                 continue
             if partition not in self._assigned:
                 continue
@@ -58,6 +62,8 @@ class ChangelogReader:
             slices.setdefault(partition, []).append(ChangelogRead(message.offset() or 0, key, value))
             size += len(value or b"") + len(key or b"")
             count += 1
+        for partition in slices:
+            self._troubles.pop(partition, None)
         if count:
             self._limit = max(1, min(SLICE_RECORDS_MAX, SLICE_BYTES * count // max(1, size)))
         return slices
@@ -67,6 +73,10 @@ class ChangelogReader:
         lost = [each for each in self._lost if each in self._assigned]
         self._lost.clear()
         return lost
+
+    def trouble(self, partition: int) -> str:
+        """Return why nothing of it can be read now, as the library says it; empty when nothing is known to be wrong."""
+        return self._troubles.get(partition, "")
 
     def position(self, partition: int) -> int:
         """Return the next offset to be read; negative before the first one."""

@@ -227,9 +227,16 @@ class Reset:
             # The log's start has moved past the position since the bounds were asked for.
             self.start([self._restoring[number].restore.partition])
         for number, restoring in self._restoring.items():
+            self._tell_trouble(restoring.restore.partition)
             if not restoring.read and self._reader.position(number) >= restoring.target:
                 restoring.read = True
                 self._reader.stop(number)
+
+    def _tell_trouble(self, partition: Partition) -> None:
+        trouble = self._reader.trouble(partition.number)
+        if trouble and trouble != partition.reason:
+            log.warning("changelog_not_read", partition=partition.number, reason=trouble)
+        partition.reason = trouble
 
     def _guarded(self, number: int, act: Callable[[], None]) -> None:
         """Stop a partition whose changelog can not be read; the others go on."""

@@ -1,0 +1,100 @@
+"""What the reader of the changelog makes of errors; that it reads is tested on a real broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from sidecar.kafka.changelog import ChangelogReader
+
+TOPIC = "app-changelog"
+
+
+class Given:
+    """A record or an error, as the library hands it out."""
+
+    def __init__(self, partition: int | None, code: int | None = None, topic: str | None = TOPIC) -> None:
+        self._partition = partition
+        self._error = None if code is None else KafkaError(code, "Fetch from broker 1 failed")
+        self._topic = topic
+
+    def partition(self) -> int | None:
+        return self._partition
+
+    def topic(self) -> str | None:
+        return self._topic
+
+    def error(self) -> KafkaError | None:
+        return self._error
+
+    def offset(self) -> int:
+        return 7
+
+    def key(self) -> bytes:
+        return b"k"
+
+    def value(self) -> bytes:
+        return b"v"
+
+
+class Consumer:
+    """Hands out what the test sets."""
+
+    given: list[Given]
+
+    def __init__(self, _config: dict[str, Any]) -> None:
+        Consumer.given = []
+
+    def incremental_assign(self, _places: list[TopicPartition]) -> None: ...
+
+    def incremental_unassign(self, _places: list[TopicPartition]) -> None: ...
+
+    def consume(self, _limit: int, _timeout_s: float) -> list[Given]:
+        given, Consumer.given = Consumer.given, []
+        return given
+
+
+@pytest.fixture
+def reader(monkeypatch: pytest.MonkeyPatch) -> ChangelogReader:
+    monkeypatch.setattr("sidecar.kafka.changelog.Consumer", Consumer)
+    made = ChangelogReader({}, TOPIC)
+    made.start(0, 0)
+    made.start(1, 0)
+    return made
+
+
+def read(reader: ChangelogReader, *given: Given) -> set[int]:
+    Consumer.given = list(given)
+    return set(reader.read(0))
+
+
+def test_a_partition_that_may_not_be_read_says_why_until_it_is_read(reader: ChangelogReader) -> None:
+    """A restore that waits for a right would wait without a word."""
+    assert read(reader, Given(0, KafkaError.TOPIC_AUTHORIZATION_FAILED), Given(1)) == {1}
+    assert (reader.trouble(0), reader.trouble(1)) == ("Fetch from broker 1 failed", "")
+    assert read(reader) == set()
+    assert reader.trouble(0)
+    assert read(reader, Given(0)) == {0}
+    assert reader.trouble(0) == ""
+
+
+def test_what_was_wrong_is_forgotten_with_the_partition(reader: ChangelogReader) -> None:
+    read(reader, Given(0, KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    reader.stop(0)
+    read(reader, Given(0, KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    reader.start(0, 0)
+    assert reader.trouble(0) == ""
+
+
+def test_an_error_of_a_broker_is_no_partitions(reader: ChangelogReader) -> None:
+    read(reader, Given(None, KafkaError._TRANSPORT, topic=None))
+    assert (reader.trouble(0), reader.trouble(1)) == ("", "")
+
+
+def test_a_position_that_is_gone_is_told_once_and_what_ends_the_reader_is_raised(reader: ChangelogReader) -> None:
+    read(reader, Given(1, KafkaError._AUTO_OFFSET_RESET))
+    assert (reader.take_lost(), reader.take_lost(), reader.trouble(1)) == ([1], [], "")
+    with pytest.raises(KafkaException):
+        read(reader, Given(0, KafkaError._FATAL))
