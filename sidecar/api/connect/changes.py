@@ -41,17 +41,17 @@ OnlyFailed = Annotated[
 
 def change_routes(group: Group, desk: ControlDesk, gate: Gate) -> APIRouter:
     """Return the routes that pause, resume and restart, and those that refuse the rest."""
+    changes = APIRouter(dependencies=[Depends(gate.change)], responses=_CHANGES, default_response_class=Response)
+    _add_switches(changes, group, desk)
+    _add_topics(changes, group)
+    _add_restarts(changes, group)
     router = APIRouter(tags=["connect"])
-    _add_switches(router, group, desk, gate)
-    _add_topics(router, group, gate)
-    _add_restarts(router, group, gate)
+    router.include_router(changes)
     _add_refusals(router, group)
     return router
 
 
-def _add_switches(router: APIRouter, group: Group, desk: ControlDesk, gate: Gate) -> None:
-    guards = [Depends(gate.change)]
-
+def _add_switches(router: APIRouter, group: Group, desk: ControlDesk) -> None:
     async def switch(request: Request, connector: ConnectorName, kind: ControlKind) -> None:
         group.check(connector, "Unknown connector {}")
         await desk.act(request, kind, EVERY_ORIGIN, EVERY_ORIGIN)
@@ -61,10 +61,7 @@ def _add_switches(router: APIRouter, group: Group, desk: ControlDesk, gate: Gate
         summary="Pause the whole group",
         description="Nothing is fired for any origin; messages are taken in, and what comes due is put off.",
         status_code=202,
-        response_class=Response,
         response_description="Accepted; the state shows it in a second or two.",
-        responses=_CHANGES,
-        dependencies=guards,
     )
     async def pause_connector(request: Request, connector: ConnectorName) -> Response:
         await switch(request, connector, ControlKind.PAUSE)
@@ -75,10 +72,7 @@ def _add_switches(router: APIRouter, group: Group, desk: ControlDesk, gate: Gate
         summary="Resume the whole group",
         description="Origins that are paused by their own names stay paused.",
         status_code=202,
-        response_class=Response,
         response_description="Accepted; the state shows it in a second or two.",
-        responses=_CHANGES,
-        dependencies=guards,
     )
     async def resume_connector(request: Request, connector: ConnectorName) -> Response:
         await switch(request, connector, ControlKind.RESUME)
@@ -89,34 +83,27 @@ def _add_switches(router: APIRouter, group: Group, desk: ControlDesk, gate: Gate
         summary="The same as pause",
         description="Its orders come through the topic that it reads, so it can not let go of it; the state is PAUSED.",
         status_code=204,
-        response_class=Response,
         response_description="Done.",
-        responses=_CHANGES,
-        dependencies=guards,
     )
     async def stop_connector(request: Request, connector: ConnectorName) -> Response:
         await switch(request, connector, ControlKind.PAUSE)
         return Response(status_code=204)
 
 
-def _add_topics(router: APIRouter, group: Group, gate: Gate) -> None:
+def _add_topics(router: APIRouter, group: Group) -> None:
     @router.put(
         f"{CONNECTOR}/topics/reset",
         summary="Nothing is forgotten",
         description="The topics come from the settings, not from what was seen.",
         status_code=202,
-        response_class=Response,
         response_description="Accepted.",
-        responses=_CHANGES,
-        dependencies=[Depends(gate.change)],
     )
     async def reset_topics(connector: ConnectorName) -> Response:
         group.check(connector)
         return Response(status_code=202)
 
 
-def _add_restarts(router: APIRouter, group: Group, gate: Gate) -> None:
-    guards = [Depends(gate.change)]
+def _add_restarts(router: APIRouter, group: Group) -> None:
     restarter = Restarter(group.worker)
 
     @router.post(
@@ -126,8 +113,8 @@ def _add_restarts(router: APIRouter, group: Group, gate: Gate) -> None:
         status_code=202,
         response_model=ConnectorStateInfo,
         response_description="Accepted; how the tasks are now.",
-        responses={**_CHANGES, 204: {"description": "Neither parameter was true: nothing to do."}},
-        dependencies=guards,
+        response_class=JSONResponse,
+        responses={204: {"description": "Neither parameter was true: nothing to do."}},
     )
     async def restart_connector(
         request: Request,
@@ -151,10 +138,7 @@ def _add_restarts(router: APIRouter, group: Group, gate: Gate) -> None:
         summary="Restart a task",
         description="The partitions of its instance are restored anew.",
         status_code=204,
-        response_class=Response,
         response_description="Asked for; the state is RESTARTING until they are restored.",
-        responses=_CHANGES,
-        dependencies=guards,
     )
     async def restart_task(
         request: Request,

@@ -64,7 +64,7 @@ def info_route(source: Source, version: str) -> APIRouter:
 
 def connector_routes(group: Group) -> APIRouter:
     """Return the routes that show the connector and its tasks."""
-    router = APIRouter(tags=["connect"])
+    router = APIRouter(tags=["connect"], responses=_READS)
     _add_list(router, group)
     _add_connector(router, group)
     _add_reading(router, group)
@@ -81,7 +81,7 @@ def _add_list(router: APIRouter, group: Group) -> None:
         description="There is one, and its name is the app id.",
         response_model=list[str] | dict[str, Expanded],
         response_description="Its name, or what `expand` asks for by its name.",
-        responses={**_READS, **example(expanded)},
+        responses=example(expanded),
     )
     async def connectors(expand: Expand = ()) -> JSONResponse:
         if not expand:
@@ -101,7 +101,6 @@ def _add_connector(router: APIRouter, group: Group) -> None:
         description="The settings are those of the process that answers, without secrets.",
         response_model=ConnectorInfo,
         response_description="Name, settings and tasks.",
-        responses=_READS,
     )
     async def connector_info(connector: ConnectorName) -> JSONResponse:
         group.check(connector)
@@ -113,7 +112,7 @@ def _add_connector(router: APIRouter, group: Group) -> None:
         description="Of the process that answers, without secrets; a setting `MAX_DELAY` is `max.delay` here.",
         response_model=dict[str, str],
         response_description="Value by name, all of them text.",
-        responses={**_READS, **example(CONFIG_EXAMPLE)},
+        responses=example(CONFIG_EXAMPLE),
     )
     async def connector_config(connector: ConnectorName) -> JSONResponse:
         group.check(connector)
@@ -125,7 +124,6 @@ def _add_connector(router: APIRouter, group: Group) -> None:
         description="A task is an instance that owns partitions; the last one may be the partitions that nobody owns.",
         response_model=ConnectorStateInfo,
         response_description="State of the connector and of each task.",
-        responses=_READS,
     )
     async def connector_status(connector: ConnectorName) -> JSONResponse:
         group.check(connector, "No status found for connector {}")
@@ -139,7 +137,7 @@ def _add_reading(router: APIRouter, group: Group) -> None:
         description="The shared retry topic.",
         response_model=dict[str, TopicsOf],
         response_description="Topics by connector.",
-        responses={**_READS, **example({"kafka-retry": {"topics": ["retry"]}})},
+        responses=example({"kafka-retry": {"topics": ["retry"]}}),
     )
     async def connector_topics(connector: ConnectorName) -> JSONResponse:
         group.check(connector)
@@ -151,7 +149,6 @@ def _add_reading(router: APIRouter, group: Group) -> None:
         description="The offset of each partition from which messages are not taken in yet, as far as it is known.",
         response_model=Offsets,
         response_description="Offsets by partition of the retry topic.",
-        responses=_READS,
     )
     async def connector_offsets(connector: ConnectorName) -> JSONResponse:
         group.check(connector)
@@ -166,7 +163,7 @@ def _add_tasks(router: APIRouter, group: Group) -> None:
         description="One for each instance that owns partitions, and one for the partitions that nobody owns, if any.",
         response_model=list[TaskInfo],
         response_description="The tasks with their partitions.",
-        responses={**_READS, **example([TASK_EXAMPLE])},
+        responses=example([TASK_EXAMPLE]),
     )
     async def tasks(connector: ConnectorName) -> JSONResponse:
         group.check(connector)
@@ -178,7 +175,7 @@ def _add_tasks(router: APIRouter, group: Group) -> None:
         description="As in `/tasks`, in an older shape.",
         response_model=dict[str, dict[str, str]],
         response_description="Settings by task.",
-        responses={**_READS, **example({"kafka-retry-0": TASK_EXAMPLE["config"]})},
+        responses=example({"kafka-retry-0": TASK_EXAMPLE["config"]}),
     )
     async def tasks_config(connector: ConnectorName) -> JSONResponse:
         group.check(connector)
@@ -191,7 +188,6 @@ def _add_tasks(router: APIRouter, group: Group) -> None:
         description="The worst that is true of any of its partitions; `trace` says why it has failed.",
         response_model=TaskStatus,
         response_description="State and worker.",
-        responses=_READS,
     )
     async def task_status(connector: ConnectorName, task: TaskNumber) -> JSONResponse:
         group.check(connector, f"No status found for task {{}}-{task}")
