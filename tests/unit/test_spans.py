@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import StatusCode, format_span_id, format_trace_id
+from structlog.testing import capture_logs
 
 from sidecar.metrics import Metrics
 from sidecar.model import Headers, Reason
@@ -185,11 +186,10 @@ def exporter_in_memory() -> InMemorySpanExporter:
     return KEPT[-1]
 
 
-def test_an_exporter_that_is_not_installed_is_named_and_nothing_fails(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_exporter_that_is_not_installed_is_named_and_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "zipkin")
-    assert spans_of_environment() is None
-    said = caplog.text + capsys.readouterr().out
-    assert "zipkin" in said
-    assert "retry-sidecar[otel]" in said
+    with capture_logs() as lines:
+        assert spans_of_environment() is None
+    (line,) = lines
+    assert "zipkin" in line["reason"]
+    assert "retry-sidecar[otel]" in line["advice"]
