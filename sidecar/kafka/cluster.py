@@ -5,10 +5,10 @@ from __future__ import annotations
 import concurrent.futures
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.admin._config import ConfigResource
@@ -234,6 +234,26 @@ def _absence(name: str, error: KafkaError, operation: str) -> NoRight | None:
     if is_refused(error):
         return NoRight(name, operation)
     raise KafkaException(error)
+
+
+def list_offsets(admin: Admin, wanted: Iterable[TopicPartition], spec: object, deadline: Deadline) -> dict[int, int]:
+    """Return by partition the offset that is asked for, among committed records.
+
+    Args:
+        admin: Asks.
+        wanted: Partitions of one topic.
+        spec: Which offset of each, made by OffsetSpec.
+        deadline: For the answers of all.
+
+    Raises:
+        BrokerUnavailable: No answer in time.
+        KafkaException: A definite answer that is an error.
+    """
+    ask: Any = admin.list_offsets
+    futures = ask(
+        dict.fromkeys(wanted, spec), isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=deadline.left_s
+    )
+    return {tp.partition: answer(admin, future, deadline).offset for tp, future in futures.items()}
 
 
 def create_topic(admin: Admin, topic: NewTopic, deadline: Deadline) -> bool:

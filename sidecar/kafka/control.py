@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from sidecar.clock import Clock, SystemClock
@@ -32,7 +32,7 @@ from sidecar.engine.items import target_text
 from sidecar.errors import BrokerUnavailable, CommandFailed
 from sidecar.kafka import config
 from sidecar.kafka.arrivals import arrivals
-from sidecar.kafka.cluster import Admin, Deadline, answer, is_away, unavailable
+from sidecar.kafka.cluster import Admin, Deadline, is_away, list_offsets, unavailable
 from sidecar.kafka.input import headers_of
 from sidecar.model import Headers, TimerId
 from sidecar.settings import Settings
@@ -207,14 +207,12 @@ class ControlClient:
         """Return the ends of the status topic's partitions; those that it does not have yet are left out."""
         topic = self._settings.status_topic
         existing = self._partitions(topic, deadline)
-        ask: Any = self._admin.list_offsets
         spec: Any = OffsetSpec
-        wanted = {TopicPartition(topic, each): spec.latest() for each in partitions if each < existing}
+        wanted = [TopicPartition(topic, each) for each in partitions if each < existing]
         if not wanted:
             return {}
-        futures = ask(wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=deadline.left_s)
         try:
-            return {tp.partition: answer(self._admin, future, deadline).offset for tp, future in futures.items()}
+            return list_offsets(self._admin, wanted, spec.latest(), deadline)
         except KafkaException as error:
             raise self._failed(error.args[0], f"topic {topic}") from error
 

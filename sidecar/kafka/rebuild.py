@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from sidecar.clock import Clock, SystemClock
@@ -15,7 +15,7 @@ from sidecar.engine.restore import Identity, Restore
 from sidecar.errors import CommandFailed, PartitionStopped, TopicsInvalid
 from sidecar.kafka import config
 from sidecar.kafka.changelog import ChangelogReader
-from sidecar.kafka.cluster import Admin, Deadline, Topic, answer, describe_cluster, describe_topics, unavailable
+from sidecar.kafka.cluster import Admin, Deadline, Topic, describe_cluster, describe_topics, list_offsets, unavailable
 from sidecar.kafka.offsets import Bounds
 from sidecar.kafka.topics import create_command
 from sidecar.settings import Settings
@@ -98,14 +98,8 @@ def _look(settings: Settings, admin: Admin) -> tuple[Mapping[int, Bounds], Ident
 
 
 def _offsets(admin: Admin, wanted: list[TopicPartition], spec: object, deadline: Deadline) -> dict[int, int]:
-    ask: Any = admin.list_offsets
-    futures = ask(
-        dict.fromkeys(wanted, spec),
-        isolation_level=IsolationLevel.READ_COMMITTED,
-        request_timeout=deadline.left_s,
-    )
     try:
-        return {tp.partition: answer(admin, future, deadline).offset for tp, future in futures.items()}
+        return list_offsets(admin, wanted, spec, deadline)
     except KafkaException as error:
         raise CommandFailed(f"topic {wanted[0].topic}: {error.args[0].str()}") from error
 

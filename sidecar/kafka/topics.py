@@ -177,12 +177,13 @@ def ensure_topics(
     changes: list[str] = []
     cluster = describe_cluster(admin, deadline)
     found = look(admin, settings, deadline)
-    if settings.create_topics:
-        for name, topic in ((settings.input_topic, found.input), (settings.dlq_topic, found.dlq)):
-            if topic is None:
-                _create(admin, settings, NewTopic(name, partitions, _replicas(settings)), deadline, changes)
-    if isinstance(found.input, Topic) or changes:
-        found = _create_internal(admin, settings, deadline, changes)
+    outer = ((settings.input_topic, found.input), (settings.dlq_topic, found.dlq))
+    if missing := [name for name, topic in outer if topic is None and settings.create_topics]:
+        for name in missing:
+            _create(admin, settings, NewTopic(name, partitions, _replicas(settings)), deadline, changes)
+        found = look(admin, settings, deadline)
+    if isinstance(found.input, Topic):
+        _create_internal(admin, settings, found, found.input, deadline, changes)
     found, wrong = check_topics(admin, settings, deadline.left_s)
     if wrong:
         raise TopicsInvalid("\n".join(str(problem) for problem in wrong))
@@ -201,13 +202,12 @@ def grow_internal(admin: Admin, settings: Settings, deadline_s: float = 15.0) ->
     return ensure_topics(admin, never_create, deadline_s)
 
 
-def _create_internal(admin: Admin, settings: Settings, deadline: Deadline, changes: list[str]) -> Found:
-    found = look(admin, settings, deadline)
-    if not isinstance(found.input, Topic):
-        return found
-    count = found.input.partitions
+def _create_internal(
+    admin: Admin, settings: Settings, found: Found, entry: Topic, deadline: Deadline, changes: list[str]
+) -> None:
+    count = entry.partitions
     wanted: tuple[tuple[Topic | NoRight | None, str, Mapping[str, str]], ...] = (
-        (found.changelog, settings.changelog_topic, changelog_config(found.input.max_message_bytes)),
+        (found.changelog, settings.changelog_topic, changelog_config(entry.max_message_bytes)),
         (found.status, settings.status_topic, _STATUS_CONFIG),
     )
     for topic, name, config in wanted:
@@ -216,7 +216,6 @@ def _create_internal(admin: Admin, settings: Settings, deadline: Deadline, chang
             _create(admin, settings, new, deadline, changes)
         elif isinstance(topic, Topic) and topic.partitions < count:
             _grow(admin, topic, count, deadline, changes)
-    return found
 
 
 def _create(admin: Admin, settings: Settings, topic: NewTopic, deadline: Deadline, changes: list[str]) -> None:

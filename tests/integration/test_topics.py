@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 import pytest
 from click.testing import CliRunner
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from sidecar import cli
 from sidecar.errors import BrokerUnavailable, TopicsInvalid
+from sidecar.kafka import cluster
 from sidecar.kafka.cluster import Admin, Deadline, NoRight, Topic
 from sidecar.kafka.topics import Found, check_topics, ensure_topics, grow_internal, look, notes, problems
 from sidecar.settings import Settings
@@ -108,6 +109,18 @@ def test_input_and_dlq_are_created_when_the_settings_say_so(admin: Admin, settin
         settings.changelog_topic,
         settings.status_topic,
     ]
+
+
+def test_topics_that_another_instance_is_quicker_to_create_are_no_reason_to_leave_out_the_others(
+    admin: Admin, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(admin: Admin, topic: NewTopic, deadline: Deadline) -> bool:
+        create_topic(settings.bootstrap_servers, topic.topic, 3, topic.config)
+        return cluster.create_topic(admin, topic, deadline)
+
+    monkeypatch.setattr("sidecar.kafka.topics.create_topic", lose)
+    facts = ensure_topics(admin, dataclasses.replace(settings, create_topics=True))
+    assert (facts.partitions, facts.usable_partitions, facts.changes) == (3, 3, ())
 
 
 def test_a_replication_factor_that_the_cluster_can_not_give_is_named(admin: Admin, settings: Settings) -> None:
