@@ -5,10 +5,14 @@ The tests run them with the sidecar as it is, and with mistakes made on purpose,
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 from sidecar.runtime.commit import Step
 from tests.integration.killable import command
 from tests.integration.ledger import Balance, Ledger
-from tests.integration.sidecars import Sidecar, Sidecars, Stage
+from tests.integration.sidecars import API, Sidecar, Sidecars, Stage, set_stage
 from tests.waiting import eventually
 
 SESSION: dict[str, str] = {"CLIENT_SESSION_TIMEOUT_MS": "6000"}
@@ -28,6 +32,22 @@ def share(*all_of_them: Sidecar) -> bool:
     numbers = [number for states in owned for number in states]
     states = {state for each in owned for state in each.values()}
     return all(owned) and sorted(numbers) == list(range(all_of_them[0].stage.partitions)) and states == {"running"}
+
+
+@contextmanager
+def two_and_an_onlooker(bootstrap: str, folder: Path, token: str) -> Iterator[tuple[Stage, Sidecar, Sidecar, Sidecar]]:
+    """Yield a stage with two instances that share its partitions, and a process that owns nothing."""
+    stage, sidecars = set_stage(bootstrap, 4), Sidecars(folder)
+    try:
+        one, two, api = (sidecars.make(name, stage, API_TOKEN=token) for name in ("one", "two", "api"))
+        one.start()
+        two.start()
+        api.start(API)
+        api.await_ready()
+        eventually(lambda: share(one, two), TAKEOVER_S, "both have partitions")
+        yield stage, one, two, api
+    finally:
+        sidecars.end()
 
 
 def a_former_owner_wakes_up_before_it_fires(stage: Stage, sidecars: Sidecars, mutation: str = "") -> Balance:

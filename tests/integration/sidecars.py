@@ -34,6 +34,7 @@ LOG_APPEND_TIME: Final = {"message.timestamp.type": "LogAppendTime"}
 
 Command = Sequence[str]
 PLAIN: Final[Command] = ("-m", "sidecar", "run")
+API: Final[Command] = ("-m", "sidecar", "api")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,17 @@ class Stage:
     @property
     def group_id(self) -> str:
         return f"connect-{self.app_id}"
+
+    @property
+    def flags(self) -> list[str]:
+        """The flags by which a command means the same topics."""
+        flags = {
+            "--bootstrap-servers": self.bootstrap,
+            "--streams-app-id": self.app_id,
+            "--input-topic": self.input_topic,
+            "--dlq-topic": self.dlq_topic,
+        }
+        return [text for flag in flags.items() for text in flag]
 
 
 def set_stage(bootstrap: str, partitions: int = 4, origins: Sequence[str] = ()) -> Stage:
@@ -226,6 +238,18 @@ class Sidecar:
             return answer.status, json.loads(answer.read())
         except (OSError, http.client.HTTPException):
             return 0, None
+        finally:
+            connection.close()
+
+    def call(self, method: str, path: str, body: object, headers: Mapping[str, str]) -> tuple[int, Any]:
+        """Return status and JSON body of a call, None for no body; it is there to answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        given = {**headers} if body is None else {**headers, "content-type": "application/json"}
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), given)
+            answer = connection.getresponse()
+            text = answer.read()
+            return answer.status, json.loads(text) if text else None
         finally:
             connection.close()
 

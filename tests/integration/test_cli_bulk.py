@@ -45,15 +45,7 @@ def topic(stage: Stage, name: str) -> str:
 
 def arguments(world: World, *given: str) -> list[str]:
     """Return a command's arguments with the cluster's settings."""
-    stage = world.stage
-    flags = {
-        "--bootstrap-servers": stage.bootstrap,
-        "--streams-app-id": stage.app_id,
-        "--input-topic": stage.input_topic,
-        "--dlq-topic": stage.dlq_topic,
-        "--api-token": TOKEN,
-    }
-    return [*given, *(text for flag in flags.items() for text in flag)]
+    return [*given, *world.stage.flags, "--api-token", TOKEN]
 
 
 def run(world: World, *given: str) -> Result:

@@ -26,13 +26,7 @@ def world(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def run(stage: Stage, *arguments: str) -> Result:
-    flags = {
-        "--bootstrap-servers": stage.bootstrap,
-        "--streams-app-id": stage.app_id,
-        "--input-topic": stage.input_topic,
-        "--dlq-topic": stage.dlq_topic,
-    }
-    return CliRunner().invoke(cli.main, [*arguments, *(text for flag in flags.items() for text in flag)])
+    return CliRunner().invoke(cli.main, [*arguments, *stage.flags])
 
 
 def put(world: World, marker: bytes, retry_id: bytes | None = None) -> str:

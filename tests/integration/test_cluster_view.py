@@ -11,11 +11,10 @@ from confluent_kafka import Producer
 from sidecar.clock import SystemClock
 from tests.integration.ledger import Ledger
 from tests.integration.scenarios import TAKEOVER_S, owns_all, share
-from tests.integration.sidecars import Sidecar, Sidecars, Stage
+from tests.integration.sidecars import API, Sidecar, Sidecars, Stage
 from tests.unit.test_view import EMPTY
 from tests.waiting import eventually
 
-API = ("-m", "sidecar", "api")
 FAR = (300_000, 600_000)
 TOKEN = {"API_TOKEN": "a-token-of-the-tests"}
 

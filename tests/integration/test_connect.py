@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import http.client
 import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -12,11 +11,10 @@ import pytest
 
 from tests.broker import read_committed
 from tests.integration.messages import Given, marked, native, now_ms, send
-from tests.integration.scenarios import TAKEOVER_S, share
-from tests.integration.sidecars import Sidecar, Sidecars, Stage, set_stage
+from tests.integration.scenarios import two_and_an_onlooker
+from tests.integration.sidecars import Sidecar, Stage
 from tests.waiting import eventually
 
-API = ("-m", "sidecar", "api")
 TOKEN = "a-token-of-the-tests"
 WAIT_S = 40.0
 
@@ -48,36 +46,16 @@ class Group(NamedTuple):
 
 def call(sidecar: Sidecar, method: str, path: str, body: object = None) -> tuple[int, Any]:
     """Return status and body of a call with the token as a password, as Connect's tools bring it."""
-    connection = http.client.HTTPConnection("127.0.0.1", sidecar.port, timeout=20)
     login = base64.b64encode(f"console:{TOKEN}".encode()).decode()
-    headers = {"authorization": f"Basic {login}", "accept": "application/json"}
-    if body is not None:
-        headers["content-type"] = "application/json"
-    try:
-        connection.request(method, path, None if body is None else json.dumps(body), headers)
-        answer = connection.getresponse()
-        text = answer.read()
-        return answer.status, json.loads(text) if text else None
-    finally:
-        connection.close()
+    return sidecar.call(method, path, body, {"authorization": f"Basic {login}", "accept": "application/json"})
 
 
 @pytest.fixture(scope="module")
 def group(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    stage = set_stage(bootstrap, 4)
-    sidecars = Sidecars(tmp_path_factory.mktemp("connect"))
-    try:
-        one, two, api = (sidecars.make(name, stage, API_TOKEN=TOKEN) for name in ("one", "two", "api"))
-        one.start()
-        two.start()
-        api.start(API)
-        api.await_ready()
-        eventually(lambda: share(one, two), TAKEOVER_S, "both have partitions")
-        made = Group(stage, one, two, api)
+    with two_and_an_onlooker(bootstrap, tmp_path_factory.mktemp("connect"), TOKEN) as members:
+        made = Group(*members)
         made.await_states("RUNNING")
         yield made
-    finally:
-        sidecars.end()
 
 
 def test_the_whole_group_is_paused_fires_nothing_and_fires_all_once_it_is_resumed(group: Group) -> None:

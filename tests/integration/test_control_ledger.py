@@ -32,12 +32,11 @@ from tests.integration.control_ledger import (
 )
 from tests.integration.ledger import Ledger
 from tests.integration.scenarios import SESSION, TAKEOVER_S, share
-from tests.integration.sidecars import LOG_APPEND_TIME, Sidecar, Sidecars, Stage
+from tests.integration.sidecars import API, LOG_APPEND_TIME, Sidecar, Sidecars, Stage
 from tests.integration.test_control import settings_of
 from tests.integration.test_http_control import call
 from tests.waiting import eventually
 
-API = ("-m", "sidecar", "api")
 MESSAGES = 3_000
 LENGTH_MS = 15_000
 RATES_MS = (500, 500, 500, 350, 60)

@@ -53,14 +53,7 @@ def topic(stage: Stage, name: str) -> str:
 
 
 def arguments(world: World, *given: str) -> list[str]:
-    stage = world.stage
-    flags = {
-        "--bootstrap-servers": stage.bootstrap,
-        "--streams-app-id": stage.app_id,
-        "--input-topic": stage.input_topic,
-        "--dlq-topic": stage.dlq_topic,
-    }
-    return ["dlq", *given, *(text for flag in flags.items() for text in flag)]
+    return ["dlq", *given, *world.stage.flags]
 
 
 def run(world: World, *given: str) -> Result:

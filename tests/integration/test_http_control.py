@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -11,11 +9,10 @@ import pytest
 
 from tests.broker import read_committed
 from tests.integration.messages import Given, marked, now_ms, send
-from tests.integration.scenarios import TAKEOVER_S, share
-from tests.integration.sidecars import Sidecar, Sidecars, Stage, set_stage
+from tests.integration.scenarios import two_and_an_onlooker
+from tests.integration.sidecars import Sidecar, Stage
 from tests.waiting import eventually
 
-API = ("-m", "sidecar", "api")
 TOKEN = "a-token-of-the-tests"
 FAR_MS = 3_600_000
 
@@ -53,32 +50,13 @@ class Group(NamedTuple):
 
 def call(sidecar: Sidecar, method: str, path: str, body: object = None, token: str | None = TOKEN) -> tuple[int, Any]:
     """Return status and body."""
-    connection = http.client.HTTPConnection("127.0.0.1", sidecar.port, timeout=20)
-    headers = {} if token is None else {"authorization": f"Bearer {token}"}
-    if body is not None:
-        headers["content-type"] = "application/json"
-    try:
-        connection.request(method, path, None if body is None else json.dumps(body), headers)
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read())
-    finally:
-        connection.close()
+    return sidecar.call(method, path, body, {} if token is None else {"authorization": f"Bearer {token}"})
 
 
 @pytest.fixture(scope="module")
 def group(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    stage = set_stage(bootstrap, 4)
-    sidecars = Sidecars(tmp_path_factory.mktemp("http-control"))
-    try:
-        one, two, api = (sidecars.make(name, stage, API_TOKEN=TOKEN) for name in ("one", "two", "api"))
-        one.start()
-        two.start()
-        api.start(API)
-        api.await_ready()
-        eventually(lambda: share(one, two), TAKEOVER_S, "both have partitions")
-        yield Group(stage, one, two, api)
-    finally:
-        sidecars.end()
+    with two_and_an_onlooker(bootstrap, tmp_path_factory.mktemp("http-control"), TOKEN) as members:
+        yield Group(*members)
 
 
 def test_all_that_waits_is_listed_by_everyone_page_by_page(group: Group) -> None:

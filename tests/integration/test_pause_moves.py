@@ -12,12 +12,11 @@ from sidecar.kafka.control import ControlClient
 from tests.broker import read_committed
 from tests.integration.messages import Given, marked, scrape, send
 from tests.integration.scenarios import TAKEOVER_S, owns_all, share
-from tests.integration.sidecars import Sidecar, Sidecars, Stage
+from tests.integration.sidecars import API, Sidecar, Sidecars, Stage
 from tests.integration.test_control import settings_of
 from tests.integration.test_http_control import call
 from tests.waiting import eventually
 
-API = ("-m", "sidecar", "api")
 WAIT_S = 40.0
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]

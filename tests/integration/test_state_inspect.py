@@ -21,13 +21,7 @@ pytestmark = pytest.mark.broker
 
 
 def run(stage: Stage, *arguments: str) -> Result:
-    flags = {
-        "--bootstrap-servers": stage.bootstrap,
-        "--streams-app-id": stage.app_id,
-        "--input-topic": stage.input_topic,
-        "--dlq-topic": stage.dlq_topic,
-    }
-    return CliRunner().invoke(cli.main, [*arguments, *(text for flag in flags.items() for text in flag)])
+    return CliRunner().invoke(cli.main, [*arguments, *stage.flags])
 
 
 def inspected(stage: Stage, *arguments: str) -> dict[str, Any]:
