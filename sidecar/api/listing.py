@@ -31,6 +31,11 @@ from sidecar.errors import CommandFailed, PartitionStopped, StoreFailed
 from sidecar.model import DUE_MS_MAX, TimerId
 
 log = structlog.get_logger(__name__)
+
+NOT_LISTED: Final = (
+    "Single messages can not be listed or shown: Apache Spark keeps them, in a state that only it can read. "
+    "This does not say whether a message is pending. Counts are known, and messages can be cancelled, moved and fired."
+)
 T = TypeVar("T")
 B = TypeVar("B", bound=Body)
 
@@ -267,8 +272,10 @@ class Listing:
         self._asking = CapacityLimiter(ASKED_AT_A_TIME)
 
     def require_known(self, partition: int | None = None) -> None:
-        """Raise HTTPException while the group is not known, and for a partition that does not exist."""
+        """Raise HTTPException while the group is not known or can not be listed, and for a strange partition."""
         require_known(self._source, partition)
+        if any(view.owner and not view.listable for view in self._source.views()):
+            raise HTTPException(501, NOT_LISTED)
 
     async def page(self, wanted: Wanted, partition: int | None, *, forwarded: bool) -> MessagesBody:
         """Return a page over all partitions, or one; `forwarded` of the own ones alone."""

@@ -18,6 +18,7 @@ from sidecar.api.listing import (
     LIMIT,
     LIMIT_MAX,
     MESSAGES_EXAMPLE,
+    NOT_LISTED,
     Cursor,
     Listing,
     MessageDetailBody,
@@ -125,6 +126,7 @@ def message_routes(listing: Listing, gate: Gate) -> APIRouter:
             200: {"content": {"application/json": {"example": MESSAGES_EXAMPLE}}},
             400: {"model": ErrorBody, "description": "A parameter is not what it must be."},
             "4XX": {"model": ErrorBody, "description": "Any other mistake in the request."},
+            501: {"model": ErrorBody, "description": NOT_LISTED},
             503: {"model": ErrorBody, "description": _UNKNOWN},
         },
     )
@@ -146,6 +148,7 @@ def message_routes(listing: Listing, gate: Gate) -> APIRouter:
             403: {"model": ErrorBody, "description": "The payload is not shown on this address without a token."},
             404: {"model": ErrorBody, "description": "Nothing waits under this name."},
             "4XX": {"model": ErrorBody, "description": "Any other mistake in the request."},
+            501: {"model": ErrorBody, "description": NOT_LISTED},
             503: {"model": ErrorBody, "description": "The owner of the partition does not answer."},
         },
     )

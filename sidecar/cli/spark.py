@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 import structlog
@@ -19,9 +19,6 @@ from sidecar.settings.kinds import parse_duration_ms
 
 if TYPE_CHECKING:
     from sidecar.spark.audit import Audit
-
-LOOK_S: Final = 0.1
-
 
 def _pairs(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
     pairs = {}
@@ -115,7 +112,6 @@ def run(
     _log(settings)
     # Here and not above: `--help` needs neither librdkafka nor PySpark.
     from sidecar.cli.broker import DownloadBar  # noqa: PLC0415
-    from sidecar.clock import SystemClock  # noqa: PLC0415
     from sidecar.runtime.main import policy_config  # noqa: PLC0415
     from sidecar.runtime.stop import Stop  # noqa: PLC0415
 
@@ -132,23 +128,16 @@ def run(
         state_partitions=state_partitions,
         trigger_ms=trigger,
     )
-    stop, pause, clock = Stop(), threading.Event(), SystemClock()
+    stop = Stop()
     stop.listen()
-
-    def stopping(seconds: float) -> bool:
-        until_s = clock.monotonic_s() + seconds
-        while not stop.asked and (left_s := until_s - clock.monotonic_s()) > 0:
-            pause.wait(min(LOOK_S, left_s))
-        return stop.asked
-
     bar = DownloadBar(Console(stderr=True, highlight=False))
     try:
         with serving(settings) as driver:
             start.run(
                 settings,
                 policy_config(settings),
-                options,
-                stopping=stopping,
+                replace(options, url=driver.url),
+                stopping=stop.within,
                 opened=stop.listen,
                 progressed=driver.progressed,
                 downloads=bar,

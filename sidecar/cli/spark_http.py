@@ -16,6 +16,7 @@ from sidecar.metrics import Metrics
 from sidecar.runtime.api_only import STOP_S, Onlooker
 from sidecar.runtime.cluster import ClusterView, GroupSource, follow
 from sidecar.runtime.http import start_server
+from sidecar.runtime.peers import advertised_url
 from sidecar.settings import Settings
 from sidecar.spark import observation
 
@@ -34,6 +35,8 @@ class Driver(Onlooker):
         self._metrics = metrics
         self._seen_s: float | None = None
         self._batch = -1
+        self.url = ""
+        """Where others find it; known once it listens."""
 
     def progressed(self, progress: Mapping[str, Any]) -> None:
         """Take in a micro-batch."""
@@ -65,6 +68,7 @@ def serving(settings: Settings) -> Iterator[Driver]:
     observation.start_at_zero(metrics)
     driver = Driver(cluster, clock, metrics)
     server, commands = start_server(settings, clock, GroupSource(driver, cluster), metrics, lambda: None)
+    driver.url = advertised_url(settings, server.url)
     try:
         cluster.start()
         yield driver

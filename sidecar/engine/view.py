@@ -61,6 +61,8 @@ class PartitionView:
     """Why it is stopped or takes nothing in, for a person; empty when all is well."""
     activity: Activity | None = None
     """Its last hour; None until the owner knows what the owner before it did, and in records of older releases."""
+    listable: bool = True
+    """Whether the owner can show single messages; False where the state is Spark's."""
 
     def to_json(self) -> bytes:
         """Return the value of the partition's status record."""
@@ -87,6 +89,7 @@ class PartitionView:
                 activity=None if self.activity is None else _hour_of(self.activity),
                 next_input_offset=self.next_input_offset,
                 reason=self.reason,
+                listable=self.listable,
             )
         )
 
@@ -121,6 +124,7 @@ class PartitionView:
             activity=None if wire.activity is None else _activity_of(wire.activity),
             next_input_offset=wire.next_input_offset,
             reason=wire.reason,
+            listable=wire.listable,
         )
 
 
@@ -166,6 +170,7 @@ class _Wire(msgspec.Struct, frozen=True, kw_only=True):
     activity: _Hour | None = None
     next_input_offset: _Natural | None = None
     reason: str = ""
+    listable: bool = True
 
 
 _ENCODER = msgspec.json.Encoder()

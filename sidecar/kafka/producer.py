@@ -315,6 +315,20 @@ class TransactionalProducer:
         self._producer.purge()
 
 
+def guilty_of(refused: Sequence[Refused], spared: Mapping[tuple[str, int], int]) -> list[Refused]:
+    """Return the records that the broker named of their batch, and means.
+
+    Args:
+        refused: Of a transaction.
+        spared: See `TransactionalProducer.spared`.
+    """
+    named = [each for each in refused if each.why is Refusal.NAMED]
+    places = Counter((each.outgoing.topic, each.target) for each in named)
+    # A broker that names nobody is reported as one that names the whole batch: so whoever is named must be few beside
+    # those of the same partition of which it said that they are good.
+    return [each for each in named if places[place := (each.outgoing.topic, each.target)] <= spared.get(place, 0)]
+
+
 def _refused(partition: int, outgoing: Outgoing, error: KafkaError) -> Refused:
     return Refused(partition, outgoing, _REFUSALS.get(error.code(), Refusal.RECORD), error.str())
 

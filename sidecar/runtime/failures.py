@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
@@ -11,7 +10,7 @@ import structlog
 from sidecar.clock import Clock
 from sidecar.engine.plan import Plan
 from sidecar.errors import TransactionFailed, Twin
-from sidecar.kafka.producer import Refusal, Refused
+from sidecar.kafka.producer import Refused, guilty_of
 from sidecar.runtime.commit import Result
 from sidecar.runtime.origins import ClosedOrigins
 
@@ -137,11 +136,7 @@ class Failures:
 
     def _suspect(self, refused: list[Refused], spared: Mapping[tuple[str, int], int]) -> None:
         """Find the guilty: those that the broker names, or one that is alone; of several, fewer are tried next."""
-        named = [each for each in refused if each.why is Refusal.NAMED]
-        places = Counter((each.outgoing.topic, each.target) for each in named)
-        # A broker that names nobody is reported as one that names the whole batch: so whoever is named must be few
-        # beside those of the same partition of which it said that they are good.
-        guilty = [each for each in named if places[place := (each.outgoing.topic, each.target)] <= spared.get(place, 0)]
+        guilty = guilty_of(refused, spared)
         if not guilty and len({(each.partition, each.outgoing.source) for each in refused}) == 1:
             guilty = refused[:1]
         for each in guilty:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from threading import Event
+from typing import NamedTuple
+
+from confluent_kafka import KafkaException
 
 from sidecar import log
+from sidecar.clock import SystemClock
 from sidecar.errors import CommandFailed
 from sidecar.kafka.broker_jars import DownloadProgress, Quiet
-from sidecar.kafka.cluster import Admin, Deadline, Topic, describe_cluster
+from sidecar.kafka.cluster import Admin, Deadline, Topic, describe_cluster, unavailable
+from sidecar.kafka.patience import TRY_S, await_answer
 from sidecar.kafka.topics import look
 from sidecar.policy import PolicyConfig
 from sidecar.settings import Settings
@@ -18,7 +24,14 @@ from sidecar.spark.session import open_session
 from sidecar.spark.source import source_options
 from sidecar.spark.turn import Rules
 
-WAIT_S = 30.0
+
+class _Standing(NamedTuple):
+    """Where the sidecars stand."""
+
+    committed: Mapping[int, int]
+    watermarks: Mapping[int, int]
+    existing: frozenset[str]
+    """The topics that there are."""
 
 
 def run_audit(
@@ -49,14 +62,8 @@ def run_audit(
     """
     options = source_options(settings, source)
     admin = Admin(settings, log.librdkafka_logger())
-    describe_cluster(admin, Deadline(WAIT_S))
-    found = look(admin, settings, Deadline(WAIT_S))
-    if not isinstance(found.input, Topic):
-        raise CommandFailed(f"{settings.input_topic} (INPUT_TOPIC) does not exist, or may not be described")
-    partitions = found.input.partitions
-    committed = {number: offset for number, (offset, _) in group.committed(settings, partitions).items()}
-    watermarks = {number: each.watermark_ms for number, each in group.last_checkpoints(settings, partitions).items()}
-    existing = frozenset(admin.list_topics(timeout=WAIT_S).topics)
+    standing = await_answer(lambda: _standing(admin, settings), settings, SystemClock(), Event().wait)
+    assert standing is not None, "it is awaited to the end"
     session = open_session(f"{settings.streams_app_id}-audit", master, conf, 4, downloads or Quiet())
     try:
         folder = None
@@ -72,6 +79,26 @@ def run_audit(
             status_topic=settings.status_topic,
             owner="audit",
         )
-        return audit(Ledger(session, settings, rules, options, committed, watermarks, existing, folder), out)
+        return audit(Ledger(session, settings, rules, options, *standing, folder), out)
     finally:
         session.stop()
+
+
+def _standing(admin: Admin, settings: Settings) -> _Standing:
+    deadline = Deadline(TRY_S)
+    describe_cluster(admin, deadline)
+    found = look(admin, settings, deadline)
+    if not isinstance(found.input, Topic):
+        raise CommandFailed(f"{settings.input_topic} (INPUT_TOPIC) does not exist, or may not be described")
+    partitions = found.input.partitions
+    committed = group.committed(settings, partitions)
+    checkpoints = group.last_checkpoints(settings, partitions)
+    try:
+        topics = admin.list_topics(timeout=TRY_S).topics
+    except KafkaException as cause:
+        raise unavailable(admin, cause.args[0].str()) from cause
+    return _Standing(
+        {number: offset for number, (offset, _) in committed.items()},
+        {number: each.watermark_ms for number, each in checkpoints.items()},
+        frozenset(topics),
+    )

@@ -13,6 +13,8 @@ from sidecar.clock import SystemClock
 from sidecar.errors import BrokerUnavailable, CommandFailed
 from sidecar.kafka import config
 from sidecar.kafka.cluster import Admin, Deadline, answer
+from sidecar.kafka.patience import TRY_S
+from sidecar.kafka.topics import TopicFacts, ensure_topics
 from sidecar.settings import Settings
 from sidecar.spark.sink import Mark
 
@@ -21,9 +23,27 @@ CALL_S: Final = 10.0
 READ_RECORDS: Final = 5_000
 
 
-def require_no_members(admin: Admin, settings: Settings) -> None:
-    """Raise CommandFailed while the group has members: instances of the embedded engine."""
-    deadline = Deadline(WAIT_S)
+def idle_topics(admin: Admin, settings: Settings) -> TopicFacts:
+    """Return the facts of the topics, which no instance reads.
+
+    Raises:
+        BrokerUnavailable: No answer in time; on a new broker the group's coordinator is some seconds behind the topics.
+        CommandFailed: The group has members.
+        TopicsInvalid: See `ensure_topics`.
+    """
+    facts = ensure_topics(admin, settings, TRY_S)
+    require_no_members(admin, settings, TRY_S)
+    return facts
+
+
+def require_no_members(admin: Admin, settings: Settings, wait_s: float = WAIT_S) -> None:
+    """Make sure that no instance of the embedded engine is in the group.
+
+    Raises:
+        BrokerUnavailable: No answer in time.
+        CommandFailed: There are members.
+    """
+    deadline = Deadline(wait_s)
     try:
         futures = admin.describe_consumer_groups([settings.group_id], request_timeout=deadline.left_s)
         members = answer(admin, futures[settings.group_id], deadline).members

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from threading import Event
 
 import structlog
 
 from sidecar import log
 from sidecar.changelog.codec import Engine
+from sidecar.clock import SystemClock
 from sidecar.errors import CommandFailed
 from sidecar.kafka.broker_jars import DownloadProgress, Quiet
 from sidecar.kafka.cluster import Admin
-from sidecar.kafka.topics import ensure_topics
+from sidecar.kafka.patience import await_answer
 from sidecar.settings import Settings
 from sidecar.spark import group
 from sidecar.spark.exchange import export
@@ -39,8 +41,8 @@ def hand_back(
     """
     options = source_options(settings, source)
     admin = Admin(settings, log.librdkafka_logger())
-    facts = ensure_topics(admin, settings)
-    group.require_no_members(admin, settings)
+    facts = await_answer(lambda: group.idle_topics(admin, settings), settings, SystemClock(), Event().wait)
+    assert facts is not None, "it is awaited to the end"
     before = group.last_checkpoints(settings, facts.partitions)
     if any(each.engine is Engine.EMBEDDED for each in before.values()):
         raise CommandFailed(f"the changelog {settings.changelog_topic} belongs to the embedded engine already")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
@@ -33,6 +34,8 @@ _DEFAULTS: Final = {
     "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
     "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": "256",
     "spark.sql.streaming.minBatchesToRetain": "10",
+    # What a micro-batch did is told once, and nobody asks for it later.
+    "spark.sql.streaming.numRecentProgressUpdates": "2",
     # A chunk or a delivery is one row of up to a few MiB.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "5000",
     "spark.sql.execution.arrow.transformWithStateInPySpark.maxStateRecordsPerBatch": "16",
@@ -87,6 +90,8 @@ def open_session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
 
+    # It says at the level `info` each time that the JVM calls.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     builder = SparkSession.builder.appName(name)
     if master is not None:
         builder = builder.master(master)

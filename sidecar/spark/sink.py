@@ -19,9 +19,10 @@ from sidecar.contract import render_dead_letter
 from sidecar.engine.ports import Outgoing
 from sidecar.errors import CommandFailed, TransactionFailed, invariant
 from sidecar.kafka import config
-from sidecar.kafka.producer import CALL_TIMEOUT_S, Refusal, Refused, TransactionalProducer, Waits
-from sidecar.model import ANY_PARTITION, NO_TIMESTAMP, Reason
+from sidecar.kafka.producer import CALL_TIMEOUT_S, Refusal, Refused, TransactionalProducer, Waits, guilty_of
+from sidecar.model import ANY_PARTITION, NO_TIMESTAMP, Reason, Record
 from sidecar.settings import Settings
+from sidecar.spark.originals import originals
 from sidecar.spark.wire import Delivery, decode_delivery
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ TRIES: Final = 8
 INIT_TIMEOUT_S: Final = 40.0
 """A transaction that a killed process left open is settled by then."""
 _PAUSE_S: Final = 0.5
+_OF_A_BATCH: Final = frozenset({Refusal.NAMED, Refusal.RECORD})
 _MARK: Final = re.compile(r"spark ([0-9]+) ([0-9a-z-]+)")
 
 
@@ -49,6 +51,15 @@ class Mark(NamedTuple):
         """Return the mark, None for metadata that is none of ours."""
         found = _MARK.fullmatch(metadata or "")
         return None if found is None else cls(int(found[1]), found[2])
+
+
+class Unfireable(NamedTuple):
+    """A fire that its origin does not take."""
+
+    said: str
+    """By the broker."""
+    came: Record | None
+    """The message; None when the retry topic does not hold it any more."""
 
 
 class MarkingProducer(TransactionalProducer):
@@ -86,7 +97,7 @@ class Sender:
             CommandFailed: It can not be done, and trying again does not help.
             TransactionFailed: It could not be done in several tries.
         """
-        unfireable: dict[tuple[int, bytes], str] = {}
+        unfireable: dict[tuple[int, bytes], Unfireable] = {}
         failure: TransactionFailed | None = None
         for attempt in range(TRIES):
             try:
@@ -106,7 +117,7 @@ class Sender:
         raise failure
 
     def _try(
-        self, deliveries: Sequence[Delivery], unfireable: Mapping[tuple[int, bytes], str], *, traced: bool
+        self, deliveries: Sequence[Delivery], unfireable: Mapping[tuple[int, bytes], Unfireable], *, traced: bool
     ) -> None:
         producer = self._ready_producer()
         waiting = self._uncommitted(deliveries)
@@ -177,13 +188,17 @@ class Sender:
             "is an old copy. Stop the other one, or go on from the newest checkpoint."
         )
 
-    def _learn(self, unfireable: dict[tuple[int, bytes], str], *, final: bool) -> None:
+    def _learn(self, unfireable: dict[tuple[int, bytes], Unfireable], *, final: bool) -> None:
         """Keep which records the broker will not have; one that nobody answers for is given up only at the end."""
         producer = self._producer
-        for refused in producer.refused if producer is not None else ():
+        if producer is None or not producer.refused:
+            return
+        guilty = {_place(each) for each in guilty_of(producer.refused, producer.spared)}
+        learnt: list[Refused] = []
+        for refused in producer.refused:
             if refused.why is Refusal.SILENT and not final:
                 continue
-            if refused.why is Refusal.RECORD and self._batch_bytes > 1:
+            if refused.why in _OF_A_BATCH and _place(refused) not in guilty and self._batch_bytes > 1:
                 self._batch_bytes = 1  # it means any one of a batch: each is a batch by itself then
                 return
             if refused.outgoing.topic == self._settings.dlq_topic:
@@ -191,21 +206,28 @@ class Sender:
                     f"{refused.outgoing.topic} (DLQ_TOPIC) can not be written: {refused.text}; "
                     "nothing goes on until it can"
                 )
-            unfireable[_place(refused)] = refused.text
+            learnt.append(refused)
+        came = originals(self._settings, ((each.partition, _offset_of(each.outgoing)) for each in learnt))
+        for each in learnt:
+            said = f"{each.outgoing.topic}: {each.text}"
+            unfireable[_place(each)] = Unfireable(said, came.get((each.partition, _offset_of(each.outgoing))))
 
-    def _replaced(self, partition: int, outgoing: Outgoing, unfireable: Mapping[tuple[int, bytes], str]) -> Outgoing:
-        """Return a record, or the dead letter that it becomes: its turn has decided, and its topic is gone since."""
-        said = unfireable.get((partition, outgoing.source)) if unfireable and outgoing.source else None
-        if said is None or outgoing.topic == self._settings.dlq_topic:
+    def _replaced(
+        self, partition: int, outgoing: Outgoing, unfireable: Mapping[tuple[int, bytes], Unfireable]
+    ) -> Outgoing:
+        """Return a record, or the dead letter that it becomes: its turn has decided, and its topic does not take it."""
+        found = unfireable.get((partition, outgoing.source)) if unfireable and outgoing.source else None
+        if found is None or outgoing.topic == self._settings.dlq_topic:
             return outgoing
+        came = found.came
         headers = render_dead_letter(
-            outgoing.headers,
+            outgoing.headers if came is None else came.headers,
             reason=Reason.UNFIREABLE,
-            detail=f"{outgoing.topic}: {said}",
+            detail=found.said,
             topic=self._settings.input_topic,
             partition=partition,
-            offset=int.from_bytes(outgoing.source[8:16], "big"),
-            timestamp_ms=NO_TIMESTAMP,
+            offset=_offset_of(outgoing),
+            timestamp_ms=NO_TIMESTAMP if came is None else came.timestamp_ms,
             connector_name=self._settings.streams_app_id,
             stage="fire",
         )
@@ -215,6 +237,10 @@ class Sender:
 def _exhaust(waits: Waits) -> None:
     """Do all of it: this thread may wait."""
     deque(waits, maxlen=0)
+
+
+def _offset_of(outgoing: Outgoing) -> int:
+    return int.from_bytes(outgoing.source[8:16], "big")
 
 
 def _place(refused: Refused) -> tuple[int, bytes]:

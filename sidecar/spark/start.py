@@ -16,10 +16,12 @@ from sidecar.errors import CommandFailed
 from sidecar.kafka import config
 from sidecar.kafka.broker_jars import DownloadProgress, Quiet
 from sidecar.kafka.cluster import Admin
-from sidecar.kafka.topics import TopicFacts, ensure_topics
+from sidecar.kafka.patience import await_answer
+from sidecar.kafka.topics import TopicFacts
 from sidecar.policy import PolicyConfig
 from sidecar.settings import Settings
 from sidecar.spark import group
+from sidecar.spark.batches import Batches
 from sidecar.spark.exchange import changelog_records, initial_records
 from sidecar.spark.manifest import CheckpointFolder, Manifest, new_manifest, require_same
 from sidecar.spark.query import initial_state, start_query
@@ -84,8 +86,9 @@ def run(
     source = source_options(settings, options.source)
     config.validate_client_properties(settings)
     admin = Admin(settings, log.librdkafka_logger())
-    facts = ensure_topics(admin, settings)
-    group.require_no_members(admin, settings)
+    facts = await_answer(lambda: group.idle_topics(admin, settings), settings, SystemClock(), stopping)
+    if facts is None:
+        return
     # The number of a checkpoint is known only when its file system can be read, which takes a session.
     session = open_session(settings.streams_app_id, options.master, _plain(options.conf), 1, downloads or Quiet())
     opened()
@@ -104,7 +107,9 @@ def run(
             trigger = f"{options.trigger_ms} milliseconds"
             return start_query(session, settings, rules, manifest, folder, reading, initial, trigger)
 
-        _keep_running(start, stopping, progressed, ClockWatch(settings))
+        batches = Batches(progressed)
+        session.streams.addListener(batches)
+        _keep_running(start, stopping, batches, ClockWatch(settings))
     finally:
         session.stop()
 
@@ -247,7 +252,7 @@ def _refuse_what_is_not_ours(
 def _keep_running(
     start: Callable[[], StreamingQuery],
     stopping: Callable[[float], bool],
-    progressed: Callable[[Mapping[str, Any]], None],
+    batches: Batches,
     clock: ClockWatch,
 ) -> None:
     """Run the query, and start it again when it fails: it goes on from its checkpoint."""
@@ -255,9 +260,12 @@ def _keep_running(
     while not _held(clock, stopping):
         query = start()
         logger.info("query_started", query=str(query.id), run=str(query.runId))
-        done, held = _watch(query, stopping, progressed, clock)
-        if query.isActive:
+        done, held = _watch(query, stopping, batches, clock)
+        stopped = query.isActive
+        if stopped:
             _drain(query)
+        done += batches.pass_on_rest(str(query.runId))
+        if stopped:
             logger.info("query_stopped", reason=held or "")
             if held is not None:
                 continue
@@ -289,23 +297,19 @@ def _held(clock: ClockWatch, stopping: Callable[[float], bool]) -> bool:
 def _watch(
     query: StreamingQuery,
     stopping: Callable[[float], bool],
-    progressed: Callable[[Mapping[str, Any]], None],
+    batches: Batches,
     clock: ClockWatch,
 ) -> tuple[int, str | None]:
     """Pass progress on until the query ends or is to be stopped.
 
     Returns:
-        How many micro-batches were seen, and the clock's obstacle that it is to be stopped for.
+        How many micro-batches were passed on, and the clock's obstacle that it is to be stopped for.
     """
-    seen, last, held = 0, -1, None
+    done, held = 0, None
     while query.isActive and held is None and not stopping(WAIT_S):
-        for progress in query.recentProgress:
-            if progress["batchId"] > last:
-                last = progress["batchId"]
-                seen += 1
-                progressed(progress)
+        done += batches.pass_on()
         held = clock.obstacle()
-    return seen, held
+    return done, held
 
 
 def _drain(query: StreamingQuery) -> None:

@@ -351,6 +351,7 @@ class _Turn:
             sequence=meta.checkpoint.sequence,
             lag=None,
             as_of_ms=self._now_ms,
+            listable=False,
         )
 
     def _backlog(self) -> int:

@@ -6,13 +6,13 @@ import http.client
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, Message, Producer
 
 from sidecar.clock import SystemClock
 from tests.broker import Read, read_committed
-from tests.integration.sidecars import Sidecar, Sidecars, Stage, set_stage
+from tests.integration.sidecars import PLAIN, READY_S, Command, Sidecar, Sidecars, Stage, set_stage
 
 Pairs = list[tuple[str, bytes | None]]
 WAIT_S = 60.0
@@ -35,6 +35,17 @@ class Sent(NamedTuple):
     partition: int
     offset: int
     timestamp_ms: int
+
+
+class Launch(NamedTuple):
+    """How a sidecar is run."""
+
+    command: Command
+    ready_s: float
+    """Longest time until it is ready."""
+
+
+EMBEDDED: Final = Launch(PLAIN, READY_S)
 
 
 class World(NamedTuple):
@@ -63,6 +74,7 @@ def one_sidecar(
     *,
     partitions: int = 2,
     origins: Callable[[Stage], None] | None = None,
+    launch: Launch = EMBEDDED,
     **settings: str,
 ) -> Iterator[World]:
     """Yield a running sidecar with topics of its own.
@@ -72,6 +84,7 @@ def one_sidecar(
         folder: for state and log.
         partitions: of the input topic.
         origins: makes further topics.
+        launch: how it is run.
         settings: see Sidecar.
     """
     stage = set_stage(bootstrap, partitions)
@@ -79,7 +92,10 @@ def one_sidecar(
         origins(stage)
     sidecars = Sidecars(folder)
     try:
-        yield World(stage, sidecars.start("one", stage, **settings))
+        one = sidecars.make("one", stage, **settings)
+        one.start(launch.command)
+        one.await_ready(launch.ready_s)
+        yield World(stage, one)
     finally:
         sidecars.end()
 

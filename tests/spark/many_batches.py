@@ -1,0 +1,51 @@
+"""A program: runs a query of quick micro-batches at which nobody looks, and prints what was told of them.
+
+It is a process of its own, because a JVM stays for as long as the process that has started it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import functions as f
+
+from sidecar.kafka.broker_jars import Quiet
+from sidecar.spark.batches import Batches
+from sidecar.spark.session import open_session
+
+BATCHES = 10
+
+
+def main(folder: str) -> None:
+    session = open_session("batches", "local[2]", {}, 1, Quiet())
+    told: list[tuple[int, list[int]]] = []
+
+    def progressed(progress: Mapping[str, Any]) -> None:
+        told.append((progress["batchId"], sorted(progress["observedMetrics"]["seen"]["values"])))
+
+    batches = Batches(progressed)
+    session.streams.addListener(batches)
+    runs: list[int] = []
+    for _ in range(2):
+        rows = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 2).load()
+        seen = rows.observe("seen", f.collect_list("value").alias("values"))
+        writer = seen.writeStream.format("noop").option("checkpointLocation", folder)
+        query = writer.trigger(processingTime="0 seconds").start()
+        pause = threading.Event()
+        before = len(told)
+        while query.isActive and (query.lastProgress or {"batchId": 0})["batchId"] < BATCHES * (len(runs) + 1):
+            pause.wait(0.1)
+        assert len(told) == before, "nobody has looked"
+        query.stop()
+        runs.append(batches.pass_on_rest(str(query.runId)))
+        assert batches.pass_on() == 0
+    session.stop()
+    print(json.dumps({"told": told, "runs": runs}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
