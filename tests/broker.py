@@ -69,6 +69,21 @@ def any_broker() -> Iterator[str]:
 
 
 @contextmanager
+def local_broker(port: int = 0, properties: Mapping[str, str] | None = None) -> Iterator[LocalBroker]:
+    """Yield a local broker that runs for the caller alone; where none can start the test is skipped, or fails."""
+    broker = LocalBroker(port, properties=properties)
+    try:
+        broker.start()
+    except CommandFailed as error:
+        broker.stop()
+        no_broker(str(error))
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+@contextmanager
 def _container(because: str) -> Iterator[str]:
     if not _docker_answers():
         no_broker(f"the local broker can not start ({because}) and no Docker engine answers")

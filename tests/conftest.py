@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from sidecar.errors import CommandFailed
 from sidecar.kafka.local_broker import LocalBroker
 from tests import broker as broker_of_tests
 
@@ -53,13 +52,5 @@ def topic_name() -> str:
 @pytest.fixture
 def own_broker() -> Iterator[LocalBroker]:
     """A running broker for this test only, which may restart or kill it."""
-    broker = LocalBroker()
-    try:
-        broker.start()
-    except CommandFailed as error:
-        broker.stop()
-        broker_of_tests.no_broker(str(error))
-    try:
+    with broker_of_tests.local_broker() as broker:
         yield broker
-    finally:
-        broker.stop()

@@ -12,8 +12,6 @@ import pytest
 from click.testing import CliRunner
 
 from sidecar.cli import main
-from sidecar.errors import CommandFailed
-from sidecar.kafka.local_broker import LocalBroker
 from tests import broker as broker_of_tests
 from tests.docs import acls
 from tests.docs.pages import DOCS, dialogues
@@ -41,31 +39,21 @@ def guarded() -> Iterator[tuple[str, str]]:
     users = " ".join(f'user_{name}="{PASSWORD}"' for name in ROLES)
     module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
     controller_port = _free_port()
-    broker = LocalBroker(
-        port=port,
-        properties={
-            "listeners": f"PLAINTEXT://127.0.0.1:{port},LOGIN://127.0.0.1:{login_port},"
-            f"CONTROLLER://127.0.0.1:{controller_port}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port},LOGIN://127.0.0.1:{login_port}",
-            "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
-            "listener.security.protocol.map": f"{controller},LOGIN:SASL_PLAINTEXT",
-            "sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.login.plain.sasl.jaas.config": f"{module} {users};",
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "super.users": "User:ANONYMOUS",
-        },
-    )
-    try:
-        broker.start()
-    except CommandFailed as error:
-        broker.stop()
-        broker_of_tests.no_broker(str(error))
-    try:
+    properties = {
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},LOGIN://127.0.0.1:{login_port},"
+        f"CONTROLLER://127.0.0.1:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port},LOGIN://127.0.0.1:{login_port}",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+        "listener.security.protocol.map": f"{controller},LOGIN:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.login.plain.sasl.jaas.config": f"{module} {users};",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    with broker_of_tests.local_broker(port, properties) as broker:
         for block in ROLES.values():
             acls.grant(broker.bootstrap_servers, block.commands)
         yield broker.bootstrap_servers, f"127.0.0.1:{login_port}"
-    finally:
-        broker.stop()
 
 
 def login(address: str, user: str) -> dict[str, str]:

@@ -15,14 +15,12 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from sidecar import cli
 from sidecar.clock import SystemClock
-from sidecar.errors import CommandFailed, TopicsInvalid
+from sidecar.errors import TopicsInvalid
 from sidecar.kafka.cluster import Admin, Deadline
-from sidecar.kafka.local_broker import LocalBroker
 from sidecar.kafka.probes import CLOCK_KEY, describe_group, measure_clock
 from sidecar.kafka.topics import ensure_topics
 from sidecar.settings import Settings
-from tests import broker as broker_of_tests
-from tests.broker import create_topic, partitions_of, read_committed
+from tests.broker import create_topic, local_broker, partitions_of, read_committed
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
@@ -139,25 +137,16 @@ def test_a_group_that_nobody_joined_is_no_problem(bootstrap: str, unique: Callab
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[str]:
     """Address of a broker that asks its access list; everybody may do everything that no test denies."""
-    broker = LocalBroker(
-        properties={
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "allow.everyone.if.no.acl.found": "true",
-        }
-    )
-    try:
-        broker.start()
-    except CommandFailed as error:
-        broker.stop()
-        broker_of_tests.no_broker(str(error))
-    try:
+    properties = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    with local_broker(properties=properties) as broker:
         kinds = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
         everything = [(ResourceType.BROKER, "kafka-cluster"), *((kind, "*") for kind in kinds)]
         allowed = [_acl(kind, name, AclOperation.ALL, AclPermissionType.ALLOW) for kind, name in everything]
         _write_acls(broker.bootstrap_servers, allowed)
         yield broker.bootstrap_servers
-    finally:
-        broker.stop()
 
 
 def _acl(kind: ResourceType, name: str, operation: AclOperation, permission: AclPermissionType) -> AclBinding:

@@ -10,10 +10,7 @@ from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperatio
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
-from sidecar.errors import CommandFailed
-from sidecar.kafka.local_broker import LocalBroker
-from tests import broker as broker_of_tests
-from tests.broker import create_topic, unique
+from tests.broker import create_topic, local_broker, unique
 from tests.integration.messages import Given, Pairs, World, native, one_sidecar, scrape
 from tests.integration.sidecars import LOG_APPEND_TIME, Stage
 from tests.waiting import eventually
@@ -26,20 +23,13 @@ RPC_S = 15.0
 @pytest.fixture(scope="module")
 def guarded_broker() -> Iterator[str]:
     """A broker that asks for rights; who has no rule against it may do all."""
-    broker = LocalBroker(
-        properties={
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "allow.everyone.if.no.acl.found": "true",
-            "super.users": "User:root",
-        }
-    )
-    try:
-        broker.start()
-    except CommandFailed as error:
-        broker.stop()
-        broker_of_tests.no_broker(str(error))
-    yield broker.bootstrap_servers
-    broker.stop()
+    properties = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+        "super.users": "User:root",
+    }
+    with local_broker(properties=properties) as broker:
+        yield broker.bootstrap_servers
 
 
 @pytest.fixture(scope="module")
