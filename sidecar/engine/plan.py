@@ -67,6 +67,8 @@ class Terms:
     seen open. Whoever takes a partition over goes on from what its restored checkpoint says."""
     origin_timeout_ms: int = 86_400_000
     dlq_max_message_bytes: int = 1_048_588
+    dlq_open: bool = True
+    """Whether dead letters can be written; while they can not, what is due for the DLQ is deferred too."""
     unfireable: Mapping[tuple[int, bytes], str] = field(default_factory=dict)
     """Timers whose fire the broker refused, by (partition, key), with its words."""
     ahead: Mapping[int, ReadAhead] = field(default_factory=dict)
@@ -313,12 +315,12 @@ class _Planner:
             closed_for_long = (
                 closed.why != Closure.PAUSED and self.now_ms - closed.since_ms > self.terms.origin_timeout_ms
             )
-            if closed_for_long:
+            if closed_for_long and self.terms.dlq_open:
                 detail = f"{origin} has been {closed.why} for longer than ORIGIN_TIMEOUT"
                 self._dead_letter(entry, fixed, Reason.UNFIREABLE, detail, "fire", entry[:KEY_BYTES])
-            else:
-                self._defer(entry, fixed, origin)
-            return closed_for_long
+                return True
+            self._defer(entry, fixed, origin)
+            return False
         topic = self.terms.origins.get(origin)
         if topic is None:
             # Overdue at arrival, and nothing is known of its origin any more: it waits like one whose origin is closed.
@@ -326,6 +328,9 @@ class _Planner:
             self._defer(entry, fixed, origin)
             return False
         obstacle = self._obstacle(entry, fixed, origin, topic)
+        if obstacle is not None and not self.terms.dlq_open:
+            self._defer(entry, fixed, origin)
+            return False
         if obstacle is not None:
             self._dead_letter(entry, fixed, *obstacle, "fire", entry[:KEY_BYTES])
             return True

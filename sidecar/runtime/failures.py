@@ -69,15 +69,21 @@ class Failures:
         """Return whether to ask for every delivery report, to learn which record it is that fails."""
         return self._clock.monotonic_s() - self._failed_s < TRACE_S
 
-    def intake_open(self) -> bool:
-        """Return whether messages may be taken in: while the DLQ takes nothing, they stay in the input topic."""
+    def dlq_open(self) -> bool:
+        """Return whether dead letters may be tried: else messages stay in the input topic, and due timers wait."""
         return not self._dlq_trouble or self._clock.monotonic_s() >= self._dlq_again_s
 
-    def committed(self, dead_letters: int) -> None:
-        """A transaction went through."""
+    def committed(self, dead_letters: int, taken_in: int) -> None:
+        """A transaction went through.
+
+        Args:
+            dead_letters: How many it wrote.
+            taken_in: How many messages it took in: the first of them was what the DLQ had refused, or that was not
+                this one's to write any more.
+        """
         self._in_a_row = 0
         self._said = ""
-        if dead_letters:
+        if dead_letters or taken_in:
             self._dlq_trouble = ""
         self.unfireable = {}
         self.items_max = min(ITEMS_MAX, self.items_max * 2)

@@ -287,7 +287,8 @@ class Loop:
                 self._drop_producer()
             self._reset_all()
             return
-        self._failures.committed(sum(len(part.dead_letters) for part in result.work.plan.parts))
+        parts = result.work.plan.parts
+        self._failures.committed(sum(len(part.dead_letters) for part in parts), sum(part.taken_in for part in parts))
         self._spent.append(result)
         tally(self._parts.metrics, self._parts.spans, result)
         for part in result.work.plan.parts:
@@ -322,7 +323,7 @@ class Loop:
         start = self._turn % len(running)
         turns = running[start:] + running[:start]
         limit = min(self._settings.commit_max_messages, self._failures.items_max)
-        takes_in = self._failures.intake_open()
+        takes_in = self._failures.dlq_open()
         open_for_intake = [each.number for each in turns if takes_in and not each.intake_held]
         batches = self._held.batches(open_for_intake, limit, TRANSACTION_BYTES_MAX)
         now_ms = self._clock.wall_ms()
@@ -378,6 +379,7 @@ class Loop:
             closed=self._parts.closed.closed,
             origin_timeout_ms=self._settings.origin_timeout_ms,
             dlq_max_message_bytes=self._facts.dlq_bytes_max,
+            dlq_open=self._failures.dlq_open(),
             unfireable=self._failures.unfireable,
             ahead=self._ahead.partitions,
             fires_max=min(10_000, self._failures.items_max),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -84,6 +85,13 @@ def allow_writes(admin: AdminClient, topic: str) -> None:
         assert future.result(RPC_S)
 
 
+def limit_messages(admin: AdminClient, topic: str, size: int) -> None:
+    entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(RPC_S)
+
+
 def in_state(world: World, topic: str, state: str) -> bool:
     return f'retry_sidecar_origin_state{{origin="{topic}",state="{state}"}} 1.0' in scrape(world.sidecar)
 
@@ -156,20 +164,10 @@ def test_a_dlq_that_may_not_be_written_holds_intake_while_what_waits_fires(
 def test_a_dlq_that_takes_only_smaller_messages_holds_intake_while_what_waits_fires(
     world: World, admin: AdminClient, marker: bytes
 ) -> None:
-    def limit(size: int) -> None:
-        resource = ConfigResource(
-            ResourceType.TOPIC,
-            world.stage.dlq_topic,
-            incremental_configs=[
-                ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
-            ],
-        )
-        for future in admin.incremental_alter_configs([resource]).values():
-            future.result(RPC_S)
-
-    limit(3_000)
+    limit_messages(admin, world.stage.dlq_topic, 3_000)
     letter = Given(bytes(5_000), headers=[("test", marker)])
-    _dlq_refuses_then_takes(world, marker, letter, lambda: limit(1_000_000))
+    mend = partial(limit_messages, admin, world.stage.dlq_topic, 1_000_000)
+    _dlq_refuses_then_takes(world, marker, letter, mend)
 
 
 def test_a_dlq_that_was_deleted_holds_intake_until_it_is_there_again(
@@ -180,3 +178,21 @@ def test_a_dlq_that_was_deleted_holds_intake_until_it_is_there_again(
     eventually(lambda: topic not in admin.list_topics(timeout=RPC_S).topics, 20, "the DLQ is gone")
     letter = Given(b"bad", headers=[("test", marker)])
     _dlq_refuses_then_takes(world, marker, letter, lambda: create_topic(world.stage.bootstrap, topic))
+
+
+def test_a_timer_that_is_due_for_a_dlq_that_may_not_be_written_delays_nobody_else(
+    world: World, admin: AdminClient, marker: bytes
+) -> None:
+    topic = f"{world.stage.app_id}-narrow"
+    create_topic(world.stage.bootstrap, topic, 2, LOG_APPEND_TIME)
+    world.send(Given(bytes(5_000), headers=to(topic, marker, 6_000)))
+    eventually(lambda: world.sidecar.pending() == 1, 20, "it waits")
+    limit_messages(admin, topic, 3_000)
+    deny_writes(admin, world.stage.dlq_topic)
+    eventually(lambda: f"the DLQ {world.stage.dlq_topic} can not be written" in reasons(world), 40, "readyz says why")
+    world.send(*(Given(b"%d" % n, headers=native(world.stage, marker, 1), partition=n % 2) for n in range(20)))
+    assert len(world.fired(marker, 20)) == 20
+    allow_writes(admin, world.stage.dlq_topic)
+    (dead,) = world.dead(marker)
+    assert dead.header("retry-dlq-reason") == b"too-large"
+    eventually(world.sidecar.ready, 30, "it is ready again")

@@ -127,10 +127,10 @@ def test_what_was_learnt_is_forgotten_with_the_next_commit_and_plans_grow_again(
     fail(failures, closed, *(refused(number) for number in range(100)))
     fail(failures, closed, refused(1))
     assert (failures.items_max, len(failures.unfireable)) == (50, 1)
-    failures.committed(dead_letters=1)
+    failures.committed(dead_letters=1, taken_in=1)
     assert (failures.items_max, failures.unfireable) == (100, {})
     for _ in range(10):
-        failures.committed(dead_letters=0)
+        failures.committed(dead_letters=0, taken_in=0)
     assert failures.items_max == ITEMS_MAX
 
 
@@ -148,13 +148,22 @@ def test_a_dlq_that_refuses_holds_intake_and_says_so_until_a_dead_letter_is_writ
 ) -> None:
     fail(failures, closed, refused(1, Refusal.GONE, "dlq"))
     assert "the DLQ dlq can not be written: no 1" in (failures.obstacle() or "")
-    assert not failures.intake_open()
+    assert not failures.dlq_open()
     assert not closed.closed
     clock.now_s += DLQ_AGAIN_S
-    assert failures.intake_open()
-    failures.committed(dead_letters=0)
+    assert failures.dlq_open()
+    failures.committed(dead_letters=0, taken_in=0)
     assert failures.obstacle() is not None
-    failures.committed(dead_letters=1)
+    failures.committed(dead_letters=1, taken_in=1)
+    assert failures.obstacle() is None
+
+
+def test_a_dlq_that_refused_is_no_trouble_any_more_when_messages_are_taken_in_without_it(
+    failures: Failures, closed: ClosedOrigins
+) -> None:
+    """The partition of the one that it refused may have gone to another instance."""
+    fail(failures, closed, refused(1, Refusal.GONE, "dlq"))
+    failures.committed(dead_letters=0, taken_in=1)
     assert failures.obstacle() is None
 
 
@@ -172,7 +181,7 @@ def test_the_wait_grows_with_each_failure_in_a_row_and_ends_with_a_commit(
     assert waits[0] <= 0.1
     assert waits[-1] == BACK_OFF_MAX_S
     assert failures.obstacle() == "refused"
-    failures.committed(dead_letters=0)
+    failures.committed(dead_letters=0, taken_in=0)
     assert failures.obstacle() is None
 
 

@@ -89,6 +89,21 @@ def test_an_origin_closed_for_longer_than_origin_timeout_sends_what_is_due_to_th
     assert stage.dues() == [NOW + 10**7]
 
 
+@pytest.mark.parametrize(
+    "terms",
+    [closed(NOW + 9 - HOUR), replace(TERMS, origins={**ORIGINS, "A": Origin(4, 5000)})],
+    ids=["closed for too long", "too large by now"],
+)
+def test_while_the_dlq_takes_nothing_what_is_due_for_it_is_deferred_and_nobody_else_waits(terms: Terms) -> None:
+    stage = Stage()
+    stage.commit(NOW, stage.send(NOW + 5, "A", value=bytes(5000)), stage.send(NOW + 6, "B"))
+    part = stage.commit(NOW + 10, terms=replace(terms, dlq_open=False))
+    assert (fired(part), reasons(part), part.deferred) == ([1], [], {"A": 1})
+    part = stage.commit(NOW + 10 + DEFERRAL_MIN_MS, terms=terms)
+    assert len(reasons(part)) == 1
+    assert stage.dues() == []
+
+
 def test_until_origin_timeout_is_over_it_is_deferred() -> None:
     stage = Stage()
     stage.commit(NOW, stage.send(NOW + 5))
