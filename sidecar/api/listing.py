@@ -22,7 +22,7 @@ from anyio import CapacityLimiter, to_thread
 from pydantic import AfterValidator, Field, ValidationError
 from starlette.exceptions import HTTPException
 
-from sidecar.api.bodies import Body
+from sidecar.api.bodies import Body, ErrorBody
 from sidecar.api.figures import require_known
 from sidecar.api.guard import Purse, Turnstile
 from sidecar.api.source import Source
@@ -351,7 +351,7 @@ class Listing:
         path = f"/pending/messages/{timer}" + ("?payload=true" if payload else "")
         for url in owners.others:
             status, body = await self._ask(url, path, authorised=payload)
-            if status == 404:
+            if status == 404 and _parsed(ErrorBody, body) is not None:
                 return None
             if status == 200 and (found := _parsed(MessageDetailBody, body)) is not None and found.id == str(timer):
                 return found

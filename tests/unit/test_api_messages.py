@@ -166,6 +166,14 @@ def test_what_does_not_wait_is_404_wherever_it_would_be(group: Group) -> None:
         assert_problem(group.client.get(f"/pending/messages/{target}"), 404, target)
 
 
+def test_what_is_not_found_at_the_address_of_an_owner_by_another_program_may_wait(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container that ended may have left its address to anybody."""
+    monkeypatch.setattr(group.peers, "get", lambda *_, **__: (404, b"<h1>Not Found</h1>"))
+    assert_problem(group.client.get(f"/pending/messages/{MESSAGES[1].id}"), 503, "does not answer")
+
+
 def test_the_messages_of_a_retry_id_come_from_all_instances() -> None:
     named = [each.model_copy(update={"retry_id": "a/b ü"}) for each in MESSAGES[:5]]
     group = Group([*named, *MESSAGES[5:]])
