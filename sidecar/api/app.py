@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fastapi import APIRouter, FastAPI, Request
+from fastapi_offline import FastAPIOffline
 from starlette.responses import Response
 
 from sidecar.api import document, problems
@@ -57,7 +58,8 @@ def create_app(
         actuator: whether /actuator/health exists (setting ENABLE_HEALTH).
         operations: reads and changes messages; None: figures and health only.
     """
-    app = FastAPI(
+    # FastAPI's own page at /docs gets its scripts from the network of somebody else.
+    app = FastAPIOffline(
         title="Retry Sidecar",
         version=version,
         description="Fires each message of one shared Kafka retry topic back to its origin when it is due. "
@@ -65,6 +67,8 @@ def create_app(
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         redirect_slashes=False,
         redoc_url=None,
+        static_url="/docs-assets",
+        favicon_url="/ui/icon.svg",
         generate_unique_id_function=lambda route: route.name,
     )
     problems.install(app)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -321,6 +322,14 @@ def test_openapi_describes_every_route_with_an_example_for_each_json_answer(clie
             assert "example" in text or "$ref" in text or status == "302", (path, status)
         assert operations["get"]["summary"]
         assert "422" not in operations["get"]["responses"]
+
+
+def test_the_page_that_describes_the_api_needs_nobody_else(client: Client) -> None:
+    page = client.get("/docs").text
+    needed = re.findall(r'(?:src|href)="([^"]+)"', page)
+    assert len(needed) >= 3
+    assert {client.get(path).status_code for path in needed} == {200}
+    assert "https://" not in page
 
 
 def test_the_examples_of_openapi_fit_their_models() -> None:
