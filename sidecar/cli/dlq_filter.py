@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import click
@@ -18,73 +15,27 @@ from rich.text import Text
 from sidecar.cli.filters import console, printable
 from sidecar.cli.instants import parse_instant_ms, read_instant, shown_instant
 from sidecar.clock import SystemClock
-from sidecar.contract.dead_letter import DeadLetter
 from sidecar.kafka.dead_letters import Letter
+from sidecar.kafka.letter_filter import LetterFilter
 from sidecar.model import Reason
 from sidecar.policy.globs import Globs
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 NONE: Final = "(none)"
-_RUN_CHARS: Final = 10
+OTHERS: Final = "(others)"
+"""Names beyond as many as are kept."""
 _DETAIL_CHARS: Final = 200
 
 
-@dataclass(frozen=True, slots=True)
-class LetterFilter:
-    """Dead letters by what their headers say and by when they died; empty and None: any.
+def since_ms(wanted: LetterFilter) -> int | None:
+    """Return the instant from which letters are meant, None for any."""
+    return None if wanted.since is None else parse_instant_ms(wanted.since, SystemClock().wall_ms())
 
-    Each tuple is a list of names and globs of which one must match. The instants stand as they were given: a duration
-    counts from the start of the command.
-    """
 
-    reasons: tuple[str, ...] = ()
-    origins: tuple[str, ...] = ()
-    exceptions: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
-    since: str | None = None
-    until: str | None = None
-
-    @property
-    def since_ms(self) -> int | None:
-        return None if self.since is None else parse_instant_ms(self.since, SystemClock().wall_ms())
-
-    @property
-    def until_ms(self) -> int | None:
-        return None if self.until is None else parse_instant_ms(self.until, SystemClock().wall_ms())
-
-    @property
-    def named(self) -> frozenset[str]:
-        """Reasons that are named in full, not just met by a glob."""
-        globs = Globs(self.reasons)
-        return frozenset(reason for reason in Reason if globs.names(reason))
-
-    @property
-    def run_name(self) -> str:
-        """The same for the same filter, whatever the order of its names."""
-        lists = (self.reasons, self.origins, self.exceptions, self.groups)
-        text = json.dumps([*(sorted(set(each)) for each in lists), self.since, self.until])
-        return hashlib.sha256(text.encode()).hexdigest()[:_RUN_CHARS]
-
-    def matcher(self) -> Callable[[DeadLetter], bool]:
-        """Return what tells whether a dead letter is meant."""
-        reasons, origins, exceptions, groups = map(Globs, (self.reasons, self.origins, self.exceptions, self.groups))
-
-        def matches(said: DeadLetter) -> bool:
-            return (
-                (not reasons or reasons.matches(said.reason))
-                and (not origins or origins.matches(said.origin))
-                and (not exceptions or exceptions.matches(said.exception))
-                and (not groups or groups.matches(said.group))
-            )
-
-        return matches
-
-    def __str__(self) -> str:
-        names = {"reason": self.reasons, "origin": self.origins, "exception": self.exceptions, "group": self.groups}
-        parts = [f"{name} {' or '.join(each)}" for name, each in names.items() if each]
-        parts += [f"{name} {each}" for name, each in (("since", self.since), ("until", self.until)) if each is not None]
-        return ", ".join(parts) or "of all kinds"
+def until_ms(wanted: LetterFilter) -> int | None:
+    """Return the instant before which letters are meant, None for any."""
+    return None if wanted.until is None else parse_instant_ms(wanted.until, SystemClock().wall_ms())
 
 
 def letter_options(function: F) -> F:
@@ -148,26 +99,6 @@ def _read_reasons(_ctx: click.Context, _parameter: click.Parameter, given: tuple
 def _checked_instant(ctx: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
     read_instant(ctx, parameter, text)
     return text
-
-
-def letter_json(letter: Letter) -> dict[str, Any]:
-    """Return a dead letter without its payload."""
-    said = letter.said
-    return {
-        "partition": letter.partition,
-        "offset": letter.offset,
-        "died_ms": letter.timestamp_ms,
-        "reason": said.reason,
-        "detail": said.detail,
-        "origin": said.origin,
-        "exception": said.exception,
-        "attempt": said.attempt,
-        "group": said.group,
-        "redrives": said.redrives,
-        "truncated": said.truncated,
-        "timestamp_ms": said.timestamp_ms,
-        "came_from": None if said.came_from is None else said.came_from._asdict(),
-    }
 
 
 def letter_table(letters: Iterable[Letter]) -> Table:

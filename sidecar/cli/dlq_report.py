@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
@@ -14,17 +13,18 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sidecar.cli.bulk import Interrupted, interruptible
-from sidecar.cli.dlq_filter import NONE, LetterFilter, bar, letter_json, letter_options, letter_table, table
+from sidecar.cli.dlq_filter import NONE, OTHERS, bar, letter_options, letter_table, since_ms, table, until_ms
 from sidecar.cli.filters import console, printable
+from sidecar.cli.instants import shown_hour
 from sidecar.cli.options import settings_options
 from sidecar.contract import DIALECTS
 from sidecar.kafka.cluster import Admin
 from sidecar.kafka.config import validate_client_properties
 from sidecar.kafka.dead_letters import DeadLetterReader, Letter, spans
+from sidecar.kafka.letter_filter import LetterFilter
 from sidecar.settings import Settings
 
 KINDS: Final = ("reason", "origin", "exception", "attempt", "group", "hour")
-OTHERS: Final = "(others)"
 NAMES_MAX: Final = 10_000
 """Of one kind: senders can make up names without end."""
 _NAME_CHARS: Final = 300
@@ -58,7 +58,7 @@ class Count:
         said = letter.said
         self.total += 1
         attempt = "" if said.attempt is None else str(said.attempt)
-        names = (said.reason, said.origin, said.exception, attempt, said.group, _hour(letter.timestamp_ms))
+        names = (said.reason, said.origin, said.exception, attempt, said.group, shown_hour(letter.timestamp_ms))
         for kind, name in zip(KINDS, names, strict=True):
             counter = self.by[kind]
             short = name if len(name) <= _NAME_CHARS else f"{name[:_NAME_CHARS]}…"
@@ -73,7 +73,7 @@ class Count:
         counts = {f"by_{kind}": _sorted(kind, counter) for kind, counter in self.by.items()}
         answer: dict[str, Any] = {"topic": topic, "read": self.read, "total": self.total, **counts}
         if self._examples:
-            answer["examples"] = {reason: [letter_json(each) for each in first] for reason, first in self.first.items()}
+            answer["examples"] = {reason: [each.to_json() for each in first] for reason, first in self.first.items()}
         return answer
 
 
@@ -96,7 +96,7 @@ def report(settings: Settings, *, wanted: LetterFilter, examples: int, as_json: 
     """
     validate_client_properties(settings)
     count = Count(wanted, examples)
-    found = spans(settings, Admin(settings), wanted.since_ms, wanted.until_ms)
+    found = spans(settings, Admin(settings), since_ms(wanted), until_ms(wanted))
     dialects = [DIALECTS[name] for name in settings.profiles]
     reader = DeadLetterReader(settings, found, f"{settings.group_id}-dlq-report", dialects)
     try:
@@ -112,13 +112,6 @@ def report(settings: Settings, *, wanted: LetterFilter, examples: int, as_json: 
         click.echo(json.dumps(count.to_json(settings.dlq_topic), indent=2))
     else:
         _show(settings, count, wanted)
-
-
-def _hour(at_ms: int) -> str:
-    try:
-        return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:00Z") if at_ms >= 0 else ""
-    except (OverflowError, ValueError, OSError):
-        return ""
 
 
 def _sorted(kind: str, counter: Counter[str]) -> dict[str, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,20 +13,14 @@ from rich.table import Table
 
 from sidecar import log
 from sidecar.cli.options import settings_options
+from sidecar.cli.spark_options import engine_options
+from sidecar.cli.spark_redrive import redrive
+from sidecar.cli.spark_report import report
 from sidecar.settings import Settings, advice_for_run
 from sidecar.settings.kinds import parse_duration_ms
 
 if TYPE_CHECKING:
     from sidecar.spark.audit import Audit
-
-def _pairs(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    pairs = {}
-    for each in given:
-        name, separator, value = each.partition("=")
-        if not separator or not name:
-            raise click.BadParameter(f"{each!r}: allowed is NAME=VALUE")
-        pairs[name] = value
-    return pairs
 
 
 def _duration(_ctx: click.Context, _param: click.Parameter, given: str) -> int:
@@ -37,29 +30,11 @@ def _duration(_ctx: click.Context, _param: click.Parameter, given: str) -> int:
         raise click.BadParameter(f"{given!r}: allowed is a duration: 250ms, 1s, ...") from None
 
 
-_CHECKPOINT = (
-    click.option(
-        "--checkpoint",
-        required=True,
-        metavar="FOLDER",
-        help="State of the query, on any file system that Hadoop knows: file:///…, hdfs://…, s3a://…",
-    ),
-)
-_ENGINE: tuple[Callable[[Callable[..., object]], Callable[..., object]], ...] = (
-    click.option(
-        "--master",
-        help="Where it runs: local[2], spark://host:7077, ...  [default: as spark-submit says]",
-    ),
-    click.option(
-        "--source",
-        multiple=True,
-        callback=_pairs,
-        metavar="NAME=VALUE",
-        help="An option of Spark's Kafka source: maxOffsetsPerTrigger, kafka.<Java property>, ...; repeatable.",
-    ),
-    click.option(
-        "--conf", multiple=True, callback=_pairs, metavar="NAME=VALUE", help="A property of Spark; repeatable."
-    ),
+_checkpoint_option = click.option(
+    "--checkpoint",
+    required=True,
+    metavar="FOLDER",
+    help="State of the query, on any file system that Hadoop knows: file:///…, hdfs://…, s3a://…",
 )
 
 
@@ -92,6 +67,8 @@ def spark() -> None:
     is_flag=True,
     help="Begin a new checkpoint with what the embedded engine has; stop that one first.",
 )
+@_checkpoint_option
+@engine_options
 @settings_options(warn=False)
 def run(
     settings: Settings,
@@ -147,6 +124,8 @@ def run(
 
 
 @spark.command(epilog="Example: retry-sidecar spark export --checkpoint hdfs:///retry")
+@_checkpoint_option
+@engine_options
 @settings_options(warn=False)
 def export(
     settings: Settings, *, checkpoint: str, master: str | None, conf: dict[str, str], source: dict[str, str]
@@ -176,6 +155,7 @@ def export(
 )
 @click.option("--out", metavar="FOLDER", help="Write every message with its fate there, as Parquet.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@engine_options
 @settings_options()
 def audit(
     settings: Settings,
@@ -276,14 +256,5 @@ def _log(settings: Settings) -> None:
         structlog.get_logger(__name__).warning("setting_doubted", text=warning)
 
 
-_Decorators = tuple[Callable[[Callable[..., object]], Callable[..., object]], ...]
-
-
-def _give(command: Callable[..., object], options: _Decorators) -> None:
-    for option in reversed(options):
-        option(command)
-
-
-_give(run, (*_CHECKPOINT, *_ENGINE))
-_give(export, (*_CHECKPOINT, *_ENGINE))
-_give(audit, _ENGINE)
+spark.add_command(report)
+spark.add_command(redrive)

@@ -55,6 +55,25 @@ class Letter(NamedTuple):
     """None when they can not be read."""
     said: DeadLetter
 
+    def to_json(self) -> dict[str, Any]:
+        """Return it for programs, without its payload."""
+        said = self.said
+        return {
+            "partition": self.partition,
+            "offset": self.offset,
+            "died_ms": self.timestamp_ms,
+            "reason": said.reason,
+            "detail": said.detail,
+            "origin": said.origin,
+            "exception": said.exception,
+            "attempt": said.attempt,
+            "group": said.group,
+            "redrives": said.redrives,
+            "truncated": said.truncated,
+            "timestamp_ms": said.timestamp_ms,
+            "came_from": None if said.came_from is None else said.came_from._asdict(),
+        }
+
 
 class Span(NamedTuple):
     """A part of a partition of the DLQ, and where the log begins and ends."""
@@ -78,6 +97,15 @@ class Run(NamedTuple):
 def run_of(settings: Settings, name: str) -> Run:
     """Return the ids under which a run is known to the cluster."""
     return Run(name, f"{settings.group_id}-redrive-{name}", f"{settings.streams_app_id}-redrive-{name}")
+
+
+def part_of(run: Run, partition: int) -> Run:
+    """Return a run as it goes through one partition of the DLQ, for those that go through several at once.
+
+    The progress is the whole run's. The transactional id is the partition's own: of two that go through it, the later
+    one ends the earlier. No name of a run has a colon.
+    """
+    return run._replace(transactional_id=f"{run.transactional_id}:{partition}")
 
 
 def require_topic(admin: Admin, name: str, right: str) -> Topic:
@@ -166,6 +194,17 @@ def _ask(consumer: Consumer, run: Run, wanted: list[TopicPartition]) -> dict[int
     if is_refused(error):
         raise CommandFailed(f"group {run.group_id}: this user needs the right Read on it; kafka-acls: docs/dlq.md")
     return str(error.str())
+
+
+def membership_of(settings: Settings, run: Run) -> bytes:
+    """Return what names the group of a run to a transaction; it has no members."""
+    made: dict[str, Any] = {**config.dead_letter_reader(settings, run.group_id), "logger": config.quiet_logger()}
+    consumer = Consumer(made)
+    try:
+        named: Any = consumer.consumer_group_metadata()
+    finally:
+        consumer.close()
+    return named  # type: ignore[no-any-return]  # the library's own kind of value, handed back to it
 
 
 class DeadLetterReader:

@@ -17,10 +17,12 @@ from sidecar.changelog.entry import KEY
 from sidecar.contract import DIALECTS
 from sidecar.policy import Policy
 from sidecar.settings import Settings
+from sidecar.spark.arrow import batch_of, schema_of
 from sidecar.spark.exchange import read_cells, state_of
 from sidecar.spark.fates import OFFENCES, Kind, dead_of, fate_of, fired_of, sent_of
 from sidecar.spark.handover import pending_entries
 from sidecar.spark.intake import records_of
+from sidecar.spark.jobs import read_log
 from sidecar.spark.turn import Rules
 
 if TYPE_CHECKING:
@@ -157,9 +159,8 @@ def _pending(ledger: Ledger) -> DataFrame:
 
 
 def _read(ledger: Ledger, topics: str) -> DataFrame:
-    options = {name: value for name, value in ledger.source.items() if name.startswith("kafka.")}
-    reading = {"subscribe": topics, "startingOffsets": "earliest", "endingOffsets": "latest", "includeHeaders": "true"}
-    return ledger.session.read.format("kafka").options(**options, **reading).load().select(*_COLUMNS)
+    bounds = {"subscribe": topics, "startingOffsets": "earliest", "endingOffsets": "latest", "failOnDataLoss": "true"}
+    return read_log(ledger.session, ledger.source, **bounds).select(*_COLUMNS)
 
 
 class _Sent:
@@ -172,13 +173,13 @@ class _Sent:
             rows = [
                 (record.partition, record.offset, *sent_of(record, policy, dialects)) for record in records_of(batch)
             ]
-            yield from _batch(rows, _SENT_ARROW)
+            yield from batch_of(rows, _SENT_ARROW)
 
 
 def _fired(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         found = (fired_of(record) for record in records_of(batch))
-        yield from _batch([tuple(each) for each in found if each is not None], _FIRED_ARROW)
+        yield from batch_of([tuple(each) for each in found if each is not None], _FIRED_ARROW)
 
 
 class _Dead:
@@ -188,7 +189,7 @@ class _Dead:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             found = (dead_of(record, self._input_topic) for record in records_of(batch))
-            yield from _batch([each for each in found if each is not None], _PLACE_ARROW)
+            yield from batch_of([each for each in found if each is not None], _PLACE_ARROW)
 
 
 class _Held:
@@ -212,7 +213,7 @@ class _Held:
                     due_ms, offset = KEY.unpack_from(entry)
                     if due_ms > self._watermarks.get(partition, 0):
                         rows.append((partition, offset, due_ms, False))
-            yield from _batch(rows, _HELD_ARROW)
+            yield from batch_of(rows, _HELD_ARROW)
 
 
 class _Judge:
@@ -233,7 +234,7 @@ class _Judge:
                     cancelled=bool(row["cancelled"]),
                 )
                 rows.append((row["partition"], row["offset"], row["kind"], row["origin"], fate.value))
-            yield from _batch(rows, _FATE_ARROW)
+            yield from batch_of(rows, _FATE_ARROW)
 
 
 def _pending_in_state(frame: pd.DataFrame) -> pd.DataFrame:
@@ -243,20 +244,8 @@ def _pending_in_state(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"partition": numbers, "offset": pd.Series(offsets, dtype="int64")})
 
 
-def _batch(rows: list[tuple[Any, ...]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    if rows:
-        columns = zip(*rows, strict=True)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _arrow(ddl: str) -> pa.Schema:
-    types = {"int": pa.int32(), "long": pa.int64(), "string": pa.string(), "binary": pa.binary(), "boolean": pa.bool_()}
-    return pa.schema([(name, types[kind]) for name, kind in (each.split() for each in ddl.split(", "))])
-
-
-_SENT_ARROW: Final = _arrow(_SENT)
-_FIRED_ARROW: Final = _arrow(_FIRED)
-_PLACE_ARROW: Final = _arrow(_PLACE)
-_HELD_ARROW: Final = _arrow(_HELD)
-_FATE_ARROW: Final = _arrow(_FATE)
+_SENT_ARROW: Final = schema_of(_SENT)
+_FIRED_ARROW: Final = schema_of(_FIRED)
+_PLACE_ARROW: Final = schema_of(_PLACE)
+_HELD_ARROW: Final = schema_of(_HELD)
+_FATE_ARROW: Final = schema_of(_FATE)

@@ -15,7 +15,10 @@ main()
 """
 
 
-@pytest.mark.parametrize("command", [["run", "--checkpoint", "x"], ["export", "--checkpoint", "x"], ["audit"]])
+@pytest.mark.parametrize(
+    "command",
+    [["run", "--checkpoint", "x"], ["export", "--checkpoint", "x"], ["audit"], ["report"], ["redrive", "--dry-run"]],
+)
 def test_each_command_says_how_to_get_pyspark(command: list[str]) -> None:
     answer = subprocess.run(
         [sys.executable, "-c", WITHOUT, "spark", *command], capture_output=True, text=True, check=False, timeout=60

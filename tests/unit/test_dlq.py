@@ -10,10 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from sidecar import cli
-from sidecar.cli.bulk import Interrupted
-from sidecar.cli.dlq_filter import LetterFilter, letter_json
-from sidecar.cli.dlq_redrive import Going, Judge, Pace, Tally, still_ahead
-from sidecar.cli.dlq_report import NAMES_MAX, OTHERS, Count
+from sidecar.cli.dlq_filter import OTHERS
+from sidecar.cli.dlq_report import NAMES_MAX, Count
 from sidecar.contract import render_dead_letter
 from sidecar.contract.dead_letter import Place, read_dead_letter
 from sidecar.contract.redrive import Left, Terms, Why
@@ -21,8 +19,9 @@ from sidecar.engine.ports import Outgoing
 from sidecar.errors import CommandFailed
 from sidecar.kafka.cluster import Topic
 from sidecar.kafka.dead_letters import Letter, Span
+from sidecar.kafka.letter_filter import LetterFilter
+from sidecar.kafka.redriving import Going, Judge, Pace, Tally, still_ahead
 from sidecar.model import Headers, Reason
-from sidecar.runtime.stop import Stop
 from sidecar.settings import Settings
 from tests.clocks import HandClock
 
@@ -125,7 +124,7 @@ def test_names_without_end_are_counted_as_others() -> None:
         count.add([letter([("retry-origin-topic", b"o%d" % number)])])
     assert count.total == sum(count.by["origin"].values()) == NAMES_MAX + 5
     assert (count.by["origin"][OTHERS], len(count.by["origin"])) == (5, NAMES_MAX + 1)
-    assert count.to_json("dlq")["examples"] == {"fatal": [letter_json(letter([("retry-origin-topic", b"o0")]))]}
+    assert count.to_json("dlq")["examples"] == {"fatal": [letter([("retry-origin-topic", b"o0")]).to_json()]}
     assert count.to_json("dlq")["by_hour"] == {"1970-01-01T05:00Z": NAMES_MAX + 5}
 
 
@@ -245,16 +244,18 @@ class Kept:
         self._clock.now_s += 0.125
 
 
-def went(letters: Sequence[Letter], pace: Pace, stop: Stop | None = None) -> tuple[Kept, Going]:
+def went(letters: Sequence[Letter], pace: Pace) -> tuple[Kept, Going]:
+    kept, going = run_of(letters, pace, stopping=False)
+    assert going.go(lambda left: None)
+    return kept, going
+
+
+def run_of(letters: Sequence[Letter], pace: Pace, *, stopping: bool) -> tuple[Kept, Going]:
     clock = HandClock()
     kept = Kept(clock)
-    reader: Any = Given(letters)
     redrive: Any = kept
-    going = Going(
-        reader, redrive, Judge(settings(), RETRY, LetterFilter(), Terms(), clock), pace, stop or Stop(), clock
-    )
-    going.go(lambda left: None)
-    return kept, going
+    judges = Judge(settings(), RETRY, LetterFilter(), Terms(), clock)
+    return kept, Going(Given(letters), redrive, judges, pace, lambda: stopping, clock)
 
 
 def test_the_place_where_a_run_begins_is_noted_before_anything_is_sent_and_the_end_at_the_end() -> None:
@@ -301,10 +302,9 @@ def test_a_rate_is_kept() -> None:
 
 
 def test_a_run_that_is_told_to_stop_has_noted_all_that_it_sent() -> None:
-    stop = Stop()
-    stop.asked = True
-    with pytest.raises(Interrupted):
-        went([letter(NATIVE)], Pace(None, None), stop)
+    kept, going = run_of([letter(NATIVE)], Pace(None, None), stopping=True)
+    assert not going.go(lambda left: None)
+    assert (kept.transactions, going.tally.redriven) == ([([], {0: 0})], 0)
 
 
 def test_the_tally_tells_programs_why_each_stays_by_the_reason_of_its_death() -> None:

@@ -1,0 +1,66 @@
+"""The options that all commands of Spark have."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from sidecar.cli.broker import DownloadBar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def engine_options(function: F) -> F:
+    """Give a command the options that say where it runs: `master`, `source`, `conf`."""
+    options = (
+        click.option(
+            "--master", help="Where it runs: local[2], spark://host:7077, ...  [default: as spark-submit says]"
+        ),
+        click.option(
+            "--source",
+            multiple=True,
+            callback=_pairs,
+            metavar="NAME=VALUE",
+            help="An option of Spark's Kafka source: maxOffsetsPerTrigger, kafka.<Java property>, ...; repeatable.",
+        ),
+        click.option(
+            "--conf", multiple=True, callback=_pairs, metavar="NAME=VALUE", help="A property of Spark; repeatable."
+        ),
+    )
+    for option in reversed(options):
+        option(function)
+    return function
+
+
+def _pairs(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    pairs = {}
+    for each in given:
+        name, separator, value = each.partition("=")
+        if not separator or not name:
+            raise click.BadParameter(f"{each!r}: allowed is NAME=VALUE")
+        pairs[name] = value
+    return pairs
+
+
+def with_progress(conf: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties of a job that shows on a terminal how far it is."""
+    return {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(), **conf}
+
+
+@contextmanager
+def downloads() -> Iterator[DownloadBar]:
+    """Show what is downloaded."""
+    # Here and not above: `--help` needs no librdkafka.
+    from sidecar.cli.broker import DownloadBar  # noqa: PLC0415
+
+    bar = DownloadBar(Console(stderr=True, highlight=False))
+    try:
+        yield bar
+    finally:
+        bar.close()

@@ -1,0 +1,64 @@
+"""Which dead letters are meant."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from sidecar.contract.dead_letter import DeadLetter
+from sidecar.model import Reason
+from sidecar.policy.globs import Globs
+
+_RUN_CHARS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class LetterFilter:
+    """Dead letters by what their headers say and by when they died; empty and None: any.
+
+    Each tuple is a list of names and globs of which one must match. The instants stand as they were given: a duration
+    counts from the start of the command.
+    """
+
+    reasons: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    exceptions: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    since: str | None = None
+    until: str | None = None
+
+    @property
+    def named(self) -> frozenset[str]:
+        """Reasons that are named in full, not just met by a glob."""
+        globs = Globs(self.reasons)
+        return frozenset(reason for reason in Reason if globs.names(reason))
+
+    @property
+    def run_name(self) -> str:
+        """The same for the same filter, whatever the order of its names."""
+        lists = (self.reasons, self.origins, self.exceptions, self.groups)
+        text = json.dumps([*(sorted(set(each)) for each in lists), self.since, self.until])
+        return hashlib.sha256(text.encode()).hexdigest()[:_RUN_CHARS]
+
+    def matcher(self) -> Callable[[DeadLetter], bool]:
+        """Return what tells whether a dead letter is meant."""
+        reasons, origins, exceptions, groups = map(Globs, (self.reasons, self.origins, self.exceptions, self.groups))
+
+        def matches(said: DeadLetter) -> bool:
+            return (
+                (not reasons or reasons.matches(said.reason))
+                and (not origins or origins.matches(said.origin))
+                and (not exceptions or exceptions.matches(said.exception))
+                and (not groups or groups.matches(said.group))
+            )
+
+        return matches
+
+    def __str__(self) -> str:
+        names = {"reason": self.reasons, "origin": self.origins, "exception": self.exceptions, "group": self.groups}
+        parts = [f"{name} {' or '.join(each)}" for name, each in names.items() if each]
+        parts += [f"{name} {each}" for name, each in (("since", self.since), ("until", self.until)) if each is not None]
+        return ", ".join(parts) or "of all kinds"
