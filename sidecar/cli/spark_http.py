@@ -42,8 +42,13 @@ class Driver(Onlooker):
         """Take in a micro-batch."""
         self._seen_s = self._monotonic_s()
         self._batch = int(progress["batchId"])
-        took_ms = int(progress["durationMs"].get("triggerExecution", 0))
-        logger.debug("micro_batch_done", batch=self._batch, records=int(progress["numInputRows"]), took_ms=took_ms)
+        logger.debug(
+            "micro_batch_done",
+            batch=self._batch,
+            records=int(progress["numInputRows"]),
+            took_ms=int(progress["durationMs"].get("triggerExecution", 0)),
+            steps_ms=progress["durationMs"],
+        )
         observation.count(self._metrics, progress)
         self._metrics.publish(self._cluster.views())
 
