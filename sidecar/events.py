@@ -40,8 +40,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "input_records_gone": "The input was cleaned before these records were read: **they are lost**. Give it a longer "
     "retention.",
     "intake_held": "The input topic was made anew under the timers: what waits is fired first.",
-    "micro_batch_done": "Spark's query has done one, with so many records of the input topic; `steps_ms` is Spark's own "
-    "account.",
+    "micro_batch_done": "Spark's query has done one, with so many records of the input topic; `steps_ms` is Spark's "
+    "own account.",
     "offsets_not_told": "The broker does not tell what a restore begins with; `reason` says of what, and in its words.",
     "origin_probed": "An origin that was not open takes records again.",
     "owner_not_reached": "Another instance did not answer a question about its messages.",
