@@ -54,7 +54,7 @@ class Partition:
     number: int
     state: State = State.ASSIGNED
     reason: str = ""
-    """Why it is STOPPED, or why intake is held."""
+    """Why it is STOPPED, why it is not RUNNING yet, or why intake is held."""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     counts: Counts = field(default_factory=Counts)
     changelog_offset: int = 0

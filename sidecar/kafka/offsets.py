@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
+
+from sidecar.kafka.cluster import is_away
 
 REQUEST_TIMEOUT_S: Final = 5.0
 
@@ -19,6 +21,12 @@ class Bounds(NamedTuple):
 
     start: int
     end: int
+
+
+def _refusal(what: str, error: KafkaError) -> str:
+    """Return what is refused and in whose words; empty while no broker answers or a transaction is open."""
+    passes = is_away(error) or error.code() == KafkaError.UNSTABLE_OFFSET_COMMIT
+    return "" if passes else f"{what}: {error.str()}"
 
 
 class CommittedOffsets:
@@ -35,6 +43,9 @@ class CommittedOffsets:
         topic: The input topic.
         partitions: Of it.
         """
+        self.trouble = ""
+        """Why it is not told, once `result` was None; empty while nothing but waiting is needed."""
+        self._group = str(config["group.id"])
         self._future: Future[list[TopicPartition]] = Future()
         wanted = [TopicPartition(topic, each) for each in partitions]
         threading.Thread(target=self._ask, args=(dict(config), wanted), name="committed", daemon=True).start()
@@ -42,7 +53,7 @@ class CommittedOffsets:
     def _ask(self, config: dict[str, Any], wanted: list[TopicPartition]) -> None:
         try:
             with Consumer(config) as consumer:
-                answer = consumer.committed(wanted, REQUEST_TIMEOUT_S)
+                answer = _committed(consumer, wanted)
         except BaseException as failure:  # noqa: BLE001 - handed to whoever asks for the result
             self._future.set_exception(failure)
         else:
@@ -54,22 +65,38 @@ class CommittedOffsets:
 
     def result(self) -> dict[int, int | None] | None:
         """Return offset by partition (None: nothing was committed yet); None as a whole when it must be asked again."""
+        self.trouble = ""
         try:
             answer = self._future.result()
-        except KafkaException:
+        except KafkaException as cause:
+            self.trouble = _refusal(f"committed offsets of group {self._group}", cause.args[0])
             return None
         offsets: dict[int, int | None] = {}
         for each in answer:
             if each.error is not None:
+                what = f"committed offsets of group {self._group} for topic {each.topic}"
+                self.trouble = _refusal(what, each.error)
                 return None
             offsets[each.partition] = each.offset if each.offset >= 0 else None
         return offsets
+
+
+def _committed(consumer: Consumer, wanted: list[TopicPartition]) -> list[TopicPartition]:
+    try:
+        return consumer.committed(wanted, REQUEST_TIMEOUT_S)
+    except KafkaException:
+        # Of a group that may not be looked for the call says only that time is over; why comes as a message.
+        if (message := consumer.poll(0)) is not None and (error := message.error()) is not None:
+            raise KafkaException(error) from None
+        raise
 
 
 class LogBounds:
     """One question for the bounds of partitions of several topics, seen by nobody's isolation level."""
 
     def __init__(self, admin: AdminClient, partitions: Mapping[str, Sequence[int]]) -> None:
+        self.trouble = ""
+        """As of `CommittedOffsets`."""
         tps = [TopicPartition(topic, each) for topic, numbers in partitions.items() for each in numbers]
         ask: Any = admin.list_offsets
         spec: Any = OffsetSpec
@@ -83,18 +110,30 @@ class LogBounds:
 
     def result(self) -> dict[tuple[str, int], Bounds] | None:
         """Return bounds by (topic, partition); None when it must be asked again."""
-        try:
-            starts = {(tp.topic, tp.partition): future.result().offset for tp, future in self._starts.items()}
-            ends = {(tp.topic, tp.partition): future.result().offset for tp, future in self._ends.items()}
-        except KafkaException:
+        self.trouble = ""
+        starts, ends = self._offsets(self._starts), self._offsets(self._ends)
+        if starts is None or ends is None:
             return None
         return {key: Bounds(start, ends[key]) for key, start in starts.items()}
+
+    def _offsets(self, asked: Mapping[TopicPartition, Future[Any]]) -> dict[tuple[str, int], int] | None:
+        offsets = {}
+        for tp, future in asked.items():
+            try:
+                offsets[tp.topic, tp.partition] = future.result().offset
+            except KafkaException as cause:
+                self.trouble = _refusal(f"bounds of topic {tp.topic}", cause.args[0])
+                return None
+        return offsets
 
 
 class TopicId:
     """One question for the id that a topic has now: one that was deleted and made anew has another."""
 
     def __init__(self, admin: AdminClient, topic: str) -> None:
+        self.trouble = ""
+        """As of `CommittedOffsets`."""
+        self._topic = topic
         answers = admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_TIMEOUT_S)
         self._future: Future[Any] = answers[topic]
 
@@ -104,7 +143,9 @@ class TopicId:
 
     def result(self) -> str | None:
         """Return the id; None when it must be asked again."""
+        self.trouble = ""
         try:
             return str(self._future.result().topic_id)
-        except KafkaException:
+        except KafkaException as cause:
+            self.trouble = _refusal(f"id of topic {self._topic}", cause.args[0])
             return None

@@ -164,7 +164,7 @@ class Reset:
             question.offsets = question.committed.result()
             numbers = sorted(question.partitions)
             if question.offsets is None or not numbers:
-                self._ask_again(question)
+                self._ask_again(question, question.committed.trouble)
                 return
             # Only now: the offsets are stable, so whatever was committed lies below the end that is read here.
             topics = (self.topics.changelog_topic, self.topics.input_topic)
@@ -173,14 +173,18 @@ class Reset:
         elif question.input_topic_id is not None and question.bounds.done() and question.input_topic_id.done():
             bounds, input_topic_id = question.bounds.result(), question.input_topic_id.result()
             if bounds is None or input_topic_id is None:
-                self._ask_again(question)
+                self._ask_again(question, question.bounds.trouble or question.input_topic_id.trouble)
                 return
             self._question = None
             for number, partition in question.partitions.items():
                 self._begin(store, partition, bounds, (question.offsets or {}).get(number), input_topic_id)
 
-    def _ask_again(self, question: _Question) -> None:
+    def _ask_again(self, question: _Question, trouble: str) -> None:
         self._question = None
+        for number, partition in question.partitions.items():
+            if trouble and trouble != partition.reason:
+                log.warning("offsets_not_told", partition=number, reason=trouble)
+            partition.reason = trouble
         self._waiting = {**question.partitions, **self._waiting}
         self._ask_at_s = self._clock.monotonic_s() + ASK_AGAIN_S
 

@@ -7,30 +7,23 @@ from functools import partial
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
+from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
-from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+from confluent_kafka.admin._resource import ResourceType
 
-from tests.broker import create_topic, local_broker, unique
+from tests.broker import create_topic, unique
 from tests.integration.messages import Given, Pairs, World, native, one_sidecar, scrape
+from tests.integration.rights import RPC_S, broker_with_rights, deny, give_back
 from tests.integration.sidecars import LOG_APPEND_TIME, Stage
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
 
-RPC_S = 15.0
-
 
 @pytest.fixture(scope="module")
 def guarded_broker() -> Iterator[str]:
-    """A broker that asks for rights; who has no rule against it may do all."""
-    properties = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "allow.everyone.if.no.acl.found": "true",
-        "super.users": "User:root",
-    }
-    with local_broker(properties=properties) as broker:
-        yield broker.bootstrap_servers
+    with broker_with_rights() as bootstrap:
+        yield bootstrap
 
 
 @pytest.fixture(scope="module")
@@ -58,31 +51,11 @@ def to(topic: str, marker: bytes, delay_ms: int) -> Pairs:
 
 
 def deny_writes(admin: AdminClient, topic: str) -> None:
-    rule = AclBinding(
-        ResourceType.TOPIC,
-        topic,
-        ResourcePatternType.LITERAL,
-        "User:ANONYMOUS",
-        "*",
-        AclOperation.WRITE,
-        AclPermissionType.DENY,
-    )
-    for future in admin.create_acls([rule]).values():
-        future.result(RPC_S)
+    deny(admin, ResourceType.TOPIC, topic, AclOperation.WRITE)
 
 
 def allow_writes(admin: AdminClient, topic: str) -> None:
-    rules = AclBindingFilter(
-        ResourceType.TOPIC,
-        topic,
-        ResourcePatternType.LITERAL,
-        "User:ANONYMOUS",
-        "*",
-        AclOperation.ANY,
-        AclPermissionType.ANY,
-    )
-    for future in admin.delete_acls([rules]).values():
-        assert future.result(RPC_S)
+    give_back(admin, ResourceType.TOPIC, topic)
 
 
 def limit_messages(admin: AdminClient, topic: str, size: int) -> None:

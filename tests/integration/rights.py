@@ -1,0 +1,47 @@
+"""Rights on a broker that asks for them; who has no rule for or against it may do all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+
+from tests.broker import local_broker
+
+RPC_S: Final = 15.0
+_USER: Final = "User:ANONYMOUS"
+
+
+@contextmanager
+def broker_with_rights() -> Iterator[str]:
+    """Yield the address of a broker of the caller's own that asks for rights."""
+    properties = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+        "super.users": "User:root",
+    }
+    with local_broker(properties=properties) as broker:
+        yield broker.bootstrap_servers
+
+
+def deny(admin: AdminClient, kind: ResourceType, name: str, operation: AclOperation) -> None:
+    """Take one right on a topic or group away and leave all others."""
+    rules = [
+        AclBinding(kind, name, ResourcePatternType.LITERAL, _USER, "*", *rule)
+        for rule in ((operation, AclPermissionType.DENY), (AclOperation.ALL, AclPermissionType.ALLOW))
+    ]
+    for future in admin.create_acls(rules).values():
+        future.result(RPC_S)
+
+
+def give_back(admin: AdminClient, kind: ResourceType, name: str) -> None:
+    """Give all rights on a topic or group again."""
+    rules = AclBindingFilter(
+        kind, name, ResourcePatternType.LITERAL, _USER, "*", AclOperation.ANY, AclPermissionType.ANY
+    )
+    for future in admin.delete_acls([rules]).values():
+        assert future.result(RPC_S)

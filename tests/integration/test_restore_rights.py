@@ -1,0 +1,81 @@
+"""A restore that lacks a right says which, and goes on by itself once the right is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclOperation
+from confluent_kafka.admin._resource import ResourceType
+
+from tests.broker import unique
+from tests.integration.messages import Given, World, native, one_sidecar
+from tests.integration.rights import broker_with_rights, deny, give_back
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.broker
+
+TOKEN = "a-token-of-the-tests"
+WAIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with (
+        broker_with_rights() as bootstrap,
+        one_sidecar(bootstrap, tmp_path_factory.mktemp("rights"), partitions=1, API_TOKEN=TOKEN) as world,
+    ):
+        yield world
+
+
+@pytest.fixture
+def admin(world: World) -> AdminClient:
+    return AdminClient({"bootstrap.servers": world.stage.bootstrap})
+
+
+def restore_anew(world: World) -> None:
+    path = f"/connectors/{world.stage.app_id}/restart?includeTasks=true"
+    assert world.sidecar.call("POST", path, None, {"authorization": f"Bearer {TOKEN}"})[0] == 202
+
+
+def said(world: World) -> str:
+    """Return why the partition does not run."""
+    status, body = world.sidecar.get("/readyz")
+    reasons = body["reasons"] if status == 503 else []
+    return next((each for each in reasons if each.startswith("partition 0 is ")), "")
+
+
+def runs(world: World) -> None:
+    eventually(world.sidecar.ready, WAIT_S, "it is ready again")
+    marker = unique("m").encode()
+    world.send(Given(headers=native(world.stage, marker, 1)))
+    assert len(world.fired(marker)) == 1
+
+
+def test_a_group_that_may_not_be_described_is_named_until_it_may(world: World, admin: AdminClient) -> None:
+    group = world.stage.group_id
+    runs(world)
+    deny(admin, ResourceType.GROUP, group, AclOperation.DESCRIBE)
+    restore_anew(world)
+    words = f"partition 0 is assigned: committed offsets of group {group}: "
+    eventually(lambda: said(world).startswith(words), WAIT_S, "readyz says why")
+    assert "authorization failed" in said(world).lower()
+    assert world.sidecar.log.count("offsets_not_told") == 1
+    give_back(admin, ResourceType.GROUP, group)
+    runs(world)
+
+
+def test_a_changelog_that_may_not_be_read_is_named_until_it_may(world: World, admin: AdminClient) -> None:
+    world.send(Given(headers=native(world.stage, b"waits", 3_600_000)))
+    eventually(lambda: world.sidecar.pending() == 1, WAIT_S, "there is something to restore")
+    assert world.sidecar.stop() == 0
+    world.sidecar.forget_state()
+    deny(admin, ResourceType.TOPIC, world.stage.changelog_topic, AclOperation.READ)
+    world.sidecar.start()
+    eventually(lambda: said(world).startswith("partition 0 is restoring: "), WAIT_S, "readyz says why")
+    assert "authorization failed" in said(world).lower()
+    assert "changelog_not_read" in world.sidecar.log
+    give_back(admin, ResourceType.TOPIC, world.stage.changelog_topic)
+    runs(world)
+    assert world.sidecar.pending() == 1
