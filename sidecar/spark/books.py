@@ -19,8 +19,8 @@ from sidecar.policy import PolicyConfig
 from sidecar.settings import Settings
 from sidecar.spark import group
 from sidecar.spark.audit import Audit, Ledger, audit
+from sidecar.spark.jobs import job_session
 from sidecar.spark.manifest import CheckpointFolder
-from sidecar.spark.session import open_session
 from sidecar.spark.source import source_options
 from sidecar.spark.turn import Rules
 
@@ -64,8 +64,7 @@ def run_audit(
     admin = Admin(settings, log.librdkafka_logger())
     standing = await_answer(lambda: _standing(admin, settings), settings, SystemClock(), Event().wait)
     assert standing is not None, "it is awaited to the end"
-    session = open_session(f"{settings.streams_app_id}-audit", master, conf, 4, downloads or Quiet())
-    try:
+    with job_session(f"{settings.streams_app_id}-audit", master, conf, downloads or Quiet()) as session:
         folder = None
         if checkpoint is not None:
             place = CheckpointFolder(session, checkpoint)
@@ -80,8 +79,6 @@ def run_audit(
             owner="audit",
         )
         return audit(Ledger(session, settings, rules, options, *standing, folder), out)
-    finally:
-        session.stop()
 
 
 def _standing(admin: Admin, settings: Settings) -> _Standing:

@@ -56,6 +56,10 @@ def test_planted_faults_are_found_and_nothing_else(
     assert by_offset == {twice: "twice", lost.offset: "lost", early.offset: "early"}
     assert list((tmp_path / "fates").glob("*.parquet"))
 
+    refused = _run(embedded.environment, "--out", "nosuch://host/fates")
+    assert refused.returncode == 1
+    assert 'No FileSystem for scheme "nosuch"' in refused.stderr.splitlines()[-1]
+
 
 def _forget(stage: Stage, sent: Sent) -> None:
     """Take a message out of the changelog, as no sidecar does."""
@@ -77,11 +81,15 @@ def _plant(stage: Stage, headers: tuple[tuple[str, bytes | None], ...], due_ms: 
 
 
 def _audit(environment: dict[str, str], *more: str) -> dict[str, Any]:
-    arguments = ["-m", "sidecar", "spark", "audit", "--json", "--master", "local[2]", *more]
-    answer = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, env=environment, check=False, timeout=240
-    )
+    answer = _run(environment, "--json", *more)
     found: dict[str, Any] = json.loads(answer.stdout or "{}")
     assert found, answer.stderr
     assert answer.returncode == (1 if found["offenders"] else 0)
     return found
+
+
+def _run(environment: dict[str, str], *more: str) -> subprocess.CompletedProcess[str]:
+    arguments = ["-m", "sidecar", "spark", "audit", "--master", "local[2]", *more]
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, env=environment, check=False, timeout=240
+    )
