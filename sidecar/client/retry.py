@@ -127,7 +127,8 @@ class RetryTopic:
         """Send a consumed message that could not be handled: back to the topic it came from, one attempt later.
 
         Args:
-            message: As consumed; its key, value, headers and the attempts that they count are kept.
+            message: As consumed; its key, value, headers and the attempts that they count are kept. A header of ours
+                that is not UTF-8 counts as not given: the message goes on without it.
             error: What went wrong; its class name goes into `retry-exception`.
             due_ms: When, or else `delay_ms`, or else the policy's delay.
             delay_ms: See there.
@@ -138,7 +139,7 @@ class RetryTopic:
             BufferError: As in `send`.
         """
         kept = [(name, value) for name, value in _headers(message) if name not in _ONCE]
-        came = {name: value.decode() for name, value in _headers(message) if name in _KEPT and value is not None}
+        came = {name: _text(value) for name, value in _headers(message) if name in _KEPT}
         retry = Retry(
             origin=came.get(native.ORIGIN_TOPIC) or message.topic() or "",
             due_ms=due_ms,
@@ -164,6 +165,14 @@ def _headers(message: Message) -> list[tuple[str, bytes | None]]:
     headers = message.headers() or []
     pairs = headers.items() if isinstance(headers, dict) else headers
     return [(name, value.encode() if isinstance(value, str) else value) for name, value in pairs]
+
+
+def _text(value: bytes | None) -> str | None:
+    """Return the text of a header; None when there is none that can be read."""
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _delivery(error: KafkaError | None, message: Message, due_ms: int | None) -> Delivery:
