@@ -78,6 +78,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "store_opened": "The local store is open again.",
     "store_quarantined": "The local store was damaged: it is set aside and made anew from the changelog.",
     "topic_noted": "A topic was made or grown, or is not as it should be.",
+    "topics_not_grown": "Changelog and status lack a partition that the input has; it is tried again every 10 s.",
     "transaction_failed": "A transaction was not committed; it is made again. `outcome` is the metric's label.",
 }
 """What each event means, and what to do where that is not plain."""

@@ -186,6 +186,7 @@ def describe_topics(admin: Admin, names: Sequence[str], deadline: Deadline) -> d
 
     Raises:
         BrokerUnavailable: No answer in time.
+        KafkaException: Another definite answer that is an error; its text names the topic.
     """
     futures = admin.describe_topics(
         TopicCollection(list(names)), include_authorized_operations=True, request_timeout=deadline.left_s
@@ -233,7 +234,7 @@ def _absence(name: str, error: KafkaError, operation: str) -> NoRight | None:
         return None
     if is_refused(error):
         return NoRight(name, operation)
-    raise KafkaException(error)
+    raise KafkaException(KafkaError(error.code(), f"topic {name} can not be described: {error.str()}"))
 
 
 def list_offsets(admin: Admin, wanted: Iterable[TopicPartition], spec: object, deadline: Deadline) -> dict[int, int]:

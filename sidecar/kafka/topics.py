@@ -11,7 +11,7 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.cimpl import NewTopic
 
-from sidecar.errors import TopicsInvalid
+from sidecar.errors import CommandFailed, TopicsInvalid
 from sidecar.kafka.cluster import (
     Admin,
     Deadline,
@@ -48,6 +48,8 @@ _STATUS_CONFIG: Mapping[str, str] = {
     "segment.ms": str(10 * 60_000),
 }
 
+_NAMES = ("INPUT_TOPIC", "DLQ_TOPIC", "STREAMS_APP_ID", "STORE_NAME")
+"""The settings that topics are named by."""
 _NAMING = ("BOOTSTRAP_SERVERS", "STREAMS_APP_ID", "STORE_NAME", "INPUT_TOPIC", "DLQ_TOPIC", "REPLICATION_FACTOR")
 """The settings that `topics create` must be given to mean the same topics."""
 
@@ -127,8 +129,14 @@ def look(admin: Admin, settings: Settings, deadline: Deadline) -> Found:
 
     Raises:
         BrokerUnavailable: No answer in time.
+        TopicsInvalid: The cluster refuses to describe one, and not because a right is missing.
     """
-    topics = describe_topics(admin, topic_names(settings), deadline)
+    try:
+        topics = describe_topics(admin, topic_names(settings), deadline)
+    except KafkaException as error:
+        raise TopicsInvalid(
+            f"{error.args[0].str()}; check the names that follow from {', '.join(_NAMES)}, and the broker's log"
+        ) from error
     return Found(*(topics[name] for name in topic_names(settings)))
 
 
@@ -147,6 +155,7 @@ def check_topics(admin: Admin, settings: Settings, deadline_s: float = 15.0) -> 
 
     Raises:
         BrokerUnavailable: No answer within `deadline_s` seconds.
+        TopicsInvalid: As of `look`.
     """
     deadline = Deadline(deadline_s)
     found = look(admin, settings, deadline)
@@ -171,11 +180,18 @@ def ensure_topics(
 
     Raises:
         BrokerUnavailable: No answer in time.
+        CommandFailed: The cluster does not say which one it is.
         TopicsInvalid: A topic is missing or wrong, or a right is; a line each, with the command that mends it.
     """
     deadline = Deadline(deadline_s)
     changes: list[str] = []
-    cluster = describe_cluster(admin, deadline)
+    try:
+        cluster = describe_cluster(admin, deadline)
+    except KafkaException as error:
+        raise CommandFailed(
+            f"Kafka at {settings.bootstrap_servers} (BOOTSTRAP_SERVERS) can not be described: {error.args[0].str()}; "
+            "check the address and the broker's log"
+        ) from error
     found = look(admin, settings, deadline)
     outer = ((settings.input_topic, found.input), (settings.dlq_topic, found.dlq))
     if missing := [name for name, topic in outer if topic is None and settings.create_topics]:
@@ -196,7 +212,8 @@ def grow_internal(admin: Admin, settings: Settings, deadline_s: float = 15.0) ->
 
     Raises:
         BrokerUnavailable: No answer within `deadline_s` seconds.
-        TopicsInvalid: As in `ensure_topics`; a missing right to grow is a note instead.
+        CommandFailed: As in `ensure_topics`.
+        TopicsInvalid: As there; a missing right to grow is a note instead.
     """
     never_create = dataclasses.replace(settings, create_topics=False)
     return ensure_topics(admin, never_create, deadline_s)

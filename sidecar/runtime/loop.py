@@ -19,7 +19,7 @@ from sidecar.engine.fire import Ahead
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.plan import Plan, Terms, plan
 from sidecar.engine.view import PartitionView
-from sidecar.errors import BrokerUnavailable, RecordCorrupt, StoreCorrupt, StoreFailed, TopicsInvalid, TransactionFailed
+from sidecar.errors import CommandFailed, RecordCorrupt, StoreCorrupt, StoreFailed, TopicsInvalid, TransactionFailed
 from sidecar.kafka.config import BATCH_BYTES
 from sidecar.kafka.input import InputConsumer
 from sidecar.kafka.producer import TransactionalProducer
@@ -254,9 +254,8 @@ class Loop:
         except TransactionFailed as error:
             self._failures.renewal_failed(error)
             return
-        except (BrokerUnavailable, TopicsInvalid) as error:
-            for number in self._to_grow:
-                self._partitions[number].reason = str(error)
+        except (CommandFailed, TopicsInvalid) as error:
+            self._not_grown(str(error))
             return
         if isinstance(outcome, TransactionalProducer):
             self._producer = outcome
@@ -269,14 +268,16 @@ class Loop:
     def _grown(self, facts: TopicFacts) -> None:
         self._facts = facts
         self._parts.snapshots.know_cluster(facts.cluster_id, facts.partitions)
-        for number in list(self._to_grow):
-            if number < facts.usable_partitions:
-                self._to_grow.discard(number)
-                self._to_reset.add(number)
-            else:
-                self._partitions[number].reason = (
-                    "; ".join(facts.notes) or "changelog and status have no such partition"
-                )
+        usable = {number for number in self._to_grow if number < facts.usable_partitions}
+        self._to_grow -= usable
+        self._to_reset |= usable
+        self._not_grown("; ".join(facts.notes) or "changelog and status have no such partition")
+
+    def _not_grown(self, reason: str) -> None:
+        for number in self._to_grow:
+            if self._partitions[number].reason != reason:
+                log.warning("topics_not_grown", partition=number, reason=reason)
+            self._partitions[number].reason = reason
 
     def _finish_commit(self, result: Result) -> None:
         error = result.error
