@@ -418,7 +418,7 @@ class Loop:
         for name in self._parts.closed.advance(origins, self._clock.wall_ms(), now_s):
             log.info("origin_probed", origin=name)
         self._lag = self._held.lags(self.consumer.end_offsets())
-        self._parts.state.care(self._committer.busy)
+        self._guard_store(lambda: self._parts.state.care(self._committer.busy))
         self._memory.care(self._committer.busy or self._parts.reset.busy or self._held.ready > 0)
         if (store := self._parts.state.store) is not None:
             self._guard_store(lambda: self._parts.metrics.store_bytes.set(store.size_bytes()))

@@ -64,9 +64,12 @@ class LocalState:
             self._open_at_s = 0.0
 
     def care(self, committing: bool) -> None:
-        """Look at the disk, open the store again when it is time, flush what has long been unflushed."""
+        """Open the store again when it is time, look at the disk, flush what has long been unflushed.
+
+        Raises:
+            StoreFailed: The open store can not be trusted any more; whoever uses it must let go, then call `failed`.
+        """
         now_s = self._clock.monotonic_s()
-        self.free_bytes = self._folder.free_bytes()
         if self._store is None and now_s >= self._open_at_s and not committing:
             self._open_at_s = now_s + OPEN_AGAIN_S
             try:
@@ -74,12 +77,15 @@ class LocalState:
                 log.info("store_opened", folder=str(self._folder.path))
             except StoreFailed as error:
                 self._trouble = str(error)
+        try:
+            self.free_bytes = self._folder.free_bytes()
+        except StoreFailed as error:
+            if self._store is not None:
+                raise
+            self._trouble = str(error)
         if self._store is not None and now_s - self._flushed_s > FLUSH_EVERY_S:
             self._flushed_s = now_s
-            try:
-                self._store.flush()
-            except StoreFailed as error:
-                self.failed(error)
+            self._store.flush()
 
     def _close(self) -> None:
         store, self._store = self._store, None

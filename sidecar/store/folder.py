@@ -66,5 +66,10 @@ class StateFolder:
         return target
 
     def free_bytes(self) -> int:
-        """Return the free disk space."""
-        return shutil.disk_usage(self.path).free
+        """Return the free disk space. Raises StoreFailed."""
+        try:
+            return shutil.disk_usage(self.path).free
+        except OSError as cause:
+            raise StoreFailed(
+                f"STATE_DIR {self.path} can not be reached ({cause.strerror}): mount it or make it again"
+            ) from cause

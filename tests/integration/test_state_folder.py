@@ -116,3 +116,18 @@ def test_a_folder_that_can_not_be_written_stops_the_start_with_what_to_do(stage:
     assert one.wait() == 1
     assert "STATE_DIR" in one.log
     assert "Traceback" not in one.log
+
+
+def test_a_folder_that_goes_away_under_a_running_sidecar_is_made_again_from_the_changelog(
+    stage: Stage, sidecars: Sidecars, marker: bytes
+) -> None:
+    one = sidecars.start("one", stage)
+    world = World(stage, one)
+    world.send(*(Given(b"%d" % n, headers=native(stage, marker, 8_000), partition=n % 4) for n in range(40)))
+    wait_for_pending(one, 40)
+    shutil.rmtree(one.state_dir)
+    eventually(lambda: "can not be reached" in str(one.get("/readyz")), 30, "readyz says why")
+    one.await_ready()
+    assert sorted(int(record.value or 0) for record in world.fired(marker, 40)) == list(range(40))
+    wait_for_pending(one, 0)
+    assert len(world.fired(marker, 40)) == 40

@@ -10,9 +10,10 @@ from unittest.mock import Mock
 import pytest
 from structlog.testing import capture_logs
 
-from sidecar.errors import BrokerUnavailable, CommandFailed, TopicsInvalid
+from sidecar.engine.partition import State
+from sidecar.errors import BrokerUnavailable, CommandFailed, StoreFailed, TopicsInvalid
 from sidecar.kafka.topics import TopicFacts
-from sidecar.runtime.loop import GROW_AGAIN_S, Loop
+from sidecar.runtime.loop import CARE_EVERY_S, GROW_AGAIN_S, Loop
 from tests.clocks import HandClock
 from tests.waiting import eventually
 
@@ -79,3 +80,16 @@ def test_topics_that_can_not_be_grown_are_the_reason_of_new_partitions_and_tried
     stage.grow = lambda: dataclasses.replace(FACTS, usable_partitions=2)
     assert stage.grown() == []
     assert stage.loop._to_reset == {1}
+
+
+def test_a_state_folder_that_goes_away_resets_what_runs_and_does_not_end_the_process(stage: Stage) -> None:
+    """The store behind the partitions is gone, so what they keep in memory fits nothing any more."""
+    for partition in stage.loop._partitions.values():
+        partition.transition_to(State.RESTORING)
+        partition.transition_to(State.RUNNING)
+    trouble = StoreFailed("STATE_DIR /state can not be reached (No such file or directory)")
+    stage.parts.state.care.side_effect = trouble
+    stage.clock.now_s += CARE_EVERY_S
+    stage.loop._care()
+    stage.parts.state.failed.assert_called_once_with(trouble)
+    assert 0 in stage.loop._to_reset

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from sidecar.engine.ports import Mutations
 from sidecar.errors import StoreCorrupt, StoreFailed
-from sidecar.runtime.state import OPEN_AGAIN_S, LocalState
+from sidecar.runtime.state import FLUSH_EVERY_S, OPEN_AGAIN_S, LocalState
 from sidecar.store.folder import DATABASE, StateFolder
 from sidecar.store.rocks import RocksStore
 from tests.clocks import HandClock
@@ -117,6 +118,42 @@ def test_nothing_is_begun_while_the_disk_is_nearly_full(tmp_path: Path, monkeypa
     monkeypatch.undo()
     state.care(committing=False)
     assert state.obstacle() is None
+    state.close()
+
+
+def test_a_folder_that_goes_away_is_an_obstacle_until_it_can_be_made_again(tmp_path: Path) -> None:
+    clock = HandClock()
+    folder = tmp_path / "state"
+    state = LocalState(StateFolder(folder), clock)
+    shutil.rmtree(folder)
+    with pytest.raises(StoreFailed, match=f"STATE_DIR {folder} can not be reached") as raised:
+        state.care(committing=False)
+    state.failed(raised.value)
+    assert f"STATE_DIR {folder} can not be reached" in (state.obstacle() or "")
+    state.care(committing=False)
+    assert state.store is None
+    clock.now_s += OPEN_AGAIN_S
+    state.care(committing=False)
+    assert state.store is not None
+    assert state.obstacle() is None
+    state.close()
+
+
+def test_a_flush_that_fails_is_for_those_who_use_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was not flushed is lost, so their partitions must be restored."""
+    clock = HandClock()
+    state = LocalState(StateFolder(tmp_path), clock)
+    store = state.store
+
+    def flush(_store: RocksStore) -> None:
+        raise StoreFailed("no space left")
+
+    monkeypatch.setattr(RocksStore, "flush", flush)
+    clock.now_s += FLUSH_EVERY_S + 1
+    with pytest.raises(StoreFailed, match="no space left"):
+        state.care(committing=False)
+    assert state.store is store
+    monkeypatch.undo()
     state.close()
 
 
