@@ -76,6 +76,7 @@ class Loop:
         self._lag: Mapping[int, int] = {}
         self._trouble_s = float("-inf")
         self._trouble = ""
+        self._end_at_s = float("inf")
 
     def connect(self, consumer: InputConsumer) -> None:
         """Take the consumer, whose callbacks are this loop's own."""
@@ -96,7 +97,7 @@ class Loop:
 
     def revoked(self, partitions: Sequence[int]) -> None:
         log.info("partitions_revoked", partitions=list(partitions))
-        self._committer.wait(REVOKE_WAIT_S)
+        self._committer.wait(min(REVOKE_WAIT_S, self._left_s()))
         for view in self._views(partitions):
             self._parts.status.part_with(view)
         self._let_go(partitions)
@@ -483,13 +484,17 @@ class Loop:
     # End
 
     def stop(self, deadline_s: float) -> None:
-        """Finish or give up the transaction under way, leave the group, close the store."""
+        """Finish or give up the transaction under way, leave the group, close the store, all within the deadline."""
+        self._end_at_s = self._clock.monotonic_s() + deadline_s
         if not self._committer.wait(deadline_s) and self._committer.busy:
             log.warning("commit_given_up", reason="SHUTDOWN_TIMEOUT is over; the broker aborts the transaction")
         elif self._committer.busy:
             self._finish_job()
         self.consumer.close()
-        self._parts.status.close(1.0)
+        self._parts.status.close(min(1.0, self._left_s()))
         if not self._committer.busy:
             self._parts.state.close()
         self._committer.close()
+
+    def _left_s(self) -> float:
+        return max(0.0, self._end_at_s - self._clock.monotonic_s())

@@ -93,3 +93,24 @@ def test_a_state_folder_that_goes_away_resets_what_runs_and_does_not_end_the_pro
     stage.loop._care()
     stage.parts.state.failed.assert_called_once_with(trouble)
     assert 0 in stage.loop._to_reset
+
+
+def test_the_end_holds_its_deadline_though_partitions_are_given_back_under_a_transaction(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    def wait(timeout_s: float) -> bool:
+        waits.append(timeout_s)
+        stage.clock.now_s += timeout_s
+        return False
+
+    monkeypatch.setattr(stage.loop._committer, "busy", True)
+    monkeypatch.setattr(stage.loop._committer, "wait", wait)
+    stage.loop.revoked([1])
+    consumer: Any = stage.loop.consumer
+    consumer.close.side_effect = lambda: stage.loop.revoked([0])
+    stage.loop.stop(2.0)
+    assert waits == [5.0, 2.0, 0.0]
+    stage.parts.status.close.assert_called_once_with(0.0)
+    stage.parts.state.close.assert_not_called()
