@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from sidecar.engine.view import PartitionView
-from sidecar.wheel.geometry import WIDTHS_MS
+from sidecar.wheel.geometry import LEVELS, slot_end_ms, slot_of, slot_start_ms
 
 
 class Span(NamedTuple):
@@ -78,7 +78,7 @@ def _stretches(views: Sequence[PartitionView], from_ms: int) -> list[tuple[int, 
     """Return (start, end, count) of what waits: slots that have not begun for all partitions together."""
     ahead: Counter[tuple[int, int]] = Counter()
     stretches = []
-    edges = [from_ms // width for width in WIDTHS_MS]
+    edges = [slot_of(from_ms, level) for level in range(LEVELS)]
     for view in views:
         # Nothing waits before these. In a coarse slot that has begun, all would else look partly overdue.
         floor_ms = max(view.watermark_ms or 0, view.next_due_ms or 0)
@@ -86,10 +86,10 @@ def _stretches(views: Sequence[PartitionView], from_ms: int) -> list[tuple[int, 
             if slot > edges[level]:
                 ahead[level, slot] += count
             else:
-                end_ms = (slot + 1) * WIDTHS_MS[level]
-                stretches.append((min(max(slot * WIDTHS_MS[level], floor_ms), end_ms - 1), end_ms, count))
+                end_ms = slot_end_ms(slot, level)
+                stretches.append((min(max(slot_start_ms(slot, level), floor_ms), end_ms - 1), end_ms, count))
     first_ms = min((view.next_due_ms for view in views if view.next_due_ms is not None), default=0)
     for (level, slot), count in ahead.items():
-        end_ms = (slot + 1) * WIDTHS_MS[level]
-        stretches.append((min(max(slot * WIDTHS_MS[level], first_ms), end_ms - 1), end_ms, count))
+        end_ms = slot_end_ms(slot, level)
+        stretches.append((min(max(slot_start_ms(slot, level), first_ms), end_ms - 1), end_ms, count))
     return stretches

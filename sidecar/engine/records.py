@@ -9,7 +9,7 @@ from sidecar.changelog.codec import BLOCK_BYTES_MAX, BlockKey, block_key, encode
 from sidecar.changelog.entry import DEFERRED, FLAGS_AT, HEAD, KEY, ORIGIN_LENGTH
 from sidecar.engine.overlay import Overlay
 from sidecar.engine.ports import Reader
-from sidecar.wheel.geometry import WIDTHS_MS
+from sidecar.wheel.geometry import slot_end_ms
 
 ChangelogRecord = tuple[bytes, bytes | None]
 
@@ -22,7 +22,7 @@ def block_records(overlay: Overlay, sequence: int) -> list[ChangelogRecord]:
     records: list[ChangelogRecord] = []
     parts: dict[int, int] = {}
     for (level, slot), entries in overlay.groups.items():
-        end_ms = (slot + 1) * WIDTHS_MS[level]
+        end_ms = slot_end_ms(slot, level)
         for chunk in _cut(entries):
             part = parts.get(end_ms, 0)
             parts[end_ms] = part + 1

@@ -27,7 +27,7 @@ from sidecar.engine.ports import Mutations, Store
 from sidecar.engine.rows import FORMAT, Meta, after, decode_meta, encode_meta
 from sidecar.errors import PartitionStopped, RecordCorrupt, StoreCorrupt
 from sidecar.wheel.counts import Counts, CountsDelta
-from sidecar.wheel.geometry import LEVELS, WIDTHS_MS
+from sidecar.wheel.geometry import LEVELS, slot_end_ms, slot_of
 
 SETTLE_ROWS_MAX: Final = 5_000
 SETTLE_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -165,12 +165,13 @@ class Restore:
             mutations.rows[row] = None
             return
         block = decode_block(value)
-        if block.level >= LEVELS or key.slot_end_ms % WIDTHS_MS[block.level]:
+        number = slot_of(key.slot_end_ms - 1, block.level) if block.level < LEVELS else None
+        if number is None or slot_end_ms(number, block.level) != key.slot_end_ms:
             raise RecordCorrupt(f"no slot of level {block.level} ends at {key.slot_end_ms}")
         mutations.rows[row] = b""
         for entry in block.entries:
             restore_entry(mutations.rows, self.partition, entry)
-        slot = (block.level, key.slot_end_ms // WIDTHS_MS[block.level] - 1)
+        slot = (block.level, number)
         for origin, (total, deferred) in block.origins.items():
             delta.add(slot, origin, False, total)
             if deferred:
@@ -196,7 +197,7 @@ class Restore:
 
     def _drop(self, entry: bytes, mutations: Mutations, delta: CountsDelta) -> None:
         fixed = head(entry)
-        slot = (fixed.level, fixed.due_ms // WIDTHS_MS[fixed.level])
+        slot = (fixed.level, slot_of(fixed.due_ms, fixed.level))
         delta.add(slot, origin_of(entry, fixed), bool(fixed.flags & DEFERRED), -1)
         # A later copy of the timer may own these rows by now: they go only if they point here.
         if fixed.due_ms != fixed.first_ms:

@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from sidecar.engine.activity import MINUTES, Activity, Minute
-from sidecar.wheel.geometry import LEVELS, WIDTHS_MS
+from sidecar.wheel.geometry import LEVELS, slot_end_ms, slot_of, slot_start_ms
 
 FIGURE_AGE_MAX_MS: Final = 10_000
 """A figure of this age no longer counts as known."""
@@ -259,7 +259,7 @@ def _due_before(views: Sequence[PartitionView], bounds_ms: Sequence[int]) -> lis
     counts = []
     for bound_ms in bounds_ms:
         # The one slot of each level that holds the bound; those before it lie inside as a whole.
-        edges = [bound_ms // width for width in WIDTHS_MS]
+        edges = [slot_of(bound_ms, level) for level in range(LEVELS)]
         inside = sum([count for (level, slot), count in merged.items() if slot < edges[level]])
         straddling = [place for place in enumerate(edges) if place in merged]
         shares = sum(_share_before(view, *place, bound_ms) for place in straddling for view in views)
@@ -276,8 +276,8 @@ def _share_before(view: PartitionView, level: int, slot: int, bound_ms: int) -> 
     count = view.slots.get((level, slot), 0)
     if not count:
         return 0.0
-    end_ms = (slot + 1) * WIDTHS_MS[level]
-    start_ms = max(slot * WIDTHS_MS[level], view.watermark_ms or 0, view.next_due_ms or 0)
+    end_ms = slot_end_ms(slot, level)
+    start_ms = max(slot_start_ms(slot, level), view.watermark_ms or 0, view.next_due_ms or 0)
     if start_ms >= bound_ms:
         return 0.0
     return count * (bound_ms - start_ms) / (end_ms - start_ms)

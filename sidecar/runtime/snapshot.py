@@ -11,7 +11,7 @@ from sidecar.api.source import Health
 from sidecar.clock import Clock
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.view import PartitionView
-from sidecar.wheel.geometry import WIDTHS_MS
+from sidecar.wheel.geometry import WIDTHS_MS, slot_end_ms
 
 log = structlog.get_logger(__name__)
 
@@ -148,4 +148,4 @@ def _backlog(partition: Partition, now_ms: int) -> int:
     if partition.next_due_ms is None or partition.next_due_ms > now_ms - WIDTHS_MS[0]:
         return 0
     slots = partition.counts.slots
-    return sum(count for (level, slot), count in slots.items() if (slot + 1) * WIDTHS_MS[level] <= now_ms)
+    return sum(count for (level, slot), count in slots.items() if slot_end_ms(slot, level) <= now_ms)

@@ -21,7 +21,7 @@ from sidecar.changelog.entry import LEVEL_AT
 from sidecar.errors import InvariantViolated
 from sidecar.spark.cells import META, Cells, Meta, decode_meta, encode
 from sidecar.spark.shard_store import ShardStore, by_origin
-from sidecar.wheel.geometry import slot_end_ms
+from sidecar.wheel.geometry import slot_end_ms, slot_of
 
 
 def take_over(partition: int, cells: Cells, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
@@ -84,7 +84,7 @@ def block_records(entries: Iterable[bytes], sequence: int) -> Iterator[tuple[byt
 
     for entry in entries:
         level = entry[LEVEL_AT]
-        place = (level, slot_end_ms(int.from_bytes(entry[:8], "big"), level))
+        place = (level, slot_end_ms(slot_of(int.from_bytes(entry[:8], "big"), level), level))
         groups.setdefault(place, []).append(entry)
         sizes[place] = sizes.get(place, 0) + len(entry)
         if sizes[place] >= BLOCK_BYTES_MAX:

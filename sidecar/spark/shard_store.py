@@ -44,7 +44,7 @@ from sidecar.spark.cells import (
     page_cell,
     spans_cell,
 )
-from sidecar.wheel.geometry import LEVELS, WIDTHS_MS, level_of, slot_start_ms
+from sidecar.wheel.geometry import LEVELS, WIDTHS_MS, level_of, slot_end_ms, slot_start_ms
 
 CACHE_BYTES_MAX: Final = 64 * 1024 * 1024
 SPLIT_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -243,7 +243,7 @@ class ShardStore:
         watermark_ms = self._meta.checkpoint.watermark_ms
         for place, slot in list(self._slots.items()):
             level, number = place
-            if slot_start_ms(number + 1, level) <= watermark_ms:
+            if slot_end_ms(number, level) <= watermark_ms:
                 self._drop(place)
             elif level == 0 and number in self._due_slots:
                 self._look_behind_the_watermark(slot)
@@ -268,7 +268,7 @@ class ShardStore:
 
     def _look_behind_the_watermark(self, slot: Slot) -> None:
         left = self._due[bisect_left(self._due, _least_entry(self._watermark + b"\0")) :]
-        upper = KEY.pack(slot_start_ms(slot.slot + 1, 0), 0)
+        upper = KEY.pack(slot_end_ms(slot.slot, 0), 0)
         alive = (entry for entry in left if entry[:KEY_BYTES] < upper and not self._is_removed(entry))
         first = next(alive, None)
         if first is None:

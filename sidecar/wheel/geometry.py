@@ -41,7 +41,6 @@ def slot_start_ms(slot: int, level: int) -> int:
     return slot * WIDTHS_MS[level]
 
 
-def slot_end_ms(due_ms: int, level: int) -> int:
-    """Return the end (exclusive) of the slot that holds `due_ms` on this level."""
-    width = WIDTHS_MS[level]
-    return (due_ms // width + 1) * width
+def slot_end_ms(slot: int, level: int) -> int:
+    """Return the end (exclusive) of a slot."""
+    return (slot + 1) * WIDTHS_MS[level]

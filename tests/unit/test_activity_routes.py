@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from sidecar.engine.activity import MINUTE_MS, Activity, Minute
 from sidecar.engine.histogram import SPANS, histograms
-from sidecar.wheel.geometry import level_of, slot_of
+from sidecar.wheel.geometry import level_of, slot_end_ms, slot_of, slot_start_ms
 from tests.unit.test_api import Client, Snapshots, assert_problem
 from tests.unit.test_view import EMPTY, NOW_MS, view_of
 
@@ -69,8 +69,8 @@ def test_each_bar_is_right_up_to_the_slots_that_reach_into_it(delays_ms: list[in
 
 def _slot(due_ms: int) -> tuple[int, int]:
     level = level_of(due_ms, NOW_MS)
-    width = 1000 * 64**level
-    return slot_of(due_ms, level) * width, (slot_of(due_ms, level) + 1) * width
+    slot = slot_of(due_ms, level)
+    return slot_start_ms(slot, level), slot_end_ms(slot, level)
 
 
 def test_what_was_stored_within_the_minute_is_shown_to_the_bar() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sidecar.model import DUE_MS_MAX
-from sidecar.wheel.geometry import LEVELS, WIDTHS_MS, level_of, slot_end_ms
+from sidecar.wheel.geometry import LEVELS, WIDTHS_MS, level_of, slot_end_ms, slot_of, slot_start_ms
 
 SECOND = 1000
 START = 4096 * 64 * 64 * SECOND
@@ -45,10 +45,10 @@ def test_a_due_in_the_past_is_on_the_finest_level() -> None:
 
 
 def test_a_slot_ends_where_the_next_one_starts() -> None:
-    assert slot_end_ms(START, 0) == START + SECOND
-    assert slot_end_ms(START + SECOND - 1, 0) == START + SECOND
-    assert slot_end_ms(START - 1, 0) == START
+    for due_ms, end_ms in ((START, START + SECOND), (START + SECOND - 1, START + SECOND), (START - 1, START)):
+        slot = slot_of(due_ms, 0)
+        assert slot_end_ms(slot, 0) == slot_start_ms(slot + 1, 0) == end_ms
 
 
 def test_the_end_of_the_last_slot_of_all_fits_the_format() -> None:
-    assert slot_end_ms(DUE_MS_MAX + 1_000_000, LEVELS - 1) < 2**64
+    assert slot_end_ms(slot_of(DUE_MS_MAX + 1_000_000, LEVELS - 1), LEVELS - 1) < 2**64
