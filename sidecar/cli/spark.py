@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
-import structlog
 from rich.console import Console
 from rich.table import Table
 
-from sidecar import log
 from sidecar.cli.options import settings_options
+from sidecar.cli.process_log import begin_log
 from sidecar.cli.spark_options import engine_options
 from sidecar.cli.spark_redrive import redrive
 from sidecar.cli.spark_report import report
@@ -86,7 +85,7 @@ def run(
     Topics, headers, verdicts, dead letters and control records are those of `retry-sidecar run`; `retry-sidecar api`,
     the page and all other commands work on it unchanged.
     """
-    _log(settings)
+    begin_log(settings, (*settings.warnings, *advice_for_run(settings)))
     # Here and not above: `--help` needs neither librdkafka nor PySpark.
     from sidecar.cli.broker import DownloadBar  # noqa: PLC0415
     from sidecar.runtime.main import policy_config  # noqa: PLC0415
@@ -134,7 +133,7 @@ def export(
 
     `retry-sidecar run` goes on from there; the checkpoint is of no use afterwards.
     """
-    _log(settings)
+    begin_log(settings, (*settings.warnings, *advice_for_run(settings)))
     # Here and not above: `--help` needs neither librdkafka nor PySpark.
     from sidecar.cli.broker import DownloadBar  # noqa: PLC0415
 
@@ -243,17 +242,6 @@ def _require_pyspark() -> None:
     from sidecar.spark.session import require_pyspark  # noqa: PLC0415 - as in the commands
 
     require_pyspark()
-
-
-def _log(settings: Settings) -> None:
-    log.configure(
-        level=settings.log_level,
-        form=settings.log_format,
-        librdkafka_level=settings.log_level_apache,
-        secrets=settings.secrets,
-    )
-    for warning in (*settings.warnings, *advice_for_run(settings)):
-        structlog.get_logger(__name__).warning("setting_doubted", text=warning)
 
 
 spark.add_command(report)

@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import (
     Consumer,
-    IsolationLevel,
     KafkaError,
     KafkaException,
     Message,
@@ -27,7 +26,7 @@ from sidecar.engine.plan import RECORD_OVERHEAD_BYTES
 from sidecar.engine.ports import Outgoing
 from sidecar.errors import BrokerUnavailable, CommandFailed, TransactionFailed
 from sidecar.kafka import config
-from sidecar.kafka.cluster import Admin, Deadline, Topic, answer, describe_topics, is_refused
+from sidecar.kafka.cluster import Admin, Deadline, Topic, describe_topics, is_refused, list_offsets
 from sidecar.kafka.input import headers_of
 from sidecar.kafka.producer import TransactionalProducer
 from sidecar.model import Headers
@@ -149,12 +148,8 @@ def spans(settings: Settings, admin: Admin, since_ms: int | None, until_ms: int 
 
 
 def _offsets(admin: Admin, wanted: Sequence[TopicPartition], spec: object) -> dict[int, int]:
-    ask: Any = admin.list_offsets
-    deadline = Deadline(ASK_S)
-    committed = IsolationLevel.READ_COMMITTED
-    futures = ask(dict.fromkeys(wanted, spec), isolation_level=committed, request_timeout=deadline.left_s)
     try:
-        return {tp.partition: answer(admin, future, deadline).offset for tp, future in futures.items()}
+        return list_offsets(admin, wanted, spec, Deadline(ASK_S))
     except KafkaException as error:
         raise CommandFailed(f"topic {wanted[0].topic}: {error.args[0].str()}") from error
 
