@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException
 from sidecar import __version__
 from sidecar.cli.options import settings_options
 from sidecar.clock import SystemClock
-from sidecar.errors import BrokerUnavailable, TopicsInvalid
+from sidecar.errors import CommandFailed, TopicsInvalid
 from sidecar.kafka.cluster import Admin, Cluster, Deadline, Topic, describe_cluster, is_refused
 from sidecar.kafka.config import TRANSACTION_TIMEOUT_MS, validate_client_properties
 from sidecar.kafka.probes import CLOCK_KEY, describe_group, measure_clock, try_transactions
@@ -93,7 +93,7 @@ def examine(settings: Settings, timeout_s: float) -> Iterator[Check]:
     admin = Admin(settings)
     try:
         cluster = describe_cluster(admin, Deadline(timeout_s))
-    except BrokerUnavailable as error:
+    except CommandFailed as error:
         yield Check("broker", PROBLEM, str(error), "start a broker (`retry-sidecar broker`), or set BOOTSTRAP_SERVERS")
         return
     yield _broker(settings, cluster)
@@ -101,7 +101,7 @@ def examine(settings: Settings, timeout_s: float) -> Iterator[Check]:
         name = part.__name__.removeprefix("_")
         try:
             yield from part(admin, settings, timeout_s)
-        except (BrokerUnavailable, TopicsInvalid) as error:
+        except (CommandFailed, TopicsInvalid) as error:
             yield Check(name, PROBLEM, str(error), "try again; if it stays so look into the broker's log")
         except KafkaException as error:
             yield _refused(settings, name, error.args[0])

@@ -16,7 +16,7 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from sidecar.clock import Clock, SystemClock
-from sidecar.errors import BrokerUnavailable
+from sidecar.errors import BrokerUnavailable, CommandFailed, TopicsInvalid
 from sidecar.kafka import config
 from sidecar.settings import Settings
 
@@ -171,8 +171,15 @@ def describe_cluster(admin: Admin, deadline: Deadline) -> Cluster:
 
     Raises:
         BrokerUnavailable: No answer in time.
+        CommandFailed: A definite answer that is an error.
     """
-    found = answer(admin, admin.describe_cluster(request_timeout=deadline.left_s), deadline)
+    try:
+        found = answer(admin, admin.describe_cluster(request_timeout=deadline.left_s), deadline)
+    except KafkaException as error:
+        raise CommandFailed(
+            f"Kafka at {admin.bootstrap_servers} (BOOTSTRAP_SERVERS) can not be described: {error.args[0].str()}; "
+            "check the address and the broker's log"
+        ) from error
     controller = found.controller
     return Cluster(
         found.cluster_id or "",
@@ -186,7 +193,7 @@ def describe_topics(admin: Admin, names: Sequence[str], deadline: Deadline) -> d
 
     Raises:
         BrokerUnavailable: No answer in time.
-        KafkaException: Another definite answer that is an error; its text names the topic.
+        TopicsInvalid: The cluster refuses to describe one, and not because a right is missing.
     """
     futures = admin.describe_topics(
         TopicCollection(list(names)), include_authorized_operations=True, request_timeout=deadline.left_s
@@ -234,7 +241,10 @@ def _absence(name: str, error: KafkaError, operation: str) -> NoRight | None:
         return None
     if is_refused(error):
         return NoRight(name, operation)
-    raise KafkaException(KafkaError(error.code(), f"topic {name} can not be described: {error.str()}"))
+    raise TopicsInvalid(
+        f"topic {name} can not be described: {error.str()}; check its name and the broker's log "
+        "(the sidecar's own are named by INPUT_TOPIC, DLQ_TOPIC, STREAMS_APP_ID and STORE_NAME)"
+    )
 
 
 def list_offsets(admin: Admin, wanted: Iterable[TopicPartition], spec: object, deadline: Deadline) -> dict[int, int]:

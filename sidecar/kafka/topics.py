@@ -11,7 +11,7 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.cimpl import NewTopic
 
-from sidecar.errors import CommandFailed, TopicsInvalid
+from sidecar.errors import TopicsInvalid
 from sidecar.kafka.cluster import (
     Admin,
     Deadline,
@@ -48,8 +48,6 @@ _STATUS_CONFIG: Mapping[str, str] = {
     "segment.ms": str(10 * 60_000),
 }
 
-_NAMES = ("INPUT_TOPIC", "DLQ_TOPIC", "STREAMS_APP_ID", "STORE_NAME")
-"""The settings that topics are named by."""
 _NAMING = ("BOOTSTRAP_SERVERS", "STREAMS_APP_ID", "STORE_NAME", "INPUT_TOPIC", "DLQ_TOPIC", "REPLICATION_FACTOR")
 """The settings that `topics create` must be given to mean the same topics."""
 
@@ -131,12 +129,7 @@ def look(admin: Admin, settings: Settings, deadline: Deadline) -> Found:
         BrokerUnavailable: No answer in time.
         TopicsInvalid: The cluster refuses to describe one, and not because a right is missing.
     """
-    try:
-        topics = describe_topics(admin, topic_names(settings), deadline)
-    except KafkaException as error:
-        raise TopicsInvalid(
-            f"{error.args[0].str()}; check the names that follow from {', '.join(_NAMES)}, and the broker's log"
-        ) from error
+    topics = describe_topics(admin, topic_names(settings), deadline)
     return Found(*(topics[name] for name in topic_names(settings)))
 
 
@@ -185,13 +178,7 @@ def ensure_topics(
     """
     deadline = Deadline(deadline_s)
     changes: list[str] = []
-    try:
-        cluster = describe_cluster(admin, deadline)
-    except KafkaException as error:
-        raise CommandFailed(
-            f"Kafka at {settings.bootstrap_servers} (BOOTSTRAP_SERVERS) can not be described: {error.args[0].str()}; "
-            "check the address and the broker's log"
-        ) from error
+    cluster = describe_cluster(admin, deadline)
     found = look(admin, settings, deadline)
     outer = ((settings.input_topic, found.input), (settings.dlq_topic, found.dlq))
     if missing := [name for name, topic in outer if topic is None and settings.create_topics]:

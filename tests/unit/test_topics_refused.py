@@ -25,6 +25,8 @@ def refused(code: int) -> Future[Any]:
 class Admin:
     """Refuses to describe topics, or itself."""
 
+    bootstrap_servers = SETTINGS.bootstrap_servers
+
     def __init__(self, itself: int | None = None) -> None:
         self._itself = itself
 
@@ -41,7 +43,7 @@ class Admin:
 
 @pytest.mark.parametrize("act", [ensure_topics, grow_internal, check_topics])
 def test_a_topic_that_may_not_be_described_is_named_with_the_settings_to_look_at(act: Any) -> None:
-    words = r"^topic retry can not be described: Broker: Invalid topic; check .*INPUT_TOPIC"
+    words = r"^topic retry can not be described: Broker: Invalid topic; check its name .*INPUT_TOPIC"
     with pytest.raises(TopicsInvalid, match=words):
         act(Admin(), SETTINGS)
 
