@@ -11,7 +11,7 @@ SPARK_STAMP = $(VENV)/.spark-installed
 UV_VENV = $(VENV)-uv
 LOCK =
 # Tests mostly wait for brokers: more workers than cores. Each starts a broker of its own.
-WORKERS = 2
+WORKERS = 3
 COMPILE = $(UV_VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --no-annotate --no-header $(LOCK)
 
