@@ -26,7 +26,8 @@ from rocksdict import (
 from sidecar.engine.ports import Mutations
 from sidecar.store.classify import classify
 
-WRITE_BUFFER_BYTES: Final = 16 * 1024 * 1024
+WRITE_BUFFER_BYTES: Final = 32 * 1024 * 1024
+"""Half as many files to merge as with 16 MiB: that took half of the processor time that merging takes."""
 CACHE_BYTES: Final = 32 * 1024 * 1024
 OPEN_FILES_MAX: Final = 256
 TARGET_FILE_BYTES: Final = 32 * 1024 * 1024
