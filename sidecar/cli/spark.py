@@ -12,7 +12,7 @@ from rich.table import Table
 
 from sidecar.cli.options import settings_options
 from sidecar.cli.process_log import begin_log
-from sidecar.cli.spark_options import engine_options
+from sidecar.cli.spark_options import downloads, engine_options
 from sidecar.cli.spark_redrive import redrive
 from sidecar.cli.spark_report import report
 from sidecar.settings import Settings, advice_for_run
@@ -87,7 +87,6 @@ def run(
     """
     begin_log(settings, (*settings.warnings, *advice_for_run(settings)))
     # Here and not above: `--help` needs neither librdkafka nor PySpark.
-    from sidecar.cli.broker import DownloadBar  # noqa: PLC0415
     from sidecar.runtime.main import policy_config  # noqa: PLC0415
     from sidecar.runtime.stop import Stop  # noqa: PLC0415
 
@@ -106,20 +105,16 @@ def run(
     )
     stop = Stop()
     stop.listen()
-    bar = DownloadBar(Console(stderr=True, highlight=False))
-    try:
-        with serving(settings) as driver:
-            start.run(
-                settings,
-                policy_config(settings),
-                replace(options, url=driver.url),
-                stopping=stop.within,
-                opened=stop.listen,
-                progressed=driver.progressed,
-                downloads=bar,
-            )
-    finally:
-        bar.close()
+    with downloads() as bar, serving(settings) as driver:
+        start.run(
+            settings,
+            policy_config(settings),
+            replace(options, url=driver.url),
+            stopping=stop.within,
+            opened=stop.listen,
+            progressed=driver.progressed,
+            downloads=bar,
+        )
 
 
 @spark.command(epilog="Example: retry-sidecar spark export --checkpoint hdfs:///retry")
@@ -134,17 +129,12 @@ def export(
     `retry-sidecar run` goes on from there; the checkpoint is of no use afterwards.
     """
     begin_log(settings, (*settings.warnings, *advice_for_run(settings)))
-    # Here and not above: `--help` needs neither librdkafka nor PySpark.
-    from sidecar.cli.broker import DownloadBar  # noqa: PLC0415
-
     _require_pyspark()
+    # Here and not above: `--help` needs neither librdkafka nor PySpark.
     from sidecar.spark.hand_back import hand_back  # noqa: PLC0415
 
-    bar = DownloadBar(Console(stderr=True, highlight=False))
-    try:
+    with downloads() as bar:
         pending = hand_back(settings, checkpoint, master, conf, source, bar)
-    finally:
-        bar.close()
     click.echo(f"{pending} pending messages are in {settings.changelog_topic}: start `retry-sidecar run`")
 
 
@@ -173,14 +163,12 @@ def audit(
     It works for both engines and while they run; the settings must be those that they have.
     """
     # Here and not above: `--help` needs neither librdkafka nor PySpark.
-    from sidecar.cli.broker import DownloadBar  # noqa: PLC0415
     from sidecar.runtime.main import policy_config  # noqa: PLC0415
 
     _require_pyspark()
     from sidecar.spark.books import run_audit  # noqa: PLC0415
 
-    bar = DownloadBar(Console(stderr=True, highlight=False))
-    try:
+    with downloads() as bar:
         found = run_audit(
             settings,
             policy_config(settings),
@@ -191,8 +179,6 @@ def audit(
             source=source,
             downloads=bar,
         )
-    finally:
-        bar.close()
     if as_json:
         click.echo(
             json.dumps({"fates": found.counts, "offences": found.offences, "offenders": found.offenders}, indent=2)
@@ -206,14 +192,10 @@ def audit(
 def jars() -> None:
     """Print the jars of Spark's connector to Kafka, for spark-submit; downloads them if need be."""
     # Here and not above: `--help` needs no download.
-    from sidecar.cli.broker import DownloadBar  # noqa: PLC0415
     from sidecar.spark.jars import connector_jars  # noqa: PLC0415
 
-    bar = DownloadBar(Console(stderr=True, highlight=False))
-    try:
+    with downloads() as bar:
         click.echo(",".join(map(str, connector_jars(bar))))
-    finally:
-        bar.close()
 
 
 def _show(found: Audit) -> None:
