@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from sidecar.model import Headers, Record, Rejection, Request, TimerId
+from sidecar.model import Headers, Record, Rejection, Request
 
 HeaderValues = Mapping[str, bytes | None]
 """`dict(headers)`: the last value of each name. It is shorter than the headers when a name repeats."""
@@ -42,14 +42,16 @@ class Dialect(Protocol):
         """
         ...
 
-    def render(self, headers: Headers, *, attempt: int, limit: int, timer_id: TimerId, due_ms: int) -> Headers:
+    def render(
+        self, headers: Headers, attempt: int, limit: int, timer_id: tuple[int, int, int], due_ms: int
+    ) -> Headers:
         """Return the headers of the fired record, as a new list.
 
         Args:
             headers: As they came.
             attempt: Retries made before this one.
             limit: Attempts allowed in all.
-            timer_id: Names the timer for its whole life.
+            timer_id: The fields of its TimerId.
             due_ms: The instant that was asked for, which a deferral or a clock step does not change.
         """
         ...

@@ -9,7 +9,7 @@ from typing import Final
 
 from sidecar.contract.dialect import HeaderValues
 from sidecar.contract.values import HeaderError, read_number, read_text, read_topic, refuse_repeats, shown
-from sidecar.model import Headers, Reason, Record, Rejection, Request, TimerId
+from sidecar.model import Headers, Reason, Record, Rejection, Request
 
 ORIGIN_TOPIC: Final = "x-ibm-retry-origin-topic"
 EXCEPTION_TYPE: Final = "x-ibm-retry-exception-type"
@@ -40,7 +40,14 @@ class Ibm:
         except HeaderError as error:
             return Rejection(error.reason, error.detail)
 
-    def render(self, headers: Headers, *, attempt: int, limit: int, timer_id: TimerId, due_ms: int) -> Headers:  # noqa: ARG002
+    def render(
+        self,
+        headers: Headers,
+        attempt: int,
+        limit: int,  # noqa: ARG002
+        timer_id: tuple[int, int, int],  # noqa: ARG002
+        due_ms: int,  # noqa: ARG002
+    ) -> Headers:
         """Return the headers as they came, with the attempts one more, in quotes if they came in quotes."""
         fired: Headers = []
         written = False

@@ -24,7 +24,6 @@ from sidecar.model import (
     Record,
     Rejection,
     Request,
-    TimerId,
 )
 
 ORIGIN_TOPIC: Final = "retry-origin-topic"
@@ -92,7 +91,9 @@ class Native:
         except HeaderError as error:
             return Rejection(error.reason, error.detail)
 
-    def render(self, headers: Headers, *, attempt: int, limit: int, timer_id: TimerId, due_ms: int) -> Headers:
+    def render(
+        self, headers: Headers, attempt: int, limit: int, timer_id: tuple[int, int, int], due_ms: int
+    ) -> Headers:
         """Return all other headers as they came, then ours, each once."""
         fired: Headers = []
         ours = {}

@@ -11,8 +11,10 @@ The rules, each of which the simulation breaks when it is taken away:
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Final
 
 from sidecar.changelog.codec import (
@@ -33,7 +35,7 @@ from sidecar.changelog.entry import (
 )
 from sidecar.contract import render_dead_letter
 from sidecar.engine.controls import Controls
-from sidecar.engine.fire import Due, ReadAhead, read_due, render_fire
+from sidecar.engine.fire import Due, ReadAhead, entry_bytes, read_due, render_fire
 from sidecar.engine.items import Answer, Arrival, BadControl, Control, Dead, Dropped, Item
 from sidecar.engine.overlay import NAMED_MAX, Overlay
 from sidecar.engine.partition import Partition
@@ -41,7 +43,7 @@ from sidecar.engine.ports import Mutations, Origin, Outgoing, Reader
 from sidecar.engine.records import ChangelogRecord, block_records, removed_records, tombstones
 from sidecar.errors import invariant
 from sidecar.model import ANY_PARTITION, OFFSET_MAX, Reason
-from sidecar.wheel.counts import Counts
+from sidecar.wheel.counts import Counts, SlotKey
 from sidecar.wheel.geometry import WIDTHS_MS
 
 RANGE_DELETE_MIN: Final = 64
@@ -49,6 +51,7 @@ RANGE_DELETE_MIN: Final = 64
 DEFERRAL_MIN_MS: Final = 5_000
 DEFERRAL_MAX_MS: Final = 15 * 60_000
 DEFERRED_PER_S: Final = 2_000
+_TOPIC_OF: Final = itemgetter(0)
 RECORD_OVERHEAD_BYTES: Final = 512
 """Upper bound of what framing and this project's own headers add to an entry that fires."""
 
@@ -87,6 +90,8 @@ class PartitionPlan:
     records: list[ChangelogRecord]
     """Changelog records."""
     fires: list[Outgoing]
+    fired: Mapping[str, int]
+    """How many of them by origin."""
     dead_letters: list[tuple[Reason, Outgoing]]
     answers: list[Answer]
     dropped: list[Dropped]
@@ -272,30 +277,55 @@ class _Planner:
         # A clock that stepped back has undone what was due when it was read.
         if ahead is not None and ahead.watermark == watermark and ahead.now_ms <= self.now_ms:
             due = ahead.rows[:limit]
-            watermark = due[-1].key if len(due) < len(ahead.rows) else ahead.reached
+            watermark = due[-1][0] if len(due) < len(ahead.rows) else ahead.reached
         self.complete = self._dispose_of(due) and len(due) < limit
         if self.complete:
             lower = partition.rows.timer + watermark + b"\0"
             rest = read_due(partition, self.store, lower, self.now_ms, limit - len(due), limit_bytes)
-            self.complete = (
-                self._dispose_of(rest)
-                and len(due) + len(rest) < limit
-                and sum(len(each.entry) for each in rest) < limit_bytes
-            )
+            self.complete = self._dispose_of(rest) and len(due) + len(rest) < limit and entry_bytes(rest) < limit_bytes
         self._delete_scanned()
 
     def _dispose_of(self, due: Iterable[Due]) -> bool:
         """Dispose of timers that are due; stop and return False at one whose origin nothing is known of."""
-        overlay, origins, closure_of = self.overlay, self.terms.origins, self.controls.closure_of
+        overlay, fire, open_origins = self.overlay, self.fires.append, dict[str, Origin | None]()
+        fired: defaultdict[tuple[SlotKey, str], int] = defaultdict(int)
+        known = True
         for key, entry, fixed, origin, outgoing in due:
-            if key not in overlay.taken:
-                if origin not in origins and closure_of(origin) is None:
+            due_ms, _, _, level, _, first_ms, _, _, _, _, target, _, named = fixed
+            try:
+                topic = open_origins[origin]
+            except KeyError:
+                topic = open_origins[origin] = self._open_origin(origin)
+            if (
+                topic is not None
+                and len(entry) + RECORD_OVERHEAD_BYTES <= topic.max_message_bytes
+                and target < topic.partitions
+                and due_ms == first_ms  # neither moved nor deferred
+                and not named
+            ):
+                fired[(level, due_ms // WIDTHS_MS[level]), origin] += 1
+                fire(outgoing)
+            elif key not in overlay.taken:
+                head = Head._make(fixed)
+                if known := self._is_known(origin):
+                    overlay.count_off(entry, head, origin)
+                    self._dispose(entry, head, origin, outgoing)
+                else:
                     self.unresolved.add(origin)
-                    return False
-                overlay.count_off(entry, fixed, origin)
-                self._dispose(entry, fixed, origin, outgoing)
+                    break
             self.scanned.append(key)
-        return True
+        for (slot, origin), count in fired.items():
+            overlay.delta.add(slot, origin, False, -count)
+        return known
+
+    def _open_origin(self, name: str) -> Origin | None:
+        """Return an origin to which every timer that fits can go; None when they must be looked at one by one."""
+        if self.overlay.taken or self.terms.unfireable or self.controls.closure_of(name) is not None:
+            return None
+        return self.terms.origins.get(name)
+
+    def _is_known(self, origin: str) -> bool:
+        return origin in self.terms.origins or self.controls.closure_of(origin) is not None
 
     def _delete_scanned(self) -> None:
         rows, mutations = self.overlay.rows, self.overlay.mutations
@@ -409,6 +439,7 @@ class _Planner:
             counts=counts,
             records=records,
             fires=self.fires,
+            fired=Counter(map(_TOPIC_OF, self.fires)),
             dead_letters=self.dead_letters,
             answers=self.controls.answers,
             dropped=self.dropped,

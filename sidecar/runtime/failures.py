@@ -134,7 +134,7 @@ class Failures:
     def _doubt(self, plan: Plan, closed: ClosedOrigins, dlq_topic: str, now_s: float) -> None:
         """Look for a missing right: it fails the transaction as a whole, and no record is named."""
         dead_letters = any(part.dead_letters for part in plan.parts)
-        topics = {outgoing.topic for part in plan.parts for outgoing in part.fires}
+        topics = {topic for part in plan.parts for topic in part.fired}
         closed.doubt({*topics, dlq_topic} if dead_letters else topics)
         if dead_letters and closed.denied(dlq_topic):
             self._dlq_trouble = f"the DLQ {dlq_topic} can not be written: this user has no right to"

@@ -294,7 +294,7 @@ class Loop:
         self._spent.append(result)
         tally(self._parts.metrics, self._parts.spans, result)
         for part in result.work.plan.parts:
-            self._parts.closed.fired({outgoing.topic for outgoing in part.fires})
+            self._parts.closed.fired(part.fired)
         if isinstance(error, StoreFailed):
             self._store_failed(error)
 
@@ -346,7 +346,7 @@ class Loop:
         assert self._producer is not None
         assert self._parts.state.store is not None
         origins = self._parts.catalogue.origins
-        topics = {outgoing.topic for part in made.parts for outgoing in part.fires}
+        topics = {topic for part in made.parts for topic in part.fired}
         least = min((origins[topic].max_message_bytes for topic in topics if topic in origins), default=BATCH_BYTES)
         if least < self._batch_bytes:
             # Brokers judge whole batches, so a batch must fit the smallest topic: a new producer with smaller ones.

@@ -37,7 +37,7 @@ def tally(metrics: Metrics, spans: Spans | None, result: Result) -> None:
         done = Minute(len(dues_ms), len(part.dead_letters), bisect_left(dues_ms, result.fired_ms - LATE_MS))
         partition = result.work.partitions[part.number]
         partition.activity = partition.activity.plus(result.fired_ms, done)
-        for topic, count in Counter(outgoing.topic for outgoing in part.fires).items():
+        for topic, count in part.fired.items():
             metrics.fired.labels(topic).inc(count)
         for reason, count in Counter(reason for reason, _ in part.dead_letters).items():
             metrics.dead_lettered.labels(reason.value).inc(count)

@@ -87,7 +87,7 @@ class _Sent:
         self.fires += part.fires
         self.dead += [outgoing for _, outgoing in part.dead_letters]
         self.notes += [Note(key, value, []) for key, value in outcome_records(part.answers, part.number, now_ms)]
-        self.fired.update(outgoing.topic for outgoing in part.fires)
+        self.fired.update(part.fired)
         self.reasons.update(reason.value for reason, _ in part.dead_letters)
         self.deferred.update(part.deferred)
         self.stored += part.stored

@@ -109,6 +109,20 @@ MUTATIONS = (
         "level = level_of(fixed.due_ms, self.now_ms)\n    slot = (level, fixed.due_ms // WIDTHS_MS[level])",
     ),
     Mutation(
+        "level recomputed at fire of a timer that nothing points at",
+        "engine.plan:_Planner._dispose_of",
+        "(level, due_ms // WIDTHS_MS[level])",
+        "(0, due_ms // WIDTHS_MS[0])",
+    ),
+    Mutation("a timer with a retry id leaves its row", "engine.plan:_Planner._dispose_of", "and not named", ""),
+    Mutation("a moved timer leaves its row", "engine.plan:_Planner._dispose_of", "and due_ms == first_ms", ""),
+    Mutation(
+        "fires at once to an origin that is not open",
+        "engine.plan:_Planner._open_origin",
+        "self.controls.closure_of(name) is not None",
+        "False",
+    ),
+    Mutation(
         "tombstone at slot start",
         "engine.records:tombstones",
         "watermark_ms, _ = KEY.unpack(watermark)",
@@ -176,6 +190,7 @@ MUTATIONS = (
     ),
     Mutation("an overdue arrival is stored", "engine.plan:_Planner._arrive", "due_ms > self.now_ms", "True"),
     Mutation("what intake took fires too", "engine.plan:_Planner._dispose_of", "key not in overlay.taken", "True"),
+    Mutation("what intake took fires at once", "engine.plan:_Planner._open_origin", "self.overlay.taken or ", ""),
     Mutation("fires to a closed origin", "engine.plan:_Planner._dispose", "self.controls.closure_of(origin)", "None"),
     Mutation("fires while the whole group is paused", "engine.controls:Controls._close", "every is None", "True"),
     Mutation("deferred is forgotten", "engine.plan:_Planner._dispose", "self._defer(entry, fixed, origin)", "pass"),
