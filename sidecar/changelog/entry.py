@@ -41,8 +41,6 @@ FLAGS_AT: Final = 25
 ORIGIN_LENGTH: Final = slice(51, 53)
 RETRY_ID_LENGTH: Final = slice(53, 55)
 NO_RETRY_ID: Final = b"\0\0"
-ORIGIN_LENGTH_FIELD: Final = 11
-"""Of `Head`."""
 
 _encode_payload = msgspec.msgpack.Encoder().encode
 Payload = tuple[bytes | None, bytes | None, Headers]

@@ -12,10 +12,12 @@ from collections.abc import Iterable, Mapping
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
-from sidecar.changelog.entry import HEAD, KEY, KEY_BYTES, ORIGIN_LENGTH_FIELD, Head, origin_of, payload
+from sidecar.changelog.entry import HEAD, KEY, KEY_BYTES, Head, origin_of, payload
 from sidecar.contract import DIALECTS_BY_CODE
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Outgoing, Reader
+from sidecar.wheel.counts import SlotKey
+from sidecar.wheel.geometry import WIDTHS_MS
 
 if TYPE_CHECKING:
     from sidecar.engine.plan import PartitionPlan
@@ -26,14 +28,24 @@ SLICE_BYTES: Final = 4 * 1024 * 1024
 _KEY_OF: Final = itemgetter(0)
 
 
-Due = tuple[bytes, bytes, tuple[int, ...], str, Outgoing]
-"""A timer that was read from the store: key, entry, the fields of its `Head`, origin, and the record that fires it.
+Due = tuple[bytes, bytes | None, int, SlotKey | None, Outgoing]
+"""A timer that was read from the store: its key; its entry, if that is kept, and how many bytes it has; the slot that
+it is counted in, if it is counted nowhere else and nothing points at it; and the record that fires it.
 
 Plain tuples, since there are tens of thousands of them in a second: named ones take thrice as long to make and to take
 apart."""
 
 
-def read_due(partition: Partition, store: Reader, lower: bytes, now_ms: int, limit: int, limit_bytes: int) -> list[Due]:
+def read_due(
+    partition: Partition,
+    store: Reader,
+    lower: bytes,
+    now_ms: int,
+    limit: int,
+    limit_bytes: int,
+    *,
+    keeps_entries: bool = True,
+) -> list[Due]:
     """Return the first timers from the row `lower` on that are due at `now_ms`. Raises RecordCorrupt."""
     upper = partition.rows.timer + KEY.pack(now_ms + 1, 0)
     if lower >= upper:
@@ -42,12 +54,14 @@ def read_due(partition: Partition, store: Reader, lower: bytes, now_ms: int, lim
     unpack, start = HEAD.unpack_from, HEAD.size
     for entry in store.values(lower, upper, limit=limit, limit_bytes=limit_bytes):
         fixed = unpack(entry)
-        name = entry[start : start + fixed[ORIGIN_LENGTH_FIELD]]
+        due_ms, _, _, level, _, first_ms, _, _, _, _, _, origin_length, named = fixed
+        name = entry[start : start + origin_length]
         origin = origins.get(name)
         if origin is None:
             origin = origins[name] = origin_of(entry, Head._make(fixed))
+        slot = (level, due_ms // WIDTHS_MS[level]) if due_ms == first_ms and not named else None
         outgoing = render_fire(number, entry, fixed, origin)
-        due.append((outgoing.source, entry, fixed, origin, outgoing))
+        due.append((outgoing.source, entry if keeps_entries else None, len(entry), slot, outgoing))
     return due
 
 
@@ -70,7 +84,7 @@ def render_fire(number: int, entry: bytes, fixed: tuple[int, ...], origin: str) 
 
 def entry_bytes(rows: Iterable[Due]) -> int:
     """Return how many bytes the entries of timers have."""
-    return sum([len(entry) for _, entry, _, _, _ in rows])
+    return sum([size for _, _, size, _, _ in rows])
 
 
 class ReadAhead:
@@ -97,7 +111,8 @@ class ReadAhead:
     def advance(self, store: Reader, limit: int) -> None:
         """Read a slice."""
         lower = self.partition.rows.timer + self.reached + b"\0"
-        read = read_due(self.partition, store, lower, self.now_ms, limit, SLICE_BYTES)
+        # What is held is held without the entries: they are half of it, and plan() seldom wants one.
+        read = read_due(self.partition, store, lower, self.now_ms, limit, SLICE_BYTES, keeps_entries=False)
         if not read:
             self.finished = True
             return

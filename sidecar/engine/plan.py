@@ -52,6 +52,7 @@ DEFERRAL_MIN_MS: Final = 5_000
 DEFERRAL_MAX_MS: Final = 15 * 60_000
 DEFERRED_PER_S: Final = 2_000
 _TOPIC_OF: Final = itemgetter(0)
+_DUE_MS_OF: Final = itemgetter(5)
 RECORD_OVERHEAD_BYTES: Final = 512
 """Upper bound of what framing and this project's own headers add to an entry that fires."""
 
@@ -90,8 +91,11 @@ class PartitionPlan:
     records: list[ChangelogRecord]
     """Changelog records."""
     fires: list[Outgoing]
+    """Those that are still to be written."""
     fired: Mapping[str, int]
-    """How many of them by origin."""
+    """How many by origin, written or not."""
+    fired_dues_ms: Sequence[int]
+    """Requested dues of all of them, in their order."""
     dead_letters: list[tuple[Reason, Outgoing]]
     answers: list[Answer]
     dropped: list[Dropped]
@@ -130,7 +134,7 @@ class Plan:
     @property
     def fires(self) -> int:
         """How many records it fires."""
-        return sum(len(part.fires) for part in self.parts)
+        return sum(len(part.fired_dues_ms) for part in self.parts)
 
     @property
     def complete(self) -> bool:
@@ -290,26 +294,23 @@ class _Planner:
         overlay, fire, open_origins = self.overlay, self.fires.append, dict[str, Origin | None]()
         fired: defaultdict[tuple[SlotKey, str], int] = defaultdict(int)
         known = True
-        for key, entry, fixed, origin, outgoing in due:
-            due_ms, _, _, level, _, first_ms, _, _, _, _, target, _, named = fixed
+        for key, entry, size, slot, outgoing in due:
+            origin = outgoing.topic
             try:
                 topic = open_origins[origin]
             except KeyError:
                 topic = open_origins[origin] = self._open_origin(origin)
             if (
                 topic is not None
-                and len(entry) + RECORD_OVERHEAD_BYTES <= topic.max_message_bytes
-                and target < topic.partitions
-                and due_ms == first_ms  # neither moved nor deferred
-                and not named
+                and slot is not None
+                and size + RECORD_OVERHEAD_BYTES <= topic.max_message_bytes
+                and outgoing.partition < topic.partitions
             ):
-                fired[(level, due_ms // WIDTHS_MS[level]), origin] += 1
+                fired[slot, origin] += 1
                 fire(outgoing)
             elif key not in overlay.taken:
-                head = Head._make(fixed)
                 if known := self._is_known(origin):
-                    overlay.count_off(entry, head, origin)
-                    self._dispose(entry, head, origin, outgoing)
+                    self._dispose_singly(entry or self._entry_at(key), origin, outgoing)
                 else:
                     self.unresolved.add(origin)
                     break
@@ -317,6 +318,16 @@ class _Planner:
         for (slot, origin), count in fired.items():
             overlay.delta.add(slot, origin, False, -count)
         return known
+
+    def _dispose_singly(self, entry: bytes, origin: str, outgoing: Outgoing) -> None:
+        fixed = head(entry)
+        self.overlay.count_off(entry, fixed, origin)
+        self._dispose(entry, fixed, origin, outgoing)
+
+    def _entry_at(self, key: bytes) -> bytes:
+        entry = self.store.get(self.partition.rows.timer + key)
+        invariant(entry is not None, "a timer that was read ahead is gone", key=key)
+        return entry or b""
 
     def _open_origin(self, name: str) -> Origin | None:
         """Return an origin to which every timer that fits can go; None when they must be looked at one by one."""
@@ -440,6 +451,7 @@ class _Planner:
             records=records,
             fires=self.fires,
             fired=Counter(map(_TOPIC_OF, self.fires)),
+            fired_dues_ms=sorted(map(_DUE_MS_OF, self.fires)),
             dead_letters=self.dead_letters,
             answers=self.controls.answers,
             dropped=self.dropped,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -149,7 +149,7 @@ class TransactionalProducer:
         for key, value, headers in records:
             yield from self._produce(topic, value, key, headers=headers, partition=partition, on_delivery=delivered)
 
-    def fire(self, partition: int, records: Sequence[Outgoing], *, traced: bool) -> Waits:
+    def fire(self, partition: int, records: Iterable[Outgoing], *, traced: bool) -> Waits:
         """Write fires or dead letters; what can not be written is kept in `refused`. Raises TransactionFailed.
 
         Args:

@@ -13,7 +13,7 @@ Each step is a point where the tests kill the process (tests/integration/test_ki
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from queue import SimpleQueue
@@ -24,7 +24,7 @@ from sidecar.contract import signature
 from sidecar.engine.items import outcome_records
 from sidecar.engine.partition import Partition
 from sidecar.engine.plan import PartitionPlan, Plan
-from sidecar.engine.ports import Store
+from sidecar.engine.ports import Outgoing, Store
 from sidecar.engine.restore import Identity, apply_committed
 from sidecar.errors import SidecarError, StoreFailed, TransactionFailed, invariant
 from sidecar.kafka.producer import Refused, TransactionalProducer, Waits
@@ -67,6 +67,8 @@ class Work:
     """Outcomes of control records are signed with it."""
     traced: bool = True
     """Ask for a delivery report of every fire."""
+    keeps_fires: bool = True
+    """Whether anybody wants the fires when they are written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,15 @@ def _write(work: Work, producer: TransactionalProducer, observe: Observe) -> Wai
         yield from producer.write_changelog(work.changelog_topic, part.number, part.records)
         yield from producer.write_outcomes(work.status_topic, part.number, _outcomes(work, part))
         yield from producer.fire(part.number, [outgoing for _, outgoing in part.dead_letters], traced=True)
-        yield from producer.fire(part.number, part.fires, traced=work.traced)
+        fires = part.fires if work.keeps_fires else _released(part.fires)
+        yield from producer.fire(part.number, fires, traced=work.traced)
+
+
+def _released(records: list[Outgoing]) -> Iterator[Outgoing]:
+    """Yield records, each out of the list by then: it dies while the processor still has it at hand."""
+    records.reverse()
+    while records:
+        yield records.pop()
 
 
 def commit(writing: Writing, store: Store, clock: Clock, observe: Observe) -> Result:

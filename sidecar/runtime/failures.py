@@ -24,6 +24,7 @@ ITEMS_MAX: Final = 10_000
 INIT_TIMEOUT_S: Final = 10.0
 DLQ_AGAIN_S: Final = 5.0
 TRACE_S: Final = 30.0
+TRACED_FIRES_MAX: Final = 1_000
 
 
 class Failures:
@@ -65,9 +66,9 @@ class Failures:
         self._in_a_row = min(self._in_a_row + 1, 30)  # a night without a broker must not overflow the line above
         self._wait_until_s = self._clock.monotonic_s() + wait_s
 
-    def tracing(self) -> bool:
-        """Return whether to ask for every delivery report, to learn which record it is that fails."""
-        return self._clock.monotonic_s() - self._failed_s < TRACE_S
+    def tracing(self, fires: int) -> bool:
+        """Return whether to ask for every delivery report, to learn which record it is that fails; few cost nothing."""
+        return fires < TRACED_FIRES_MAX or self._clock.monotonic_s() - self._failed_s < TRACE_S
 
     def dlq_open(self) -> bool:
         """Return whether dead letters may be tried: else messages stay in the input topic, and due timers wait."""
@@ -113,7 +114,7 @@ class Failures:
             self._fenced()
         now_s = self._clock.monotonic_s()
         plan = result.work.plan
-        written = sum(len(part.fires) + len(part.dead_letters) for part in plan.parts)
+        written = plan.fires + sum(len(part.dead_letters) for part in plan.parts)
         self._failed_s = now_s
         to_dlq = [each for each in result.refused if each.outgoing.topic == dlq_topic]
         refused = [each for each in result.refused if each.outgoing.topic != dlq_topic]

@@ -45,7 +45,6 @@ SHOW_EVERY_S: Final = 0.2
 CARE_EVERY_S: Final = 0.25
 REVOKE_WAIT_S: Final = 5.0
 GROW_AGAIN_S: Final = 10.0
-TRACED_FIRES_MAX: Final = 1_000
 
 
 class Loop:
@@ -355,6 +354,7 @@ class Loop:
             self._drop_producer()
             self._reset_all()
             return
+        traced = self._failures.tracing(made.fires)
         work = Work(
             made,
             {part.number: self._partitions[part.number] for part in made.parts},
@@ -364,9 +364,9 @@ class Loop:
             self._settings.changelog_topic,
             self._settings.status_topic,
             self._settings.api_token,
-            traced=made.fires < TRACED_FIRES_MAX or self._failures.tracing(),
+            traced=traced,
+            keeps_fires=traced or self._parts.spans is not None,
         )
-        self._spent.append(self._ahead.partitions)
         self._ahead.begin(work.partitions, made.parts, made.now_ms)
         writing = Writing(work, self._producer, self._clock, self._parts.observe)
         writing.advance()

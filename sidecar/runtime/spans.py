@@ -83,7 +83,7 @@ def _attributes(plan: Plan, outcome: str) -> Mapping[str, str | int]:
         "retry_sidecar.partitions": len(parts),
         "retry_sidecar.taken_in": sum(part.taken_in for part in parts),
         "retry_sidecar.stored": sum(part.stored for part in parts),
-        "retry_sidecar.fired": sum(len(part.fires) for part in parts),
+        "retry_sidecar.fired": plan.fires,
         "retry_sidecar.dead_lettered": sum(len(part.dead_letters) for part in parts),
         "retry_sidecar.dropped": sum(len(part.dropped) for part in parts),
         "retry_sidecar.deferred": sum(sum(part.deferred.values()) for part in parts),

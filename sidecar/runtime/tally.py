@@ -32,7 +32,7 @@ def tally(metrics: Metrics, spans: Spans | None, result: Result) -> None:
     tally_ended(metrics, spans, result, COMMITTED)
     metrics.commit_seconds.observe(result.seconds)
     for part in result.work.plan.parts:
-        dues_ms = sorted([outgoing.due_ms for outgoing in part.fires])
+        dues_ms = part.fired_dues_ms
         metrics.lateness.observe(result.fired_ms, dues_ms)
         done = Minute(len(dues_ms), len(part.dead_letters), bisect_left(dues_ms, result.fired_ms - LATE_MS))
         partition = result.work.partitions[part.number]

@@ -110,12 +110,12 @@ MUTATIONS = (
     ),
     Mutation(
         "level recomputed at fire of a timer that nothing points at",
-        "engine.plan:_Planner._dispose_of",
+        "engine.fire:read_due",
         "(level, due_ms // WIDTHS_MS[level])",
         "(0, due_ms // WIDTHS_MS[0])",
     ),
-    Mutation("a timer with a retry id leaves its row", "engine.plan:_Planner._dispose_of", "and not named", ""),
-    Mutation("a moved timer leaves its row", "engine.plan:_Planner._dispose_of", "and due_ms == first_ms", ""),
+    Mutation("a timer with a retry id leaves its row", "engine.fire:read_due", " and not named", ""),
+    Mutation("a moved timer leaves its row", "engine.fire:read_due", "due_ms == first_ms and ", ""),
     Mutation(
         "fires at once to an origin that is not open",
         "engine.plan:_Planner._open_origin",
