@@ -6,7 +6,7 @@ that is never fetched: where to read from is known only after their restore.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import methodcaller
 from typing import Any, Final, Protocol
 
@@ -91,7 +91,7 @@ class InputConsumer:
 
     # Records
 
-    def poll(self, limit: int, timeout_s: float) -> list[Record]:
+    def poll(self, limit: int, timeout_s: float) -> Iterator[Record]:
         """Return up to `limit` records, waiting until there are as many or the time is over.
 
         Raises:
@@ -101,10 +101,15 @@ class InputConsumer:
             messages = self._consumer.consume(limit, timeout_s)
         except KafkaException as cause:
             self._report(cause.args[0])
-            return []
-        records: list[Record] = []
-        append, make = records.append, tuple.__new__  # a named tuple's own constructor takes twice as long
-        for message in messages:
+            return iter(())
+        return self._records(messages)
+
+    def _records(self, messages: list[Message]) -> Iterator[Record]:
+        """Make records of messages, each out of the list by then: it dies while the processor has it at hand."""
+        make = tuple.__new__  # a named tuple's own constructor takes twice as long
+        messages.reverse()
+        while messages:
+            message = messages.pop()
             if (error := message.error()) is not None:
                 self._report(error, message.partition())
                 continue
@@ -117,8 +122,7 @@ class InputConsumer:
                 message.value(),
                 headers_of(message),
             )
-            append(make(Record, fields))
-        return records
+            yield make(Record, fields)
 
     def _report(self, error: KafkaError, partition: int | None = None) -> None:
         code = error.code()

@@ -1,19 +1,16 @@
-"""What was consumed and is not yet in a transaction, per partition: records first, items once they are examined."""
+"""What was consumed and is not yet in a transaction, per partition: items, and records that can not be examined yet."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, islice
-from operator import itemgetter
 from typing import Final
 
 from sidecar.engine.intake import Intake
 from sidecar.engine.items import Arrival, Dead, Item
 from sidecar.model import Record
 
-_PARTITION_OF: Final = itemgetter(0)
 RECORD_BYTES: Final = 200
 """What a record takes besides what its sender put into it."""
 
@@ -62,43 +59,41 @@ class Held:
         held = self._partitions
         return {number: max(0, end - held[number].expected) for number, end in ends.items() if number in held}
 
-    def take_in(self, records: Iterable[Record]) -> None:
-        """Hold records as they were consumed; those of partitions that are not held are dropped."""
-        for number, group in groupby(records, _PARTITION_OF):
-            held = self._partitions.get(number)
-            if held is None:
-                continue
-            expected, size = held.expected, 0
-            for record in group:
-                _, offset, _, _, value, _ = record
-                if offset >= expected:
-                    held.records.append(record)
-                    expected = offset + 1
-                    size += RECORD_BYTES + len(value or b"")
-            held.expected = expected
-            held.bytes += size
+    def take_in(self, records: Iterable[Record], arrived_ms: int) -> set[str]:
+        """Examine records as they were consumed; return the origins that the broker must be asked for.
 
-    def examine(self, arrived_ms: int, limit: int) -> set[str]:
-        """Examine up to `limit` records of each partition; return the origins that the broker must be asked for.
-
-        A partition stops at the first record whose origin is not known: its records keep their order.
+        Behind a record whose origin is not known its partition's records wait: they keep their order. Records of
+        partitions that are not held are dropped.
         """
         unresolved: set[str] = set()
-        examine = self._intake.examine
-        for held in self._partitions.values():
-            records, items = held.records, held.items
-            examined = grown = 0
-            for record in islice(records, limit):
+        examine, partitions = self._intake.examine, self._partitions
+        for record in records:
+            held = partitions.get(record.partition)
+            if held is None or record.offset < held.expected:
+                continue
+            held.expected = record.offset + 1
+            if not held.records:
                 item = examine(record, arrived_ms)
-                if type(item) is str:
+                if type(item) is not str:
+                    held.items.append(item)  # type: ignore[arg-type]  # no text here
+                    held.bytes += _size(item)  # type: ignore[arg-type]  # no text here
+                    continue
+                unresolved.add(item)
+            held.records.append(record)
+            held.bytes += _size_of_record(record)
+        return unresolved
+
+    def examine(self, arrived_ms: int, limit: int) -> set[str]:
+        """Examine again up to `limit` records of each partition that wait; return the origins to be asked for."""
+        unresolved: set[str] = set()
+        for held in self._partitions.values():
+            for _ in range(min(limit, len(held.records))):
+                item = self._intake.examine(held.records[0], arrived_ms)
+                if isinstance(item, str):
                     unresolved.add(item)
                     break
-                items.append(item)  # type: ignore[arg-type]  # no text here
-                grown += _size(item) - RECORD_BYTES - len(record.value or b"")  # type: ignore[arg-type]  # no text here
-                examined += 1
-            for _ in range(examined):
-                records.popleft()
-            held.bytes += grown
+                held.items.append(item)
+                held.bytes += _size(item) - _size_of_record(held.records.popleft())
         return unresolved
 
     def batches(self, partitions: Sequence[int], limit: int, limit_bytes: int) -> Mapping[int, Sequence[Item]]:
@@ -137,6 +132,10 @@ def _take(held: _Partition, limit: int, limit_bytes: int) -> tuple[list[Item], i
         size += _size(item)
     held.bytes -= size
     return taken, size
+
+
+def _size_of_record(record: Record) -> int:
+    return RECORD_BYTES + len(record.value or b"")
 
 
 def _size(item: Item) -> int:

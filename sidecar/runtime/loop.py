@@ -137,11 +137,10 @@ class Loop:
         """Poll, and do the one next thing."""
         self._parts.snapshots.beat()
         records = self.consumer.poll(POLL_RECORDS, self._poll_timeout_s())
-        if records:
-            self._held.take_in(records)
-        if self._held.ready < HELD_ITEMS_MAX:
-            unresolved = self._held.examine(self._clock.wall_ms(), EXAMINE_MAX)
-            self._parts.catalogue.want(unresolved)
+        unresolved = self._held.take_in(records, self._clock.wall_ms())
+        if self._held.waits and self._held.ready < HELD_ITEMS_MAX:
+            unresolved |= self._held.examine(self._clock.wall_ms(), EXAMINE_MAX)
+        self._parts.catalogue.want(unresolved)
         if self._committer.busy:
             self._spent.clear()  # tens of thousands of objects: they die while nobody needs the interpreter
         if self._committer.wait(0):

@@ -296,7 +296,7 @@ def test_header_names_that_are_not_utf_8_are_told_of_their_own_record_only(boots
     }
     reader = InputConsumer(properties, topic_name, Nobody())
     try:
-        eventually(lambda: reader.poll(1, 0.1) or reader.membership(), WAIT_S, "it has joined")
+        eventually(lambda: list(reader.poll(1, 0.1)) or reader.membership(), WAIT_S, "it has joined")
         eventually(lambda: _resumed(reader), WAIT_S, "it has its partition")
         records: list[Record] = []
 
@@ -316,7 +316,7 @@ def test_header_names_that_are_not_utf_8_are_told_of_their_own_record_only(boots
 
 
 def _resumed(reader: InputConsumer) -> bool:
-    reader.poll(1, 0.1)
+    list(reader.poll(1, 0.1))
     try:
         reader.seek(0, 0)
     except KafkaException:

@@ -73,8 +73,7 @@ def offsets(items: Iterable[Item]) -> list[int]:
 
 def test_records_become_items_in_their_order(held: Held) -> None:
     held.begin(0, 5)
-    held.take_in([*records(0, [5, 6]), *records(0, [7], origin=None), *records(0, [8])])
-    assert held.examine(NOW_MS, 100) == set()
+    assert held.take_in([*records(0, [5, 6]), *records(0, [7], origin=None), *records(0, [8])], NOW_MS) == set()
     batch = held.batches([0], 100, 1_000_000)[0]
     assert offsets(batch) == [5, 6, 7, 8]
     assert [type(item) for item in batch] == [Arrival, Arrival, Dead, Arrival]
@@ -82,17 +81,15 @@ def test_records_become_items_in_their_order(held: Held) -> None:
 
 
 def test_a_partition_that_is_not_held_takes_nothing(held: Held) -> None:
-    held.take_in(records(3, [0, 1]))
+    held.take_in(records(3, [0, 1]), NOW_MS)
     held.begin(3, 0)
-    held.examine(NOW_MS, 100)
     assert held.ready == 0
 
 
 def test_what_was_consumed_before_the_position_is_dropped(held: Held) -> None:
     """After a seek the client library may still hand out a record that it had fetched."""
     held.begin(0, 10)
-    held.take_in(records(0, [8, 9, 10, 10, 12, 11, 13]))
-    held.examine(NOW_MS, 100)
+    held.take_in(records(0, [8, 9, 10, 10, 12, 11, 13]), NOW_MS)
     assert offsets(held.batches([0], 100, 1_000_000)[0]) == [10, 12, 13]
     assert held.lags({0: 20, 1: 5}) == {0: 6}
 
@@ -100,8 +97,7 @@ def test_what_was_consumed_before_the_position_is_dropped(held: Held) -> None:
 def test_the_end_of_a_tenure_drops_records_and_items_and_their_bytes(held: Held) -> None:
     held.begin(0, 0)
     held.begin(1, 0)
-    held.take_in([*records(0, range(10)), *records(1, range(3))])
-    held.examine(NOW_MS, 5)
+    held.take_in([*records(0, range(5)), *records(0, range(5, 10), "new"), *records(1, range(3))], NOW_MS)
     held.drop(0)
     assert held.ready == 3
     assert held.lags({0: 9, 1: 3}) == {1: 0}
@@ -115,7 +111,8 @@ def test_a_record_whose_origin_is_not_known_holds_back_its_own_partition_only(
 ) -> None:
     held.begin(0, 0)
     held.begin(1, 0)
-    held.take_in([*records(0, [0]), *records(0, [1], "new"), *records(0, [2]), *records(1, [0, 1])])
+    came = [*records(0, [0]), *records(0, [1], "new"), *records(0, [2]), *records(1, [0, 1])]
+    assert held.take_in(came, NOW_MS) == {"new"}
     assert held.examine(NOW_MS, 100) == {"new"}
     assert {number: offsets(batch) for number, batch in held.batches([0, 1], 100, 1_000_000).items()} == {
         0: [0],
@@ -130,8 +127,7 @@ def test_a_definite_answer_that_there_is_no_such_topic_lets_the_partition_go_on(
     held: Held, unknown: dict[str, float]
 ) -> None:
     held.begin(0, 0)
-    held.take_in([*records(0, [0], "gone"), *records(0, [1])])
-    assert held.examine(NOW_MS, 100) == {"gone"}
+    assert held.take_in([*records(0, [0], "gone"), *records(0, [1])], NOW_MS) == {"gone"}
     unknown["gone"] = 0.0
     assert held.examine(NOW_MS, 100) == set()
     dead, arrival = held.batches([0], 100, 1_000_000)[0]
@@ -143,8 +139,7 @@ def test_a_definite_answer_that_there_is_no_such_topic_lets_the_partition_go_on(
 def test_partitions_share_a_plan_and_leave_each_other_what_they_do_not_need(held: Held) -> None:
     for number, count in ((0, 2), (1, 100), (2, 100)):
         held.begin(number, 0)
-        held.take_in(records(number, range(count)))
-    held.examine(NOW_MS, 1000)
+        held.take_in(records(number, range(count)), NOW_MS)
     shares = {number: len(batch) for number, batch in held.batches([0, 1, 2], 62, 1_000_000).items()}
     assert shares == {0: 2, 1: 30, 2: 30}
     assert held.ready == 140
@@ -152,17 +147,15 @@ def test_partitions_share_a_plan_and_leave_each_other_what_they_do_not_need(held
 
 def test_a_plan_is_bounded_in_bytes_but_always_takes_one(held: Held) -> None:
     held.begin(0, 0)
-    held.take_in(records(0, range(5), value=bytes(100_000)))
-    held.examine(NOW_MS, 100)
+    held.take_in(records(0, range(5), value=bytes(100_000)), NOW_MS)
     assert offsets(held.batches([0], 100, 150_000)[0]) == [0, 1]
     assert offsets(held.batches([0], 100, 10)[0]) == [2]
 
 
 def test_the_bytes_grow_with_what_comes_and_are_none_when_all_was_taken(held: Held) -> None:
     held.begin(0, 0)
-    held.take_in(records(0, range(3), value=bytes(1_000)))
+    held.take_in(records(0, range(3), value=bytes(1_000)), NOW_MS)
     assert held.bytes >= 3_000
-    held.examine(NOW_MS, 100)
     held.batches([0], 2, 1_000_000)
     assert 0 < held.bytes < 3_000
     held.batches([0], 100, 1_000_000)
@@ -173,8 +166,9 @@ def test_headers_weigh_as_much_as_values(held: Held) -> None:
     """A stack trace in a header is what messages of this kind often carry."""
     held.begin(0, 0)
     held.begin(1, 0)
-    held.take_in([*records(0, range(5), trace=bytes(100_000)), *records(1, range(2), None, trace=bytes(100_000))])
-    held.examine(NOW_MS, 100)
+    held.take_in(
+        [*records(0, range(5), trace=bytes(100_000)), *records(1, range(2), None, trace=bytes(100_000))], NOW_MS
+    )
     assert held.bytes >= 700_000
     assert offsets(held.batches([0], 100, 150_000)[0]) == [0, 1]
     assert offsets(held.batches([1], 100, 100_000)[1]) == [0]
@@ -182,11 +176,9 @@ def test_headers_weigh_as_much_as_values(held: Held) -> None:
 
 def test_the_bytes_stay_true_while_more_always_waits(held: Held) -> None:
     held.begin(0, 0)
-    held.take_in(records(0, [0], trace=bytes(1_000)))
-    held.examine(NOW_MS, 100)
+    held.take_in(records(0, [0], trace=bytes(1_000)), NOW_MS)
     one = held.bytes
     for offset in range(1, 100):
-        held.take_in(records(0, [offset], trace=bytes(1_000)))
-        held.examine(NOW_MS, 100)
+        held.take_in(records(0, [offset], trace=bytes(1_000)), NOW_MS)
         assert offsets(held.batches([0], 1, 1_000_000)[0]) == [offset - 1]
     assert held.bytes == one
