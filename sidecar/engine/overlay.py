@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import Counter
+
 from sidecar.changelog.codec import decode_removed
 from sidecar.changelog.entry import (
     DEFERRED,
@@ -21,10 +24,22 @@ from sidecar.engine.ports import Mutations, Reader
 from sidecar.engine.rows import after, decode_due, encode_due
 from sidecar.errors import invariant
 from sidecar.wheel.counts import CountsDelta, SlotKey
-from sidecar.wheel.geometry import WIDTHS_MS, level_of
+from sidecar.wheel.geometry import WIDTHS_MS, level_ends_ms
 
 NAMED_MAX = 1000
 """Most timers of one retry id that a message can replace."""
+
+
+class Group:
+    """What a plan stores in one slot: entries, and the origin of each."""
+
+    __slots__ = ("deferred", "entries", "origins")
+
+    def __init__(self) -> None:
+        self.entries: list[bytes] = []
+        self.origins: list[str] = []
+        self.deferred = False
+        """Whether any of them is."""
 
 
 class Overlay:
@@ -37,17 +52,29 @@ class Overlay:
         self.watermark = partition.watermark
         self.watermark_ms = partition.checkpoint.watermark_ms
         self.mutations = Mutations()
-        self.delta = CountsDelta()
-        self.groups: dict[SlotKey, list[bytes]] = {}
-        """Entries to pack into blocks, by (level, slot)."""
+        self.groups: dict[SlotKey, Group] = {}
+        """What is to be packed into blocks, by (level, slot)."""
         self.removed: dict[int, frozenset[int]] = {}
         """Offsets whose removed dues this plan changes."""
         self.taken: set[bytes] = set()
         """Keys of timers that this plan took away."""
         self._store = store
+        self._delta = CountsDelta()
+        self._fresh: list[tuple[SlotKey, str]] = []
+        """Slot and origin of new timers that the delta does not have yet: counted together, they take half the time."""
+        self._level_ends_ms = level_ends_ms(now_ms)
         self._named: dict[bytes, set[bytes]] = {}
 
     # Reads
+
+    @property
+    def delta(self) -> CountsDelta:
+        """What the plan adds to the counters and takes from them, so far."""
+        if self._fresh:
+            for (slot, origin), count in Counter(self._fresh).items():
+                self._delta.add(slot, origin, False, count)
+            self._fresh.clear()
+        return self._delta
 
     def entry_at(self, key: bytes) -> bytes | None:
         """Return the pending entry at a timer key."""
@@ -111,7 +138,7 @@ class Overlay:
 
     def deferred(self, origin: str) -> int:
         """Return how many timers of an origin are deferred."""
-        return self.partition.counts.deferred.get(origin, 0) + self.delta.deferred.get(origin, 0)
+        return self.partition.counts.deferred.get(origin, 0) + self._delta.deferred.get(origin, 0)
 
     # Writes
 
@@ -120,15 +147,15 @@ class Overlay:
         stored_ms = due_ms
         if stored_ms <= self.watermark_ms and KEY.pack(stored_ms, offset) <= self.watermark:
             stored_ms = self.watermark_ms + 1  # the clock stepped back: late by its error at most
-        level = level_of(stored_ms, self.now_ms)
+        level = bisect_right(self._level_ends_ms, stored_ms)
         entry = MOVING.pack(stored_ms, offset, due_ms, level, 0) + lasting
         slot = (level, stored_ms // WIDTHS_MS[level])
         group = self.groups.get(slot)
         if group is None:
-            self.groups[slot] = [entry]
-        else:
-            group.append(entry)
-        self.delta.add(slot, origin, False, 1)
+            group = self.groups[slot] = Group()
+        group.entries.append(entry)
+        group.origins.append(origin)
+        self._fresh.append((slot, origin))
         rows = self.mutations.rows
         rows[self.rows.timer + entry[:KEY_BYTES]] = entry
         if stored_ms != due_ms:
@@ -144,12 +171,16 @@ class Overlay:
         removed = self.removed_dues(offset)
         while due_ms in removed or self.entry_at(KEY.pack(due_ms, offset)) is not None:
             due_ms += 1
-        level = level_of(due_ms, self.now_ms)
+        level = bisect_right(self._level_ends_ms, due_ms)
         entry = moved(entry, due_ms=due_ms, requested_ms=requested_ms, level=level, deferred=deferred)
         slot = (level, due_ms // WIDTHS_MS[level])
-        self.groups.setdefault(slot, []).append(entry)
         fixed = head(entry)
-        self.delta.add(slot, origin_of(entry, fixed), deferred, 1)
+        origin = origin_of(entry, fixed)
+        group = self.groups.setdefault(slot, Group())
+        group.entries.append(entry)
+        group.origins.append(origin)
+        group.deferred |= deferred
+        self._delta.add(slot, origin, deferred, 1)
         self.mutations.rows[self.rows.timer + entry[:KEY_BYTES]] = entry
         if due_ms != fixed.first_ms:
             self.mutations.rows[self.rows.moved_row(offset, fixed.first_ms)] = encode_due(due_ms)
@@ -162,7 +193,9 @@ class Overlay:
         self.count_off(entry, fixed, origin_of(entry, fixed))
         key = entry[:KEY_BYTES]
         if self.mutations.rows.get(self.rows.timer + key) is not None:  # stored by this very plan
-            self.groups[fixed.level, fixed.due_ms // WIDTHS_MS[fixed.level]].remove(entry)
+            group = self.groups[fixed.level, fixed.due_ms // WIDTHS_MS[fixed.level]]
+            at = group.entries.index(entry)
+            del group.entries[at], group.origins[at]
         self.mutations.rows[self.rows.timer + key] = None
         self.taken.add(key)
         self.removed[fixed.offset] = self.removed_dues(fixed.offset) | {fixed.due_ms}
@@ -170,7 +203,7 @@ class Overlay:
     def count_off(self, entry: bytes, fixed: Head, origin: str) -> None:
         """Count a timer off and let go of what points at it; its own row is the caller's."""
         slot = (fixed.level, fixed.due_ms // WIDTHS_MS[fixed.level])
-        self.delta.add(slot, origin, bool(fixed.flags & DEFERRED), -1)
+        self._delta.add(slot, origin, bool(fixed.flags & DEFERRED), -1)
         if fixed.due_ms != fixed.first_ms:
             self.mutations.rows[self.rows.moved_row(fixed.offset, fixed.first_ms)] = None
         if fixed.retry_id_length:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from typing import Final
 
 from sidecar.changelog.codec import BLOCK_BYTES_MAX, BlockKey, block_key, encode_block, encode_removed, removed_key
-from sidecar.changelog.entry import DEFERRED, FLAGS_AT, HEAD, KEY, ORIGIN_LENGTH
-from sidecar.engine.overlay import Overlay
+from sidecar.changelog.entry import DEFERRED, FLAGS_AT, KEY
+from sidecar.engine.overlay import Group, Overlay
 from sidecar.engine.ports import Reader
 from sidecar.wheel.geometry import slot_end_ms
 
@@ -21,13 +22,14 @@ def block_records(overlay: Overlay, sequence: int) -> list[ChangelogRecord]:
     """Pack what the plan stores into blocks: as few records as there are slots, not one for each timer."""
     records: list[ChangelogRecord] = []
     parts: dict[int, int] = {}
-    for (level, slot), entries in overlay.groups.items():
+    for (level, slot), group in overlay.groups.items():
         end_ms = slot_end_ms(slot, level)
-        for chunk in _cut(entries):
+        for start, end in _cut(group.entries):
             part = parts.get(end_ms, 0)
             parts[end_ms] = part + 1
             key = BlockKey(end_ms, sequence, part)
-            records.append((block_key(key), encode_block(level, _by_origin(chunk), chunk)))
+            value = encode_block(level, _by_origin(group, start, end), group.entries[start:end])
+            records.append((block_key(key), value))
             overlay.mutations.rows[overlay.rows.block_row(key)] = b""
     return records
 
@@ -74,25 +76,22 @@ def tombstones(overlay: Overlay, store: Reader, watermark: bytes) -> list[Change
     return records
 
 
-def _cut(entries: list[bytes]) -> Iterator[list[bytes]]:
-    """Cut the entries of a slot into blocks; a huge entry is a block by itself."""
+def _cut(entries: list[bytes]) -> Iterator[tuple[int, int]]:
+    """Yield where each block of a slot starts and ends; a huge entry is a block by itself."""
     start = size = 0
     for at, entry in enumerate(entries):
         if size + len(entry) > BLOCK_BYTES_MAX and at > start:
-            yield entries[start:at]
+            yield start, at
             start, size = at, 0
         size += len(entry) + 4
     if start < len(entries):
-        yield entries[start:]
+        yield start, len(entries)
 
 
-def _by_origin(entries: Iterable[bytes]) -> dict[str, tuple[int, int]]:
+def _by_origin(group: Group, start: int, end: int) -> dict[str, tuple[int, int]]:
     """Count the entries of a block per origin, and how many of these are deferred."""
-    totals: dict[bytes, int] = {}
-    deferred: dict[bytes, int] = {}
-    for entry in entries:
-        name = entry[HEAD.size : HEAD.size + int.from_bytes(entry[ORIGIN_LENGTH], "big")]
-        totals[name] = totals.get(name, 0) + 1
-        if entry[FLAGS_AT] & DEFERRED:
-            deferred[name] = deferred.get(name, 0) + 1
-    return {name.decode(): (total, deferred.get(name, 0)) for name, total in totals.items()}
+    totals, deferred = Counter(group.origins[start:end]), Counter[str]()
+    if group.deferred:
+        pairs = zip(group.entries[start:end], group.origins[start:end], strict=True)
+        deferred.update(origin for entry, origin in pairs if entry[FLAGS_AT] & DEFERRED)
+    return {origin: (total, deferred[origin]) for origin, total in totals.items()}

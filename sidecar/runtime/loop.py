@@ -34,7 +34,7 @@ from sidecar.runtime.tally import tally, tally_ended
 
 log = structlog.get_logger(__name__)
 
-POLL_RECORDS: Final = 2_000
+POLL_RECORDS: Final = 500
 POLL_IDLE_S: Final = 0.1
 POLL_BUSY_S: Final = 0.003
 HELD_BYTES_MAX: Final = 32 * 1024 * 1024

@@ -14,6 +14,7 @@ the timer is stored, kept in its entry and never recomputed. Its slot is due // 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Final
 
 RADIX: Final = 64
@@ -23,12 +24,12 @@ WIDTHS_MS: Final[tuple[int, ...]] = tuple(1000 * RADIX**level for level in range
 
 def level_of(due_ms: int, now_ms: int) -> int:
     """Return the level at which a timer is stored at `now_ms`."""
-    due, now = due_ms // 1000, now_ms // 1000
-    for level in range(LEVELS - 1):
-        if due - now < RADIX:
-            return level
-        due, now = due // RADIX, now // RADIX
-    return LEVELS - 1
+    return bisect_right(level_ends_ms(now_ms), due_ms)
+
+
+def level_ends_ms(now_ms: int) -> tuple[int, ...]:
+    """Return the first due time beyond each level but the last, for what is stored at `now_ms`; they rise."""
+    return tuple([(now_ms // width_ms + RADIX) * width_ms for width_ms in WIDTHS_MS[:-1]])
 
 
 def slot_of(due_ms: int, level: int) -> int:

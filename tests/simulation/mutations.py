@@ -106,7 +106,7 @@ MUTATIONS = (
         "level recomputed at fire",
         "engine.overlay:Overlay.count_off",
         "slot = (fixed.level, fixed.due_ms // WIDTHS_MS[fixed.level])",
-        "level = level_of(fixed.due_ms, self.now_ms)\n    slot = (level, fixed.due_ms // WIDTHS_MS[level])",
+        "level = bisect_right(self._level_ends_ms, fixed.due_ms)\n    slot = (level, fixed.due_ms // WIDTHS_MS[level])",
     ),
     Mutation(
         "level recomputed at fire of a timer that nothing points at",

@@ -71,7 +71,7 @@ def test_parts_are_counted_per_slot_end_whatever_the_level() -> None:
 
 def test_a_block_says_its_level_and_counts_its_entries_by_origin() -> None:
     overlay = overlay_of((70_000, 10))
-    stored = next(iter(overlay.groups.values()))[0]
+    stored = next(iter(overlay.groups.values())).entries[0]
     overlay.take(stored)
     overlay.store_again(stored, NOW + 70_001, NOW, deferred=True)
     overlay.store_new(7, NOW + 70_002, lasting(NOW, NOW, 0, 3, 1, "ü".encode(), None, None, None, []), "ü", None)
