@@ -7,10 +7,12 @@ import json
 import multiprocessing
 import random
 import threading
+import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache, partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
@@ -25,6 +27,8 @@ from sidecar.clock import SystemClock
 
 ORIGINS = 64
 REQUESTS_PER_S = 20
+WORK_S = 0.002
+"""About what an answer takes of a core."""
 PAGES = 200
 PAGE_EVERY_S = 0.2
 """As a person turns pages: reads pay for the interpreter they take, so that quicker ones wait for each other."""
@@ -57,7 +61,12 @@ class Crowd:
         self.cluster.watch_intake(self.sidecar, many, _DEADLINE_S)
         self.held = many
 
-    def rate(self, asked: SidecarProcess | None = None, took_ms: list[float] | None = None) -> float:
+    def rate(
+        self,
+        asked: SidecarProcess | None = None,
+        took_ms: list[float] | None = None,
+        work_ms: list[float] | None = None,
+    ) -> float:
         """Return the rate at which a batch is taken in, a second.
 
         The batch is sent beforehand and becomes visible at once: only sidecar and broker work while it is measured.
@@ -65,6 +74,7 @@ class Crowd:
         Args:
             asked: Whom to ask meanwhile; nobody without it.
             took_ms: Gets what each answer took.
+            work_ms: Gets what each piece of work in a process beside them took, where nobody is asked.
         """
         servers, transactional_id = self.cluster.bootstrap_servers, f"bench-{uuid.uuid4().hex}"
         sender = Sender(servers, self.sidecar.topic, self.origins, transactional_id)
@@ -72,7 +82,12 @@ class Crowd:
         sender.flush()
         before = self.cluster.committed(self.sidecar.group, self.sidecar.topic)
         target = sum(self.cluster.ends(self.sidecar.topic).values())
-        with nullcontext() if asked is None or took_ms is None else asking(asked.port, took_ms):
+        beside: AbstractContextManager[None] = nullcontext()
+        if asked is not None and took_ms is not None:
+            beside = timing(partial(_ask, asked.port), took_ms)
+        elif work_ms is not None:
+            beside = timing(_work, work_ms)
+        with beside:
             sender.commit()
             progress = self.cluster.watch_intake(self.sidecar, target, _DEADLINE_S)
         self.held += self.batch
@@ -84,26 +99,29 @@ class Crowd:
     def asked(self, pairs: int) -> list[Figure]:
         """Return what requests cost at full load, and how long they take.
 
-        A process that owns nothing is asked too, in a run of its own: what that takes is the machine's doing, not the
-        loop's.
+        A process that owns nothing is asked too, in a run of its own: what that takes is not the loop's doing. And
+        while nobody is asked, a process that has nothing to do with any of it works now and then for as long as an
+        answer takes: how long it waits for a core is the machine's doing.
         """
         took_ms: list[float] = []
         idle_ms: list[float] = []
+        work_ms: list[float] = []
         ratios: list[float] = []
         for pair in range(pairs):
             # The order changes from pair to pair: what slows the machine down for a while hits both.
             if pair % 2:
-                without = self.rate()
+                without = self.rate(work_ms=work_ms)
                 ratios.append(self.rate(self.sidecar, took_ms) / without)
             else:
                 with_requests = self.rate(self.sidecar, took_ms)
-                ratios.append(with_requests / self.rate())
+                ratios.append(with_requests / self.rate(work_ms=work_ms))
         servers, folder = self.cluster.bootstrap_servers, self.sidecar.log_path.parent / "api"
         with SidecarProcess(servers, self.sidecar.app_id, self.sidecar.topic, folder, "api") as api:
             api.await_ready()
             self.rate(api, idle_ms)
         note = f"{number(len(took_ms))} requests, p50 {number(percentile(took_ms, 0.5))} ms; of a process that owns "
-        note += f"nothing p50 {number(percentile(idle_ms, 0.5))}, p99 {number(percentile(idle_ms, 0.99))} ms"
+        note += f"nothing p50 {number(percentile(idle_ms, 0.5))}, p99 {number(percentile(idle_ms, 0.99))} ms; "
+        note += f"{WORK_S * 1000:g} ms of work in a process beside them p99 {number(percentile(work_ms, 0.99))} ms"
         shown = ", ".join(f"{ratio:.3f}" for ratio in ratios)
         loss = (1 - median(ratios)) * 100
         return [
@@ -142,18 +160,18 @@ def exchange(connection: http.client.HTTPConnection, path: str) -> tuple[bytes, 
 
 
 @contextmanager
-def asking(port: int, took_ms: list[float]) -> Iterator[None]:
-    """Ask REQUESTS_PER_S times a second, from a process of its own so that nothing here is in its way."""
+def timing(act: Callable[[], float], took_ms: list[float]) -> Iterator[None]:
+    """Act REQUESTS_PER_S times a second, in a process of its own so that nothing here is in its way."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_ask, args=(port, theirs))
+    process = context.Process(target=_again_and_again, args=(act, theirs))
     process.start()
-    assert ours.poll(_DEADLINE_S), "the process that asks does not start"
+    assert ours.poll(_DEADLINE_S), "the process that is timed does not start"
     ours.recv()
     try:
         yield
         ours.send("end")
-        assert ours.poll(_DEADLINE_S), "the process that asks does not end"
+        assert ours.poll(_DEADLINE_S), "the process that is timed does not end"
         took_ms.extend(ours.recv())
         process.join(_DEADLINE_S)
     finally:
@@ -161,16 +179,31 @@ def asking(port: int, took_ms: list[float]) -> Iterator[None]:
             process.kill()
 
 
-def _ask(port: int, pipe: Connection) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    exchange(connection, "/pending")
+def _again_and_again(act: Callable[[], float], pipe: Connection) -> None:
+    act()
     pipe.send("begun")
     took_ms: list[float] = []
     next_s = _CLOCK.monotonic_s()
     while not pipe.poll(max(0.0, next_s - _CLOCK.monotonic_s())):
-        took_ms.append(exchange(connection, "/pending")[1])
+        took_ms.append(act())
         next_s += 1 / REQUESTS_PER_S
     pipe.send(took_ms)
+
+
+@cache
+def _connection(port: int) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+
+
+def _ask(port: int) -> float:
+    return exchange(_connection(port), "/pending")[1]
+
+
+def _work() -> float:
+    started_s, end_s = _CLOCK.monotonic_s(), time.thread_time() + WORK_S
+    while time.thread_time() < end_s:
+        pass
+    return (_CLOCK.monotonic_s() - started_s) * 1000
 
 
 def crowd(cluster: Cluster, folder: Path, pairs: int, wanted: set[str], *, quick: bool) -> list[Figure]:
