@@ -66,37 +66,40 @@ class Intake:
         if type(request) is ControlRequest:
             return self._control(record, request, arrived_ms)
         assert type(request) is Request
-        origin = self._origins.get(request.origin)
-        if origin is None and request.dialect != IBM and self._policy.origin_allowed(request.origin):
+        _, offset, timestamp_ms, key, value, headers = record
+        dialect, topic, _, _, _, attempt, _, _, target, retry_id, replace = request
+        origin = self._origins.get(topic)
+        if origin is None and dialect != IBM and self._policy.origin_allowed(topic):
             return self._unresolved(record, request)
-        verdict = self._policy.decide(request, timestamp_ms=record.timestamp_ms, arrived_ms=arrived_ms)
+        verdict = self._policy.decide(request, timestamp_ms, arrived_ms)
         if origin is None and type(verdict) is Schedule:
             return self._unresolved(record, request)
         if (
             origin is not None
-            and (request.origin_partition >= 0 or len(record.value or b"") * 2 > origin.max_message_bytes)
+            and (target >= 0 or len(value or b"") * 2 > origin.max_message_bytes)
             and (obstacle := _obstacle(record, request, origin))
         ):
             return self._dead(record, obstacle)
         if type(verdict) is Schedule:
+            due_ms, limit = verdict
             kept = lasting(
-                verdict.due_ms,
-                record.timestamp_ms,
-                request.attempt,
-                verdict.limit,
-                request.dialect,
-                request.origin.encode(),
-                request.retry_id,
-                record.key,
-                record.value,
-                record.headers or [],
-                request.origin_partition,
+                due_ms,
+                timestamp_ms,
+                attempt,
+                limit,
+                dialect,
+                topic.encode(),
+                retry_id,
+                key,
+                value,
+                headers or [],
+                target,
             )
             assert origin is not None
             if len(kept) + RECORD_OVERHEAD_BYTES > origin.max_message_bytes:  # large headers with a small value
                 return self._dead(record, _too_large(record, request, origin))
-            fields = (record.offset, verdict.due_ms, request.origin, kept, request.retry_id, request.replace)
-            return tuple.__new__(Arrival, fields)  # in the hot path: twice as quick as its own constructor
+            # In the hot path: twice as quick as its own constructor.
+            return tuple.__new__(Arrival, (offset, due_ms, topic, kept, retry_id, replace))
         if type(verdict) is Drop:
             return Dropped(record.offset, verdict.detail)
         assert type(verdict) is Rejection

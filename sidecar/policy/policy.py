@@ -43,7 +43,7 @@ class Policy:
             f" (MAX_DELAY) and a due time up to {DUE_MS_MAX}"
         )
 
-    def decide(self, request: Request, *, timestamp_ms: int, arrived_ms: int) -> Verdict:
+    def decide(self, request: Request, timestamp_ms: int, arrived_ms: int) -> Verdict:
         """Return the verdict.
 
         Args:
@@ -51,22 +51,24 @@ class Policy:
             timestamp_ms: The record's; NO_TIMESTAMP when it has none.
             arrived_ms: When the record was taken in.
         """
-        if request.dialect == IBM:
+        dialect, origin, due_ms, _, _, attempt, max_attempts, exception, _, _, _ = request
+        if dialect == IBM:
             return self._decide_ibm(request, timestamp_ms, arrived_ms)
-        if problem := self._origins.problem(request.origin):
+        if problem := self._origins.problem(origin):
             return Rejection(Reason.ORIGIN_NOT_ALLOWED, problem)
-        due_ms = due_of(request, self._config.delays_ms, timestamp_ms=timestamp_ms, arrived_ms=arrived_ms)
+        if due_ms is None:
+            due_ms = due_of(request, self._config.delays_ms, timestamp_ms=timestamp_ms, arrived_ms=arrived_ms)
         if problem := self.delay_problem(due_ms, arrived_ms):
             return Rejection(Reason.DELAY_OUT_OF_RANGE, problem)
-        kind = self._exceptions.classify(request.exception)
-        if kind.droppable:
+        droppable, fatal, _, retriable = self._exceptions.classify(exception)
+        if droppable:
             return _dropped(request)
-        limit = self._limit if request.max_attempts is None else min(self._limit, request.max_attempts)
-        if request.attempt >= limit:
+        limit = self._limit if max_attempts is None else min(self._limit, max_attempts)
+        if attempt >= limit:
             return self._exhausted(request, limit)
-        if kind.fatal:
+        if fatal:
             return _fatal(request)
-        if not kind.retriable:
+        if not retriable:
             return _unknown(request)
         return tuple.__new__(Schedule, (due_ms, limit))  # in the hot path: twice as quick
 

@@ -68,10 +68,11 @@ class Held:
         unresolved: set[str] = set()
         examine, partitions = self._intake.examine, self._partitions
         for record in records:
-            held = partitions.get(record.partition)
-            if held is None or record.offset < held.expected:
+            number, offset, _, _, _, _ = record
+            held = partitions.get(number)
+            if held is None or offset < held.expected:
                 continue
-            held.expected = record.offset + 1
+            held.expected = offset + 1
             if not held.records:
                 item = examine(record, arrived_ms)
                 if type(item) is not str:
