@@ -44,11 +44,27 @@ class Reader(Protocol):
         ...
 
 
+class Prepared(Protocol):
+    """Changes in the form in which a store writes them."""
+
+    def put(self, row: bytes, value: bytes) -> None:
+        """Write one more row with them."""
+        ...
+
+
 class Store(Reader, Protocol):
     """The local store: a cache of the committed changelog, lost and rebuilt at any time."""
 
-    def apply(self, mutations: Sequence[Mutations]) -> None:
+    def prepare(self, mutations: Sequence[Mutations]) -> Prepared:
+        """Return changes that `write` takes; nothing is written yet."""
+        ...
+
+    def write(self, prepared: Prepared) -> None:
         """Write all of it or nothing. Raises StoreFailed (full, read-only) or StoreCorrupt."""
+        ...
+
+    def apply(self, mutations: Sequence[Mutations]) -> None:
+        """Prepare and write."""
         ...
 
     def flush(self) -> None:

@@ -23,7 +23,7 @@ from sidecar.changelog.entry import DEFERRED, KEY, KEY_BYTES, head, origin_of, r
 from sidecar.engine.overlay import restore_entry
 from sidecar.engine.partition import Partition
 from sidecar.engine.plan import PartitionPlan
-from sidecar.engine.ports import Mutations, Store
+from sidecar.engine.ports import Mutations, Prepared, Store
 from sidecar.engine.rows import FORMAT, Meta, after, decode_meta, encode_meta
 from sidecar.errors import PartitionStopped, RecordCorrupt, StoreCorrupt
 from sidecar.wheel.counts import Counts, CountsDelta
@@ -231,15 +231,22 @@ def meta_row(identity: Identity, checkpoint: Checkpoint, changelog_offset: int, 
 
 
 def apply_committed(
-    store: Store, partition: Partition, part: PartitionPlan, identity: Identity, changelog_offset: int
+    store: Store,
+    partition: Partition,
+    part: PartitionPlan,
+    identity: Identity,
+    changelog_offset: int,
+    prepared: Prepared | None = None,
 ) -> None:
     """Bring store and memory up to a committed plan.
 
     Args:
         changelog_offset: One more than that of the greatest record which the transaction wrote to the changelog.
+        prepared: The plan's mutations, if they were prepared before.
     """
-    part.mutations.rows[partition.rows.meta] = meta_row(identity, part.checkpoint, changelog_offset)
-    store.apply([part.mutations])
+    changes = store.prepare([part.mutations]) if prepared is None else prepared
+    changes.put(partition.rows.meta, meta_row(identity, part.checkpoint, changelog_offset))
+    store.write(changes)
     partition.checkpoint = part.checkpoint
     partition.counts = part.counts
     partition.changelog_offset = changelog_offset

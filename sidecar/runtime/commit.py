@@ -24,7 +24,7 @@ from sidecar.contract import signature
 from sidecar.engine.items import outcome_records
 from sidecar.engine.partition import Partition
 from sidecar.engine.plan import PartitionPlan, Plan
-from sidecar.engine.ports import Outgoing, Store
+from sidecar.engine.ports import Outgoing, Prepared, Store
 from sidecar.engine.restore import Identity, apply_committed
 from sidecar.errors import SidecarError, StoreFailed, TransactionFailed, invariant
 from sidecar.kafka.producer import Refused, TransactionalProducer, Waits
@@ -90,19 +90,25 @@ class Writing:
     """Steps 1 and 2 of one transaction: begun by the loop, which must not wait, and ended by the commit thread.
 
     Nearly always there is nothing to wait for. Then all is written while no other thread wants the interpreter, which
-    takes half the time that two threads take.
+    takes half the time that two threads take. For the same reason step 5 is prepared here, while what was written is
+    on its way to the broker.
     """
 
-    def __init__(self, work: Work, producer: TransactionalProducer, clock: Clock, observe: Observe) -> None:
+    def __init__(
+        self, work: Work, producer: TransactionalProducer, store: Store, clock: Clock, observe: Observe
+    ) -> None:
         offsets = {part.number: part.checkpoint.next_input_offset for part in work.plan.parts}
         invariant(bool(offsets) and all(each >= 0 for each in offsets.values()), "offsets to commit", offsets=offsets)
         self.work = work
         self.producer = producer
+        self.store = store
         self.offsets = offsets
         """The next one of each partition that it writes for."""
         self.started_s = clock.monotonic_s()
         self.fired_ms = 0
         """Wall time at which the fires were handed to the client library."""
+        self.prepared: Mapping[int, Prepared] = {}
+        """By partition."""
         self._clock = clock
         self._observe = observe
         self._rest = _write(work, producer, observe)
@@ -115,6 +121,7 @@ class Writing:
         except TransactionFailed as error:
             self._failure = error
         self.fired_ms = self._clock.wall_ms()
+        self.prepared = {part.number: self.store.prepare([part.mutations]) for part in self.work.plan.parts}
 
     def finish(self) -> None:
         """Write the rest. Raises TransactionFailed."""
@@ -143,7 +150,7 @@ def _released(records: list[Outgoing]) -> Iterator[Outgoing]:
         yield records.pop()
 
 
-def commit(writing: Writing, store: Store, clock: Clock, observe: Observe) -> Result:
+def commit(writing: Writing, clock: Clock, observe: Observe) -> Result:
     """Carry a transaction that was begun through the other steps; every failure is in the result."""
     work, producer, started_s = writing.work, writing.producer, writing.started_s
     try:
@@ -161,7 +168,7 @@ def commit(writing: Writing, store: Store, clock: Clock, observe: Observe) -> Re
         seconds = clock.monotonic_s() - started_s
         return Result(work, seconds, failure, tuple(producer.refused), dict(producer.spared))
     try:
-        _apply(work, producer.next_changelog_offsets, store)  # 5
+        _apply(writing, producer.next_changelog_offsets)  # 5
     except StoreFailed as error:
         return Result(work, clock.monotonic_s() - started_s, error, fired_ms=writing.fired_ms)
     observe(Step.APPLIED)
@@ -189,11 +196,13 @@ def _aborted(producer: TransactionalProducer, error: TransactionFailed) -> Trans
     return error
 
 
-def _apply(work: Work, next_changelog_offsets: Mapping[int, int], store: Store) -> None:
+def _apply(writing: Writing, next_changelog_offsets: Mapping[int, int]) -> None:
+    work = writing.work
     for part in work.plan.parts:
-        invariant(part.number in next_changelog_offsets, "no changelog offset was reported", partition=part.number)
-        partition = work.partitions[part.number]
-        apply_committed(store, partition, part, work.identity, next_changelog_offsets[part.number])
+        number = part.number
+        invariant(number in next_changelog_offsets, "no changelog offset was reported", partition=number)
+        partition, offset = work.partitions[number], next_changelog_offsets[number]
+        apply_committed(writing.store, partition, part, work.identity, offset, writing.prepared[number])
 
 
 class Committer:

@@ -341,8 +341,9 @@ class Loop:
             self._ahead.forget()
 
     def _submit(self, made: Plan, membership: bytes) -> None:
-        assert self._producer is not None
-        assert self._parts.state.store is not None
+        producer, store = self._producer, self._parts.state.store
+        assert producer is not None
+        assert store is not None
         origins = self._parts.catalogue.origins
         topics = {topic for part in made.parts for topic in part.fired}
         least = min((origins[topic].max_message_bytes for topic in topics if topic in origins), default=BATCH_BYTES)
@@ -367,9 +368,9 @@ class Loop:
             keeps_fires=traced or self._parts.spans is not None,
         )
         self._ahead.begin(work.partitions, made.parts, made.now_ms)
-        writing = Writing(work, self._producer, self._clock, self._parts.observe)
+        writing = Writing(work, producer, store, self._clock, self._parts.observe)
         writing.advance()
-        self._committer.submit(partial(commit, writing, self._parts.state.store, self._clock, self._parts.observe))
+        self._committer.submit(partial(commit, writing, self._clock, self._parts.observe))
 
     def _terms(self) -> Terms:
         return Terms(

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -16,7 +16,7 @@ from typing import Final
 from rocksdict import AccessType, Rdict
 
 from sidecar.changelog.entry import DEFERRED, KEY, KEY_BYTES, head, origin_of
-from sidecar.engine.ports import Mutations, Reader
+from sidecar.engine.ports import Prepared, Reader
 from sidecar.engine.rows import Meta, Rows, after, decode_meta
 from sidecar.engine.view import HORIZONS_MS
 from sidecar.errors import RecordCorrupt, StoreFailed
@@ -90,7 +90,7 @@ class ReadOnlyStore(RocksStore):
                 raise StoreFailed(f"{self.folder} can not be read: give this user the right ({text})") from cause
             raise classify(cause, str(self.folder)) from cause
 
-    def apply(self, mutations: Sequence[Mutations]) -> None:  # noqa: ARG002  # the port's name
+    def write(self, prepared: Prepared) -> None:  # noqa: ARG002  # the port's name
         raise StoreFailed(f"{self.folder} is open for reading only")
 
     def flush(self) -> None:

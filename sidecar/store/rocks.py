@@ -23,7 +23,8 @@ from rocksdict import (
     WriteOptions,
 )
 
-from sidecar.engine.ports import Mutations
+from sidecar.engine.ports import Mutations, Prepared
+from sidecar.errors import invariant
 from sidecar.store.classify import classify
 
 WRITE_BUFFER_BYTES: Final = 32 * 1024 * 1024
@@ -128,19 +129,26 @@ class RocksStore:
         rows.seek(lower)
         return rows
 
-    def apply(self, mutations: Sequence[Mutations]) -> None:
+    def prepare(self, mutations: Sequence[Mutations]) -> WriteBatch:
+        batch = WriteBatch(raw_mode=True)
+        put, delete = batch.put, batch.delete
+        for changes in mutations:
+            for start, end in changes.ranges:
+                batch.delete_range(start, end)
+            for row, value in changes.rows.items():
+                if value is None:
+                    delete(row)
+                else:
+                    put(row, value)
+        return batch
+
+    def write(self, prepared: Prepared) -> None:
+        invariant(isinstance(prepared, WriteBatch), "changes that another store prepared")
         with self._classified():
-            batch = WriteBatch(raw_mode=True)
-            put, delete = batch.put, batch.delete
-            for changes in mutations:
-                for start, end in changes.ranges:
-                    batch.delete_range(start, end)
-                for row, value in changes.rows.items():
-                    if value is None:
-                        delete(row)
-                    else:
-                        put(row, value)
-            self._db.write(batch, self._write)
+            self._db.write(prepared, self._write)  # type: ignore[arg-type]  # the invariant above
+
+    def apply(self, mutations: Sequence[Mutations]) -> None:
+        self.write(self.prepare(mutations))
 
     def flush(self) -> None:
         with self._classified():

@@ -22,6 +22,7 @@ import click
 
 from sidecar import cli
 from sidecar.clock import SystemClock
+from sidecar.engine.ports import Prepared
 from sidecar.engine.restore import Restore
 from sidecar.runtime import main as runtime
 from sidecar.runtime.commit import Step
@@ -51,7 +52,9 @@ _OF_THE_RUNTIME: Final = (
         APPLIED_EARLY,
         "runtime.commit:commit",
         "producer.send_offsets(",
-        "producer._producer.flush(5); _apply(work, producer.next_changelog_offsets, store); producer.send_offsets(",
+        "producer._producer.flush(5); _apply(writing, producer.next_changelog_offsets);"
+        " writing.prepared = {part.number: writing.store.prepare([part.mutations]) for part in work.plan.parts};"
+        " producer.send_offsets(",
     ),
     Mutation(
         TARGET_EARLY,
@@ -165,13 +168,13 @@ def _hang() -> None:
 
 
 def _flush_always() -> None:
-    apply = RocksStore.apply
+    write = RocksStore.write
 
-    def applied(self: RocksStore, mutations: Any) -> None:
-        apply(self, mutations)
+    def written(self: RocksStore, prepared: Prepared) -> None:
+        write(self, prepared)
         self.flush()
 
-    RocksStore.apply = applied  # type: ignore[method-assign]
+    RocksStore.write = written  # type: ignore[method-assign]
 
 
 @click.command()

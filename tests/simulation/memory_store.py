@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from sortedcontainers import SortedDict
 
-from sidecar.engine.ports import Mutations
+from sidecar.engine.ports import Mutations, Prepared
+
+
+class MemoryBatch(NamedTuple):
+    """Implements `sidecar.engine.ports.Prepared`; the last of the mutations are its own."""
+
+    mutations: Sequence[Mutations]
+
+    def put(self, row: bytes, value: bytes) -> None:
+        self.mutations[-1].rows[row] = value
 
 
 class MemoryStore:
@@ -38,8 +48,12 @@ class MemoryStore:
     def items(self, lower: bytes, upper: bytes, *, limit: int) -> Sequence[tuple[bytes, bytes]]:
         return [(row, self.rows[row]) for row, _ in zip(self._range(lower, upper), range(limit), strict=False)]
 
-    def apply(self, mutations: Sequence[Mutations]) -> None:
-        for one in mutations:
+    def prepare(self, mutations: Sequence[Mutations]) -> MemoryBatch:
+        return MemoryBatch([*mutations, Mutations()])
+
+    def write(self, prepared: Prepared) -> None:
+        assert isinstance(prepared, MemoryBatch)
+        for one in prepared.mutations:
             for lower, upper in one.ranges:
                 for row in list(self._range(lower, upper)):
                     del self.rows[row]
@@ -48,6 +62,9 @@ class MemoryStore:
                     self.rows.pop(row, None)
                 else:
                     self.rows[row] = value
+
+    def apply(self, mutations: Sequence[Mutations]) -> None:
+        self.write(self.prepare(mutations))
 
     def flush(self) -> None:
         self._flushed = self.rows.copy()

@@ -53,7 +53,14 @@ def committed(headers: Sequence[Headers], dead: Sequence[Headers] = ()) -> Resul
     made = failed_with(0)
     fires = [outgoing(number)._replace(headers=each) for number, each in enumerate(headers)]
     dead_letters = [(Reason.FATAL, outgoing(9)._replace(headers=each)) for each in dead]
-    part = replace(made.work.plan.parts[0], fires=fires, dead_letters=dead_letters, stored=5, taken_in=6)
+    part = replace(
+        made.work.plan.parts[0],
+        fires=fires,
+        fired_dues_ms=[NOW_MS] * len(fires),
+        dead_letters=dead_letters,
+        stored=5,
+        taken_in=6,
+    )
     plan = replace(made.work.plan, parts=[part])
     return replace(made, work=replace(made.work, plan=plan), error=None, fired_ms=NOW_MS)
 
