@@ -153,6 +153,10 @@ class Ahead:
         """Hold nothing."""
         self.partitions = {}
 
+    def drop(self, number: int) -> None:
+        """Hold nothing of this partition: another owner may act on its timers from now on."""
+        self.partitions.pop(number, None)
+
     @property
     def busy(self) -> bool:
         """Whether there is more to read."""

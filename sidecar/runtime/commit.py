@@ -67,8 +67,8 @@ class Work:
     """Outcomes of control records are signed with it."""
     traced: bool = True
     """Ask for a delivery report of every fire."""
-    keeps_fires: bool = True
-    """Whether anybody wants the fires when they are written."""
+    keeps_fires: bool = False
+    """Keep them when they are written, though nobody asks for their reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def _write(work: Work, producer: TransactionalProducer, observe: Observe) -> Wai
         yield from producer.write_changelog(work.changelog_topic, part.number, part.records)
         yield from producer.write_outcomes(work.status_topic, part.number, _outcomes(work, part))
         yield from producer.fire(part.number, [outgoing for _, outgoing in part.dead_letters], traced=True)
-        fires = part.fires if work.keeps_fires else _released(part.fires)
+        fires = part.fires if work.traced or work.keeps_fires else _released(part.fires)
         yield from producer.fire(part.number, fires, traced=work.traced)
 
 

@@ -116,6 +116,7 @@ class Loop:
     def _end_tenure(self, number: int) -> None:
         """Drop all that is held for a partition: none of it may enter a plan any more."""
         self._held.drop(number)
+        self._ahead.drop(number)
         self._parts.reset.drop(number)
         self._to_reset.discard(number)
         self._fetching.discard(number)
@@ -354,7 +355,6 @@ class Loop:
             self._drop_producer()
             self._reset_all()
             return
-        traced = self._failures.tracing(made.fires)
         work = Work(
             made,
             {part.number: self._partitions[part.number] for part in made.parts},
@@ -364,8 +364,8 @@ class Loop:
             self._settings.changelog_topic,
             self._settings.status_topic,
             self._settings.api_token,
-            traced=traced,
-            keeps_fires=traced or self._parts.spans is not None,
+            traced=self._failures.tracing(made.fires),
+            keeps_fires=self._parts.spans is not None,
         )
         self._ahead.begin(work.partitions, made.parts, made.now_ms)
         writing = Writing(work, producer, store, self._clock, self._parts.observe)

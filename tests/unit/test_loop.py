@@ -114,3 +114,9 @@ def test_the_end_holds_its_deadline_though_partitions_are_given_back_under_a_tra
     assert waits == [5.0, 2.0, 0.0]
     stage.parts.status.close.assert_called_once_with(0.0)
     stage.parts.state.close.assert_not_called()
+
+
+def test_what_was_read_ahead_ends_with_the_tenure(stage: Stage) -> None:
+    stage.loop._ahead.partitions.update({0: Mock(), 1: Mock()})
+    stage.loop.revoked([1])
+    assert stage.loop._ahead.partitions.keys() == {0}

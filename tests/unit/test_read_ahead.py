@@ -12,8 +12,9 @@ from sidecar.contract.control import ControlKind
 from sidecar.engine.fire import Ahead
 from sidecar.engine.items import Item
 from sidecar.engine.restore import apply_committed
+from sidecar.errors import InvariantViolated
 from sidecar.model import TimerId
-from tests.simulation.stage import IDENTITY, NOW, TERMS, Stage
+from tests.simulation.stage import IDENTITY, NOW, TERMS, Stage, fired
 
 FEW = dataclasses.replace(TERMS, fires_max=4)
 
@@ -71,3 +72,19 @@ def test_a_plan_leaves_nothing_to_the_garbage_collector() -> None:
             assert gc.collect() == 0, step
     finally:
         gc.enable()
+
+
+def test_a_partition_that_is_given_up_is_read_anew_by_the_next_tenure() -> None:
+    """Its next owner may cancel what waits here, and give the partition back."""
+    stage, ahead = Stage(), Ahead()
+    stage.commit(NOW, *[stage.send(NOW + 1) for _ in range(9)])
+    ahead.begin({0: stage.partition}, stage.plan(NOW + 1, terms=FEW).parts, NOW + 1)
+    stage.commit(NOW + 1, terms=FEW)
+    ahead.advance(stage.store)
+    # An owner who does not know the origin yet cancels one and fires nothing, so the watermark stays.
+    cancel = stage.control(ControlKind.CANCEL, TimerId(0, 5, NOW + 1))
+    stage.commit(NOW + 1, cancel, terms=dataclasses.replace(FEW, origins={}))
+    with pytest.raises(InvariantViolated):
+        stage.plan(NOW + 1, terms=dataclasses.replace(TERMS, ahead=ahead.partitions))
+    ahead.drop(0)
+    assert fired(stage.plan(NOW + 1, terms=dataclasses.replace(TERMS, ahead=ahead.partitions)).parts[0]) == [4, 6, 7, 8]
