@@ -131,7 +131,7 @@ class Ahead:
 
     def __init__(self, limit_bytes: int = AHEAD_BYTES_MAX) -> None:
         """Args:
-        limit_bytes: Most bytes of entries held; what they become takes a few times as much.
+        limit_bytes: Most bytes of the entries that were read; the records made of them take about twice as much.
         """
         self.partitions: dict[int, ReadAhead] = {}
         self._limit_bytes = limit_bytes

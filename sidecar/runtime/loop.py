@@ -1,6 +1,6 @@
 """The loop: one thread that polls, examines, plans, and hands each plan to the commit thread.
 
-    poll ► hold ► examine                      while the transaction before is being committed
+    poll ► examine ► hold                      while the transaction before is being committed
     ► its result ► reset what must be ► plan ► commit thread
 
 Partitions live in `engine/partition.py`'s states. Nothing here waits longer than a poll.
