@@ -9,10 +9,7 @@ from sidecar.clock import Clock
 
 IDLE_S: Final = 1.0
 ARENAS: Final = 2
-KEPT_BYTES: Final = 32 * 1024 * 1024
 _M_ARENA_MAX: Final = -8
-_M_TRIM_THRESHOLD: Final = -1
-_M_MMAP_THRESHOLD: Final = -3
 
 
 class Memory:
@@ -27,8 +24,6 @@ class Memory:
         if (mallopt := getattr(libc, "mallopt", None)) is not None:
             # Each thread would get an arena of its own, and none of them gives back what another could use.
             mallopt(_M_ARENA_MAX, ARENAS)
-            mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
-            mallopt(_M_MMAP_THRESHOLD, KEPT_BYTES)
 
     def care(self, busy: bool) -> None:
         """Call now and then, saying whether there is work."""
