@@ -148,7 +148,7 @@ class Controls:
             self._left_bytes -= len(entry)
             fixed = head(entry)
             origin = origin_of(entry, fixed)
-            if control.kind is ControlKind.FIRE and self._is_unknown(origin):
+            if self._fires_now(control) and self._is_unknown(origin):
                 full = True
                 break
             seen = (fixed.offset, fixed.first_ms)
@@ -176,6 +176,11 @@ class Controls:
         self._left -= 1
         entry = self._overlay.find(target.offset, target.first_ms)  # type: ignore[union-attr]  # the invariant above
         return (() if entry is None else (entry,)), False
+
+    def _fires_now(self, control: Control) -> bool:
+        """Return whether its targets are due with it."""
+        moves = control.kind is ControlKind.RESCHEDULE and control.due_ms <= self._overlay.now_ms
+        return moves or control.kind is ControlKind.FIRE
 
     def _is_unknown(self, origin: str) -> bool:
         """Return whether a fire must wait for what the broker says of its origin, as a message at intake does."""

@@ -166,6 +166,17 @@ def test_a_fire_to_an_origin_of_which_nothing_is_known_waits_for_what_the_broker
     assert outcomes(stage.commit(NOW, fire)) == [(Outcome.FIRED, 1)]
 
 
+def test_a_reschedule_to_the_past_waits_for_an_unknown_origin_too_and_one_to_the_future_does_not() -> None:
+    stage = stage_of(1)
+    nothing_known = replace(TERMS, origins={})
+    past = stage.control(ControlKind.RESCHEDULE, b"x", NOW)
+    made = stage.plan(NOW, past, terms=nothing_known)
+    assert (made.unresolved, made.left) == ({"A"}, {0: (past,)})
+    future = stage.control(ControlKind.RESCHEDULE, b"x", NOW + 9, offset=past.offset)
+    assert outcomes(stage.commit(NOW, future, terms=nothing_known)) == [(Outcome.RESCHEDULED, 1)]
+    assert fired(stage.commit(NOW + 9)) == [0]
+
+
 def test_a_fire_of_many_stops_before_the_first_unknown_origin_and_goes_on_there() -> None:
     stage = stage_of(1)
     stage.commit(NOW, stage.send(NOW + 50, "B", retry_id=b"x"))
