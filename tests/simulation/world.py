@@ -75,6 +75,8 @@ class World:
         self.rng = random.Random(seed)
         self.trace: list[tuple[object, ...]] = []
         self.now_ms = self.greatest_ms = START_MS
+        self.set_back = 0
+        """Inputs that came again because an operator set the offsets back; each may move a timer by one more."""
         self.log = MemoryLog()
         self.ledger = Ledger()
         self.inputs: list[Input] = []
@@ -194,10 +196,11 @@ class World:
         truth = {key: (timer.requested_ms, timer.origin, timer.retry_id) for key, timer in self.ledger.pending.items()}
         assert have == truth, ("lost or risen again", have, truth)
         check_rows(self.partition, store)
-        latest_ms = self.greatest_ms + planning.DEFERRAL_MAX_MS + len(self.inputs)
+        bumps_ms = len(self.inputs) + self.set_back
+        latest_ms = self.greatest_ms + planning.DEFERRAL_MAX_MS + bumps_ms
         for entry in rows_of(store, rows.timer).values():
             fixed = head(entry)
-            assert fixed.due_ms <= max(fixed.requested_ms + len(self.inputs), latest_ms), ("put off too far", fixed)
+            assert fixed.due_ms <= max(fixed.requested_ms + bumps_ms, latest_ms), ("put off too far", fixed)
             assert part is None or not part.complete or fixed.due_ms > self.now_ms, ("due and not fired", fixed)
         overlay = Overlay(self.partition, store, self.now_ms)
         for timer_id in truth:
@@ -349,7 +352,10 @@ class World:
         self.step(limit=self.rng.choice([0, 1, 4]))
 
     def reset_offsets(self) -> None:
-        self._reset_to(max(0, self.partition.checkpoint.next_input_offset - self.rng.randint(1, 12)))
+        offset = self.partition.checkpoint.next_input_offset
+        again = min(offset, self.rng.randint(1, 12))
+        self.set_back += again
+        self._reset_to(offset - again)
         self.trace.append(("operator resets to", self.committed))
 
     def flush(self) -> None:

@@ -171,7 +171,8 @@ def test_a_reschedule_to_the_past_waits_for_an_unknown_origin_too_and_one_to_the
     nothing_known = replace(TERMS, origins={})
     past = stage.control(ControlKind.RESCHEDULE, b"x", NOW)
     made = stage.plan(NOW, past, terms=nothing_known)
-    assert (made.unresolved, made.left) == ({"A"}, {0: (past,)})
+    assert made.unresolved == {"A"}
+    assert made.left == {0: (past,)}
     future = stage.control(ControlKind.RESCHEDULE, b"x", NOW + 9, offset=past.offset)
     assert outcomes(stage.commit(NOW, future, terms=nothing_known)) == [(Outcome.RESCHEDULED, 1)]
     assert fired(stage.commit(NOW + 9)) == [0]
