@@ -192,9 +192,10 @@ class Sidecar:
         return fields[0] == "T"
 
     def forget_state(self) -> None:
-        """Delete the state folder, as a new machine has none."""
+        """Delete the state folder, as a new machine has none; a sidecar killed while it started has not made it yet."""
         assert not self.running
-        shutil.rmtree(self.state_dir)
+        if self.state_dir.exists():
+            shutil.rmtree(self.state_dir)
 
     def end(self) -> None:
         """Leave no process behind, whatever it is doing."""
