@@ -148,7 +148,7 @@ class Controls:
             self._left_bytes -= len(entry)
             fixed = head(entry)
             origin = origin_of(entry, fixed)
-            if self._fires_now(control) and self._is_unknown(origin):
+            if self._fires_now(control) and self.is_unknown(origin):
                 full = True
                 break
             seen = (fixed.offset, fixed.first_ms)
@@ -171,7 +171,7 @@ class Controls:
             seen = (progress.seen_offset, progress.seen_first_ms) if progress.seen_offset >= 0 else None
             keys, cost = self._overlay.named_keys(target, seen, limit)
             self._left -= cost
-            return map(self._overlay.entry_named, keys), len(keys) == limit
+            return map(self._overlay.pending_at, keys), len(keys) == limit
         invariant(isinstance(target, TimerId), "a control record names neither timer nor retry id", target=target)
         self._left -= 1
         entry = self._overlay.find(target.offset, target.first_ms)  # type: ignore[union-attr]  # the invariant above
@@ -182,7 +182,7 @@ class Controls:
         moves = control.kind is ControlKind.RESCHEDULE and control.due_ms <= self._overlay.now_ms
         return moves or control.kind is ControlKind.FIRE
 
-    def _is_unknown(self, origin: str) -> bool:
+    def is_unknown(self, origin: str) -> bool:
         """Return whether a fire must wait for what the broker says of its origin, as a message at intake does."""
         unknown = origin not in self._origins and self.closure_of(origin) is None
         if unknown:
@@ -196,7 +196,7 @@ class Controls:
             self.cancelled += 1
         elif control.kind is ControlKind.FIRE:
             return dispose(entry, fixed, origin)
-        elif control.due_ms > self._overlay.now_ms:
+        elif not self._fires_now(control):
             self._overlay.store_again(entry, control.due_ms, control.due_ms, deferred=False)
         else:
             moved = MOVING.pack(fixed.due_ms, fixed.offset, control.due_ms, fixed.level, 0) + entry[MOVING.size :]

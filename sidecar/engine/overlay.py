@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 
 from sidecar.changelog.codec import decode_removed
 from sidecar.changelog.entry import (
@@ -24,7 +24,7 @@ from sidecar.engine.ports import Mutations, Reader
 from sidecar.engine.rows import after, decode_due, encode_due
 from sidecar.errors import invariant
 from sidecar.wheel.counts import CountsDelta, SlotKey
-from sidecar.wheel.geometry import WIDTHS_MS, level_ends_ms
+from sidecar.wheel.geometry import WIDTHS_MS, level_ends_ms, level_of
 
 NAMED_MAX = 1000
 """Most timers of one retry id that a message can replace."""
@@ -52,7 +52,7 @@ class Overlay:
         self.watermark = partition.watermark
         self.watermark_ms = partition.checkpoint.watermark_ms
         self.mutations = Mutations()
-        self.groups: dict[SlotKey, Group] = {}
+        self.groups: defaultdict[SlotKey, Group] = defaultdict(Group)
         """What is to be packed into blocks, by (level, slot)."""
         self.removed: dict[int, frozenset[int]] = {}
         """Offsets whose removed dues this plan changes."""
@@ -95,7 +95,7 @@ class Overlay:
     def find_named(self, retry_id: bytes) -> list[bytes]:
         """Return the pending entries of a retry id in key order, at most NAMED_MAX + 1 of them."""
         dues = self._named_dues(retry_id, self.rows.named_prefix(retry_id), NAMED_MAX + 1)
-        return [self.entry_named(key) for key in sorted(value + row[-16:-8] for row, value in dues)]
+        return [self.pending_at(key) for key in sorted(value + row[-16:-8] for row, value in dues)]
 
     def named_keys(self, retry_id: bytes, seen: tuple[int, int] | None, limit: int) -> tuple[list[bytes], int]:
         """Return the keys of pending timers of a retry id in the order of their ids, and how many rows that took.
@@ -112,10 +112,10 @@ class Overlay:
         cost = max(1, len(dues)) + len(self._named.get(retry_id, ()))
         return [value + row[-16:-8] for row, value in dues], cost
 
-    def entry_named(self, key: bytes) -> bytes:
-        """Return the entry at a key that a retry id points at."""
+    def pending_at(self, key: bytes) -> bytes:
+        """Return the entry at a key that a retry id points at, or that was read ahead."""
         entry = self.entry_at(key)
-        invariant(entry is not None, "a retry id points at no timer", key=key)
+        invariant(entry is not None, "no timer is pending at this key", key=key)
         return entry or b""
 
     def _named_dues(self, retry_id: bytes, lower: bytes, limit: int) -> list[tuple[bytes, bytes]]:
@@ -150,9 +150,7 @@ class Overlay:
         level = bisect_right(self._level_ends_ms, stored_ms)
         entry = MOVING.pack(stored_ms, offset, due_ms, level, 0) + lasting
         slot = (level, stored_ms // WIDTHS_MS[level])
-        group = self.groups.get(slot)
-        if group is None:
-            group = self.groups[slot] = Group()
+        group = self.groups[slot]
         group.entries.append(entry)
         group.origins.append(origin)
         self._fresh.append((slot, origin))
@@ -171,12 +169,12 @@ class Overlay:
         removed = self.removed_dues(offset)
         while due_ms in removed or self.entry_at(KEY.pack(due_ms, offset)) is not None:
             due_ms += 1
-        level = bisect_right(self._level_ends_ms, due_ms)
+        level = level_of(due_ms, self.now_ms)
         entry = moved(entry, due_ms=due_ms, requested_ms=requested_ms, level=level, deferred=deferred)
         slot = (level, due_ms // WIDTHS_MS[level])
         fixed = head(entry)
         origin = origin_of(entry, fixed)
-        group = self.groups.setdefault(slot, Group())
+        group = self.groups[slot]
         group.entries.append(entry)
         group.origins.append(origin)
         group.deferred |= deferred

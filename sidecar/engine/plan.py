@@ -309,11 +309,10 @@ class _Planner:
                 fired[slot, origin] += 1
                 fire(outgoing)
             elif key not in overlay.taken:
-                if known := self._is_known(origin):
-                    self._dispose_singly(entry or self._entry_at(key), origin, outgoing)
-                else:
-                    self.unresolved.add(origin)
+                if self.controls.is_unknown(origin):
+                    known = False
                     break
+                self._dispose_singly(entry or overlay.pending_at(key), origin, outgoing)
             self.scanned.append(key)
         for (slot, origin), count in fired.items():
             overlay.delta.add(slot, origin, False, -count)
@@ -324,19 +323,11 @@ class _Planner:
         self.overlay.count_off(entry, fixed, origin)
         self._dispose(entry, fixed, origin, outgoing)
 
-    def _entry_at(self, key: bytes) -> bytes:
-        entry = self.store.get(self.partition.rows.timer + key)
-        invariant(entry is not None, "a timer that was read ahead is gone", key=key)
-        return entry or b""
-
     def _open_origin(self, name: str) -> Origin | None:
         """Return an origin to which every timer that fits can go; None when they must be looked at one by one."""
         if self.overlay.taken or self.terms.unfireable or self.controls.closure_of(name) is not None:
             return None
         return self.terms.origins.get(name)
-
-    def _is_known(self, origin: str) -> bool:
-        return origin in self.terms.origins or self.controls.closure_of(origin) is not None
 
     def _delete_scanned(self) -> None:
         rows, mutations = self.overlay.rows, self.overlay.mutations

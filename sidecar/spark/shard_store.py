@@ -8,7 +8,7 @@ rewritten at most once a level.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -44,7 +44,7 @@ from sidecar.spark.cells import (
     page_cell,
     spans_cell,
 )
-from sidecar.wheel.geometry import LEVELS, WIDTHS_MS, level_of, slot_end_ms, slot_start_ms
+from sidecar.wheel.geometry import LEVELS, WIDTHS_MS, level_ends_ms, slot_end_ms, slot_start_ms
 
 CACHE_BYTES_MAX: Final = 64 * 1024 * 1024
 SPLIT_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -155,13 +155,13 @@ class ShardStore:
     def _split(self, place: Place, now_ms: int) -> int:
         groups: dict[Place, list[bytes]] = {}
         sizes: dict[Place, int] = {}
-        size = 0
+        size, ends_ms = 0, level_ends_ms(now_ms)
         for span in self._spans_of(place):
             entries = self._read_block(place, span.number)
             for entry in self._pending(entries):
                 size += len(entry)
                 due_ms = int.from_bytes(entry[:8], "big")
-                level = min(level_of(due_ms, now_ms), place[0] - 1)
+                level = min(bisect_right(ends_ms, due_ms), place[0] - 1)
                 target = (level, due_ms // WIDTHS_MS[level])
                 groups.setdefault(target, []).append(entry)
                 sizes[target] = sizes.get(target, 0) + len(entry) + 4

@@ -184,7 +184,7 @@ MUTATIONS = (
     ),
     Mutation(
         "fires by command to an unknown origin",
-        "engine.controls:Controls._is_unknown",
+        "engine.controls:Controls.is_unknown",
         "origin not in self._origins",
         "False",
     ),
