@@ -66,8 +66,9 @@ def _measure(cluster: Cluster, folder: Path, wanted: set[str], *, quick: bool, r
     rates = Rates(cluster, folder, 60_000 if quick else 200_000)
     ratios = [name for name in RATIOS if name in wanted]
     # The yardstick is taken before and after each figure: a machine that is slower for a while is so for both.
-    if ratios or "relay" in wanted:
+    if ratios or wanted & {"relay", "lateness"}:
         rates.warm_up()
+    if ratios or "relay" in wanted:
         rates.relay()
     for _ in range(runs):
         for name in ratios:
