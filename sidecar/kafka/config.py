@@ -133,10 +133,6 @@ def transactional_producer(settings: Settings, transactional_id: str, batch_byte
         "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
         "queue.buffering.max.kbytes": 65_536,
         "linger.ms": 5,
-        # Offsets are often sent while the broker still notes the partitions of the same transaction. It says "try
-        # again", and the library waits this long before it does, twice as long each time. Its own 100 ms would make
-        # one transaction in twelve late by as much.
-        "retry.backoff.ms": 5,
     }
     asked = settings.client.get("batch.size", "")
     guarantees: Config = {

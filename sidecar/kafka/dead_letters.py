@@ -26,6 +26,7 @@ from sidecar.engine.plan import RECORD_OVERHEAD_BYTES
 from sidecar.engine.ports import Outgoing
 from sidecar.errors import BrokerUnavailable, CommandFailed, TransactionFailed
 from sidecar.kafka import config
+from sidecar.kafka.bounded import bounded
 from sidecar.kafka.cluster import Admin, Deadline, Topic, describe_topics, is_refused, list_offsets
 from sidecar.kafka.input import headers_of
 from sidecar.kafka.producer import TransactionalProducer
@@ -361,7 +362,7 @@ class Redrive:
             if producer.refused:
                 said = producer.refused[0].text
                 raise TransactionFailed(f"a record was refused: {said}", unknown=False, replace=True)
-            producer.send_offsets(self._dlq_topic, offsets, membership)
+            bounded(lambda: producer.send_offsets(self._dlq_topic, offsets, membership), "send_offsets_to_transaction")
             producer.commit()
         except TransactionFailed as error:
             raise self._explained(self._settled(error)) from error

@@ -27,12 +27,11 @@ from sidecar.engine.plan import PartitionPlan, Plan
 from sidecar.engine.ports import Outgoing, Prepared, Store
 from sidecar.engine.restore import Identity, apply_committed
 from sidecar.errors import SidecarError, StoreFailed, TransactionFailed, invariant
+from sidecar.kafka.bounded import HANGS_S
 from sidecar.kafka.producer import Refused, TransactionalProducer, Waits
 from sidecar.model import Headers
 
 SLOW_S: Final = 5.0
-HANGS_S: Final = 30.0
-"""Longer than any call is meant to wait, and than the broker leaves a transaction open."""
 
 
 class Step(StrEnum):

@@ -19,6 +19,7 @@ from sidecar.contract import render_dead_letter
 from sidecar.engine.ports import Outgoing
 from sidecar.errors import CommandFailed, TransactionFailed, invariant
 from sidecar.kafka import config
+from sidecar.kafka.bounded import bounded
 from sidecar.kafka.producer import CALL_TIMEOUT_S, Refusal, Refused, TransactionalProducer, Waits, guilty_of
 from sidecar.model import ANY_PARTITION, NO_TIMESTAMP, Reason, Record
 from sidecar.settings import Settings
@@ -32,6 +33,7 @@ TRIES: Final = 8
 INIT_TIMEOUT_S: Final = 40.0
 """A transaction that a killed process left open is settled by then."""
 _PAUSE_S: Final = 0.5
+_SEND_OFFSETS: Final = "send_offsets_to_transaction"
 _OF_A_BATCH: Final = frozenset({Refusal.NAMED, Refusal.RECORD})
 _MARK: Final = re.compile(r"spark ([0-9]+) ([0-9a-z-]+)")
 
@@ -70,9 +72,9 @@ class MarkingProducer(TransactionalProducer):
         named = [TopicPartition(topic, each, offset, metadata=str(mark)) for each, (offset, mark) in marks.items()]
         group: Any = membership
         try:
-            self._producer.send_offsets_to_transaction(named, group, CALL_TIMEOUT_S)
+            bounded(lambda: self._producer.send_offsets_to_transaction(named, group, CALL_TIMEOUT_S), _SEND_OFFSETS)
         except KafkaException as cause:
-            text = f"send_offsets_to_transaction: {cause.args[0].str()}"
+            text = f"{_SEND_OFFSETS}: {cause.args[0].str()}"
             raise TransactionFailed(text, unknown=False, replace=True) from cause
 
 

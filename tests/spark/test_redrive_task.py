@@ -54,6 +54,7 @@ class Run:
         self.order = Order(self.settings, LetterFilter(origins=("orders",)), Terms(), self.run)
         with closing(Redrive(self.settings, self.run, self.topic)) as redrive:
             redrive.take_over()
+            assert where_run_stopped(self.settings, self.run, [0]) == {0: None}
             redrive.send([], {0: 0}, membership_of(self.settings, self.run))
 
     def attempt(self, batches: Iterator[pa.RecordBatch]) -> Told:

@@ -1,0 +1,44 @@
+"""A bound for calls of the client library that can wait for ever.
+
+Asked for a group's coordinator, librdkafka 2.16 forgets the question after three answers that there is none yet, which
+take a third of a second (rdkafka_coord.c, `rd_kafka_coord_req_handle_FindCoordinator`). Then
+`send_offsets_to_transaction` waits until the connection to some broker changes, whatever its timeout.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Final
+
+from sidecar.errors import TransactionFailed
+
+HANGS_S: Final = 30.0
+"""Longer than any call is meant to wait, and than the broker leaves a transaction open."""
+
+
+def bounded(call: Callable[[], None], name: str) -> None:
+    """Call in a thread of its own, which is left behind when it does not come back.
+
+    Raises:
+        TransactionFailed: The call hangs: its producer must not be used again. Or what the call raises.
+    """
+    ended: SimpleQueue[BaseException | None] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 - handed to who waits
+            ended.put(error)
+        else:
+            ended.put(None)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    try:
+        error = ended.get(timeout=HANGS_S)
+    except Empty:
+        text = f"{name}: no answer within {HANGS_S:g} s"
+        raise TransactionFailed(text, unknown=False, replace=True) from None
+    if error is not None:
+        raise error
