@@ -150,9 +150,14 @@ def _setting(setting: Setting) -> Schema:
         types = ["boolean", "null"]
     elif setting.kind.is_list:
         types = ["string", "integer", "array", "null"]
+    elif setting.kind.is_mapping:
+        types = ["string", "object", "null"]
     schema: Schema = {"description": f"{setting.help} It must be {setting.kind.allowed}.", "type": types}
     if setting.kind.is_list:
         schema["items"] = {"type": ["string", "integer"]}
+    elif setting.kind.is_mapping:
+        own = {each.yaml_key: {"type": _setting(each)["type"]} for each in SETTINGS if each.per_origin}
+        schema["additionalProperties"] = _closed(**own)
     return schema
 
 

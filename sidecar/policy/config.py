@@ -34,6 +34,12 @@ class PolicyConfig:
     retriable: tuple[str, ...] = ()
     fatal: tuple[str, ...] = ()
     ibm_delays_ms: tuple[int, ...] = (20_000, 40_000, 60_000)
+    """Empty when profile `ibm` is not accepted."""
+    by_origin: tuple[tuple[str, PolicyConfig], ...] = ()
+    """Topic or glob, and what decides there instead: the one of the topic's own name, else of the longest glob that
+    matches."""
+    name: str = ""
+    """The topic or glob that this is for; empty: for all that have none of their own."""
 
     @property
     def attempts_limit(self) -> int:
@@ -50,9 +56,9 @@ class PolicyConfig:
             raise SettingsInvalid(problems)
 
     def _problems(self) -> Iterator[str]:
+        if not self.delays_ms:
+            yield "DELAYS is empty: allowed is at least one delay"
         for setting, delays_ms in (("DELAYS", self.delays_ms), ("FIRST/SECOND/THIRD_DELAY_MS", self.ibm_delays_ms)):
-            if not delays_ms:
-                yield f"{setting} is empty: allowed is at least one delay"
             for delay_ms in delays_ms:
                 if not 0 <= delay_ms <= self.max_delay_ms:
                     yield f"{setting} has {delay_ms} ms: allowed are 0 to MAX_DELAY, which is {self.max_delay_ms} ms"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import structlog
@@ -246,7 +247,6 @@ def _growing(admin: AdminClient, settings: Settings) -> Callable[[], TopicFacts]
 
 def policy_config(settings: Settings) -> PolicyConfig:
     """Return what the policy takes of the settings."""
-    own = {"ibm_delays_ms": settings.ibm_delays_ms} if "ibm" in settings.profiles else {}
     return PolicyConfig(
         input_topic=settings.input_topic,
         dlq_topic=settings.dlq_topic,
@@ -258,5 +258,9 @@ def policy_config(settings: Settings) -> PolicyConfig:
         droppable=settings.droppable_exception,
         retriable=settings.retriable_exception,
         fatal=settings.fatal_exception,
-        **own,
+        by_origin=tuple(
+            (policy.origins, replace(policy_config(settings.of(policy)), name=policy.origins))
+            for policy in settings.origin_policies
+        ),
+        ibm_delays_ms=settings.ibm_delays_ms if "ibm" in settings.profiles else (),
     )

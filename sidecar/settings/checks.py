@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from sidecar.settings import client
@@ -10,6 +11,7 @@ from sidecar.settings.kinds import is_topic_name, show_duration
 from sidecar.settings.table import Settings
 
 _IBM_DELAYS = ("FIRST_DELAY_MS", "SECOND_DELAY_MS", "THIRD_DELAY_MS")
+_OWN_TOPICS = ("INPUT_TOPIC", "DLQ_TOPIC", "STREAMS_APP_ID", "STORE_NAME")
 _LOGIN = (
     ("SECURITY_PROTOCOL", "security_protocol", ("security.protocol",)),
     ("SASL_MECHANISM", "sasl_mechanism", ("sasl.mechanism", "sasl.mechanisms")),
@@ -102,9 +104,21 @@ def _exception_in_one_list(settings: Settings) -> Iterator[Contradiction]:
 def _own_topics_are_no_origins(settings: Settings) -> Iterator[Contradiction]:
     for topic in sorted(set(settings.origin_topics) & settings.own_topics):
         yield Contradiction(
-            ("ORIGIN_TOPICS", "INPUT_TOPIC", "DLQ_TOPIC", "STREAMS_APP_ID", "STORE_NAME"),
+            ("ORIGIN_TOPICS", *_OWN_TOPICS),
             f"ORIGIN_TOPICS: {topic!r} is the input, the DLQ or an internal topic: it can not be an origin",
         )
+
+
+def _origin_policies_agree(settings: Settings) -> Iterator[Contradiction]:
+    """Check what each policy makes of the general settings; what these contradict by themselves is told once."""
+    for policy in settings.origin_policies:
+        if policy.origins in settings.own_topics:
+            line = f"{policy.origins!r} is the input, the DLQ or an internal topic: it can not be an origin"
+            yield Contradiction(("ORIGIN_POLICIES", *_OWN_TOPICS), f"ORIGIN_POLICIES: {line}")
+        for check in _POLICY_CHECKS:
+            for names, line in check(settings.of(policy)):
+                if not policy.given.keys().isdisjoint(names):
+                    yield Contradiction((*names, "ORIGIN_POLICIES"), f"ORIGIN_POLICIES: {policy.origins}: {line}")
 
 
 def _login_is_complete(settings: Settings) -> Iterator[Contradiction]:
@@ -137,13 +151,18 @@ def _login_in_one_word(settings: Settings) -> Iterator[Contradiction]:
             yield Contradiction((name,), line)
 
 
-_CHECKS: tuple[Callable[[Settings], Iterator[Contradiction]], ...] = (
-    _topics_differ,
-    _app_id_makes_topics,
+_Check = Callable[[Settings], Iterator[Contradiction]]
+_POLICY_CHECKS: tuple[_Check, ...] = (
     _delays_within_the_longest,
     _ibm_delays_have_their_profile,
     _exception_in_one_list,
+)
+_CHECKS: tuple[_Check, ...] = (
+    _topics_differ,
+    _app_id_makes_topics,
+    *_POLICY_CHECKS,
     _own_topics_are_no_origins,
+    _origin_policies_agree,
     _login_is_complete,
     _login_in_one_word,
 )
@@ -155,6 +174,11 @@ def unused(settings: Settings) -> Iterator[str]:
         for name in ("JAAS_USERNAME", "JAAS_PASSWORD"):
             if name in settings.origins:
                 yield f"{name}: is set, but JAAS_ENABLED is false: it is not used"
+    for policy in settings.origin_policies:
+        if is_topic_name(policy.origins) and not any(
+            fnmatchcase(policy.origins, glob) for glob in settings.origin_topics
+        ):
+            yield f"ORIGIN_POLICIES: {policy.origins!r} is not allowed by ORIGIN_TOPICS: it is not used"
 
 
 def advice_for_run(settings: Settings) -> tuple[str, ...]:

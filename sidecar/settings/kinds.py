@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,20 @@ class Kind:
     """The empty text is a value: the empty list."""
     is_switch: bool = False
     """True or false: a flag without a value on the command line."""
+    is_mapping: bool = False
+    """Names with settings below them; as text it is YAML too."""
+
+
+class NotAllowed(ValueError):
+    """A text with mistakes in several places.
+
+    Args:
+        lines: What completes `<setting>: `, one for each: where, value, what is allowed.
+    """
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__("; ".join(lines))
+        self.lines = lines
 
 
 def parse_duration_ms(text: str) -> int:
@@ -225,6 +239,7 @@ def is_topic_name(text: str) -> bool:
 SWITCH = Kind("true or false", _parse_switch, lambda value: "true" if value else "false", is_switch=True)
 LEVEL = Kind("one of debug, info, warning, error, critical", _parse_level)
 TOPIC = Kind("1 to 249 of the characters a-z, A-Z, 0-9, '.', '_', '-', and neither '.' nor '..'", _parse_topic)
+TOPIC_GLOB = Kind("a topic name or a glob such as orders-*", _matching(_TOPIC_GLOB))
 SERVERS = Kind("host:port, or several separated by commas, ports from 1 to 65535", _parse_servers)
 TOPIC_GLOBS = Kind(
     "topic names or globs such as orders-*, separated by commas", _parse_topic_globs, _show_items, is_list=True

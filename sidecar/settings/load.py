@@ -9,6 +9,7 @@ from pathlib import Path
 from sidecar.errors import SettingsInvalid
 from sidecar.settings.checks import contradictions, unused
 from sidecar.settings.client import MASK
+from sidecar.settings.kinds import NotAllowed
 from sidecar.settings.sources import Given, Source, from_environment, from_flags, from_yaml, not_allowed
 from sidecar.settings.table import BY_NAME, SETTINGS, Setting, Settings
 
@@ -53,6 +54,9 @@ def load(
             # A secret is kept to the letter: blanks at its ends may be part of it.
             values[setting.attribute] = setting.kind.parse(given.text if setting.secret else given.text.strip())
             origins[setting.name] = given.origin
+        except NotAllowed as mistakes:
+            problems += [f"{setting.name}: {line} (from {given.origin})" for line in mistakes.lines]
+            wrong.add(setting.name)
         except ValueError:
             problems.append(not_allowed(given))
             wrong.add(setting.name)

@@ -26,6 +26,34 @@ line for each. An unknown name in the environment is warned of.
 |---|---|---|---|
 {rows}
 
+## Policies of single origins
+
+`ORIGIN_POLICIES` gives some origins settings of their own, in YAML:
+
+```yaml
+delays: 5m,5m,30m
+origin_policies:
+  payments:
+    delays: [1s, 10s, 1m]
+    fatal_exception: [com.acme.CardExpired]
+  mail-*:
+    delays: [1h, 6h, 1d, 1d]
+    max_attempts: 10
+```
+
+In the environment and on the command line it is the same on one line, as YAML or JSON:
+`KAFKA_RETRY_ORIGIN_POLICIES='{{"payments": {{"delays": "1s,10s,1m"}}}}'`. The source that comes first gives all of
+them; they are not put together from several.
+
+An origin can have of its own: {per_origin}.
+
+- What its policy does not give is as for all origins. A list that it gives takes the general one's place, `[]` too.
+- With `DELAYS` of its own and no `MAX_ATTEMPTS`, neither its own nor a general one, its limit is the number of its
+  delays.
+- One policy counts for an origin, never two together: that of its own name, else the longest glob that matches (of
+  equally long ones the first in the alphabet; their order in the file says nothing).
+- A policy decides when a message is taken in. What is pending keeps its due time and its limit.
+
 ## Properties of the Kafka clients
 
 Any librdkafka property can be passed to every Kafka client. `security.protocol` for example: in the environment
@@ -75,6 +103,7 @@ def _effective(setting: Setting, settings: Settings) -> str:
 def reference_page() -> str:
     """Return docs/settings.md."""
     return _PAGE.format(
+        per_origin=", ".join(f"`{setting.name}`" for setting in SETTINGS if setting.per_origin),
         rows="\n".join(_reference_row(setting) for setting in SETTINGS),
         refused="\n".join(f"| `{name}` | {why} |" for name, why in client.REFUSED.items()),
         aliases=", ".join(f"`{alias}` (= {setting.name})" for setting in SETTINGS for alias in setting.aliases),

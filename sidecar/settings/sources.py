@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,14 +10,14 @@ from typing import NamedTuple
 
 import yaml
 
-from sidecar.settings import client
+from sidecar.settings import client, nodes
 from sidecar.settings.table import BY_ALIAS, BY_NAME, SETTINGS, WITHOUT_MEANING, Setting
+from sidecar.settings.wording import closest, plain, quoted
 
 ENV_PREFIX = "KAFKA_RETRY_"
 
 # Kubernetes describes every service to every pod: a service named kafka-retry gives KAFKA_RETRY_SERVICE_HOST and so on.
 _KUBERNETES = re.compile(r"(?:^|.*_)SERVICE_(?:HOST|PORT)(?:_\w+)?|PORT|(?:^|.*_)PORT_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?")
-_SHOWN_CHARACTERS = 80
 
 
 class Given(NamedTuple):
@@ -48,22 +47,6 @@ class Source:
         else:
             shown = client.MASK if client.is_secret(name) else quoted(value)
             self.problems.append(f"client property {plain(name)}: {shown}: {refusal} (from {origin})")
-
-
-def quoted(text: str) -> str:
-    """Return the value in quotes, on one line and not endless."""
-    return repr(text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "...")
-
-
-def plain(name: str) -> str:
-    """Return a name as it is, or in quotes when it would not stay on its line."""
-    return name if name.isprintable() and len(name) <= _SHOWN_CHARACTERS else quoted(name)
-
-
-def closest(name: str, known: Iterable[str], form: str = "{}") -> str:
-    """Return "; did you mean X?" for the known name that looks most like this one, or nothing."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
-    return f"; did you mean {form.format(found[0])}?" if found else ""
 
 
 def not_allowed(given: Given) -> str:
@@ -124,19 +107,15 @@ def from_environment(environ: Mapping[str, str]) -> Source:
 
 
 def from_yaml(path: Path) -> Source:
-    """Read a YAML file of settings.
-
-    Scalars are taken as they are written: YAML's own types would turn `0123` into 83 and `1:30` into 90.
-    A key without a value counts as not set.
-    """
+    """Read a YAML file of settings."""
     source = Source()
     try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        root = nodes.compose(path.read_text(encoding="utf-8"))
     except OSError as error:
         source.problems.append(f"--config: {str(path)!r} can not be read: {error.strerror or error}")
         return source
     except (UnicodeDecodeError, yaml.YAMLError) as error:
-        source.problems.append(f"--config: {str(path)!r} is no YAML file in UTF-8: {_yaml_reason(error)}")
+        source.problems.append(f"--config: {str(path)!r} is no YAML file in UTF-8: {nodes.reason(error)}")
         return source
     if root is None:
         return source
@@ -145,13 +124,6 @@ def from_yaml(path: Path) -> Source:
         return source
     _read_mapping(root, path, source)
     return source
-
-
-def _yaml_reason(error: Exception) -> str:
-    """Return what is wrong and where; never the text itself, which may hold a secret."""
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        return f"{error.problem} in line {error.problem_mark.line + 1}"
-    return " ".join(str(error).split())
 
 
 def _read_mapping(root: yaml.MappingNode, path: Path, source: Source) -> None:
@@ -171,19 +143,16 @@ def _read_mapping(root: yaml.MappingNode, path: Path, source: Source) -> None:
 
 def _pairs(mapping: yaml.MappingNode, path: Path, source: Source) -> Iterable[tuple[str, yaml.Node, str]]:
     """Yield key, value and origin; a key that is there twice is a problem, never a silent choice."""
-    seen: set[str] = set()
-    for key_node, node in mapping.value:
-        origin = f"{path}:{key_node.start_mark.line + 1}"
-        key = str(key_node.value) if isinstance(key_node, yaml.ScalarNode) else "a key"
-        if key in seen:
+    for key, node, line, repeated in nodes.pairs(mapping):
+        origin = f"{path}:{line}"
+        if repeated:
             source.problems.append(f"{plain(key)}: is there more than once: it must be given once (from {origin})")
         else:
-            seen.add(key)
             yield key, node, origin
 
 
 def _read_client(node: yaml.Node, path: Path, source: Source) -> None:
-    if _is_null(node):
+    if nodes.is_null(node):
         return
     if not isinstance(node, yaml.MappingNode):
         origin = f"{path}:{node.start_mark.line + 1}"
@@ -199,22 +168,11 @@ def _read_client(node: yaml.Node, path: Path, source: Source) -> None:
 
 
 def _read_value(setting: Setting, node: yaml.Node, origin: str, source: Source) -> None:
-    if _is_null(node):
+    if nodes.is_null(node):
         return
-    if isinstance(node, yaml.ScalarNode):
-        source.given.append(Given(setting, node.value, origin))
-    elif (
-        setting.kind.is_list
-        and isinstance(node, yaml.SequenceNode)
-        and all(isinstance(item, yaml.ScalarNode) for item in node.value)
-    ):
-        source.given.append(Given(setting, ",".join(item.value for item in node.value), origin))
-    else:
-        form = "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"
+    try:
+        source.given.append(Given(setting, nodes.text_of(node, setting.kind), origin))
+    except ValueError as form:
         source.problems.append(
             f"{setting.name}: {form} is not allowed: it must be {setting.kind.allowed} (from {origin})"
         )
-
-
-def _is_null(node: yaml.Node) -> bool:
-    return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"

@@ -7,12 +7,13 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import platformdirs
 
-from sidecar.settings import client, kinds
+from sidecar.settings import client, kinds, origin_policies
 from sidecar.settings.kinds import DAY_MS, Kind, duration, whole
+from sidecar.settings.origin_policies import OriginPolicy
 
 _FOREVER_MS = 36_500 * DAY_MS
 _HOUR_MS = 3_600_000
@@ -35,6 +36,8 @@ class Setting:
     """Shown by `--help`; all others are flags too."""
     default_text: str = ""
     """Said instead of the default where that depends on something."""
+    per_origin: bool = False
+    """ORIGIN_POLICIES can give it for single origins."""
 
     @property
     def env(self) -> str:
@@ -58,6 +61,18 @@ class Setting:
         if value is None:
             return ""
         return client.MASK if self.secret else self.kind.show(value)
+
+
+def _per_origin() -> tuple[Setting, ...]:
+    return tuple(setting for setting in SETTINGS if setting.per_origin)
+
+
+_ORIGIN_POLICIES = Kind(
+    origin_policies.ALLOWED,
+    lambda text: origin_policies.parse(text, _per_origin()),
+    lambda policies: origin_policies.show(policies, _per_origin()),
+    is_mapping=True,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +132,7 @@ class Settings:
             "Delay before retry 1, 2, 3, ..., used when a message names no time of its own.",
             name="DELAYS",
             common=True,
+            per_origin=True,
         ),
     ] = (300_000, 300_000, 1_800_000, 1_800_000, 1_800_000, 3_600_000)
     max_attempts: Annotated[
@@ -125,6 +141,7 @@ class Settings:
             whole(1, 1_000),
             "Retries before a message goes to the DLQ; the limits in its headers can only lower it.",
             default_text="the number of delays",
+            per_origin=True,
         ),
     ] = None
     max_delay_ms: Annotated[
@@ -133,26 +150,30 @@ class Settings:
             duration(1, _FOREVER_MS), "Longest delay accepted; beyond it: DLQ `delay-out-of-range`.", name="MAX_DELAY"
         ),
     ] = 365 * DAY_MS
-    first_delay_ms: Annotated[int, Setting(duration(0, _FOREVER_MS), "Profile ibm: delay before the first retry.")] = (
-        20_000
-    )
+    first_delay_ms: Annotated[
+        int, Setting(duration(0, _FOREVER_MS), "Profile ibm: delay before the first retry.", per_origin=True)
+    ] = 20_000
     second_delay_ms: Annotated[
-        int, Setting(duration(0, _FOREVER_MS), "Profile ibm: delay before the second retry.")
+        int, Setting(duration(0, _FOREVER_MS), "Profile ibm: delay before the second retry.", per_origin=True)
     ] = 40_000
-    third_delay_ms: Annotated[int, Setting(duration(0, _FOREVER_MS), "Profile ibm: delay before the third retry.")] = (
-        60_000
-    )
+    third_delay_ms: Annotated[
+        int, Setting(duration(0, _FOREVER_MS), "Profile ibm: delay before the third retry.", per_origin=True)
+    ] = 60_000
     droppable_exception: Annotated[
-        tuple[str, ...], Setting(kinds.CLASS_GLOBS, "Exceptions whose messages are dropped: names or globs.")
+        tuple[str, ...],
+        Setting(kinds.CLASS_GLOBS, "Exceptions whose messages are dropped: names or globs.", per_origin=True),
     ] = ()
     retriable_exception: Annotated[
         tuple[str, ...],
         Setting(
-            kinds.CLASS_GLOBS, "Exceptions whose messages are retried; empty: all that no other list names are retried."
+            kinds.CLASS_GLOBS,
+            "Exceptions whose messages are retried; empty: all that no other list names are retried.",
+            per_origin=True,
         ),
     ] = ()
     fatal_exception: Annotated[
-        tuple[str, ...], Setting(kinds.CLASS_GLOBS, "Exceptions whose messages go to the DLQ at once.")
+        tuple[str, ...],
+        Setting(kinds.CLASS_GLOBS, "Exceptions whose messages go to the DLQ at once.", per_origin=True),
     ] = ()
     origin_topics: Annotated[
         tuple[str, ...],
@@ -162,6 +183,13 @@ class Settings:
             "`__*`, `*-changelog`, `*-repartition` and `*-status` only when named literally.",
         ),
     ] = ("*",)
+    origin_policies: Annotated[
+        tuple[OriginPolicy, ...],
+        Setting(
+            _ORIGIN_POLICIES,
+            "Settings that are different for some origins, by topic or glob: see below.",
+        ),
+    ] = ()
     origin_timeout_ms: Annotated[
         int,
         Setting(
@@ -254,6 +282,13 @@ class Settings:
     """Where each value that is not a default came from, by setting's name, or `client.<property>`."""
     warnings: tuple[str, ...] = field(default=(), repr=False, compare=False)
     """One line each: what was accepted but has no effect or looks mistyped."""
+
+    def of(self, policy: OriginPolicy) -> Settings:
+        """Return the settings as they are for the origins of one policy."""
+        own = {BY_NAME[name].attribute: value for name, value in policy.given.items()}
+        given = dict.fromkeys(policy.given, f"ORIGIN_POLICIES {policy.origins}")
+        changes: dict[str, Any] = own | {"origin_policies": (), "origins": {**self.origins, **given}}
+        return dataclasses.replace(self, **changes)
 
     @property
     def group_id(self) -> str:

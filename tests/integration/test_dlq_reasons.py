@@ -33,6 +33,7 @@ class Case(NamedTuple):
 
 def _cases(stage: Stage) -> dict[str, Case]:
     origin = ("retry-origin-topic", stage.origin.encode())
+    strict = ("retry-origin-topic", f"{stage.app_id}-strict".encode())
     retriable = ("retry-exception", b"com.acme.Late")
     return {
         "no-headers": Case("missing-header", "retry-origin-topic", []),
@@ -77,6 +78,13 @@ def _cases(stage: Stage) -> dict[str, Case]:
             "fatal", "FATAL_EXCEPTION", [origin, ("retry-exception", b"com.acme.Fatal")], class_name="com.acme.Fatal"
         ),
         "used-up": Case("attempts-exhausted", "MAX_ATTEMPTS", [origin, retriable, ("retry-attempt", b"3")]),
+        "fatal-there": Case("fatal", "(policy of *-strict)", [strict, retriable]),
+        "used-up-there": Case(
+            "attempts-exhausted",
+            "(policy of *-strict)",
+            [strict, ("retry-exception", b"com.acme.Other"), ("retry-attempt", b"1")],
+            class_name="com.acme.Other",
+        ),
         "none-remain": Case("attempts-exhausted", "headers", [origin, retriable, ("retry-remaining", b"0")]),
         "unknown-exception": Case(
             "unknown-exception", "RETRIABLE_EXCEPTION", [origin, ("retry-exception", b"x.Y")], class_name="x.Y"
@@ -101,6 +109,7 @@ class TestReasons:
     def world(cls, bootstrap: str, tmp_path_factory: pytest.TempPathFactory, launch: Launch) -> Iterator[World]:
         def more(stage: Stage) -> None:
             create_topic(stage.bootstrap, f"{stage.app_id}-small", config={"max.message.bytes": str(SMALL_BYTES)})
+            create_topic(stage.bootstrap, f"{stage.app_id}-strict")
             create_topic(stage.bootstrap, f"{stage.app_id}-compacted", config={"cleanup.policy": "compact"})
 
         with one_sidecar(
@@ -113,6 +122,7 @@ class TestReasons:
             DROPPABLE_EXCEPTION="com.acme.Drop*",
             MAX_ATTEMPTS="3",
             MAX_DELAY="1d",
+            ORIGIN_POLICIES="{'*-strict': {fatal_exception: com.acme.Late, max_attempts: 1}}",
         ) as world:
             yield world
 

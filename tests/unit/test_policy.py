@@ -208,7 +208,7 @@ def test_an_ibm_timestamp_too_far_away_is_out_of_range() -> None:
     [
         ({"delays_ms": ()}, ["DELAYS"]),
         ({"delays_ms": (-1,)}, ["DELAYS"]),
-        ({"ibm_delays_ms": ()}, ["FIRST/SECOND/THIRD_DELAY_MS"]),
+        ({"ibm_delays_ms": (-1,)}, ["FIRST/SECOND/THIRD_DELAY_MS"]),
         ({"max_attempts": 0}, ["MAX_ATTEMPTS"]),
         ({"max_attempts": 1001}, ["MAX_ATTEMPTS"]),
         ({"delays_ms": (70_000,), "max_delay_ms": 60_000}, ["DELAYS"]),

@@ -116,7 +116,7 @@ def test_every_setting_is_taken_from_each_source(setting: object, tmp_path: Path
         "BOOTSTRAP_SERVERS": "a:1", "DELAYS": "1s,2s", "PROFILES": "ibm,native", "ORIGIN_TOPICS": "orders-*",
         "LOG_LEVEL": "debug", "LOG_LEVEL_APACHE": "error", "LOG_FORMAT": "json", "SECURITY_PROTOCOL": "SSL",
         "SASL_MECHANISM": "PLAIN", "ENABLE_HEALTH": "false", "CREATE_TOPICS": "true", "JAAS_ENABLED": "false",
-        "MAX_DELAY": "30d", "MAX_ATTEMPTS": "7",
+        "MAX_DELAY": "30d", "MAX_ATTEMPTS": "7", "ORIGIN_POLICIES": "{orders: {max_attempts: 3}}",
     }  # fmt: skip
     text = examples.get(setting.name, "1234")
     loaded = [

@@ -30,6 +30,7 @@ from sidecar.api.connect.group import example
 from sidecar.api.control import require_json
 from sidecar.settings import Settings
 from sidecar.settings.client import is_secret
+from sidecar.settings.kinds import NotAllowed
 from sidecar.settings.table import SETTINGS, Setting
 
 GROUP: Final = "Retry Sidecar"
@@ -127,6 +128,8 @@ def _value(key: ConfigKey, given: str | None) -> ConfigValue:
     elif setting is not None and given is not None:
         try:
             setting.kind.parse(given)
+        except NotAllowed as mistakes:
+            errors += [f"{key.name}: {line}" for line in mistakes.lines]
         except ValueError:
             shown = key.name if setting.secret else f"{key.name}={given!r:.100}"
             errors.append(f"{shown} is not allowed: it must be {setting.kind.allowed}")

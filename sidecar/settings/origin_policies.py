@@ -1,0 +1,111 @@
+"""Policies of single origins: topics or globs, each with some of the general settings anew."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+import yaml
+
+from sidecar.settings import nodes
+from sidecar.settings.kinds import TOPIC_GLOB, Kind, NotAllowed
+from sidecar.settings.wording import closest, plain, quoted
+
+ALLOWED: Final = (
+    "a mapping of topics or globs to settings of their own, such as {payments: {delays: [1s, 10s], max_attempts: 2}}"
+)
+
+
+class Field(Protocol):
+    """A setting that one origin may have of its own."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def yaml_key(self) -> str: ...
+
+    @property
+    def kind(self) -> Kind: ...
+
+
+class OriginPolicy(NamedTuple):
+    """What is different for the origins of one topic name or glob."""
+
+    origins: str
+    given: Mapping[str, object]
+    """Setting's name -> value; all others are as for every origin."""
+
+
+def parse(text: str, fields: Sequence[Field]) -> tuple[OriginPolicy, ...]:
+    """Return the policies in their order.
+
+    Args:
+        text: YAML, and so JSON too.
+        fields: What an origin may have of its own.
+
+    Raises:
+        ValueError: The text is no such mapping; NotAllowed where it is one with mistakes in it.
+    """
+    try:
+        root = nodes.compose(text)
+    except yaml.YAMLError as error:
+        raise NotAllowed([f"is no YAML: {nodes.reason(error)}: it must be {ALLOWED}"]) from error
+    if root is None or nodes.is_null(root):
+        return ()
+    if not isinstance(root, yaml.MappingNode):
+        raise ValueError(text)
+    found, problems = [], []
+    for origins, node, _, repeated in nodes.pairs(root):
+        given: dict[str, object] = {}
+        lines = list(_entry_problems(origins, node, repeated)) or list(_read(node, fields, given))
+        problems += [f"{plain(origins)}: {line}" for line in lines]
+        found.append(OriginPolicy(origins, given))
+    if problems:
+        raise NotAllowed(problems)
+    return tuple(found)
+
+
+def show(policies: Sequence[OriginPolicy], fields: Sequence[Field]) -> str:
+    """Return the text that `parse` reads: JSON on one line, empty when there are none."""
+    by_name = {field.name: field for field in fields}
+    shown = {
+        origins: {by_name[name].yaml_key: by_name[name].kind.show(value) for name, value in given.items()}
+        for origins, given in policies
+    }
+    return json.dumps(shown) if shown else ""
+
+
+def _entry_problems(origins: str, node: yaml.Node, repeated: bool) -> Iterator[str]:
+    if repeated:
+        yield "is there more than once: it must be given once"
+    try:
+        TOPIC_GLOB.parse(origins)
+    except ValueError:
+        yield f"is not allowed: it must be {TOPIC_GLOB.allowed}"
+    if not isinstance(node, yaml.MappingNode):
+        yield "must be a mapping such as {max_attempts: 3}"
+
+
+def _read(mapping: yaml.Node, fields: Sequence[Field], given: dict[str, object]) -> Iterator[str]:
+    """Put what one origin has of its own into `given`; yield what is wrong with it."""
+    assert isinstance(mapping, yaml.MappingNode)  # _entry_problems has looked
+    known = {field.yaml_key: field for field in fields}
+    for key, node, _, repeated in nodes.pairs(mapping):
+        field = known.get(key)
+        if field is None:
+            hint = closest(key, known)
+            yield f"{plain(key)}: no origin has this for itself{hint}; allowed are {', '.join(known)}"
+        elif repeated:
+            yield f"{key}: is there more than once: it must be given once"
+        elif not nodes.is_null(node):
+            try:
+                text = nodes.text_of(node, field.kind)
+            except ValueError as form:
+                yield f"{key}: {form} is not allowed: it must be {field.kind.allowed}"
+                continue
+            try:
+                given[field.name] = field.kind.parse(text.strip())
+            except ValueError:
+                yield f"{key}: {quoted(text)} is not allowed: it must be {field.kind.allowed}"
