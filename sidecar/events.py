@@ -74,6 +74,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "status_refused": "A record of the status topic is not signed with API_TOKEN: somebody else writes there, or an "
     "instance has another token. Said once.",
     "store_failed": "The local store is in trouble; it is opened again and brought up to date.",
+    "store_not_confirmed": "The changelog does not have what the store took over last: the broker rolled back what it "
+    "had said to be committed, or another owner went on since. The partition is restored from the log's start.",
     "store_not_closed": "The local store could not be closed in order; the next start reads more of the changelog.",
     "store_opened": "The local store is open again.",
     "store_quarantined": "The local store was damaged: it is set aside and made anew from the changelog.",

@@ -3,6 +3,9 @@
 Records are applied in log order, in slices. Each slice is one batch with its counters and its next changelog offset, so
 a process that dies in between goes on from the last slice. At the target, rows up to the watermark are visited once to
 count them off.
+
+What the store took over on a commit's answer is looked for in the log first: a broker that is shut down can answer
+"committed" and abort the transaction after its restart. Such rows are of no use, and all is read anew.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from sidecar.changelog.codec import (
+    CHECKPOINT_KEY,
     BlockKey,
     Checkpoint,
     Engine,
@@ -25,7 +29,7 @@ from sidecar.engine.partition import Partition
 from sidecar.engine.plan import PartitionPlan
 from sidecar.engine.ports import Mutations, Prepared, Store
 from sidecar.engine.rows import FORMAT, Meta, after, decode_meta, encode_meta
-from sidecar.errors import PartitionStopped, RecordCorrupt, StoreCorrupt
+from sidecar.errors import PartitionStopped, RecordCorrupt, StoreCorrupt, invariant
 from sidecar.wheel.counts import Counts, CountsDelta
 from sidecar.wheel.geometry import LEVELS, slot_end_ms, slot_of
 
@@ -60,6 +64,7 @@ class Restore:
         self._store = store
         self._identity = identity
         self._settle_from = self.rows.timer
+        self._to_confirm = -1
 
     def begin(self, log_start: int, log_end: int) -> int:
         """Load what the store has, wipe it if it is of no use, and return the changelog offset to read from.
@@ -82,6 +87,7 @@ class Restore:
             meta is None
             or (meta.cluster_id, meta.changelog_topic_id) != self._identity
             or not log_start <= meta.changelog_offset <= log_end
+            or 0 <= meta.to_confirm < log_start
         ):
             self._wipe()
             return log_start
@@ -94,7 +100,23 @@ class Restore:
         partition.counts = counts
         if meta.restored:
             self._settle_from = self.rows.timer + partition.watermark + b"\0"
-        return meta.changelog_offset
+        self._to_confirm = meta.to_confirm
+        return meta.changelog_offset if meta.to_confirm < 0 else meta.to_confirm
+
+    @property
+    def unconfirmed(self) -> bool:
+        """Whether the log has not said yet that what the store took over last is committed."""
+        return self._to_confirm >= 0
+
+    def start_over(self) -> None:
+        """Give up what the store has, as the log does not confirm it; all is to be read again from the log's start.
+
+        It was rolled back, or compaction has removed the checkpoint since another owner wrote a newer one.
+        """
+        self._wipe()
+        self._settle_from = self.rows.timer
+        self._to_confirm = -1
+        self.timers = 0
 
     def _wipe(self) -> None:
         wiped = Mutations()
@@ -106,11 +128,15 @@ class Restore:
         self.partition.next_slot_end_ms = None
 
     def take_in(self, records: Sequence[ChangelogRead], topic: str) -> None:
-        """Apply a slice of the log.
+        """Apply a slice of the log; nothing of it while the store is `unconfirmed`.
 
         Raises:
             PartitionStopped: a record can not be read; the text names topic, partition and offset.
         """
+        if self.unconfirmed and records:
+            self._confirm(records[0])
+        if self.unconfirmed:
+            return
         mutations, delta = Mutations(), CountsDelta()
         checkpoint = self.partition.checkpoint
         for record in records:
@@ -128,6 +154,10 @@ class Restore:
         if records:
             self.partition.changelog_offset = records[-1].offset + 1
         self._write(mutations, delta, checkpoint, restored=False)
+
+    def _confirm(self, first: ChangelogRead) -> None:
+        if first.offset == self._to_confirm and first.key == CHECKPOINT_KEY:
+            self._to_confirm = -1
 
     def settle(self) -> bool:
         """Count off one batch of rows at or below the watermark; return whether that was all."""
@@ -149,6 +179,7 @@ class Restore:
     def finish(self, target: int) -> None:
         """Call once after settle() said that it was all: the partition is as its changelog says up to `target`."""
         checkpoint = self.partition.checkpoint
+        invariant(not self.unconfirmed, "rows that the log does not confirm", partition=self.partition.number)
         if checkpoint.engine is not Engine.EMBEDDED:
             raise PartitionStopped(
                 f"partition {self.partition.number} was last written by the {checkpoint.engine} engine; "
@@ -222,12 +253,12 @@ class Restore:
         self.partition.checkpoint = checkpoint
 
 
-def meta_row(identity: Identity, checkpoint: Checkpoint, changelog_offset: int, *, restored: bool = True) -> bytes:
+def meta_row(
+    identity: Identity, checkpoint: Checkpoint, changelog_offset: int, *, restored: bool = True, to_confirm: int = -1
+) -> bytes:
     """Return the row that says where the store stands; written with every batch, so it is never ahead of the rows."""
-    meta = Meta(
-        FORMAT, identity.cluster_id, identity.changelog_topic_id, changelog_offset, checkpoint, restored=restored
-    )
-    return encode_meta(meta)
+    cluster_id, topic_id = identity
+    return encode_meta(Meta(FORMAT, cluster_id, topic_id, changelog_offset, checkpoint, restored, to_confirm))
 
 
 def apply_committed(
@@ -241,11 +272,13 @@ def apply_committed(
     """Bring store and memory up to a committed plan.
 
     Args:
-        changelog_offset: One more than that of the greatest record which the transaction wrote to the changelog.
+        changelog_offset: One more than that of the greatest record which the transaction wrote to the changelog: its
+            checkpoint, the last of its records.
         prepared: The plan's mutations, if they were prepared before.
     """
     changes = store.prepare([part.mutations]) if prepared is None else prepared
-    changes.put(partition.rows.meta, meta_row(identity, part.checkpoint, changelog_offset))
+    meta = meta_row(identity, part.checkpoint, changelog_offset, to_confirm=changelog_offset - 1)
+    changes.put(partition.rows.meta, meta)
     store.write(changes)
     partition.checkpoint = part.checkpoint
     partition.counts = part.counts

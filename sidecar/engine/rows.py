@@ -41,6 +41,9 @@ class Meta(msgspec.Struct, frozen=True, array_like=True):
     checkpoint: Checkpoint
     restored: bool = True
     """False while a restore is on its way: rows at or below the watermark are still to be counted off."""
+    to_confirm: int = -1
+    """Changelog offset of the checkpoint that the store took over on the broker's word that it is committed; -1 when
+    the log itself had it."""
 
 
 class Rows:

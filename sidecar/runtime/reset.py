@@ -7,7 +7,8 @@ Rebalance, abort, fence, unknown outcome and store trouble all end here:
     3 committed input offsets, asked again until they are stable: a former owner's open transaction has ended
     4 the target: the end of the changelog, uncommitted records included; taken BEFORE step 3 is done it could miss the
       former owner's last transaction
-    5 read the changelog tail up to the target
+    5 read the changelog tail up to the target, from the last checkpoint that the store took over: if it is not there,
+      the broker has rolled back what it said was committed, and all is read from the log's start
     6 read the input on from the committed offset
 
 Nothing here blocks: `advance` does a slice and returns.
@@ -47,6 +48,7 @@ class _Restoring:
     committed: int | None
     input_bounds: Bounds
     input_topic_id: str
+    log_start: int
     start: int
     target: int
     began_s: float
@@ -206,6 +208,7 @@ class Reset:
             committed,
             bounds[self.topics.input_topic, number],
             input_topic_id,
+            changelog.start,
             start,
             changelog.end,
             self._clock.monotonic_s(),
@@ -227,14 +230,26 @@ class Reset:
         for number, records in self._reader.read(READ_TIMEOUT_S).items():
             restore = self._restoring[number].restore
             self._guarded(number, partial(restore.take_in, records, self.topics.changelog_topic))
+            if restore.unconfirmed:
+                self._start_over(number)
         for number in self._reader.take_lost():
             # The log's start has moved past the position since the bounds were asked for.
             self.start([self._restoring[number].restore.partition])
         for number, restoring in self._restoring.items():
             self._tell_trouble(restoring.restore.partition)
             if not restoring.read and self._reader.position(number) >= restoring.target:
+                if restoring.restore.unconfirmed:
+                    self._start_over(number)
+                    continue
                 restoring.read = True
                 self._reader.stop(number)
+
+    def _start_over(self, number: int) -> None:
+        restoring = self._restoring[number]
+        log.warning("store_not_confirmed", partition=number, changelog_offset=restoring.start)
+        restoring.restore.start_over()
+        restoring.start = restoring.log_start
+        self._reader.start(number, restoring.start)
 
     def _tell_trouble(self, partition: Partition) -> None:
         trouble = self._reader.trouble(partition.number)

@@ -35,6 +35,7 @@ POINTS_OF_A_RESTORE: Final = {"restoring": "take_in", "settling": "settle", "res
 
 EMPTY_OFFSETS: Final = "the offsets are an empty list"
 APPLIED_EARLY: Final = "applied before the commit"
+BELIEVED: Final = "a rolled back commit is believed"
 TARGET_EARLY: Final = "the target is taken before the committed offsets"
 OFF_BY_ONE: Final = "watermark off by one"
 

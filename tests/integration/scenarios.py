@@ -95,8 +95,13 @@ def a_former_owner_commits_after_the_takeover(stage: Stage, sidecars: Sidecars, 
     return ledger.balance()
 
 
-def a_kill_before_the_commit(stage: Stage, sidecars: Sidecars, mutation: str = "") -> Balance:
-    """The process dies while it fires, just before the commit; its store keeps all that it was given."""
+def a_kill_before_the_commit(stage: Stage, sidecars: Sidecars, mutation: str = "", afterwards: str = "") -> Balance:
+    """The process dies while it fires, just before the commit; its store keeps all that it was given.
+
+    Args:
+        mutation: Which mistake it makes.
+        afterwards: Which one it makes after it was started again.
+    """
     ledger, armed = Ledger(stage), sidecars.folder / "armed"
     one = sidecars.make("one", stage, INSTANCE_ID="one")
     one.start(command(kill_at=Step.OFFSETS_SENT, armed_by=armed, flush=True, mutation=mutation))
@@ -106,7 +111,7 @@ def a_kill_before_the_commit(stage: Stage, sidecars: Sidecars, mutation: str = "
     armed.touch()
     one.wait()
 
-    one.start()
+    one.start(command(mutation=afterwards))
     one.await_ready()
     ledger.await_due()
     ledger.await_taken_in()

@@ -27,8 +27,14 @@ def test_with_a_target_that_is_taken_too_early_messages_are_forgotten(stage: Sta
     assert balance.pending or balance.lost
 
 
-def test_applied_before_the_commit_messages_are_lost(stage: Stage, sidecars: Sidecars) -> None:
-    assert a_kill_before_the_commit(stage, sidecars, killable.APPLIED_EARLY).lost
+def test_applied_before_the_commit_and_believed_afterwards_messages_are_lost(stage: Stage, sidecars: Sidecars) -> None:
+    assert a_kill_before_the_commit(stage, sidecars, killable.APPLIED_EARLY, killable.BELIEVED).lost
+
+
+def test_applied_before_a_commit_that_never_was_messages_fire_all_the_same(stage: Stage, sidecars: Sidecars) -> None:
+    """As after a broker's restart that takes back what it had said to be committed."""
+    a_kill_before_the_commit(stage, sidecars, killable.APPLIED_EARLY).require_right()
+    assert "store_not_confirmed" in sidecars.all[0].log
 
 
 def test_with_the_watermark_off_by_one_messages_are_lost(stage: Stage, sidecars: Sidecars) -> None:

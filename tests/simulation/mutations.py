@@ -51,6 +51,7 @@ MUTATIONS = (
         "max(self.overlay.watermark, KEY.pack(self.now_ms, OFFSET_MAX))",
         "KEY.pack(self.now_ms, OFFSET_MAX)",
     ),
+    Mutation("a rolled back commit is believed", "engine.restore:Restore._load", "= meta.to_confirm", "= -1"),
     Mutation("watermark off by one", "engine.plan:_Planner._watermark", "self.now_ms", "self.now_ms + 1"),
     Mutation("bounded scan taken for a complete one", "engine.plan:_Planner._watermark", "if self.complete", "if self"),
     Mutation(

@@ -101,6 +101,9 @@ class Instance:
         restore = Restore(self.partition, self.store, IDENTITY)
         start = restore.begin(0, broker.end_offset())
         restore.take_in(broker.read_committed(start, target), "changelog")
+        if restore.unconfirmed:
+            restore.start_over()
+            restore.take_in(broker.read_committed(0, target), "changelog")
         while not restore.settle():
             yield
         restore.finish(target)

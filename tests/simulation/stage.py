@@ -89,6 +89,12 @@ class Stage:
         partition.transition_to(State.RESTORING)
         restore = Restore(partition, store, IDENTITY)
         left: list[ChangelogRead] = self.log.from_offset(restore.begin(0, self.log.end))
+        restore.take_in(left[:1], "changelog")
+        if restore.unconfirmed:
+            restore.start_over()
+            left = self.log.from_offset(0)
+        else:
+            left = left[1:]
         while left:
             restore.take_in(left[:slice_size], "changelog")
             left = left[slice_size:]

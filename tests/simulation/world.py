@@ -96,7 +96,11 @@ class World:
     # One transaction
 
     def step(self, *, limit: int = 4, ends: str = "applied") -> bool:
-        """Plan, and commit if there is something; `ends` is "applied", "aborted" or "killed" (after the commit)."""
+        """Plan, and commit if there is something.
+
+        `ends` is "applied", "aborted", "killed" (after the commit) or "rolled back" (by a broker that had said that it
+        is committed).
+        """
         first = self.partition.checkpoint.next_input_offset
         taken = self.inputs[first : first + limit]
         items = [self._item(item) for item in taken]
@@ -128,7 +132,14 @@ class World:
         if ends == "aborted":
             self.log.abort(len(part.records))
             return True
-        self.rng.shuffle(part.records)
+        if ends == "rolled back":
+            apply_committed(self.store, self.partition, part, IDENTITY, self.log.end + len(part.records))
+            self.store.flush()  # only the broker ended
+            self.log.abort(len(part.records))
+            return True
+        *others, checkpoint = part.records
+        self.rng.shuffle(others)
+        part.records[:] = [*others, checkpoint]
         written_to = self.log.commit(part.records)
         self.committed = part.checkpoint.next_input_offset
         self._tell_ledger(part, taken, partial, known)
@@ -241,6 +252,12 @@ class World:
         rng, store = self.rng, self.store
         one = Restore(self.partition, store, IDENTITY)
         left = self.log.from_offset(one.begin(0, self.log.end))
+        one.take_in(left[:1], "changelog")
+        if one.unconfirmed:
+            one.start_over()
+            left = self.log.from_offset(0)
+        else:
+            left = left[1:]
         deadly = 0.05 if rng.random() < 0.5 else 0.0
         while left:
             size = rng.choice([1, 2, 5, 1000])
@@ -372,7 +389,7 @@ class World:
             self._check()
 
     def kill(self) -> None:
-        self.step(ends=self.rng.choice(["aborted", "killed"]))
+        self.step(ends=self.rng.choice(["aborted", "killed", "rolled back"]))
         self.folder = self.rng.choice([0, 0, 1])
         self.restore(cold=self.rng.random() < 0.3)
         for origin, (why, closure) in self.closed.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -11,13 +12,13 @@ from sidecar.contract.control import ControlKind
 from sidecar.engine import restore as restoring
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Mutations
-from sidecar.engine.restore import ChangelogRead, Identity, Restore
-from sidecar.engine.rows import decode_meta, encode_meta
-from sidecar.errors import FormatUnknown, PartitionStopped, RecordCorrupt, StoreCorrupt
+from sidecar.engine.restore import ChangelogRead, Identity, Restore, apply_committed
+from sidecar.engine.rows import FORMAT, Meta, decode_meta, encode_meta
+from sidecar.errors import FormatUnknown, InvariantViolated, PartitionStopped, RecordCorrupt, StoreCorrupt
 from sidecar.model import TimerId
 from tests.simulation.audit import check_fold, check_rows
 from tests.simulation.memory_store import MemoryStore
-from tests.simulation.stage import IDENTITY, NOW, Stage
+from tests.simulation.stage import IDENTITY, NOW, Stage, fired
 
 
 def lived() -> Stage:
@@ -61,15 +62,65 @@ def test_an_older_folder_goes_on_from_where_it_stands() -> None:
     assert restored.counts == stage.partition.counts
 
 
-def test_a_folder_that_is_up_to_date_reads_nothing_and_has_its_counters() -> None:
+def test_a_folder_that_is_up_to_date_reads_its_last_checkpoint_only_and_has_its_counters() -> None:
     stage = lived()
     partition, restore = restore_into(stage.store)
-    assert stage.log.from_offset(restore.begin(0, stage.log.end)) == []
+    left = stage.log.from_offset(restore.begin(0, stage.log.end))
+    assert [record.key for record in left] == [codec.CHECKPOINT_KEY]
+    assert restore.unconfirmed
+    restore.take_in(left, "changelog")
+    assert not restore.unconfirmed
     assert restore.settle()
     restore.finish(stage.log.end)
     assert partition.counts == stage.partition.counts
     assert partition.next_due_ms == stage.partition.next_due_ms
     assert partition.changelog_offset == stage.log.end
+
+
+def rolled_back(stage: Stage, now_ms: int) -> None:
+    """Do what a broker does that says "committed", ends, and aborts after its restart."""
+    (part,) = stage.plan(now_ms).parts
+    apply_committed(stage.store, stage.partition, part, IDENTITY, stage.log.end + len(part.records))
+    stage.log.abort(len(part.records))
+
+
+def test_a_commit_that_the_broker_rolled_back_is_undone_and_fires_again() -> None:
+    stage = Stage()
+    stage.commit(NOW, *(stage.send(NOW + due_ms) for due_ms in (5, 7, 70_000)))
+    rolled_back(stage, NOW + 10)
+    assert stage.dues() == [NOW + 70_000], "the store took two for fired"
+    _, restore = restore_into(stage.store)
+    assert stage.log.from_offset(restore.begin(0, stage.log.end)) == []
+    assert restore.unconfirmed
+    partition = stage.restored(stage.store)
+    check_rows(partition, stage.store)
+    check_fold(partition, stage.store, stage.folded())
+    stage.partition = partition
+    assert fired(stage.commit(NOW + 20)) == [0, 1]
+
+
+def test_a_commit_that_was_rolled_back_is_undone_though_another_owner_went_on_with_its_sequence() -> None:
+    stage, other = lived(), lived()
+    rolled_back(stage, NOW + 600_000)
+    other.log.end = stage.log.end
+    other.commit(NOW + 20_000, other.send(NOW + 30_000))
+    other.commit(NOW + 20_001, other.send(NOW + 30_000))
+    stage.log = other.log
+    partition = stage.restored(stage.store)
+    assert partition.checkpoint == other.partition.checkpoint
+    check_fold(partition, stage.store, other.folded())
+
+
+def test_nothing_of_a_log_is_applied_to_rows_that_it_does_not_confirm() -> None:
+    stage = lived()
+    before = dict(stage.store.rows)
+    _, restore = restore_into(stage.store)
+    restore.begin(0, stage.log.end + 1)
+    restore.take_in([ChangelogRead(stage.log.end, codec.CHECKPOINT_KEY, codec.encode_checkpoint(Checkpoint()))], "t")
+    assert restore.unconfirmed
+    assert dict(stage.store.rows) == before
+    with pytest.raises(InvariantViolated, match="does not confirm"):
+        restore.finish(stage.log.end)
 
 
 @pytest.mark.parametrize(
@@ -185,3 +236,9 @@ def test_a_strange_row_is_a_corrupt_store_and_no_stopped_partition(what: str) ->
     _, restore = restore_into(stage.store)
     with pytest.raises(StoreCorrupt, match="the state folder is strange"):
         restore.begin(0, stage.log.end)
+
+
+def test_a_folder_of_before_commits_were_confirmed_is_believed() -> None:
+    meta = Meta(FORMAT, "cluster", "topic", 7, Checkpoint(sequence=3))
+    assert decode_meta(msgspec.msgpack.encode(msgspec.to_builtins(meta)[:6])) == meta
+    assert meta.to_confirm == -1
