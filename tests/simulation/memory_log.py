@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
-from sidecar.engine.restore import ChangelogRead
+from sidecar.engine.restore import ChangelogRead, Restore
 
 
 class MemoryLog:
@@ -30,6 +30,15 @@ class MemoryLog:
 
     def from_offset(self, offset: int) -> list[ChangelogRead]:
         return [record for record in self.records if record.offset >= offset]
+
+    def left_for(self, restore: Restore) -> list[ChangelogRead]:
+        """Begin a restore and return what it has still to take in."""
+        left = self.from_offset(restore.begin(0, self.end))
+        restore.take_in(left[:1], "changelog")
+        if not restore.unconfirmed:
+            return left[1:]
+        restore.start_over()
+        return self.from_offset(0)
 
     def compacted(self, rng: random.Random, *, everything: bool = False) -> list[ChangelogRead]:
         """Return what is left after a cleaner's run up to a random offset.

@@ -9,7 +9,7 @@ from sidecar.engine.items import Arrival, Control, Item
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.plan import PartitionPlan, Plan, Terms, plan
 from sidecar.engine.ports import Origin
-from sidecar.engine.restore import ChangelogRead, Identity, Restore, apply_committed
+from sidecar.engine.restore import Identity, Restore, apply_committed
 from sidecar.model import ANY_PARTITION, Headers
 from tests.simulation.audit import check_rows, rows_of
 from tests.simulation.memory_log import MemoryLog
@@ -88,13 +88,7 @@ class Stage:
         partition = Partition(self.partition.number)
         partition.transition_to(State.RESTORING)
         restore = Restore(partition, store, IDENTITY)
-        left: list[ChangelogRead] = self.log.from_offset(restore.begin(0, self.log.end))
-        restore.take_in(left[:1], "changelog")
-        if restore.unconfirmed:
-            restore.start_over()
-            left = self.log.from_offset(0)
-        else:
-            left = left[1:]
+        left = self.log.left_for(restore)
         while left:
             restore.take_in(left[:slice_size], "changelog")
             left = left[slice_size:]

@@ -251,13 +251,7 @@ class World:
     def _restore_once(self) -> None:
         rng, store = self.rng, self.store
         one = Restore(self.partition, store, IDENTITY)
-        left = self.log.from_offset(one.begin(0, self.log.end))
-        one.take_in(left[:1], "changelog")
-        if one.unconfirmed:
-            one.start_over()
-            left = self.log.from_offset(0)
-        else:
-            left = left[1:]
+        left = self.log.left_for(one)
         deadly = 0.05 if rng.random() < 0.5 else 0.0
         while left:
             size = rng.choice([1, 2, 5, 1000])
