@@ -35,9 +35,8 @@ class PolicyConfig:
     fatal: tuple[str, ...] = ()
     ibm_delays_ms: tuple[int, ...] = (20_000, 40_000, 60_000)
     """Empty when profile `ibm` is not accepted."""
-    by_origin: tuple[tuple[str, PolicyConfig], ...] = ()
-    """Topic or glob, and what decides there instead: the one of the topic's own name, else of the longest glob that
-    matches."""
+    by_origin: tuple[PolicyConfig, ...] = ()
+    """What decides for some origins instead: the one of the topic's own name, else of the longest glob that matches."""
     name: str = ""
     """The topic or glob that this is for; empty: for all that have none of their own."""
 

@@ -28,8 +28,8 @@ class Policy:
         self._config = config
         self._where = f" (policy of {config.name})" if config.name else ""
         # Not by their order in the settings: Helm does not keep it.
-        longest_first = sorted(config.by_origin, key=lambda each: (-len(each[0]), each[0]))
-        self._by_origin = [(Globs([topic]), Policy(own)) for topic, own in longest_first]
+        longest_first = sorted(config.by_origin, key=lambda own: (-len(own.name), own.name))
+        self._by_origin = [(Globs([own.name]), Policy(own)) for own in longest_first]
         self._of = lru_cache(_CACHED_TOPICS)(self._find)
         self._limit = config.attempts_limit
         self._ibm_limit = config.ibm_attempts_limit

@@ -259,8 +259,7 @@ def policy_config(settings: Settings) -> PolicyConfig:
         retriable=settings.retriable_exception,
         fatal=settings.fatal_exception,
         by_origin=tuple(
-            (policy.origins, replace(policy_config(settings.of(policy)), name=policy.origins))
-            for policy in settings.origin_policies
+            replace(policy_config(settings.of(policy)), name=policy.origins) for policy in settings.origin_policies
         ),
         ibm_delays_ms=settings.ibm_delays_ms if "ibm" in settings.profiles else (),
     )

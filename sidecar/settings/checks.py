@@ -11,7 +11,6 @@ from sidecar.settings.kinds import is_topic_name, show_duration
 from sidecar.settings.table import Settings
 
 _IBM_DELAYS = ("FIRST_DELAY_MS", "SECOND_DELAY_MS", "THIRD_DELAY_MS")
-_OWN_TOPICS = ("INPUT_TOPIC", "DLQ_TOPIC", "STREAMS_APP_ID", "STORE_NAME")
 _LOGIN = (
     ("SECURITY_PROTOCOL", "security_protocol", ("security.protocol",)),
     ("SASL_MECHANISM", "sasl_mechanism", ("sasl.mechanism", "sasl.mechanisms")),
@@ -102,19 +101,21 @@ def _exception_in_one_list(settings: Settings) -> Iterator[Contradiction]:
 
 
 def _own_topics_are_no_origins(settings: Settings) -> Iterator[Contradiction]:
-    for topic in sorted(set(settings.origin_topics) & settings.own_topics):
-        yield Contradiction(
-            ("ORIGIN_TOPICS", *_OWN_TOPICS),
-            f"ORIGIN_TOPICS: {topic!r} is the input, the DLQ or an internal topic: it can not be an origin",
-        )
+    named = (
+        ("ORIGIN_TOPICS", settings.origin_topics),
+        ("ORIGIN_POLICIES", [policy.origins for policy in settings.origin_policies]),
+    )
+    for name, origins in named:
+        for topic in sorted(settings.own_topics.intersection(origins)):
+            yield Contradiction(
+                (name, "INPUT_TOPIC", "DLQ_TOPIC", "STREAMS_APP_ID", "STORE_NAME"),
+                f"{name}: {topic!r} is the input, the DLQ or an internal topic: it can not be an origin",
+            )
 
 
 def _origin_policies_agree(settings: Settings) -> Iterator[Contradiction]:
     """Check what each policy makes of the general settings; what these contradict by themselves is told once."""
     for policy in settings.origin_policies:
-        if policy.origins in settings.own_topics:
-            line = f"{policy.origins!r} is the input, the DLQ or an internal topic: it can not be an origin"
-            yield Contradiction(("ORIGIN_POLICIES", *_OWN_TOPICS), f"ORIGIN_POLICIES: {line}")
         for check in _POLICY_CHECKS:
             for names, line in check(settings.of(policy)):
                 if not policy.given.keys().isdisjoint(names):

@@ -18,7 +18,7 @@ GENERAL = PolicyConfig(delays_ms=(10, 20), retriable=("Usual", "Odd"), fatal=("F
 
 
 def policy(**by_origin: dict[str, Any]) -> Policy:
-    own = tuple((origins, replace(GENERAL, name=origins, **changes)) for origins, changes in by_origin.items())
+    own = tuple(replace(GENERAL, name=origins, **changes) for origins, changes in by_origin.items())
     return Policy(replace(GENERAL, by_origin=own))
 
 
@@ -90,12 +90,12 @@ def test_the_order_in_which_policies_are_given_says_nothing(order: list[str], or
 
 
 def test_an_origin_that_is_not_allowed_is_none_with_a_policy_either() -> None:
-    own = Policy(replace(GENERAL, origin_topics=("a",), by_origin=(("b", replace(GENERAL, origin_topics=("a",))),)))
+    own = Policy(replace(GENERAL, origin_topics=("a",), by_origin=(replace(GENERAL, name="b", origin_topics=("a",)),)))
     verdict = decide(own, "b")
     assert isinstance(verdict, Rejection)
     assert verdict.reason is Reason.ORIGIN_NOT_ALLOWED
 
 
 def test_what_decides_can_be_sent_to_another_process() -> None:
-    config = replace(GENERAL, by_origin=(("a", replace(GENERAL, max_attempts=1)),))
+    config = replace(GENERAL, by_origin=(replace(GENERAL, name="a", max_attempts=1),))
     assert pickle.loads(pickle.dumps(config)) == config

@@ -21,8 +21,8 @@ def test_the_delays_of_a_profile_that_is_not_accepted_limit_nothing() -> None:
 def test_what_decides_for_an_origin_is_all_settings_with_its_own_in_their_place() -> None:
     settings = given(ORIGIN_POLICIES="{a: {max_attempts: 9, second_delay_ms: 5}}", DELAYS="1s", FATAL_EXCEPTION="E")
     config = policy_config(settings)
-    ((origins, own),) = config.by_origin
-    assert (origins, own.name, own.max_attempts, own.ibm_delays_ms) == ("a", "a", 9, (20_000, 5, 60_000))
+    (own,) = config.by_origin
+    assert (own.name, own.max_attempts, own.ibm_delays_ms) == ("a", 9, (20_000, 5, 60_000))
     assert (own.delays_ms, own.fatal, own.by_origin) == (config.delays_ms, config.fatal, ())
     assert (config.max_attempts, config.ibm_delays_ms) == (None, (20_000, 40_000, 60_000))
     assert Policy(config).origin_allowed("a")
@@ -31,5 +31,5 @@ def test_what_decides_for_an_origin_is_all_settings_with_its_own_in_their_place(
 def test_every_setting_that_an_origin_can_have_changes_what_decides() -> None:
     for setting in SETTINGS:
         if setting.per_origin:
-            ((_, own),) = policy_config(given(ORIGIN_POLICIES=f"{{a: {{{setting.yaml_key}: 77}}}}")).by_origin
+            (own,) = policy_config(given(ORIGIN_POLICIES=f"{{a: {{{setting.yaml_key}: 77}}}}")).by_origin
             assert replace(own, name="") != policy_config(Settings()), setting.name
