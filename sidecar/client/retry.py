@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from sidecar.contract import native
+from sidecar.contract import ibm, native
+from sidecar.contract.dead_letter import REDRIVES
 from sidecar.model import Headers, TimerId
 
 
@@ -126,9 +127,12 @@ class RetryTopic:
     ) -> None:
         """Send a consumed message that could not be handled: back to the topic it came from, one attempt later.
 
+        That is the topic that it was consumed from. Headers that name another origin were copied from a message of
+        that topic: what they say of retries is not of this message, so it goes without them, as at its first attempt.
+
         Args:
-            message: As consumed; its key, value, headers and the attempts that they count are kept. A header of ours
-                that is not UTF-8 counts as not given: the message goes on without it.
+            message: As consumed; its key, value, other headers and the attempts that they count are kept. A header of
+                ours that is not UTF-8 counts as not given: the message goes on without it.
             error: What went wrong; its class name goes into `retry-exception`.
             due_ms: When, or else `delay_ms`, or else the policy's delay.
             delay_ms: See there.
@@ -138,27 +142,51 @@ class RetryTopic:
         Raises:
             BufferError: As in `send`.
         """
-        kept = [(name, value) for name, value in _headers(message) if name not in _ONCE]
-        came = {name: _text(value) for name, value in _headers(message) if name in _KEPT}
+        topic = message.topic() or ""
+        came = _headers(message)
+        gone = _SAID_ANEW if _is_of(came, topic) else _SAID_ANEW | _HISTORY
+        kept = [header for header in came if header[0] not in gone]
         retry = Retry(
-            origin=came.get(native.ORIGIN_TOPIC) or message.topic() or "",
+            origin=topic,
             due_ms=due_ms,
             delay_ms=delay_ms,
+            attempt=None if native.ATTEMPT in dict(kept) else _ibm_attempts(dict(came), topic),
             exception=None if error is None else type(error).__name__,
-            group=group or came.get(native.GROUP),
+            group=group or _text(dict(kept).get(native.GROUP)),
         )
-        self.send(retry, key=message.key(), value=message.value(), headers=kept, on_delivery=on_delivery)
+        headers = [header for header in kept if header[0] != native.GROUP]
+        self.send(retry, key=message.key(), value=message.value(), headers=headers, on_delivery=on_delivery)
 
 
-_KEPT = frozenset({native.ORIGIN_TOPIC, native.GROUP})
-_ONCE = _KEPT | {native.DUE_MS, native.DELAY_MS, native.EXCEPTION, native.REPLACE}
-"""What a message that is sent back says anew: a header of ours that is there twice is refused."""
+_SAID_ANEW = frozenset(
+    {native.ORIGIN_TOPIC, native.DUE_MS, native.DELAY_MS, native.EXCEPTION, native.REPLACE, *ibm.NAMES}
+)
+"""What a message that is sent back says anew, in one dialect: a header of ours that is there twice is refused."""
+_HISTORY = native.NAMES | {REDRIVES}
+"""What headers say of the retries of one message on one topic."""
 
 
 def is_for_group(message: Message, group: str) -> bool:
-    """Tell whether a message is for this consumer group: not when it was fired because another group failed."""
-    failed = next((value for name, value in _headers(message) if name == native.GROUP), None)
-    return failed is None or failed == group.encode()
+    """Tell whether a message is for this consumer group: not when it was fired because another group failed.
+
+    A group that was copied together with the origin of a message of another topic has not failed on this one.
+    """
+    came = _headers(message)
+    failed = dict(came).get(native.GROUP)
+    return failed is None or failed == group.encode() or not _is_of(came, message.topic() or "")
+
+
+def _is_of(headers: Headers, topic: str) -> bool:
+    """Tell whether what the headers say of retries is of this topic: they name no other origin."""
+    return all(value == topic.encode() for name, value in headers if name == native.ORIGIN_TOPIC)
+
+
+def _ibm_attempts(came: dict[str, bytes | None], topic: str) -> int | None:
+    """Return the attempts that IBM's headers count; None unless they are of this topic."""
+    count = ibm.unquoted(came.get(ibm.ATTEMPTS)) or b""
+    if ibm.unquoted(came.get(ibm.ORIGIN_TOPIC)) != topic.encode() or not count.isdigit():
+        return None
+    return int(count[:9])  # far beyond every limit: more digits say nothing more
 
 
 def _headers(message: Message) -> list[tuple[str, bytes | None]]:

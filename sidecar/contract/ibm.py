@@ -17,7 +17,8 @@ TIMESTAMP_MS: Final = "x-ibm-retry-timestamp-ms"
 ATTEMPTS: Final = "x-ibm-retry-attempts"
 
 _REQUIRED: Final = (ORIGIN_TOPIC, EXCEPTION_TYPE, TIMESTAMP_MS)
-_OURS: Final = frozenset({*_REQUIRED, ATTEMPTS})
+NAMES: Final = frozenset({*_REQUIRED, ATTEMPTS})
+"""Every header that a message may have once."""
 
 
 class Ibm:
@@ -29,13 +30,13 @@ class Ibm:
 
     def claims(self, values: HeaderValues) -> bool:
         """Return whether any of its headers is there: one that lacks another is told which."""
-        return not _OURS.isdisjoint(values)
+        return not NAMES.isdisjoint(values)
 
     def parse(self, record: Record, values: HeaderValues) -> Request | Rejection:
         """Read the headers; any bytes give a request or a rejection."""
         try:
             if record.headers is not None and len(values) != len(record.headers):
-                refuse_repeats(record.headers, _OURS)
+                refuse_repeats(record.headers, NAMES)
             return _request(values)
         except HeaderError as error:
             return Rejection(error.reason, error.detail)

@@ -43,7 +43,7 @@ TARGET: Final = "retry-target"
 CONTROL: Final = "retry-control"
 """A control record has this header; every name that begins with it belongs to control records."""
 
-_OURS: Final = frozenset(
+NAMES: Final = frozenset(
     {
         ORIGIN_TOPIC,
         DUE_MS,
@@ -60,6 +60,7 @@ _OURS: Final = frozenset(
         WAS_DUE_MS,
     }
 )
+"""Every header that a message may have once."""
 # The fired record carries these behind all others, if they came, between what remains and the timer id.
 _CARRIED: Final = (ORIGIN_TOPIC, GROUP, RETRY_ID, EXCEPTION)
 _TAKEN_OUT: Final = frozenset(
@@ -86,7 +87,7 @@ class Native:
         """Read the headers; any bytes give a request or a rejection."""
         try:
             if record.headers is not None and len(values) != len(record.headers):
-                refuse_repeats(record.headers, _OURS)
+                refuse_repeats(record.headers, NAMES)
             return _request(values)
         except HeaderError as error:
             return Rejection(error.reason, error.detail)

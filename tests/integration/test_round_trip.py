@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import Message, Producer
 
+from sidecar.client import RetryTopic, is_for_group
 from tests.broker import create_topic, read_committed, unique
 from tests.integration.messages import Given, World, murmur2_partition, names, native, now_ms, one_sidecar
 from tests.integration.sidecars import LOG_APPEND_TIME, Stage
@@ -192,3 +194,29 @@ def test_what_waits_is_counted_and_gone_when_it_has_fired(world: World, marker: 
     eventually(lambda: world.sidecar.pending() == 10, 5, "ten wait")
     assert len(world.fired(marker, 10)) == 10
     eventually(lambda: world.sidecar.pending() == 0, 10, "nothing waits")
+
+
+def test_what_is_made_from_a_retried_message_comes_back_to_its_own_topic_with_its_own_attempts(
+    world: World, marker: bytes
+) -> None:
+    """An application that copies all headers leaks those of a retry into messages of other topics."""
+    world.send(
+        Given(b"order", b"k", [*native(world.stage, marker, 1, ("retry-group", b"billing")), ("retry-id", b"17")])
+    )
+    (retried,) = world.fired(marker)
+    assert retried.header("retry-attempt") == b"1"
+
+    shipments = f"{world.stage.app_id}-wide"
+    made = Message(topic=shipments, partition=WIDE - 1, key=b"s", value=b"shipment", headers=list(retried.headers))
+    assert is_for_group(made, "shipping")
+    producer = Producer({"bootstrap.servers": world.stage.bootstrap})
+    RetryTopic(producer, world.stage.input_topic).send_back(made, TimeoutError("late"), delay_ms=1, group="shipping")
+    assert producer.flush(30) == 0
+
+    (back,) = world.fired(marker, topic=shipments)
+    assert (back.key, back.value, back.header("retry-attempt")) == (b"s", b"shipment", b"1")
+    assert back.header("retry-origin-topic") == shipments.encode()
+    assert back.header("retry-group") == b"shipping"
+    assert back.header("retry-timer-id") != retried.header("retry-timer-id")
+    assert "retry-id" not in names(back)
+    assert len(world.fired(marker)) == 1
