@@ -66,12 +66,12 @@ dist: $(TEST_STAMP) ## Wheel and sdist in dist/, built twice and tried as instal
 lock: $(TEST_STAMP) ## Renew requirements/*.lock after a change of pyproject.toml; LOCK=--upgrade takes the newest
 	$(PYTHON) -m venv $(UV_VENV)
 	$(UV_VENV)/bin/python -m pip --disable-pip-version-check --quiet install uv
-	$(COMPILE) pyproject.toml requirements/build.in --output-file requirements/run.lock
-	$(COMPILE) pyproject.toml requirements/build.in --group test --group lint --group docs \
+	$(COMPILE) pyproject.toml requirements/build.in --extra demo --output-file requirements/run.lock
+	$(COMPILE) pyproject.toml requirements/build.in --extra demo --group test --group lint --group docs \
 		--constraint requirements/run.lock --output-file requirements/test.lock
 	$(COMPILE) pyproject.toml requirements/build.in --extra otel --constraint requirements/run.lock \
 		--output-file requirements/image.lock
-	$(COMPILE) pyproject.toml requirements/build.in --extra spark --group test --constraint requirements/test.lock \
+	$(COMPILE) pyproject.toml requirements/build.in --extra demo --extra spark --group test --constraint requirements/test.lock \
 		--output-file requirements/spark.lock
 	$(COMPILE) pyproject.toml requirements/build.in --extra otel --extra spark --constraint requirements/image.lock \
 		--constraint requirements/spark.lock --output-file requirements/image-spark.lock

