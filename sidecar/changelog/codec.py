@@ -6,7 +6,9 @@ Key, by kind (big-endian; the first byte names the kind):
                  │'c'│
     block        ├───┼───────────────┬──────────────┬──────────┐
                  │'b'│ slot end u64  │ sequence u64 │ part u16 │
-    removed      ├───┼───────────────┼──────────────┴──────────┘
+    removed      ├───┼───────────────┼──────────────┼──────────┘
+                 │'r'│ offset u64    │ due u64      │
+    removed list ├───┼───────────────┼──────────────┘
                  │'r'│ offset u64    │
                  └───┴───────────────┘
 Value, whatever the kind (a tombstone has none):
@@ -21,12 +23,14 @@ Body of a block (n entries of k origins):
     │ level u8 │ n u32 │ k u16 │ k × (length u16, origin, count u32,          │ n × length u32   │ n × entry   │
     │          │       │       │      of these deferred u32)                  │                  │             │
     └──────────┴───────┴───────┴──────────────────────────────────────────────┴──────────────────┴─────────────┘
-Body of a removed record: n × due u64, ascending: the dues at which this input offset is no longer pending.
+Body of a removed record: empty. Its key names a timer key that is no longer pending.
+Body of a removed list: n × due u64, ascending: the dues at which this input offset is no longer pending. It is read
+and never written: it would grow with each time that one timer is moved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from struct import Struct, error, pack, unpack_from
 from typing import Final, NamedTuple
@@ -42,7 +46,8 @@ BLOCK_BYTES_MAX: Final = 512 * 1024
 
 CHECKPOINT_KEY: Final = b"c"
 _BLOCK_KEY: Final = Struct(">cQQH")
-_REMOVED_KEY: Final = Struct(">cQ")
+_REMOVED_KEY: Final = Struct(">cQQ")
+_REMOVED_LIST_KEY: Final = Struct(">cQ")
 _FRAME: Final = Struct(">BI")
 _BLOCK_HEAD: Final = Struct(">BIH")
 _ORIGIN_LENGTH: Final = Struct(">H")
@@ -113,6 +118,14 @@ class BlockKey(NamedTuple):
     part: int
 
 
+class RemovedKey(NamedTuple):
+    """Names what is no longer pending of one input offset."""
+
+    offset: int
+    due_ms: int | None
+    """None: the value lists the dues."""
+
+
 class Block(NamedTuple):
     """The timers that one transaction stores in one slot."""
 
@@ -131,19 +144,21 @@ def block_key(key: BlockKey) -> bytes:
     return _BLOCK_KEY.pack(b"b", *key)
 
 
-def removed_key(offset: int) -> bytes:
-    """Return the record key for the removed dues of one input offset."""
-    return _REMOVED_KEY.pack(b"r", offset)
+def removed_key(offset: int, due_ms: int | None) -> bytes:
+    """Return the record key of one removed timer key, or of the list of an offset's removed dues."""
+    return _REMOVED_LIST_KEY.pack(b"r", offset) if due_ms is None else _REMOVED_KEY.pack(b"r", offset, due_ms)
 
 
-def decode_key(key: bytes | None) -> BlockKey | int | None:
-    """Return a BlockKey, the offset of a removed record, or None for the checkpoint. Raises FormatUnknown."""
+def decode_key(key: bytes | None) -> BlockKey | RemovedKey | None:
+    """Return what a record key names, None for the checkpoint. Raises FormatUnknown."""
     if key == CHECKPOINT_KEY:
         return None
     if key and key[:1] == b"b" and len(key) == _BLOCK_KEY.size:
         return BlockKey(*_BLOCK_KEY.unpack(key)[1:])
     if key and key[:1] == b"r" and len(key) == _REMOVED_KEY.size:
-        return int.from_bytes(key[1:], "big")
+        return RemovedKey(*_REMOVED_KEY.unpack(key)[1:])
+    if key and key[:1] == b"r" and len(key) == _REMOVED_LIST_KEY.size:
+        return RemovedKey(int.from_bytes(key[1:], "big"), None)
     raise FormatUnknown(f"the key {key!r} is of no kind that this version knows")
 
 
@@ -164,6 +179,10 @@ def _body(value: bytes) -> memoryview:
     return body
 
 
+REMOVED: Final = _framed(b"")
+"""The record value of a removed timer key."""
+
+
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     """Return the record value of a checkpoint."""
     return _framed(_checkpoint_encoder.encode(checkpoint))
@@ -177,14 +196,17 @@ def decode_checkpoint(value: bytes) -> Checkpoint:
         raise RecordCorrupt(f"the checkpoint does not decode: {cause}") from cause
 
 
-def encode_removed(dues_ms: Iterable[int]) -> bytes:
-    """Return the record value that names the dues at which an offset is no longer pending."""
-    dues = sorted(dues_ms)
-    return _framed(pack(f">{len(dues)}Q", *dues))
+def decode_removed(key: RemovedKey, value: bytes) -> frozenset[int]:
+    """Return the dues at which the key's offset is no longer pending. Raises FormatUnknown, RecordCorrupt."""
+    if key.due_ms is None:
+        return decode_removed_list(value)
+    if body := _body(value):
+        raise RecordCorrupt(f"{len(body)} bytes in a removed record, which says all in its key")
+    return frozenset({key.due_ms})
 
 
-def decode_removed(value: bytes) -> frozenset[int]:
-    """Return the dues at which the offset is no longer pending. Raises FormatUnknown, RecordCorrupt."""
+def decode_removed_list(value: bytes) -> frozenset[int]:
+    """Return the dues of a list. Raises FormatUnknown, RecordCorrupt."""
     body = _body(value)
     if not body or len(body) % 8:
         raise RecordCorrupt(f"{len(body)} bytes are no whole number of dues, at least one")

@@ -54,7 +54,8 @@ def fold(records: Iterable[LogRecord]) -> Folded:
         if isinstance(decoded, BlockKey):
             blocks.append((decoded, body))
         elif decoded is not None:
-            folded.removed[decoded] = decode_removed(body)
+            before = folded.removed.get(decoded.offset, frozenset())
+            folded.removed[decoded.offset] = before | decode_removed(decoded, body)
     watermark = KEY.pack(folded.checkpoint.watermark_ms, folded.checkpoint.watermark_offset)
     for block, body in blocks:
         folded.blocks.add(block)

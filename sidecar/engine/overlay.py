@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, defaultdict
 
-from sidecar.changelog.codec import decode_removed
+from sidecar.changelog.codec import decode_removed_list
 from sidecar.changelog.entry import (
     DEFERRED,
     KEY,
@@ -54,8 +54,6 @@ class Overlay:
         self.mutations = Mutations()
         self.groups: defaultdict[SlotKey, Group] = defaultdict(Group)
         """What is to be packed into blocks, by (level, slot)."""
-        self.removed: dict[int, frozenset[int]] = {}
-        """Offsets whose removed dues this plan changes."""
         self.taken: set[bytes] = set()
         """Keys of timers that this plan took away."""
         self._store = store
@@ -129,12 +127,28 @@ class Overlay:
                 dues[row] = value
         return sorted(dues.items())[:limit]
 
-    def removed_dues(self, offset: int) -> frozenset[int]:
-        """Return the dues at which an input offset is no longer pending."""
-        if offset in self.removed:
-            return self.removed[offset]
-        value = self._store.get(self.rows.removed_row(offset))
-        return frozenset() if value is None else decode_removed(value)
+    def _unused_from(self, due_ms: int, offset: int) -> int:
+        """Return the first due that this offset never had, or one behind a run of used ones, in a few looks."""
+        used, free, step = due_ms - 1, due_ms, 1
+        while self._is_used(free, offset):
+            used, free, step = free, free + step, step * 2
+        while free - used > 1:
+            middle = (used + free) // 2
+            if self._is_used(middle, offset):
+                used = middle
+            else:
+                free = middle
+        return free
+
+    def _is_used(self, due_ms: int, offset: int) -> bool:
+        """Return whether a timer of the offset is, or was, at this due; what the watermark has passed is forgotten."""
+        key = KEY.pack(due_ms, offset)
+        if key in self.taken or self._store.get(self.rows.removed + key) is not None:
+            return True
+        listed = self._store.get(self.rows.removed_list_row(offset))
+        if listed is not None and due_ms in decode_removed_list(listed):
+            return True
+        return self.entry_at(key) is not None
 
     def deferred(self, origin: str) -> int:
         """Return how many timers of an origin are deferred."""
@@ -166,9 +180,7 @@ class Overlay:
         offset = int.from_bytes(entry[8:16], "big")
         if KEY.pack(due_ms, offset) <= self.watermark:
             due_ms = self.watermark_ms + 1
-        removed = self.removed_dues(offset)
-        while due_ms in removed or self.entry_at(KEY.pack(due_ms, offset)) is not None:
-            due_ms += 1
+        due_ms = self._unused_from(due_ms, offset)
         level = level_of(due_ms, self.now_ms)
         entry = moved(entry, due_ms=due_ms, requested_ms=requested_ms, level=level, deferred=deferred)
         slot = (level, due_ms // WIDTHS_MS[level])
@@ -186,7 +198,7 @@ class Overlay:
             self._name(retry_id, offset, fixed.first_ms, due_ms)
 
     def take(self, entry: bytes) -> None:
-        """Take a pending timer away by removing its due: cancelled, replaced, rescheduled, or fired out of turn."""
+        """Take a pending timer away by removing its key: cancelled, replaced, rescheduled, or fired out of turn."""
         fixed = head(entry)
         self.count_off(entry, fixed, origin_of(entry, fixed))
         key = entry[:KEY_BYTES]
@@ -196,7 +208,6 @@ class Overlay:
             del group.entries[at], group.origins[at]
         self.mutations.rows[self.rows.timer + key] = None
         self.taken.add(key)
-        self.removed[fixed.offset] = self.removed_dues(fixed.offset) | {fixed.due_ms}
 
     def count_off(self, entry: bytes, fixed: Head, origin: str) -> None:
         """Count a timer off and let go of what points at it; its own row is the caller's."""

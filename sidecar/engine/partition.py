@@ -102,8 +102,8 @@ class Partition:
         start = rows.block + min(ends, default=0).to_bytes(8, "big")
         block = store.first(start, after(rows.block))
         self.next_slot_end_ms = None if block is None else rows.block_of(block).slot_end_ms
-        upper = rows.removed_by_due + self.watermark + b"\0"
-        self.removed_passed = store.first(rows.removed_by_due, upper) is not None
+        upper = rows.removed + self.watermark + b"\0"
+        self.removed_passed = store.first(rows.removed, upper) is not None
 
     def wakes_at_ms(self) -> int | None:
         """Return when there is something to do without new input: a timer is due, a block or removed record can go."""

@@ -414,7 +414,7 @@ class _Planner:
         watermark = self._watermark()
         sequence = self.checkpoint.sequence + 1
         records = block_records(self.overlay, sequence)
-        records += removed_records(self.overlay, self.store, watermark)
+        records += removed_records(self.overlay, watermark)
         records += tombstones(self.overlay, self.store, watermark)
         changed = self.controls.unfinished != self.checkpoint.unfinished
         if not (taken_in or self.fires or self.dead_letters or records or self.scanned or changed):

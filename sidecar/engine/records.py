@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from sidecar.changelog.codec import BLOCK_BYTES_MAX, BlockKey, block_key, encode_block, encode_removed, removed_key
+from sidecar.changelog.codec import BLOCK_BYTES_MAX, REMOVED, BlockKey, block_key, encode_block, removed_key
 from sidecar.changelog.entry import DEFERRED, FLAGS_AT, KEY
 from sidecar.engine.overlay import Group, Overlay
 from sidecar.engine.ports import Reader
+from sidecar.engine.rows import decode_due
 from sidecar.wheel.geometry import slot_end_ms
 
 ChangelogRecord = tuple[bytes, bytes | None]
@@ -34,23 +35,14 @@ def block_records(overlay: Overlay, sequence: int) -> list[ChangelogRecord]:
     return records
 
 
-def removed_records(overlay: Overlay, store: Reader, watermark: bytes) -> list[ChangelogRecord]:
-    """Say which dues the plan removed, without those that the watermark covers by now."""
+def removed_records(overlay: Overlay, watermark: bytes) -> list[ChangelogRecord]:
+    """Say which timer keys the plan removed, without those that the watermark covers by now."""
     records: list[ChangelogRecord] = []
-    rows, changes = overlay.rows, overlay.mutations.rows
-    for offset, dues in overlay.removed.items():
-        before = store.get(rows.removed_row(offset))
-        if before is not None:
-            changes[rows.removed_by_due_row(int.from_bytes(before[-8:], "big"), offset)] = None
-        kept = [due_ms for due_ms in dues if KEY.pack(due_ms, offset) > watermark]
-        if kept:
-            value = encode_removed(kept)
-            records.append((removed_key(offset), value))
-            changes[rows.removed_row(offset)] = value
-            changes[rows.removed_by_due_row(max(kept), offset)] = b""
-        elif before is not None:
-            records.append((removed_key(offset), None))
-            changes[rows.removed_row(offset)] = None
+    for key in sorted(overlay.taken):
+        if key > watermark:
+            due_ms, offset = KEY.unpack(key)
+            records.append((removed_key(offset, due_ms), REMOVED))
+            overlay.mutations.rows[overlay.rows.removed + key] = b""
     return records
 
 
@@ -66,13 +58,17 @@ def tombstones(overlay: Overlay, store: Reader, watermark: bytes) -> list[Change
         for row in store.keys(lower, upper, limit=TOMBSTONES_MAX):
             records.append((block_key(rows.block_of(row)), None))
             changes[row] = None
-    upper = rows.removed_by_due + watermark + b"\0"
-    for row in store.keys(rows.removed_by_due, upper, limit=TOMBSTONES_MAX):
-        if row not in changes:  # else the plan wrote this offset anew
-            _, offset = rows.pair_of(row)
-            records.append((removed_key(offset), None))
-            changes[row] = None
-            changes[rows.removed_row(offset)] = None
+    upper = rows.removed + watermark + b"\0"
+    for row in store.keys(rows.removed, upper, limit=TOMBSTONES_MAX):
+        due_ms, offset = rows.pair_of(row)
+        changes[row] = None
+        list_row = rows.removed_list_row(offset)
+        listed = store.get(list_row)
+        if listed is not None and decode_due(listed[-8:]) == due_ms:
+            changes[list_row] = None
+            records.append((removed_key(offset, None), None))
+        else:
+            records.append((removed_key(offset, due_ms), None))
     return records
 
 

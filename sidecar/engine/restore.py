@@ -18,6 +18,7 @@ from sidecar.changelog.codec import (
     BlockKey,
     Checkpoint,
     Engine,
+    RemovedKey,
     decode_block,
     decode_checkpoint,
     decode_key,
@@ -28,7 +29,7 @@ from sidecar.engine.overlay import restore_entry
 from sidecar.engine.partition import Partition
 from sidecar.engine.plan import PartitionPlan
 from sidecar.engine.ports import Mutations, Prepared, Store
-from sidecar.engine.rows import FORMAT, Meta, after, decode_meta, encode_meta
+from sidecar.engine.rows import FORMAT, Meta, after, decode_due, decode_meta, encode_meta
 from sidecar.errors import PartitionStopped, RecordCorrupt, StoreCorrupt, invariant
 from sidecar.wheel.counts import Counts, CountsDelta
 from sidecar.wheel.geometry import LEVELS, slot_end_ms, slot_of
@@ -209,16 +210,19 @@ class Restore:
                 delta.deferred[origin] = delta.deferred.get(origin, 0) + deferred
         self.timers += len(block.entries)
 
-    def _removed(self, offset: int, value: bytes | None, mutations: Mutations, delta: CountsDelta) -> None:
-        row = self.rows.removed_row(offset)
-        before = mutations.rows[row] if row in mutations.rows else self._store.get(row)
-        if before is not None:
-            mutations.rows[self.rows.removed_by_due_row(int.from_bytes(before[-8:], "big"), offset)] = None
-        mutations.rows[row] = value
-        if value is None:
-            return
-        dues = decode_removed(value)
-        mutations.rows[self.rows.removed_by_due_row(max(dues), offset)] = b""
+    def _removed(self, key: RemovedKey, value: bytes | None, mutations: Mutations, delta: CountsDelta) -> None:
+        offset, due_ms = key
+        dues = frozenset[int]() if value is None else decode_removed(key, value)
+        if due_ms is not None:
+            mutations.rows[self.rows.removed_row(due_ms, offset)] = b"" if dues else None
+        else:
+            row = self.rows.removed_list_row(offset)
+            before = mutations.rows[row] if row in mutations.rows else self._store.get(row)
+            if before is not None:
+                mutations.rows[self.rows.removed_row(decode_due(before[-8:]), offset)] = None
+            mutations.rows[row] = value
+            if dues:
+                mutations.rows[self.rows.removed_row(max(dues), offset)] = b""
         for due_ms in dues:
             timer = self.rows.timer + KEY.pack(due_ms, offset)
             entry = mutations.rows[timer] if timer in mutations.rows else self._store.get(timer)

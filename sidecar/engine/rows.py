@@ -2,8 +2,8 @@
 
     t | due u64 | offset u64                     → entry          a timer; these rows sort in the order of firing
     b | slot end u64 | sequence u64 | part u16   → nothing        directory of blocks in the changelog
-    r | offset u64                               → n × due u64    removed dues
-    v | greatest due u64 | offset u64            → nothing        directory of removed records, by when they can go
+    v | due u64 | offset u64                     → nothing        a removed timer key, or the greatest one of a list
+    r | offset u64                               → n × due u64    a list of removed dues
     o | offset u64 | first due u64               → due u64        stored due of a timer, iff it is not the first due
     n | length u16 | retry id | offset | first   → due u64        timers of a retry id
     c | counter                                  → u64            see wheel/counts.py
@@ -22,7 +22,8 @@ import msgspec
 from sidecar.changelog.codec import BlockKey, Checkpoint
 from sidecar.errors import FormatUnknown, RecordCorrupt
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+FORMATS_READ: Final = frozenset({1, FORMAT})
 
 _BLOCK: Final = Struct(">QQH")
 _PAIR: Final = Struct(">QQ")
@@ -49,14 +50,14 @@ class Meta(msgspec.Struct, frozen=True, array_like=True):
 class Rows:
     """Makes and reads the row keys of one partition."""
 
-    __slots__ = ("block", "counter", "meta", "moved", "named", "removed", "removed_by_due", "timer")
+    __slots__ = ("block", "counter", "meta", "moved", "named", "removed", "removed_list", "timer")
 
     def __init__(self, partition: int) -> None:
         number = partition.to_bytes(4, "big")
         self.timer = b"t" + number
         self.block = b"b" + number
-        self.removed = b"r" + number
-        self.removed_by_due = b"v" + number
+        self.removed = b"v" + number
+        self.removed_list = b"r" + number
         self.moved = b"o" + number
         self.named = b"n" + number
         self.counter = b"c" + number
@@ -72,11 +73,11 @@ class Rows:
     def block_of(self, row: bytes) -> BlockKey:
         return BlockKey(*_BLOCK.unpack(row[5:]))
 
-    def removed_row(self, offset: int) -> bytes:
-        return self.removed + _DUE.pack(offset)
+    def removed_row(self, due_ms: int, offset: int) -> bytes:
+        return self.removed + _PAIR.pack(due_ms, offset)
 
-    def removed_by_due_row(self, due_ms: int, offset: int) -> bytes:
-        return self.removed_by_due + _PAIR.pack(due_ms, offset)
+    def removed_list_row(self, offset: int) -> bytes:
+        return self.removed_list + _DUE.pack(offset)
 
     def pair_of(self, row: bytes) -> tuple[int, int]:
         """Return (due, offset) of a `v` row, (offset, first due) of an `o` row."""
@@ -121,6 +122,6 @@ def decode_meta(value: bytes) -> Meta:
         meta = _meta_decoder.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError) as cause:
         raise RecordCorrupt(f"the meta row of a partition does not decode: {cause}") from cause
-    if meta.format != FORMAT:
-        raise FormatUnknown(f"rows of format {meta.format}; this version reads {FORMAT}")
+    if meta.format not in FORMATS_READ:
+        raise FormatUnknown(f"rows of format {meta.format}; this version reads up to {FORMAT}")
     return meta

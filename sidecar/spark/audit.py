@@ -207,7 +207,7 @@ class _Held:
                 if decoded is None or value is None:
                     continue
                 if not isinstance(decoded, BlockKey):
-                    rows += [(partition, decoded, due_ms, True) for due_ms in decode_removed(value)]
+                    rows += [(partition, decoded.offset, due_ms, True) for due_ms in decode_removed(decoded, value)]
                     continue
                 for entry in decode_block(value).entries:
                     due_ms, offset = KEY.unpack_from(entry)

@@ -3,7 +3,7 @@
     m                               → Meta            where the partition stands; read and written by each turn
     b | level | slot u64 | n u64    → block           timers, in the bytes of a changelog block
     d | level | slot u64            → Spans           the blocks of a slot, and which offsets are in each
-    p | page u64                    → Page            rows by offset: removed dues, and stored dues of moved timers
+    p | page u64                    → Page            rows by offset: removed timers, and stored dues of moved ones
     n | number u64                  → names           part of the index of retry ids, see names.py
     h | number u64                  → chunk           records that wait for what the broker says of an origin
 
@@ -22,7 +22,8 @@ from sidecar.errors import FormatUnknown, RecordCorrupt
 from sidecar.spark.facts import Fact
 from sidecar.wheel.counts import Counts
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+FORMATS_READ: Final = frozenset({1, FORMAT})
 META: Final = b"m"
 PAGE_SHIFT: Final = 12
 """A page has the rows of so many bits of offsets: 4,096 of them."""
@@ -162,8 +163,9 @@ def decode_meta(value: bytes) -> Meta:
         meta = _packed.meta.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError) as cause:
         raise RecordCorrupt(f"the state of a partition does not decode: {cause}") from cause
-    if meta.format != FORMAT:
-        raise FormatUnknown(f"state of format {meta.format}; this version reads {FORMAT}")
+    if meta.format not in FORMATS_READ:
+        raise FormatUnknown(f"state of format {meta.format}; this version reads up to {FORMAT}")
+    meta.format = FORMAT
     return meta
 
 

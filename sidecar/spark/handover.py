@@ -15,7 +15,6 @@ from sidecar.changelog.codec import (
     decode_checkpoint,
     decode_key,
     encode_block,
-    removed_key,
 )
 from sidecar.changelog.entry import LEVEL_AT
 from sidecar.errors import InvariantViolated
@@ -59,9 +58,8 @@ def pending_entries(partition: int, cells: Mapping[bytes, bytes]) -> Iterator[by
 
 
 def removed_records(partition: int, cells: Mapping[bytes, bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the changelog records of the removed dues."""
-    for offset, value in ShardStore(_ReadOnly(cells), decode_meta(cells[META]), partition).removed():
-        yield removed_key(offset), value
+    """Yield the changelog records that say what was removed."""
+    yield from ShardStore(_ReadOnly(cells), decode_meta(cells[META]), partition).removed()
 
 
 def block_records(entries: Iterable[bytes], sequence: int) -> Iterator[tuple[bytes, bytes]]:

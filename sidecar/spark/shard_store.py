@@ -13,7 +13,17 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from sidecar.changelog.codec import BLOCK_BYTES_MAX, BlockKey, decode_block, decode_key, decode_removed, encode_block
+from sidecar.changelog.codec import (
+    BLOCK_BYTES_MAX,
+    REMOVED,
+    BlockKey,
+    RemovedKey,
+    decode_block,
+    decode_key,
+    decode_removed_list,
+    encode_block,
+    removed_key,
+)
 from sidecar.changelog.entry import (
     DEFERRED,
     FLAGS_AT,
@@ -50,6 +60,9 @@ CACHE_BYTES_MAX: Final = 64 * 1024 * 1024
 SPLIT_BYTES_MAX: Final = 64 * 1024 * 1024
 """So much of coarse slots is split in one turn; what is due behind it waits for the next."""
 
+_PAGED: Final = frozenset({b"v", b"r", b"o"})
+"""Kinds of rows that are kept in pages, by their offset."""
+
 Place = tuple[int, int]
 """Level and slot."""
 
@@ -78,8 +91,8 @@ class ShardStore:
         kind = row[:1]
         if kind == b"t":
             return self._entry(row[5:])
-        if kind in {b"r", b"o"}:
-            page = int.from_bytes(row[5:13], "big") >> PAGE_SHIFT
+        if kind in _PAGED:
+            page = _offset_of(row) >> PAGE_SHIFT
             return self._page(page).get(row) if page in self._meta.pages else None
         return None
 
@@ -192,7 +205,7 @@ class ShardStore:
         named = []
         for row, content in part.mutations.rows.items():
             kind = row[:1]
-            if kind in {b"r", b"o"}:
+            if kind in _PAGED:
                 self._set_row(row, content)
             elif kind == b"n" and content is not None:
                 retry_id = row[7 : 7 + int.from_bytes(row[5:7], "big")]
@@ -206,9 +219,12 @@ class ShardStore:
         block = decode_block(value)
         self._add((block.level, slot_end_ms // WIDTHS_MS[block.level] - 1), block.entries, value)
 
-    def import_removed(self, offset: int, value: bytes) -> None:
-        """Take over the removed dues of an offset."""
-        self._set_row(self._rows.removed_row(offset), value)
+    def import_removed(self, key: RemovedKey, value: bytes) -> None:
+        """Take over a removed record of the changelog."""
+        if key.due_ms is None:
+            self._set_row(self._rows.removed_list_row(key.offset), value)
+        else:
+            self._set_row(self._rows.removed_row(key.due_ms, key.offset), b"")
 
     def settle(self) -> None:
         """Count what is pending in imported blocks, and index its retry ids and moved timers."""
@@ -285,12 +301,15 @@ class ShardStore:
         for place in sorted(self._slots):
             yield from self._pending(self._entries_of(place))
 
-    def removed(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the offsets that have removed dues, and these as in the changelog."""
+    def removed(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield key and value of the changelog records that say what was removed."""
         for page in sorted(self._meta.pages):
             for row, value in self._page(page).items():
                 if row[:1] == b"r":
-                    yield int.from_bytes(row[5:13], "big"), value
+                    yield removed_key(_offset_of(row), None), value
+                elif row[:1] == b"v":
+                    due_ms, offset = self._rows.pair_of(row)
+                    yield removed_key(offset, due_ms), REMOVED
 
     # Blocks
 
@@ -340,7 +359,7 @@ class ShardStore:
 
     def _entry(self, key: bytes) -> bytes | None:
         due_ms, offset = KEY.unpack(key)
-        if key <= self._watermark or due_ms in self._removed_dues(offset):
+        if key <= self._watermark or self._is_removed(key):
             return None
         for level in range(LEVELS):
             place = (level, due_ms // WIDTHS_MS[level])
@@ -374,16 +393,17 @@ class ShardStore:
         return KEY.pack(checkpoint.watermark_ms, checkpoint.watermark_offset)
 
     def _is_removed(self, entry: bytes) -> bool:
+        """Return whether the timer at an entry's key was taken away."""
         if not self._meta.pages:
             return False
         due_ms, offset = KEY.unpack_from(entry)
-        return due_ms in self._removed_dues(offset)
-
-    def _removed_dues(self, offset: int) -> frozenset[int]:
-        if not self._meta.pages or offset >> PAGE_SHIFT not in self._meta.pages:
-            return frozenset()
-        value = self._page(offset >> PAGE_SHIFT).get(self._rows.removed_row(offset))
-        return frozenset() if value is None else decode_removed(value)
+        if offset >> PAGE_SHIFT not in self._meta.pages:
+            return False
+        page = self._page(offset >> PAGE_SHIFT)
+        if self._rows.removed + entry[:KEY_BYTES] in page:
+            return True
+        listed = page.get(self._rows.removed_list_row(offset))
+        return listed is not None and due_ms in decode_removed_list(listed)
 
     # Pages and names
 
@@ -394,15 +414,15 @@ class ShardStore:
         return rows
 
     def _set_row(self, row: bytes, value: bytes | None) -> None:
-        page = int.from_bytes(row[5:13], "big") >> PAGE_SHIFT
+        page = _offset_of(row) >> PAGE_SHIFT
         if value is None:
             if page in self._meta.pages and self._page(page).pop(row, None) is not None:
                 self._changed_pages.add(page)
             return
         if page not in self._meta.pages:
             self._pages[page] = {}
-        # The greatest removed due of an offset comes last, and a stored due is all there is.
-        until_ms = int.from_bytes(value[-8:], "big")
+        # The greatest due of a list comes last, and a stored due is all there is.
+        until_ms = int.from_bytes(row[5:13] if row[:1] == b"v" else value[-8:], "big")
         self._meta.pages[page] = max(self._meta.pages.get(page, 0), until_ms)
         self._page(page)[row] = value
         self._changed_pages.add(page)
@@ -436,6 +456,11 @@ class ShardStore:
             return False
         fixed = head(entry)
         return fixed.first_ms == named.first_ms and retry_id_of(entry, fixed) == retry_id
+
+
+def _offset_of(row: bytes) -> int:
+    """Return the offset that a row of a page is about."""
+    return int.from_bytes(row[13:21] if row[:1] == b"v" else row[5:13], "big")
 
 
 def _least_entry(lower: bytes) -> bytes:

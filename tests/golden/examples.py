@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
+from struct import pack
 from typing import Final, NamedTuple
+from zlib import crc32
 
 from sidecar.changelog import codec
-from sidecar.changelog.codec import Block, BlockKey, Checkpoint, Closed, Closure, Engine, Unfinished
+from sidecar.changelog.codec import Block, BlockKey, Checkpoint, Closed, Closure, Engine, RemovedKey, Unfinished
 from sidecar.changelog.entry import HEAD, MOVING, Head, head, lasting, moved, origin_of, payload, retry_id_of
 from sidecar.engine.rows import FORMAT, Meta, Rows, decode_due, decode_meta, encode_due, encode_meta
 from sidecar.wheel.counts import Counts, CountsDelta
@@ -43,6 +46,13 @@ def read_entry(entry: bytes) -> object:
     fixed = head(entry)
     body = payload(entry, HEAD.size + fixed.origin_length + fixed.retry_id_length)
     return fixed, origin_of(entry, fixed), retry_id_of(entry, fixed), body
+
+
+def removed_list(dues_ms: Iterable[int]) -> bytes:
+    """Return a list of removed dues, which today's code reads and does not write."""
+    dues = sorted(dues_ms)
+    body = pack(f">{len(dues)}Q", *dues)
+    return pack(">BI", codec.VERSION, crc32(body)) + body
 
 
 def _counters() -> tuple[Counts, dict[str, tuple[bytes, bytes]]]:
@@ -91,7 +101,8 @@ CHECKPOINT: Final = Checkpoint(
 )
 BLOCK_KEY: Final = BlockKey(NOW + 21_000, 12, 3)
 BLOCK: Final = Block(0, {"orders": (2, 0)}, [PLAIN, NULLS])
-META: Final = Meta(FORMAT, "cluster", "changelog", 99, CHECKPOINT, restored=False)
+META: Final = Meta(1, "cluster", "changelog", 99, CHECKPOINT, restored=False)
+META_2: Final = Meta(FORMAT, "cluster", "changelog", 99, CHECKPOINT, restored=False)
 COUNTERS, COUNTER_ROWS = _counters()
 
 EXAMPLES: Final = (
@@ -138,12 +149,14 @@ EXAMPLES: Final = (
     Example("checkpoint-value", codec.encode_checkpoint(CHECKPOINT), codec.decode_checkpoint, CHECKPOINT),
     Example("block-key", codec.block_key(BLOCK_KEY), codec.decode_key, BLOCK_KEY),
     Example("block-value", codec.encode_block(*BLOCK), codec.decode_block, BLOCK),
-    Example("removed-key", codec.removed_key(2**63 + 1), codec.decode_key, 2**63 + 1),
-    Example("removed-value", codec.encode_removed([DUE + 1, DUE]), codec.decode_removed, {DUE, DUE + 1}),
+    Example("removed-key", codec.removed_key(2**63 + 1, None), codec.decode_key, RemovedKey(2**63 + 1, None)),
+    Example("removed-value", removed_list([DUE + 1, DUE]), codec.decode_removed_list, {DUE, DUE + 1}),
+    Example("removed-timer-key", codec.removed_key(2**63 + 1, DUE), codec.decode_key, RemovedKey(2**63 + 1, DUE)),
+    Example("removed-timer-value", codec.REMOVED, partial(codec.decode_removed, RemovedKey(45, DUE)), {DUE}),
     Example("row-timer-key", ROWS.timer + PLAIN[:16], ROWS.pair_of, (DUE, 42)),
     Example("row-block-key", ROWS.block_row(BLOCK_KEY), ROWS.block_of, BLOCK_KEY),
-    Example("row-removed-key", ROWS.removed_row(45), lambda row: int.from_bytes(row[5:], "big"), 45),
-    Example("row-removed-by-due-key", ROWS.removed_by_due_row(DUE, 45), ROWS.pair_of, (DUE, 45)),
+    Example("row-removed-key", ROWS.removed_list_row(45), lambda row: int.from_bytes(row[5:], "big"), 45),
+    Example("row-removed-by-due-key", ROWS.removed_row(DUE, 45), ROWS.pair_of, (DUE, 45)),
     Example("row-moved-key", ROWS.moved_row(45, DUE), ROWS.pair_of, (45, DUE)),
     Example(
         "row-named-key",
@@ -172,4 +185,5 @@ EXAMPLES: Final = (
     ),
     Example("row-meta-key", ROWS.meta, lambda row: int.from_bytes(row[1:], "big"), PARTITION),
     Example("row-meta-value", encode_meta(META), decode_meta, META),
+    Example("row-meta-value-2", encode_meta(META_2), decode_meta, META_2),
 )

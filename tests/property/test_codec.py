@@ -15,7 +15,7 @@ from sidecar.engine.rows import FORMAT, Meta, Rows, after, decode_meta, encode_m
 from sidecar.errors import FormatUnknown, RecordCorrupt
 from sidecar.model import Headers
 from sidecar.wheel.counts import Counts
-from tests.golden.examples import EXAMPLES, Example
+from tests.golden.examples import EXAMPLES, Example, removed_list
 
 u8, u16, u32, u64 = (st.integers(0, 2**bits - 1) for bits in (8, 16, 32, 64))
 i64 = st.integers(-(2**63), 2**63 - 1)
@@ -47,7 +47,7 @@ SELF_CHECKING = [
 READERS: list[Callable[[bytes], object]] = [
     codec.decode_checkpoint,
     codec.decode_block,
-    codec.decode_removed,
+    codec.decode_removed_list,
     codec.decode_key,
     decode_meta,
     head,
@@ -117,14 +117,15 @@ def test_a_block_gives_back_what_was_put_in(block: Block) -> None:
 
 @given(st.sets(u64, min_size=1, max_size=20))
 def test_removed_dues_come_back(dues: set[int]) -> None:
-    assert codec.decode_removed(codec.encode_removed(dues)) == dues
+    assert codec.decode_removed_list(removed_list(dues)) == dues
 
 
 @given(u64, u64, u16)
 def test_record_keys_come_back(slot_end_ms: int, sequence: int, part: int) -> None:
     key = BlockKey(slot_end_ms, sequence, part)
     assert codec.decode_key(codec.block_key(key)) == key
-    assert codec.decode_key(codec.removed_key(sequence)) == sequence
+    assert codec.decode_key(codec.removed_key(sequence, None)) == (sequence, None)
+    assert codec.decode_key(codec.removed_key(sequence, slot_end_ms)) == (sequence, slot_end_ms)
 
 
 @given(texts, texts, u64, checkpoints, st.booleans())

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from sidecar.changelog.codec import decode_removed
 from sidecar.changelog.entry import DEFERRED, KEY, head, origin_of, retry_id_of
 from sidecar.changelog.fold import Folded
 from sidecar.engine.partition import Partition
@@ -59,9 +56,6 @@ def check_rows(partition: Partition, store: Reader) -> None:
     _same("counters in rows", stored, counts)
     _same("moved rows", rows_of(store, own.moved), moved)
     _same("named rows", rows_of(store, own.named), named)
-    removed = {int.from_bytes(key, "big"): decode_removed(value) for key, value in rows_of(store, own.removed).items()}
-    directory = {KEY.pack(max(dues), offset) for offset, dues in removed.items()}
-    _same("directory of removed", set(rows_of(store, own.removed_by_due)), directory)
     _check_memory(partition, store, list(timers))
 
 
@@ -70,7 +64,7 @@ def _check_memory(partition: Partition, store: Reader, keys: list[bytes]) -> Non
     _same("next due", partition.next_due_ms, int.from_bytes(min(keys)[:8], "big") if keys else None)
     ends = [own.block_of(own.block + row).slot_end_ms for row in rows_of(store, own.block)]
     _same("next slot end", partition.next_slot_end_ms, min(ends, default=None))
-    removed = rows_of(store, own.removed_by_due)
+    removed = rows_of(store, own.removed)
     _same("removed that is passed", partition.removed_passed, any(row <= partition.watermark for row in removed))
     wakes_ms = partition.wakes_at_ms()
     assert not partition.removed_passed or wakes_ms == 0, ("it would not wake for what was removed", wakes_ms)
@@ -83,9 +77,9 @@ def check_fold(partition: Partition, store: Reader, folded: Folded) -> None:
     """Compare with the changelog; only what the watermark covers may linger in one and not in the other."""
     own, watermark = partition.rows, partition.watermark
     _same("timers of the log", rows_of(store, own.timer), folded.pending)
-    rows = rows_of(store, own.removed).items()
-    removed = {int.from_bytes(key, "big"): decode_removed(value) for key, value in rows}
-    _same("removed of the log", _above(removed, watermark), _above(folded.removed, watermark))
+    removed = {key for key in rows_of(store, own.removed) if key > watermark}
+    said = {KEY.pack(due_ms, offset) for offset, dues in folded.removed.items() for due_ms in dues}
+    _same("removed of the log", removed, {key for key in said if key > watermark})
     blocks = {own.block_of(own.block + row) for row in rows_of(store, own.block)}
     now_ms = partition.checkpoint.watermark_ms
     _same(
@@ -98,14 +92,6 @@ def check_fold(partition: Partition, store: Reader, folded: Folded) -> None:
     _same("watermark", watermark, KEY.pack(theirs.watermark_ms, theirs.watermark_offset))
     _same("highest", ours.highest_input_offset, theirs.highest_input_offset)
     _same("closed", ours.closed, theirs.closed)
-
-
-def _above(removed: Mapping[int, frozenset[int]], watermark: bytes) -> dict[int, frozenset[int]]:
-    kept = {}
-    for offset, dues in removed.items():
-        if alive := frozenset(due_ms for due_ms in dues if KEY.pack(due_ms, offset) > watermark):
-            kept[offset] = alive
-    return kept
 
 
 def _same(what: str, ours: object, theirs: object) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from sidecar.changelog.codec import encode_removed, removed_key
+from sidecar.changelog.codec import REMOVED, removed_key
 from tests.integration.messages import Given, Pairs, Sent, native, send
 from tests.integration.sidecars import Sidecars, Stage
 from tests.spark.queries import fires
@@ -64,8 +64,8 @@ def test_planted_faults_are_found_and_nothing_else(
 def _forget(stage: Stage, sent: Sent) -> None:
     """Take a message out of the changelog, as no sidecar does."""
     producer = Producer({"bootstrap.servers": stage.bootstrap})
-    value = encode_removed([sent.timestamp_ms + 3_600_000])
-    producer.produce(stage.changelog_topic, value, removed_key(sent.offset), sent.partition)
+    key = removed_key(sent.offset, sent.timestamp_ms + 3_600_000)
+    producer.produce(stage.changelog_topic, REMOVED, key, sent.partition)
     assert producer.flush(30) == 0
 
 

@@ -12,6 +12,7 @@ from sidecar.engine.partition import Partition
 from sidecar.engine.records import block_records
 from sidecar.errors import FormatUnknown, RecordCorrupt
 from sidecar.wheel.geometry import level_of
+from tests.golden.examples import removed_list
 from tests.simulation.memory_store import MemoryStore
 from tests.simulation.stage import NOW
 
@@ -81,9 +82,9 @@ def test_a_block_says_its_level_and_counts_its_entries_by_origin() -> None:
 
 
 def test_a_newer_format_says_which_version_reads_it() -> None:
-    value = b"\x02" + codec.encode_removed([1])[1:]
+    value = b"\x02" + removed_list([1])[1:]
     with pytest.raises(FormatUnknown, match="format version 2; this version reads 1: run the version that wrote it"):
-        codec.decode_removed(value)
+        codec.decode_removed_list(value)
 
 
 @pytest.mark.parametrize("key", [None, b"", b"x", b"b", b"b" + bytes(17), b"r" + bytes(7), b"c\x00"])
@@ -99,4 +100,4 @@ def test_a_block_with_an_entry_that_is_too_short_is_corrupt() -> None:
 
 def test_a_removed_record_without_dues_is_corrupt() -> None:
     with pytest.raises(RecordCorrupt):
-        codec.decode_removed(codec.encode_removed([]))
+        codec.decode_removed_list(removed_list([]))

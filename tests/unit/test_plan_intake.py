@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
-from sidecar.changelog.codec import decode_key, decode_removed
+from sidecar.changelog.codec import REMOVED, RemovedKey, decode_key
 from sidecar.contract.control import ControlKind, Outcome
 from sidecar.engine.items import Arrival, Dead, Dropped
 from sidecar.engine.overlay import NAMED_MAX
@@ -14,11 +16,11 @@ from tests.simulation.audit import rows_of
 from tests.simulation.stage import NOW, Stage, fired, outcomes
 
 
-def removed(part: PartitionPlan) -> dict[object, object]:
-    found: dict[object, object] = {}
+def removed(part: PartitionPlan) -> dict[RemovedKey, bytes | None]:
+    found: dict[RemovedKey, bytes | None] = {}
     for key, value in part.records:
-        if key[:1] == b"r":
-            found[decode_key(key)] = None if value is None else decode_removed(value)
+        if isinstance(decoded := decode_key(key), RemovedKey):
+            found[decoded] = value
     return found
 
 
@@ -41,7 +43,7 @@ def test_replace_takes_all_of_the_id_away_and_stores_the_new_one() -> None:
     stage.commit(NOW, *(stage.send(NOW + due, retry_id=b"x") for due in (50, 60)), stage.send(NOW + 70, retry_id=b"y"))
     part = stage.commit(NOW, stage.send(NOW + 90, retry_id=b"x", replace=True))
     assert part.cancelled == 2
-    assert removed(part) == {0: {NOW + 50}, 1: {NOW + 60}}
+    assert removed(part) == {(0, NOW + 50): REMOVED, (1, NOW + 60): REMOVED}
     assert stage.dues() == [NOW + 70, NOW + 90]
 
 
@@ -150,7 +152,7 @@ class TestTargets:
         stage = self.stage()
         part = stage.commit(NOW, stage.control(ControlKind.CANCEL, target))
         assert outcomes(part) == [(Outcome.CANCELLED, 1)]
-        assert removed(part) == {0: {NOW + 50}}
+        assert removed(part) == {(0, NOW + 50): REMOVED}
         assert stage.timers() == []
 
     def test_reschedule_moves_it(self, target: TimerId | bytes) -> None:
@@ -214,8 +216,37 @@ def test_a_timer_that_goes_back_to_an_old_due_gets_a_key_of_its_own() -> None:
     stage.commit(NOW, stage.send(NOW + 50))
     stage.commit(NOW, stage.control(ControlKind.RESCHEDULE, timer, NOW + 90))
     part = stage.commit(NOW, stage.control(ControlKind.RESCHEDULE, timer, NOW + 50))
-    assert removed(part) == {0: {NOW + 50, NOW + 90}}
+    assert removed(part) == {(0, NOW + 90): REMOVED}
     assert [(held.due_ms, held.requested_ms) for held in stage.timers()] == [(NOW + 51, NOW + 50)]
+
+
+def test_no_record_grows_with_how_often_one_timer_is_moved() -> None:
+    stage = Stage()
+    timer = TimerId(0, 0, NOW + 50)
+    stage.commit(NOW, stage.send(NOW + 50))
+    sizes = []
+    for moves in range(1, 200):
+        part = stage.commit(NOW, stage.control(ControlKind.RESCHEDULE, timer, NOW + 50 + 7 * moves))
+        sizes.append([len(key) + len(value or b"") for key, value in part.records if key[:1] == b"r"])
+    assert sizes == [sizes[0]] * len(sizes)
+    assert len(sizes[0]) == 1
+    assert stage.dues() == [NOW + 50 + 7 * 199]
+
+
+def test_a_timer_that_is_moved_to_one_due_again_and_again_finds_a_free_key_in_a_few_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage()
+    timer = TimerId(0, 0, NOW + 50)
+    stage.commit(NOW, stage.send(NOW + 50))
+    moves = [stage.control(ControlKind.RESCHEDULE, timer, NOW + 5_000) for _ in range(1_000)]
+    stage.commit(NOW, *moves[:500])
+    stage.commit(NOW, *moves[500:])
+    get = Mock(wraps=stage.store.get)
+    monkeypatch.setattr(stage.store, "get", get)
+    stage.plan(NOW, stage.control(ControlKind.RESCHEDULE, timer, NOW + 5_000))
+    assert get.call_count < 100
+    assert [(held.due_ms, held.requested_ms) for held in stage.timers()] == [(NOW + 5_999, NOW + 5_000)]
 
 
 def test_an_id_with_the_due_that_the_timer_was_moved_to_names_nothing() -> None:
@@ -230,7 +261,7 @@ def test_removed_dues_are_pruned_and_their_record_goes_when_the_watermark_has_pa
     stage.commit(NOW, stage.send(NOW + 50), stage.send(NOW + 5))
     stage.commit(NOW, stage.control(ControlKind.CANCEL, TimerId(0, 0, NOW + 50)))
     assert removed(stage.commit(NOW + 10)) == {}
-    assert removed(stage.commit(NOW + 60, stage.send(NOW + 99))) == {0: None}
+    assert removed(stage.commit(NOW + 60, stage.send(NOW + 99))) == {(0, NOW + 50): None}
     assert rows_of(stage.store, stage.partition.rows.removed) == {}
 
 
