@@ -138,13 +138,16 @@ def _config() -> Schema:
         "description": "librdkafka properties for every Kafka client.",
         "type": ["object", "null"],
         "propertyNames": {"pattern": "^[a-z0-9]+(\\.[a-z0-9]+)*$"},
-        "additionalProperties": {"type": ["string", "integer", "number", "boolean"]},
+        "additionalProperties": {"type": ["string", "integer", "number", "boolean"], "minLength": 1},
     }
     return {"type": "object", "additionalProperties": False, "properties": {**settings, "client": client}}
 
 
 def _setting(setting: Setting) -> Schema:
-    """Return what YAML types the value may have; the program itself checks the rest."""
+    """Return what YAML types the value may have; the program itself checks the rest.
+
+    With null Helm takes a default away: the templates leave such a setting out.
+    """
     types = ["string", "integer", "null"]
     if setting.kind.is_switch:
         types = ["boolean", "null"]
@@ -152,11 +155,15 @@ def _setting(setting: Setting) -> Schema:
         types = ["string", "integer", "array", "null"]
     elif setting.kind.is_mapping:
         types = ["string", "object", "null"]
-    schema: Schema = {"description": f"{setting.help} It must be {setting.kind.allowed}.", "type": types}
+    schema: Schema = {
+        "description": f"{setting.help} It must be {setting.kind.allowed}.",
+        "type": types,
+        "minLength": 1,
+    }
     if setting.kind.is_list:
         schema["items"] = {"type": ["string", "integer"]}
     elif setting.kind.is_mapping:
-        own = {each.yaml_key: {"type": _setting(each)["type"]} for each in SETTINGS if each.per_origin}
+        own = {each.yaml_key: {"type": _setting(each)["type"], "minLength": 1} for each in SETTINGS if each.per_origin}
         schema["additionalProperties"] = _closed(**own)
     return schema
 

@@ -17,7 +17,7 @@ _SERVER = re.compile(
     r"(?:(?:PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)://)?(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?"
 )
 _HOST = re.compile(r"[A-Za-z0-9.:_-]+")
-_TOKEN = re.compile(r"[!-~]+")
+_TOKEN = re.compile(r"[!-~]{16,}")
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
 # Java's level names are taken too: IBM's image knows those.
@@ -49,7 +49,7 @@ class Kind:
     parse: Callable[[str], object]
     show: Callable[[Any], str] = str
     is_list: bool = False
-    """The empty text is a value: the empty list."""
+    """Several values, separated by commas; in YAML also a list."""
     is_switch: bool = False
     """True or false: a flag without a value on the command line."""
     is_mapping: bool = False
@@ -253,4 +253,4 @@ CLASS_GLOBS = Kind(
 TEXT = Kind("text of one line that is not empty", _parse_text)
 FOLDER = Kind("the path of a folder", _parse_folder)
 HOST = Kind("an IP address or a host name", _matching(_HOST))
-TOKEN = Kind("printable ASCII characters without blanks", _matching(_TOKEN))
+TOKEN = Kind("16 or more printable ASCII characters without blanks", _matching(_TOKEN))

@@ -49,7 +49,7 @@ def pairs(mapping: yaml.MappingNode) -> Iterator[Pair]:
 
 
 def is_null(node: yaml.Node) -> bool:
-    """Tell whether the key has no value; it counts as not set."""
+    """Tell whether there is no value, as behind `key:` and `key: ~`."""
     return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"
 
 
@@ -57,9 +57,11 @@ def text_of(node: yaml.Node, kind: Kind) -> str:
     """Return the value as text for `kind.parse`.
 
     Raises:
-        ValueError: The kind is not written so; the message is `a list` or `a mapping`.
+        ValueError: The kind is not written so; the message is `a list`, `a mapping` or `an empty value`.
     """
     if isinstance(node, yaml.ScalarNode):
+        if is_null(node) or not node.value.strip():
+            raise ValueError("an empty value")
         return str(node.value)
     if isinstance(node, yaml.MappingNode):
         if kind.is_mapping:

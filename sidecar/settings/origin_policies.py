@@ -70,8 +70,8 @@ def parse(text: str, fields: Sequence[Field]) -> tuple[OriginPolicy, ...]:
 def show(policies: Sequence[OriginPolicy], fields: Sequence[Field]) -> str:
     """Return the text that `parse` reads: JSON on one line, empty when there are none."""
     by_name = {field.name: field for field in fields}
-    shown = {
-        origins: {by_name[name].yaml_key: by_name[name].kind.show(value) for name, value in given.items()}
+    shown: dict[str, dict[str, object]] = {
+        origins: {by_name[name].yaml_key: by_name[name].kind.show(value) or [] for name, value in given.items()}
         for origins, given in policies
     }
     return json.dumps(shown) if shown else ""
@@ -99,7 +99,7 @@ def _read(mapping: yaml.Node, fields: Sequence[Field], given: dict[str, object])
             yield f"{plain(key)}: no origin has this for itself{hint}; allowed are {', '.join(known)}"
         elif repeated:
             yield f"{key}: is there more than once: it must be given once"
-        elif not nodes.is_null(node):
+        else:
             try:
                 text = nodes.text_of(node, field.kind)
             except ValueError as form:

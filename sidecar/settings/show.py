@@ -20,7 +20,9 @@ Every setting has three names: `HTTP_PORT` is `KAFKA_RETRY_HTTP_PORT` in the env
 separated by commas, in YAML they may be lists.
 
 An unknown YAML key, an impossible value and settings that contradict each other stop the start with exit status 2, one
-line for each. An unknown name in the environment is warned of.
+line for each. So does an empty value on the command line or in YAML, where `[]` is a list without items. In the
+environment an empty variable counts as not set, whatever it sets, and the start says so in a line for each. An unknown
+name in the environment is warned of.
 
 | name | default | what it must be | meaning |
 |---|---|---|---|

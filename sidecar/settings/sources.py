@@ -42,11 +42,15 @@ class Source:
     def add_client(self, name: str, value: str, origin: str) -> None:
         """Take a librdkafka property, or note why it is refused."""
         refusal = client.refusal(name)
-        if refusal is None:
-            self.client[name] = (value, origin)
-        else:
+        if refusal is not None:
             shown = client.MASK if client.is_secret(name) else quoted(value)
             self.problems.append(f"client property {plain(name)}: {shown}: {refusal} (from {origin})")
+        elif not value.strip():
+            self.problems.append(
+                f"client property {plain(name)}: has no value: give one, or leave it out (from {origin})"
+            )
+        else:
+            self.client[name] = (value, origin)
 
 
 def not_allowed(given: Given) -> str:
@@ -67,7 +71,11 @@ def from_flags(flags: Mapping[str, str], properties: Sequence[str]) -> Source:
     source = Source()
     for setting in SETTINGS:
         text = flags.get(setting.attribute)
-        if text is not None:
+        if text is None:
+            continue
+        if not text.strip():
+            source.problems.append(not_allowed(Given(setting, text, f"command line {setting.flag}")))
+        else:
             negative = setting.kind.is_switch and text == "false"
             flag = setting.negative_flag if negative else setting.flag
             source.given.append(Given(setting, text, f"command line {flag}"))
@@ -85,20 +93,25 @@ def from_flags(flags: Mapping[str, str], properties: Sequence[str]) -> Source:
 
 
 def from_environment(environ: Mapping[str, str]) -> Source:
-    """Read KAFKA_RETRY_*. Names nobody knows are warned of, not refused: the prefix is not ours alone."""
+    """Read KAFKA_RETRY_*. Names nobody knows are warned of, not refused: the prefix is not ours alone.
+
+    An empty variable counts as not set, whatever it sets: that is how Compose and Helm say so. It is told of, for it
+    can as well be a value that got lost on its way.
+    """
     source = Source()
     for env in sorted(name for name in environ if name.startswith(ENV_PREFIX)):
         name, text, origin = env.removeprefix(ENV_PREFIX), environ[env], f"environment {env}"
         setting = BY_NAME.get(name) or BY_ALIAS.get(name)
-        if setting is not None:
-            # An empty variable is how Compose and Helm say "not set"; only a list can be meant to be empty.
-            if text.strip() or setting.kind.is_list:
-                source.given.append(Given(setting, text, origin))
+        is_property = name.startswith(client.PREFIX) and len(name) > len(client.PREFIX)
+        if (setting is not None or is_property) and not text.strip():
+            source.warnings.append(f"{plain(env)}: is empty: it counts as not set")
+        elif setting is not None:
+            source.given.append(Given(setting, text, origin))
         elif name in WITHOUT_MEANING:
             source.warnings.append(f"{env}: has no meaning here and is ignored: {WITHOUT_MEANING[name]}")
         elif _KUBERNETES.fullmatch(name):
             continue
-        elif name.startswith(client.PREFIX) and len(name) > len(client.PREFIX):
+        elif is_property:
             source.add_client(client.property_of(name.removeprefix(client.PREFIX)), text, origin)
         else:
             hint = closest(name, [*BY_NAME, *BY_ALIAS], ENV_PREFIX + "{}")
@@ -152,8 +165,6 @@ def _pairs(mapping: yaml.MappingNode, path: Path, source: Source) -> Iterable[tu
 
 
 def _read_client(node: yaml.Node, path: Path, source: Source) -> None:
-    if nodes.is_null(node):
-        return
     if not isinstance(node, yaml.MappingNode):
         origin = f"{path}:{node.start_mark.line + 1}"
         source.problems.append(f"client: must be a mapping such as {{security.protocol: SASL_SSL}} (from {origin})")
@@ -168,8 +179,6 @@ def _read_client(node: yaml.Node, path: Path, source: Source) -> None:
 
 
 def _read_value(setting: Setting, node: yaml.Node, origin: str, source: Source) -> None:
-    if nodes.is_null(node):
-        return
     try:
         source.given.append(Given(setting, nodes.text_of(node, setting.kind), origin))
     except ValueError as form:

@@ -15,7 +15,7 @@ from tests.deploy.charts import APPLICATION, CASES, EXAMPLE, Helm, Rendered, con
 from tests.deploy.program import effective, parse, start, usage_is_wrong
 
 POD = "rel-retry-sidecar-0"
-SECRET = "from-the-secret"
+SECRET = "from-the-cluster-secret"
 
 
 def environment(container: Mapping[str, Any]) -> dict[str, str]:
@@ -54,6 +54,12 @@ def test_the_program_takes_what_is_rendered_and_uses_all_of_it(helm: Helm, case:
     assert settings["ORIGIN_TOPICS"].value != "*"
     is_stable = case is not EXAMPLE
     assert settings["INSTANCE_ID"].value == (POD if is_stable else "(an id kept in STATE_DIR)")
+
+
+def test_what_a_user_of_the_library_takes_away_with_null_is_left_out(helm: Helm) -> None:
+    """Helm keeps a null where a parent's value was; the program takes no empty value."""
+    assert "delays" in helm.render(EXAMPLE).config()
+    assert "delays" not in helm.render(EXAMPLE, values=["retrySidecar.config.delays=null"]).config()
 
 
 def test_a_login_is_complete(helm: Helm, tmp_path: Path) -> None:

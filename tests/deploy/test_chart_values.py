@@ -19,7 +19,7 @@ DEFAULT = next(path for path in CASES if path.stem == "default-values")
         (APPLICATION, ["config.origin_topics=orders"], "config.bootstrap_servers is not set: name the Kafka brokers"),
         (
             EXAMPLE,
-            ["retrySidecar.config.origin_topics="],
+            ["retrySidecar.config.origin_topics=null"],
             "    retrySidecar.config.origin_topics: [orders, payments]\n",
         ),
     ],
@@ -36,6 +36,8 @@ def test_what_has_no_default_is_asked_for(helm: Helm, chart: Path, values: list[
     [
         ("config.orgin_topics=orders", "at '/config': additional properties 'orgin_topics' not allowed"),
         ("config.create_topics=maybe", "at '/config/create_topics': got string, want null or boolean"),
+        ("config.streams_app_id=", "at '/config/streams_app_id': minLength: got 0, want 1"),
+        ("config.client.client.id=", "at '/config/client/client': got object"),
         ("config.commit_interval_ms.a=1", "at '/config/commit_interval_ms': got object"),
         ("replicaCount=two", "at '/replicaCount': got string, want integer"),
         ("image.pullPolicy=never", "at '/image/pullPolicy': value must be one of 'Always', 'IfNotPresent', 'Never'"),

@@ -23,7 +23,7 @@ from tests.unit.test_view import NOW_MS
 VALIDATE = f"/connector-plugins/{CONNECTOR_CLASS}/config/validate"
 LOGGER = "tests.levels"
 SECRETS = {
-    "KAFKA_RETRY_API_TOKEN": "a-secret-token",
+    "KAFKA_RETRY_API_TOKEN": "a-secret-token-of-the-tests",
     "KAFKA_RETRY_CLIENT_SSL_KEY_PASSWORD": "a-secret-password",
     "KAFKA_RETRY_JAAS_ENABLED": "true",
     "KAFKA_RETRY_JAAS_USERNAME": "user",

@@ -53,12 +53,12 @@ def detail(**more: object) -> dict[str, Any]:
 def test_a_list_asks_for_what_its_options_say(shelf: Shelf) -> None:
     options = ("--origin", "orders", "--partition", "3", "--due-after", "2027-01-15T08:00:00Z", "--due-to", "9e9")
     assert run("list", *options).exit_code == 2
-    result = run("list", *options[:-1], str(DUE_MS + 5), "--limit", "7", "--token", "secret")
+    result = run("list", *options[:-1], str(DUE_MS + 5), "--limit", "7", "--token", "a-token-of-the-tests")
     assert (result.exit_code, result.stdout) == (0, "")
     assert "nothing waits for orders, in partition 3, due from 2027-01-15 08:00:00.000 UTC" in result.stderr
     wanted = {"origin": "orders", "partition": "3", "due_from": str(DUE_MS), "due_to": str(DUE_MS + 5), "limit": "7"}
     assert shelf.asked == [("GET", "/pending/messages", wanted)]
-    assert shelf.tokens == {"secret"}
+    assert shelf.tokens == {"a-token-of-the-tests"}
 
 
 def test_a_list_is_a_table_for_people_and_lines_of_json_for_programs(shelf: Shelf) -> None:

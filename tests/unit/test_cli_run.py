@@ -96,7 +96,9 @@ def test_wrong_settings_exit_2_with_one_line_each_and_nothing_on_stdout() -> Non
 def test_show_settings_prints_every_value_with_its_origin(tmp_path: Path) -> None:
     config = tmp_path / "sidecar.yaml"
     config.write_text("dlq_topic: dead\nclient: {sasl.password: hunter2}\n", encoding="utf-8")
-    result = invoke("--config", str(config), "--no-enable-health", "--show-settings", "--json", API_TOKEN="hunter3")
+    result = invoke(
+        "--config", str(config), "--no-enable-health", "--show-settings", "--json", API_TOKEN="hunter3-and-more"
+    )
     assert result.exit_code == 0
     shown = {row["name"]: (row["value"], row["origin"]) for row in json.loads(result.stdout)}
     assert shown["DLQ_TOPIC"] == ("dead", f"{config}:1")
@@ -117,6 +119,35 @@ def test_show_settings_as_a_table_names_all_settings() -> None:
     assert "warning: KAFKA_RETRY_HTP_PORT: there is no such setting, it is ignored; did you mean" in result.stderr
 
 
+def test_show_settings_tells_of_every_empty_variable_and_shows_what_counts_instead() -> None:
+    result = invoke(
+        "--show-settings", "--json", STREAMS_APP_ID="", DELAYS=" ", LOG_LEVEL_IBM="", CLIENT_SECURITY_PROTOCOL=""
+    )
+    assert result.exit_code == 0
+    told = [line for line in result.stderr.splitlines() if "is empty" in line]
+    assert told == [
+        f"warning: KAFKA_RETRY_{name}: is empty: it counts as not set"
+        for name in ("CLIENT_SECURITY_PROTOCOL", "DELAYS", "LOG_LEVEL_IBM", "STREAMS_APP_ID")
+    ]
+    shown = {row["name"]: row["origin"] for row in json.loads(result.stdout)}
+    assert set(shown.values()) == {"default"}
+    assert "client.security.protocol" not in shown
+
+
+@pytest.mark.parametrize("given", [["--streams-app-id", ""], ["--delays", " "], ["--client", "client.id="]])
+def test_an_empty_value_on_the_command_line_is_a_usage_error(given: list[str]) -> None:
+    result = invoke(*given, "--show-settings")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+
+
+def test_a_short_token_is_refused_and_not_shown() -> None:
+    result = invoke("--show-settings", API_TOKEN="15-characters..")
+    assert result.exit_code == 2
+    assert "API_TOKEN: *** is not allowed: it must be 16 or more printable ASCII characters" in result.stderr
+    assert "15-char" not in result.output
+
+
 def test_json_without_show_settings_is_a_usage_error() -> None:
     result = invoke("--json")
     assert result.exit_code == 2
@@ -127,7 +158,7 @@ def test_run_logs_its_warnings_in_the_form_that_was_chosen(
     runtime: Callable[[Callable[[Settings], int]], None],
 ) -> None:
     runtime(lambda settings: 0)
-    result = invoke("--log-format", "json", "--api-token", "hunter2", XYZ="1")
+    result = invoke("--log-format", "json", "--api-token", "hunter2-and-more", XYZ="1")
     assert result.exit_code == 0
     events = [json.loads(line) for line in result.stderr.splitlines()]
     assert [event["event"] for event in events] == ["setting_doubted", "setting_doubted"]

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.errors import SettingsInvalid
-from sidecar.settings import SETTINGS, Settings, advice_for_run, load, reference_page, rows
+from sidecar.settings import SETTINGS, Setting, Settings, advice_for_run, load, reference_page, rows
+from sidecar.settings.table import BY_ALIAS, BY_NAME
 
 ROOT = Path(__file__).parents[2]
 
@@ -117,6 +118,7 @@ def test_every_setting_is_taken_from_each_source(setting: object, tmp_path: Path
         "LOG_LEVEL": "debug", "LOG_LEVEL_APACHE": "error", "LOG_FORMAT": "json", "SECURITY_PROTOCOL": "SSL",
         "SASL_MECHANISM": "PLAIN", "ENABLE_HEALTH": "false", "CREATE_TOPICS": "true", "JAAS_ENABLED": "false",
         "MAX_DELAY": "30d", "MAX_ATTEMPTS": "7", "ORIGIN_POLICIES": "{orders: {max_attempts: 3}}",
+        "API_TOKEN": "a-token-of-the-tests",
     }  # fmt: skip
     text = examples.get(setting.name, "1234")
     loaded = [
@@ -129,23 +131,56 @@ def test_every_setting_is_taken_from_each_source(setting: object, tmp_path: Path
         assert setting.name in settings.origins
 
 
-@pytest.mark.parametrize("name", ["API_TOKEN", "HTTP_PORT", "INSTANCE_ID"])
-def test_an_empty_variable_is_not_set(name: str) -> None:
-    assert load(environ=env(**{name: " "})) == Settings()
+@pytest.mark.parametrize("blank", ["", " \t"])
+@pytest.mark.parametrize("name", [*BY_NAME, *BY_ALIAS, "CLIENT_SASL_PASSWORD", "CLIENT_ACKS"])
+def test_an_empty_variable_counts_as_not_set_and_is_told_of(name: str, blank: str) -> None:
+    settings = load(environ=env(**{name: blank}))
+    assert settings == Settings()
+    assert settings.origins == {}
+    assert settings.warnings == (f"KAFKA_RETRY_{name}: is empty: it counts as not set",)
 
 
-def test_an_empty_list_on_the_command_line_overrides_the_environment() -> None:
-    settings = load(flags={"fatal_exception": ""}, environ=env(FATAL_EXCEPTION="a.B"))
-    assert settings.fatal_exception == ()
+def test_an_empty_variable_leaves_what_the_file_says(tmp_path: Path) -> None:
+    config = yaml_file(tmp_path, "streams_app_id: billing\nfatal_exception: [a.B]\n")
+    settings = load(environ=env(STREAMS_APP_ID="", APP_NAME="", FATAL_EXCEPTION=""), config=config)
+    assert (settings.streams_app_id, settings.fatal_exception) == ("billing", ("a.B",))
+    assert len(settings.warnings) == 3
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+def test_an_empty_value_on_the_command_line_or_in_yaml_is_refused(setting: Setting, tmp_path: Path) -> None:
+    """A blank application id would be that of the default's group."""
+    found = [
+        *problems_of(flags={setting.attribute: " "}),
+        *problems_of(config=yaml_file(tmp_path, f"{setting.yaml_key}:\n")),
+        *problems_of(config=yaml_file(tmp_path, f"{setting.yaml_key}: ''\n")),
+    ]
+    assert len(found) == 3
+    for problem in found:
+        assert problem.startswith(f"{setting.name}: ")
+        assert f"is not allowed: it must be {setting.kind.allowed} (from " in problem
+
+
+def test_an_empty_property_of_the_clients_is_refused(tmp_path: Path) -> None:
+    path = yaml_file(tmp_path, "client: {client.id: ''}\n")
+    assert problems_of(client=["client.id="], config=path) == (
+        "client property client.id: has no value: give one, or leave it out (from command line --client)",
+        f"client property client.id: has no value: give one, or leave it out (from {path}:1)",
+    )
+    (problem,) = problems_of(config=yaml_file(tmp_path, "client:\n"))
+    assert problem.startswith("client: must be a mapping")
+
+
+def test_a_list_without_items_can_be_written_in_yaml(tmp_path: Path) -> None:
+    assert load(config=yaml_file(tmp_path, "fatal_exception: []\n")).fatal_exception == ()
 
 
 def test_yaml_values_are_taken_as_they_are_written(tmp_path: Path) -> None:
-    text = "api_token: 0123\ncreate_topics: yes\ndelays: [5m, 300]\ninstance_id:\nstore_name: 1_0\n"
+    text = "api_token: 0123456789012345\ncreate_topics: yes\ndelays: [5m, 300]\nstore_name: 1_0\n"
     settings = load(config=yaml_file(tmp_path, text))
-    assert settings.api_token == "0123"
+    assert settings.api_token == "0123456789012345"
     assert settings.create_topics is True
     assert settings.delays_ms == (300_000, 300)
-    assert settings.instance_id is None
     assert settings.store_name == "1_0"
 
 
@@ -215,7 +250,7 @@ def test_all_mistakes_of_all_sources_are_told_at_once(tmp_path: Path) -> None:
             "(from environment KAFKA_RETRY_HTTP_PORT)"
         ),
         (
-            "API_TOKEN: *** is not allowed: it must be printable ASCII characters without blanks "
+            "API_TOKEN: *** is not allowed: it must be 16 or more printable ASCII characters without blanks "
             "(from environment KAFKA_RETRY_API_TOKEN)"
         ),
     )
@@ -334,13 +369,13 @@ SECRET_PROPERTIES = [
 def test_secrets_are_shown_nowhere() -> None:
     settings = load(
         client=[f"{name}=hunter-{index}" for index, name in enumerate(SECRET_PROPERTIES)],
-        environ=env(API_TOKEN="hunter-token", JAAS_PASSWORD="hunter-pass"),
+        environ=env(API_TOKEN="hunter-token-of-20-c", JAAS_PASSWORD="hunter-pass"),
     )
     shown = {row.name: row.value for row in rows(settings)}
     assert shown["API_TOKEN"] == shown["JAAS_PASSWORD"] == "***"
     assert all(shown[f"client.{name}"] == "***" for name in SECRET_PROPERTIES)
     assert "hunter" not in repr(list(rows(settings))) + repr(settings) + repr(settings.origins)
-    assert set(settings.secrets) == {"hunter-token", "hunter-pass", *(f"hunter-{i}" for i in range(5))}
+    assert set(settings.secrets) == {"hunter-token-of-20-c", "hunter-pass", *(f"hunter-{i}" for i in range(5))}
 
 
 def test_secrets_are_masked_in_problems() -> None:

@@ -83,7 +83,7 @@ ALLOWED: list[tuple[Kind, str, object]] = [
     (kinds.choices("native", "ibm"), "ibm,native", ("ibm", "native")),
     (kinds.FOLDER, "/var/lib/x", Path("/var/lib/x")),
     (kinds.HOST, "::1", "::1"),
-    (kinds.TOKEN, "s3cr€t".replace("€", "e"), "s3cret"),
+    (kinds.TOKEN, "0123456789-abc~!", "0123456789-abc~!"),
 ]
 
 
@@ -121,8 +121,9 @@ REFUSED: list[tuple[Kind, str]] = [
     (kinds.TEXT, "two\nlines"),
     (kinds.FOLDER, ""),
     (kinds.FOLDER, "~no-such-user/x"),
-    (kinds.TOKEN, "a b"),
-    (kinds.TOKEN, "schlüssel"),
+    (kinds.TOKEN, "a-token of the tests"),
+    (kinds.TOKEN, "a-token-of-15-ch"[:15]),
+    (kinds.TOKEN, "ein-langer-schlüssel"),
 ]
 
 

@@ -31,7 +31,7 @@ def test_policies_are_taken_from_a_file_the_environment_and_the_command_line(tmp
     config = tmp_path / "sidecar.yaml"
     config.write_text(
         "origin_policies:\n"
-        "  payments:\n    delays: 1s,10s\n    max_attempts: 5\n    third_delay_ms:\n"
+        "  payments:\n    delays: 1s,10s\n    max_attempts: 5\n"
         "  mail-*:\n    fatal_exception: [A, b.*]\n    droppable_exception: []\n",
         encoding="utf-8",
     )
@@ -45,7 +45,7 @@ def test_what_is_shown_reads_back_as_itself() -> None:
     shown = next(row.value for row in rows(given(TEXT)) if row.name == "ORIGIN_POLICIES")
     assert shown == (
         '{"payments": {"delays": "1s,10s", "max_attempts": "5"}, '
-        '"mail-*": {"fatal_exception": "A,b.*", "droppable_exception": ""}}'
+        '"mail-*": {"fatal_exception": "A,b.*", "droppable_exception": []}}'
     )
     assert given(shown).origin_policies == POLICIES
 

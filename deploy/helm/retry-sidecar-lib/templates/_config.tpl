@@ -34,7 +34,12 @@ Every template here takes one dict:
 {{- $_ := set $client "ssl.certificate.location" (printf "/etc/retry-sidecar/client/%s" $kafka.tls.client.certificateKey) -}}
 {{- $_ := set $client "ssl.key.location" (printf "/etc/retry-sidecar/client/%s" $kafka.tls.client.privateKeyKey) -}}
 {{- end -}}
-{{- $config := omit .values.config "client" -}}
+{{- $config := dict -}}
+{{- range $name, $value := omit .values.config "client" -}}
+{{- if not (kindIs "invalid" $value) -}}
+{{- $_ := set $config $name $value -}}
+{{- end -}}
+{{- end -}}
 {{- $client = merge (dict) (.values.config.client | default dict) $client -}}
 {{- if $client -}}
 {{- $config = merge (dict "client" $client) $config -}}
