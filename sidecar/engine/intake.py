@@ -29,6 +29,7 @@ class Intake:
         dialects: In the order of preference.
         origins: Topics that exist, by a definite answer of the broker; kept up to date by its owner.
         unknown: Topics that do not exist, by a definite answer that is fresh; kept up to date by its owner.
+        forbidden: Topics that may not even be looked at, by repeated answers; kept up to date by its owner.
         api_token: What control records must be signed with; None: they need no signature.
     """
 
@@ -43,11 +44,13 @@ class Intake:
         app_id: str,
         dlq_max_message_bytes: int,
         api_token: str | None = None,
+        forbidden: Collection[str] = (),
     ) -> None:
         self._policy = policy
         self._dialects = dialects
         self._origins = origins
         self._unknown = unknown
+        self._forbidden = forbidden
         self._input_topic = input_topic
         self._app_id = app_id
         self._dlq_max_message_bytes = dlq_max_message_bytes
@@ -126,14 +129,17 @@ class Intake:
         return ""
 
     def _unresolved(self, record: Record, request: Request) -> Item | str:
-        if request.origin not in self._unknown:
-            return request.origin
-        return self._dead(
-            record,
-            Rejection(
-                Reason.ORIGIN_UNKNOWN, f"{request.origin} does not exist on this cluster: create it, then redrive"
-            ),
-        )
+        origin = request.origin
+        if origin in self._unknown:
+            detail = f"{origin} does not exist on this cluster: create it, then redrive"
+            return self._dead(record, Rejection(Reason.ORIGIN_UNKNOWN, detail))
+        if origin in self._forbidden:
+            detail = (
+                f"the sidecar may not look at topic {origin} (TOPIC_AUTHORIZATION_FAILED): "
+                "give its user the rights Describe and Write on it, then redrive"
+            )
+            return self._dead(record, Rejection(Reason.ORIGIN_NOT_ALLOWED, detail))
+        return origin
 
     def _dead(self, record: Record, rejection: Rejection) -> Dead:
         truncated = _size(record) > self._dlq_max_message_bytes

@@ -64,6 +64,8 @@ class Partition:
     """Slot end of the first block that waits for its tombstone."""
     removed_passed: bool = False
     """The watermark has passed removed records that still wait for their tombstones."""
+    closures_over: bool = False
+    """The checkpoint names closed origins that were seen open since: the next one is wanted."""
     intake_held: bool = False
     activity: Activity = field(default_factory=Activity)
     """What was done in the last hour."""
@@ -106,8 +108,8 @@ class Partition:
         self.removed_passed = store.first(rows.removed, upper) is not None
 
     def wakes_at_ms(self) -> int | None:
-        """Return when there is something to do without new input: a timer is due, a block or removed record can go."""
-        if self.removed_passed:
+        """Return when there is something to do without new input: a timer is due, or the changelog is out of date."""
+        if self.removed_passed or self.closures_over:
             return 0
         candidates = [at for at in (self.next_due_ms, self.next_slot_end_ms) if at is not None]
         return min(candidates, default=None)

@@ -34,6 +34,7 @@ from sidecar.changelog.entry import (
     payload,
 )
 from sidecar.contract import render_dead_letter
+from sidecar.engine.closures import CLOSED_BYTES_MAX, within
 from sidecar.engine.controls import Controls
 from sidecar.engine.fire import Due, ReadAhead, entry_bytes, read_due, render_fire
 from sidecar.engine.items import Answer, Arrival, BadControl, Control, Dead, Dropped, Item
@@ -416,7 +417,7 @@ class _Planner:
         records = block_records(self.overlay, sequence)
         records += removed_records(self.overlay, watermark)
         records += tombstones(self.overlay, self.store, watermark)
-        changed = self.controls.unfinished != self.checkpoint.unfinished
+        changed = self.partition.closures_over or self.controls.unfinished != self.checkpoint.unfinished
         if not (taken_in or self.fires or self.dead_letters or records or self.scanned or changed):
             return None
         due_ms, offset = KEY.unpack(watermark)
@@ -459,8 +460,9 @@ class _Planner:
 
     def _closed(self, counts: Counts) -> dict[str, Closed]:
         """Return the origins that are not open and of which timers wait, and all paused ones."""
-        closed, paused = self.controls.closed, self.controls.paused
-        return {name: why for name, why in closed.items() if name in counts.origins or name in paused}
+        paused = self.controls.paused
+        closed = {name: why for name, why in self.terms.closed.items() if name in counts.origins}
+        return {**within(closed, CLOSED_BYTES_MAX), **paused}
 
     def _watermark(self) -> bytes:
         if self.complete:

@@ -286,5 +286,6 @@ def apply_committed(
     store.write(changes)
     partition.checkpoint = part.checkpoint
     partition.counts = part.counts
+    partition.closures_over = False
     partition.changelog_offset = changelog_offset
     partition.look_ahead(store, part.stored_end_ms)

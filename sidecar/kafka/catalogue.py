@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from concurrent.futures import Future
+from itertools import islice
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -16,12 +17,17 @@ from sidecar.engine.ports import Origin
 
 REFRESH_S: Final = 30.0
 UNKNOWN_S: Final = 1.0
-"""For so long the answer that a topic does not exist is taken as fresh."""
+"""For so long the answer that a topic does not exist, or may not be looked at, is taken as fresh."""
+FORBIDDEN_AFTER_S: Final = 3.0
+"""From the first answer that a topic may not be looked at to the one that is believed."""
+DOUBTED_MAX: Final = 50_000
+"""Most topics of which the first such answer is kept; the oldest is forgotten for another, and counts anew."""
 REQUEST_TIMEOUT_S: Final = 5.0
 PARTITIONS_MAX: Final = 2**31 - 1
 MAX_MESSAGE_BYTES_DEFAULT: Final = 1_048_588
 """Kafka's own default, taken when the right to read a topic's configuration is missing."""
-ASKED_MAX: Final = 500
+ASKED_MAX: Final = 1_000
+"""Most topics of one question; one question is under way at a time."""
 
 
 class Catalogue:
@@ -31,43 +37,65 @@ class Catalogue:
         self._admin = admin
         self.origins: dict[str, Origin] = {}
         self.unknown: dict[str, float] = {}
-        """Topics that do not exist, and when that was said (monotonic seconds)."""
+        """Topics that do not exist, and when that was said (monotonic seconds), the oldest first."""
+        self.forbidden: dict[str, float] = {}
+        """Topics that this client may not look at, so that nobody can tell whether they exist: by repeated answers, the
+        last of them at this time (monotonic seconds), the oldest first. None that was seen before, or is expected."""
         self.denied: set[str] = set()
-        """Topics that this client may not write to, or not even look at."""
+        """Topics that this client may not write to, or not even look at any more."""
+        self.allowed: set[str] = set()
+        """Topics that this client may write to, by the broker's own words."""
         self.leaderless: set[str] = set()
         """Topics of which some partition has no leader."""
-        self._wanted: set[str] = set()
+        self.expected: Collection[str] = ()
+        """Topics that are there by all that is known: what may not be looked at of these waits for the right."""
+        self._doubted: dict[str, float] = {}
+        """Topics that may not be looked at, and when that was said first."""
+        self._wanted: dict[str, None] = {}
         self._asked_at: dict[str, float] = {}
         self._topics: dict[str, Future[Any]] = {}
         self._configs: dict[str, Future[Any]] = {}
 
     def want(self, names: Iterable[str]) -> None:
         """Ask for these at the next `advance`."""
-        self._wanted.update(names)
+        self._wanted.update(dict.fromkeys(names))
 
     def forget(self, name: str) -> None:
         """Ask for this one anew before it is taken as known."""
         self.origins.pop(name, None)
         self.unknown.pop(name, None)
-        self._wanted.add(name)
+        self.want((name,))
+
+    def doubt_right(self, name: str) -> None:
+        """Ask for this one anew before the right to write it is taken as given."""
+        self.allowed.discard(name)
+        self.want((name,))
 
     def advance(self, now_s: float) -> None:
         """Take in answers that have come and send questions that are wanted. Never waits."""
-        for name, told_s in list(self.unknown.items()):
-            if now_s - told_s > UNKNOWN_S:
-                del self.unknown[name]
+        for told in (self.unknown, self.forbidden):
+            while told and now_s - told[name := next(iter(told))] > UNKNOWN_S:
+                del told[name]
         if self._topics:
             self._collect(now_s)
         if not self._topics:
+            wanted = (name for name in self._wanted if not self._too_early(name, now_s))
             stale = (name for name, asked_s in self._asked_at.items() if now_s - asked_s > REFRESH_S)
-            self._ask(sorted({*self._wanted, *stale})[:ASKED_MAX], now_s)
+            self._ask(dict.fromkeys([*islice(wanted, ASKED_MAX), *islice(stale, ASKED_MAX)]), now_s)
 
-    def _ask(self, names: Collection[str], now_s: float) -> None:
+    def _too_early(self, name: str, now_s: float) -> bool:
+        """Return whether the same answer would not count yet."""
+        told_s = self._doubted.get(name)
+        return told_s is not None and now_s - told_s < FORBIDDEN_AFTER_S and name not in self.expected
+
+    def _ask(self, wanted: Iterable[str], now_s: float) -> None:
+        names = list(islice(wanted, ASKED_MAX))
         if not names:
             return
-        self._wanted.difference_update(names)
+        for name in names:
+            self._wanted.pop(name, None)
         self._topics = self._admin.describe_topics(
-            TopicCollection(list(names)), include_authorized_operations=True, request_timeout=REQUEST_TIMEOUT_S
+            TopicCollection(names), include_authorized_operations=True, request_timeout=REQUEST_TIMEOUT_S
         )
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
         answers = self._admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
@@ -86,16 +114,13 @@ class Catalogue:
             except KafkaException as cause:
                 self._failed(name, cause.args[0], now_s)
                 continue
-            self.unknown.pop(name, None)
+            self._forget_answers(name)
             operations = described.authorized_operations
-            if operations and not any(AclOperation(each) is AclOperation.WRITE for each in operations):
-                self.denied.add(name)
-            else:
-                self.denied.discard(name)
+            if operations:
+                may_write = any(AclOperation(each) is AclOperation.WRITE for each in operations)
+                (self.allowed if may_write else self.denied).add(name)
             if any(each.leader is None for each in described.partitions):
                 self.leaderless.add(name)
-            else:
-                self.leaderless.discard(name)
             self.origins[name] = Origin(len(described.partitions), self._max_message_bytes(name))
             self._asked_at[name] = now_s
         self._topics = {}
@@ -104,15 +129,28 @@ class Catalogue:
     def _failed(self, name: str, error: KafkaError, now_s: float) -> None:
         code = error.code()
         if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION):
+            self._forget_answers(name)
             self.origins.pop(name, None)
             self.unknown[name] = now_s
-        elif code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        elif code != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            self.want((name,))  # no definite answer: what was known stays known
+        elif name in self.origins or name in self.expected:
             # It exists: its messages wait for the right, checked against nothing that is not known.
+            self._forget_answers(name)
             self.origins.setdefault(name, Origin(PARTITIONS_MAX, MAX_MESSAGE_BYTES_DEFAULT))
             self.denied.add(name)
             self._asked_at[name] = now_s
-        else:
-            self._wanted.add(name)  # no definite answer: what was known stays known
+        elif now_s - self._doubted.setdefault(name, now_s) >= FORBIDDEN_AFTER_S:
+            self.forbidden.pop(name, None)
+            self.forbidden[name] = now_s
+        elif len(self._doubted) > DOUBTED_MAX:
+            del self._doubted[next(iter(self._doubted))]
+
+    def _forget_answers(self, name: str) -> None:
+        for told in (self.unknown, self.forbidden, self._doubted):
+            told.pop(name, None)
+        for names in (self.denied, self.allowed, self.leaderless):
+            names.discard(name)
 
     def _max_message_bytes(self, name: str) -> int:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from sidecar.engine.intake import Intake
@@ -13,6 +14,8 @@ from sidecar.model import Record
 
 RECORD_BYTES: Final = 200
 """What a record takes besides what its sender put into it."""
+AHEAD_MAX: Final = 2_000
+"""Most records of a partition whose origins are asked for in one breath."""
 
 
 @dataclass(slots=True)
@@ -20,6 +23,8 @@ class _Partition:
     records: deque[Record] = field(default_factory=deque)
     items: deque[Item] = field(default_factory=deque)
     expected: int = 0
+    looked_behind: int = -1
+    """Offset of the first waiting record at which the origins of those behind it were looked up."""
     bytes: int = 0
     """Of the records by their values alone, of the items by all that they carry: each as it is taken away again."""
 
@@ -92,10 +97,19 @@ class Held:
                 item = self._intake.examine(held.records[0], arrived_ms)
                 if isinstance(item, str):
                     unresolved.add(item)
+                    unresolved |= self._look_ahead(held, arrived_ms)
                     break
                 held.items.append(item)
                 held.bytes += _size(item) - _size_of_record(held.records.popleft())
         return unresolved
+
+    def _look_ahead(self, held: _Partition, arrived_ms: int) -> set[str]:
+        """Return the origins that the records behind the first one will ask for, once for each first one."""
+        if held.looked_behind == held.records[0].offset:
+            return set()
+        held.looked_behind = held.records[0].offset
+        items = [self._intake.examine(record, arrived_ms) for record in islice(held.records, 1, AHEAD_MAX)]
+        return {item for item in items if isinstance(item, str)}
 
     def batches(self, partitions: Sequence[int], limit: int, limit_bytes: int) -> Mapping[int, Sequence[Item]]:
         """Take items out for one plan: a fair share of each of these partitions."""

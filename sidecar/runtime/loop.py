@@ -209,7 +209,7 @@ class Loop:
             self._failures.back_off(f"partition {partition.number} can not be read: {cause.args[0].str()}")
         else:
             self._held.begin(partition.number, next_offset)
-            self._parts.closed.restored(partition.checkpoint.closed)
+            self._parts.closed.restored(partition.checkpoint.closed, self._clock.monotonic_s())
 
     # Jobs of the commit thread
 
@@ -293,7 +293,7 @@ class Loop:
         self._spent.append(result)
         tally(self._parts.metrics, self._parts.spans, result)
         for part in result.work.plan.parts:
-            self._parts.closed.fired(part.fired)
+            self._parts.closed.fired(part.fired, result.fired_ms)
         if isinstance(error, StoreFailed):
             self._store_failed(error)
 
@@ -415,9 +415,7 @@ class Loop:
             return
         self._cared_s = now_s
         self._to_reset |= self._parts.restarts.take(self._partitions) - self._to_grow
-        origins = {origin for each in self._running() for origin in each.counts.origins}
-        for name in self._parts.closed.advance(origins, self._clock.wall_ms(), now_s):
-            log.info("origin_probed", origin=name)
+        self._parts.closed.care(self._running(), self._clock.wall_ms(), now_s)
         self._lag = self._held.lags(self.consumer.end_offsets())
         self._guard_store(lambda: self._parts.state.care(self._committer.busy))
         self._memory.care(self._committer.busy or self._parts.reset.busy or self._held.ready > 0)

@@ -234,6 +234,7 @@ def _intake(settings: Settings, catalogue: Catalogue, facts: TopicFacts) -> Inta
         app_id=settings.streams_app_id,
         dlq_max_message_bytes=facts.dlq_bytes_max,
         api_token=settings.api_token,
+        forbidden=catalogue.forbidden,
     )
 
 

@@ -30,6 +30,7 @@ class BrokerLookup:
     def __call__(self, names: Iterable[str]) -> Mapping[str, Fact]:
         wanted = set(names)
         catalogue = Catalogue(self._admin)
+        catalogue.expected = wanted
         catalogue.want(wanted)
         until_s = self._clock.monotonic_s() + WAIT_S
         while True:

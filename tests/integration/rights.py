@@ -13,7 +13,7 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from tests.broker import local_broker
 
 RPC_S: Final = 15.0
-_USER: Final = "User:ANONYMOUS"
+USER: Final = "User:ANONYMOUS"
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def broker_with_rights() -> Iterator[str]:
 def deny(admin: AdminClient, kind: ResourceType, name: str, operation: AclOperation) -> None:
     """Take one right on a topic or group away and leave all others."""
     rules = [
-        AclBinding(kind, name, ResourcePatternType.LITERAL, _USER, "*", *rule)
+        AclBinding(kind, name, ResourcePatternType.LITERAL, USER, "*", *rule)
         for rule in ((operation, AclPermissionType.DENY), (AclOperation.ALL, AclPermissionType.ALLOW))
     ]
     for future in admin.create_acls(rules).values():
@@ -40,8 +40,6 @@ def deny(admin: AdminClient, kind: ResourceType, name: str, operation: AclOperat
 
 def give_back(admin: AdminClient, kind: ResourceType, name: str) -> None:
     """Give all rights on a topic or group again."""
-    rules = AclBindingFilter(
-        kind, name, ResourcePatternType.LITERAL, _USER, "*", AclOperation.ANY, AclPermissionType.ANY
-    )
+    rules = AclBindingFilter(kind, name, ResourcePatternType.ANY, USER, "*", AclOperation.ANY, AclPermissionType.ANY)
     for future in admin.delete_acls([rules]).values():
         assert future.result(RPC_S)

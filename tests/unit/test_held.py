@@ -12,7 +12,7 @@ from sidecar.engine.items import Arrival, Dead, Item
 from sidecar.engine.ports import Origin
 from sidecar.model import Record
 from sidecar.policy import Policy, PolicyConfig
-from sidecar.runtime.held import Held
+from sidecar.runtime.held import AHEAD_MAX, Held
 from tests.clocks import NOW_MS
 
 
@@ -27,7 +27,12 @@ def unknown() -> dict[str, float]:
 
 
 @pytest.fixture
-def held(origins: dict[str, Origin], unknown: dict[str, float]) -> Held:
+def forbidden() -> dict[str, float]:
+    return {}
+
+
+@pytest.fixture
+def held(origins: dict[str, Origin], unknown: dict[str, float], forbidden: dict[str, float]) -> Held:
     policy = Policy(
         PolicyConfig(
             input_topic="retry",
@@ -50,6 +55,7 @@ def held(origins: dict[str, Origin], unknown: dict[str, float]) -> Held:
         input_topic="retry",
         app_id="app",
         dlq_max_message_bytes=1_000_000,
+        forbidden=forbidden,
     )
     return Held(intake)
 
@@ -134,6 +140,36 @@ def test_a_definite_answer_that_there_is_no_such_topic_lets_the_partition_go_on(
     assert isinstance(dead, Dead)
     assert dead.reason == "origin-unknown"
     assert isinstance(arrival, Arrival)
+
+
+def test_the_origins_of_all_that_waits_are_asked_for_together(held: Held, unknown: dict[str, float]) -> None:
+    held.begin(0, 0)
+    many = [record for n in range(500) for record in records(0, [n], f"made-up-{n}")]
+    held.take_in(many, NOW_MS)
+    names = held.examine(NOW_MS, 5_000)
+    assert names == {f"made-up-{n}" for n in range(500)}
+    assert held.examine(NOW_MS, 5_000) == {"made-up-0"}, "what was asked for once is not looked up again"
+    unknown.update(dict.fromkeys(names, 0.0))
+    assert held.examine(NOW_MS, 5_000) == set()
+    assert held.ready == 500
+
+
+def test_so_many_records_are_looked_at_for_their_origins(held: Held) -> None:
+    held.begin(0, 0)
+    held.take_in([record for n in range(3_000) for record in records(0, [n], f"made-up-{n}")], NOW_MS)
+    assert len(held.examine(NOW_MS, 5_000)) == AHEAD_MAX
+
+
+def test_a_topic_that_may_not_be_looked_at_is_dead_lettered_with_the_right_that_is_missing(
+    held: Held, forbidden: dict[str, float]
+) -> None:
+    held.begin(0, 0)
+    forbidden["secret"] = 0.0
+    assert held.take_in(records(0, [0], "secret"), NOW_MS) == set()
+    (dead,) = held.batches([0], 100, 1_000_000)[0]
+    assert isinstance(dead, Dead)
+    assert dead.reason == "origin-not-allowed"
+    assert b"Describe and Write" in dict(dead.headers)["retry-dlq-detail"]  # type: ignore[operator]
 
 
 def test_partitions_share_a_plan_and_leave_each_other_what_they_do_not_need(held: Held) -> None:

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar.changelog.codec import Closed, Closure
+from sidecar.changelog.codec import Closed, Closure, encode_checkpoint
 from sidecar.changelog.entry import DEFERRED, KEY
 from sidecar.contract.control import EVERY_ORIGIN, ControlKind, Outcome
 from sidecar.engine import controls
+from sidecar.engine.closures import CLOSED_BYTES_MAX
 from sidecar.engine.plan import DEFERRAL_MAX_MS, DEFERRAL_MIN_MS, PartitionPlan, Terms
 from sidecar.engine.ports import Origin
 from sidecar.model import Headers, Reason, TimerId
@@ -135,6 +136,41 @@ def test_the_checkpoint_says_since_when_an_origin_with_timers_is_closed() -> Non
     assert stage.partition.checkpoint.closed == {"A": Closed(Closure.UNREACHABLE, NOW - 7)}
     stage.commit(NOW + 10)
     assert stage.partition.checkpoint.closed == {}
+
+
+def test_a_closure_that_is_over_leaves_the_checkpoint_of_a_partition_in_which_nothing_happens() -> None:
+    stage = Stage()
+    stage.commit(NOW, stage.send(NOW + HOUR), terms=closed(NOW - 7))
+    assert stage.plan(NOW + 1).parts == []
+    stage.partition.closures_over = True
+    part = stage.commit(NOW + 1)
+    assert [key for key, _ in part.records] == [b"c"]
+    assert stage.partition.checkpoint.closed == {}
+    assert stage.plan(NOW + 2).parts == [], "once"
+
+
+def test_a_checkpoint_names_the_longest_closed_origins_of_thousands_and_every_paused_one() -> None:
+    stage = Stage()
+    names = [f"origin-{n:04}-{'x' * 200}" for n in range(5_000)]
+    stage.partition.counts = Counts(origins=dict.fromkeys(names, 1), slots={(5, 99): 5_000})
+    many = {name: Closed(Closure.UNAUTHORISED, NOW - at) for at, name in enumerate(names)}
+    (part,) = stage.plan(NOW, stage.control(ControlKind.PAUSE, "A"), terms=replace(TERMS, closed=many)).parts
+    named = dict(part.checkpoint.closed)
+    assert sum(map(len, named)) < CLOSED_BYTES_MAX
+    assert named.pop("A").why is Closure.PAUSED
+    assert 200 < len(named) < 500
+    assert list(named) == names[: -len(named) - 1 : -1]
+    assert len(encode_checkpoint(part.checkpoint)) < CLOSED_BYTES_MAX + 1_000
+
+
+def test_an_origin_that_the_checkpoint_has_no_room_for_is_closed_all_the_same() -> None:
+    stage = Stage()
+    many = {f"{n:0249}": Closed(Closure.VANISHED, NOW - 9) for n in range(1_000)}
+    stage.partition.counts = Counts(origins=dict.fromkeys(many, 1), slots={(5, 99): 1_000})
+    terms = replace(TERMS, closed={**many, "A": Closed(Closure.VANISHED, NOW)})
+    (part,) = stage.plan(NOW, stage.send(NOW - 1), terms=terms).parts
+    assert "A" not in part.checkpoint.closed
+    assert (part.fires, reasons(part), part.deferred) == ([], [], {"A": 1})
 
 
 def test_an_overdue_arrival_of_an_origin_that_nothing_is_known_of_is_deferred_and_asked_for() -> None:
