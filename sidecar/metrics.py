@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from heapq import nlargest
 from typing import Literal, Protocol
 
 from prometheus_client import (
@@ -32,6 +33,10 @@ LATENESS_BUCKETS_S = (
     *(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
     *(60.0, 300.0, 900.0, 3600.0, 21600.0, 86400.0),
 )
+ORIGINS_MAX = 1_000
+"""Most origins with label values of their own, in any metric."""
+OTHERS = "(others)"
+"""The label of all further ones; no topic can be called so."""
 COMMIT_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
 RESTORE_BUCKETS_S = (0.01, 0.05, 0.25, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
 
@@ -198,6 +203,20 @@ class ByPartition(Collector):
         yield family
 
 
+class ByOrigin:
+    """A counter in which the first ORIGINS_MAX origins have values of their own. Used by one thread."""
+
+    def __init__(self, counter: Counter) -> None:
+        self._counter = counter
+        self._named: set[str] = set()
+
+    def labels(self, origin: str) -> Counter:
+        """Return what to count an origin with."""
+        if len(self._named) < ORIGINS_MAX:
+            self._named.add(origin)
+        return self._counter.labels(origin if origin in self._named else OTHERS)
+
+
 class ViewGauges(Collector):
     """The gauges per partition, made at scrape time from the views published last."""
 
@@ -223,17 +242,18 @@ class ViewGauges(Collector):
 
     def collect(self) -> Iterator[Metric]:
         views, now_ms = self._views, self._now_ms()
-        family = self._families()
+        family, named = self._families(), _named(views)
         for view in views:
             partition = str(view.partition)
-            for origin, count in view.by_origin.items():
+            for origin, count in _by_label(view.by_origin, named).items():
                 family["pending"].add_metric((partition, origin), count)
             family["due_backlog"].add_metric((partition,), view.due_backlog)
             family["restore_remaining"].add_metric((partition,), view.restore_remaining)
             family["state"].add_metric((partition, view.state), 1)
             late_ms = 0 if view.next_due_ms is None else max(0, now_ms - view.next_due_ms)
             family["watermark_lag_seconds"].add_metric((partition,), late_ms / 1000)
-        for labels in sorted(_origin_states(views)):
+        states = {(origin if origin in named else OTHERS, state) for origin, state in _origin_states(views)}
+        for labels in sorted(states):
             family["origin_state"].add_metric(labels, 1)
         yield from family.values()
 
@@ -242,6 +262,26 @@ class ViewGauges(Collector):
             name: GaugeMetricFamily(PREFIX + name, DECLARED[name].help, labels=DECLARED[name].labels)
             for name in self.NAMES
         }
+
+
+def _named(views: Iterable[GaugeView]) -> Set[str]:
+    """Return the origins that have labels of their own: those with the most pending."""
+    pending: dict[str, int] = {}
+    for view in views:
+        pending.update(dict.fromkeys(view.closed_origins.keys() - pending.keys(), 0))
+        for origin, count in view.by_origin.items():
+            pending[origin] = pending.get(origin, 0) + count
+    if len(pending) <= ORIGINS_MAX:
+        return pending.keys()
+    return set(nlargest(ORIGINS_MAX, pending, key=lambda origin: (pending[origin], origin)))
+
+
+def _by_label(by_origin: Mapping[str, int], named: Set[str]) -> Mapping[str, int]:
+    found: dict[str, int] = {}
+    for origin, count in by_origin.items():
+        label = origin if origin in named else OTHERS
+        found[label] = found.get(label, 0) + count
+    return found
 
 
 def _origin_states(views: Iterable[GaugeView]) -> set[tuple[str, str]]:
@@ -266,11 +306,11 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self.received = self._counter("received_total")
-        self.fired = self._counter("fired_total")
+        self.fired = ByOrigin(self._counter("fired_total"))
         self.dead_lettered = self._counter("dead_lettered_total")
         self.cancelled = self._counter("cancelled_total")
         self.transactions = self._counter("transactions_total")
-        self.deferred = self._counter("deferred_total")
+        self.deferred = ByOrigin(self._counter("deferred_total"))
         self.changelog_bytes = self._counter("changelog_bytes_total")
         self.commit_seconds = self._histogram("commit_seconds")
         self.restore_seconds = self._histogram("restore_seconds")
@@ -333,6 +373,9 @@ _DOCUMENT_HEAD = """\
 `GET /metrics` answers in the Prometheus text format, and in OpenMetrics to a scraper that asks for it. Each instance
 reports the partitions that it owns; sums over instances are those of the group. A scrape reads figures that are kept
 anyway and never looks at the messages.
+
+The label `origin` has at most 1,000 values: in gauges the origins for which the most messages wait, in counters those
+that came first since the start. All further ones are counted together as `(others)`.
 
 Made from the code by `python -m sidecar.metrics > docs/metrics.md`.
 

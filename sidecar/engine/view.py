@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
+from operator import itemgetter
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -18,6 +20,11 @@ from sidecar.wheel.geometry import LEVELS, slot_end_ms, slot_of, slot_start_ms
 
 FIGURE_AGE_MAX_MS: Final = 10_000
 """A figure of this age no longer counts as known."""
+
+ORIGINS_MAX: Final = 1_000
+"""Most origins of which a status record gives a figure: it must fit the status topic."""
+OTHERS: Final = "(others)"
+"""All further ones, counted together; no topic can be called so."""
 
 HORIZONS_MS: Final = {"5s": 5_000, "1m": 60_000, "5m": 300_000, "1h": 3_600_000, "1d": 86_400_000}
 """The bounds of `due_within`, in rising order."""
@@ -77,8 +84,8 @@ class PartitionView:
                 watermark_ms=self.watermark_ms,
                 restored=self.restored,
                 restore_remaining=self.restore_remaining,
-                by_origin=dict(self.by_origin),
-                deferred_by_origin=dict(self.deferred_by_origin),
+                by_origin=_greatest(self.by_origin),
+                deferred_by_origin=_greatest(self.deferred_by_origin),
                 slots=[(level, slot, count) for (level, slot), count in self.slots.items()],
                 next_due_ms=self.next_due_ms,
                 due_backlog=self.due_backlog,
@@ -126,6 +133,13 @@ class PartitionView:
             reason=wire.reason,
             listable=wire.listable,
         )
+
+
+def _greatest(by_origin: Mapping[str, int]) -> dict[str, int]:
+    if len(by_origin) <= ORIGINS_MAX:
+        return dict(by_origin)
+    named = dict(nlargest(ORIGINS_MAX, by_origin.items(), key=itemgetter(1, 0)))
+    return {**named, OTHERS: sum(by_origin.values()) - sum(named.values())}
 
 
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]

@@ -12,8 +12,19 @@ from hypothesis import strategies as st
 from prometheus_client import Histogram
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from sidecar.engine import view as engine_view
 from sidecar.engine.view import PartitionView
-from sidecar.metrics import DECLARATIONS, DECLARED, LATENESS_BUCKETS_S, PREFIX, BatchHistogram, Metrics, document
+from sidecar.metrics import (
+    DECLARATIONS,
+    DECLARED,
+    LATENESS_BUCKETS_S,
+    ORIGINS_MAX,
+    OTHERS,
+    PREFIX,
+    BatchHistogram,
+    Metrics,
+    document,
+)
 from tests.unit.test_view import EMPTY, NOW_MS
 
 CONTRACT = {
@@ -111,6 +122,35 @@ def test_an_origin_is_shown_once_for_each_state_that_a_partition_sees(metrics: M
     assert value(metrics, "origin_state", origin="orders", state="paused") == 1
     assert value(metrics, "origin_state", origin="orders", state="open") == 1
     assert value(metrics, "origin_state", origin="mail", state="open") == 1
+
+
+def test_of_thousands_of_origins_those_with_the_most_pending_have_labels_of_their_own(metrics: Metrics) -> None:
+    counts = {f"origin-{n}": n for n in range(1, 5_001)}
+    closed = dict.fromkeys(counts, ("vanished", NOW_MS))
+    metrics.publish([replace(EMPTY, partition=n, by_origin=counts, closed_origins=closed) for n in range(2)])
+    page = metrics.render()[0].decode().splitlines()
+    assert sum(line.startswith(PREFIX + "pending{") for line in page) == 2 * (ORIGINS_MAX + 1)
+    assert sum(line.startswith(PREFIX + "origin_state{") for line in page) == ORIGINS_MAX + 1
+    assert value(metrics, "pending", partition="0", origin="origin-5000") == 5_000
+    assert value(metrics, "pending", partition="1", origin=OTHERS) == sum(range(1, 4_001))
+    assert value(metrics, "origin_state", origin=OTHERS, state="vanished") == 1
+
+
+def test_of_thousands_of_origins_the_first_ones_are_counted_by_name_and_every_message_is_counted(
+    metrics: Metrics,
+) -> None:
+    for n in range(3 * ORIGINS_MAX):
+        metrics.fired.labels(f"origin-{n}").inc(2)
+        metrics.deferred.labels(f"origin-{n}").inc(1)
+    metrics.fired.labels("origin-0").inc(5)
+    assert value(metrics, "fired_total", origin="origin-0") == 7
+    assert value(metrics, "fired_total", origin=OTHERS) == 4 * ORIGINS_MAX
+    assert value(metrics, "deferred_total", origin=OTHERS) == 2 * ORIGINS_MAX
+    assert value(metrics, "fired_total", origin=f"origin-{ORIGINS_MAX}") is None
+
+
+def test_other_origins_have_one_name_everywhere() -> None:
+    assert OTHERS == engine_view.OTHERS
 
 
 def test_events_are_counted_under_their_labels(metrics: Metrics) -> None:

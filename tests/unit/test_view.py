@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.engine.view import HORIZONS_MS, PartitionView, summarise
+from sidecar.engine.view import HORIZONS_MS, ORIGINS_MAX, PartitionView, summarise
 from sidecar.wheel.geometry import level_of, slot_of
 
 NOW_MS = 1_770_000_021_250
@@ -136,6 +136,17 @@ def test_what_is_not_a_view_of_this_version_is_nothing(value: bytes) -> None:
 def test_fields_of_a_later_release_are_ignored() -> None:
     extended = json.dumps(json.loads(EMPTY.to_json()) | {"colour": {"of": ["the", "future"]}}).encode()
     assert PartitionView.from_json(extended) == EMPTY
+
+
+def test_a_record_names_the_origins_with_the_most_pending_and_fits_its_topic_whatever_their_number() -> None:
+    counts = {f"{n:0249}": n for n in range(1, 20_001)}
+    value = replace(EMPTY, pending=sum(counts.values()), by_origin=counts, deferred_by_origin=counts).to_json()
+    assert len(value) < 700_000
+    view = PartitionView.from_json(value)
+    assert view is not None
+    assert len(view.by_origin) == ORIGINS_MAX + 1
+    assert view.by_origin[f"{20_000:0249}"] == 20_000
+    assert sum(view.by_origin.values()) == sum(view.deferred_by_origin.values()) == view.pending
 
 
 def test_the_answer_has_exactly_the_contracts_fields() -> None:
