@@ -40,6 +40,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "input_records_gone": "The input was cleaned before these records were read: **they are lost**. Give it a longer "
     "retention.",
     "intake_held": "The input topic was made anew under the timers: what waits is fired first.",
+    "member_fenced": "The group has thrown this static member out; another consumer joins in its place. With "
+    "`session_over` the brokers had been silent for longer than the session; else another process joined under its "
+    "INSTANCE_ID, and the third time within a minute ends this one.",
     "micro_batch_done": "Spark's query has done one, with so many records of the input topic; `steps_ms` is Spark's "
     "own account.",
     "offsets_not_told": "The broker does not tell what a restore begins with; `reason` says of what, and in its words.",

@@ -143,6 +143,11 @@ def transactional_producer(settings: Settings, transactional_id: str, batch_byte
     return _client(settings, "transactions", tuning=tuning, guarantees=guarantees, foreign=_CONSUMER_ONLY)
 
 
+def transaction_timeout_s(settings: Settings) -> float:
+    """Return after how many seconds the broker ends a transaction that is still open, and fences its producer."""
+    return float(transactional_producer(settings, "")["transaction.timeout.ms"]) / 1000
+
+
 def status_producer(settings: Settings) -> Config:
     """Return the configuration of the producer of status records, whose delivery measures the broker's clock."""
     # Nothing lingers: the time between produce() and the delivery report bounds the error of the measurement.

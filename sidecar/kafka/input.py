@@ -6,15 +6,19 @@ that is never fetched: where to read from is known only after their restore.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import methodcaller
 from typing import Any, Final, Protocol
 
+import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from sidecar.errors import InvariantViolated, Twin, invariant
+from sidecar.errors import InvariantViolated, invariant
+from sidecar.kafka.fences import Fences
 from sidecar.kafka.stable import StableOffsets
 from sidecar.model import NO_TIMESTAMP, Headers, Record
+
+log = structlog.get_logger(__name__)
 
 STATISTICS_EVERY_MS: Final = 5_000
 _METADATA_PREFIX: Final = b"CGMDv2:"
@@ -50,14 +54,27 @@ class Rebalanced(Protocol):
 
 
 class InputConsumer:
-    """Owns the consumer; used by one thread."""
+    """Owns the consumer; used by one thread.
+
+    A static member that was fenced can never be used again: another consumer takes its place, which joins anew.
+    """
 
     def __init__(
-        self, config: Mapping[str, Any], topic: str, listener: Rebalanced, stable: StableOffsets | None = None
+        self,
+        config: Mapping[str, Any],
+        topic: str,
+        listener: Rebalanced,
+        fences: Fences,
+        stable: StableOffsets | None = None,
     ) -> None:
         self._topic = topic
         self._listener = listener
+        self._fences = fences
         self._fetched: frozenset[int] = frozenset()
+        self._owned: set[int] = set()
+        self._fenced = False
+        self._session_over = self._was_over = False
+        """The partitions were lost since the consumer joined; the same, as of the beginning of the last poll."""
         statistics: dict[str, Any] = {}
         if stable is not None:
             heard = stable.heard
@@ -65,29 +82,53 @@ class InputConsumer:
                 "statistics.interval.ms": STATISTICS_EVERY_MS,
                 "stats_cb": lambda report: heard(report, self._fetched),
             }
-        self._consumer = Consumer({**statistics, **config})
-        self._consumer.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
+        self._config = {**statistics, **config}
+        self._consumer = self._join()
+
+    def _join(self) -> Consumer:
+        consumer = Consumer(self._config)
+        consumer.subscribe([self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
+        return consumer
+
+    def _join_again(self) -> None:
+        log.warning("member_fenced", instance_id=self._config.get("group.instance.id"), session_over=self._was_over)
+        self._fences.member_fenced(session_over=self._was_over)
+        self._consumer.close()
+        if self._owned:
+            self._part_with(self._owned, self._listener.lost)
+        self._fenced = self._session_over = False
+        self._consumer = self._join()
 
     # Rebalance
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._session_over = False
         if not partitions:
             return
         consumer.incremental_assign([TopicPartition(self._topic, each.partition, 0) for each in partitions])
         consumer.pause(partitions)
-        self._listener.assigned(sorted(each.partition for each in partitions))
+        numbers = sorted(each.partition for each in partitions)
+        self._owned.update(numbers)
+        self._listener.assigned(numbers)
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         if partitions:
-            self._fetched -= {each.partition for each in partitions}
-            self._listener.revoked(sorted(each.partition for each in partitions))
+            # What a fenced member had belongs to whoever fenced it.
+            told = self._listener.lost if self._fenced else self._listener.revoked
+            self._part_with({each.partition for each in partitions}, told)
             consumer.incremental_unassign(partitions)
 
     def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._session_over = True
         if partitions:
-            self._fetched -= {each.partition for each in partitions}
-            self._listener.lost(sorted(each.partition for each in partitions))
+            self._part_with({each.partition for each in partitions}, self._listener.lost)
             consumer.incremental_unassign(partitions)
+
+    def _part_with(self, numbers: Collection[int], told: Callable[[Sequence[int]], None]) -> None:
+        gone = frozenset(numbers)
+        self._fetched -= gone
+        self._owned -= gone
+        told(sorted(gone))
 
     # Records
 
@@ -95,8 +136,11 @@ class InputConsumer:
         """Return up to `limit` records, waiting until there are as many or the time is over.
 
         Raises:
-            Twin: another process joined under the same instance id.
+            Twin: another process keeps joining under the same instance id.
         """
+        if self._fenced:
+            self._join_again()
+        self._was_over = self._session_over
         try:
             messages = self._consumer.consume(limit, timeout_s)
         except KafkaException as cause:
@@ -127,11 +171,8 @@ class InputConsumer:
     def _report(self, error: KafkaError, partition: int | None = None) -> None:
         code = error.code()
         if code == KafkaError.FENCED_INSTANCE_ID or (code == KafkaError._FATAL and _FENCED_TEXT in error.str()):
-            raise Twin(
-                "another running process joined the group under the same INSTANCE_ID: "
-                "give every running instance an id of its own"
-            )
-        if code in _LOST_OFFSET and partition is not None:
+            self._fenced = True
+        elif code in _LOST_OFFSET and partition is not None:
             self._listener.offset_lost(partition)
         elif error.fatal() or code == KafkaError._FATAL:
             raise KafkaException(error)

@@ -9,7 +9,8 @@ import structlog
 
 from sidecar.clock import Clock
 from sidecar.engine.plan import Plan
-from sidecar.errors import TransactionFailed, Twin
+from sidecar.errors import TransactionFailed
+from sidecar.kafka.fences import Fences
 from sidecar.kafka.producer import Refused, guilty_of
 from sidecar.runtime.commit import Result
 from sidecar.runtime.origins import ClosedOrigins
@@ -18,8 +19,6 @@ log = structlog.get_logger(__name__)
 
 BACK_OFF_FIRST_S: Final = 0.05
 BACK_OFF_MAX_S: Final = 5.0
-FENCES_MAX: Final = 3
-FENCES_WITHIN_S: Final = 60.0
 ITEMS_MAX: Final = 10_000
 INIT_TIMEOUT_S: Final = 10.0
 DLQ_AGAIN_S: Final = 5.0
@@ -32,15 +31,11 @@ class Failures:
 
     init_timeout_s: float = INIT_TIMEOUT_S
 
-    def __init__(self, clock: Clock, *, static: bool) -> None:
-        """Args:
-        static: INSTANCE_ID was set, so a twin shows itself on the consumer.
-        """
+    def __init__(self, clock: Clock, fences: Fences) -> None:
         self._clock = clock
-        self._static = static
+        self._fences = fences
         self._in_a_row = 0
         self._wait_until_s = float("-inf")
-        self._fences: list[float] = []
         self._said = ""
         self._dlq_trouble = ""
         self._dlq_again_s = float("-inf")
@@ -111,7 +106,7 @@ class Failures:
         """
         log.warning("transaction_failed", reason=str(error), outcome=self.outcome(error), refused=len(result.refused))
         if error.fenced:
-            self._fenced()
+            self._fences.producer_fenced(result.seconds)
         now_s = self._clock.monotonic_s()
         plan = result.work.plan
         written = plan.fires + sum(len(part.dead_letters) for part in plan.parts)
@@ -150,12 +145,3 @@ class Failures:
             self.unfireable[each.partition, each.outgoing.source] = each.text
         if not guilty:
             self.items_max = max(1, min(len(refused), self.items_max) // 2)
-
-    def _fenced(self) -> None:
-        now_s = self._clock.monotonic_s()
-        self._fences = [each for each in self._fences if now_s - each < FENCES_WITHIN_S] + [now_s]
-        if not self._static and len(self._fences) >= FENCES_MAX:
-            raise Twin(
-                f"fenced {FENCES_MAX} times in a minute: another running process uses the same transactional id; "
-                "give every running instance a STATE_DIR, or an INSTANCE_ID, of its own"
-            )

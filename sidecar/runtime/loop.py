@@ -58,7 +58,7 @@ class Loop:
         self._consumer: InputConsumer | None = None
         self._committer = Committer(parts.clock)
         self._producer: TransactionalProducer | None = None
-        self._failures = Failures(parts.clock, static=parts.settings.instance_id is not None)
+        self._failures = Failures(parts.clock, parts.fences)
         self._held = Held(parts.intake)
         self._partitions: dict[int, Partition] = {}
         self._to_reset: set[int] = set()

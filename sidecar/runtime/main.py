@@ -20,6 +20,7 @@ from sidecar.kafka import config
 from sidecar.kafka.catalogue import Catalogue
 from sidecar.kafka.changelog import ChangelogReader
 from sidecar.kafka.cluster import Admin
+from sidecar.kafka.fences import Fences
 from sidecar.kafka.input import InputConsumer
 from sidecar.kafka.patience import TRY_S, await_answer
 from sidecar.kafka.producer import TransactionalProducer
@@ -171,6 +172,7 @@ def build(
     instance_id = settings.instance_id or state.instance_id
     catalogue = Catalogue(admin)
     guard = ClockGuard(clock, settings.max_clock_skew_ms)
+    fences = Fences(clock, settings.instance_id, config.transaction_timeout_s(settings))
     loop: Loop
 
     def make_producer(batch_bytes: int) -> TransactionalProducer:
@@ -199,6 +201,7 @@ def build(
             intake=_intake(settings, catalogue, facts),
             reset=reset,
             guard=guard,
+            fences=fences,
             status=_status(settings, clock, guard, client_log),
             snapshots=snapshots,
             metrics=metrics,
@@ -215,7 +218,7 @@ def build(
     )
     properties = {**config.input_consumer(settings, settings.instance_id), **client_log}
     stable = StableOffsets(settings.input_topic, clock, metrics.stable_offset_stuck_seconds.publish)
-    loop.connect(InputConsumer(properties, settings.input_topic, loop, stable))
+    loop.connect(InputConsumer(properties, settings.input_topic, loop, fences, stable))
     return loop
 
 

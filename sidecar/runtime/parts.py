@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sidecar.clock import Clock
 from sidecar.engine.intake import Intake
 from sidecar.kafka.catalogue import Catalogue
+from sidecar.kafka.fences import Fences
 from sidecar.kafka.producer import TransactionalProducer
 from sidecar.kafka.topics import TopicFacts
 from sidecar.metrics import Metrics
@@ -37,6 +38,7 @@ class Parts:
     intake: Intake
     reset: Reset
     guard: ClockGuard
+    fences: Fences
     status: StatusPublisher
     snapshots: Snapshots
     metrics: Metrics

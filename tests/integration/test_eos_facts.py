@@ -20,6 +20,8 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
+from sidecar.clock import SystemClock
+from sidecar.kafka.fences import Fences
 from sidecar.kafka.input import InputConsumer, decode_membership
 from sidecar.kafka.local_broker import LocalBroker
 from sidecar.kafka.offsets import CommittedOffsets, LogBounds
@@ -294,7 +296,7 @@ def test_header_names_that_are_not_utf_8_are_told_of_their_own_record_only(boots
         "auto.offset.reset": "error",
         "partition.assignment.strategy": "cooperative-sticky",
     }
-    reader = InputConsumer(properties, topic_name, Nobody())
+    reader = InputConsumer(properties, topic_name, Nobody(), Fences(SystemClock(), None, 20.0))
     try:
         eventually(lambda: list(reader.poll(1, 0.1)) or reader.membership(), WAIT_S, "it has joined")
         eventually(lambda: _resumed(reader), WAIT_S, "it has its partition")

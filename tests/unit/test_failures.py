@@ -13,14 +13,16 @@ from sidecar.engine.ports import Mutations, Outgoing
 from sidecar.engine.restore import Identity
 from sidecar.errors import TransactionFailed, Twin
 from sidecar.kafka.catalogue import Catalogue
+from sidecar.kafka.fences import Fences
 from sidecar.kafka.producer import Refusal, Refused
 from sidecar.runtime.commit import Result, Work
-from sidecar.runtime.failures import BACK_OFF_MAX_S, DLQ_AGAIN_S, FENCES_WITHIN_S, ITEMS_MAX, Failures
+from sidecar.runtime.failures import BACK_OFF_MAX_S, DLQ_AGAIN_S, ITEMS_MAX, Failures
 from sidecar.runtime.origins import ClosedOrigins
 from sidecar.wheel.counts import Counts
 from tests.clocks import NOW_MS, HandClock
 
 DLQ = "dlq"
+TRANSACTION_TIMEOUT_S = 20.0
 ABORTED = TransactionFailed("refused", unknown=False, replace=False)
 
 
@@ -31,7 +33,7 @@ def clock() -> HandClock:
 
 @pytest.fixture
 def failures(clock: HandClock) -> Failures:
-    return Failures(clock, static=False)
+    return Failures(clock, Fences(clock, None, TRANSACTION_TIMEOUT_S))
 
 
 @pytest.fixture
@@ -47,7 +49,13 @@ def refused(number: int, why: Refusal = Refusal.RECORD, topic: str = "orders", t
     return Refused(3, outgoing(number, topic), why, f"no {number}", target)
 
 
-def result(fires: int, refused: Sequence[Refused] = (), error: TransactionFailed = ABORTED, spared: int = 0) -> Result:
+def result(
+    fires: int,
+    refused: Sequence[Refused] = (),
+    error: TransactionFailed = ABORTED,
+    spared: int = 0,
+    seconds: float = 0.1,
+) -> Result:
     part = PartitionPlan(
         number=3,
         checkpoint=Checkpoint(),
@@ -70,7 +78,7 @@ def result(fires: int, refused: Sequence[Refused] = (), error: TransactionFailed
         taken=frozenset(),
     )
     work = Work(Plan(NOW_MS, [part], frozenset()), {}, b"", Identity("", ""), "retry", "changelog", "status")
-    return Result(work, 0.1, error, refused, {("orders", 0): spared})
+    return Result(work, seconds, error, refused, {("orders", 0): spared})
 
 
 def fail(
@@ -80,8 +88,9 @@ def fail(
     fires: int = 10_000,
     error: TransactionFailed = ABORTED,
     spared: int = 0,
+    seconds: float = 0.1,
 ) -> bool:
-    return failures.failed(error, result(fires, guilty, error, spared), closed, DLQ)
+    return failures.failed(error, result(fires, guilty, error, spared, seconds), closed, DLQ)
 
 
 def test_a_record_that_is_refused_alone_goes_to_the_dlq_with_the_brokers_words(
@@ -224,26 +233,16 @@ def fenced() -> TransactionFailed:
     return TransactionFailed("fenced", unknown=True, replace=True, fenced=True)
 
 
-def test_three_fences_in_a_minute_are_a_twin(failures: Failures, closed: ClosedOrigins, clock: HandClock) -> None:
-    fail(failures, closed, error=fenced())
-    clock.now_s += 10
-    fail(failures, closed, error=fenced())
-    with pytest.raises(Twin, match="STATE_DIR"):
-        fail(failures, closed, error=fenced())
-
-
-def test_fences_far_apart_are_transactions_that_took_too_long(
-    failures: Failures, closed: ClosedOrigins, clock: HandClock
+def test_a_young_transaction_that_is_fenced_counts_and_one_that_outlived_its_timeout_does_not(
+    failures: Failures, closed: ClosedOrigins
 ) -> None:
-    for _ in range(10):
-        assert fail(failures, closed, error=fenced())
-        clock.now_s += FENCES_WITHIN_S / 2 + 1
-
-
-def test_with_an_instance_id_a_twin_shows_itself_on_the_consumer(clock: HandClock, closed: ClosedOrigins) -> None:
-    failures = Failures(clock, static=True)
-    for _ in range(10):
-        assert fail(failures, closed, error=fenced())
+    """The broker fences both with the same words."""
+    for _ in range(3):
+        assert fail(failures, closed, error=fenced(), seconds=TRANSACTION_TIMEOUT_S)
+    assert fail(failures, closed, error=fenced())
+    assert fail(failures, closed, error=fenced())
+    with pytest.raises(Twin):
+        fail(failures, closed, error=fenced())
 
 
 @pytest.mark.parametrize(

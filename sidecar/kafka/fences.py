@@ -1,0 +1,57 @@
+"""Tells a twin, another running process under the same identity, from brokers that were silent for too long.
+
+Brokers fence in both cases, with the same words. A twin fences again and again; and it fences a member whose session
+lasts, and transactions that are young.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sidecar.clock import Clock
+from sidecar.errors import Twin
+
+FENCES_MAX: Final = 3
+FENCES_WITHIN_S: Final = 60.0
+
+
+class Fences:
+    """Counts the fences that brokers alone can not have caused; used by one thread."""
+
+    def __init__(self, clock: Clock, instance_id: str | None, transaction_timeout_s: float) -> None:
+        """Args:
+        instance_id: INSTANCE_ID, if it is set.
+        transaction_timeout_s: After it the broker fences whoever has a transaction open.
+        """
+        self._clock = clock
+        self._instance_id = instance_id
+        self._transaction_timeout_s = transaction_timeout_s
+        self._counted: list[float] = []
+
+    def producer_fenced(self, transaction_s: float) -> None:
+        """A transaction was fenced, so many seconds after its beginning. Raises Twin when that happens too often."""
+        if transaction_s < self._transaction_timeout_s:
+            self._count()
+
+    def member_fenced(self, *, session_over: bool) -> None:
+        """The static member was fenced. Raises Twin when that happens too often.
+
+        Args:
+            session_over: Its session had timed out before. Then its own requests to join again, which silent brokers
+                answer late and all at once, fence each other.
+        """
+        if not session_over:
+            self._count()
+
+    def _count(self) -> None:
+        now_s = self._clock.monotonic_s()
+        self._counted = [each for each in self._counted if now_s - each < FENCES_WITHIN_S] + [now_s]
+        if len(self._counted) < FENCES_MAX:
+            return
+        if self._instance_id is not None:
+            text = f"has INSTANCE_ID {self._instance_id} too; give every running instance an id of its own"
+        else:
+            text = (
+                "uses the same transactional id; give every running instance a STATE_DIR, or an INSTANCE_ID, of its own"
+            )
+        raise Twin(f"fenced {FENCES_MAX} times in a minute: another running process {text}")

@@ -1,0 +1,47 @@
+"""A twin fences again and again; brokers that were silent fence too, and are no twin."""
+
+from __future__ import annotations
+
+import pytest
+
+from sidecar.errors import Twin
+from sidecar.kafka.fences import FENCES_MAX, FENCES_WITHIN_S, Fences
+from tests.clocks import HandClock
+
+TIMEOUT_S = 20.0
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+def test_the_third_fence_within_a_minute_is_a_twins(clock: HandClock) -> None:
+    fences = Fences(clock, None, TIMEOUT_S)
+    for _ in range(FENCES_MAX - 1):
+        fences.producer_fenced(0.1)
+        clock.now_s += 10
+    with pytest.raises(Twin, match=r"uses the same transactional id; .* STATE_DIR, or an INSTANCE_ID, of its own"):
+        fences.producer_fenced(0.1)
+
+
+def test_with_an_instance_id_the_words_name_it_and_both_kinds_count(clock: HandClock) -> None:
+    fences = Fences(clock, "pod-0", TIMEOUT_S)
+    fences.producer_fenced(0.1)
+    fences.member_fenced(session_over=False)
+    with pytest.raises(Twin, match="has INSTANCE_ID pod-0 too"):
+        fences.member_fenced(session_over=False)
+
+
+def test_fences_far_apart_are_an_overlap_of_restarts(clock: HandClock) -> None:
+    fences = Fences(clock, "pod-0", TIMEOUT_S)
+    for _ in range(10):
+        fences.member_fenced(session_over=False)
+        clock.now_s += FENCES_WITHIN_S / (FENCES_MAX - 1) + 1
+
+
+def test_what_silent_brokers_fence_does_not_count(clock: HandClock) -> None:
+    fences = Fences(clock, "pod-0", TIMEOUT_S)
+    for _ in range(10):
+        fences.member_fenced(session_over=True)
+        fences.producer_fenced(TIMEOUT_S)
