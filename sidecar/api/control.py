@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Annotated, Any, Final, Protocol, Self, TypeVar
 
 import structlog
@@ -14,6 +15,7 @@ from starlette.responses import JSONResponse
 
 from sidecar.api.auth import Gate
 from sidecar.api.bodies import Body, ErrorBody
+from sidecar.api.guard import PaidThread
 from sidecar.api.messages import TARGET, TargetText, target_of
 from sidecar.contract.control import ControlKind, Outcome, Target
 from sidecar.errors import CommandFailed
@@ -179,6 +181,7 @@ class ControlDesk:
         self._commands = commands
         self._acting = CapacityLimiter(ACTIONS_AT_A_TIME)
         self._looking = CapacityLimiter(LOOKUPS_AT_A_TIME)
+        self._lookups = PaidThread(self._looking)
 
     async def act(
         self, request: Request, kind: ControlKind, target: Target, shown: str, due_ms: int | None = None
@@ -209,21 +212,22 @@ class ControlDesk:
                 log.info("api_change", who=who, what=kind.value, target=shown, outcome=outcome, **facts)
             return result
 
-        return answer(await self._in_turn(act, self._acting))
+        return answer(await self._in_turn(self._acting, partial(to_thread.run_sync, act, limiter=self._acting)))
 
     async def lookup(self, control_id: str) -> JSONResponse:
         """Answer with what became of a control record."""
-        result = await self._in_turn(lambda: self._commands.lookup(control_id), self._looking)
+        look = partial(self._commands.lookup, control_id)
+        result = await self._in_turn(self._looking, partial(self._lookups.run, look))
         if result is None:
             raise HTTPException(404, f"There is no outcome of control id {control_id[:300]} yet.")
         return JSONResponse(_body(result))
 
     @staticmethod
-    async def _in_turn(work: Callable[[], R], limiter: CapacityLimiter) -> R:
+    async def _in_turn(limiter: CapacityLimiter, run: Callable[[], Awaitable[R]]) -> R:
         if limiter.statistics().tasks_waiting >= WAITING_MAX:
             raise HTTPException(503, "Too many of these calls at once; try again in a moment.", {"retry-after": "1"})
         try:
-            return await to_thread.run_sync(work, limiter=limiter)
+            return await run()
         except ValueError as cause:
             raise HTTPException(400, str(cause)) from cause
         except CommandFailed as cause:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Final
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, Final, TypeVar
 
+from anyio import CapacityLimiter, to_thread
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sidecar.api.problems import problem
 
+T = TypeVar("T")
+
 BODY_BYTES_MAX: Final = 64 * 1024
 PROBES: Final = frozenset({"/health", "/livez", "/readyz", "/actuator/health"})
+TOO_MANY: Final = "Too many requests at once; try again in a moment."
 _BODILESS_METHODS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 
 
@@ -120,22 +126,89 @@ class Turnstile:
             async with asyncio.timeout(self.WAIT_MAX_S):
                 await purse.wait()
         except TimeoutError:
-            refusal = problem(503, "Too many requests at once; try again in a moment.", {"retry-after": "1"})
+            refusal = problem(503, TOO_MANY, {"retry-after": "1"})
             await refusal(scope, receive, send)
             return
         purse.pay(self.OVERHEAD_S / self.SHARE)
-        began_s = time.thread_time()
 
         async def pay_and_send(message: Message) -> None:
             # Up to here the route computes; what follows may wait for a slow reader.
             if message["type"] == "http.response.start":
-                # What else ran in this thread meanwhile, a garbage collection, is no flood: never so much that this
-                # one request keeps the next one out.
-                cost_s = (time.thread_time() - began_s) / self.SHARE
-                purse.pay(min(cost_s, self.WAIT_MAX_S / 2))
+                # A garbage collection that ran meanwhile is no flood: never so much that this one request keeps the
+                # next one out.
+                purse.pay(min(answering.spent_s / self.SHARE, self.WAIT_MAX_S / 2))
             await send(message)
 
-        await self._app(scope, receive, pay_and_send)
+        answering = Metered(self._app(scope, receive, pay_and_send))
+        await answering
+
+
+class Metered:
+    """Awaits something, and counts what it computes: not what else runs in this thread while it waits."""
+
+    def __init__(self, awaited: Awaitable[None]) -> None:
+        self._steps = awaited.__await__()
+        self._before_s = 0.0
+        self._began_s = 0.0
+
+    @property
+    def spent_s(self) -> float:
+        """Processor time so far; asked for while it computes."""
+        return self._before_s + time.thread_time() - self._began_s
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        advance: Callable[[Any], Any] = self._steps.send
+        given: Any = None
+        while True:
+            self._began_s = time.thread_time()
+            try:
+                waits_for = advance(given)
+            except StopIteration:
+                return
+            self._before_s = self.spent_s
+            try:
+                given, advance = (yield waits_for), self._steps.send
+            except BaseException as error:  # noqa: BLE001  # a cancellation among others: it is the awaited one's to take
+                given, advance = error, self._steps.throw
+
+
+class PaidThread:
+    """Runs work in threads, each run once those before it are paid for: the turnstile sees its own thread only.
+
+    Args:
+        limiter: How many may run at a time.
+    """
+
+    def __init__(self, limiter: CapacityLimiter) -> None:
+        self._limiter = limiter
+        self._purse = Purse()
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Return what the work returns, and raise what it raises; HTTPException when its turn does not come."""
+        spent_s = 0.0
+
+        def timed() -> T:
+            nonlocal spent_s
+            began_s = time.thread_time()
+            try:
+                return work()
+            finally:
+                spent_s = time.thread_time() - began_s
+
+        turn = asyncio.timeout(Turnstile.WAIT_MAX_S)
+        try:
+            # The place first: who has one waits until the one before has paid.
+            async with turn, self._limiter:
+                await self._purse.wait()
+                turn.reschedule(None)
+                try:
+                    return await to_thread.run_sync(timed)
+                finally:
+                    self._purse.pay(spent_s / Turnstile.SHARE)
+        except TimeoutError:
+            if not turn.expired():
+                raise
+            raise HTTPException(503, TOO_MANY, {"retry-after": "1"}) from None
 
 
 class Purse:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from starlette.exceptions import HTTPException
 
 from sidecar.api.bodies import Body, ErrorBody
 from sidecar.api.figures import require_known
-from sidecar.api.guard import Purse, Turnstile
+from sidecar.api.guard import PaidThread
 from sidecar.api.source import Source
 from sidecar.engine.view import PartitionView
 from sidecar.errors import CommandFailed, PartitionStopped, StoreFailed
@@ -267,8 +266,7 @@ class Listing:
         self._source = source
         self._entries = entries
         self._peers = peers
-        self._reading = CapacityLimiter(READS_AT_A_TIME)
-        self._purse = Purse()
+        self._reading = PaidThread(CapacityLimiter(READS_AT_A_TIME))
         self._asking = CapacityLimiter(ASKED_AT_A_TIME)
 
     def require_known(self, partition: int | None = None) -> None:
@@ -345,7 +343,7 @@ class Listing:
         if owners.own:
             read = partial(self._entries.find, timer, payload=payload)
             try:
-                return await self._paid(read)
+                return await self._reading.run(read)
             except (StoreFailed, PartitionStopped) as cause:
                 raise away from cause
         path = f"/pending/messages/{timer}" + ("?payload=true" if payload else "")
@@ -379,30 +377,10 @@ class Listing:
         if not partitions:
             return None
         try:
-            return await self._paid(read)
+            return await self._reading.run(read)
         except (StoreFailed, PartitionStopped) as cause:
             log.warning("entries_not_read", reason=str(cause))
             return None
-
-    async def _paid(self, read: Callable[[], T]) -> T:
-        """Read in a thread, once the reads before are paid for: the loop that fires shares the interpreter.
-
-        The turnstile in front of all routes sees its own thread's work only.
-        """
-
-        def timed() -> tuple[T, float]:
-            began_s = time.thread_time()
-            return read(), time.thread_time() - began_s
-
-        try:
-            async with asyncio.timeout(Turnstile.WAIT_MAX_S):
-                await self._purse.wait()
-        except TimeoutError:
-            message = "Too many requests at once; try again in a moment."
-            raise HTTPException(503, message, {"retry-after": "1"}) from None
-        found, cost_s = await to_thread.run_sync(timed, limiter=self._reading)
-        self._purse.pay(cost_s / Turnstile.SHARE)
-        return found
 
     async def _ask_all(
         self, others: Mapping[str, frozenset[int]], path: str, model: type[B], *, authorised: bool = False

@@ -20,9 +20,15 @@ ALLOW: Final = "allow"
 """A route that refuses a method by itself names the possible ones under this; the framework writes `Allow`."""
 
 
+FAULTS_MAX: Final = 10
+"""So many mistakes of one request are told."""
+
+
 def problem(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """Return an error answer."""
-    return JSONResponse({"error_code": status, "message": message}, status, headers)
+    # A message may quote the request, and JSON can have half of a surrogate pair in it, which no answer can.
+    text = message.encode(errors="backslashreplace").decode()
+    return JSONResponse({"error_code": status, "message": text}, status, headers)
 
 
 def install(app: FastAPI) -> None:
@@ -55,13 +61,15 @@ def _allowed(request: Request) -> list[str]:
 
 async def _on_invalid_request(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    return problem(400, "; ".join(_sentence(fault) for fault in error.errors()))
+    faults = error.errors()
+    more = [f"and {len(faults) - FAULTS_MAX:,} more"] if len(faults) > FAULTS_MAX else []
+    return problem(400, "; ".join([*map(_sentence, faults[:FAULTS_MAX]), *more]))
 
 
 def _sentence(fault: Mapping[str, object]) -> str:
     """Say which parameter is wrong, what it was and what is allowed."""
     place = fault["loc"]
-    name = place[-1] if isinstance(place, tuple) and place else "request"
+    name = str(place[-1] if isinstance(place, tuple) and place else "request")[:100]
     if fault["type"] == "extra_forbidden":
         return f"{name}: there is no such parameter here"
     return f"{name}: {fault['msg']}, got {fault.get('input')!r:.100}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 import yaml
@@ -15,6 +16,9 @@ from sidecar.settings.wording import closest, plain, quoted
 ALLOWED: Final = (
     "a mapping of topics or globs to settings of their own, such as {payments: {delays: [1s, 10s], max_attempts: 2}}"
 )
+
+PROBLEMS_MAX: Final = 20
+"""No more mistakes are looked for: the first ones tell what is meant, and a text can be made of nothing else."""
 
 
 class Field(Protocol):
@@ -56,14 +60,10 @@ def parse(text: str, fields: Sequence[Field]) -> tuple[OriginPolicy, ...]:
         return ()
     if not isinstance(root, yaml.MappingNode):
         raise ValueError(text)
-    found, problems = [], []
-    for origins, node, _, repeated in nodes.pairs(root):
-        given: dict[str, object] = {}
-        lines = list(_entry_problems(origins, node, repeated)) or list(_read(node, fields, given))
-        problems += [f"{plain(origins)}: {line}" for line in lines]
-        found.append(OriginPolicy(origins, given))
-    if problems:
-        raise NotAllowed(problems)
+    found: list[OriginPolicy] = []
+    if problems := list(islice(_read_all(root, fields, found), PROBLEMS_MAX)):
+        more = [f"there may be more mistakes than these {PROBLEMS_MAX}"] if len(problems) == PROBLEMS_MAX else []
+        raise NotAllowed([*problems, *more])
     return tuple(found)
 
 
@@ -75,6 +75,15 @@ def show(policies: Sequence[OriginPolicy], fields: Sequence[Field]) -> str:
         for origins, given in policies
     }
     return json.dumps(shown) if shown else ""
+
+
+def _read_all(root: yaml.MappingNode, fields: Sequence[Field], found: list[OriginPolicy]) -> Iterator[str]:
+    """Put the policies into `found`; yield what is wrong with them."""
+    for origins, node, _, repeated in nodes.pairs(root):
+        given: dict[str, object] = {}
+        lines = list(_entry_problems(origins, node, repeated)) or _read(node, fields, given)
+        yield from (f"{plain(origins)}: {line}" for line in lines)
+        found.append(OriginPolicy(origins, given))
 
 
 def _entry_problems(origins: str, node: yaml.Node, repeated: bool) -> Iterator[str]:

@@ -96,6 +96,40 @@ def test_what_is_wrong_is_named_with_what_is_allowed_and_secrets_stay_secret(cli
     assert "hidden" not in answer.text
 
 
+def wrong(keys: int) -> str:
+    """Return policies with so many mistakes."""
+    return "{a: {" + ",".join(f"k{number}: 1" for number in range(keys)) + "}}"
+
+
+@pytest.mark.parametrize(
+    "text", [wrong(6_000), "[" * 60_000, "{a: {fatal_exception: &x [" + "a," * 9_000 + "a]}, b: {fatal_exception: *x}}"]
+)
+def test_a_value_as_large_as_a_body_is_not_looked_into(client: Client, text: str) -> None:
+    answer = client.request("PUT", VALIDATE, json={"connector.class": CONNECTOR_CLASS, "origin.policies": text})
+    (said,) = [error for each in answer.json()["configs"] for error in each["value"]["errors"]]
+    assert said.startswith(f"origin.policies has {len(text):,} characters: more than 4,096 are not looked into here")
+    assert len(answer.content) < len(text) + 40_000
+
+
+def test_the_first_mistakes_of_a_value_are_told_and_that_there_are_more(client: Client) -> None:
+    answer = client.request("PUT", VALIDATE, json={"connector.class": CONNECTOR_CLASS, "origin.policies": wrong(500)})
+    assert answer.json()["error_count"] == 21
+    assert "there may be more mistakes than these 20" in answer.text
+
+
+def test_of_many_values_that_are_none_the_first_ones_are_told(client: Client) -> None:
+    answer = client.request("PUT", VALIDATE, json={f"k{number}": [] for number in range(5_000)})
+    assert_problem(answer, 400, "and 19,990 more")
+    assert len(answer.content) < 2_000
+
+
+@pytest.mark.parametrize("name", ["topics", "connector.class"])
+def test_half_of_a_surrogate_pair_is_a_mistake_of_the_request(client: Client, name: str) -> None:
+    content = b'{"%s": "a\\ud800"}' % name.encode()
+    answer = client.request("PUT", VALIDATE, content=content, headers={"content-type": "application/json"})
+    assert_problem(answer, 400, "half of a surrogate pair")
+
+
 def test_numbers_and_true_are_taken_for_their_text(client: Client) -> None:
     config = {"connector.class": CONNECTOR_CLASS, "max.attempts": 0, "create.topics": True, "commit.max.messages": 7}
     values = {

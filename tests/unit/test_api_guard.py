@@ -11,8 +11,10 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from sidecar.api.guard import Turnstile
+from sidecar.api.control import ControlDesk
+from sidecar.api.guard import Purse, Turnstile
 from sidecar.clock import SystemClock
+from tests.unit.api_stage import CANCELLED, Desk, Told
 
 COST_S = 0.02
 
@@ -103,3 +105,73 @@ def test_a_slow_reader_does_not_make_others_pay() -> None:
         return took_s
 
     assert asyncio.run(race()) < Turnstile.WAIT_MAX_S
+
+
+@pytest.fixture
+def paid(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What was paid, in order, in seconds that the next request waits."""
+    sums: list[float] = []
+    monkeypatch.setattr(Purse, "pay", lambda _, seconds: sums.append(seconds))
+    return sums
+
+
+def test_who_waits_does_not_pay_for_what_others_compute_meanwhile(paid: list[float]) -> None:
+    async def race() -> None:
+        waits, may_answer = asyncio.Event(), asyncio.Event()
+
+        async def waiting_or_costly(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["path"] == "/control":
+                waits.set()
+                await may_answer.wait()
+            await costly(scope, receive, send)
+
+        app = Turnstile(waiting_or_costly)
+        waiting = asyncio.create_task(ask(app, "/control"))
+        await waits.wait()
+        assert await ask(app, "/pending") == 200
+        may_answer.set()
+        assert await waiting == 200
+
+    asyncio.run(race())
+    entered, again, computed, waited = paid
+    assert entered == again == Turnstile.OVERHEAD_S / Turnstile.SHARE
+    assert computed >= COST_S / Turnstile.SHARE > waited
+
+
+def test_what_is_cancelled_while_it_waits_can_still_answer() -> None:
+    """The farewell of a server that stops is an answer to a cancellation."""
+
+    async def stopped() -> int:
+        waits = asyncio.Event()
+
+        async def late(scope: Scope, receive: Receive, send: Send) -> None:
+            waits.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                await PlainTextResponse("the sidecar stops", 503)(scope, receive, send)
+
+        asking = asyncio.create_task(ask(Turnstile(late)))
+        await waits.wait()
+        asking.cancel()
+        return await asking
+
+    assert asyncio.run(stopped()) == 503
+
+
+def test_what_lookups_compute_in_their_threads_is_paid_before_the_next_ones() -> None:
+    class Costly(Desk):
+        def lookup(self, control_id: str) -> Told | None:
+            until_s = time.thread_time() + COST_S
+            while time.thread_time() < until_s:
+                pass
+            return CANCELLED
+
+    async def flood() -> list[int]:
+        desk = ControlDesk(Costly())
+        return [answer.status_code for answer in await asyncio.gather(*(desk.lookup(f"c-{n}") for n in range(5)))]
+
+    began_s = SystemClock().monotonic_s()
+    assert asyncio.run(flood()) == [200] * 5
+    # Two may run at a time.
+    assert SystemClock().monotonic_s() - began_s >= 3 * COST_S / Turnstile.SHARE

@@ -34,6 +34,8 @@ from sidecar.settings.kinds import NotAllowed
 from sidecar.settings.table import SETTINGS, Setting
 
 GROUP: Final = "Retry Sidecar"
+VALUE_CHARACTERS_MAX: Final = 4_096
+"""A longer value is not looked into: YAML of the size of a whole body can take seconds."""
 PLUGIN: Final = "/connector-plugins/{plugin}"
 _SHORT: Final = CONNECTOR_CLASS.rpartition(".")[2]
 _NAMES: Final = frozenset({CONNECTOR_CLASS, _SHORT, _SHORT.removesuffix("Connector")})
@@ -125,6 +127,11 @@ def _value(key: ConfigKey, given: str | None) -> ConfigValue:
     value = given if given is not None else key.default_value
     if key.name == "connector.class" and given not in _NAMES:
         errors.append(f"connector.class={given!r:.100} is not allowed: it must be {CONNECTOR_CLASS}")
+    elif setting is not None and given is not None and len(given) > VALUE_CHARACTERS_MAX:
+        errors.append(
+            f"{key.name} has {len(given):,} characters: more than {VALUE_CHARACTERS_MAX:,} are not looked into here; "
+            "`retry-sidecar run --show-settings` does"
+        )
     elif setting is not None and given is not None:
         try:
             setting.kind.parse(given)
@@ -139,7 +146,12 @@ def _value(key: ConfigKey, given: str | None) -> ConfigValue:
 
 def _text(value: str | float) -> str:
     """Return a value as Connect reads it: some tools send numbers and true or false as such."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    try:
+        text.encode()
+    except UnicodeEncodeError as cause:
+        raise HTTPException(400, f"{text[:100]!r} is no text: it has half of a surrogate pair") from cause
+    return text
 
 
 async def _known(plugin: PluginName) -> None:
