@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from sidecar.changelog.codec import Checkpoint, Closed, Closure, Unfinished
 from sidecar.changelog.entry import MOVING, Head, head, origin_of
 from sidecar.contract.control import EVERY_ORIGIN, ControlKind, Outcome
+from sidecar.engine.allowance import Allowance
 from sidecar.engine.items import Answer, BadControl, Control, target_text
 from sidecar.engine.overlay import Overlay
 from sidecar.engine.ports import Origin
@@ -44,8 +45,7 @@ class Controls:
         checkpoint: Of the transaction before.
         origins: Topics with a definite answer of the broker.
         closed: Origins that can not be fired to, other than paused ones.
-        limit: Rows that it may look at.
-        limit_bytes: Bytes of entries that it may act on.
+        allowance: What the plan may still do for the partition.
     """
 
     def __init__(
@@ -54,9 +54,7 @@ class Controls:
         checkpoint: Checkpoint,
         origins: Mapping[str, Origin],
         closed: Mapping[str, Closed],
-        *,
-        limit: int,
-        limit_bytes: int,
+        allowance: Allowance,
     ) -> None:
         self.paused = {name: each for name, each in checkpoint.closed.items() if each.why == Closure.PAUSED}
         self.unfinished = checkpoint.unfinished
@@ -73,8 +71,7 @@ class Controls:
         """Returns why an origin can not be fired to, None when it can. Asked for each timer that is due, so a pause of
         the whole group must cost nothing while there is none."""
         self._close()
-        self._left = limit
-        self._left_bytes = limit_bytes
+        self._allowance = allowance
 
     def begin(self, first_offset: int) -> None:
         """Say where the batch begins: a record that was on its way is gone on with only when it comes first."""
@@ -94,7 +91,7 @@ class Controls:
         if control.kind.is_for_origins:
             outcome, timers, detail = self._switch(control.kind, str(control.target))
         else:
-            if self._left <= 0 or self._left_bytes <= 0:
+            if self._allowance.spent:
                 return False
             progress, detail, more = self._act_on(control, self.unfinished or Unfinished(control.offset), dispose)
             self.unfinished = progress if more and progress.seen_offset >= 0 else None
@@ -142,10 +139,10 @@ class Controls:
         seen = (progress.seen_offset, progress.seen_first_ms)
         why = ""
         for entry in entries:
-            if self._left_bytes <= 0:
+            if self._allowance.bytes <= 0 or self._allowance.headers <= 0:
                 full = True
                 break
-            self._left_bytes -= len(entry)
+            self._allowance.bytes -= len(entry)
             fixed = head(entry)
             origin = origin_of(entry, fixed)
             if self._fires_now(control) and self.is_unknown(origin):
@@ -167,13 +164,13 @@ class Controls:
         """Return the entries to act on now, and whether there may be others."""
         target = control.target
         if isinstance(target, bytes):
-            limit = self._left
+            limit = self._allowance.timers
             seen = (progress.seen_offset, progress.seen_first_ms) if progress.seen_offset >= 0 else None
             keys, cost = self._overlay.named_keys(target, seen, limit)
-            self._left -= cost
+            self._allowance.timers -= cost
             return map(self._overlay.pending_at, keys), len(keys) == limit
         invariant(isinstance(target, TimerId), "a control record names neither timer nor retry id", target=target)
-        self._left -= 1
+        self._allowance.timers -= 1
         entry = self._overlay.find(target.offset, target.first_ms)  # type: ignore[union-attr]  # the invariant above
         return (() if entry is None else (entry,)), False
 

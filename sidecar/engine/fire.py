@@ -8,12 +8,13 @@ and rendered for the next one. Nothing can come between them: the plan under way
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from sidecar.changelog.entry import HEAD, KEY, KEY_BYTES, Head, origin_of, payload
 from sidecar.contract import DIALECTS_BY_CODE
+from sidecar.engine.allowance import HEADERS_EACH
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Outgoing, Reader
 from sidecar.wheel.counts import SlotKey
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from sidecar.engine.plan import PartitionPlan
 
 AHEAD_BYTES_MAX: Final = 12 * 1024 * 1024
+AHEAD_HEADERS_MAX: Final = 10_000 * HEADERS_EACH
 SLICE_ROWS: Final = 1_000
 SLICE_BYTES: Final = 4 * 1024 * 1024
 _KEY_OF: Final = itemgetter(0)
@@ -46,12 +48,13 @@ def read_due(
     *,
     keeps_entries: bool = True,
 ) -> list[Due]:
-    """Return the first timers from the row `lower` on that are due at `now_ms`. Raises RecordCorrupt."""
+    """Return the first timers from the row `lower` on that are due at `now_ms`, see `is_full`. Raises RecordCorrupt."""
     upper = partition.rows.timer + KEY.pack(now_ms + 1, 0)
     if lower >= upper:
         return []
     number, origins, due = partition.number, dict[bytes, str](), list[Due]()
     unpack, start = HEAD.unpack_from, HEAD.size
+    headers_left = limit * HEADERS_EACH
     for entry in store.values(lower, upper, limit=limit, limit_bytes=limit_bytes):
         fixed = unpack(entry)
         due_ms, _, _, level, _, first_ms, _, _, _, _, _, origin_length, named = fixed
@@ -62,6 +65,9 @@ def read_due(
         slot = (level, due_ms // WIDTHS_MS[level]) if due_ms == first_ms and not named else None
         outgoing = render_fire(number, entry, fixed, origin)
         due.append((outgoing.source, entry if keeps_entries else None, len(entry), slot, outgoing))
+        headers_left -= len(outgoing.headers)
+        if headers_left <= 0:
+            break
     return due
 
 
@@ -82,9 +88,17 @@ def render_fire(number: int, entry: bytes, fixed: tuple[int, ...], origin: str) 
     return tuple.__new__(Outgoing, fields)  # in the hot path: twice as quick as its own constructor
 
 
-def entry_bytes(rows: Iterable[Due]) -> int:
-    """Return how many bytes the entries of timers have."""
+def is_full(rows: Collection[Due], limit: int, limit_bytes: int) -> bool:
+    """Return whether `read_due` stopped at one of its limits, so that more may be due."""
+    return len(rows) >= limit or _entry_bytes(rows) >= limit_bytes or _headers(rows) >= limit * HEADERS_EACH
+
+
+def _entry_bytes(rows: Iterable[Due]) -> int:
     return sum([size for _, _, size, _, _ in rows])
+
+
+def _headers(rows: Iterable[Due]) -> int:
+    return sum([len(outgoing.headers) for _, _, _, _, outgoing in rows])
 
 
 class ReadAhead:
@@ -100,6 +114,7 @@ class ReadAhead:
         self.reached = part.watermark
         self.finished = False
         self.bytes = 0
+        self.headers = 0
         self._taken = part.taken
 
     def carry_over(self, before: ReadAhead) -> None:
@@ -123,7 +138,8 @@ class ReadAhead:
         # Whether the plan under way is applied by now or not: what it took away is not there.
         kept = [each for each in rows if each[0] not in self._taken] if self._taken else rows
         self.rows += kept
-        self.bytes += entry_bytes(kept)
+        self.bytes += _entry_bytes(kept)
+        self.headers += _headers(kept)
 
 
 class Ahead:
@@ -160,8 +176,12 @@ class Ahead:
     @property
     def busy(self) -> bool:
         """Whether there is more to read."""
-        held = sum(each.bytes for each in self.partitions.values())
-        return held < self._limit_bytes and not all(each.finished for each in self.partitions.values())
+        held = self.partitions.values()
+        return (
+            sum(each.bytes for each in held) < self._limit_bytes
+            and sum(each.headers for each in held) < AHEAD_HEADERS_MAX
+            and not all(each.finished for each in held)
+        )
 
     def advance(self, store: Reader, limit: int = SLICE_ROWS) -> None:
         """Read a slice of the partition that has least."""

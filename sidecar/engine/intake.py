@@ -56,6 +56,10 @@ class Intake:
         self._dlq_max_message_bytes = dlq_max_message_bytes
         self._api_token = api_token
 
+    def knows(self, origin: str) -> bool:
+        """Return whether there is a definite answer of the broker on a topic."""
+        return origin in self._origins or origin in self._unknown or origin in self._forbidden
+
     def examine(self, record: Record, arrived_ms: int) -> Item | str:
         """Return the item that a record becomes, or the name of its origin when the broker must be asked for it first.
 

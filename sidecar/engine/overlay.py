@@ -90,11 +90,6 @@ class Overlay:
         # A twin of the same offset may stand at this due under another id.
         return entry if entry is not None and head(entry).first_ms == first_ms else None
 
-    def find_named(self, retry_id: bytes) -> list[bytes]:
-        """Return the pending entries of a retry id in key order, at most NAMED_MAX + 1 of them."""
-        dues = self._named_dues(retry_id, self.rows.named_prefix(retry_id), NAMED_MAX + 1)
-        return [self.pending_at(key) for key in sorted(value + row[-16:-8] for row, value in dues)]
-
     def named_keys(self, retry_id: bytes, seen: tuple[int, int] | None, limit: int) -> tuple[list[bytes], int]:
         """Return the keys of pending timers of a retry id in the order of their ids, and how many rows that took.
 

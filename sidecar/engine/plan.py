@@ -34,9 +34,10 @@ from sidecar.changelog.entry import (
     payload,
 )
 from sidecar.contract import render_dead_letter
+from sidecar.engine.allowance import Allowance
 from sidecar.engine.closures import CLOSED_BYTES_MAX, within
 from sidecar.engine.controls import Controls
-from sidecar.engine.fire import Due, ReadAhead, entry_bytes, read_due, render_fire
+from sidecar.engine.fire import Due, ReadAhead, is_full, read_due, render_fire
 from sidecar.engine.items import Answer, Arrival, BadControl, Control, Dead, Dropped, Item
 from sidecar.engine.overlay import NAMED_MAX, Overlay
 from sidecar.engine.partition import Partition
@@ -192,14 +193,10 @@ class _Planner:
         self.terms = terms
         self.overlay = Overlay(partition, store, now_ms)
         self.checkpoint = partition.checkpoint
-        self.controls = Controls(
-            self.overlay,
-            self.checkpoint,
-            terms.origins,
-            terms.closed,
-            limit=max(1, terms.fires_max // taking_in),
-            limit_bytes=max(1, terms.fire_bytes_max // taking_in),
+        self.allowance = Allowance(
+            max(1, terms.fires_max // taking_in), limit_bytes=max(1, terms.fire_bytes_max // taking_in)
         )
+        self.controls = Controls(self.overlay, self.checkpoint, terms.origins, terms.closed, self.allowance)
         self.next_input_offset = self.checkpoint.next_input_offset
         self.highest = self.checkpoint.highest_input_offset
         self.fires: list[Outgoing] = []
@@ -216,12 +213,13 @@ class _Planner:
     # Intake
 
     def take_in(self, batch: Sequence[Item]) -> int:
-        """Dispose of the items in their order; return how many: a control record may have to go on in the next plan."""
+        """Dispose of the items in their order; return how many: what exceeds the allowance waits for the next."""
         if batch:
             self.controls.begin(batch[0].offset)
         for at, item in enumerate(batch):
             if type(item) is Arrival:
-                self._arrive(item)
+                if not self._arrive(item):
+                    return at
             elif type(item) is Dead:
                 outgoing = Outgoing(self.terms.dlq_topic, ANY_PARTITION, item.key, item.value, item.headers, 0, b"")
                 self.dead_letters.append((item.reason, outgoing))
@@ -242,28 +240,40 @@ class _Planner:
         invariant(type(item) is Control, "an item of no known kind", item=item)
         return self.controls.act(item, self._dispose, answered=answered)  # type: ignore[arg-type]  # the invariant above
 
-    def _arrive(self, arrival: Arrival) -> None:
+    def _arrive(self, arrival: Arrival) -> bool:
+        """Store a message, or dispose of it; return False when that is more than this plan may still do."""
         offset, due_ms, origin, lasting, retry_id, replace = arrival
+        if (replace or due_ms <= self.now_ms) and self.allowance.spent:
+            return False
         seen = offset < self.highest
         if seen and self.overlay.find(offset, due_ms) is not None:
-            return  # the group's offset was set back, and this one is still pending
-        if replace and retry_id is not None:
-            named = self.overlay.find_named(retry_id)
-            if len(named) > NAMED_MAX:
-                self._refuse(arrival, f"retry-id: more than {NAMED_MAX} timers wait under this id; cancel some first")
-                return
-            for entry in named:
-                self.overlay.take(entry)
-                self.cancelled += 1
+            return True  # the group's offset was set back, and this one is still pending
+        if replace and retry_id is not None and not self._replace(retry_id):
+            self._refuse(arrival, f"retry-id: more than {NAMED_MAX} timers wait under this id; cancel some first")
+            return True
         self.stored += 1
         if due_ms > self.now_ms:
             if seen:
                 self.overlay.store_again(_fresh(arrival), due_ms, due_ms, deferred=False)
             else:
                 self.overlay.store_new(offset, due_ms, lasting, origin, retry_id)
-            return
+            return True
         entry = _fresh(arrival)
         self._dispose(entry, head(entry), origin)
+        return True
+
+    def _replace(self, retry_id: bytes) -> bool:
+        """Take away all that waits under a retry id; return False when that is more than a message may replace."""
+        keys, cost = self.overlay.named_keys(retry_id, None, NAMED_MAX + 1)
+        self.allowance.timers -= cost
+        if len(keys) > NAMED_MAX:
+            return False
+        for key in keys:
+            entry = self.overlay.pending_at(key)
+            self.allowance.bytes -= len(entry)
+            self.overlay.take(entry)
+        self.cancelled += len(keys)
+        return True
 
     def _refuse(self, arrival: Arrival, detail: str) -> None:
         self.rejected += 1
@@ -286,8 +296,9 @@ class _Planner:
         self.complete = self._dispose_of(due) and len(due) < limit
         if self.complete:
             lower = partition.rows.timer + watermark + b"\0"
-            rest = read_due(partition, self.store, lower, self.now_ms, limit - len(due), limit_bytes)
-            self.complete = self._dispose_of(rest) and len(due) + len(rest) < limit and entry_bytes(rest) < limit_bytes
+            limit -= len(due)
+            rest = read_due(partition, self.store, lower, self.now_ms, limit, limit_bytes)
+            self.complete = self._dispose_of(rest) and not is_full(rest, limit, limit_bytes)
         self._delete_scanned()
 
     def _dispose_of(self, due: Iterable[Due]) -> bool:
@@ -367,7 +378,9 @@ class _Planner:
         if obstacle is not None:
             self._dead_letter(entry, fixed, *obstacle, "fire", entry[:KEY_BYTES])
             return True
-        self.fires.append(rendered or render_fire(self.partition.number, entry, fixed, origin))
+        outgoing = rendered or render_fire(self.partition.number, entry, fixed, origin)
+        self.allowance.headers -= len(outgoing.headers)
+        self.fires.append(outgoing)
         return False
 
     def _obstacle(self, entry: bytes, fixed: Head, origin: str, topic: Origin) -> tuple[Reason, str] | None:
@@ -403,6 +416,7 @@ class _Planner:
             stage=stage,
             truncated=truncated,
         )
+        self.allowance.headers -= len(rendered)
         outgoing = Outgoing(
             self.terms.dlq_topic, ANY_PARTITION, key, None if truncated else value, rendered, fixed.requested_ms, source
         )

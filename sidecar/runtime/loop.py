@@ -37,8 +37,6 @@ log = structlog.get_logger(__name__)
 POLL_RECORDS: Final = 500
 POLL_IDLE_S: Final = 0.1
 POLL_BUSY_S: Final = 0.003
-HELD_BYTES_MAX: Final = 32 * 1024 * 1024
-HELD_ITEMS_MAX: Final = 50_000
 TRANSACTION_BYTES_MAX: Final = 16 * 1024 * 1024
 EXAMINE_MAX: Final = 5_000
 SHOW_EVERY_S: Final = 0.2
@@ -139,8 +137,7 @@ class Loop:
         self._parts.snapshots.beat()
         records = self.consumer.poll(POLL_RECORDS, self._poll_timeout_s())
         unresolved = self._held.take_in(records, self._clock.wall_ms())
-        if self._held.waits and self._held.ready < HELD_ITEMS_MAX:
-            unresolved |= self._held.examine(self._clock.wall_ms(), EXAMINE_MAX)
+        unresolved |= self._held.examine(self._clock.wall_ms(), EXAMINE_MAX)
         self._parts.catalogue.want(unresolved)
         if self._committer.busy:
             self._spent.clear()  # tens of thousands of objects: they die while nobody needs the interpreter
@@ -429,10 +426,9 @@ class Loop:
 
     def _adjust_fetching(self) -> None:
         """Pause and resume by what is true now, so that no pause outlives its reason."""
-        full = self._held.bytes > HELD_BYTES_MAX or self._held.ready > HELD_ITEMS_MAX
         wanted = set()
-        if not full and self._parts.takes_in:
-            wanted = {each.number for each in self._running() if not each.intake_held}
+        if self._parts.takes_in:
+            wanted = self._held.room() & {each.number for each in self._running() if not each.intake_held}
         if wanted == self._fetching:
             return
         if paused := self._fetching - wanted:

@@ -217,7 +217,8 @@ class World:
         for timer_id in truth:
             assert overlay.find(*timer_id) is not None, ("not found by its id", timer_id)
         for retry_id in RETRY_IDS:
-            named = [(fixed.offset, fixed.first_ms) for fixed in map(head, overlay.find_named(retry_id))]
+            keys, _ = overlay.named_keys(retry_id, None, 1_000_000)
+            named = [(fixed.offset, fixed.first_ms) for fixed in map(head, map(overlay.pending_at, keys))]
             assert sorted(named) == sorted(key for key, timer in truth.items() if timer[2] == retry_id), retry_id
         if self.rng.random() < 0.3:
             self._check_fold(self.log.compacted(self.rng))

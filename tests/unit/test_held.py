@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import tracemalloc
+from collections.abc import Iterable, Iterator
 
 import pytest
 
@@ -218,3 +219,77 @@ def test_the_bytes_stay_true_while_more_always_waits(held: Held) -> None:
         held.take_in(records(0, [offset], trace=bytes(1_000)), NOW_MS)
         assert offsets(held.batches([0], 1, 1_000_000)[0]) == [offset - 1]
     assert held.bytes == one
+
+
+def test_a_partition_full_of_records_that_wait_for_an_answer_does_not_hold_up_the_others(held: Held) -> None:
+    for number in range(4):
+        held.begin(number, 0)
+    held.take_in(records(2, range(12), "new", bytes(400_000)), NOW_MS)
+    assert held.room() == {0, 1, 3}, "its share is a quarter of a half"
+    held.take_in(records(1, range(80), value=bytes(400_000)), NOW_MS)
+    assert held.room() == set(), "what a plan can take fills it for all"
+    held.batches([1], 10, 100_000_000)
+    assert held.room() == {0, 1, 3}
+
+
+def test_a_partition_has_room_again_when_its_records_could_be_examined(held: Held, origins: dict[str, Origin]) -> None:
+    held.begin(0, 0)
+    held.begin(1, 0)
+    held.take_in(records(0, range(20), "new", bytes(450_000)), NOW_MS)
+    assert held.room() == {1}
+    origins["new"] = Origin(1, 1_000_000)
+    held.examine(NOW_MS, 100)
+    assert held.room() == {0, 1}
+    assert offsets(held.batches([0], 100, 100_000_000)[0]) == list(range(20))
+    assert held.bytes == 0
+
+
+def test_what_waits_is_what_came(held: Held, origins: dict[str, Origin]) -> None:
+    came = [
+        Record(0, 0, NOW_MS, None, None, [("retry-origin-topic", b"new"), ("a", None), ("a", b""), ("é", b"\xff")]),
+        Record(0, 1, -1, b"", b"", None),
+        Record(0, 2, -1, b"k", b"v", [("retry-origin-topic", b"orders"), ("retry-retry", b"1")]),
+    ]
+    held.begin(0, 0)
+    held.take_in(came, NOW_MS)
+    origins["new"] = Origin(1, 1_000_000)
+    held.examine(NOW_MS, 100)
+    waited = held.batches([0], 100, 1_000_000)[0]
+    held.begin(0, 0)
+    held.take_in(came, NOW_MS)
+    assert waited == held.batches([0], 100, 1_000_000)[0]
+    assert [type(item) for item in waited] == [Arrival, Dead, Arrival]
+
+
+@pytest.mark.parametrize("origin", ["new", None], ids=["they wait for an answer", "they go to the DLQ"])
+def test_very_many_headers_take_about_the_memory_that_they_came_in(held: Held, origin: str | None) -> None:
+    def came() -> Iterator[Record]:
+        for offset in range(40):
+            (record,) = records(0, [offset], origin)
+            assert record.headers is not None
+            record.headers.extend((f"name-{at % 97}", b"%d" % at) for at in range(5_000))
+            yield record
+
+    held.begin(0, 0)
+    tracemalloc.start()
+    try:
+        held.take_in(came(), NOW_MS)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < 2 * held.bytes
+    assert held.bytes < 40 * 5_000 * 20
+
+
+def test_dead_letters_with_very_many_headers_are_few_in_a_plan(held: Held) -> None:
+    held.begin(0, 0)
+    hostile = [record for offset in range(3) for record in records(0, [offset], None)]
+    for record in hostile:
+        assert record.headers is not None
+        record.headers.extend(("h", None) for _ in range(50_000))
+    held.take_in([*hostile, *records(0, [3, 4], None)], NOW_MS)
+    first = held.batches([0], 100, 10_000_000)[0]
+    assert offsets(first) == [0, 1]
+    held.give_back({0: first})
+    assert [offsets(held.batches([0], 100, 10_000_000)[0]) for _ in range(2)] == [[0, 1], [2, 3, 4]]
+    assert held.bytes == 0

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Final
 from unittest.mock import Mock
 
 import pytest
 
 from sidecar.changelog.codec import REMOVED, RemovedKey, decode_key
 from sidecar.contract.control import ControlKind, Outcome
-from sidecar.engine.items import Arrival, Dead, Dropped
+from sidecar.engine.items import Arrival, Dead, Dropped, Item
 from sidecar.engine.overlay import NAMED_MAX
 from sidecar.engine.plan import PartitionPlan
-from sidecar.model import Reason, TimerId
+from sidecar.model import Headers, Reason, TimerId
 from tests.simulation.audit import rows_of
-from tests.simulation.stage import NOW, Stage, fired, outcomes
+from tests.simulation.stage import NOW, TERMS, Stage, fired, outcomes
 
 
 def removed(part: PartitionPlan) -> dict[RemovedKey, bytes | None]:
@@ -77,6 +79,64 @@ def test_a_thousand_can_be_replaced_though_the_same_batch_took_others_of_the_id_
     cancels = [stage.control(ControlKind.CANCEL, TimerId(0, timer.offset, NOW + 50)) for timer in timers[:5]]
     stage.commit(NOW, *cancels, stage.send(NOW + 90, retry_id=b"x", replace=True))
     assert stage.dues() == [NOW + 90]
+
+
+def test_replacing_obeys_the_limit_of_a_plan_and_the_rest_is_in_the_next_ones() -> None:
+    stage = Stage()
+    few = dataclasses.replace(TERMS, fires_max=10)
+    names = [b"x", b"y", b"z"]
+    stage.commit(NOW, *(stage.send(NOW + 50, retry_id=name) for name in names for _ in range(8)))
+    batch: list[Item] = [stage.send(NOW + 90, retry_id=name, replace=True) for name in names]
+    (made,) = stage.plan(NOW, *batch, terms=few).parts
+    assert (made.taken_in, made.cancelled) == (2, 16)
+    assert stage.commit(NOW, *batch, terms=few).checkpoint.next_input_offset == batch[2].offset
+    assert stage.commit(NOW, batch[2], terms=few).cancelled == 8
+    assert stage.dues() == [NOW + 90] * 3
+
+
+def test_replacing_large_messages_obeys_the_bytes_of_a_plan() -> None:
+    stage = Stage()
+    small = dataclasses.replace(TERMS, fire_bytes_max=1_000)
+    stage.commit(NOW, *(stage.send(NOW + 50, retry_id=name, value=bytes(2_000)) for name in (b"x", b"y")))
+    batch = [stage.send(NOW + 90, retry_id=name, replace=True) for name in (b"x", b"y")]
+    (made,) = stage.plan(NOW, *batch, terms=small).parts
+    assert (made.taken_in, made.cancelled) == (1, 1)
+
+
+# Headers: as objects they take many times the bytes that they came in
+
+MANY: Final[Headers] = [("h", None)] * 400
+SMALL: Final = dataclasses.replace(TERMS, fires_max=10)
+
+
+def test_overdue_messages_with_very_many_headers_fire_a_few_in_a_plan() -> None:
+    stage = Stage()
+    batch: list[Item] = [stage.send(NOW - 1, headers=MANY) for _ in range(3)]
+    fires = []
+    while batch:
+        plan = stage.plan(NOW, *batch, terms=SMALL)
+        fires.append(fired(stage.commit(NOW, *batch, terms=SMALL)))
+        batch = list(plan.left.get(0, ()))
+    assert fires == [[0], [1], [2]]
+
+
+def test_due_messages_with_very_many_headers_fire_a_few_in_a_plan_and_none_is_passed_over() -> None:
+    stage = Stage()
+    stage.commit(NOW, *(stage.send(NOW + 5, headers=MANY) for _ in range(3)), stage.send(NOW + 5))
+    fires = []
+    while stage.timers():
+        part = stage.commit(NOW + 10, terms=SMALL)
+        fires.append((fired(part), part.complete))
+    assert fires == [([0], False), ([1], False), ([2], False), ([3], True)]
+
+
+def test_a_command_fires_messages_with_very_many_headers_a_few_in_a_plan() -> None:
+    stage = Stage()
+    stage.commit(NOW, *(stage.send(NOW + 50, retry_id=b"x", headers=MANY) for _ in range(3)))
+    command = stage.control(ControlKind.FIRE, b"x")
+    parts = [stage.commit(NOW, command, terms=SMALL) for _ in range(3)]
+    assert [fired(part) for part in parts] == [[0], [1], [2]]
+    assert [outcomes(part) for part in parts] == [[], [], [(Outcome.FIRED, 3)]]
 
 
 # Replays, after an operator set the group's offsets back

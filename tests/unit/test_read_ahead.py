@@ -9,6 +9,7 @@ import random
 import pytest
 
 from sidecar.contract.control import ControlKind
+from sidecar.engine import fire
 from sidecar.engine.fire import Ahead
 from sidecar.engine.items import Item
 from sidecar.engine.restore import apply_committed
@@ -58,6 +59,18 @@ def test_a_plan_that_was_read_ahead_is_the_plan_that_reads_the_store(seed: int) 
                 ahead.advance(stage.store, 3)
         now_ms += rng.choice([0, 1, 5, 5, -1])
     assert used > 20
+
+
+def test_it_holds_few_messages_that_have_very_many_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fire, "AHEAD_HEADERS_MAX", 1_000)
+    stage, ahead = Stage(), Ahead()
+    stage.commit(NOW, *[stage.send(NOW + 1, headers=[("h", None)] * 400) for _ in range(9)])
+    (part,) = stage.plan(NOW + 9, terms=FEW).parts
+    assert fired(part) == [0]
+    ahead.begin({0: stage.partition}, [part], NOW + 9)
+    while ahead.busy:
+        ahead.advance(stage.store, 10)
+    assert len(ahead.partitions[0].rows) == 3
 
 
 def test_a_plan_leaves_nothing_to_the_garbage_collector() -> None:
