@@ -2,18 +2,22 @@
 
     m                               → Meta            where the partition stands; read and written by each turn
     b | level | slot u64 | n u64    → block           timers, in the bytes of a changelog block
-    d | level | slot u64            → Spans           the blocks of a slot, and which offsets are in each
+    d | level | slot u64            → Directory       the latest blocks of a slot, and which pages name the others
+    s | level | slot u64 | n u64    → Spans           a page of the directory: full blocks
+    q | group u64                   → Group           which of 256 pages there are
     p | page u64                    → Page            rows by offset: removed timers, and stored dues of moved ones
-    n | number u64                  → names           part of the index of retry ids, see names.py
+    n | depth u8 | prefix u64       → node            part of the index of retry ids, see names.py
     h | number u64                  → chunk           records that wait for what the broker says of an origin
 
-Spark's map state has no ranges: what must be found is named in Meta or Spans, and nothing is ever iterated.
+Spark's map state has no ranges: what must be found is named in Meta or in a cell that Meta names, and nothing is ever
+iterated. Whatever a turn reads and writes whole has a bound that depends neither on how many turns there were nor on
+how many timers wait.
 """
 
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -22,11 +26,14 @@ from sidecar.errors import FormatUnknown, RecordCorrupt
 from sidecar.spark.facts import Fact
 from sidecar.wheel.counts import Counts
 
-FORMAT: Final = 2
-FORMATS_READ: Final = frozenset({1, FORMAT})
+FORMAT: Final = 3
+FORMER: Final = frozenset({1, 2})
+"""A list of all blocks of a slot, a list of all pages in Meta, and runs of retry ids: the first turn converts them."""
 META: Final = b"m"
 PAGE_SHIFT: Final = 12
 """A page has the rows of so many bits of offsets: 4,096 of them."""
+GROUP_SHIFT: Final = 8
+"""A group has so many bits of pages: 256 of them, a million offsets."""
 
 _SLOT: Final = Struct(">cBQ")
 _BLOCK: Final = Struct(">cBQQ")
@@ -58,6 +65,8 @@ class Slot(msgspec.Struct, array_like=True):
     next_block: int
     least_due_ms: int
     """No pending timer of the slot is due before."""
+    bytes: int = 0
+    """Of its blocks."""
 
 
 class Span(NamedTuple):
@@ -66,16 +75,33 @@ class Span(NamedTuple):
     number: int
     least_offset: int
     greatest_offset: int
-    least_due_ms: int
+    bytes: int
+    lane: int
+    """0: behind all offsets that came before, as messages arrive; 1: out of their order, as what was split or moved."""
+
+
+Spans = list[Span]
+
+
+class Directory(msgspec.Struct, array_like=True):
+    """The blocks of one slot."""
+
+    spans: Spans
+    """Those that are in no page, in the order in which they were written."""
+    pages: list[tuple[int, int]]
+    """Least and greatest offset of each page."""
+    first_page: int = 0
+    """Number of the first of them."""
+    greatest_offset: int = -1
+    """Of lane 0."""
 
 
 class NameRun(msgspec.Struct, array_like=True, frozen=True):
-    """One part of the index of retry ids."""
+    """One part of the index of retry ids in the former layout."""
 
     number: int
     names: int
     greatest_due_ms: int
-    """When the watermark has passed it, the part can go."""
 
 
 class Meta(msgspec.Struct, array_like=True, kw_only=True):
@@ -88,10 +114,12 @@ class Meta(msgspec.Struct, array_like=True, kw_only=True):
     counted_origins: dict[str, int] = {}
     counted_deferred: dict[str, int] = {}
     slots: list[Slot] = []
-    pages: dict[int, int] = {}
-    """Pages there are, each with a due up to which its rows matter."""
-    names: list[NameRun] = []
-    next_names: int = 0
+    groups: dict[int, int] = {}
+    """Groups of pages there are, each with a due up to which its rows matter; in the former layout pages."""
+    former_names: list[NameRun] = []
+    """Runs of retry ids that are still to be moved into the index."""
+    names_swept: int = 0
+    """The digits up to which the index of retry ids was swept."""
     held: tuple[int, int] = (0, 0)
     """First and next number of the chunks that wait."""
     facts: dict[str, Fact] = {}
@@ -103,6 +131,10 @@ class Meta(msgspec.Struct, array_like=True, kw_only=True):
     """When counts were last published."""
     settled: bool = True
     """False while the counts of imported blocks are still to be made."""
+    full_names: list[tuple[int, int]] = []
+    """Nodes of the index of retry ids (depth, prefix) that are to be spread over their children."""
+    pages_swept: int = 0
+    """The page up to which rows that matter no more were let go."""
 
     def counts(self) -> Counts:
         """Return the counters."""
@@ -116,35 +148,70 @@ class Meta(msgspec.Struct, array_like=True, kw_only=True):
         self.counted_deferred = counts.deferred
 
 
-Spans = list[Span]
+Group = dict[int, int]
+"""Page to a due up to which its rows matter."""
 Page = dict[bytes, bytes]
 """Row of the store (removed or moved) to its value."""
+FormerSpans = list[tuple[int, int, int, int]]
+"""Number, least and greatest offset, least due of each block of a slot."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_meta: msgspec.msgpack.Decoder[Meta] = msgspec.msgpack.Decoder(Meta)
+_T = TypeVar("_T")
 
 
-class _Packed:
-    def __init__(self) -> None:
-        self.encode = msgspec.msgpack.Encoder().encode
-        self.meta: msgspec.msgpack.Decoder[Meta] = msgspec.msgpack.Decoder(Meta)
-        self.spans: msgspec.msgpack.Decoder[Spans] = msgspec.msgpack.Decoder(Spans)
-        self.page: msgspec.msgpack.Decoder[Page] = msgspec.msgpack.Decoder(Page)
+class Kind(Generic[_T]):
+    """Reads the cells of one kind.
+
+    Args:
+        kind: The type of what is in them.
+        name: For a person.
+    """
+
+    def __init__(self, kind: type[_T], name: str) -> None:
+        self._decoder = msgspec.msgpack.Decoder(kind)
+        self._name = name
+
+    def decode(self, value: bytes) -> _T:
+        """Return what is in a cell. Raises RecordCorrupt."""
+        try:
+            return self._decoder.decode(value)
+        except msgspec.DecodeError as cause:
+            raise RecordCorrupt(f"{self._name} does not decode: {cause}") from cause
 
 
-_packed = _Packed()
+DIRECTORY: Final = Kind(Directory, "the directory of a slot's blocks")
+SPANS: Final = Kind(Spans, "a page of a slot's blocks")
+FORMER_SPANS: Final = Kind(FormerSpans, "the list of a slot's blocks")
+GROUP: Final = Kind(Group, "a group of pages")
+PAGE: Final = Kind(Page, "a page of rows")
 
 
 def block_cell(level: int, slot: int, number: int) -> bytes:
     return _BLOCK.pack(b"b", level, slot, number)
 
 
-def spans_cell(level: int, slot: int) -> bytes:
+def directory_cell(level: int, slot: int) -> bytes:
     return _SLOT.pack(b"d", level, slot)
+
+
+def spans_cell(level: int, slot: int, page: int) -> bytes:
+    return _BLOCK.pack(b"s", level, slot, page)
+
+
+def group_cell(group: int) -> bytes:
+    return _NUMBERED.pack(b"q", group)
 
 
 def page_cell(page: int) -> bytes:
     return _NUMBERED.pack(b"p", page)
 
 
-def names_cell(number: int) -> bytes:
+def node_cell(depth: int, prefix: int) -> bytes:
+    return _SLOT.pack(b"n", depth, prefix)
+
+
+def former_names_cell(number: int) -> bytes:
     return _NUMBERED.pack(b"n", number)
 
 
@@ -152,34 +219,17 @@ def held_cell(number: int) -> bytes:
     return _NUMBERED.pack(b"h", number)
 
 
-def encode(value: Meta | Spans | Page) -> bytes:
+def encode(value: Meta | Directory | Spans | Group | Page) -> bytes:
     """Return the bytes of a cell."""
-    return _packed.encode(value)
+    return _encode(value)
 
 
 def decode_meta(value: bytes) -> Meta:
     """Return where the partition stands. Raises FormatUnknown, RecordCorrupt."""
     try:
-        meta = _packed.meta.decode(value)
+        meta = _meta.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError) as cause:
         raise RecordCorrupt(f"the state of a partition does not decode: {cause}") from cause
-    if meta.format not in FORMATS_READ:
+    if meta.format != FORMAT and meta.format not in FORMER:
         raise FormatUnknown(f"state of format {meta.format}; this version reads up to {FORMAT}")
-    meta.format = FORMAT
     return meta
-
-
-def decode_spans(value: bytes | None) -> Spans:
-    """Return the blocks of a slot. Raises RecordCorrupt."""
-    try:
-        return [] if value is None else _packed.spans.decode(value)
-    except msgspec.DecodeError as cause:
-        raise RecordCorrupt(f"the list of a slot's blocks does not decode: {cause}") from cause
-
-
-def decode_page(value: bytes | None) -> Page:
-    """Return the rows of a page. Raises RecordCorrupt."""
-    try:
-        return {} if value is None else _packed.page.decode(value)
-    except msgspec.DecodeError as cause:
-        raise RecordCorrupt(f"a page of rows does not decode: {cause}") from cause

@@ -18,8 +18,9 @@ from sidecar.changelog.codec import (
 )
 from sidecar.changelog.entry import LEVEL_AT
 from sidecar.errors import InvariantViolated
+from sidecar.spark.blocks import by_origin
 from sidecar.spark.cells import META, Cells, Meta, decode_meta, encode
-from sidecar.spark.shard_store import ShardStore, by_origin
+from sidecar.spark.shard_store import ShardStore
 from sidecar.wheel.geometry import slot_end_ms, slot_of
 
 

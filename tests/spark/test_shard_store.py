@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from unittest.mock import patch
 
 import msgspec
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from sidecar.engine.items import Arrival, Item
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.plan import PartitionPlan, Terms, plan
 from sidecar.model import TimerId
+from sidecar.spark import blocks, names, pages, shard_store
 from sidecar.spark.cells import META, Meta, decode_meta, encode
 from sidecar.spark.shard_store import ShardStore
 from tests.simulation.stage import NOW, TERMS, Stage
@@ -40,6 +42,7 @@ class Twin:
             meta.checkpoint = msgspec.structs.replace(part.checkpoint, engine=Engine.SPARK)
             meta.count(part.counts)
         store.finish()
+        meta.turned_ms = now_ms
         self.cells.put(META, encode(meta))
         return (planned.parts[0] if planned.parts else None), planned.left.get(0, ())
 
@@ -49,8 +52,8 @@ class Twin:
 
 
 delays = st.integers(-5, 1500) | st.integers(0, 200_000) | st.integers(0, 10**8)
-names = st.sampled_from([None, b"a", b"b"])
-sends = st.tuples(st.just("send"), delays, st.sampled_from("AB"), names, st.booleans())
+retry_ids = st.sampled_from([None, b"a", b"b"])
+sends = st.tuples(st.just("send"), delays, st.sampled_from("AB"), retry_ids, st.booleans())
 commands = st.tuples(
     st.sampled_from([ControlKind.CANCEL, ControlKind.FIRE, ControlKind.RESCHEDULE]),
     st.sampled_from([b"a", b"b"]) | st.integers(0, 30),
@@ -63,9 +66,29 @@ steps = st.tuples(
 )
 
 
-@settings(max_examples=150)
-@given(st.lists(steps, min_size=1, max_size=12), st.integers(2, 7))
-def test_plans_are_the_same_on_both_stores(world: list[tuple[int, list[tuple[object, ...]]]], at_once: int) -> None:
+worlds = st.lists(steps, min_size=1, max_size=12)
+World = list[tuple[int, list[tuple[object, ...]]]]
+
+
+@settings(max_examples=100)
+@given(worlds, st.integers(2, 7))
+def test_plans_are_the_same_on_both_stores(world: World, at_once: int) -> None:
+    _same(world, at_once)
+
+
+@settings(max_examples=100)
+@given(worlds, st.integers(2, 7))
+def test_plans_are_the_same_however_often_blocks_are_merged_split_and_spread(world: World, at_once: int) -> None:
+    with (
+        patch.multiple(blocks, FULL_BYTES=300, MERGED=2, PAGE_SPANS=2),
+        patch.multiple(names, ROWS_MAX=2, ROOT_ROWS_MAX=2, SPREADS=1, SPREAD_ROWS=2),
+        patch.multiple(shard_store, SPLIT_BYTES=200),
+        patch.multiple(pages, PAGE_SHIFT=1, GROUP_SHIFT=1),
+    ):
+        _same(world, at_once)
+
+
+def _same(world: World, at_once: int) -> None:
     stage, twin, now_ms = Stage(), Twin(), NOW
     terms = replace(TERMS, fires_max=at_once)
     ids: list[TimerId] = []

@@ -1,0 +1,207 @@
+"""What a micro-batch of the Spark engine costs its state, over simulated weeks: calls, bytes, and the state's size.
+
+The turns are the engine's own, on a state in memory, one for each second of a simulated clock; no JVM. Calls and bytes
+of the state are exact and the same on every machine. Then what is pending is imported into a fresh state, as by a
+handover, and both go on with the same messages.
+
+    python -m bench.spark_state --days 7 --rate 10
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import exp, log
+from random import Random
+
+from sidecar.changelog.codec import CHECKPOINT_KEY, encode_checkpoint
+from sidecar.changelog.entry import lasting
+from sidecar.clock import SystemClock
+from sidecar.contract import DIALECTS
+from sidecar.engine.items import Arrival
+from sidecar.policy import PolicyConfig
+from sidecar.spark.cells import META, Meta, decode_meta, encode
+from sidecar.spark.facts import Fact
+from sidecar.spark.handover import block_records, take_over
+from sidecar.spark.shard_store import ShardStore
+from sidecar.spark.turn import Rules, Turned, Turns
+from sidecar.spark.wire import Chunk, encode_chunk
+
+START_MS = 1_700_000_000_000
+MONTH_S = 30 * 86_400
+_RULES = Rules(
+    policy=PolicyConfig(origin_topics=("orders",)),
+    profiles=("native",),
+    app_id="app",
+    status_topic="app-status",
+    owner="spark",
+)
+_CLOCK = SystemClock()
+
+
+class CountedCells:
+    """Cells in a dict, and what was done to them."""
+
+    def __init__(self, cells: Mapping[bytes, bytes] = {}) -> None:
+        self.cells = dict(cells)
+        self.calls = 0
+        self.bytes = 0
+
+    def get(self, cell: bytes) -> bytes | None:
+        value = self.cells.get(cell)
+        self.calls += 1
+        self.bytes += len(value or b"")
+        return value
+
+    def put(self, cell: bytes, value: bytes) -> None:
+        self.cells[cell] = value
+        self.calls += 1
+        self.bytes += len(value)
+
+    def remove(self, cell: bytes) -> None:
+        self.cells.pop(cell, None)
+        self.calls += 1
+
+
+@dataclass(slots=True)
+class Cost:
+    """Of a number of turns."""
+
+    turns: int = 0
+    calls: int = 0
+    bytes: int = 0
+    most_calls: int = 0
+    most_bytes: int = 0
+    seconds: float = 0.0
+    fired: int = 0
+
+    def __str__(self) -> str:
+        turns = max(1, self.turns)
+        mean = (
+            f"{self.calls / turns:.1f} calls, {self.bytes / turns / 1024:.1f} KiB, {self.seconds / turns * 1e3:.2f} ms"
+        )
+        return f"{mean}; at most {self.most_calls} calls, {self.most_bytes / 1024:.0f} KiB; {self.fired} fired"
+
+
+class World:
+    """One partition over simulated time.
+
+    Args:
+        rate: Messages in each turn, each with a retry id of its own.
+        longest_s: Delays are spread from a second to this, evenly over their logarithm.
+        payload_bytes: Of each message.
+    """
+
+    def __init__(self, rate: int, longest_s: int = MONTH_S, payload_bytes: int = 100) -> None:
+        self.cells = CountedCells()
+        self.now_ms = START_MS
+        self.offset = 0
+        self._rate = rate
+        self._longest = log(longest_s)
+        self._value = b"v" * payload_bytes
+        self._random = Random(1)
+        self._turns = Turns(_RULES, [DIALECTS["native"]], self._lookup)
+        self.cells.put(META, encode(Meta(facts=dict(self._lookup(["orders"])))))
+
+    def run(self, turns: int) -> Cost:
+        """Give so many turns, a second apart."""
+        cost, cells = Cost(), self.cells
+        for _ in range(turns):
+            self.now_ms += 1000
+            chunk = encode_chunk(Chunk(list(self._arrivals()), []))
+            calls, size, began_s = cells.calls, cells.bytes, _CLOCK.monotonic_s()
+            turned = self._turns.turn(0, cells, [chunk], self.now_ms)
+            assert turned is not None, "each instant has one turn"
+            cost.seconds += _CLOCK.monotonic_s() - began_s
+            cost.turns += 1
+            cost.calls += cells.calls - calls
+            cost.bytes += cells.bytes - size
+            cost.most_calls = max(cost.most_calls, cells.calls - calls)
+            cost.most_bytes = max(cost.most_bytes, cells.bytes - size)
+            cost.fired += _fired(turned)
+        return cost
+
+    def take_rate(self, rate: int) -> None:
+        """Go on with so many messages in each turn."""
+        self._rate = rate
+
+    def send(self, dues_ms: Iterable[int]) -> None:
+        """Give one turn to messages with these dues."""
+        self.now_ms += 1000
+        chunk = encode_chunk(Chunk([self._arrival(due_ms) for due_ms in dues_ms], []))
+        self._turns.turn(0, self.cells, [chunk], self.now_ms)
+
+    def fresh(self) -> World:
+        """Return a world with the same messages pending, in a state that was imported just now."""
+        meta = decode_meta(self.cells.cells[META])
+        entries = ShardStore(self.cells, meta, 0).entries()
+        other = World(self._rate)
+        other.__dict__.update({**self.__dict__, "cells": CountedCells(), "_random": Random(2)})
+        other._turns = Turns(_RULES, [DIALECTS["native"]], other._lookup)
+        records = [*block_records(entries, meta.checkpoint.sequence)]
+        take_over(0, other.cells, [*records, (CHECKPOINT_KEY, encode_checkpoint(meta.checkpoint))])
+        imported = decode_meta(other.cells.cells[META])
+        imported.facts, imported.turned_ms = meta.facts, meta.turned_ms
+        store = ShardStore(other.cells, imported, 0)
+        store.settle()
+        store.save()
+        other.cells.put(META, encode(imported))
+        self._random.seed(2)
+        return other
+
+    def pending(self) -> int:
+        """Return how many messages wait."""
+        return sum(decode_meta(self.cells.cells[META]).counted_origins.values())
+
+    def size(self) -> dict[str, int]:
+        """Return the bytes of the state's cells by kind."""
+        sizes: dict[str, int] = {}
+        for cell, value in self.cells.cells.items():
+            kind = cell[:1].decode()
+            sizes[kind] = sizes.get(kind, 0) + len(cell) + len(value)
+        return sizes
+
+    def _arrivals(self) -> Iterator[Arrival]:
+        for _ in range(self._rate):
+            yield self._arrival(self.now_ms + int(1000 * exp(self._random.uniform(0, self._longest))))
+
+    def _arrival(self, due_ms: int) -> Arrival:
+        offset, named = self.offset, b"id-%d" % self.offset
+        self.offset += 1
+        code = DIALECTS["native"].code
+        stays = lasting(due_ms, self.now_ms, 0, 3, code, b"orders", named, b"key", self._value, [])
+        return Arrival(offset, due_ms, "orders", stays, named, False)
+
+    def _lookup(self, names: Iterable[str]) -> Mapping[str, Fact]:
+        return {name: Fact(1, 1_000_000, asked_ms=self.now_ms) for name in names}
+
+
+def _fired(turned: Turned) -> int:
+    return sum(turned.tally.fired.values())
+
+
+def main() -> None:
+    """Run, and print what was seen."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--days", type=float, default=7)
+    parser.add_argument("--rate", type=int, default=10)
+    parser.add_argument("--longest-s", type=int, default=MONTH_S)
+    parser.add_argument("--window", type=int, default=4096, help="turns that are compared")
+    options = parser.parse_args()
+    world = World(options.rate, options.longest_s)
+    turns, step = int(options.days * 86_400), 43_200
+    for done in range(0, turns, step):
+        cost = world.run(min(step, turns - done))
+        size = world.size()
+        print(f"day {(done + cost.turns) / 86_400:.2f}: {world.pending()} pending, {cost}; {size}", flush=True)
+    fresh = world.fresh()
+    for name, each in (("old", world), ("fresh", fresh)):
+        before = sum(each.size().values())
+        cost = each.run(options.window)
+        after = sum(each.size().values())
+        print(f"{name}: {each.pending()} pending, {before} bytes, then {after}; {cost}; {each.size()}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

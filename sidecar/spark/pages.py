@@ -1,0 +1,171 @@
+"""Rows by offset: the timers that were removed, and the stored dues of moved ones.
+
+A page has the rows of 4,096 offsets, a group says which of 256 pages there are, and Meta which groups. Each step lets
+go of the pages of one group, and of the rows of one page, that the watermark has passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from sidecar.changelog.codec import REMOVED, removed_key
+from sidecar.spark.cells import (
+    GROUP,
+    GROUP_SHIFT,
+    PAGE,
+    PAGE_SHIFT,
+    Cells,
+    Group,
+    Meta,
+    Page,
+    encode,
+    group_cell,
+    page_cell,
+)
+
+PAGED: Final = frozenset({b"v", b"r", b"o"})
+"""The kinds of rows that are kept here."""
+
+
+class Pages:
+    """The rows of one partition.
+
+    Args:
+        cells: Its state.
+        meta: Where it stands.
+    """
+
+    def __init__(self, cells: Cells, meta: Meta) -> None:
+        self._cells = cells
+        self._meta = meta
+        self._groups: dict[int, Group] = {}
+        self._pages: dict[int, Page] = {}
+        self._changed_groups: set[int] = set()
+        self._changed_pages: set[int] = set()
+
+    def get(self, row: bytes) -> bytes | None:
+        """Return a row, None when there is none."""
+        page = _page_of(row)
+        return self._page(page).get(row) if page in self._group(page >> GROUP_SHIFT) else None
+
+    def put(self, row: bytes, value: bytes | None) -> None:
+        """Write a row; None deletes it."""
+        page = _page_of(row)
+        group = self._group(page >> GROUP_SHIFT)
+        if value is None:
+            if page in group and self._page(page).pop(row, None) is not None:
+                self._changed_pages.add(page)
+            return
+        if page not in group:
+            self._pages[page] = {}
+        self._page(page)[row] = value
+        self._changed_pages.add(page)
+        self._matters(page, max(group.get(page, 0), _until_ms(row, value)))
+
+    def removed(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield key and value of the changelog records that say what was removed."""
+        for number in sorted(self._meta.groups):
+            for page in sorted(self._group(number)):
+                yield from removed_of(self._page(page))
+
+    def tidy(self) -> None:
+        """Let go of what the watermark has passed, at the next place."""
+        if not self._meta.groups:
+            return
+        swept = self._meta.pages_swept
+        number = min((each for each in self._meta.groups if each >= swept >> GROUP_SHIFT), default=None)
+        if number is None:
+            number, swept = min(self._meta.groups), 0
+        group, watermark_ms = self._group(number), self._meta.checkpoint.watermark_ms
+        for page in [page for page, until_ms in group.items() if until_ms < watermark_ms]:
+            self._drop(page)
+        following = min((each for each in group if each >= swept), default=None)
+        if following is None:
+            self._meta.pages_swept = number + 1 << GROUP_SHIFT
+        else:
+            self._meta.pages_swept = following + 1
+            self._clean(following, watermark_ms)
+
+    def save(self) -> None:
+        """Write what changed."""
+        for page in self._changed_pages:
+            self._cells.put(page_cell(page), encode(self._pages[page]))
+        for number in self._changed_groups:
+            if group := self._groups[number]:
+                self._cells.put(group_cell(number), encode(group))
+                self._meta.groups[number] = max(group.values())
+            else:
+                self._cells.remove(group_cell(number))
+                self._meta.groups.pop(number, None)
+        self._changed_pages.clear()
+        self._changed_groups.clear()
+
+    def convert(self) -> None:
+        """Take over from the former layout, in which Meta names the pages."""
+        pages, self._meta.groups = self._meta.groups, {}
+        for page, until_ms in pages.items():
+            self._matters(page, until_ms)
+
+    def _matters(self, page: int, until_ms: int) -> None:
+        number = page >> GROUP_SHIFT
+        group = self._group(number)
+        if group.get(page) != until_ms:
+            group[page] = until_ms
+            self._meta.groups[number] = max(self._meta.groups.get(number, 0), until_ms)
+            self._changed_groups.add(number)
+
+    def _clean(self, page: int, watermark_ms: int) -> None:
+        rows = self._page(page)
+        gone = [row for row, value in rows.items() if _until_ms(row, value) < watermark_ms]
+        for row in gone:
+            del rows[row]
+        if not rows:
+            self._drop(page)
+        elif gone:
+            self._changed_pages.add(page)
+            self._matters(page, max(_until_ms(row, value) for row, value in rows.items()))
+
+    def _drop(self, page: int) -> None:
+        number = page >> GROUP_SHIFT
+        del self._group(number)[page]
+        self._changed_groups.add(number)
+        self._pages.pop(page, None)
+        self._changed_pages.discard(page)
+        self._cells.remove(page_cell(page))
+
+    def _group(self, number: int) -> Group:
+        group = self._groups.get(number)
+        if group is None:
+            value = self._cells.get(group_cell(number)) if number in self._meta.groups else None
+            group = self._groups[number] = {} if value is None else GROUP.decode(value)
+        return group
+
+    def _page(self, page: int) -> Page:
+        rows = self._pages.get(page)
+        if rows is None:
+            value = self._cells.get(page_cell(page))
+            rows = self._pages[page] = {} if value is None else PAGE.decode(value)
+        return rows
+
+
+def removed_of(page: Page) -> Iterator[tuple[bytes, bytes]]:
+    """Yield key and value of the changelog records that say what was removed."""
+    for row, value in page.items():
+        if row[:1] == b"r":
+            yield removed_key(_offset_of(row), None), value
+        elif row[:1] == b"v":
+            yield removed_key(_offset_of(row), int.from_bytes(row[5:13], "big")), REMOVED
+
+
+def _offset_of(row: bytes) -> int:
+    return int.from_bytes(row[13:21] if row[:1] == b"v" else row[5:13], "big")
+
+
+def _page_of(row: bytes) -> int:
+    return _offset_of(row) >> PAGE_SHIFT
+
+
+def _until_ms(row: bytes, value: bytes) -> int:
+    # The greatest due of a list comes last, and a stored due is all there is.
+    return int.from_bytes(row[5:13] if row[:1] == b"v" else value[-8:], "big")
