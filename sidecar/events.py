@@ -39,7 +39,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "input_offset_lost": "The position is no longer in the input's log; the partition is reset.",
     "input_records_gone": "The input was cleaned before these records were read: **they are lost**. Give it a longer "
     "retention.",
-    "intake_held": "The input topic was made anew under the timers: what waits is fired first.",
+    "input_topic_made_anew": "The input topic was deleted and made again: it is read from its start, and its timers "
+    "get stored offsets from `offset_base` on.",
     "member_fenced": "The group has thrown this static member out; another consumer joins in its place. With "
     "`session_over` the brokers had been silent for longer than the session; else another process joined under its "
     "INSTANCE_ID, and the third time within a minute ends this one.",

@@ -60,7 +60,7 @@ class PartitionBody(Body):
 
     partition: int
     state: str = Field(description="running, assigned, restoring, stopped, closed or unknown.")
-    reason: str = Field(description="Why it is stopped or takes nothing in, for a person; empty when all is well.")
+    reason: str = Field(description="Why it is not running, for a person; empty when all is well.")
     owner: str | None = Field(description="Instance that owns it; null when none does.")
     pending: int
     overdue: int = Field(description="Due and not fired after the last scan.")

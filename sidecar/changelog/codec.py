@@ -101,13 +101,56 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     watermark_offset: int = 0
     """Every timer whose key (due, offset) is at or below the watermark is gone."""
     next_input_offset: int = 0
+    """In the topic of `input_topic_id`, as Kafka counts."""
     highest_input_offset: int = 0
-    """The greatest next_input_offset ever: a record below it has been seen before."""
+    """The greatest next_input_offset ever in this topic: a record below it has been seen before."""
     input_topic_id: str = ""
     wall_ms: int = 0
     closed: Mapping[str, Closed] = {}
     unfinished: Unfinished | None = None
     """The control record at `next_input_offset`, when it is done in part."""
+    offset_base: int = 0
+    """What is added to an offset of this topic for a stored offset: those of all topics before it lie below."""
+
+    def stored_offset(self, input_offset: int) -> int:
+        """Return the offset by which timers are stored, for one of the input topic."""
+        return self.offset_base + input_offset
+
+    def input_offset(self, stored_offset: int) -> int | None:
+        """Return where the record of a timer lies in the input topic; None: it was in a former one."""
+        return stored_offset - self.offset_base if stored_offset >= self.offset_base else None
+
+    def meets(self, topic_id: str) -> bool:
+        """Return whether its input offsets are those of the topic with this id."""
+        return self.input_topic_id in {"", topic_id}
+
+    def offsets_meant(self, offset: int) -> tuple[int, ...]:
+        """Return the stored offsets that a timer id may speak of, the likelier one first.
+
+        Ids that the sidecar gave have the stored offset. Who made one from a delivery report has an input offset.
+        """
+        return (offset, self.stored_offset(offset)) if self.offset_base else (offset,)
+
+    def of_topic(self, topic_id: str, start: int) -> Checkpoint:
+        """Return the checkpoint to go on from with the input topic as it is now.
+
+        A topic that was made anew counts from 0 again. Its records are stored above every offset of the former ones, so
+        none can be taken for a timer, a removed record or a tie at the watermark that those left behind.
+
+        Args:
+            topic_id: The topic's id now.
+            start: First offset of its log, where a topic that was made anew is read from.
+        """
+        if self.meets(topic_id):
+            return msgspec.structs.replace(self, input_topic_id=topic_id)
+        return msgspec.structs.replace(
+            self,
+            next_input_offset=start,
+            highest_input_offset=start,
+            input_topic_id=topic_id,
+            unfinished=None,
+            offset_base=self.stored_offset(self.highest_input_offset),
+        )
 
 
 class BlockKey(NamedTuple):

@@ -117,7 +117,7 @@ def render_dead_letter(
     detail: str,
     topic: str,
     partition: int,
-    offset: int,
+    offset: int | None,
     timestamp_ms: int,
     connector_name: str,
     stage: str,
@@ -131,7 +131,7 @@ def render_dead_letter(
         detail: For a person.
         topic: The input topic; with partition and offset, the coordinates of the record that failed.
         partition: See topic.
-        offset: See topic.
+        offset: See topic. None: it lay in a topic that was deleted and made anew, where this offset is another record.
         timestamp_ms: The record's own; NO_TIMESTAMP when it has none.
         connector_name: The app id.
         stage: Where it failed, in Connect's words.
@@ -149,7 +149,7 @@ def render_dead_letter(
     dead += [
         (CONNECT_TOPIC, _encoded(topic)),
         (CONNECT_PARTITION, b"%d" % partition),
-        (CONNECT_OFFSET, b"%d" % offset),
+        *([] if offset is None else [(CONNECT_OFFSET, b"%d" % offset)]),
         (CONNECT_NAME, _encoded(connector_name)),
         (CONNECT_STAGE, _encoded(stage)),
         (CONNECT_CLASS, _class_name(came) or _CLASS_NAMES[reason]),

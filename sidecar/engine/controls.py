@@ -171,7 +171,7 @@ class Controls:
             return map(self._overlay.pending_at, keys), len(keys) == limit
         invariant(isinstance(target, TimerId), "a control record names neither timer nor retry id", target=target)
         self._allowance.timers -= 1
-        entry = self._overlay.find(target.offset, target.first_ms)  # type: ignore[union-attr]  # the invariant above
+        entry = self._overlay.find_meant(target.offset, target.first_ms)  # type: ignore[union-attr]  # the invariant above
         return (() if entry is None else (entry,)), False
 
     def _fires_now(self, control: Control) -> bool:

@@ -90,6 +90,15 @@ class Overlay:
         # A twin of the same offset may stand at this due under another id.
         return entry if entry is not None and head(entry).first_ms == first_ms else None
 
+    def find_meant(self, offset: int, first_ms: int) -> bytes | None:
+        """Return the pending entry that a timer id speaks of, by its stored offset or else by its input offset."""
+        for meant in self.partition.checkpoint.offsets_meant(offset):
+            entry = self.find(meant, first_ms)
+            # One that was taken away is not pending, and nobody else is meant.
+            if entry is not None or self._is_used(first_ms, meant):
+                return entry
+        return None
+
     def named_keys(self, retry_id: bytes, seen: tuple[int, int] | None, limit: int) -> tuple[list[bytes], int]:
         """Return the keys of pending timers of a retry id in the order of their ids, and how many rows that took.
 

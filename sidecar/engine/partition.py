@@ -54,7 +54,7 @@ class Partition:
     number: int
     state: State = State.ASSIGNED
     reason: str = ""
-    """Why it is STOPPED, why it is not RUNNING yet, or why intake is held."""
+    """Why it is STOPPED, or why it is not RUNNING yet."""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     counts: Counts = field(default_factory=Counts)
     changelog_offset: int = 0
@@ -66,7 +66,6 @@ class Partition:
     """The watermark has passed removed records that still wait for their tombstones."""
     closures_over: bool = False
     """The checkpoint names closed origins that were seen open since: the next one is wanted."""
-    intake_held: bool = False
     activity: Activity = field(default_factory=Activity)
     """What was done in the last hour."""
     activity_whole: bool = False

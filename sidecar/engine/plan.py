@@ -199,6 +199,7 @@ class _Planner:
         self.controls = Controls(self.overlay, self.checkpoint, terms.origins, terms.closed, self.allowance)
         self.next_input_offset = self.checkpoint.next_input_offset
         self.highest = self.checkpoint.highest_input_offset
+        self.offset_base = self.checkpoint.offset_base
         self.fires: list[Outgoing] = []
         self.dead_letters: list[tuple[Reason, Outgoing]] = []
         self.dropped: list[Dropped] = []
@@ -242,23 +243,24 @@ class _Planner:
 
     def _arrive(self, arrival: Arrival) -> bool:
         """Store a message, or dispose of it; return False when that is more than this plan may still do."""
-        offset, due_ms, origin, lasting, retry_id, replace = arrival
+        input_offset, due_ms, origin, lasting, retry_id, replace = arrival
         if (replace or due_ms <= self.now_ms) and self.allowance.spent:
             return False
-        seen = offset < self.highest
+        offset, seen = self.offset_base + input_offset, input_offset < self.highest
         if seen and self.overlay.find(offset, due_ms) is not None:
             return True  # the group's offset was set back, and this one is still pending
         if replace and retry_id is not None and not self._replace(retry_id):
-            self._refuse(arrival, f"retry-id: more than {NAMED_MAX} timers wait under this id; cancel some first")
+            detail = f"retry-id: more than {NAMED_MAX} timers wait under this id; cancel some first"
+            self._refuse(_fresh(arrival, offset), detail)
             return True
         self.stored += 1
         if due_ms > self.now_ms:
             if seen:
-                self.overlay.store_again(_fresh(arrival), due_ms, due_ms, deferred=False)
+                self.overlay.store_again(_fresh(arrival, offset), due_ms, due_ms, deferred=False)
             else:
                 self.overlay.store_new(offset, due_ms, lasting, origin, retry_id)
             return True
-        entry = _fresh(arrival)
+        entry = _fresh(arrival, offset)
         self._dispose(entry, head(entry), origin)
         return True
 
@@ -275,9 +277,8 @@ class _Planner:
         self.cancelled += len(keys)
         return True
 
-    def _refuse(self, arrival: Arrival, detail: str) -> None:
+    def _refuse(self, entry: bytes, detail: str) -> None:
         self.rejected += 1
-        entry = _fresh(arrival)
         self._dead_letter(entry, head(entry), Reason.BAD_HEADER, detail, "intake", b"")
 
     # Due
@@ -410,7 +411,7 @@ class _Planner:
             detail=detail,
             topic=self.terms.input_topic,
             partition=self.partition.number,
-            offset=fixed.offset,
+            offset=self.checkpoint.input_offset(fixed.offset),
             timestamp_ms=fixed.timestamp_ms,
             connector_name=self.terms.app_id,
             stage=stage,
@@ -446,6 +447,7 @@ class _Planner:
             wall_ms=self.now_ms,
             closed=self._closed(counts),
             unfinished=self.controls.unfinished,
+            offset_base=self.offset_base,
         )
         records.append((CHECKPOINT_KEY, encode_checkpoint(checkpoint)))
         for suffix, value in counts.rows(self.overlay.delta):
@@ -484,6 +486,6 @@ class _Planner:
         return self.scanned[-1] if self.scanned else self.overlay.watermark
 
 
-def _fresh(arrival: Arrival) -> bytes:
-    """Return the entry of an arrival that is not stored yet."""
-    return MOVING.pack(arrival.due_ms, arrival.offset, arrival.due_ms, 0, 0) + arrival.lasting
+def _fresh(arrival: Arrival, offset: int) -> bytes:
+    """Return the entry of an arrival that is not stored yet; `offset` is the stored one."""
+    return MOVING.pack(arrival.due_ms, offset, arrival.due_ms, 0, 0) + arrival.lasting

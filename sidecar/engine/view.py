@@ -65,7 +65,7 @@ class PartitionView:
     next_input_offset: int | None = None
     """Offset of the first input record that is not taken in; None when it is not known."""
     reason: str = ""
-    """Why it is stopped or takes nothing in, for a person; empty when all is well."""
+    """Why it is not running, for a person; empty when all is well."""
     activity: Activity | None = None
     """Its last hour; None until the owner knows what the owner before it did, and in records of older releases."""
     listable: bool = True

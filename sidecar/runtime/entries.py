@@ -105,6 +105,16 @@ def _page(store: Reader, partitions: Collection[int], wanted: Wanted) -> Page:
 
 def _find(store: Reader, timer: TimerId, with_payload: bool) -> MessageDetailBody | None:
     rows = Rows(timer.partition)
+    value = store.get(rows.meta)
+    offsets = (timer.offset,) if value is None else decode_meta(value).checkpoint.offsets_meant(timer.offset)
+    for offset in offsets:
+        found = _find_at(store, rows, timer._replace(offset=offset), with_payload)
+        if found is not None or store.get(rows.removed + KEY.pack(timer.first_ms, offset)) is not None:
+            return found
+    return None
+
+
+def _find_at(store: Reader, rows: Rows, timer: TimerId, with_payload: bool) -> MessageDetailBody | None:
     moved = rows.moved_row(timer.offset, timer.first_ms)
     for _ in range(TRIES):
         value = store.get(moved)

@@ -321,8 +321,7 @@ class Loop:
         start = self._turn % len(running)
         turns = running[start:] + running[:start]
         limit = min(self._settings.commit_max_messages, self._failures.items_max)
-        takes_in = self._failures.dlq_open()
-        open_for_intake = [each.number for each in turns if takes_in and not each.intake_held]
+        open_for_intake = [each.number for each in turns] if self._failures.dlq_open() else []
         batches = self._held.batches(open_for_intake, limit, TRANSACTION_BYTES_MAX)
         now_ms = self._clock.wall_ms()
         self._planned_s = self._clock.monotonic_s()
@@ -420,15 +419,10 @@ class Loop:
             self._guard_store(lambda: self._parts.metrics.store_bytes.set(store.size_bytes()))
         if (skew_ms := self._parts.guard.skew_ms) is not None:
             self._parts.metrics.clock_skew_seconds.set(skew_ms / 1000)
-        for partition in self._running():
-            if partition.intake_held and not partition.counts.pending:
-                self._to_reset.add(partition.number)
 
     def _adjust_fetching(self) -> None:
         """Pause and resume by what is true now, so that no pause outlives its reason."""
-        wanted = set()
-        if self._parts.takes_in:
-            wanted = self._held.room() & {each.number for each in self._running() if not each.intake_held}
+        wanted = self._held.room() & {each.number for each in self._running()} if self._parts.takes_in else set()
         if wanted == self._fetching:
             return
         if paused := self._fetching - wanted:
@@ -463,7 +457,7 @@ class Loop:
         if self.consumer.membership() is None:
             reasons.append("it has not joined the consumer group yet")
         for each in self._partitions.values():
-            if each.state is not State.RUNNING or each.intake_held:
+            if each.state is not State.RUNNING:
                 reasons.append(f"partition {each.number} is {each.state}" + (f": {each.reason}" if each.reason else ""))
         return reasons
 

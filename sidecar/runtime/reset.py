@@ -271,19 +271,7 @@ class Reset:
         restore = restoring.restore
         partition = restore.partition
         restore.finish(restoring.target)
-        made_anew = partition.checkpoint.input_topic_id not in {"", restoring.input_topic_id}
-        if made_anew:
-            # Its offsets mean other records, and whatever is committed on them may still be the former topic's.
-            next_offset = restoring.input_bounds.start
-        else:
-            next_offset = self._next_input_offset(partition, restoring)
-        held = made_anew and partition.counts.pending > 0
-        changes: dict[str, object] = {"next_input_offset": next_offset}
-        if not held:
-            changes["input_topic_id"] = restoring.input_topic_id
-        if made_anew and not held:
-            changes["highest_input_offset"] = next_offset
-        partition.checkpoint = msgspec.structs.replace(partition.checkpoint, **changes)
+        next_offset = self._place_in_input(partition, restoring)
         del self._restoring[partition.number]
         partition.transition_to(State.RUNNING)
         took_s = self._clock.monotonic_s() - restoring.began_s
@@ -295,17 +283,26 @@ class Reset:
             timers_read=restore.timers,
             seconds=round(took_s, 3),
         )
-        partition.intake_held = held
-        if held:
-            self._say_held(partition)
         self._running(partition, next_offset)
 
-    def _say_held(self, partition: Partition) -> None:
-        partition.reason = (
-            f"{self.topics.input_topic} is another topic than the one whose timers wait here; "
-            "what waits is fired, nothing is taken in until all has fired"
-        )
-        log.error("intake_held", partition=partition.number, reason=partition.reason)
+    def _place_in_input(self, partition: Partition, restoring: _Restoring) -> int:
+        """Return where to read on in the topic as it is now; the checkpoint says it to whoever comes next."""
+        before = partition.checkpoint
+        here = before.of_topic(restoring.input_topic_id, restoring.input_bounds.start)
+        if before.meets(restoring.input_topic_id):
+            next_offset = self._next_input_offset(partition, restoring)
+        else:
+            # Whatever the group has committed may still be the former topic's.
+            next_offset = here.next_input_offset
+            log.warning(
+                "input_topic_made_anew",
+                partition=partition.number,
+                next_offset=next_offset,
+                offset_base=here.offset_base,
+                pending=partition.counts.pending,
+            )
+        partition.checkpoint = msgspec.structs.replace(here, next_input_offset=next_offset)
+        return next_offset
 
     def _next_input_offset(self, partition: Partition, restoring: _Restoring) -> int:
         """Return where to read on: the group's offset, else the checkpoint's, and never below the log's start."""

@@ -56,7 +56,7 @@ def hand_back(
             facts.cluster_id,
             settings.streams_app_id,
             settings.input_topic,
-            facts.input_topic_id,
+            found.input_topic_id,  # one that was made anew since is the business of who goes on
             found.state_partitions,
         )
         require_same(found, here, checkpoint, None)

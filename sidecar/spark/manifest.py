@@ -98,6 +98,13 @@ def new_manifest(cluster_id: str, app_id: str, input_topic: str, input_topic_id:
     )
 
 
+_ANOTHER: Final = "name another folder with --checkpoint, or the settings that it was made with"
+_HAND_BACK: Final = (
+    "what waits in it goes on in the embedded engine after `retry-sidecar spark export`, or from there in a new "
+    "checkpoint with --from-changelog"
+)
+
+
 def require_same(found: Manifest, wanted: Manifest, location: str, asked_partitions: int | None) -> None:
     """Refuse to go on from a checkpoint of something else.
 
@@ -111,13 +118,12 @@ def require_same(found: Manifest, wanted: Manifest, location: str, asked_partiti
         SettingsInvalid: With a line for each thing that differs.
     """
     problems = [
-        f"{name}: {getattr(wanted, attribute)}; the checkpoint {location} belongs to {getattr(found, attribute)}: "
-        "name another folder with --checkpoint, or the settings that it was made with"
-        for attribute, name in (
-            ("cluster_id", "cluster (BOOTSTRAP_SERVERS)"),
-            ("app_id", "STREAMS_APP_ID"),
-            ("input_topic", "INPUT_TOPIC"),
-            ("input_topic_id", "id of the input topic, which was deleted and made anew"),
+        f"{name}: {getattr(wanted, attribute)}; the checkpoint {location} belongs to {getattr(found, attribute)}: {way}"
+        for attribute, name, way in (
+            ("cluster_id", "cluster (BOOTSTRAP_SERVERS)", _ANOTHER),
+            ("app_id", "STREAMS_APP_ID", _ANOTHER),
+            ("input_topic", "INPUT_TOPIC", _ANOTHER),
+            ("input_topic_id", "id of the input topic, which was deleted and made anew", _HAND_BACK),
         )
         if getattr(found, attribute) != getattr(wanted, attribute)
     ]

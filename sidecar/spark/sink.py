@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from sidecar.changelog.codec import Checkpoint
 from sidecar.clock import SystemClock
 from sidecar.contract import render_dead_letter
 from sidecar.engine.ports import Outgoing
@@ -62,6 +63,8 @@ class Unfireable(NamedTuple):
     """By the broker."""
     came: Record | None
     """The message; None when the retry topic does not hold it any more."""
+    offset: int | None
+    """Of the message in the retry topic; None: it was in one that was deleted and made anew since."""
 
 
 class MarkingProducer(TransactionalProducer):
@@ -106,7 +109,8 @@ class Sender:
                 self._try(deliveries, unfireable, traced=attempt > 0)
             except TransactionFailed as error:
                 failure = error
-                self._learn(unfireable, final=attempt >= TRIES // 2)
+                bases = {each.partition: each.offset_base for each in deliveries}
+                self._learn(unfireable, bases, final=attempt >= TRIES // 2)
                 self._forget_producer()
                 if attempt:
                     self._pause.wait(_PAUSE_S)
@@ -190,7 +194,7 @@ class Sender:
             "is an old copy. Stop the other one, or go on from the newest checkpoint."
         )
 
-    def _learn(self, unfireable: dict[tuple[int, bytes], Unfireable], *, final: bool) -> None:
+    def _learn(self, unfireable: dict[tuple[int, bytes], Unfireable], bases: Mapping[int, int], *, final: bool) -> None:
         """Keep which records the broker will not have; one that nobody answers for is given up only at the end."""
         producer = self._producer
         if producer is None or not producer.refused:
@@ -209,10 +213,14 @@ class Sender:
                     "nothing goes on until it can"
                 )
             learnt.append(refused)
-        came = originals(self._settings, ((each.partition, _offset_of(each.outgoing)) for each in learnt))
+        offsets = {_place(each): _input_offset(each, bases) for each in learnt}
+        came = originals(
+            self._settings, ((number, offset) for (number, _), offset in offsets.items() if offset is not None)
+        )
         for each in learnt:
-            said = f"{each.outgoing.topic}: {each.text}"
-            unfireable[_place(each)] = Unfireable(said, came.get((each.partition, _offset_of(each.outgoing))))
+            said, offset = f"{each.outgoing.topic}: {each.text}", offsets[_place(each)]
+            record = None if offset is None else came.get((each.partition, offset))
+            unfireable[_place(each)] = Unfireable(said, record, offset)
 
     def _replaced(
         self, partition: int, outgoing: Outgoing, unfireable: Mapping[tuple[int, bytes], Unfireable]
@@ -228,7 +236,7 @@ class Sender:
             detail=found.said,
             topic=self._settings.input_topic,
             partition=partition,
-            offset=_offset_of(outgoing),
+            offset=found.offset,
             timestamp_ms=NO_TIMESTAMP if came is None else came.timestamp_ms,
             connector_name=self._settings.streams_app_id,
             stage="fire",
@@ -241,8 +249,9 @@ def _exhaust(waits: Waits) -> None:
     deque(waits, maxlen=0)
 
 
-def _offset_of(outgoing: Outgoing) -> int:
-    return int.from_bytes(outgoing.source[8:16], "big")
+def _input_offset(refused: Refused, bases: Mapping[int, int]) -> int | None:
+    stored = int.from_bytes(refused.outgoing.source[8:16], "big")
+    return Checkpoint(offset_base=bases[refused.partition]).input_offset(stored)
 
 
 def _place(refused: Refused) -> tuple[int, bytes]:

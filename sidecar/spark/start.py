@@ -189,6 +189,9 @@ def _begin(settings: Settings, facts: TopicFacts, manifest: Manifest, options: O
     if options.from_changelog:
         taken = {number: each.next_input_offset for number, each in before.items() if each.next_input_offset}
         offsets = {**taken, **offsets}
+        for number, each in before.items():
+            if not each.meets(facts.input_topic_id):
+                offsets.pop(number, None)  # of a topic that was made anew since: this one is read from its start
     return replace(manifest, offsets=offsets, imports=options.from_changelog)
 
 
@@ -200,12 +203,12 @@ def _first_checkpoints(
     for number in range(facts.partitions):
         known = before.get(number, Checkpoint()) if manifest.imports else Checkpoint()
         next_offset = max(0, manifest.offsets.get(number, 0))
+        here = known.of_topic(facts.input_topic_id, next_offset)
         checkpoints[number] = replace(
-            known,
+            here,
             engine=Engine.SPARK,
             next_input_offset=next_offset,
-            highest_input_offset=max(next_offset, known.highest_input_offset),
-            input_topic_id=facts.input_topic_id,
+            highest_input_offset=max(next_offset, here.highest_input_offset),
         )
     return checkpoints
 

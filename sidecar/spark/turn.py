@@ -317,6 +317,7 @@ class _Turn:
                 records=part,
                 notes=[self._signed(note) for note in notes] if at == len(parts) - 1 else [],
                 last=at == len(parts) - 1,
+                offset_base=meta.checkpoint.offset_base,
             )
             for at, part in enumerate(parts)
         ]

@@ -46,6 +46,8 @@ class Delivery(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """Fires and dead letters, in the order in which they are sent."""
     notes: list[Note] = []
     last: bool = True
+    offset_base: int = 0
+    """Of the checkpoint behind the turn."""
 
 
 class Tally(msgspec.Struct, frozen=True):

@@ -9,6 +9,8 @@ from struct import pack
 from typing import Final, NamedTuple
 from zlib import crc32
 
+from msgspec.structs import replace
+
 from sidecar.changelog import codec
 from sidecar.changelog.codec import Block, BlockKey, Checkpoint, Closed, Closure, Engine, RemovedKey, Unfinished
 from sidecar.changelog.entry import HEAD, MOVING, Head, head, lasting, moved, origin_of, payload, retry_id_of
@@ -32,14 +34,23 @@ class Example(NamedTuple):
 
     @property
     def path(self) -> Path:
-        return FOLDER / f"{self.name}.hex"
+        return path_of(self.name)
 
     def as_text(self) -> str:
         """Return the bytes in hexadecimal, sixteen a line."""
         return "".join(self.written[at : at + 16].hex(" ") + "\n" for at in range(0, len(self.written), 16))
 
-    def on_file(self) -> bytes:
-        return bytes.fromhex(self.path.read_text(encoding="ascii"))
+
+class Earlier(NamedTuple):
+    """What today's code reads from what an earlier release wrote."""
+
+    name: str
+    read: Callable[[bytes], object]
+    meaning: object
+
+
+def path_of(name: str) -> Path:
+    return FOLDER / f"{name}.hex"
 
 
 def read_entry(entry: bytes) -> object:
@@ -101,8 +112,9 @@ CHECKPOINT: Final = Checkpoint(
 )
 BLOCK_KEY: Final = BlockKey(NOW + 21_000, 12, 3)
 BLOCK: Final = Block(0, {"orders": (2, 0)}, [PLAIN, NULLS])
+BASED: Final = replace(CHECKPOINT, offset_base=2**40 + 3)
 META: Final = Meta(1, "cluster", "changelog", 99, CHECKPOINT, restored=False)
-META_2: Final = Meta(FORMAT, "cluster", "changelog", 99, CHECKPOINT, restored=False)
+META_2: Final = Meta(FORMAT, "cluster", "changelog", 99, BASED, restored=False)
 COUNTERS, COUNTER_ROWS = _counters()
 
 EXAMPLES: Final = (
@@ -146,7 +158,7 @@ EXAMPLES: Final = (
         ),
     ),
     Example("checkpoint-key", codec.CHECKPOINT_KEY, codec.decode_key, None),
-    Example("checkpoint-value", codec.encode_checkpoint(CHECKPOINT), codec.decode_checkpoint, CHECKPOINT),
+    Example("checkpoint-value-with-base", codec.encode_checkpoint(BASED), codec.decode_checkpoint, BASED),
     Example("block-key", codec.block_key(BLOCK_KEY), codec.decode_key, BLOCK_KEY),
     Example("block-value", codec.encode_block(*BLOCK), codec.decode_block, BLOCK),
     Example("removed-key", codec.removed_key(2**63 + 1, None), codec.decode_key, RemovedKey(2**63 + 1, None)),
@@ -184,6 +196,10 @@ EXAMPLES: Final = (
         Counts(deferred=COUNTERS.deferred),
     ),
     Example("row-meta-key", ROWS.meta, lambda row: int.from_bytes(row[1:], "big"), PARTITION),
-    Example("row-meta-value", encode_meta(META), decode_meta, META),
     Example("row-meta-value-2", encode_meta(META_2), decode_meta, META_2),
+)
+
+EARLIER: Final = (
+    Earlier("checkpoint-value", codec.decode_checkpoint, CHECKPOINT),
+    Earlier("row-meta-value", decode_meta, META),
 )

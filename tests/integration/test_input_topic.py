@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import base64
+from typing import Final, NamedTuple
+
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from tests.broker import create_topic, partitions_of, unique
-from tests.integration.messages import Given, World, native, send
-from tests.integration.sidecars import Sidecar, Sidecars, Stage
+from sidecar.model import TimerId
+from tests.broker import create_topic, partitions_of, read_committed, unique
+from tests.integration.messages import Given, Pairs, Sent, World, marked, native, now_ms, send
+from tests.integration.sidecars import LOG_APPEND_TIME, Sidecar, Sidecars, Stage
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
 
 RPC_S = 15.0
+TOKEN: Final = "token-of-sixteen-or-more"
+LOGIN: Final = {"authorization": f"Bearer {TOKEN}"}
 
 
 @pytest.fixture
@@ -105,35 +111,125 @@ def _altered(admin: AdminClient, to: ConsumerGroupTopicPartitions, group: str) -
     return all(each.error is None for each in answer.topic_partitions)
 
 
+class Anew(NamedTuple):
+    """One sidecar over several generations of its input topic."""
+
+    stage: Stage
+    sidecar: Sidecar
+    admin: AdminClient
+    marker: bytes
+
+    @property
+    def paused(self) -> str:
+        return f"{self.stage.app_id}-paused"
+
+    def send(self, value: bytes, headers: Pairs) -> Sent:
+        (sent,) = send(self.stage.bootstrap, self.stage.input_topic, Given(value, headers=headers))
+        return sent
+
+    def put_far(self, value: bytes, due_ms: int) -> str:
+        """Send one and return the timer id that its sender knows from the delivery report."""
+        origin, _, mark = native(self.stage, self.marker, 0)
+        sent = self.send(value, [origin, ("retry-due-ms", b"%d" % due_ms), mark])
+        return str(TimerId(sent.partition, sent.offset, due_ms))
+
+    def make_topic(self) -> None:
+        delete_topic(self.admin, self.stage.bootstrap, self.stage.input_topic)
+        create_topic(self.stage.bootstrap, self.stage.input_topic, self.stage.partitions)
+
+    def send_soon(self, value: bytes, count: int, origin: str = "") -> None:
+        _, *rest = native(self.stage, self.marker, 1)
+        headers: Pairs = [("retry-origin-topic", (origin or self.stage.origin).encode()), *rest]
+        send(self.stage.bootstrap, self.stage.input_topic, *(Given(value, headers=headers) for _ in range(count)))
+
+    def fired(self, count: int) -> list[bytes]:
+        """Return the values on the origins, sorted, once there are as many."""
+        records = read_committed(
+            self.stage.bootstrap,
+            [self.stage.origin, self.paused],
+            60,
+            until=lambda seen: len(marked(seen, self.marker)) >= count,
+        )
+        return sorted(record.value or b"" for record in marked(records, self.marker))
+
+    def waiting(self) -> dict[str, bytes]:
+        """Return what can be listed by timer id; empty while some of it can not."""
+        status, body = self.sidecar.get("/pending/messages?limit=100")
+        if status != 200 or not body["complete"]:
+            return {}
+        shown = [
+            self.sidecar.call("GET", f"/pending/messages/{each['id']}?payload=true", None, LOGIN)
+            for each in body["messages"]
+        ]
+        return {each["id"]: base64.b64decode(each["value"]) for status, each in shown if status == 200}
+
+    def await_waiting(self, *values: bytes) -> dict[str, bytes]:
+        """Return what waits by timer id once it is these."""
+        eventually(lambda: sorted(self.waiting().values()) == sorted(values), 40, f"{sorted(values)} wait")
+        return self.waiting()
+
+    def act(self, method: str, path: str, body: object = None) -> int:
+        """Return the status of a change."""
+        return self.sidecar.call(method, path, body, LOGIN)[0]
+
+
 @pytest.mark.parametrize("running", [False, True], ids=["while stopped", "while it runs"])
-def test_an_input_topic_made_anew_is_read_from_its_start_once_what_waits_has_fired(
+def test_an_input_topic_made_anew_is_read_at_once_though_timers_of_former_ones_wait(
     stage: Stage, sidecars: Sidecars, admin: AdminClient, marker: bytes, running: bool
 ) -> None:
-    """Offsets mean other messages then, so old and new ones never wait at the same time."""
-    one = sidecars.start("one", stage)
-    world = World(stage, one)
-    world.send(*(Given(b"old", headers=native(stage, marker, 1)) for _ in range(20)))
-    world.fired(marker, 20)
-    # Who was killed gets its partitions back only when its session has timed out.
-    later_ms = 24_000 if running else 38_000
-    world.send(*(Given(b"old later", headers=native(stage, marker, later_ms)) for _ in range(3)))
-    world.send(*(Given(b"old soon", headers=native(stage, marker, 18_000)) for _ in range(3)))
-    wait_for_pending(one, 6)
-    if not running:
-        one.stop()
-    delete_topic(admin, stage.bootstrap, stage.input_topic)
-    create_topic(stage.bootstrap, stage.input_topic, stage.partitions)
-    send(stage.bootstrap, stage.input_topic, *(Given(b"new", headers=native(stage, marker, 1)) for _ in range(4)))
-    if not running:
-        one.start()
-    eventually(lambda: "is another topic" in str(one.get("/readyz")[1]), 40, "readyz says why intake is held")
-    soon = sorted(world.fired(marker, 23), key=lambda record: record.timestamp_ms)
-    assert [record.value for record in soon[20:]] == [b"old soon"] * 3
-    if not running:
-        one.kill()  # what was fired meanwhile must not make the new topic pass for the old one
-        one.start()
-        eventually(lambda: "is another topic" in str(one.get("/readyz")[1]), 40, "readyz still says why")
-    # Read over several partitions, so put in the order of firing; what was fired apart lies seconds apart.
-    everything = sorted(world.fired(marker, 30), key=lambda record: record.timestamp_ms)
-    assert [record.value for record in everything[20:]] == [b"old soon"] * 3 + [b"old later"] * 3 + [b"new"] * 4
-    eventually(one.ready, 20, "it is ready again")
+    one = sidecars.make("one", stage, API_TOKEN=TOKEN)
+    anew = Anew(stage, one, admin, marker)
+    create_topic(stage.bootstrap, anew.paused, 1, LOG_APPEND_TIME)
+    one.start()
+    one.await_ready()
+
+    def make_topic() -> None:
+        if not running:
+            one.stop()
+        anew.make_topic()
+        if not running:
+            one.start()
+
+    far_ms = now_ms() + 3_600_000
+    assert anew.act("PUT", f"/origins/{anew.paused}/pause") == 200
+    anew.send_soon(b"1", 20)
+    anew.send_soon(b"1 paused", 2, anew.paused)
+    anew.put_far(b"1 far", far_ms)
+    anew.put_far(b"1 cancelled", far_ms)
+    assert anew.fired(20) == [b"1"] * 20
+    waits = [b"1 far", b"1 cancelled", b"1 paused", b"1 paused"]
+    anew.await_waiting(*waits)
+
+    make_topic()
+    anew.send_soon(b"2", 40)  # further than the former topic went
+    known = anew.put_far(b"2 cancelled", far_ms)
+    anew.put_far(b"2 far", far_ms)
+    assert anew.fired(60) == [b"1"] * 20 + [b"2"] * 40
+    waiting = anew.await_waiting(*waits, b"2 far", b"2 cancelled")
+    assert known not in waiting, "its stored offset is another"
+    former = next(timer for timer, value in waiting.items() if value == b"1 cancelled")
+    for timer, value in ((former, b"1 cancelled"), (known, b"2 cancelled")):
+        assert (
+            anew.sidecar.call("GET", f"/pending/messages/{timer}?payload=true", None, LOGIN)[1]["value"]
+            == base64.b64encode(value).decode()
+        )
+        assert anew.act("DELETE", f"/pending/messages/{timer}") == 200
+        assert anew.act("DELETE", f"/pending/messages/{timer}") == 404
+
+    make_topic()
+    anew.send_soon(b"3", 10)
+    anew.put_far(b"3 far", far_ms)
+    assert anew.fired(70) == [b"1"] * 20 + [b"2"] * 40 + [b"3"] * 10
+    far = [b"1 far", b"2 far", b"3 far"]
+    anew.await_waiting(*far, b"1 paused", b"1 paused")
+
+    one.stop()
+    one.forget_state()
+    one.start()
+    for timer, value in anew.await_waiting(*far, b"1 paused", b"1 paused").items():
+        if value in far:
+            assert anew.act("PATCH", f"/pending/messages/{timer}", {"delay_ms": 1}) == 200
+    assert anew.act("PUT", f"/origins/{anew.paused}/resume") == 200
+    everything = [b"1"] * 20 + [b"2"] * 40 + [b"3"] * 10 + [b"1 paused"] * 2 + far
+    assert anew.fired(len(everything)) == sorted(everything)
+    wait_for_pending(one, 0)

@@ -42,7 +42,7 @@ counts = st.tuples(u32, u32)
 blocks = st.builds(Block, u8, st.dictionaries(texts, counts, max_size=4), st.lists(entries, max_size=6))
 
 SELF_CHECKING = [
-    example for example in EXAMPLES if example.name in {"checkpoint-value", "block-value", "removed-value"}
+    example for example in EXAMPLES if example.name in {"checkpoint-value-with-base", "block-value", "removed-value"}
 ]
 READERS: list[Callable[[bytes], object]] = [
     codec.decode_checkpoint,

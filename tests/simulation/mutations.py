@@ -136,8 +136,8 @@ MUTATIONS = (
     Mutation(
         "a replay is taken for a new record",
         "engine.plan:_Planner._arrive",
-        "seen = offset < self.highest",
-        "seen = False",
+        "input_offset < self.highest",
+        "False",
     ),
     Mutation(
         "a replay is looked up by key, not by id",
@@ -150,6 +150,42 @@ MUTATIONS = (
         "engine.plan:_Planner.take_in",
         "max(self.highest, self.next_input_offset)",
         "self.next_input_offset",
+    ),
+    Mutation(
+        "a topic made anew begins at the old offsets",
+        "changelog.codec:Checkpoint.of_topic",
+        "self.stored_offset(self.highest_input_offset)",
+        "0",
+    ),
+    Mutation(
+        "the offsets of all topics but the last are forgotten",
+        "changelog.codec:Checkpoint.of_topic",
+        "self.stored_offset(self.highest_input_offset)",
+        "self.highest_input_offset",
+    ),
+    Mutation(
+        "the checkpoint forgets the offset base",
+        "engine.plan:_Planner.finish",
+        "offset_base=self.offset_base",
+        "offset_base=0",
+    ),
+    Mutation(
+        "a message is stored by its input offset",
+        "engine.plan:_Planner._arrive",
+        "self.offset_base + input_offset",
+        "input_offset",
+    ),
+    Mutation(
+        "a message of a topic made anew is taken for a new one for ever",
+        "engine.plan:_Planner._arrive",
+        "input_offset < self.highest",
+        "self.offset_base + input_offset < self.highest",
+    ),
+    Mutation(
+        "a control record goes on in another topic",
+        "changelog.codec:Checkpoint.of_topic",
+        "unfinished=None",
+        "unfinished=self.unfinished",
     ),
     Mutation(
         "a replayed control record answers again",

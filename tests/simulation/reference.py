@@ -103,6 +103,15 @@ class Ledger:
         self._fired: list[Id] = []
         self._dead: list[Id] = []
 
+    def begin_topic(self) -> int:
+        """The input topic was made anew: return the offset that its records count from."""
+        self._progress = None
+        return self.highest
+
+    def skip(self, offset: int) -> None:
+        """The input topic holds nothing below this offset."""
+        self.highest = max(self.highest, offset)
+
     def commit(self, transaction: Transaction) -> list[Id]:
         """Check one transaction and return what it fired by scan, in its order."""
         self._transaction = transaction
