@@ -375,3 +375,43 @@ def test_committed_offsets_can_be_asked_for_while_the_coordinator_is_still_loadi
         reader = {"bootstrap.servers": broker.bootstrap_servers, "isolation.level": "read_committed"}
         asked = [CommittedOffsets({**reader, "group.id": f"group-{n}"}, "nothing", [0]) for n in range(8)]
         eventually(lambda: all(each.done() for each in asked), WAIT_S, "the questions came to an end")
+
+
+def deleted(bootstrap: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([topic])[topic].result(WAIT_S)
+    eventually(lambda: topic not in admin.list_topics(timeout=WAIT_S).topics, WAIT_S, "the topic is gone")
+
+
+def test_a_transaction_that_wrote_to_a_topic_deleted_meanwhile_is_committed(bootstrap: str, topic_name: str) -> None:
+    create_topic(bootstrap, topic_name)
+    create_topic(bootstrap, other := unique("kept"))
+    producer = transactional(bootstrap)
+    producer.begin_transaction()
+    produced(producer, topic_name, 1)
+    produced(producer, other, 1)
+    deleted(bootstrap, topic_name)
+    producer.commit_transaction(WAIT_S)
+    assert len(read_committed(bootstrap, [other], until=bool)) == 1
+    create_topic(bootstrap, topic_name)
+    assert read_committed(bootstrap, [topic_name]) == []
+
+
+def test_what_is_acknowledged_for_a_topic_made_anew_is_in_the_new_one(bootstrap: str, topic_name: str) -> None:
+    """The producer knows the former topic of that name, and the leader is the same: nothing goes to the old one."""
+    create_topic(bootstrap, topic_name)
+    producer, reports = transactional(bootstrap), list[KafkaError | None]()
+    for value in (b"1", b"2", b"3"):
+        producer.begin_transaction()
+        produced(producer, topic_name, 1)
+        producer.commit_transaction(WAIT_S)
+        deleted(bootstrap, topic_name)
+        create_topic(bootstrap, topic_name)
+        producer.begin_transaction()
+        producer.produce(topic_name, value, partition=0, on_delivery=lambda error, _: reports.append(error))
+        if producer.flush(WAIT_S) == 0 and reports.pop() is None:
+            producer.commit_transaction(WAIT_S)
+            found = read_committed(bootstrap, [topic_name], until=bool)
+            assert [record.value for record in found] == [value]
+        else:
+            producer = transactional(bootstrap)
