@@ -129,25 +129,29 @@ class TransactionalProducer:
 
     def write_changelog(self, topic: str, partition: int, records: Sequence[tuple[bytes, bytes | None]]) -> Waits:
         """Write changelog records. Raises TransactionFailed."""
+        delivered = self._changelog_delivered
         for key, value in records:
-            more = {"partition": partition, "on_delivery": self._changelog_delivered}
-            try:
-                yield from self._produce(topic, value, key, **more)
-            except KafkaException:
-                # A partition that is new is known to this producer only once it has asked for the topic.
-                yield
-                try:
-                    self._producer.list_topics(topic, METADATA_TIMEOUT_S)
-                    yield from self._produce(topic, value, key, **more)
-                except KafkaException as cause:
-                    text = f"{topic}, partition {partition}, can not be written: {cause.args[0].str()}"
-                    raise TransactionFailed(text, unknown=False, replace=True) from cause
+            yield from self._write_own(topic, value, key, partition=partition, on_delivery=delivered)
 
     def write_outcomes(self, topic: str, partition: int, records: Sequence[tuple[bytes, bytes, Headers]]) -> Waits:
         """Write outcomes of control records to the status topic. Raises TransactionFailed."""
         delivered = self._outcome_delivered
         for key, value, headers in records:
-            yield from self._produce(topic, value, key, headers=headers, partition=partition, on_delivery=delivered)
+            yield from self._write_own(topic, value, key, headers=headers, partition=partition, on_delivery=delivered)
+
+    def _write_own(self, topic: str, value: bytes | None, key: bytes, **more: Any) -> Waits:
+        """Write to a topic of the sidecar itself, which must take it."""
+        try:
+            yield from self._produce(topic, value, key, **more)
+        except KafkaException:
+            # A partition that is new is known to this producer only once it has asked for the topic.
+            yield
+            try:
+                self._producer.list_topics(topic, METADATA_TIMEOUT_S)
+                yield from self._produce(topic, value, key, **more)
+            except KafkaException as cause:
+                text = f"{topic}, partition {more['partition']}, can not be written: {cause.args[0].str()}"
+                raise TransactionFailed(text, unknown=False, replace=True) from cause
 
     def fire(self, partition: int, records: Iterable[Outgoing], *, traced: bool) -> Waits:
         """Write fires or dead letters; what can not be written is kept in `refused`. Raises TransactionFailed.
