@@ -99,8 +99,6 @@ COPY --from=spark-wheels /opt/cache /opt/cache
 COPY --from=spark-inventory /retry-sidecar.cdx.json /usr/share/sbom/
 ENV SPARK_LOCAL_DIRS=/tmp \
     XDG_CACHE_HOME=/opt/cache
-# The engine's driver has no HTTP server to ask.
-HEALTHCHECK NONE
 CMD ["spark", "run", "--checkpoint", "file:///var/lib/retry-sidecar/checkpoint"]
 USER 10001:10001
 

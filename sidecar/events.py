@@ -46,7 +46,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "INSTANCE_ID, and the third time within a minute ends this one.",
     "micro_batch_done": "Spark's query has done one, with so many records of the input topic; `steps_ms` is Spark's "
     "own account.",
+    "micro_batch_repeated": "Spark: a micro-batch that was cut off is completed as it was begun, under its settings.",
     "offsets_not_told": "The broker does not tell what a restore begins with; `reason` says of what, and in its words.",
+    "offsets_set_by_others": "Spark: another tool has set the group's offsets; the query goes on from its checkpoint.",
     "origin_probed": "An origin that was not open takes records again.",
     "owner_not_reached": "Another instance did not answer a question about its messages.",
     "owner_not_understood": "Another instance answered in a form that this version does not know.",
@@ -85,6 +87,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "store_quarantined": "The local store was damaged: it is set aside and made anew from the changelog.",
     "topic_noted": "A topic was made or grown, or is not as it should be.",
     "topics_not_grown": "Changelog and status lack a partition that the input has; it is tried again every 10 s.",
+    "topics_refuse": "Spark: topics take no records; the micro-batch is decided anew, and what is due for them waits.",
     "transaction_failed": "A transaction was not committed; it is made again. `outcome` is the metric's label.",
 }
 """What each event means, and what to do where that is not plain."""

@@ -33,7 +33,8 @@ _checkpoint_option = click.option(
     "--checkpoint",
     required=True,
     metavar="FOLDER",
-    help="State of the query, on any file system that Hadoop knows: file:///…, hdfs://…, s3a://…",
+    help="State of the query, on any file system that Hadoop knows: file:///…, hdfs://…; s3a://… and others with "
+    "jars of yours: --conf spark.jars.packages=…, see docs/spark.md.",
 )
 
 

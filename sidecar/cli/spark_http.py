@@ -35,6 +35,7 @@ class Driver(Onlooker):
         self._metrics = metrics
         self._seen_s: float | None = None
         self._batch = -1
+        self._stopped: dict[int, tuple[str, float]] = {}
         self.url = ""
         """Where others find it; known once it listens."""
 
@@ -49,7 +50,11 @@ class Driver(Onlooker):
             took_ms=int(progress["durationMs"].get("triggerExecution", 0)),
             steps_ms=progress["durationMs"],
         )
-        observation.count(self._metrics, progress)
+        for tally in observation.count(self._metrics, progress):
+            for partition, reason in tally.stopped.items():
+                if self._stopped.get(partition, ("",))[0] != reason:
+                    logger.error("partition_stopped", partition=partition, reason=reason)
+                self._stopped[partition] = reason, self._seen_s
         self._metrics.publish(self._cluster.views())
 
     def health(self) -> Health:
@@ -59,6 +64,13 @@ class Driver(Onlooker):
             reason = "the query has not done its first micro-batch yet"
         elif self._monotonic_s() - self._seen_s > SILENCE_S:
             reason = f"no micro-batch has come to its end for {SILENCE_S:g} s"
+        stopped = [
+            f"partition {partition} has stopped: {said}"
+            for partition, (said, seen_s) in sorted(self._stopped.items())
+            if self._monotonic_s() - seen_s <= SILENCE_S
+        ]
+        if not reason and stopped:
+            return replace(health, ready=False, reasons=(*health.reasons, *stopped))
         if not reason:
             return replace(health, details={**health.details, "engine": "spark", "micro_batch": self._batch})
         return replace(health, ready=False, reasons=(*health.reasons, reason), starting=self._seen_s is None)

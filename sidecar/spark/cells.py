@@ -7,7 +7,10 @@
     q | group u64                   → Group           which of 256 pages there are
     p | page u64                    → Page            rows by offset: removed timers, and stored dues of moved ones
     n | depth u8 | prefix u64       → node            part of the index of retry ids, see names.py
-    h | number u64                  → chunk           records that wait for what the broker says of an origin
+    w                               → Index           which chunks of records wait to be taken in
+    i | number u64                  → chunk           records that wait
+    h | number u64                  → chunk           the same, as former versions kept them
+    x                               → Stopped         why the partition can not go on; it is read apart from all else
 
 Spark's map state has no ranges: what must be found is named in Meta or in a cell that Meta names, and nothing is ever
 iterated. Whatever a turn reads and writes whole has a bound that depends neither on how many turns there were nor on
@@ -30,6 +33,8 @@ FORMAT: Final = 3
 FORMER: Final = frozenset({1, 2})
 """A list of all blocks of a slot, a list of all pages in Meta, and runs of retry ids: the first turn converts them."""
 META: Final = b"m"
+INDEX: Final = b"w"
+STOPPED: Final = b"x"
 PAGE_SHIFT: Final = 12
 """A page has the rows of so many bits of offsets: 4,096 of them."""
 GROUP_SHIFT: Final = 8
@@ -121,7 +126,7 @@ class Meta(msgspec.Struct, array_like=True, kw_only=True):
     names_swept: int = 0
     """The digits up to which the index of retry ids was swept."""
     held: tuple[int, int] = (0, 0)
-    """First and next number of the chunks that wait."""
+    """First and next number of the chunks that wait from a former version."""
     facts: dict[str, Fact] = {}
     wakes_ms: int = 0
     """The expiry of the timer that is registered; 0: none."""
@@ -150,6 +155,35 @@ class Meta(msgspec.Struct, array_like=True, kw_only=True):
 
 Group = dict[int, int]
 """Page to a due up to which its rows matter."""
+
+
+class Piece(NamedTuple):
+    """A chunk that waits."""
+
+    first: int
+    """Its least offset."""
+    number: int
+    size: int
+
+
+class Index(msgspec.Struct, array_like=True):
+    """The chunks that wait, in the order of their offsets."""
+
+    pieces: list[Piece] = []
+    next_number: int = 0
+
+
+class Stopped(msgspec.Struct, array_like=True):
+    """A partition that can not go on."""
+
+    reason: str
+    since_ms: int
+    tried_ms: int
+    """When it was last tried."""
+    wakes_ms: int
+    """The expiry of the timer that is registered."""
+
+
 Page = dict[bytes, bytes]
 """Row of the store (removed or moved) to its value."""
 FormerSpans = list[tuple[int, int, int, int]]
@@ -185,6 +219,8 @@ SPANS: Final = Kind(Spans, "a page of a slot's blocks")
 FORMER_SPANS: Final = Kind(FormerSpans, "the list of a slot's blocks")
 GROUP: Final = Kind(Group, "a group of pages")
 PAGE: Final = Kind(Page, "a page of rows")
+WAITING: Final = Kind(Index, "the list of what waits to be taken in")
+REASON: Final = Kind(Stopped, "the reason why a partition has stopped")
 
 
 def block_cell(level: int, slot: int, number: int) -> bytes:
@@ -219,7 +255,11 @@ def held_cell(number: int) -> bytes:
     return _NUMBERED.pack(b"h", number)
 
 
-def encode(value: Meta | Directory | Spans | Group | Page) -> bytes:
+def piece_cell(number: int) -> bytes:
+    return _NUMBERED.pack(b"i", number)
+
+
+def encode(value: Meta | Directory | Spans | Group | Page | Index | Stopped) -> bytes:
     """Return the bytes of a cell."""
     return _encode(value)
 
@@ -233,3 +273,28 @@ def decode_meta(value: bytes) -> Meta:
     if meta.format != FORMAT and meta.format not in FORMER:
         raise FormatUnknown(f"state of format {meta.format}; this version reads up to {FORMAT}")
     return meta
+
+
+class Buffered:
+    """Cells whose changes are written at the end, or never."""
+
+    def __init__(self, cells: Cells) -> None:
+        self._cells = cells
+        self._changed: dict[bytes, bytes | None] = {}
+
+    def get(self, cell: bytes) -> bytes | None:
+        return self._changed[cell] if cell in self._changed else self._cells.get(cell)
+
+    def put(self, cell: bytes, value: bytes) -> None:
+        self._changed[cell] = value
+
+    def remove(self, cell: bytes) -> None:
+        self._changed[cell] = None
+
+    def flush(self) -> None:
+        """Write what changed."""
+        for cell, value in self._changed.items():
+            if value is None:
+                self._cells.remove(cell)
+            else:
+                self._cells.put(cell, value)

@@ -24,8 +24,8 @@ from sidecar.errors import CommandFailed
 from sidecar.settings import Settings
 from sidecar.spark.cells import META, decode_meta
 from sidecar.spark.handover import block_records, pending_entries, removed_records
+from sidecar.spark.marks import Mark
 from sidecar.spark.placement import key_of, partition_of
-from sidecar.spark.sink import Mark
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

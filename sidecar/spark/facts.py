@@ -6,7 +6,7 @@ first time, whatever has become of the topics meanwhile; exactly-once rests on t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Protocol
 
 import msgspec
@@ -20,6 +20,9 @@ UNKNOWN_MS: Final = 5_000
 """For so long the answer that a topic does not exist counts."""
 FORGET_MS: Final = 600_000
 """What was not used for so long is forgotten."""
+AGAIN_FIRST_MS: Final = 10_000
+AGAIN_MAX_MS: Final = 300_000
+"""A topic that refused records is closed for so long, twice as long each time; then what is due is tried again."""
 
 
 class Fact(msgspec.Struct, array_like=True, frozen=True):
@@ -32,6 +35,19 @@ class Fact(msgspec.Struct, array_like=True, frozen=True):
     """Why it can not be written to, empty when it can."""
     asked_ms: int = 0
     used_ms: int = 0
+    refused: str = ""
+    """Why it took no records, a `Closure`; empty since it has taken some."""
+    since_ms: int = 0
+    """Since when it has taken none."""
+    closed_ms: int = 0
+    """For how long it was closed the last time."""
+    again_ms: int = 0
+    """When it is tried again."""
+
+    @property
+    def closed(self) -> bool:
+        """Return whether the broker says that it can not be written."""
+        return not self.partitions or bool(self.closure)
 
 
 class Lookup(Protocol):
@@ -64,13 +80,38 @@ def closed_origins(facts: Mapping[str, Fact], before: Mapping[str, Closed], now_
     """
     closed = {}
     for name, fact in facts.items():
-        why = Closure.VANISHED if not fact.partitions else Closure(fact.closure) if fact.closure else None
+        why = _why_closed(fact, now_ms)
         if why is None:
             continue
         known = before.get(name)
-        since_ms = known.since_ms if known is not None and known.why != Closure.PAUSED else now_ms
+        since_ms = fact.since_ms or now_ms
+        if known is not None and known.why != Closure.PAUSED:
+            since_ms = min(since_ms, known.since_ms)
         closed[name] = Closed(why, since_ms)
     return closed
+
+
+def _why_closed(fact: Fact, now_ms: int) -> Closure | None:
+    if not fact.partitions:
+        return Closure.VANISHED
+    if fact.closure:
+        return Closure(fact.closure)
+    return Closure(fact.refused) if now_ms < fact.again_ms else None
+
+
+def refusing(fact: Fact, why: str, now_ms: int) -> Fact:
+    """Return what is known of a topic that has just refused records: it is closed, and asked for at once."""
+    if now_ms - fact.again_ms > AGAIN_MAX_MS:
+        fact = msgspec.structs.replace(fact, since_ms=0, closed_ms=0)  # open for so long, this is another closure
+    closed_ms = min(2 * fact.closed_ms, AGAIN_MAX_MS) or AGAIN_FIRST_MS
+    return msgspec.structs.replace(
+        fact,
+        asked_ms=0,
+        refused=why,
+        since_ms=fact.since_ms or now_ms,
+        closed_ms=closed_ms,
+        again_ms=now_ms + closed_ms,
+    )
 
 
 def to_ask(facts: Mapping[str, Fact], unresolved: Iterable[str], now_ms: int) -> set[str]:
@@ -84,7 +125,7 @@ def to_ask(facts: Mapping[str, Fact], unresolved: Iterable[str], now_ms: int) ->
 
 
 def refreshed(
-    facts: Mapping[str, Fact], answers: Mapping[str, Fact], used: Iterable[str], now_ms: int
+    facts: Mapping[str, Fact], answers: Mapping[str, Fact], used: Iterable[str], sent: Collection[str], now_ms: int
 ) -> dict[str, Fact]:
     """Return the facts for the next turn.
 
@@ -92,14 +133,30 @@ def refreshed(
         facts: Those of this turn.
         answers: What the broker said.
         used: Origins that this turn needed, or of which timers wait.
+        sent: Topics that it sends to, and that have not refused any of it: the state is kept only if they take it.
         now_ms: The instant of the turn.
     """
     wanted = set(used)
     kept = {}
-    for name, fact in {**facts, **answers}.items():
+    for name in {**facts, **answers}:
+        fact = _answered(facts.get(name), answers.get(name), taken=name in sent)
         age_ms = now_ms - (fact.used_ms if fact.partitions else fact.asked_ms)
         if name in wanted:
             kept[name] = msgspec.structs.replace(fact, used_ms=now_ms)
         elif age_ms <= (FORGET_MS if fact.partitions else UNKNOWN_MS):
             kept[name] = fact
     return kept
+
+
+def _answered(known: Fact | None, answer: Fact | None, *, taken: bool) -> Fact:
+    """Return a topic's fact: what the broker says of it, and how it has taken records."""
+    fact = answer or known
+    assert fact is not None, "one of the two has the name"
+    before = Fact(0, 0) if taken or known is None else known
+    return msgspec.structs.replace(
+        fact,
+        refused=before.refused,
+        since_ms=before.since_ms,
+        closed_ms=before.closed_ms,
+        again_ms=before.again_ms,
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -10,17 +11,20 @@ from msgspec.structs import replace
 
 from sidecar.changelog.codec import CHECKPOINT_KEY, Checkpoint, Engine, decode_checkpoint, encode_checkpoint
 from sidecar.clock import SystemClock
-from sidecar.errors import BrokerUnavailable, CommandFailed
+from sidecar.errors import BrokerUnavailable, CommandFailed, TransactionFailed
 from sidecar.kafka import config
 from sidecar.kafka.cluster import Admin, Deadline, answer
 from sidecar.kafka.patience import TRY_S
+from sidecar.kafka.producer import TransactionalProducer
 from sidecar.kafka.topics import TopicFacts, ensure_topics
 from sidecar.settings import Settings
-from sidecar.spark.sink import Mark
+from sidecar.spark.marks import Mark
+from sidecar.spark.sink import INIT_TIMEOUT_S, transactional_id
 
 WAIT_S: Final = 30.0
 CALL_S: Final = 10.0
 READ_RECORDS: Final = 5_000
+SETTLED_AT_ONCE: Final = 8
 
 
 def idle_topics(admin: Admin, settings: Settings) -> TopicFacts:
@@ -57,6 +61,24 @@ def require_no_members(admin: Admin, settings: Settings, wait_s: float = WAIT_S)
             f"the group {settings.group_id} has {len(members)} members ({hosts}): stop these instances first; "
             "two engines can not share a group"
         )
+
+
+def settle(settings: Settings, state_partitions: int) -> None:
+    """Settle what a killed process left open, so that what is committed can be read. Raises BrokerUnavailable."""
+
+    def one(number: int) -> None:
+        properties = config.transactional_producer(settings, transactional_id(settings, number))
+        producer = TransactionalProducer({**properties, "logger": config.quiet_logger()}, SystemClock())
+        try:
+            producer.init(INIT_TIMEOUT_S)
+        finally:
+            producer.close()
+
+    try:
+        with ThreadPoolExecutor(SETTLED_AT_ONCE) as pool:
+            list(pool.map(one, range(state_partitions)))
+    except TransactionFailed as cause:
+        raise BrokerUnavailable(f"the transactions of an earlier run can not be settled: {cause}") from cause
 
 
 def committed(settings: Settings, partitions: int) -> dict[int, tuple[int, Mark | None]]:

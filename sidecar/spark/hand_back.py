@@ -58,6 +58,7 @@ def hand_back(
             settings.input_topic,
             found.input_topic_id,  # one that was made anew since is the business of who goes on
             found.state_partitions,
+            settings.group_id,
         )
         require_same(found, here, checkpoint, None)
         session.conf.set("spark.sql.shuffle.partitions", str(found.state_partitions))

@@ -20,7 +20,7 @@ from sidecar.model import NO_TIMESTAMP, Headers, Record
 from sidecar.policy import Policy
 from sidecar.spark.placement import key_of
 from sidecar.spark.turn import Rules
-from sidecar.spark.wire import CHUNK_BYTES_MAX, Chunk, encode_chunk
+from sidecar.spark.wire import CHUNK_BYTES_MAX, Chunk, encode_chunk, record_bytes
 
 COLUMNS: Final = ("partition", "offset", "timestamp", "key", "value", "headers", "now")
 """What is taken of the source; `now` is the instant of the micro-batch."""
@@ -94,7 +94,7 @@ def _pack(intake: Intake, batch: pa.RecordBatch) -> Iterator[tuple[int, bytes]]:
             size += len(item.lasting) + 64
         else:
             records.append(record)
-            size += len(record.value or b"") + 256
+            size += record_bytes(record)
     if arrivals or records:
         yield last, encode_chunk(Chunk(arrivals, records))
 

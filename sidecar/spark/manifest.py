@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
+from py4j.protocol import Py4JJavaError
 
-from sidecar.errors import CommandFailed, SettingsInvalid
+from sidecar import __version__
+from sidecar.errors import CommandFailed, SettingsInvalid, SidecarError
+from sidecar.spark.turn import Rules
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FILE: Final = "retry-sidecar.json"
+RULES: Final = "retry-sidecar-rules.json"
 QUERY: Final = "query"
 """Folder of Spark's own checkpoint."""
 FORMAT: Final = 1
@@ -33,6 +38,24 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Where the input is read from, by partition; EARLIEST is one too."""
     imports: bool = False
     """It begins with what the changelog holds."""
+    group_id: str = ""
+    """The group that its marks are in; empty in one that a former version began."""
+
+
+class Unfinished(NamedTuple):
+    """A micro-batch that Spark has planned and not completed: it runs again."""
+
+    batch: int
+    now_ms: int
+    """Its instant."""
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """Under what the last micro-batches were decided; one that is not complete is completed under the same."""
+
+    version: str
+    rules: Rules
+    """Without the token, which is no file's to hold."""
 
 
 class CheckpointFolder:
@@ -43,7 +66,15 @@ class CheckpointFolder:
         jvm: Any = session._jvm  # noqa: SLF001 - the only way to Hadoop's file systems
         context: Any = session._jsc  # noqa: SLF001 - as above
         self._path = jvm.org.apache.hadoop.fs.Path
-        self._fs = self._path(self.location).getFileSystem(context.hadoopConfiguration())
+        try:
+            self._fs = self._path(self.location).getFileSystem(context.hadoopConfiguration())
+        except Py4JJavaError as cause:
+            hadoop = jvm.org.apache.hadoop.util.VersionInfo.getVersion()
+            raise CommandFailed(
+                f"{self.location} (--checkpoint): {cause.java_exception.getMessage()}. Spark brings file: and hdfs: "
+                "with it; the jars of another file system are yours to add, for s3a: with "
+                f"--conf spark.jars.packages=org.apache.hadoop:hadoop-aws:{hadoop}"
+            ) from cause
 
     @property
     def query(self) -> str:
@@ -58,13 +89,8 @@ class CheckpointFolder:
                     f"{self.location} (--checkpoint) holds a checkpoint of something else: name another folder"
                 )
             return None
-        stream = self._fs.open(file)
         try:
-            content = bytes(stream.readAllBytes())
-        finally:
-            stream.close()
-        try:
-            manifest = msgspec.json.decode(content, type=Manifest)
+            manifest = msgspec.json.decode(self._read(f"{self.location}/{FILE}"), type=Manifest)
         except msgspec.MsgspecError as cause:
             raise CommandFailed(f"{self.location}/{FILE} can not be read: {cause}") from cause
         if manifest.format != FORMAT:
@@ -73,20 +99,81 @@ class CheckpointFolder:
 
     def begun(self) -> bool:
         """Return whether a micro-batch has come to its end: until then the query begins anew at each start."""
-        commits = self._path(f"{self.query}/commits")
-        return bool(self._fs.exists(commits)) and any(
-            status.getPath().getName().isdigit() for status in self._fs.listStatus(commits)
-        )
+        return self._last("commits") is not None
+
+    def unfinished(self) -> Unfinished | None:
+        """Return the micro-batch that was planned and is not complete, None when there is none."""
+        planned, done = self._last("offsets"), self._last("commits")
+        if planned is None or planned == done:
+            return None
+        return Unfinished(planned, int(self._planned(planned)[1]["batchTimestampMs"]))
+
+    def plan_empty(self, now_ms: int) -> None:
+        """Plan a micro-batch without records, which the next query begins with; none must be unfinished.
+
+        By itself Spark begins with one only when there are records: without, nothing would be due until some come.
+        """
+        last = self._last("offsets")
+        if last is None:
+            return
+        version, planned, offsets = self._planned(last)
+        planned["batchTimestampMs"] = max(now_ms, int(planned["batchTimestampMs"]) + 1)
+        content = "\n".join([version, msgspec.json.encode(planned).decode(), *offsets])
+        self._write(f"{QUERY}/offsets/{last + 1}", content.encode())
+
+    def _planned(self, batch: int) -> tuple[str, dict[str, Any], list[str]]:
+        """Return the version of the log, what it says of a micro-batch, and the offsets of each source."""
+        version, planned, *offsets = self._read(f"{self.query}/offsets/{batch}").decode().split("\n")
+        return version, msgspec.json.decode(planned), offsets
 
     def write(self, manifest: Manifest) -> None:
-        stream = self._fs.create(self._path(f"{self.location}/{FILE}"), True)
+        self._write(FILE, msgspec.json.encode(manifest))
+
+    def kept(self) -> Kept | None:
+        """Return under what the last micro-batch was decided, None when this version can not read it."""
+        if not self._fs.exists(self._path(f"{self.location}/{RULES}")):
+            return None
         try:
-            stream.write(bytearray(msgspec.json.encode(manifest)))
+            return msgspec.json.decode(self._read(f"{self.location}/{RULES}"), type=Kept)
+        except (msgspec.MsgspecError, SidecarError, Py4JJavaError):
+            return None
+
+    def keep(self, rules: Rules) -> None:
+        """Write down under what the micro-batches to come are decided; none must be unfinished."""
+        kept = Kept(__version__, replace(rules, api_token=None))
+        if kept != self.kept():
+            self._write(RULES, msgspec.json.encode(kept))
+
+    def _last(self, log: str) -> int | None:
+        folder = self._path(f"{self.query}/{log}")
+        if not self._fs.exists(folder):
+            return None
+        names = (status.getPath().getName() for status in self._fs.listStatus(folder))
+        return max((int(name) for name in names if name.isdigit()), default=None)
+
+    def _read(self, path: str) -> bytes:
+        stream = self._fs.open(self._path(path))
+        try:
+            return bytes(stream.readAllBytes())
         finally:
             stream.close()
 
+    def _write(self, name: str, content: bytes) -> None:
+        file, folder = self._path(f"{self.location}/{name}"), self._path(self.location)
+        whole = self._path(folder, f".{uuid.uuid4()}.part")
+        stream = self._fs.create(whole, True)
+        try:
+            stream.write(bytearray(content))
+        finally:
+            stream.close()
+        # Where the new name is taken renaming is refused; a crash in between leaves none, which is known from before.
+        self._fs.delete(file, False)
+        self._fs.rename(whole, file)
 
-def new_manifest(cluster_id: str, app_id: str, input_topic: str, input_topic_id: str, partitions: int) -> Manifest:
+
+def new_manifest(
+    cluster_id: str, app_id: str, input_topic: str, input_topic_id: str, partitions: int, group_id: str
+) -> Manifest:
     """Return the manifest of a checkpoint that begins now."""
     return Manifest(
         checkpoint=str(uuid.uuid4()),
@@ -95,6 +182,7 @@ def new_manifest(cluster_id: str, app_id: str, input_topic: str, input_topic_id:
         input_topic=input_topic,
         input_topic_id=input_topic_id,
         state_partitions=partitions,
+        group_id=group_id,
     )
 
 
@@ -124,8 +212,9 @@ def require_same(found: Manifest, wanted: Manifest, location: str, asked_partiti
             ("app_id", "STREAMS_APP_ID", _ANOTHER),
             ("input_topic", "INPUT_TOPIC", _ANOTHER),
             ("input_topic_id", "id of the input topic, which was deleted and made anew", _HAND_BACK),
+            ("group_id", "GROUP_ID", _ANOTHER),
         )
-        if getattr(found, attribute) != getattr(wanted, attribute)
+        if getattr(found, attribute) not in {getattr(wanted, attribute), ""}
     ]
     if asked_partitions is not None and asked_partitions != found.state_partitions:
         problems.append(

@@ -26,8 +26,8 @@ def tallies(progress: Mapping[str, Any]) -> list[Tally]:
     return [] if observed is None else [decode_tally(text) for text in observed[_TALLIES] or ()]
 
 
-def count(metrics: Metrics, progress: Mapping[str, Any]) -> None:
-    """Add a micro-batch to the metrics.
+def count(metrics: Metrics, progress: Mapping[str, Any]) -> list[Tally]:
+    """Add a micro-batch to the metrics, and return what each partition did in it.
 
     A fire is handed to the broker within its micro-batch, whose length is added to how late the turn found it: what the
     histogram says is an upper bound.
@@ -50,6 +50,7 @@ def count(metrics: Metrics, progress: Mapping[str, Any]) -> None:
     if found:
         metrics.commit_seconds.observe(took_ms / 1000)
         metrics.transactions.labels("committed").inc()
+    return found
 
 
 _TALLIES: Final = "tallies"

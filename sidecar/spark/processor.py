@@ -5,7 +5,7 @@ One timer for each partition is enough: it is set to when the partition wants it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
@@ -16,6 +16,7 @@ from sidecar.settings import Settings
 from sidecar.spark.cells import META, decode_meta, encode
 from sidecar.spark.handover import take_over
 from sidecar.spark.lookup import BrokerLookup
+from sidecar.spark.marks import Again
 from sidecar.spark.placement import partition_of
 from sidecar.spark.turn import Rules, Turned, Turns
 from sidecar.spark.wire import Delivery, Tally, encode_delivery, encode_tally
@@ -59,11 +60,13 @@ class WheelProcessor(StatefulProcessor):
     Args:
         rules: See there.
         settings: For the client that asks for topics.
+        again: What the turns of one micro-batch take for closed.
     """
 
-    def __init__(self, rules: Rules, settings: Settings) -> None:
+    def __init__(self, rules: Rules, settings: Settings, again: Again | None = None) -> None:
         self._rules = rules
         self._settings = settings
+        self._again = again or Again()
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
@@ -72,7 +75,8 @@ class WheelProcessor(StatefulProcessor):
         if bootstrap not in _lookups:
             _lookups[bootstrap] = BrokerLookup(self._settings)
         self._lookup = _lookups[bootstrap]
-        self._turns = Turns(self._rules, [DIALECTS[name] for name in self._rules.profiles], self._lookup)
+        dialects = [DIALECTS[name] for name in self._rules.profiles]
+        self._turns = Turns(self._rules, dialects, self._lookup, self._again)
 
     def handleInputRows(  # noqa: N802 - the name is Spark's
         self,
@@ -80,7 +84,7 @@ class WheelProcessor(StatefulProcessor):
         rows: Iterator[pd.DataFrame],
         timerValues: TimerValues,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
-        chunks = [payload for frame in rows for payload in frame["payload"]]
+        chunks = (bytes(payload) for frame in rows for payload in frame["payload"])
         yield from self._turn(partition_of(int(key[0])), chunks, timerValues.getCurrentProcessingTimeInMs())
 
     def handleExpiredTimer(  # noqa: N802 - as above
@@ -104,7 +108,7 @@ class WheelProcessor(StatefulProcessor):
     def close(self) -> None:
         """Keep the client for the next micro-batch."""
 
-    def _turn(self, partition: int, chunks: list[bytes], now_ms: int) -> Iterator[pd.DataFrame]:
+    def _turn(self, partition: int, chunks: Iterable[bytes], now_ms: int) -> Iterator[pd.DataFrame]:
         self._lookup.now_ms = now_ms
         turned = self._turns.turn(partition, self._cells, chunks, now_ms)
         if turned is None:

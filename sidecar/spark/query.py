@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sidecar.settings import Settings
 from sidecar.spark.intake import CHUNK_SCHEMA, COLUMNS, Pack
 from sidecar.spark.manifest import CheckpointFolder, Manifest
+from sidecar.spark.marks import Again
 from sidecar.spark.placement import key_of
 from sidecar.spark.processor import OUTPUT_SCHEMA, WheelProcessor
 from sidecar.spark.sink import TransactionalSink
@@ -20,6 +21,17 @@ if TYPE_CHECKING:
 INITIAL_SCHEMA: Final = "key int, record binary, value binary"
 OBSERVATION: Final = "turns"
 TALLY_CHARS_MAX: Final = 100_000
+
+
+class Repeat(NamedTuple):
+    """How a micro-batch runs that was planned and not completed."""
+
+    again: Again = Again()
+    former: str = ""
+    """The version that has begun it, if another one has."""
+    alone: bool = False
+    """The query ends behind it."""
+
 
 First = Sequence[tuple[int, bytes, bytes]]
 """Partition, and key and value of a changelog record."""
@@ -40,6 +52,8 @@ def start_query(
     source: Mapping[str, str],
     initial: DataFrame,
     trigger: str,
+    *,
+    repeat: Repeat | None = None,
 ) -> StreamingQuery:
     """Start the query and return it.
 
@@ -52,7 +66,9 @@ def start_query(
         source: Options of the Kafka source.
         initial: Used by the first micro-batch of a checkpoint only.
         trigger: Least time between the starts of two micro-batches: `500 milliseconds`.
+        repeat: How the first micro-batch runs, if it is one that runs again.
     """
+    again, former, alone = repeat or Repeat()
     from pyspark.sql import functions as f  # noqa: PLC0415 - PySpark is an extra
 
     records = session.readStream.format("kafka").options(**source).load()
@@ -60,18 +76,19 @@ def start_query(
         Pack(rules, manifest.state_partitions).__call__, CHUNK_SCHEMA
     )
     turns = chunks.groupBy("key").transformWithStateInPandas(
-        WheelProcessor(rules, settings),
+        WheelProcessor(rules, settings, again),
         OUTPUT_SCHEMA,
         "Append",
         "ProcessingTime",
         initialState=initial.groupBy("key"),
     )
     watched = turns.observe(OBSERVATION, f.collect_list("tally").alias("tallies"))
-    return (
+    partitions = rules.input_partitions, manifest.state_partitions
+    writer = (
         watched.writeStream.queryName(settings.streams_app_id)
-        .foreach(TransactionalSink(settings, manifest.checkpoint))
+        .foreach(TransactionalSink(settings, manifest.checkpoint, partitions, former))
         .option("checkpointLocation", folder.query)
         .outputMode("append")
-        .trigger(processingTime=trigger)
-        .start()
     )
+    # `once` runs a micro-batch that was not completed, and nothing behind it.
+    return (writer.trigger(once=True) if alone else writer.trigger(processingTime=trigger)).start()

@@ -38,6 +38,7 @@ _DEFAULTS: Final = {
     "spark.sql.streaming.numRecentProgressUpdates": "2",
     # A chunk or a delivery is one row of up to a few MiB.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "5000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "16777216",
     "spark.sql.execution.arrow.transformWithStateInPySpark.maxStateRecordsPerBatch": "16",
     "spark.log.level": "ERROR",
     "spark.ui.enabled": "false",

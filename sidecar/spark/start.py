@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
 from msgspec.structs import replace
 
 from sidecar import log
@@ -17,16 +16,17 @@ from sidecar.kafka import config
 from sidecar.kafka.broker_jars import DownloadProgress, Quiet
 from sidecar.kafka.cluster import Admin
 from sidecar.kafka.patience import await_answer
-from sidecar.kafka.topics import TopicFacts
+from sidecar.kafka.topics import TopicFacts, ensure_topics
 from sidecar.policy import PolicyConfig
 from sidecar.settings import Settings
 from sidecar.spark import group
 from sidecar.spark.batches import Batches
 from sidecar.spark.exchange import changelog_records, initial_records
 from sidecar.spark.manifest import CheckpointFolder, Manifest, new_manifest, require_same
-from sidecar.spark.query import initial_state, start_query
+from sidecar.spark.marks import Mark
+from sidecar.spark.query import Repeat, initial_state, start_query
+from sidecar.spark.running import Starter, keep_running
 from sidecar.spark.session import open_session
-from sidecar.spark.sink import Mark
 from sidecar.spark.skew import ClockWatch
 from sidecar.spark.source import EARLIEST, source_options, starting_offsets
 from sidecar.spark.turn import Rules
@@ -34,14 +34,6 @@ from sidecar.spark.turn import Rules
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-logger = structlog.get_logger(__name__)
-
-FAILURES_MAX: Final = 5
-"""So often a query is started again without having done a micro-batch in between."""
-WAIT_S: Final = 0.2
-DRAIN_S: Final = 30.0
-"""For so long a micro-batch may go on after the stop was asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,20 +88,24 @@ def run(
         folder = CheckpointFolder(session, options.checkpoint)
         manifest = _manifest(session, folder, settings, facts, options)
         initial = _initial(session, folder, manifest, admin, settings, facts, source)
-        rules = _rules(settings, policy, facts, manifest, options.url)
         reading = {
             **_LIMITS,
             **source,
             "startingOffsets": starting_offsets(settings.input_topic, _offsets(manifest, facts)),
         }
 
-        def start() -> StreamingQuery:
+        def rules() -> Rules:
+            # What the status topic and the changelog lack of an input that has grown is made here too.
+            return _rules(settings, policy, ensure_topics(admin, settings), manifest, options.url)
+
+        def start(rules: Rules, repeat: Repeat | None) -> StreamingQuery:
             trigger = f"{options.trigger_ms} milliseconds"
-            return start_query(session, settings, rules, manifest, folder, reading, initial, trigger)
+            return start_query(session, settings, rules, manifest, folder, reading, initial, trigger, repeat=repeat)
 
         batches = Batches(progressed)
         session.streams.addListener(batches)
-        _keep_running(start, stopping, batches, ClockWatch(settings))
+        starter = Starter(settings, manifest, folder, rules, start)
+        keep_running(starter, stopping, batches, ClockWatch(settings))
     finally:
         session.stop()
 
@@ -123,7 +119,14 @@ def _manifest(
     """Return the manifest of the checkpoint, a new one where there is none. Raises SettingsInvalid, CommandFailed."""
     asked = options.state_partitions or int(options.conf.get("spark.sql.shuffle.partitions", 0)) or None
     count = asked or max(1, min(facts.partitions, session.sparkContext.defaultParallelism))
-    here = new_manifest(facts.cluster_id, settings.streams_app_id, settings.input_topic, facts.input_topic_id, count)
+    here = new_manifest(
+        facts.cluster_id,
+        settings.streams_app_id,
+        settings.input_topic,
+        facts.input_topic_id,
+        count,
+        settings.group_id,
+    )
     manifest = folder.read()
     if manifest is not None:
         require_same(manifest, here, options.checkpoint, asked)
@@ -177,6 +180,8 @@ def _rules(settings: Settings, policy: PolicyConfig, facts: TopicFacts, manifest
         dlq_max_message_bytes=facts.dlq_bytes_max,
         api_token=settings.api_token,
         input_topic_id=facts.input_topic_id,
+        input_partitions=facts.partitions,
+        state_partitions=manifest.state_partitions,
     )
 
 
@@ -250,88 +255,3 @@ def _refuse_what_is_not_ours(
             f"{options.checkpoint} is not: name that one. If it is lost, so is what was pending in it: delete the "
             "group's offsets to begin anew"
         )
-
-
-def _keep_running(
-    start: Callable[[], StreamingQuery],
-    stopping: Callable[[float], bool],
-    batches: Batches,
-    clock: ClockWatch,
-) -> None:
-    """Run the query, and start it again when it fails: it goes on from its checkpoint."""
-    failures = 0
-    while not _held(clock, stopping):
-        query = start()
-        logger.info("query_started", query=str(query.id), run=str(query.runId))
-        done, held = _watch(query, stopping, batches, clock)
-        stopped = query.isActive
-        if stopped:
-            _drain(query)
-        done += batches.pass_on_rest(str(query.runId))
-        if stopped:
-            logger.info("query_stopped", reason=held or "")
-            if held is not None:
-                continue
-            return
-        failure = query.exception()
-        if failure is None:
-            raise CommandFailed("the query was stopped by somebody else")
-        failures = 1 if done else failures + 1
-        said = _reason(str(failure))
-        if failures >= FAILURES_MAX or "CommandFailed" in said or "InvariantViolated" in said:
-            raise CommandFailed(f"the query can not go on: {said}")
-        logger.warning("query_failed", reason=said, attempt=failures)
-        if stopping(2.0**failures):
-            return
-
-
-def _held(clock: ClockWatch, stopping: Callable[[float], bool]) -> bool:
-    """Wait until the clock is good; return True when told to stop meanwhile."""
-    said = ""
-    while (obstacle := clock.obstacle()) is not None:
-        if obstacle != said:
-            logger.warning("firing_held", reason=obstacle)
-            said = obstacle
-        if stopping(1.0):
-            return True
-    return False
-
-
-def _watch(
-    query: StreamingQuery,
-    stopping: Callable[[float], bool],
-    batches: Batches,
-    clock: ClockWatch,
-) -> tuple[int, str | None]:
-    """Pass progress on until the query ends or is to be stopped.
-
-    Returns:
-        How many micro-batches were passed on, and the clock's obstacle that it is to be stopped for.
-    """
-    done, held = 0, None
-    while query.isActive and held is None and not stopping(WAIT_S):
-        done += batches.pass_on()
-        held = clock.obstacle()
-    return done, held
-
-
-def _drain(query: StreamingQuery) -> None:
-    """Let the micro-batch at hand come to its end, then stop. A cut one would be done again after the next start."""
-    clock, began = SystemClock(), query.lastProgress
-    until_s = clock.monotonic_s() + DRAIN_S
-    before = began["batchId"] if began else -1
-    while query.isActive and clock.monotonic_s() < until_s:
-        if not query.status["isTriggerActive"]:
-            break
-        progress = query.lastProgress
-        if progress and progress["batchId"] > before:
-            break
-        query.awaitTermination(0.02)
-    query.stop()
-
-
-def _reason(text: str) -> str:
-    """Return the line of a failure that says most: the last one that names an error of Python, else the first."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    named = [line for line in lines if line.startswith(("sidecar.", "cimpl.", "pyspark.errors")) and ":" in line]
-    return named[-1] if named else lines[0] if lines else "no reason given"

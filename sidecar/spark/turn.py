@@ -7,13 +7,13 @@ again, and what it sends is then the same to the byte.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from msgspec.structs import replace
 
-from sidecar.changelog.codec import Engine
+from sidecar.changelog.codec import Checkpoint, Closure, Engine
 from sidecar.changelog.entry import LASTING, payload
 from sidecar.contract import Dialect, signature
 from sidecar.engine.intake import Intake
@@ -22,19 +22,29 @@ from sidecar.engine.partition import Partition, State
 from sidecar.engine.plan import RECORD_OVERHEAD_BYTES, PartitionPlan, Terms, plan
 from sidecar.engine.ports import Origin, Outgoing
 from sidecar.engine.view import PartitionView
+from sidecar.errors import PartitionStopped
 from sidecar.model import Record
 from sidecar.policy import Policy, PolicyConfig
-from sidecar.spark.cells import META, Cells, Meta, decode_meta, encode, held_cell
-from sidecar.spark.facts import Lookup, closed_origins, known_origins, missing_topics, refreshed, to_ask
+from sidecar.spark.cells import META, REASON, STOPPED, Buffered, Cells, Meta, Stopped, decode_meta, encode
+from sidecar.spark.facts import Fact, Lookup, closed_origins, known_origins, missing_topics, refreshed, refusing, to_ask
+from sidecar.spark.marks import ALL, Again
 from sidecar.spark.shard_store import ShardStore
-from sidecar.spark.wire import LATE_STEP_MS, Chunk, Delivery, Note, Tally, cut, decode_chunk, encode_chunk
+from sidecar.spark.waiting import Waiting
+from sidecar.spark.wire import LATE_STEP_MS, Closing, Delivery, Note, Tally, cut
 
 _ORIGIN_PARTITION: Final = slice(21, 25)
 """Of the lasting part of an entry."""
 
-FIRES_MAX: Final = 50_000
-"""Most fires of one turn; what is left wakes the next micro-batch at once."""
-BYTES_MAX: Final = 64 * 1024 * 1024
+STEPS_MAX: Final = 5
+"""Most steps of one turn, each with what one plan gives; what is left wakes the next micro-batch at once."""
+FIRES_MAX: Final = 10_000
+FIRE_BYTES_MAX: Final = 16 * 1024 * 1024
+INTAKE_BYTES_MAX: Final = 32 * 1024 * 1024
+"""About so much of what came is taken in by one turn; the rest waits in the state."""
+SHARING: Final = 4
+"""So many input partitions of one state partition have these bounds; of more each one has less."""
+TRY_AGAIN_MS: Final = 60_000
+"""A partition that can not go on is tried again after so long: a later version may read what this one can not."""
 PUBLISH_MS: Final = 3_000
 """Counts are published when something changed, and at least so often: readers take a figure of 10 s for unknown."""
 
@@ -53,6 +63,18 @@ class Rules:
     dlq_max_message_bytes: int = 1_048_588
     api_token: str | None = None
     input_topic_id: str = ""
+    input_partitions: int = 1
+    state_partitions: int = 1
+
+    @property
+    def share(self) -> float:
+        """Return which part of the bounds each input partition has, so that they hold for a state partition."""
+        return min(1.0, SHARING * self.state_partitions / self.input_partitions)
+
+    @property
+    def fire_share(self) -> float:
+        """Return which part of a step's bounds it has, where the bound of the steps can not be divided further."""
+        return min(1.0, STEPS_MAX * self.share)
 
 
 @dataclass(slots=True)
@@ -67,11 +89,19 @@ class Turned:
     """What that was before this turn; 0: nothing."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What one plan sends."""
+
+    before: int
+    checkpoint: Checkpoint
+    records: list[Outgoing]
+    notes: list[Note]
+
+
 @dataclass(slots=True)
 class _Sent:
-    fires: list[Outgoing] = field(default_factory=list)
-    dead: list[Outgoing] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
+    steps: list[_Step] = field(default_factory=list)
     fired: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     deferred: Counter[str] = field(default_factory=Counter)
@@ -81,12 +111,11 @@ class _Sent:
     controls: int = 0
     cancelled: int = 0
     late: Counter[int] = field(default_factory=Counter)
-    bytes: int = 0
 
-    def add(self, part: PartitionPlan, now_ms: int) -> None:
-        self.fires += part.fires
-        self.dead += [outgoing for _, outgoing in part.dead_letters]
-        self.notes += [Note(key, value, []) for key, value in outcome_records(part.answers, part.number, now_ms)]
+    def add(self, part: PartitionPlan, before: int, now_ms: int) -> None:
+        records = [*(outgoing for _, outgoing in part.dead_letters), *part.fires]
+        notes = [Note(key, value, []) for key, value in outcome_records(part.answers, part.number, now_ms)]
+        self.steps.append(_Step(before, part.checkpoint, records, notes))
         self.fired.update(part.fired)
         self.reasons.update(reason.value for reason, _ in part.dead_letters)
         self.deferred.update(part.deferred)
@@ -96,7 +125,6 @@ class _Sent:
         self.controls += len(part.answers)
         self.cancelled += part.cancelled
         self.late.update(-((outgoing.due_ms - now_ms) // LATE_STEP_MS) * LATE_STEP_MS for outgoing in part.fires)
-        self.bytes += sum(len(outgoing.value or b"") + 200 for outgoing in part.fires)
 
     def tally(self) -> Tally:
         return Tally(
@@ -119,37 +147,85 @@ class Turns:
         rules: The same on all executors.
         dialects: Those of the rules' profiles.
         lookup: Asks the broker for topics.
+        again: What the turns of one micro-batch take for closed.
     """
 
-    def __init__(self, rules: Rules, dialects: Sequence[Dialect], lookup: Lookup) -> None:
+    def __init__(self, rules: Rules, dialects: Sequence[Dialect], lookup: Lookup, again: Again = Again()) -> None:  # noqa: B008 - it never changes
         self._rules = rules
         self._dialects = dialects
         self._policy = Policy(rules.policy)
         self._lookup = lookup
+        self._again = again
 
     def turn(self, partition: int, cells: Cells, chunks: Iterable[bytes], now_ms: int) -> Turned | None:
         """Take in what came and fire what is due; None when this instant has had its turn.
 
         Args:
             partition: Of the input topic.
-            cells: Its state, which is written.
+            cells: Its state, which is written. When it can not be read it stays as it is, what came is kept with it,
+                and the other partitions go on.
             chunks: What came, in any order.
             now_ms: The instant of the micro-batch.
         """
+        waiting = Waiting(cells, max(1, int(INTAKE_BYTES_MAX * self._rules.share)))
+        came = waiting.add(chunks)
+        found = cells.get(STOPPED)
+        stopped = None if found is None else REASON.decode(found)
+        if stopped is not None and now_ms - stopped.tried_ms < TRY_AGAIN_MS:
+            return self._stop(partition, cells, waiting, stopped, now_ms)
+        buffered = Buffered(cells)
+        try:
+            turned = self._go_on(partition, buffered, waiting, now_ms, came=came)
+        except PartitionStopped as error:
+            since_ms = now_ms if stopped is None else stopped.since_ms
+            wakes_ms = _wakes_ms(cells) if stopped is None else stopped.wakes_ms
+            return self._stop(partition, cells, waiting, Stopped(str(error), since_ms, now_ms, wakes_ms), now_ms)
+        if turned is None:
+            return None
+        waiting.save()
+        buffered.flush()
+        if stopped is not None:
+            cells.remove(STOPPED)
+            turned.woke_ms = stopped.wakes_ms
+        return turned
+
+    def _go_on(self, partition: int, cells: Cells, waiting: Waiting, now_ms: int, *, came: bool) -> Turned | None:
         value = cells.get(META)
         meta = Meta() if value is None else decode_meta(value)
-        chunks = list(chunks)
-        if meta.turned_ms == now_ms and not chunks:
+        if meta.turned_ms == now_ms and not came:
             return None
-        turned = _Turn(self._rules, self._policy, self._dialects, partition, cells, meta, now_ms).run(chunks)
+        if meta.held[0] != meta.held[1]:
+            waiting.adopt(meta.held)
+            meta.held = (meta.held[1], meta.held[1])
+        closings = self._again.of(partition, now_ms)
+        turned = _Turn(self._rules, self._policy, self._dialects, partition, cells, meta, now_ms, closings)
+        turned.run(waiting)
         used, unresolved = turned.used()
         answers = self._lookup(asked) if (asked := to_ask(meta.facts, unresolved, now_ms)) else {}
-        meta.facts = refreshed(meta.facts, answers, used, now_ms)
+        meta.facts = refreshed(meta.facts, answers, used, turned.sent_to(), now_ms)
         deliveries = turned.deliveries()
         woke_ms, meta.wakes_ms = meta.wakes_ms, turned.wakes_ms()
         meta.turned_ms = now_ms
         cells.put(META, encode(meta))
         return Turned(deliveries, turned.sent.tally(), meta.wakes_ms, woke_ms)
+
+    def _stop(self, partition: int, cells: Cells, waiting: Waiting, stopped: Stopped, now_ms: int) -> Turned:
+        """Keep what came, and say why the partition can not go on."""
+        waiting.save_all()
+        woke_ms, stopped.wakes_ms = stopped.wakes_ms, now_ms + PUBLISH_MS
+        cells.put(STOPPED, encode(stopped))
+        view = stopped_view(partition, self._rules, stopped)
+        note = signed(self._rules, partition, Note(b"p/%d" % partition, view.to_json(), []), now_ms)
+        delivery = Delivery(partition=partition, before=0, after=0, next_input_offset=0, records=[], notes=[note])
+        return Turned([delivery], Tally(stopped={partition: stopped.reason}), stopped.wakes_ms, woke_ms)
+
+
+def _wakes_ms(cells: Cells) -> int:
+    """Return the expiry of the timer that is registered, 0 when that is what can not be read."""
+    try:
+        return decode_meta(cells.get(META) or b"").wakes_ms
+    except PartitionStopped:
+        return 0
 
 
 class _Turn:
@@ -162,22 +238,38 @@ class _Turn:
         cells: Cells,
         meta: Meta,
         now_ms: int,
+        closings: Sequence[Closing],
     ) -> None:
         self.sent = _Sent()
         self._rules = rules
-        self._cells = cells
+        self._policy = policy
+        self._dialects = dialects
+        self._closings = closings
         self._meta = meta
         self._number = number
         self._now_ms = now_ms
         self._before = meta.checkpoint.sequence
         self._store = ShardStore(cells, meta, number)
-        self._origins: Mapping[str, Origin] = known_origins(meta.facts)
-        self._closed = closed_origins(meta.facts, meta.checkpoint.closed, now_ms)
         self._unresolved: set[str] = set()
         self._complete = True
+        self._waits = False
+        self._look()
+
+    def _look(self) -> None:
+        """See what is known of the topics, for the step to come."""
+        meta, rules, now_ms = self._meta, self._rules, self._now_ms
+        for topic, why, sequence in self._closings:
+            if sequence == meta.checkpoint.sequence or sequence < self._before == meta.checkpoint.sequence:
+                if topic == rules.policy.dlq_topic:
+                    meta.facts.setdefault(topic, Fact(1, rules.dlq_max_message_bytes))
+                for name in meta.facts.keys() & ({topic} if topic != ALL else meta.facts.keys()):
+                    meta.facts[name] = refusing(meta.facts[name], why, now_ms)
+        self._origins: Mapping[str, Origin] = known_origins(meta.facts)
+        self._closed = closed_origins(meta.facts, meta.checkpoint.closed, now_ms)
+        self._dlq_open = rules.policy.dlq_topic not in self._closed
         self._intake = Intake(
-            policy,
-            dialects,
+            self._policy,
+            self._dialects,
             self._origins,
             missing_topics(meta.facts, now_ms),
             input_topic=rules.policy.input_topic,
@@ -186,30 +278,37 @@ class _Turn:
             api_token=rules.api_token,
         )
 
-    def run(self, chunks: Sequence[bytes]) -> _Turn:
-        meta = self._meta
+    def run(self, waiting: Waiting) -> None:
+        """Take in and fire until nothing is left or a bound is reached."""
+        meta, share = self._meta, self._rules.share
         if not meta.settled:
             self._store.settle()
         partition = Partition(self._number, State.RUNNING, checkpoint=meta.checkpoint, counts=meta.counts())
-        came = sorted(self._came(chunks), key=_offset_of)
+        closed = meta.checkpoint.closed
+        partition.closures_over = any(
+            name in self._origins and name not in self._closed and closed[name].why != Closure.PAUSED for name in closed
+        )
+        came = sorted(waiting.take(), key=_offset_of) if self._dlq_open else []
         items = self._items(came)
         left: Sequence[Item] = items
-        while True:
+        for _ in range(max(1, int(STEPS_MAX * share))):
+            if self._closings and self.sent.steps:
+                self._look()
             upto_ms = self._store.split_due(self._now_ms)
             partition.next_due_ms = self._store.next_due_ms()
-            batches = {self._number: left} if left else {}
+            batches = {self._number: left} if left and self._dlq_open else {}
             planned = plan([partition], batches, self._store, upto_ms, self._terms())
-            left = planned.left.get(self._number, ())
+            left = planned.left.get(self._number, ()) if batches else left
             self._unresolved |= planned.unresolved
             self._complete = planned.complete and upto_ms == self._now_ms
             for part in planned.parts:
                 self._take_over(partition, part, upto_ms)
-            full = len(self.sent.fires) >= FIRES_MAX or self.sent.bytes >= BYTES_MAX
-            if not planned.parts or full or (planned.complete and not left) or planned.unresolved:
+            partition.closures_over = False
+            if not planned.parts or (planned.complete and not left) or planned.unresolved:
                 break
         self._store.finish()
-        self._hold(came[len(items) - len(left) :])
-        return self
+        waiting.give_back(came[len(items) - len(left) :])
+        self._waits = bool(waiting)
 
     def _terms(self) -> Terms:
         rules = self._rules
@@ -221,16 +320,19 @@ class _Turn:
             closed=self._closed,
             origin_timeout_ms=rules.origin_timeout_ms,
             dlq_max_message_bytes=rules.dlq_max_message_bytes,
+            dlq_open=self._dlq_open,
+            fires_max=max(1, int(FIRES_MAX * rules.fire_share)),
+            fire_bytes_max=max(1, int(FIRE_BYTES_MAX * rules.fire_share)),
         )
 
     def _take_over(self, partition: Partition, part: PartitionPlan, now_ms: int) -> None:
         self._store.apply(part)
         topic_id = self._rules.input_topic_id or part.checkpoint.input_topic_id
+        self.sent.add(part, partition.checkpoint.sequence, now_ms)
         partition.checkpoint = replace(part.checkpoint, engine=Engine.SPARK, input_topic_id=topic_id)
         partition.counts = part.counts
         self._meta.checkpoint = partition.checkpoint
         self._meta.count(part.counts)
-        self.sent.add(part, now_ms)
 
     # Intake
 
@@ -246,20 +348,6 @@ class _Turn:
             items.append(item)
         return items
 
-    def _came(self, chunks: Iterable[bytes]) -> Iterator[Arrival | Record]:
-        first, end = self._meta.held
-        for number in range(first, end):
-            value = self._cells.get(held_cell(number))
-            self._cells.remove(held_cell(number))
-            chunk = decode_chunk(value or b"")
-            yield from chunk.arrivals
-            yield from chunk.records
-        self._meta.held = (end, end)
-        for value in chunks:
-            chunk = decode_chunk(value)
-            yield from chunk.arrivals
-            yield from chunk.records
-
     def _item(self, came: Arrival | Record) -> Item | str:
         if isinstance(came, Record):
             return self._intake.examine(came, self._now_ms)
@@ -273,61 +361,54 @@ class _Turn:
             return came
         return self._intake.examine(_record(self._number, came), self._now_ms)
 
-    def _hold(self, waiting: Sequence[Arrival | Record]) -> None:
-        """Keep what was not taken in for the next turn."""
-        if not waiting:
-            return
-        arrivals = [each for each in waiting if isinstance(each, Arrival)]
-        records = [each for each in waiting if isinstance(each, Record)]
-        _, end = self._meta.held
-        self._cells.put(held_cell(end), encode_chunk(Chunk(arrivals, records)))
-        self._meta.held = (end, end + 1)
-
     # What leaves
 
     def used(self) -> tuple[set[str], set[str]]:
-        """Return the origins to keep facts of, and those to ask for now."""
-        return {*self._meta.counted_origins, *self._unresolved, *self.sent.fired}, self._unresolved
+        """Return the topics to keep facts of, and those to ask for now."""
+        dlq = () if self._dlq_open else (self._rules.policy.dlq_topic,)
+        return {*self._meta.counted_origins, *self._unresolved, *self.sent.fired, *dlq}, self._unresolved
+
+    def sent_to(self) -> set[str]:
+        """Return the topics that this turn sends to, and that have not refused any of it."""
+        dlq = (self._rules.policy.dlq_topic,) if self.sent.reasons else ()
+        return {*self.sent.fired, *dlq} - self._closed.keys()
 
     def wakes_ms(self) -> int:
         """Return when the next turn is wanted."""
-        first, end = self._meta.held
         due_ms = self._store.next_due_ms()
-        if not self._complete or first != end or self._unresolved:
+        if not self._complete or (self._waits and self._dlq_open) or self._unresolved:
             return self._now_ms + 1
         return max(self._now_ms + 1, min(self._meta.published_ms + PUBLISH_MS, due_ms or 2**62))
 
     def deliveries(self) -> list[Delivery]:
         """Return what is sent, in parts; empty when there is nothing to say."""
-        meta, now_ms = self._meta, self._now_ms
-        changed = meta.checkpoint.sequence != self._before
-        notes = self.sent.notes
-        if changed or now_ms - meta.published_ms >= PUBLISH_MS - 500:
-            notes = [*notes, Note(b"p/%d" % self._number, self._view().to_json(), [])]
-            meta.published_ms = now_ms
-        if not notes:
+        meta, now_ms, steps = self._meta, self._now_ms, self.sent.steps
+        if not steps and now_ms - meta.published_ms < PUBLISH_MS - 500:
             return []
-        parts = list(cut([*self.sent.dead, *self.sent.fires]))
-        return [
-            Delivery(
-                partition=self._number,
-                before=self._before,
-                after=meta.checkpoint.sequence,
-                next_input_offset=meta.checkpoint.next_input_offset,
-                records=part,
-                notes=[self._signed(note) for note in notes] if at == len(parts) - 1 else [],
-                last=at == len(parts) - 1,
-                offset_base=meta.checkpoint.offset_base,
-            )
-            for at, part in enumerate(parts)
-        ]
-
-    def _signed(self, note: Note) -> Note:
-        token = self._rules.api_token
-        if token is None:
-            return note
-        parts = signature.status_parts(self._rules.status_topic, self._number, note.key, note.value)
-        return Note(note.key, note.value, [(signature.HEADER, signature.sign(token, parts, self._now_ms))])
+        meta.published_ms = now_ms
+        view = Note(b"p/%d" % self._number, self._view().to_json(), [])
+        found: list[Delivery] = []
+        for step in steps or [_Step(meta.checkpoint.sequence, meta.checkpoint, [], [])]:
+            last = not steps or step is steps[-1]
+            notes = [signed(self._rules, self._number, note, now_ms) for note in [*step.notes, *[view] * last]]
+            parts = list(cut(step.records))
+            for at, part in enumerate(parts, 1):
+                ends = at == len(parts)
+                found.append(
+                    Delivery(
+                        partition=self._number,
+                        before=step.before,
+                        after=step.checkpoint.sequence,
+                        next_input_offset=step.checkpoint.next_input_offset,
+                        records=part,
+                        notes=notes if ends else [],
+                        ends=ends,
+                        last=ends and last,
+                        offset_base=step.checkpoint.offset_base,
+                        closings=[each for each in self._closings if each.sequence <= step.before] if ends else [],
+                    )
+                )
+        return found
 
     def _view(self) -> PartitionView:
         meta = self._meta
@@ -352,6 +433,7 @@ class _Turn:
             sequence=meta.checkpoint.sequence,
             lag=None,
             as_of_ms=self._now_ms,
+            reason="" if self._dlq_open else f"the DLQ {self._rules.policy.dlq_topic} can not be written",
             listable=False,
         )
 
@@ -370,3 +452,36 @@ def _record(number: int, arrival: Arrival) -> Record:
     _, timestamp_ms, _, _, _, _, origin_length, retry_id_length = LASTING.unpack_from(arrival.lasting)
     key, value, headers = payload(arrival.lasting, LASTING.size + origin_length + retry_id_length)
     return Record(number, arrival.offset, timestamp_ms, key, value, headers)
+
+
+def signed(rules: Rules, partition: int, note: Note, now_ms: int) -> Note:
+    """Return a record of the status topic with its signature, if there is a token."""
+    if rules.api_token is None:
+        return note
+    parts = signature.status_parts(rules.status_topic, partition, note.key, note.value)
+    return Note(note.key, note.value, [(signature.HEADER, signature.sign(rules.api_token, parts, now_ms))])
+
+
+def stopped_view(partition: int, rules: Rules, stopped: Stopped) -> PartitionView:
+    """Return what is told of a partition whose state can not be read."""
+    return PartitionView(
+        partition=partition,
+        state=State.STOPPED,
+        owner=rules.owner,
+        url=rules.url,
+        pending=0,
+        watermark_ms=None,
+        restored=0.0,
+        restore_remaining=0,
+        by_origin={},
+        deferred_by_origin={},
+        slots={},
+        next_due_ms=None,
+        due_backlog=0,
+        closed_origins={},
+        sequence=0,
+        lag=None,
+        as_of_ms=0,
+        reason=stopped.reason,
+        listable=False,
+    )

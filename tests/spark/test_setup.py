@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from sidecar.changelog.codec import Checkpoint, Engine
+from sidecar.engine.ports import Outgoing
 from sidecar.errors import CommandFailed, SettingsInvalid
 from sidecar.kafka.topics import TopicFacts
+from sidecar.policy import PolicyConfig
 from sidecar.settings import Settings
 from sidecar.spark.java import find_java
-from sidecar.spark.manifest import Manifest, require_same
-from sidecar.spark.sink import Mark
+from sidecar.spark.manifest import Kept, Manifest, require_same
+from sidecar.spark.marks import ALL, CLOSINGS_MAX, Digest, Mark, TopicsRefuse, again
 from sidecar.spark.source import EARLIEST, source_options, starting_offsets
 from sidecar.spark.start import _first_checkpoints
+from sidecar.spark.wire import Closing, Note
+from tests.spark.test_turn import RULES
 
 FACTS = TopicFacts("cluster", 2, 2, "topic-id", "changelog-id", 1, 1, 1)
 MANIFEST = Manifest(
@@ -100,6 +106,21 @@ def test_a_checkpoint_of_something_else_is_refused_and_each_difference_named() -
     require_same(MANIFEST, MANIFEST, "/checkpoint", None)
 
 
+def test_a_checkpoint_belongs_to_the_group_that_its_marks_are_in() -> None:
+    with pytest.raises(SettingsInvalid, match="GROUP_ID"):
+        require_same(replace(MANIFEST, group_id="one"), replace(MANIFEST, group_id="other"), "/checkpoint", None)
+    require_same(MANIFEST, replace(MANIFEST, group_id="other"), "/checkpoint", None)
+
+
+def test_the_rules_are_kept_as_they_are_but_for_the_token() -> None:
+    config = PolicyConfig(
+        origin_topics=("a", "b*"), droppable=("X",), by_origin=(PolicyConfig(name="a", delays_ms=(5,)),)
+    )
+    rules = dataclasses.replace(RULES, policy=config, input_partitions=7)
+    kept = Kept("1.2.3", rules)
+    assert msgspec.json.decode(msgspec.json.encode(kept), type=Kept) == kept
+
+
 def test_a_query_that_was_killed_in_its_first_micro_batch_begins_where_it_had_begun() -> None:
     """Whatever the group and the changelog say by then: the sink may have committed already."""
     later = {0: Checkpoint(engine=Engine.SPARK, sequence=9, next_input_offset=90, highest_input_offset=90)}
@@ -121,7 +142,53 @@ def test_a_query_that_takes_over_begins_with_the_checkpoints_of_the_changelog() 
 
 def test_offsets_and_marks_are_written_as_they_are_read() -> None:
     assert json.loads(starting_offsets("retry", {1: 5, 0: EARLIEST})) == {"retry": {"0": -2, "1": 5}}
-    mark = Mark(12, "b3c5-7a")
+    mark = Mark(12, "b3c5-7a", 3, "d1", "w", [Closing("orders", "unreachable", 11)])
     assert Mark.parse(str(mark)) == mark
+    assert Mark.parse("spark 12 b3c5-7a") == Mark(12, "b3c5-7a")
     assert Mark.parse("") is None
     assert Mark.parse("spark twelve x") is None
+    assert Mark.parse("spark [12]") is None
+
+
+def test_what_refused_records_is_for_what_is_not_committed_yet() -> None:
+    """A turn whose mark says that it was committed in part, or whole, is decided as it was."""
+    known = Closing("orders", "vanished", -1)
+    marks = {0: Mark(12, "c", 7, "d", "w", [known]), 1: Mark(9, "c", 6), 2: None}
+    learnt = {"orders": "vanished", "silent": "unreachable"}
+    found = again(1_000, 7, marks, learnt)
+    assert found.of(0, 1_000) == [known, Closing("silent", "unreachable", 12)]
+    for other in (1, 2, 3):
+        assert found.of(other, 1_000) == [known, Closing("silent", "unreachable", -1)]
+    assert found.of(0, 1_001) == ()
+
+
+def test_a_mark_has_room_for_all_that_a_micro_batch_closes_by_name() -> None:
+    many = {f"{at}".ljust(249, "x"): "unauthorised" for at in range(CLOSINGS_MAX)}
+    closings = again(1, 7, {}, many).of(0, 1)
+    assert len(closings) == CLOSINGS_MAX
+    assert len(str(Mark(2**62, "b" * 36, 2**62, "d" * 32, "w" * 8, list(closings)))) < 4096
+    assert [each.topic for each in again(1, 7, {}, {**many, "more": "vanished"}).of(0, 1)] == [ALL]
+
+
+def test_what_a_worker_says_of_topics_is_read_from_the_text_that_spark_hands_on() -> None:
+    error = TopicsRefuse({'a"b': "unreachable", "c": "vanished"}, "Broker: no [topics x]")
+    text = f"Job aborted\n  sidecar.spark.marks.TopicsRefuse: {error}\n\n\tat org.apache.spark"
+    assert TopicsRefuse.read(text) == {'a"b': "unreachable", "c": "vanished"}
+    assert TopicsRefuse.read("CommandFailed: [topics bm8=]") == {}
+
+
+def test_a_digest_does_not_depend_on_how_what_is_sent_was_cut() -> None:
+    records = [Outgoing("orders", -1, b"%d" % at, b"v", [("h", None)], at, b"") for at in range(40)]
+    outcome, count = Note(b"o/1", b"{}", []), Note(b"p/0", b"{}", [])
+    found = set()
+    for size in (40, 15, 16, 1):
+        digest = Digest()
+        for at in range(0, 40, size):
+            digest.add(records[at : at + size], [])
+        digest.add([], [outcome, count])
+        found.add(str(digest))
+    assert len(found) == 1
+    for other, notes in (([*records[1:], records[0]], [outcome]), (records, []), (records[:-1], [outcome])):
+        digest = Digest()
+        digest.add(other, notes)
+        assert str(digest) not in found

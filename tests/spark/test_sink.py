@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import pytest
+from msgspec.structs import replace
 
 from sidecar.engine.ports import Outgoing
 from sidecar.errors import CommandFailed, InvariantViolated
 from sidecar.kafka.cluster import Admin
 from sidecar.kafka.topics import ensure_topics
 from sidecar.settings import Settings
-from sidecar.spark import group
-from sidecar.spark.sink import Mark, Sender, TransactionalSink
+from sidecar.spark import group, sink
+from sidecar.spark.marks import TopicsRefuse
+from sidecar.spark.sink import Sender, Step, TransactionalSink
 from sidecar.spark.wire import Delivery, Note, encode_delivery
-from tests.broker import read_committed
+from tests.broker import create_topic, read_committed
 from tests.integration.sidecars import Stage, set_stage
 
 pytestmark = pytest.mark.broker
@@ -34,7 +40,7 @@ def settings_of(stage: Stage) -> Settings:
     )
 
 
-def delivery(topic: str, before: int, after: int, *values: bytes, partition: int = 0, last: bool = True) -> Delivery:
+def delivery(topic: str, before: int, after: int, *values: bytes, partition: int = 0, **more: Any) -> Delivery:
     records = [Outgoing(topic, -1, b"k", value, [("h", None)], 1, b"\0" * 15 + value[:1]) for value in values]
     notes = [Note(b"p/%d" % partition, b"{}", [])]
     return Delivery(
@@ -44,57 +50,186 @@ def delivery(topic: str, before: int, after: int, *values: bytes, partition: int
         next_input_offset=after * 10,
         records=records,
         notes=notes,
-        last=last,
+        **more,
     )
 
 
-def test_a_micro_batch_that_runs_again_is_written_once(stage: Stage) -> None:
+def run(settings: Settings, batch: int, *rows: Delivery, checkpoint: str = "checkpoint", former: str = "") -> None:
+    """Run a micro-batch in the one state partition."""
+    one = TransactionalSink(settings, checkpoint, (2, 1), former)
+    assert one.open(0, batch)
+    for each in rows:
+        one.process({"payload": encode_delivery(each)})
+    one.close(None)
+
+
+@pytest.fixture(autouse=True)
+def another_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Go on without the clients that were there, as another worker process does."""
+
+    def begin() -> None:
+        monkeypatch.setattr(sink, "_senders", {})
+
+    begin()
+    return begin
+
+
+def values(stage: Stage, count: int) -> list[bytes]:
+    fired = read_committed(stage.bootstrap, [stage.origin], until=lambda seen: len(seen) >= count)
+    return sorted(record.value or b"" for record in fired)
+
+
+def test_a_micro_batch_that_runs_again_is_written_once(stage: Stage, another_process: Callable[[], None]) -> None:
     """Another process does it: with a producer of its own, under the same transactional id."""
     settings = settings_of(stage)
     once = [delivery(stage.origin, 0, 3, b"a", b"b"), delivery(stage.origin, 0, 1, b"c", partition=1)]
-    Sender(settings, "checkpoint", 0).deliver(once)
-    again = Sender(settings, "checkpoint", 0)
-    again.deliver(once)
-    again.deliver([delivery(stage.origin, 3, 4, b"d")])
-    fired = read_committed(stage.bootstrap, [stage.origin], until=lambda seen: len(seen) >= 4)
-    assert sorted(record.value or b"" for record in fired) == [b"a", b"b", b"c", b"d"]
+    run(settings, 0, *once)
+    another_process()
+    run(settings, 0, *once)
+    run(settings, 1, delivery(stage.origin, 3, 4, b"d"))
+    assert values(stage, 4) == [b"a", b"b", b"c", b"d"]
     committed = group.committed(settings, 2)
-    assert committed == {0: (40, Mark(4, "checkpoint")), 1: (10, Mark(1, "checkpoint"))}
+    assert {number: (offset, mark and mark.sequence) for number, (offset, mark) in committed.items()} == {
+        0: (40, 4),
+        1: (10, 1),
+    }
 
 
-def test_a_micro_batch_of_an_old_checkpoint_is_refused(stage: Stage) -> None:
+def test_a_turn_that_was_sent_in_part_goes_on_behind_it(stage: Stage, another_process: Callable[[], None]) -> None:
     settings = settings_of(stage)
-    Sender(settings, "checkpoint", 0).deliver([delivery(stage.origin, 0, 5, b"a")])
-    with pytest.raises(CommandFailed, match="another query runs"):
-        Sender(settings, "checkpoint", 0).deliver([delivery(stage.origin, 2, 4, b"b")])
-    with pytest.raises(CommandFailed, match="another query runs"):
-        Sender(settings, "copy", 0).deliver([delivery(stage.origin, 0, 5, b"a")])
+    first = delivery(stage.origin, 0, 1, b"a", last=False)
+    second = delivery(stage.origin, 1, 2, b"b")
+    one = TransactionalSink(settings, "checkpoint", (2, 1))
+    one.open(0, 0)
+    one.process({"payload": encode_delivery(first)})
+    one._deliver()  # as it does when a transaction is full; then it is killed
+    another_process()
+    run(settings, 0, first, second)
+    assert values(stage, 2) == [b"a", b"b"]
 
 
-def test_what_can_not_be_fired_any_more_is_a_dead_letter_and_the_others_fire(stage: Stage) -> None:
+@pytest.mark.parametrize(
+    ("once", "then"),
+    [
+        pytest.param([(0, 1, b"a")], [(0, 1, b"x")], id="another-record"),
+        pytest.param([(0, 1, b"a")], [(0, 2, b"a")], id="more-steps"),
+        pytest.param([(0, 1, b"a"), (1, 2, b"b")], [(0, 1, b"a")], id="fewer-steps"),
+        pytest.param([(0, 1, b"a")], [(0, 1)], id="nothing"),
+    ],
+)
+def test_a_micro_batch_that_would_send_other_records_than_it_has_is_refused_with_the_way_out(
+    stage: Stage, another_process: Callable[[], None], once: list[tuple[Any, ...]], then: list[tuple[Any, ...]]
+) -> None:
     settings = settings_of(stage)
-    gone = delivery(f"{stage.app_id}-gone", 0, 1, b"a", last=False)
-    Sender(settings, "checkpoint", 0).deliver([gone, delivery(stage.origin, 0, 1, b"b")])
-    assert [record.value for record in read_committed(stage.bootstrap, [stage.origin])] == [b"b"]
+
+    def of(steps: list[tuple[Any, ...]]) -> list[Delivery]:
+        return [
+            delivery(stage.origin, before, after, *what, last=at == len(steps))
+            for at, (before, after, *what) in enumerate(steps, 1)
+        ]
+
+    run(settings, 0, *of(once))
+    another_process()
+    with pytest.raises(CommandFailed, match=r"other records.*Run version 0\.0\.1"):
+        run(settings, 0, *of(then), former="0.0.1")
+    assert values(stage, len(once)) == sorted(step[2] for step in once)
+
+
+def test_counts_may_differ_in_a_micro_batch_that_runs_again(stage: Stage, another_process: Callable[[], None]) -> None:
+    settings = settings_of(stage)
+    once = delivery(stage.origin, 0, 1, b"a")
+    run(settings, 0, once)
+    another_process()
+    run(settings, 0, replace(once, notes=[Note(b"p/0", b'{"more": 1}', [])]))
+    assert values(stage, 1) == [b"a"]
+
+
+def test_a_micro_batch_of_an_old_checkpoint_is_refused(stage: Stage, another_process: Callable[[], None]) -> None:
+    settings = settings_of(stage)
+    run(settings, 5, delivery(stage.origin, 0, 5, b"a"))
+    another_process()
+    with pytest.raises(CommandFailed, match="another query runs"):
+        run(settings, 3, delivery(stage.origin, 2, 4, b"b"))
+    with pytest.raises(CommandFailed, match="another query runs"):
+        run(settings, 5, delivery(stage.origin, 0, 5, b"a"), checkpoint="copy")
+
+
+def test_an_origin_that_is_gone_is_named_and_nothing_is_committed(stage: Stage) -> None:
+    settings = settings_of(stage)
+    gone = f"{stage.app_id}-gone"
+    with pytest.raises(TopicsRefuse) as failure:
+        run(settings, 0, delivery(gone, 0, 1, b"a", last=False), delivery(stage.origin, 1, 2, b"b"))
+    assert TopicsRefuse.read(f"Traceback: sidecar.spark.marks.TopicsRefuse: {failure.value}\n") == {gone: "vanished"}
+    assert read_committed(stage.bootstrap, [stage.origin]) == []
+
+
+def test_a_dlq_that_can_not_be_written_is_named_like_an_origin(stage: Stage) -> None:
+    settings = dataclasses.replace(settings_of(stage), dlq_topic=f"{stage.app_id}-nowhere")
+    with pytest.raises(TopicsRefuse) as failure:
+        run(settings, 0, delivery(settings.dlq_topic, 0, 1, b"a"))
+    assert TopicsRefuse.read(f"TopicsRefuse: {failure.value}") == {settings.dlq_topic: "vanished"}
+
+
+def test_a_record_that_its_topic_will_not_have_is_a_dead_letter_and_the_others_fire(stage: Stage) -> None:
+    settings = settings_of(stage)
+    compacted = f"{stage.app_id}-compacted"
+    create_topic(stage.bootstrap, compacted, 1, {"cleanup.policy": "compact"})
+    bad = delivery(compacted, 0, 1, b"a", last=False)
+    bad = replace(bad, records=[each._replace(key=None) for each in bad.records])
+    run(settings, 0, bad, delivery(stage.origin, 1, 2, b"b"))
+    assert values(stage, 1) == [b"b"]
     (dead,) = read_committed(stage.bootstrap, [stage.dlq_topic])
     assert (dead.value, dead.header("retry-dlq-reason")) == (b"a", b"unfireable")
 
 
 def test_rows_that_were_cut_off_are_not_committed(stage: Stage) -> None:
     """Spark ends the rows as if they were all when the operator before has failed."""
-    sink = TransactionalSink(settings_of(stage), "checkpoint")
-    assert sink.open(0, 7)
-    sink.process({"payload": encode_delivery(delivery(stage.origin, 0, 1, b"a", last=False))})
+    one = TransactionalSink(settings_of(stage), "checkpoint", (2, 1))
+    assert one.open(0, 7)
+    one.process({"payload": encode_delivery(delivery(stage.origin, 0, 1, b"a", ends=False, last=False))})
     with pytest.raises(InvariantViolated, match="cut off"):
-        sink.close(None)
+        one.close(None)
     assert read_committed(stage.bootstrap, [stage.origin]) == []
 
 
-def test_two_workers_may_take_turns_with_a_state_partition(stage: Stage) -> None:
+def test_a_transaction_has_an_end_however_much_one_state_partition_sends(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink, "TRANSACTION_RECORDS_MAX", 2)
+    sizes: list[int] = []
+    deliver = Sender.deliver
+
+    def counted(self: Sender, batch: int, steps: Sequence[Step], former: str = "") -> None:
+        sizes.append(sum(len(step.records) for step in steps))
+        deliver(self, batch, steps, former)
+
+    monkeypatch.setattr(Sender, "deliver", counted)
+    run(
+        settings_of(stage),
+        0,
+        *(delivery(stage.origin, at, at + 1, b"%d" % at, partition=0, last=at == 4) for at in range(5)),
+        delivery(stage.origin, 0, 1, b"p", b"q", b"r", partition=1),
+    )
+    assert sizes == [2, 2, 4]
+    assert values(stage, 8) == [b"0", b"1", b"2", b"3", b"4", b"p", b"q", b"r"]
+
+
+def test_workers_take_turns_with_a_state_partition_without_a_failed_attempt(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Spark gives a task to any worker process; the producer that another one has kept is fenced."""
     settings = settings_of(stage)
-    one, two = Sender(settings, "checkpoint", 0), Sender(settings, "checkpoint", 0)
-    for sequence, sender in enumerate([one, two, one, two]):
-        sender.deliver([delivery(stage.origin, sequence, sequence + 1, b"%d" % sequence)])
-    fired = read_committed(stage.bootstrap, [stage.origin], until=lambda seen: len(seen) >= 4)
-    assert sorted(record.value or b"" for record in fired) == [b"0", b"1", b"2", b"3"]
+    failed: list[str] = []
+    learn = Sender._learn
+
+    def noted(self: Sender, *more: Any) -> None:
+        failed.append("attempt")
+        learn(self, *more)
+
+    monkeypatch.setattr(Sender, "_learn", noted)
+    workers: list[dict[tuple[str, str, str, int], Sender]] = [{}, {}]
+    for sequence, worker in enumerate([0, 1, 1, 0, 1, 0, 0]):
+        monkeypatch.setattr(sink, "_senders", workers[worker])
+        run(settings, sequence, delivery(stage.origin, sequence, sequence + 1, b"%d" % sequence))
+    assert values(stage, 7) == [b"%d" % sequence for sequence in range(7)]
+    assert failed == []

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import pytest
 
 from sidecar.changelog.codec import Engine
 from sidecar.contract import DIALECTS
 from sidecar.model import Headers, Record
 from sidecar.policy import PolicyConfig
-from sidecar.spark.cells import META, decode_meta
+from sidecar.spark import turn
+from sidecar.spark.cells import META, STOPPED, decode_meta, encode, held_cell
 from sidecar.spark.facts import Fact
+from sidecar.spark.marks import ALL, Again, Digest
 from sidecar.spark.turn import Rules, Turned, Turns
-from sidecar.spark.wire import Chunk, Delivery, encode_chunk
+from sidecar.spark.wire import Chunk, Closing, Delivery, encode_chunk
 from tests.spark.dict_cells import DictCells
 
 NOW = 1_700_000_000_000
@@ -33,8 +38,13 @@ class World:
         self.topics = topics or {"orders": Fact(2, 1_000_000)}
         self.asked: list[str] = []
         self.offset = 0
-        self.turns = Turns(RULES, [DIALECTS["native"]], self._lookup)
         self.now_ms = NOW
+        self.rules = RULES
+        self.again = Again()
+
+    @property
+    def turns(self) -> Turns:
+        return Turns(self.rules, [DIALECTS["native"]], self._lookup, self.again)
 
     def _lookup(self, names: Iterable[str]) -> Mapping[str, Fact]:
         found = {}
@@ -51,6 +61,10 @@ class World:
 
     def turn(self, *records: Record, wait_ms: int = 1000) -> Turned | None:
         self.now_ms += wait_ms
+        return self.turn_again(*records)
+
+    def turn_again(self, *records: Record) -> Turned | None:
+        """Give another turn at the same instant, as Spark does when it runs a micro-batch again."""
         chunks = [encode_chunk(Chunk([], [each])) for each in reversed(records)]
         return self.turns.turn(0, self.cells, chunks, self.now_ms)
 
@@ -175,3 +189,220 @@ def test_the_state_says_which_engine_wrote_it() -> None:
     world = World()
     world.settle(world.record(*order(2000)))
     assert decode_meta(world.cells.cells[META]).checkpoint.engine is Engine.SPARK
+
+
+def refused(world: World, *closings: Closing, wait_ms: int = 1000) -> tuple[Turned, Turned]:
+    """Give a turn twice: as it was decided first, and as it is decided when topics have refused what it sent."""
+    before = dict(world.cells.cells)
+    first = world.turn(wait_ms=wait_ms)
+    assert first is not None
+    world.cells.cells = before
+    world.again = Again(world.now_ms, (), closings)
+    second = world.turn_again()
+    world.again = Again()
+    assert second is not None
+    return first, second
+
+
+SILENT = Closing("orders", "unreachable", -1)
+
+
+def test_what_an_origin_refuses_is_deferred_and_fires_when_the_origin_takes_it() -> None:
+    world = World()
+    world.settle(world.record(*order(2000)))
+    first, second = refused(world, SILENT, wait_ms=3000)
+    assert outgoing(first.deliveries) == [("orders", None)]
+    assert outgoing(second.deliveries) == []
+    assert second.tally.deferred == {"orders": 1}
+    assert view(second.deliveries)["closed_origins"] == {"orders": ["unreachable", world.now_ms]}
+    assert view(second.deliveries)["pending"] == 1
+    assert second.deliveries[-1].closings == [SILENT]
+    sent: list[Delivery] = []
+    for _ in range(4):
+        sent += world.settle()
+        world.now_ms += 5_000
+    assert outgoing(sent) == [("orders", None)]
+    assert not decode_meta(world.cells.cells[META]).facts["orders"].refused
+
+
+def test_an_origin_that_refuses_again_stays_closed_for_longer_and_since_the_first_time() -> None:
+    world = World()
+    world.settle(world.record(*order(2000)))
+    refused(world, SILENT, wait_ms=3000)
+    since_ms = world.now_ms
+    world.turn(wait_ms=5_000)
+    closed = []
+    for _ in range(3):
+        while True:
+            world.now_ms += 1_000
+            before = dict(world.cells.cells)
+            turned = world.turn_again()
+            if turned is not None and outgoing(turned.deliveries):
+                break
+        world.cells.cells = before
+        world.again = Again(world.now_ms, (), [SILENT])
+        assert world.turn_again() is not None
+        world.again = Again()
+        fact = decode_meta(world.cells.cells[META]).facts["orders"]
+        closed.append(fact.closed_ms)
+        assert fact.since_ms == since_ms
+    assert closed == [20_000, 40_000, 80_000]
+
+
+def test_a_closure_ends_when_its_origin_is_seen_open_though_nothing_is_due() -> None:
+    world = World()
+    world.settle(world.record(*order(3_600_000)))
+    there = world.topics
+    world.topics = {}
+    for _ in range(4):
+        world.turn(world.record(("no", b"header")), wait_ms=16_000)
+    assert decode_meta(world.cells.cells[META]).checkpoint.closed.keys() == {"orders"}
+    world.topics = there
+    for _ in range(4):
+        world.turn(wait_ms=16_000)
+    assert not decode_meta(world.cells.cells[META]).checkpoint.closed
+
+
+def test_an_origin_that_refuses_for_longer_than_origin_timeout_is_given_up() -> None:
+    world = World()
+    world.rules = replace(RULES, origin_timeout_ms=60_000)
+    world.settle(world.record(*order(2000)))
+    refused(world, SILENT, wait_ms=3000)
+    sent: list[Delivery] = []
+    for _ in range(40):
+        world.now_ms += 3_000
+        before = dict(world.cells.cells)
+        turned = world.turn_again()
+        if turned is not None and ("orders", None) in outgoing(turned.deliveries):
+            world.cells.cells = before
+            world.again = Again(world.now_ms, (), [SILENT])
+            turned = world.turn_again()
+            world.again = Again()
+        sent += turned.deliveries if turned is not None else []
+    assert outgoing(sent) == [("dlq", b"unfireable")]
+
+
+def test_a_dlq_that_can_not_be_written_holds_intake_and_what_is_due_fires() -> None:
+    world = World(orders=Fact(2, 1_000_000), dlq=Fact(1, 1_000_000))
+    world.settle(world.record(*order(9000)))
+    bad, good = world.record(("no", b"header")), world.record(*order(0))
+    world.now_ms += 1000
+    before = dict(world.cells.cells)
+    first = world.turn_again(bad, good)
+    assert first is not None
+    assert outgoing(first.deliveries) == [("dlq", b"missing-header"), ("orders", None)]
+    world.cells.cells = before
+    world.again = Again(world.now_ms, (), [Closing("dlq", "unreachable", -1)])
+    second = world.turn_again(bad, good)
+    world.again = Again()
+    assert second is not None
+    assert outgoing(second.deliveries) == []
+    assert second.wakes_ms > world.now_ms + 1
+    due = world.turn(wait_ms=8500)
+    assert due is not None
+    assert outgoing(due.deliveries) == [("orders", None)]
+    assert view(due.deliveries)["reason"] == "the DLQ dlq can not be written"
+    world.now_ms += 5_000
+    assert outgoing(world.settle()) == [("dlq", b"missing-header"), ("orders", None)]
+
+
+def test_what_a_turn_has_committed_stands_when_a_later_step_of_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turn, "FIRES_MAX", 2)
+    world = World()
+    world.settle(*(world.record(*order(2000), value=b"%d" % at) for at in range(5)))
+    before = decode_meta(world.cells.cells[META]).checkpoint.sequence
+    first, second = refused(world, Closing("orders", "unreachable", before + 1), wait_ms=3000)
+    assert [len(part.records) for part in first.deliveries] == [2, 2, 1]
+    assert [len(part.records) for part in second.deliveries][:2] == [2, 0]
+    assert first.deliveries[0] == second.deliveries[0]
+    assert second.tally.deferred == {"orders": 3}
+    assert [digest(first.deliveries[:at]) == digest(second.deliveries[:at]) for at in (1, 2)] == [True, False]
+
+
+def test_more_topics_than_a_mark_has_room_for_close_them_all_for_that_turn() -> None:
+    world = World(orders=Fact(2, 1_000_000), gone=Fact(2, 1_000_000))
+    world.settle(world.record(*order(2000)), world.record(("retry-origin-topic", b"gone"), ("retry-delay-ms", b"2000")))
+    _, second = refused(world, Closing(ALL, "unreachable", -1), wait_ms=3000)
+    assert second.tally.deferred == {"orders": 1, "gone": 1}
+
+
+def digest(deliveries: Iterable[Delivery]) -> str:
+    found = Digest()
+    for part in deliveries:
+        found.add(part.records, part.notes)
+    return str(found)
+
+
+def test_a_partition_whose_state_can_not_be_read_stops_and_keeps_what_comes() -> None:
+    world = World()
+    world.settle(world.record(*order(4000)))
+    good = world.cells.cells[META]
+    world.cells.cells[META] = good[:-3]
+    stopped = world.turn(world.record(*order(0)))
+    assert stopped is not None
+    assert view(stopped.deliveries)["state"] == "stopped"
+    assert "does not decode" in stopped.tally.stopped[0]
+    assert [each.before == each.after for each in stopped.deliveries] == [True]
+    for _ in range(3):
+        assert outgoing(world.turn(world.record(*order(0)), wait_ms=20_000).deliveries) == []  # type: ignore[union-attr]  # each instant has a turn
+    world.cells.cells[META] = good
+    assert outgoing(world.turn(wait_ms=30_000).deliveries) == []  # type: ignore[union-attr]  # as above
+    world.now_ms += 60_000
+    assert outgoing(world.settle()) == [("orders", None)] * 5
+    assert STOPPED not in world.cells.cells
+
+
+def test_a_turn_that_fails_half_way_has_written_nothing() -> None:
+    world = World()
+    world.settle(world.record(*order(4000)), world.record(*order(500_000)))
+    (cell,) = [each for each in world.cells.cells if each[:1] == b"b" and each[1] == 0]
+    good = world.cells.cells[cell]
+    world.cells.cells[cell] = good[:-1] + bytes([good[-1] ^ 1])
+    before = dict(world.cells.cells)
+    assert world.turn(world.record(*order(0)), wait_ms=5000).tally.stopped  # type: ignore[union-attr]  # as above
+    changed = {each for each in world.cells.cells if world.cells.cells[each] != before.get(each)}
+    assert {each[:1] for each in changed} == {b"x", b"w", b"i"}
+    world.cells.cells[cell] = good
+    world.now_ms += 60_000
+    assert outgoing(world.settle()) == [("orders", None)] * 2
+
+
+def test_what_is_more_than_a_turn_takes_in_waits_for_the_next_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turn, "INTAKE_BYTES_MAX", 1_000)
+    world = World()
+    world.settle(world.record(*order(0), value=b"first"))
+    records = [world.record(*order(0), value=b"%d" % at + b"x" * 300) for at in range(20)]
+    sizes = []
+    turned = world.turn(*records)
+    while turned is not None:
+        sizes.append([int((each.value or b"").rstrip(b"x")) for part in turned.deliveries for each in part.records])
+        if turned.wakes_ms > world.now_ms + 1:
+            break
+        turned = world.turn(wait_ms=1)
+    assert [value for part in sizes for value in part] == list(range(20))
+    assert max(map(len, sizes)) <= 3
+    assert not [each for each in world.cells.cells if each[:1] == b"i"]
+
+
+def test_the_bounds_hold_for_a_state_partition_however_many_inputs_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turn, "FIRES_MAX", 10)
+    world = World()
+    world.settle(*(world.record(*order(2000)) for _ in range(60)))
+    world.rules = replace(RULES, input_partitions=64, state_partitions=2)
+    turned = world.turn(wait_ms=3000)
+    assert turned is not None
+    fires = len(outgoing(turned.deliveries))
+    assert 0 < fires * 32 <= turn.SHARING * turn.STEPS_MAX * turn.FIRES_MAX
+    assert turned.wakes_ms == world.now_ms + 1
+
+
+def test_records_that_a_former_version_held_are_taken_in() -> None:
+    world = World()
+    world.turn()
+    meta = decode_meta(world.cells.cells[META])
+    meta.held = (3, 4)
+    chunk = encode_chunk(Chunk([], [world.record(*order(0))]))
+    world.cells.cells[held_cell(3)] = chunk[8:]
+    world.cells.cells[META] = encode(meta)
+    assert outgoing(world.settle()) == [("orders", None)]
+    assert held_cell(3) not in world.cells.cells

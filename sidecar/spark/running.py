@@ -1,0 +1,235 @@
+"""Runs the query: starts it as its checkpoint wants it, watches it, and starts it again when it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from sidecar import __version__
+from sidecar.clock import SystemClock
+from sidecar.errors import BrokerUnavailable, CommandFailed
+from sidecar.settings import Settings
+from sidecar.spark import group
+from sidecar.spark.batches import Batches
+from sidecar.spark.manifest import CheckpointFolder, Kept, Manifest, Unfinished
+from sidecar.spark.marks import Mark, TopicsRefuse, again
+from sidecar.spark.query import Repeat
+from sidecar.spark.skew import ClockWatch
+from sidecar.spark.turn import Rules
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+logger = structlog.get_logger(__name__)
+
+FAILURES_MAX: Final = 5
+"""So often a query is started again without having done a micro-batch in between."""
+WAIT_S: Final = 0.2
+DRAIN_S: Final = 30.0
+"""For so long a micro-batch may go on after the stop was asked for."""
+
+
+class Run(NamedTuple):
+    """A query that was started."""
+
+    query: StreamingQuery
+    alone: bool
+    """It completes one micro-batch and ends."""
+
+
+class Starter:
+    """Starts the query so that a micro-batch that was cut off is completed as it was begun.
+
+    Args:
+        settings: The effective ones.
+        manifest: Of the checkpoint.
+        folder: Where it is.
+        rules: Makes the rules of micro-batches that begin now, of the topics as they are now.
+        start: Starts the query.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        manifest: Manifest,
+        folder: CheckpointFolder,
+        rules: Callable[[], Rules],
+        start: Callable[[Rules, Repeat | None], StreamingQuery],
+    ) -> None:
+        self._settings = settings
+        self._manifest = manifest
+        self._folder = folder
+        self._make_rules = rules
+        self._rules: Rules | None = None
+        self._start = start
+        self._learnt: dict[str, str] = {}
+        self._learnt_of = -1
+        self._looked = False
+
+    def start(self) -> Run:
+        """Start it. Raises CommandFailed: the micro-batch at hand can not be told from one that was sent."""
+        rules = self._fresh_rules()
+        unfinished = self._folder.unfinished()
+        if unfinished is None and self._looked:
+            self._folder.keep(rules)
+            self._folder.plan_empty(SystemClock().wall_ms())
+            return Run(self._start(rules, None), alone=False)
+        group.settle(self._settings, self._manifest.state_partitions)
+        found = group.committed(self._settings, rules.input_partitions)
+        self._looked = True
+        if self._folder.begun():
+            _notice_others(self._settings, self._manifest, found, unfinished)
+        if unfinished is None:
+            return self.start()
+        kept = self._folder.kept()
+        former = rules if kept is None else replace(kept.rules, api_token=self._settings.api_token)
+        alone = kept != Kept(__version__, replace(rules, api_token=None))
+        version = "" if kept is None or kept.version == __version__ else kept.version
+        marks = {number: mark for number, (_, mark) in found.items()}
+        learnt = self._learnt if self._learnt_of == unfinished.batch else {}
+        logger.info(
+            "micro_batch_repeated", batch=unfinished.batch, version=version or __version__, closed=sorted(learnt)
+        )
+        repeat = Repeat(again(unfinished.now_ms, unfinished.batch, marks, learnt), version, alone)
+        return Run(self._start(former, repeat), alone)
+
+    def learns(self, failure: str) -> bool:
+        """Take in why a query failed; return whether the next try differs."""
+        unfinished, closed = self._folder.unfinished(), TopicsRefuse.read(failure)
+        if unfinished is None or not closed:
+            return False
+        if self._learnt_of != unfinished.batch:
+            self._learnt, self._learnt_of = {}, unfinished.batch
+        news = closed.keys() - self._learnt.keys()
+        self._learnt.update(closed)
+        logger.warning("topics_refuse", batch=unfinished.batch, topics=closed)
+        return bool(news)
+
+    def _fresh_rules(self) -> Rules:
+        try:
+            self._rules = self._make_rules()
+        except BrokerUnavailable:
+            if self._rules is None:
+                raise
+        return self._rules
+
+
+def _notice_others(
+    settings: Settings,
+    manifest: Manifest,
+    found: Mapping[int, tuple[int, Mark | None]],
+    unfinished: Unfinished | None,
+) -> None:
+    """Say that another tool has set offsets of the group: the checkpoint says where the query goes on.
+
+    Raises:
+        CommandFailed: A micro-batch is unfinished, and what would tell whether it was sent is overwritten.
+    """
+    others = [
+        number for number, (offset, mark) in found.items() if mark is None and offset != manifest.offsets.get(number)
+    ]
+    if not others:
+        return
+    named = ", ".join(map(str, sorted(others)))
+    if unfinished is not None:
+        raise CommandFailed(
+            f"another tool has set the offsets of the group {settings.group_id} (partitions {named} of "
+            f"{settings.input_topic}) while micro-batch {unfinished.batch} is not complete: whether it was sent to "
+            "Kafka is not known any more. To send it in any case, so that what was sent comes twice, delete these "
+            f"offsets: kafka-consumer-groups.sh --delete-offsets --group {settings.group_id} --topic "
+            f"{settings.input_topic}"
+        )
+    logger.warning("offsets_set_by_others", group=settings.group_id, partitions=named)
+
+
+def keep_running(
+    starter: Starter,
+    stopping: Callable[[float], bool],
+    batches: Batches,
+    clock: ClockWatch,
+) -> None:
+    """Run the query, and start it again when it fails: it goes on from its checkpoint."""
+    failures = 0
+    while not _held(clock, stopping):
+        query, alone = starter.start()
+        logger.info("query_started", query=str(query.id), run=str(query.runId))
+        done, held = _watch(query, stopping, batches, clock)
+        stopped = query.isActive
+        if stopped:
+            _drain(query)
+        done += batches.pass_on_rest(str(query.runId))
+        if stopped:
+            logger.info("query_stopped", reason=held or "")
+            if held is not None:
+                continue
+            return
+        failure = query.exception()
+        if failure is None and alone:
+            failures = 0
+            continue
+        if failure is None:
+            raise CommandFailed("the query was stopped by somebody else")
+        if starter.learns(str(failure)):
+            continue
+        failures = 1 if done else failures + 1
+        said = _reason(str(failure))
+        if failures >= FAILURES_MAX or "CommandFailed" in said or "InvariantViolated" in said:
+            raise CommandFailed(f"the query can not go on: {said}")
+        logger.warning("query_failed", reason=said, attempt=failures)
+        if stopping(2.0**failures):
+            return
+
+
+def _held(clock: ClockWatch, stopping: Callable[[float], bool]) -> bool:
+    """Wait until the clock is good; return True when told to stop meanwhile."""
+    said = ""
+    while (obstacle := clock.obstacle()) is not None:
+        if obstacle != said:
+            logger.warning("firing_held", reason=obstacle)
+            said = obstacle
+        if stopping(1.0):
+            return True
+    return False
+
+
+def _watch(
+    query: StreamingQuery,
+    stopping: Callable[[float], bool],
+    batches: Batches,
+    clock: ClockWatch,
+) -> tuple[int, str | None]:
+    """Pass progress on until the query ends or is to be stopped.
+
+    Returns:
+        How many micro-batches were passed on, and the clock's obstacle that it is to be stopped for.
+    """
+    done, held = 0, None
+    while query.isActive and held is None and not stopping(WAIT_S):
+        done += batches.pass_on()
+        held = clock.obstacle()
+    return done, held
+
+
+def _drain(query: StreamingQuery) -> None:
+    """Let the micro-batch at hand come to its end, then stop. A cut one would be done again after the next start."""
+    clock, began = SystemClock(), query.lastProgress
+    until_s = clock.monotonic_s() + DRAIN_S
+    before = began["batchId"] if began else -1
+    while query.isActive and clock.monotonic_s() < until_s:
+        if not query.status["isTriggerActive"]:
+            break
+        progress = query.lastProgress
+        if progress and progress["batchId"] > before:
+            break
+        query.awaitTermination(0.02)
+    query.stop()
+
+
+def _reason(text: str) -> str:
+    """Return the line of a failure that says most: the last one that names an error of Python, else the first."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    named = [line for line in lines if line.startswith(("sidecar.", "cimpl.", "pyspark.errors")) and ":" in line]
+    return named[-1] if named else lines[0] if lines else "no reason given"

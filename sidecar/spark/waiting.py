@@ -1,0 +1,143 @@
+"""The records of one partition that wait to be taken in: in memory up to a bound, in cells beyond it.
+
+It depends on nothing else of the state: what comes for a partition that can not go on is kept all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heappop, heappush
+
+import msgspec
+
+from sidecar.engine.items import Arrival
+from sidecar.errors import RecordCorrupt
+from sidecar.model import Record
+from sidecar.spark.cells import INDEX, WAITING, Cells, Index, Piece, encode, held_cell, piece_cell
+from sidecar.spark.wire import CHUNK_BYTES_MAX, Chunk, decode_chunk, encode_chunk, first_offset, record_bytes
+
+
+class Waiting:
+    """Takes chunks in any order and gives their records in that of their offsets.
+
+    Args:
+        cells: The state of the partition. Nothing that is in it is removed before `save`.
+        limit_bytes: About so much is held in memory, and given at once.
+    """
+
+    def __init__(self, cells: Cells, limit_bytes: int) -> None:
+        self._cells = cells
+        self._limit_bytes = limit_bytes
+        found = cells.get(INDEX)
+        self._index = Index() if found is None else WAITING.decode(found)
+        self._saved_number = self._index.next_number
+        self._fresh: list[tuple[int, bytes]] = []
+        """A heap with the greatest offset first: what is put into cells when it is too much is what comes last."""
+        self._bytes = 0
+        self._taken: list[Piece] = []
+        self._taken_fresh: list[bytes] = []
+        self._left: Sequence[Arrival | Record] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self._index.pieces or self._fresh or self._left)
+
+    def add(self, chunks: Iterable[bytes]) -> bool:
+        """Take chunks that came; return whether there were any. None of them lies before one that waits already."""
+        came = False
+        for chunk in chunks:
+            came = True
+            heappush(self._fresh, (-first_offset(chunk), chunk))
+            self._bytes += len(chunk)
+            while self._bytes > self._limit_bytes and len(self._fresh) > 1:
+                _, last = heappop(self._fresh)
+                self._bytes -= len(last)
+                self._keep(last)
+        return came
+
+    def adopt(self, held: tuple[int, int]) -> None:
+        """Take over the chunks that a former version kept."""
+        for number in range(*held):
+            chunk = _decoded(self._cells.get(held_cell(number)))
+            self._cells.remove(held_cell(number))
+            self._keep(encode_chunk(chunk))
+
+    def take(self) -> Iterator[Arrival | Record]:
+        """Yield the records of the first chunks, at least one of them."""
+        size = 0
+        pieces, fresh = sorted(self._index.pieces, reverse=True), sorted(self._fresh)
+        self._index.pieces, self._fresh = pieces, fresh  # sorted, so it is a heap
+        while (pieces or fresh) and size < self._limit_bytes:
+            if pieces and (not fresh or pieces[-1].first < -fresh[-1][0]):
+                piece = pieces.pop()
+                self._taken.append(piece)
+                size += piece.size
+                yield from _records(self._cells.get(piece_cell(piece.number)))
+            else:
+                _, chunk = fresh.pop()
+                self._taken_fresh.append(chunk)
+                size += len(chunk)
+                yield from _records(chunk)
+
+    def give_back(self, items: Sequence[Arrival | Record]) -> None:
+        """Let records wait on that `take` gave."""
+        self._left = items
+
+    def save(self) -> None:
+        """Write what waits, and remove what was taken."""
+        for piece in self._taken:
+            self._cells.remove(piece_cell(piece.number))
+        for chunk in _chunks(self._left):
+            self._keep(chunk)
+        self._save(changed=bool(self._taken))
+
+    def save_all(self) -> None:
+        """Write all that came; what was taken was not dealt with, and waits on."""
+        self._index.pieces = sorted({*self._index.pieces, *self._taken})
+        for chunk in self._taken_fresh:
+            self._keep(chunk)
+        self._save(changed=False)
+
+    def _save(self, *, changed: bool) -> None:
+        for _, chunk in self._fresh:
+            self._keep(chunk)
+        if changed or self._index.next_number != self._saved_number:
+            self._index.pieces.sort()
+            self._cells.put(INDEX, encode(self._index))
+
+    def _keep(self, chunk: bytes) -> None:
+        piece = Piece(first_offset(chunk), self._index.next_number, len(chunk))
+        self._index.next_number += 1
+        self._cells.put(piece_cell(piece.number), chunk)
+        self._index.pieces.append(piece)
+
+
+def _chunks(items: Sequence[Arrival | Record]) -> Iterator[bytes]:
+    """Yield chunks of items in the order of their offsets."""
+    arrivals: list[Arrival] = []
+    records: list[Record] = []
+    size = 0
+    for item in items:
+        if size > CHUNK_BYTES_MAX:
+            yield encode_chunk(Chunk(arrivals, records))
+            arrivals, records, size = [], [], 0
+        if isinstance(item, Arrival):
+            arrivals.append(item)
+            size += len(item.lasting) + 64
+        else:
+            records.append(item)
+            size += record_bytes(item)
+    if arrivals or records:
+        yield encode_chunk(Chunk(arrivals, records))
+
+
+def _records(value: bytes | None) -> Iterator[Arrival | Record]:
+    chunk = _decoded(value)
+    yield from chunk.arrivals
+    yield from chunk.records
+
+
+def _decoded(value: bytes | None) -> Chunk:
+    try:
+        return decode_chunk(value or b"")
+    except (msgspec.DecodeError, IndexError) as cause:
+        raise RecordCorrupt(f"records that wait do not decode: {cause}") from cause
