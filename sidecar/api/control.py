@@ -141,7 +141,11 @@ def answered(outcome: Outcome | None, description: str, target: str = TIMER_ID_E
 
 
 ANSWERS: Final[dict[int | str, dict[str, object]]] = {
-    202: answered(None, "An owner has not answered within 5 s. It is done when one comes."),
+    202: answered(
+        None,
+        "An owner has not answered within 5 s. The record waits for one; where an API_TOKEN "
+        "is set, for 10 minutes: an owner that comes later does nothing, and the outcome is `bad-request`.",
+    ),
     400: {"model": ErrorBody, "description": "The target or the body is not what it must be; nothing was done."},
     401: {"model": ErrorBody, "description": "The token is missing or wrong."},
     403: {"model": ErrorBody, "description": "Not on this address, or not from this page."},

@@ -14,7 +14,7 @@ import msgspec
 
 from sidecar.contract import native
 from sidecar.contract.dialect import HeaderValues
-from sidecar.contract.signature import AGE_MAX_MS, sign, verify
+from sidecar.contract.signature import AGE_MAX_MS, sign, signed_at_ms
 from sidecar.contract.values import (
     INT32_MAX,
     INT64_MAX,
@@ -210,14 +210,20 @@ def sign_control(headers: Headers, token: str, topic: str, partition: int, at_ms
 
 def signature_problem(values: HeaderValues, token: str | None, topic: str, partition: int, now_ms: int) -> str:
     """Return why a control record is not to be trusted, for a person; empty when it is, or when no token is set."""
-    if token is None or verify(token, _parts(values, topic, partition), values.get(SIGNATURE), now_ms):
+    if token is None:
         return ""
     if SIGNATURE not in values:
         return f"signature: {SIGNATURE} is missing: API_TOKEN is set, so control records must be signed with it"
-    return (
-        f"signature: {SIGNATURE} is not one that API_TOKEN makes of this record for this topic and partition, or was"
-        f" made more than {AGE_MAX_MS // 60_000} minutes away from the sidecar's clock"
-    )
+    at_ms = signed_at_ms(token, _parts(values, topic, partition), values.get(SIGNATURE))
+    if at_ms is None:
+        return f"signature: {SIGNATURE} is not one that API_TOKEN makes of this record for this topic and partition"
+    age_ms = now_ms - at_ms
+    if abs(age_ms) > AGE_MAX_MS:
+        return (
+            f"signature: {SIGNATURE} was made {abs(age_ms) // 1_000} s {'before' if age_ms > 0 else 'after'} an owner "
+            f"read it by its clock, and counts for {AGE_MAX_MS // 60_000} minutes: nothing was done, send it anew"
+        )
+    return ""
 
 
 def _parts(values: HeaderValues, topic: str, partition: int) -> Iterator[bytes]:

@@ -43,13 +43,17 @@ def verify(token: str, parts: Iterable[bytes], signature: bytes | None, now_ms: 
         signature: what came; None when none came. Any bytes are safe.
         now_ms: when the record came to be, by a clock that its sender can not set.
     """
+    at_ms = signed_at_ms(token, parts, signature)
+    return at_ms is not None and abs(now_ms - at_ms) <= AGE_MAX_MS
+
+
+def signed_at_ms(token: str, parts: Iterable[bytes], signature: bytes | None) -> int | None:
+    """Return when this signature of these parts was made, however long ago; None when it is no such signature."""
     found = None if signature is None else _FORM.fullmatch(signature)
     if found is None:
-        return False
+        return None
     at_ms = int(found[1])
-    if abs(now_ms - at_ms) > AGE_MAX_MS:
-        return False
-    return hmac.compare_digest(_digest(token, parts, at_ms).encode(), found[2])
+    return at_ms if hmac.compare_digest(_digest(token, parts, at_ms).encode(), found[2]) else None
 
 
 def status_parts(topic: str, partition: int, key: bytes, value: bytes) -> tuple[bytes, ...]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.clock import SystemClock
 from sidecar.contract.control import ControlKind, Outcome
 from sidecar.kafka.control import ControlClient
 from sidecar.model import TimerId
@@ -23,6 +24,16 @@ FAR_MS = 3_600_000
 TOKEN = "a-token-of-the-tests"
 
 pytestmark = pytest.mark.broker
+
+
+class EarlierClock(SystemClock):
+    """Wall time so many seconds ago."""
+
+    def __init__(self, by_s: int) -> None:
+        self._by_ms = by_s * 1_000
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() - self._by_ms
 
 
 def settings_of(stage: Stage, token: str | None = None) -> Settings:
@@ -197,6 +208,32 @@ def test_with_a_token_only_signed_records_are_obeyed(stage: Stage, sidecars: Sid
     assert "not signed with this API_TOKEN" in strange.detail
     assert signed.outcome is Outcome.CANCELLED
     assert client.lookup(signed.control_id) == signed
+
+
+@pytest.mark.parametrize(("waited_s", "outcome"), [(420, Outcome.CANCELLED), (660, Outcome.BAD_REQUEST)])
+def test_a_signed_cancel_that_waited_for_an_owner_acts_or_says_that_it_is_too_old(
+    stage: Stage, sidecars: Sidecars, waited_s: int, outcome: Outcome
+) -> None:
+    due_ms = now_ms() + FAR_MS
+    (sent,) = send(stage.bootstrap, stage.input_topic, message(stage, b"x", due_ms))
+    timer = TimerId(sent.partition, sent.offset, due_ms)
+    one = sidecars.start("one", stage, API_TOKEN=TOKEN)
+    eventually(lambda: one.pending() == 1, DEADLINE_S, "it waits")
+    one.stop()
+    with ControlClient(settings_of(stage, TOKEN), EarlierClock(waited_s)) as client:
+        cancel = client.send(ControlKind.CANCEL, timer)
+        assert client.lookup(cancel.control_id) is None
+        one.start()
+        result = client.wait(cancel, deadline_s=2 * DEADLINE_S)
+        assert (result.outcome, result.missing) == (outcome, ())
+        assert client.lookup(cancel.control_id) == result
+    one.await_ready()
+    status, told = one.call("GET", f"/control/{cancel.control_id}", None, {})
+    assert (status, told["result"]) == (200, outcome)
+    assert one.pending() == (outcome is Outcome.BAD_REQUEST)
+    if outcome is Outcome.BAD_REQUEST:
+        assert "was made 6" in told["detail"]
+        assert told["detail"].endswith("nothing was done, send it anew")
 
 
 def test_an_outcome_survives_a_kill_behind_the_commit_and_nothing_is_done_twice(

@@ -179,8 +179,14 @@ def test_any_other_is_not(values: dict[str, bytes | None]) -> None:
 def test_a_signature_grows_old() -> None:
     values = signed(CANCEL)
     assert why(values, NOW_MS + 600_000) == ""
-    assert "10 minutes" in why(values, NOW_MS + 600_001)
-    assert "10 minutes" in why(values, NOW_MS - 600_001)
+    assert "was made 600 s before an owner read it" in why(values, NOW_MS + 600_001)
+    assert "was made 600 s after an owner read it" in why(values, NOW_MS - 600_001)
+    assert "counts for 10 minutes: nothing was done, send it anew" in why(values, NOW_MS + 600_001)
+
+
+def test_an_old_record_that_others_changed_is_not_told_from_any_other_false_one() -> None:
+    values = {**signed(CANCEL), "retry-target": b"3-42-5"}
+    assert why(values, NOW_MS + 600_001) == why(values)
 
 
 def test_without_a_token_nothing_is_asked_for() -> None:
