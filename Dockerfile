@@ -1,4 +1,4 @@
-# syntax=docker/dockerfile:1
+# syntax=docker/dockerfile:1.17@sha256:38387523653efa0039f8e1c89bb74a30504e76ee9f565e25c9a09841f9427b05
 #
 # The sidecar:           docker build --tag retry-sidecar .
 # The same with Spark:   docker build --tag retry-sidecar-spark --target spark .
@@ -8,7 +8,7 @@
 #     --output type=oci,dest=retry-sidecar.tar,rewrite-timestamp=true .
 
 # glibc: confluent-kafka and rocksdict have no wheels for musl.
-ARG BASE=python:3.13-slim-trixie
+ARG BASE=python:3.13-slim-trixie@sha256:9d2e5553305c7c7b0097999bb17187c69b921ccd6bc9d40e4bb5ebe652c00285
 
 # --- Wheels, once, from the lock files; whatever has no wheel or another hash fails here.
 # hadolint ignore=DL3006

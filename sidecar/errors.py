@@ -92,3 +92,10 @@ def invariant(condition: bool, message: str, **facts: object) -> None:
     """Raise InvariantViolated with the facts unless the condition holds. Always on."""
     if not condition:
         raise InvariantViolated(message + "".join(f" {name}={value!r}" for name, value in facts.items()))
+
+
+def printable(text: str) -> str:
+    """Return a text that anybody may have sent on one line, without what would steer a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -6,14 +6,17 @@ library's loggers (uvicorn, librdkafka) end in the same handler.
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import sys
 from collections.abc import Collection, Sequence
-from typing import TextIO, cast
+from typing import NamedTuple, TextIO, cast
 
 import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
+from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
+
+from sidecar.errors import printable
 
 LIBRDKAFKA = "librdkafka"
 _MASK = "***"
@@ -77,7 +80,31 @@ def _renderers(form: str, *, colors: bool) -> Sequence[Processor]:
             structlog.processors.ExceptionRenderer(tracebacks),
             structlog.processors.JSONRenderer(ensure_ascii=False),
         )
-    return (structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback),)
+    return _escape, structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=_plain_traceback)
+
+
+def _escape(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Escape what the renderer would write as it came: it quotes texts for their blanks and line ends only."""
+    quoted = {
+        name: _Quoted(value) for name, value in event.items() if isinstance(value, str) and not value.isprintable()
+    }
+    heads = {name: printable(event[name]) for name in ("event", "logger") if name in quoted}
+    return {**event, **quoted, **heads}
+
+
+class _Quoted(NamedTuple):
+    """A text that is written as Python writes it, in quotes, with what is not printable escaped."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return repr(self.text)
+
+
+def _plain_traceback(stream: TextIO, trace: ExcInfo) -> None:
+    lines = io.StringIO()
+    structlog.dev.plain_traceback(lines, trace)
+    stream.write("\n".join(map(printable, lines.getvalue().split("\n"))))
 
 
 def _name_client_event(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

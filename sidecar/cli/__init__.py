@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import click
 
-from sidecar.errors import InvariantViolated, SettingsInvalid, SidecarError
+from sidecar.errors import InvariantViolated, SettingsInvalid, SidecarError, printable
 
 EXIT_FAILED = 1
 EXIT_SETTINGS = 2
@@ -81,18 +81,18 @@ class LazyGroup(click.Group):
             raise
         except SettingsInvalid as error:
             for problem in error.problems:
-                click.echo(problem, err=True)
+                click.echo(printable(problem), err=True)
             sys.exit(EXIT_SETTINGS)
         except InvariantViolated as error:
             traceback.print_exc()
-            click.echo(f"{error}. {_REPORT}", err=True)
+            click.echo(printable(f"{error}. {_REPORT}"), err=True)
             sys.exit(EXIT_BUG)
         except SidecarError as error:
-            click.echo(str(error), err=True)
+            click.echo(printable(str(error)), err=True)
             sys.exit(EXIT_FAILED)
         except Exception as error:  # noqa: BLE001  # the last resort: an error nobody expected is a bug, and says so
             traceback.print_exc()
-            click.echo(f"{type(error).__name__}: {error}. {_REPORT}", err=True)
+            click.echo(printable(f"{type(error).__name__}: {error}. {_REPORT}"), err=True)
             sys.exit(EXIT_BUG)
 
 

@@ -9,6 +9,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
+from sidecar.cli.terminal import console, say
 from sidecar.errors import CommandFailed
 from sidecar.kafka.broker_jars import KAFKA_VERSION
 from sidecar.kafka.local_broker import HOST, LocalBroker
@@ -89,7 +90,7 @@ def broker(port: int, data_dir: Path | None, *, keep: bool) -> None:
     # SIGTERM ends the same way as Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     # Errors and progress go to stderr: stdout has the address and nothing else.
-    notes = Console(stderr=True, highlight=False)
+    notes = console(stderr=True)
     bar = DownloadBar(notes)
     local = LocalBroker(port, data_dir, keep=keep, progress=bar)
     try:
@@ -107,7 +108,7 @@ def broker(port: int, data_dir: Path | None, *, keep: bool) -> None:
 
 def _serve(local: LocalBroker, notes: Console) -> None:
     """Say where the broker is and stay until it ends, which it never should, or a signal comes."""
-    click.echo(local.bootstrap_servers)
+    say(local.bootstrap_servers)
     notes.print(f"Apache Kafka {KAFKA_VERSION} answers on {HOST}:{local.port}. Ctrl-C stops it.")
     notes.print(f"log: {local.log_path}", soft_wrap=True)
     while (status := local.wait(timeout_s=3600)) is None:

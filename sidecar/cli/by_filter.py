@@ -15,11 +15,12 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from sidecar.cli.bulk import Actions, Found, Reader, Run, interruptible
-from sidecar.cli.filters import Filter, console, filter_options, table
+from sidecar.cli.filters import Filter, filter_options, table
 from sidecar.cli.http_control import HttpStream
 from sidecar.cli.instance import Instances, reach
 from sidecar.cli.instants import shown_instant
 from sidecar.cli.journal import Journal, Order, new_path
+from sidecar.cli.terminal import console, say
 from sidecar.clock import SystemClock
 from sidecar.contract.control import ControlKind, Outcome, render_control
 from sidecar.errors import CommandFailed
@@ -180,7 +181,7 @@ def _count(reader: Reader) -> Found:
 def _confirm(kind: ControlKind, wanted: Filter, found: Found, due_ms: int | None) -> None:
     console(stderr=True).print(table(found.first, SystemClock().wall_ms()))
     more = f" and {found.total - len(found.first):,} more" if found.total > len(found.first) else ""
-    click.echo(more.strip(), err=True)
+    say(more.strip(), err=True)
     click.confirm(f"{_what(kind, wanted, found.total, due_ms)}?", abort=True, err=True)
 
 
@@ -197,7 +198,7 @@ def _show_found(kind: ControlKind, wanted: Filter, found: Found, due_ms: int | N
     if found.first:
         console().print(table(found.first, SystemClock().wall_ms()), "", sep="\n")
     would = "would " if found.total else "nothing to do: "
-    click.echo(f"{would}{_what(kind, wanted, found.total, due_ms)}")
+    say(f"{would}{_what(kind, wanted, found.total, due_ms)}")
 
 
 @contextmanager
@@ -258,11 +259,11 @@ def _show_end(journal: Journal, *, as_json: bool) -> None:
         click.echo(json.dumps(answer))
     else:
         for outcome, count in sorted(progress.outcomes.items(), key=lambda item: -item[1]):
-            click.echo(f"{count:,} {_MEANING.get(outcome, outcome)}")
+            say(f"{count:,} {_MEANING.get(outcome, outcome)}")
         if gone:
-            click.echo(f"{gone:,} were gone or done when it came to them")
+            say(f"{gone:,} were gone or done when it came to them")
         for timer, why in refused.items():
-            click.echo(f"{timer}: {why}", err=True)
+            say(f"{timer}: {why}", err=True)
     if progress.refused:
         raise click.exceptions.Exit(1)
 

@@ -17,6 +17,7 @@ from sidecar.cli.http_control import HttpControl
 from sidecar.cli.instance import Instances, where_options
 from sidecar.cli.instants import read_duration, shown_instant
 from sidecar.cli.options import settings_options
+from sidecar.cli.terminal import say
 from sidecar.clock import SystemClock
 from sidecar.contract.control import ControlKind, Outcome, Target, parse_target, render_control
 from sidecar.engine.items import target_text
@@ -297,7 +298,7 @@ def _wait(client: ControlClient, sent: Sent, timeout_s: float) -> ControlResult:
     try:
         return client.wait(sent, deadline_s=timeout_s)
     except (KeyboardInterrupt, CommandFailed):
-        click.echo(f"{sent.target} was sent: {_lookup(sent.control_id)}", err=True)
+        say(f"{sent.target} was sent: {_lookup(sent.control_id)}", err=True)
         raise
 
 
@@ -309,7 +310,7 @@ def _show_sent(sent: Sent, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"control_id": sent.control_id, "target": sent.target, "outcome": None}))
     else:
-        click.echo(sent.control_id)
+        say(sent.control_id)
 
 
 def _show(result: ControlResult, due: str) -> None:
@@ -321,12 +322,12 @@ def _show(result: ControlResult, due: str) -> None:
             f"{result.target}: no answer from partition {partitions} in time{so_far}{detail}: nobody owns it now, or "
             f"its owner is busy; the record stays and is applied; {_lookup(result.control_id)}"
         )
-        click.echo(text, err=True)
+        say(text, err=True)
     elif (words := _WORDS.get(result.outcome)) is not None:
-        click.echo(f"{result.target}: {words}{detail}; control id {result.control_id}", err=True)
+        say(f"{result.target}: {words}{detail}; control id {result.control_id}", err=True)
     else:
         wait = " wait" if result.outcome in {Outcome.PAUSED, Outcome.RESUMED} else ""
-        click.echo(f"{result.target}: {result.outcome}{due}, {_messages(result.count)}{wait}{detail}")
+        say(f"{result.target}: {result.outcome}{due}, {_messages(result.count)}{wait}{detail}")
 
 
 def _lookup(control_id: str) -> str:

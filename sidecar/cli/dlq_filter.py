@@ -12,9 +12,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
-from sidecar.cli.filters import console, printable
 from sidecar.cli.instants import parse_instant_ms, read_instant, shown_instant
+from sidecar.cli.terminal import console
 from sidecar.clock import SystemClock
+from sidecar.errors import printable
 from sidecar.kafka.dead_letters import Letter
 from sidecar.kafka.letter_filter import LetterFilter
 from sidecar.model import Reason

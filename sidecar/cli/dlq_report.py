@@ -14,10 +14,11 @@ from rich.text import Text
 
 from sidecar.cli.bulk import Interrupted, interruptible
 from sidecar.cli.dlq_filter import NONE, OTHERS, bar, letter_options, letter_table, since_ms, table, until_ms
-from sidecar.cli.filters import console, printable
 from sidecar.cli.instants import shown_hour
 from sidecar.cli.options import settings_options
+from sidecar.cli.terminal import console
 from sidecar.contract import DIALECTS
+from sidecar.errors import printable
 from sidecar.kafka.cluster import Admin
 from sidecar.kafka.config import validate_client_properties
 from sidecar.kafka.dead_letters import DeadLetterReader, Letter, spans

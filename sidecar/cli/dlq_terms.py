@@ -12,10 +12,11 @@ from typing import Any, Final, TypeVar
 import click
 
 from sidecar.cli.dlq_filter import letter_table
-from sidecar.cli.filters import console, printable
 from sidecar.cli.instants import read_duration
+from sidecar.cli.terminal import console, say
 from sidecar.contract.dead_letter import REASON
 from sidecar.contract.redrive import MAX_REDRIVES, Left, Terms, Why, redrive
+from sidecar.errors import printable
 from sidecar.kafka.dead_letters import Run
 from sidecar.kafka.letter_filter import LetterFilter
 from sidecar.kafka.redriving import Tally
@@ -119,12 +120,12 @@ def show(settings: Settings, run: Run, tally: Tally, *, as_json: bool, dry_run: 
     if dry_run and tally.first:
         console().print(letter_table(tally.first), "", sep="\n")
     did = "would be sent" if dry_run else "sent"
-    click.echo(f"{tally.redriven:,} {did} to {settings.input_topic} again, of {tally.read:,} read; run {run.name}")
+    say(f"{tally.redriven:,} {did} to {settings.input_topic} again, of {tally.read:,} read; run {run.name}")
     for line in _lines_of_left(tally):
-        click.echo(line)
+        say(line)
     for letter, left in tally.first_left:
         if left.why in _SINGLE:
-            click.echo(f"{letter.partition}-{letter.offset}: {left.why}: {printable(left.detail)}", err=True)
+            say(f"{letter.partition}-{letter.offset}: {left.why}: {printable(left.detail)}", err=True)
 
 
 def _lines_of_left(tally: Tally) -> Iterator[str]:

@@ -16,8 +16,9 @@ from confluent_kafka import KafkaError, KafkaException
 
 from sidecar import __version__
 from sidecar.cli.options import settings_options
+from sidecar.cli.terminal import say
 from sidecar.clock import SystemClock
-from sidecar.errors import CommandFailed, TopicsInvalid
+from sidecar.errors import CommandFailed, TopicsInvalid, printable
 from sidecar.kafka.cluster import Admin, Cluster, Deadline, Topic, describe_cluster, is_refused
 from sidecar.kafka.config import TRANSACTION_TIMEOUT_MS, validate_client_properties
 from sidecar.kafka.probes import CLOCK_KEY, describe_group, measure_clock, try_transactions
@@ -250,6 +251,6 @@ def _acl(settings: Settings, what: str) -> str:
 def _print(check: Check) -> None:
     """Print a check on one line, never folded: what it says to do is there to be copied."""
     state = click.style(f"{check.state:<9}", **_STYLES[check.state])
-    click.echo(f"{state}{check.name:<17}{check.text}")
+    click.echo(f"{state}{printable(f'{check.name:<17}{check.text}')}")
     if check.do:
-        click.echo(f"{'':<26}-> {check.do}")
+        say(f"{'':<26}-> {check.do}")

@@ -8,20 +8,18 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from sidecar.cli.instance import Instances, Unanswered
 from sidecar.cli.instants import read_instant, shown_from, shown_instant
+from sidecar.errors import printable
 
 F = TypeVar("F", bound=Callable[..., Any])
 Message = Mapping[str, Any]
 
 PAGE: Final = 1_000
 """Messages of one page, as many as the API gives."""
-WIDTH: Final = 600
-"""Columns where the output is no terminal: names stay whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,16 +139,3 @@ def table(messages: Iterable[Message], now_ms: int) -> Table:
         row = (each["id"], each["origin"], due, each["retry_id"] or "", f"{each['attempt']} of {each['limit']}")
         shown.add_row(*(Text(printable(str(cell))) for cell in row))
     return shown
-
-
-def console(*, stderr: bool = False) -> Console:
-    """Return where a command prints; names stay whole where that is no terminal, and are never read as markup."""
-    made = Console(stderr=stderr, highlight=False, emoji=False, markup=False, soft_wrap=True)
-    if not made.is_terminal:
-        made.width = WIDTH
-    return made
-
-
-def printable(text: str) -> str:
-    """Return a text that anybody may have sent without what would steer a terminal."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

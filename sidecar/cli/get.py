@@ -14,14 +14,15 @@ from rich.table import Table
 from rich.text import Text
 
 from sidecar.cli.control import read_targets
-from sidecar.cli.filters import Message, console, printable
+from sidecar.cli.filters import Message
 from sidecar.cli.instance import reach, where_options
 from sidecar.cli.instants import shown_from, shown_instant
 from sidecar.cli.options import settings_options
+from sidecar.cli.terminal import console, say
 from sidecar.clock import SystemClock
 from sidecar.contract.control import Target
 from sidecar.engine.items import target_text
-from sidecar.errors import CommandFailed
+from sidecar.errors import CommandFailed, printable
 from sidecar.settings import Settings
 
 _SHOWN_CHARS = 4_000
@@ -70,10 +71,10 @@ def get(
         else:
             console().print(_picture(shown, SystemClock().wall_ms()), "", sep="\n")
     if body.get("truncated"):
-        click.echo(f"{text}: more wait under this id than are shown", err=True)
+        say(f"{text}: more wait under this id than are shown", err=True)
     if missing := body.get("missing"):
         numbers = ", ".join(map(str, missing))
-        click.echo(f"not complete: partition {numbers} has no owner now, or it does not answer", err=True)
+        say(f"not complete: partition {numbers} has no owner now, or it does not answer", err=True)
         raise click.exceptions.Exit(1)
 
 

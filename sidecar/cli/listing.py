@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import click
 
-from sidecar.cli.filters import PAGE, Filter, Message, Page, console, filter_options, read_page, table
+from sidecar.cli.filters import PAGE, Filter, Message, Page, filter_options, read_page, table
 from sidecar.cli.instance import Instances, reach, where_options
 from sidecar.cli.options import settings_options
+from sidecar.cli.terminal import console, say
 from sidecar.clock import SystemClock
 from sidecar.settings import Settings
 
@@ -37,12 +38,12 @@ def list_messages(
             missing.update(page.missing)
             more = page.cursor is not None
     if more and not as_json:
-        click.echo(f"{count:,} shown; there may be more: --limit or --all", err=True)
+        say(f"{count:,} shown; there may be more: --limit or --all", err=True)
     if not count and not missing and not as_json:
-        click.echo("nothing waits" if wanted.is_empty else f"nothing waits {wanted}", err=True)
+        say("nothing waits" if wanted.is_empty else f"nothing waits {wanted}", err=True)
     if missing:
         numbers = ", ".join(map(str, sorted(missing)))
-        click.echo(f"not complete: partition {numbers} has no owner now, or it does not answer", err=True)
+        say(f"not complete: partition {numbers} has no owner now, or it does not answer", err=True)
         raise click.exceptions.Exit(1)
 
 

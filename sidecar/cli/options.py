@@ -10,6 +10,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import click
 
+from sidecar.cli.terminal import say
 from sidecar.settings import SETTINGS, Setting, Settings, load
 
 P = ParamSpec("P")
@@ -40,7 +41,7 @@ def settings_options(
             settings = _load(given, defaults or {})
             if warn:
                 for warning in settings.warnings:
-                    click.echo(f"warning: {warning}", err=True)
+                    say(f"warning: {warning}", err=True)
             return function(settings, *args, **kwargs)
 
         for option in reversed(_OPTIONS):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 from rich.columns import Columns
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -19,11 +18,11 @@ from rich.text import Text
 from sidecar.cli.instance import address, ask
 from sidecar.cli.instants import shown_from
 from sidecar.cli.options import settings_options
+from sidecar.cli.terminal import console
 from sidecar.clock import SystemClock
 from sidecar.errors import CommandFailed
 from sidecar.settings import Settings
 
-_WIDTH = 600
 _TIMEOUT_S = 5.0
 _ORIGINS_SHOWN = 20
 
@@ -55,7 +54,7 @@ def pending(
             if as_json:
                 click.echo(json.dumps(answer, indent=2))
             else:
-                _console().print(picture(answer, SystemClock().wall_ms()))
+                console().print(picture(answer, SystemClock().wall_ms()))
         elif as_json:
             _follow_json(look, interval_s)
         else:
@@ -118,7 +117,7 @@ def _follow(look: Callable[[], Answer], interval_s: float) -> None:
     # The first look may fail for good, with a clear error; what fails later is shown, and may pass.
     shown = picture(look(), SystemClock().wall_ms())
     pause = threading.Event()
-    with Live(shown, console=_console(), auto_refresh=False) as live:
+    with Live(shown, console=console(), auto_refresh=False) as live:
         while not pause.wait(interval_s):
             try:
                 shown = picture(look(), SystemClock().wall_ms())
@@ -132,8 +131,3 @@ def _follow_json(look: Callable[[], Answer], interval_s: float) -> None:
     while True:
         click.echo(json.dumps(look()))
         pause.wait(interval_s)
-
-
-def _console() -> Console:
-    # Names stay whole where the output is no terminal.
-    return Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else _WIDTH)

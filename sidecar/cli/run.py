@@ -6,12 +6,12 @@ import json
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from sidecar.cli.instants import read_duration
 from sidecar.cli.options import settings_options
 from sidecar.cli.process_log import begin_log
+from sidecar.cli.terminal import console, say
 from sidecar.settings import Settings, advice_for_run, rows
 
 
@@ -41,7 +41,7 @@ def run(settings: Settings, *, show_settings: bool, as_json: bool, drain: bool, 
     warnings = (*settings.warnings, *advice_for_run(settings))
     if show_settings:
         for warning in warnings:
-            click.echo(f"warning: {warning}", err=True)
+            say(f"warning: {warning}", err=True)
         _show(settings, as_json=as_json)
         return
     if as_json:
@@ -63,4 +63,4 @@ def _show(settings: Settings, *, as_json: bool) -> None:
         table.add_column(heading, overflow="fold")
     for name, value, origin in rows(settings):
         table.add_row(name, value, origin, style="dim" if origin == "default" else None)
-    Console(markup=False, highlight=False, emoji=False).print(table)
+    console().print(table)

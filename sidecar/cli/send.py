@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from sidecar.cli.instants import read_duration
 from sidecar.cli.options import settings_options
+from sidecar.cli.terminal import say
 from sidecar.client import Delivery, Retry, RetryTopic
 from sidecar.clock import SystemClock
 from sidecar.errors import CommandFailed, TopicsInvalid
@@ -129,7 +130,7 @@ def _look_before(settings: Settings, origin: str) -> None:
     if topics[settings.input_topic] is None:
         raise TopicsInvalid(f"topic {settings.input_topic}: does not exist; create it with: {create_command(settings)}")
     if topics[origin] is None:
-        click.echo(f"note: topic {origin} does not exist: the sidecar will send the messages to the DLQ", err=True)
+        say(f"note: topic {origin} does not exist: the sidecar will send the messages to the DLQ", err=True)
 
 
 def _send(settings: Settings, batch: Batch) -> Outcome:
@@ -200,6 +201,6 @@ def _show(settings: Settings, outcome: Outcome, *, as_json: bool) -> None:
         return
     for delivery in outcome.listed:
         if delivery.timer_id is not None:
-            click.echo(str(delivery.timer_id))
+            say(str(delivery.timer_id))
     plural = "message" if outcome.delivered == 1 else "messages"
-    click.echo(f"{outcome.delivered} {plural} sent to {settings.input_topic}", err=True)
+    say(f"{outcome.delivered} {plural} sent to {settings.input_topic}", err=True)

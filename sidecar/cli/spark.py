@@ -15,6 +15,7 @@ from sidecar.cli.process_log import begin_log
 from sidecar.cli.spark_options import downloads, engine_options
 from sidecar.cli.spark_redrive import redrive
 from sidecar.cli.spark_report import report
+from sidecar.cli.terminal import say
 from sidecar.settings import Settings, advice_for_run
 from sidecar.settings.kinds import parse_duration_ms
 
@@ -136,7 +137,7 @@ def export(
 
     with downloads() as bar:
         pending = hand_back(settings, checkpoint, master, conf, source, bar)
-    click.echo(f"{pending} pending messages are in {settings.changelog_topic}: start `retry-sidecar run`")
+    say(f"{pending} pending messages are in {settings.changelog_topic}: start `retry-sidecar run`")
 
 
 @spark.command(epilog="Example: retry-sidecar spark audit --out hdfs:///audits/today")
@@ -196,7 +197,7 @@ def jars() -> None:
     from sidecar.spark.jars import connector_jars  # noqa: PLC0415
 
     with downloads() as bar:
-        click.echo(",".join(map(str, connector_jars(bar))))
+        say(",".join(map(str, connector_jars(bar))))
 
 
 def _show(found: Audit) -> None:

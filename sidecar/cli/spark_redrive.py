@@ -9,10 +9,11 @@ import click
 
 from sidecar.cli.dlq_filter import letter_options, since_ms, until_ms
 from sidecar.cli.dlq_terms import check, confirm, run_options, show, terms_options
-from sidecar.cli.filters import printable
 from sidecar.cli.options import settings_options
 from sidecar.cli.spark_options import downloads, engine_options, with_progress
+from sidecar.cli.terminal import say
 from sidecar.contract.redrive import Terms
+from sidecar.errors import printable
 from sidecar.kafka.config import validate_client_properties
 from sidecar.kafka.dead_letters import run_of
 from sidecar.kafka.letter_filter import LetterFilter
@@ -66,11 +67,9 @@ def redrive(
         else:
             show(settings, run, outcome.tally, as_json=False, dry_run=dry_run)
             if outcome.passed:
-                click.echo(
-                    f"{outcome.passed:,} more were dealt with by tasks that were lost; these counts are without them"
-                )
+                say(f"{outcome.passed:,} more were dealt with by tasks that were lost; these counts are without them")
         for number, text in outcome.failures.items():
-            click.echo(f"partition {number} of {settings.dlq_topic}: {printable(text)}", err=True)
+            say(f"partition {number} of {settings.dlq_topic}: {printable(text)}", err=True)
         raise click.exceptions.Exit(1 if outcome.failures else 0)
 
     with downloads() as bar:

@@ -13,12 +13,12 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from sidecar.cli.dlq_filter import NONE, OTHERS, table
-from sidecar.cli.filters import console, printable
 from sidecar.cli.instants import read_instant, shown_hour
 from sidecar.cli.options import settings_options
 from sidecar.cli.spark_options import downloads, engine_options, with_progress
+from sidecar.cli.terminal import console
 from sidecar.clock import SystemClock
-from sidecar.errors import CommandFailed
+from sidecar.errors import CommandFailed, printable
 from sidecar.settings import Settings
 from sidecar.spark.report import Dimension, Kind, Names, Report
 

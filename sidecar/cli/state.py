@@ -17,9 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from sidecar.changelog.entry import DEFERRED, KEY_BYTES, head, origin_of, retry_id_of
-from sidecar.cli.filters import console
 from sidecar.cli.instants import shown_instant
 from sidecar.cli.options import settings_options
+from sidecar.cli.terminal import console, say
 from sidecar.clock import SystemClock
 from sidecar.errors import CommandFailed, PartitionStopped
 from sidecar.kafka.config import validate_client_properties
@@ -86,13 +86,13 @@ def inspect(settings: Settings, *, from_changelog: bool, first: int, as_json: bo
         _show(report)
     wrong = [each for each in report.surveys if not each.agrees]
     for each in wrong:
-        click.echo(
+        say(
             f"partition {each.partition}: its counters say {each.counted:,} and {each.pending:,} messages wait: stop "
             "the sidecar and delete the folder, it is built anew from the changelog; please report this",
             err=True,
         )
     for number, problem in report.problems.items():
-        click.echo(f"partition {number}: {problem}", err=True)
+        say(f"partition {number}: {problem}", err=True)
     if wrong or report.problems:
         raise click.exceptions.Exit(1)
 

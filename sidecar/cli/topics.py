@@ -7,16 +7,15 @@ import json
 import sys
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from sidecar.cli.options import settings_options
+from sidecar.cli.terminal import console, say
 from sidecar.kafka.cluster import Admin, NoRight, Topic
 from sidecar.kafka.config import validate_client_properties
 from sidecar.kafka.topics import BROKER_DEFAULT, Found, Problem, check_topics, ensure_topics, notes, topic_names
 from sidecar.settings import Settings
 
-_WIDTH = 600
 _TIMEOUT = click.FloatRange(min=0, min_open=True)
 
 
@@ -47,9 +46,9 @@ def create(settings: Settings, *, partitions: int | None, timeout_s: float, as_j
         click.echo(json.dumps(dataclasses.asdict(facts), indent=2))
         return
     for line in facts.changes or ("nothing to do: all four topics exist and are right",):
-        click.echo(line)
+        say(line)
     for note in facts.notes:
-        click.echo(f"note: {note}", err=True)
+        say(f"note: {note}", err=True)
 
 
 @topics.command(epilog="Example: retry-sidecar topics check --bootstrap-servers kafka:9092")
@@ -65,9 +64,9 @@ def check(settings: Settings, *, timeout_s: float, as_json: bool) -> None:
     else:
         _show(settings, found)
         for note in notes(settings, found):
-            click.echo(f"note: {note}", err=True)
+            say(f"note: {note}", err=True)
         for problem in wrong:
-            click.echo(str(problem), err=True)
+            say(str(problem), err=True)
     if wrong:
         raise click.exceptions.Exit(1)
 
@@ -82,9 +81,7 @@ def _show(settings: Settings, found: Found) -> None:
             table.add_row(role, name, *map(str, counts), topic.config["cleanup.policy"])
         else:
             table.add_row(role, name, "no right" if isinstance(topic, NoRight) else "missing")
-    # Names stay whole where the output is no terminal.
-    width = None if sys.stdout.isatty() else _WIDTH
-    Console(markup=False, highlight=False, emoji=False, width=width).print(table)
+    console().print(table)
 
 
 def _as_json(settings: Settings, found: Found, wrong: tuple[Problem, ...]) -> dict[str, object]:

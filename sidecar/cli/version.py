@@ -11,6 +11,7 @@ import click
 import confluent_kafka
 
 from sidecar import __version__
+from sidecar.cli.terminal import say
 
 
 @click.command(epilog="Example: retry-sidecar version --json")
@@ -28,7 +29,7 @@ def version(*, as_json: bool) -> None:
         click.echo(json.dumps(versions))
     else:
         for name, text in versions.items():
-            click.echo(f"{name:<16}{text}")
+            say(f"{name:<16}{text}")
 
 
 def _installed(distribution: str) -> str:

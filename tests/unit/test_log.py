@@ -105,3 +105,22 @@ def test_secrets_are_masked_wherever_they_turn_up(form: str, secret: str) -> Non
     assert written.count("***") >= 5
     assert "ter2" not in written
     assert "ter\\" not in written
+
+
+def test_on_the_console_nothing_that_others_sent_steers_the_terminal() -> None:
+    stream = io.StringIO()
+    log.configure(stream=stream)
+    hostile = "a\x1b[2J\x9b31m\r\n2026-01-01 forged\u202e"
+    logger = structlog.get_logger("test")
+    logger.warning("origin_closed", origin=hostile, several=[hostile])
+    logging.getLogger(log.LIBRDKAFKA).warning("%s", hostile)
+    try:
+        raise ValueError(hostile)
+    except ValueError:
+        logger.exception("loop_failed")
+    written = stream.getvalue()
+    assert not any(each in written for each in "\x1b\x9b\r\u202e")
+    quoted = r"'a\x1b[2J\x9b31m\r\n2026-01-01 forged\u202e'"
+    assert f"origin={quoted} several=[{quoted}]" in written
+    assert f"text={quoted}" in written
+    assert "Traceback (most recent call last):\n" in written
