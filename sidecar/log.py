@@ -85,10 +85,10 @@ def _renderers(form: str, *, colors: bool) -> Sequence[Processor]:
 
 def _escape(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     """Escape what the renderer would write as it came: it quotes texts for their blanks and line ends only."""
-    quoted = {
+    quoted: dict[str, object] = {
         name: _Quoted(value) for name, value in event.items() if isinstance(value, str) and not value.isprintable()
     }
-    heads = {name: printable(event[name]) for name in ("event", "logger") if name in quoted}
+    heads: dict[str, object] = {name: printable(event[name]) for name in ("event", "logger") if name in quoted}
     return {**event, **quoted, **heads}
 
 
