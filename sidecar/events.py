@@ -69,6 +69,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "records_dropped": "Messages whose exception is on DROPPABLE_EXCEPTION; this line is all that is left of them.",
     "seek_failed": "A partition was taken away in the moment that it was to be read; it is reset.",
     "setting_doubted": "A setting is taken, but is probably not what is wanted.",
+    "rows_deleted": "Another instance has had the partition for ten minutes: its rows in the state folder are deleted.",
     "sidecar_started": "Settings, state folder and topics are good; it joins the group.",
     "sidecar_stopped": "It has ended in order.",
     "sidecar_stopping": "It was told to end and finishes what is under way.",

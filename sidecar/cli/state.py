@@ -46,6 +46,16 @@ class Report(NamedTuple):
     first: int
     """How many entries to show."""
 
+    @property
+    def own(self) -> Sequence[Survey]:
+        """Those of partitions that no other instance has: they alone count."""
+        return [each for each in self.surveys if each.elsewhere_ms is None]
+
+    @property
+    def moved(self) -> Sequence[Survey]:
+        """What is left of partitions that other instances have."""
+        return [each for each in self.surveys if each.elsewhere_ms is not None]
+
 
 @click.group(epilog="Example: retry-sidecar state inspect --state-dir /var/lib/retry-sidecar")
 def state() -> None:
@@ -164,7 +174,7 @@ def _sum(counters: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _as_json(report: Report) -> dict[str, object]:
-    surveys = report.surveys
+    surveys = report.own
     return {
         "source": report.source,
         "total": sum(each.pending for each in surveys),
@@ -177,6 +187,7 @@ def _as_json(report: Report) -> dict[str, object]:
         "as_of_ms": report.now_ms,
         "complete": not report.problems,
         "partitions": [_partition(each) for each in surveys],
+        "moved": [{**_partition(each), "moved_ms": each.elsewhere_ms} for each in report.moved],
         "problems": {str(number): problem for number, problem in report.problems.items()},
         "entries": [_entry(number, entry) for number, entry in _first(report)],
     }
@@ -205,7 +216,7 @@ def _partition(found: Survey) -> dict[str, object]:
 
 def _first(report: Report) -> list[tuple[int, bytes]]:
     """Return the entries that are due first over all partitions, with their partitions."""
-    entries = ((each.partition, entry) for each in report.surveys for entry in each.first)
+    entries = ((each.partition, entry) for each in report.own for entry in each.first)
     return heapq.nsmallest(report.first, entries, key=lambda item: (item[1][:KEY_BYTES], item[0]))
 
 
@@ -225,7 +236,7 @@ def _entry(partition: int, entry: bytes) -> dict[str, object]:
 
 def _show(report: Report) -> None:
     answer = _as_json(report)
-    surveys = report.surveys
+    surveys = report.own
     out = console()
     line = f"{report.source}: {answer['total']:,} pending, {answer['overdue']:,} overdue"
     next_due_ms = min((each.next_due_ms for each in surveys if each.next_due_ms is not None), default=None)
@@ -239,6 +250,8 @@ def _show(report: Report) -> None:
     spans = _table(("due within",), ("messages",), ((name, f"{count:,}") for name, count in windows))
     out.print("", Columns([origins, spans], padding=(0, 6)), "", sep="\n")
     out.print(_partitions(surveys))
+    if report.moved:
+        out.print("", _moved(report), sep="\n")
     if report.first:
         out.print("", _entries(report), sep="\n")
     for where in _goes_on(report):
@@ -277,6 +290,14 @@ def _partitions(surveys: Sequence[Survey]) -> Table:
             for each in surveys
         ),
     )
+
+
+def _moved(report: Report) -> Table:
+    rows = (
+        (str(each.partition), shown_instant(each.elsewhere_ms or 0), f"{each.pending:,}", f"{each.size_bytes:,}")
+        for each in report.moved
+    )
+    return _table(("moved to another instance, deleted soon", "since"), ("left of it", "bytes"), rows)
 
 
 def _entries(report: Report) -> Table:

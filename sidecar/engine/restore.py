@@ -121,7 +121,7 @@ class Restore:
 
     def _wipe(self) -> None:
         wiped = Mutations()
-        wiped.ranges = [(prefix, after(prefix)) for prefix in self.rows.prefixes()]
+        wiped.ranges = self.rows.ranges()
         self._store.apply([wiped])
         self.partition.checkpoint = Checkpoint()
         self.partition.counts = Counts()
@@ -249,6 +249,7 @@ class Restore:
         counts = self.partition.counts.plus(delta)
         for suffix, value in counts.rows(delta):
             mutations.rows[self.rows.counter + suffix] = value
+        mutations.rows[self.rows.elsewhere] = None
         mutations.rows[self.rows.meta] = meta_row(
             self._identity, checkpoint, self.partition.changelog_offset, restored=restored
         )

@@ -8,6 +8,7 @@
     n | length u16 | retry id | offset | first   → due u64        timers of a retry id
     c | counter                                  → u64            see wheel/counts.py
     m                                            → Meta           one row: where the store stands
+    e                                            → ms u64         one row: since when another instance has the partition
 
 All of them are a cache of the committed changelog.
 """
@@ -50,7 +51,7 @@ class Meta(msgspec.Struct, frozen=True, array_like=True):
 class Rows:
     """Makes and reads the row keys of one partition."""
 
-    __slots__ = ("block", "counter", "meta", "moved", "named", "removed", "removed_list", "timer")
+    __slots__ = ("block", "counter", "elsewhere", "meta", "moved", "named", "removed", "removed_list", "timer")
 
     def __init__(self, partition: int) -> None:
         number = partition.to_bytes(4, "big")
@@ -62,10 +63,12 @@ class Rows:
         self.named = b"n" + number
         self.counter = b"c" + number
         self.meta = b"m" + number
+        self.elsewhere = b"e" + number
 
-    def prefixes(self) -> tuple[bytes, ...]:
-        """Return the prefix of every kind, for wiping the partition."""
-        return tuple(getattr(self, name) for name in self.__slots__)
+    def ranges(self) -> list[tuple[bytes, bytes]]:
+        """Return all ranges of the partition's rows, for wiping it."""
+        prefixes = (getattr(self, name) for name in self.__slots__)
+        return [(prefix, after(prefix)) for prefix in prefixes]
 
     def block_row(self, key: BlockKey) -> bytes:
         return self.block + _BLOCK.pack(*key)

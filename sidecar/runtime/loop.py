@@ -18,6 +18,7 @@ from confluent_kafka import KafkaException
 from sidecar.engine.fire import Ahead
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.plan import Plan, Terms, plan
+from sidecar.engine.ports import Store
 from sidecar.engine.view import PartitionView
 from sidecar.errors import CommandFailed, RecordCorrupt, StoreCorrupt, StoreFailed, TopicsInvalid, TransactionFailed
 from sidecar.kafka.config import BATCH_BYTES
@@ -416,9 +417,13 @@ class Loop:
         self._guard_store(lambda: self._parts.state.care(self._committer.busy))
         self._memory.care(self._committer.busy or self._parts.reset.busy or self._held.ready > 0)
         if (store := self._parts.state.store) is not None:
-            self._guard_store(lambda: self._parts.metrics.store_bytes.set(store.size_bytes()))
+            self._guard_store(partial(self._care_for, store))
         if (skew_ms := self._parts.guard.skew_ms) is not None:
             self._parts.metrics.clock_skew_seconds.set(skew_ms / 1000)
+
+    def _care_for(self, store: Store) -> None:
+        self._parts.metrics.store_bytes.set(store.size_bytes())
+        self._parts.leftovers.care(store, self._partitions)
 
     def _adjust_fetching(self) -> None:
         """Pause and resume by what is true now, so that no pause outlives its reason."""

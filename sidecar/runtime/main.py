@@ -35,6 +35,7 @@ from sidecar.runtime.commit import Observe, unobserved
 from sidecar.runtime.drain import Drain
 from sidecar.runtime.http import start_server
 from sidecar.runtime.inheritance import Inheritance
+from sidecar.runtime.leftovers import Leftovers
 from sidecar.runtime.loop import Loop
 from sidecar.runtime.origins import ClosedOrigins
 from sidecar.runtime.parts import Parts
@@ -206,6 +207,7 @@ def build(
             snapshots=snapshots,
             metrics=metrics,
             inheritance=Inheritance(cluster, clock),
+            leftovers=Leftovers(cluster, clock, instance_id),
             restarts=restarts,
             make_producer=make_producer,
             grow_topics=_growing(admin, settings),

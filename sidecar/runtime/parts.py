@@ -15,6 +15,7 @@ from sidecar.metrics import Metrics
 from sidecar.runtime.clock_guard import ClockGuard
 from sidecar.runtime.commit import Observe, unobserved
 from sidecar.runtime.inheritance import Inheritance
+from sidecar.runtime.leftovers import Leftovers
 from sidecar.runtime.origins import ClosedOrigins
 from sidecar.runtime.reset import Reset
 from sidecar.runtime.restarts import Restarts
@@ -43,6 +44,7 @@ class Parts:
     snapshots: Snapshots
     metrics: Metrics
     inheritance: Inheritance
+    leftovers: Leftovers
     restarts: Restarts
     make_producer: Callable[[int], TransactionalProducer]
     grow_topics: Callable[[], TopicFacts]

@@ -17,7 +17,7 @@ from rocksdict import AccessType, Rdict
 
 from sidecar.changelog.entry import DEFERRED, KEY, KEY_BYTES, head, origin_of
 from sidecar.engine.ports import Prepared, Reader
-from sidecar.engine.rows import Meta, Rows, after, decode_meta
+from sidecar.engine.rows import Meta, Rows, after, decode_due, decode_meta
 from sidecar.engine.view import HORIZONS_MS
 from sidecar.errors import RecordCorrupt, StoreFailed
 from sidecar.store.classify import classify
@@ -110,6 +110,8 @@ class Survey:
     meta: Meta
     counted: int
     """How many its counters say; they may differ only while a restore is on its way."""
+    elsewhere_ms: int | None
+    """Since when another instance has the partition; None: this one has it, as far as it knew."""
     pending: int = 0
     size_bytes: int = 0
     """Of the timers, with their payloads."""
@@ -152,7 +154,9 @@ def survey(store: Reader, partition: int, now_ms: int, *, first: int, seen: Call
     value = store.get(rows.meta)
     if value is None:
         raise RecordCorrupt("the meta row is gone")
-    found = Survey(partition, decode_meta(value), _counted(store, rows))
+    since = store.get(rows.elsewhere)
+    elsewhere_ms = None if since is None else decode_due(since)
+    found = Survey(partition, decode_meta(value), _counted(store, rows), elsewhere_ms)
     bounds = [now_ms + horizon_ms - 1 for horizon_ms in HORIZONS_MS.values()]
     tally = [0] * (len(bounds) + 1)
     second_ms = now_ms // 1000 * 1000

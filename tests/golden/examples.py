@@ -195,6 +195,7 @@ EXAMPLES: Final = (
         _read_counters,
         Counts(deferred=COUNTERS.deferred),
     ),
+    Example("row-elsewhere-key", ROWS.elsewhere, lambda row: int.from_bytes(row[1:], "big"), PARTITION),
     Example("row-meta-key", ROWS.meta, lambda row: int.from_bytes(row[1:], "big"), PARTITION),
     Example("row-meta-value-2", encode_meta(META_2), decode_meta, META_2),
 )

@@ -156,6 +156,17 @@ def test_a_folder_of_a_restore_on_its_way_says_so(tmp_path: Path) -> None:
     assert "A restore was on its way in partition 0" in run(tmp_path).stdout
 
 
+def test_what_is_left_of_a_partition_that_moved_away_is_told_apart(tmp_path: Path) -> None:
+    own, moved = lived(), lived(3)
+    moved.store.rows[moved.partition.rows.elsewhere] = NOW.to_bytes(8, "big")
+    keep(tmp_path, own, moved)
+    answer = answer_of(tmp_path, "--entries", "100")
+    assert (answer["total"], answer["by_partition"], len(answer["entries"])) == (4, {"0": 4}, 4)
+    assert [each["partition"] for each in answer["partitions"]] == [0]
+    assert [(each["partition"], each["pending"], each["moved_ms"]) for each in answer["moved"]] == [(3, 4, NOW)]
+    assert "moved to another instance, deleted soon" in run(tmp_path).stdout
+
+
 def test_an_empty_database_holds_nothing(tmp_path: Path) -> None:
     keep(tmp_path)
     assert answer_of(tmp_path)["total"] == 0

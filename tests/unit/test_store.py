@@ -98,8 +98,8 @@ def test_partitions_do_not_see_each_other_even_at_the_edges_of_their_prefixes(st
         ]
     )
     for number in partitions:
-        for prefix in Rows(number).prefixes():
-            assert store.values(prefix, after(prefix), limit=100, limit_bytes=1000) == [b"%d" % number] * 3
+        for lower, upper in Rows(number).ranges():
+            assert store.values(lower, upper, limit=100, limit_bytes=1000) == [b"%d" % number] * 3
 
 
 @pytest.mark.parametrize(
