@@ -139,7 +139,7 @@ class Controls:
         seen = (progress.seen_offset, progress.seen_first_ms)
         why = ""
         for entry in entries:
-            if self._allowance.bytes <= 0 or self._allowance.headers <= 0:
+            if self._allowance.bytes <= 0 or self._allowance.headers.left <= 0:
                 full = True
                 break
             self._allowance.bytes -= len(entry)

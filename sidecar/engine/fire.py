@@ -8,13 +8,13 @@ and rendered for the next one. Nothing can come between them: the plan under way
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from sidecar.changelog.entry import HEAD, KEY, KEY_BYTES, Head, origin_of, payload
 from sidecar.contract import DIALECTS_BY_CODE
-from sidecar.engine.allowance import HEADERS_EACH
+from sidecar.engine.allowance import HEADERS_EACH, Headers
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Outgoing, Reader
 from sidecar.wheel.counts import SlotKey
@@ -45,16 +45,16 @@ def read_due(
     now_ms: int,
     limit: int,
     limit_bytes: int,
+    limit_headers: int,
     *,
     keeps_entries: bool = True,
 ) -> list[Due]:
-    """Return the first timers from the row `lower` on that are due at `now_ms`, see `is_full`. Raises RecordCorrupt."""
+    """Return the first timers from the row `lower` on that are due at `now_ms`. Raises RecordCorrupt."""
     upper = partition.rows.timer + KEY.pack(now_ms + 1, 0)
     if lower >= upper:
         return []
     number, origins, due = partition.number, dict[bytes, str](), list[Due]()
     unpack, start = HEAD.unpack_from, HEAD.size
-    headers_left = limit * HEADERS_EACH
     for entry in store.values(lower, upper, limit=limit, limit_bytes=limit_bytes):
         fixed = unpack(entry)
         due_ms, _, _, level, _, first_ms, _, _, _, _, _, origin_length, named = fixed
@@ -65,8 +65,8 @@ def read_due(
         slot = (level, due_ms // WIDTHS_MS[level]) if due_ms == first_ms and not named else None
         outgoing = render_fire(number, entry, fixed, origin)
         due.append((outgoing.source, entry if keeps_entries else None, len(entry), slot, outgoing))
-        headers_left -= len(outgoing.headers)
-        if headers_left <= 0:
+        limit_headers -= len(outgoing.headers)
+        if limit_headers <= 0:
             break
     return due
 
@@ -88,17 +88,58 @@ def render_fire(number: int, entry: bytes, fixed: tuple[int, ...], origin: str) 
     return tuple.__new__(Outgoing, fields)  # in the hot path: twice as quick as its own constructor
 
 
-def is_full(rows: Collection[Due], limit: int, limit_bytes: int) -> bool:
-    """Return whether `read_due` stopped at one of its limits, so that more may be due."""
-    return len(rows) >= limit or _entry_bytes(rows) >= limit_bytes or _headers(rows) >= limit * HEADERS_EACH
-
-
-def _entry_bytes(rows: Iterable[Due]) -> int:
+def entry_bytes(rows: Iterable[Due]) -> int:
+    """Return how many bytes the entries of timers have."""
     return sum([size for _, _, size, _, _ in rows])
 
 
-def _headers(rows: Iterable[Due]) -> int:
+def header_count(rows: Iterable[Due]) -> int:
+    """Return how many headers the records have that fire them."""
     return sum([len(outgoing.headers) for _, _, _, _, outgoing in rows])
+
+
+def due_in_turn(
+    partition: Partition,
+    store: Reader,
+    ahead: ReadAhead | None,
+    now_ms: int,
+    limit: int,
+    limit_bytes: int,
+    headers: Headers,
+) -> Iterator[tuple[Sequence[Due], bool]]:
+    """Yield what is due since the watermark in key order, and whether a limit was reached.
+
+    Args:
+        partition: Of the timers.
+        store: Holds exactly what is committed.
+        ahead: What was read before its turn comes first.
+        now_ms: Of the plan.
+        limit: Most timers.
+        limit_bytes: Most bytes of their entries, but for what was read ahead.
+        headers: What the plan may still fire; goes down.
+    """
+    watermark = partition.watermark
+    # A clock that stepped back has undone what was due when it was read.
+    if ahead is not None and ahead.watermark == watermark and ahead.now_ms <= now_ms:
+        due = _within(ahead.rows[:limit], headers.left)
+        watermark = due[-1][0] if len(due) < len(ahead.rows) else ahead.reached
+        limit -= len(due)
+        headers.left -= header_count(due)
+        yield due, limit <= 0 or headers.left <= 0
+    lower = partition.rows.timer + watermark + b"\0"
+    due = read_due(partition, store, lower, now_ms, limit, limit_bytes, headers.left)
+    headers.left -= header_count(due)
+    yield due, len(due) >= limit or entry_bytes(due) >= limit_bytes or headers.left <= 0
+
+
+def _within(rows: list[Due], limit_headers: int) -> list[Due]:
+    """Return the first ones up to the one that reaches a number of headers."""
+    if header_count(rows) > limit_headers:
+        for at, (_, _, _, _, outgoing) in enumerate(rows, 1):
+            limit_headers -= len(outgoing.headers)
+            if limit_headers <= 0:
+                return rows[:at]
+    return rows
 
 
 class ReadAhead:
@@ -127,7 +168,8 @@ class ReadAhead:
         """Read a slice."""
         lower = self.partition.rows.timer + self.reached + b"\0"
         # What is held is held without the entries: they are half of it, and plan() seldom wants one.
-        read = read_due(self.partition, store, lower, self.now_ms, limit, SLICE_BYTES, keeps_entries=False)
+        limits = (limit, SLICE_BYTES, limit * HEADERS_EACH)
+        read = read_due(self.partition, store, lower, self.now_ms, *limits, keeps_entries=False)
         if not read:
             self.finished = True
             return
@@ -138,8 +180,8 @@ class ReadAhead:
         # Whether the plan under way is applied by now or not: what it took away is not there.
         kept = [each for each in rows if each[0] not in self._taken] if self._taken else rows
         self.rows += kept
-        self.bytes += _entry_bytes(kept)
-        self.headers += _headers(kept)
+        self.bytes += entry_bytes(kept)
+        self.headers += header_count(kept)
 
 
 class Ahead:

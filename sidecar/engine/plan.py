@@ -34,10 +34,10 @@ from sidecar.changelog.entry import (
     payload,
 )
 from sidecar.contract import render_dead_letter
-from sidecar.engine.allowance import Allowance
+from sidecar.engine.allowance import HEADERS_EACH, Allowance, Headers
 from sidecar.engine.closures import CLOSED_BYTES_MAX, within
 from sidecar.engine.controls import Controls
-from sidecar.engine.fire import Due, ReadAhead, is_full, read_due, render_fire
+from sidecar.engine.fire import Due, ReadAhead, due_in_turn, render_fire
 from sidecar.engine.items import Answer, Arrival, BadControl, Control, Dead, Dropped, Item
 from sidecar.engine.overlay import NAMED_MAX, Overlay
 from sidecar.engine.partition import Partition
@@ -164,6 +164,8 @@ def plan(
     share = max(1, terms.fires_max // max(1, due))
     share_bytes = max(1, terms.fire_bytes_max // max(1, due))
     taking_in = max(1, len(batches))
+    # Two of them: what comes in must not hold up what is due.
+    headers_in, headers_due = Headers(terms.fires_max * HEADERS_EACH), Headers(terms.fires_max * HEADERS_EACH)
     parts: list[PartitionPlan] = []
     unresolved: set[str] = set()
     left: dict[int, Sequence[Item]] = {}
@@ -172,11 +174,11 @@ def plan(
         wakes_ms = partition.wakes_at_ms()
         if not batch and (wakes_ms is None or wakes_ms > now_ms):
             continue
-        planner = _Planner(partition, store, now_ms, terms, taking_in)
+        planner = _Planner(partition, store, now_ms, terms, taking_in, headers_in)
         taken_in = planner.take_in(batch)
         if taken_in < len(batch):
             left[partition.number] = batch[taken_in:]
-        planner.scan(share, share_bytes)
+        planner.scan(share, share_bytes, headers_due)
         unresolved |= planner.unresolved | planner.controls.unresolved
         if (part := planner.finish(taken_in)) is not None:
             parts.append(part)
@@ -186,7 +188,9 @@ def plan(
 class _Planner:
     """Plans one partition's part of a transaction."""
 
-    def __init__(self, partition: Partition, store: Reader, now_ms: int, terms: Terms, taking_in: int) -> None:
+    def __init__(
+        self, partition: Partition, store: Reader, now_ms: int, terms: Terms, taking_in: int, headers: Headers
+    ) -> None:
         self.partition = partition
         self.store = store
         self.now_ms = now_ms
@@ -194,7 +198,7 @@ class _Planner:
         self.overlay = Overlay(partition, store, now_ms)
         self.checkpoint = partition.checkpoint
         self.allowance = Allowance(
-            max(1, terms.fires_max // taking_in), limit_bytes=max(1, terms.fire_bytes_max // taking_in)
+            max(1, terms.fires_max // taking_in), max(1, terms.fire_bytes_max // taking_in), headers
         )
         self.controls = Controls(self.overlay, self.checkpoint, terms.origins, terms.closed, self.allowance)
         self.next_input_offset = self.checkpoint.next_input_offset
@@ -222,6 +226,9 @@ class _Planner:
                 if not self._arrive(item):
                     return at
             elif type(item) is Dead:
+                if self.allowance.headers.left <= 0:
+                    return at
+                self.allowance.headers.left -= len(item.headers)
                 outgoing = Outgoing(self.terms.dlq_topic, ANY_PARTITION, item.key, item.value, item.headers, 0, b"")
                 self.dead_letters.append((item.reason, outgoing))
                 self.rejected += 1
@@ -283,23 +290,18 @@ class _Planner:
 
     # Due
 
-    def scan(self, limit: int, limit_bytes: int) -> None:
+    def scan(self, limit: int, limit_bytes: int, headers: Headers) -> None:
         """Dispose of what came due since the watermark, in key order, until a limit is reached."""
-        partition, watermark = self.partition, self.overlay.watermark
+        partition = self.partition
         if partition.next_due_ms is None or partition.next_due_ms > self.now_ms:
             return
-        ahead = self.terms.ahead.get(partition.number)
-        due: Sequence[Due] = ()
-        # A clock that stepped back has undone what was due when it was read.
-        if ahead is not None and ahead.watermark == watermark and ahead.now_ms <= self.now_ms:
-            due = ahead.rows[:limit]
-            watermark = due[-1][0] if len(due) < len(ahead.rows) else ahead.reached
-        self.complete = self._dispose_of(due) and len(due) < limit
+        self.complete = headers.left > 0
         if self.complete:
-            lower = partition.rows.timer + watermark + b"\0"
-            limit -= len(due)
-            rest = read_due(partition, self.store, lower, self.now_ms, limit, limit_bytes)
-            self.complete = self._dispose_of(rest) and not is_full(rest, limit, limit_bytes)
+            ahead = self.terms.ahead.get(partition.number)
+            for due, full in due_in_turn(partition, self.store, ahead, self.now_ms, limit, limit_bytes, headers):
+                self.complete = self._dispose_of(due) and not full
+                if not self.complete:
+                    break
         self._delete_scanned()
 
     def _dispose_of(self, due: Iterable[Due]) -> bool:
@@ -379,9 +381,10 @@ class _Planner:
         if obstacle is not None:
             self._dead_letter(entry, fixed, *obstacle, "fire", entry[:KEY_BYTES])
             return True
-        outgoing = rendered or render_fire(self.partition.number, entry, fixed, origin)
-        self.allowance.headers -= len(outgoing.headers)
-        self.fires.append(outgoing)
+        if rendered is None:
+            rendered = render_fire(self.partition.number, entry, fixed, origin)
+            self.allowance.headers.left -= len(rendered.headers)
+        self.fires.append(rendered)
         return False
 
     def _obstacle(self, entry: bytes, fixed: Head, origin: str, topic: Origin) -> tuple[Reason, str] | None:
@@ -417,7 +420,7 @@ class _Planner:
             stage=stage,
             truncated=truncated,
         )
-        self.allowance.headers -= len(rendered)
+        self.allowance.headers.left -= len(rendered)
         outgoing = Outgoing(
             self.terms.dlq_topic, ANY_PARTITION, key, None if truncated else value, rendered, fixed.requested_ms, source
         )

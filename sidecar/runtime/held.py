@@ -160,6 +160,8 @@ class Held:
         waiting = [number for number in partitions if (held := self._partitions.get(number)) and held.items]
         batches: dict[int, Sequence[Item]] = {}
         for at, number in enumerate(waiting):
+            if batches and limit_bytes <= 0:
+                break  # a record with very many headers took all of it: the others come first in the next plans
             share = limit // (len(waiting) - at)
             share_bytes = limit_bytes // (len(waiting) - at)
             taken, size = _take(self._partitions[number], share, share_bytes)

@@ -56,9 +56,9 @@ MUTATIONS = (
     Mutation("bounded scan taken for a complete one", "engine.plan:_Planner._watermark", "if self.complete", "if self"),
     Mutation(
         "scan compares dues, not keys",
-        "engine.plan:_Planner.scan",
+        "engine.fire:due_in_turn",
         'watermark + b"\\0"',
-        "KEY.pack(self.overlay.watermark_ms + 1, 0)",
+        "KEY.pack(KEY.unpack(watermark)[0] + 1, 0)",
     ),
     Mutation(
         "pruning compares dues, not keys",
