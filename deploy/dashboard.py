@@ -116,8 +116,13 @@ ROWS: Final[Sequence[tuple[str, Sequence[Panel]]]] = (
                 _one(_sum(_rate("dead_lettered_total"), "reason"), "{{reason}}"),
                 "cps",
             ),
-            Panel("pending", "Pending, by origin", _one(_sum(_m("pending"), "origin"), "{{origin}}"), width=16),
+            Panel("pending", "Pending, by origin", _one(_sum(_m("pending"), "origin"), "{{origin}}")),
             Panel("cancelled_total", "Cancelled", _one(_sum(_rate("cancelled_total")), "cancelled"), "cps"),
+            Panel(
+                "input_lost_total",
+                "Lost to retention, by partition",
+                _one(_sum(_m("input_lost_total"), "partition"), "{{partition}}"),
+            ),
         ),
     ),
     (

@@ -60,6 +60,12 @@ DECLARATIONS = (
     Declaration(
         "received_total", "counter", "Records taken from the input topic, by what became of them.", ("verdict",)
     ),
+    Declaration(
+        "input_lost_total",
+        "counter",
+        "Records that the input topic's retention deleted before they were taken in.",
+        ("partition",),
+    ),
     Declaration("fired_total", "counter", "Messages sent back to their origin topic.", ("origin",)),
     Declaration("dead_lettered_total", "counter", "Records sent to the DLQ, by retry-dlq-reason.", ("reason",)),
     Declaration("cancelled_total", "counter", "Messages taken away before their time, by cancel or replace."),
@@ -306,6 +312,7 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self.received = self._counter("received_total")
+        self.input_lost = self._counter("input_lost_total")
         self.fired = ByOrigin(self._counter("fired_total"))
         self.dead_lettered = self._counter("dead_lettered_total")
         self.cancelled = self._counter("cancelled_total")

@@ -190,6 +190,7 @@ def build(
         Identity(facts.cluster_id, facts.changelog_topic_id),
         running=lambda partition, next_offset: loop.running(partition, next_offset),  # noqa: PLW0108 - made below
         restored=metrics.restore_seconds.observe,
+        input_lost=lambda partition, records: metrics.input_lost.labels(partition).inc(records),
     )
     loop = Loop(
         Parts(

@@ -91,13 +91,16 @@ class Reset:
         clock: Clock,
         topics: Topics,
         identity: Identity,
+        *,
         running: Callable[[Partition, int], None],
         restored: Callable[[float], None],
+        input_lost: Callable[[int, int], None],
     ) -> None:
         """Args:
         committed_reader: From `config.committed_reader`.
         running: Told the partition and its next input offset when it may take in and fire.
         restored: Told how many seconds a restore took.
+        input_lost: Told the partition, and how many of its input records were gone before they were read.
         """
         self.topics = topics
         self.identity = identity
@@ -109,6 +112,9 @@ class Reset:
         self._clock = clock
         self._running = running
         self._restored = restored
+        self._input_lost = input_lost
+        self._lost_to: dict[int, int] = {}
+        """Input offset up to which what was gone is counted: a reset may come again before anything is committed."""
         self._waiting: dict[int, Partition] = {}
         self._question: _Question | None = None
         self._restoring: dict[int, _Restoring] = {}
@@ -313,7 +319,12 @@ class Reset:
             if wanted:
                 log.warning("committed_offset_gone", partition=partition.number, checkpoint_offset=wanted)
         if wanted < bounds.start and (wanted or partition.checkpoint.sequence):
-            self.skipped_input += bounds.start - wanted
+            counted = self._lost_to.get(partition.number, 0)
+            # In a topic that was made anew the log may start before what was counted in the former one.
+            lost = bounds.start - max(wanted, counted if counted <= bounds.start else 0)
+            self._lost_to[partition.number] = bounds.start
+            self.skipped_input += lost
+            self._input_lost(partition.number, lost)
             log.error("input_records_gone", partition=partition.number, wanted=wanted, log_start=bounds.start)
         if wanted > bounds.end:
             log.error("input_log_is_shorter", partition=partition.number, wanted=wanted, log_end=bounds.end)

@@ -42,6 +42,7 @@ def lateness(at_most: dict[str, str]) -> dict[str, str]:
 
 UP: Final = f"up{{{HERE}}}"
 FENCED: Final = own("transactions_total", 'outcome="fenced"')
+LOST: Final = own("input_lost_total", 'partition="3"')
 FATAL: Final = own("dead_lettered_total", 'reason="fatal"')
 COMMITTED: Final = own("transactions_total", 'outcome="committed"')
 ABORTED: Final = own("transactions_total", 'outcome="aborted"')
@@ -80,6 +81,13 @@ WORLDS: Final = {
     "RetrySidecarRestoreFailed": [
         World({own("state", 'partition="3"', 'state="stopped"'): "1x10"}, 3, 1),
         World({RUNNING: "1x10"}, 3, 0),
+    ],
+    "RetrySidecarInputLost": [
+        World({LOST: "0x10 5x30"}, 12, 1),
+        World({LOST: "_x10 5x30"}, 12, 1),
+        World({LOST: "0x10 5x90"}, 90, 0),
+        World({LOST: "_x10 5x90"}, 90, 0),
+        World({LOST: "0x30"}, 12, 0),
     ],
     "RetrySidecarDeadLettersRising": [
         World({FATAL: "0x288 0+25x12"}, 1470, 1, every_min=5),

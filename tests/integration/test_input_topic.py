@@ -12,7 +12,7 @@ from confluent_kafka.cimpl import NewPartitions
 
 from sidecar.model import TimerId
 from tests.broker import create_topic, partitions_of, read_committed, unique
-from tests.integration.messages import Given, Pairs, Sent, World, marked, native, now_ms, send
+from tests.integration.messages import Given, Pairs, Sent, World, marked, native, now_ms, scrape, send
 from tests.integration.sidecars import LOG_APPEND_TIME, Sidecar, Sidecars, Stage
 from tests.waiting import eventually
 
@@ -83,6 +83,7 @@ def test_records_that_retention_took_before_they_were_read_are_counted_and_the_r
     assert {record.value for record in fired} == {b"waits", *(b"%d" % n for n in range(5, 10))}
     assert "input_records_gone" in one.log
     assert one.get("/health")[1]["details"]["skipped_input_records"] == 5
+    assert 'retry_sidecar_input_lost_total{partition="0"} 5.0' in scrape(one)
 
 
 def test_an_operators_reset_backwards_counts_what_waits_once_and_fires_again_what_had_fired(

@@ -49,6 +49,7 @@ CONTRACT = {
     "build_info": ("version",),
 }
 ADDED = {
+    "input_lost_total": ("partition",),
     "store_free_bytes": (),
     "ready": (),
     "partitions_without_owner": (),

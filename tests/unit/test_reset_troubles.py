@@ -94,7 +94,9 @@ class Stage:
             IDENTITY,
             running=lambda _partition, _offset: None,
             restored=lambda _seconds: None,
+            input_lost=lambda partition, records: self.lost.append((partition, records)),
         )
+        self.lost: list[tuple[int, int]] = []
         self.partitions = [Partition(0), Partition(1)]
         self.reset.start(self.partitions)
 
@@ -139,3 +141,24 @@ def test_a_changelog_that_is_not_read_is_the_reason_of_its_partition_until_it_is
     stage.reader.troubles.clear()
     assert stage.advance() == []
     assert stage.shown() == [(State.RESTORING, "")] * 2
+
+
+def test_records_that_retention_took_are_counted_once_though_nothing_is_committed_before_the_next_reset(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin_anew(log_start: int) -> list[tuple[int, int]]:
+        edges = {**Edges.told, **{(TOPICS.changelog_topic, number): Bounds(0, 0) for number in (0, 1)}}
+        monkeypatch.setattr(Edges, "told", edges | {(TOPICS.input_topic, 1): Bounds(log_start, 99)})
+        stage.lost.clear()
+        stage.reset.start(stage.partitions)
+        with capture_logs():
+            for _ in range(9):
+                stage.clock.now_s += ASK_AGAIN_S
+                stage.reset.advance(MemoryStore(), others_run=True)
+        assert [each.state for each in stage.partitions] == [State.RUNNING] * 2
+        return stage.lost
+
+    assert begin_anew(10) == [(1, 7)]
+    assert begin_anew(10) == [(1, 0)]
+    assert begin_anew(12) == [(1, 2)]
+    assert begin_anew(5) == [(1, 2)], "another log, which the topic has since it was made anew"

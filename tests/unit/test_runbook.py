@@ -17,7 +17,12 @@ RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
 SECTIONS = dict(re.findall(r"^## (.+)\n((?:(?!^## ).*\n)*)", RUNBOOK, re.MULTILINE))
 ALERTS = (
     *("RetrySidecarDown", "RetrySidecarNotReady", "RetrySidecarLatenessHigh", "RetrySidecarBacklogGrowing"),
-    *("RetrySidecarRestoreTooLong", "RetrySidecarRestoreFailed", "RetrySidecarDeadLettersRising"),
+    *(
+        "RetrySidecarRestoreTooLong",
+        "RetrySidecarRestoreFailed",
+        "RetrySidecarInputLost",
+        "RetrySidecarDeadLettersRising",
+    ),
     *("RetrySidecarPartitionWithoutOwner", "RetrySidecarStateDiskFilling", "RetrySidecarFencedRepeatedly"),
     *("RetrySidecarLastStableOffsetStuck", "RetrySidecarClockSkew", "RetrySidecarOriginClosed"),
     "RetrySidecarTransactionsAborting",
