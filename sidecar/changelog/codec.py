@@ -111,6 +111,13 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     """The control record at `next_input_offset`, when it is done in part."""
     offset_base: int = 0
     """What is added to an offset of this topic for a stored offset: those of all topics before it lie below."""
+    has_fired: bool = False
+    """Whether the partition has ever fired anything; False also in what a release wrote that does not note it."""
+
+    @property
+    def fired_to_ms(self) -> int | None:
+        """Everything due up to here has fired; None before the first fire. The watermark moves before it too."""
+        return self.watermark_ms if self.has_fired else None
 
     def stored_offset(self, input_offset: int) -> int:
         """Return the offset by which timers are stored, for one of the input topic."""

@@ -201,7 +201,7 @@ def _partition(found: Survey) -> dict[str, object]:
         "counters_agree": found.agrees,
         "size_bytes": found.size_bytes,
         "next_due_ms": found.next_due_ms,
-        "watermark_ms": checkpoint.watermark_ms or None,
+        "watermark_ms": checkpoint.fired_to_ms,
         "restored": meta.restored,
         "changelog_offset": meta.changelog_offset,
         "next_input_offset": checkpoint.next_input_offset,
@@ -281,7 +281,7 @@ def _partitions(surveys: Sequence[Survey]) -> Table:
             (
                 str(each.partition),
                 "nothing waits" if each.next_due_ms is None else shown_instant(each.next_due_ms),
-                instant(each.meta.checkpoint.watermark_ms),
+                instant(each.meta.checkpoint.fired_to_ms),
                 instant(each.meta.checkpoint.wall_ms),
                 f"{each.pending:,}",
                 f"{each.size_bytes:,}",

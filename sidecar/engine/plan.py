@@ -450,6 +450,7 @@ class _Planner:
             wall_ms=self.now_ms,
             closed=self._closed(counts),
             unfinished=self.controls.unfinished,
+            has_fired=self.checkpoint.has_fired or bool(self.fires),
             offset_base=self.offset_base,
         )
         records.append((CHECKPOINT_KEY, encode_checkpoint(checkpoint)))

@@ -125,7 +125,7 @@ def _view_of(
         owner=owner,
         url=url,
         pending=counts.pending,
-        watermark_ms=checkpoint.watermark_ms or None,
+        watermark_ms=checkpoint.fired_to_ms,
         restored=restored,
         restore_remaining=remaining,
         by_origin=counts.origins,

@@ -419,7 +419,7 @@ class _Turn:
             owner=self._rules.owner,
             url=self._rules.url,
             pending=counts.pending,
-            watermark_ms=meta.checkpoint.watermark_ms or None,
+            watermark_ms=meta.checkpoint.fired_to_ms,
             restored=1.0,
             restore_remaining=0,
             by_origin=counts.origins,

@@ -112,7 +112,7 @@ CHECKPOINT: Final = Checkpoint(
 )
 BLOCK_KEY: Final = BlockKey(NOW + 21_000, 12, 3)
 BLOCK: Final = Block(0, {"orders": (2, 0)}, [PLAIN, NULLS])
-BASED: Final = replace(CHECKPOINT, offset_base=2**40 + 3)
+BASED: Final = replace(CHECKPOINT, offset_base=2**40 + 3, has_fired=True)
 META: Final = Meta(1, "cluster", "changelog", 99, CHECKPOINT, restored=False)
 META_2: Final = Meta(FORMAT, "cluster", "changelog", 99, BASED, restored=False)
 COUNTERS, COUNTER_ROWS = _counters()

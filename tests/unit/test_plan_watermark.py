@@ -8,6 +8,7 @@ from sidecar.changelog.entry import KEY
 from sidecar.engine.overlay import Overlay
 from sidecar.engine.plan import plan
 from sidecar.model import OFFSET_MAX
+from tests.simulation.memory_store import MemoryStore
 from tests.simulation.stage import NOW, ORIGINS, TERMS, Stage, fired
 
 BOUNDED = replace(TERMS, fires_max=2)
@@ -18,6 +19,18 @@ def test_a_timer_is_stored_iff_its_due_is_after_now() -> None:
     part = stage.commit(NOW, stage.send(NOW - 1), stage.send(NOW), stage.send(NOW + 1))
     assert fired(part) == [0, 1]
     assert stage.dues() == [NOW + 1]
+
+
+def test_nothing_is_said_to_have_fired_before_the_first_fire() -> None:
+    stage = Stage()
+    stage.commit(NOW, stage.send(NOW + 100), stage.send(NOW + 9_000))
+    stage.commit(NOW + 50, stage.send(NOW + 9_000))
+    assert stage.partition.checkpoint.fired_to_ms is None
+    stage.commit(NOW + 100)
+    assert stage.partition.checkpoint.fired_to_ms == NOW + 100
+    assert stage.restored(MemoryStore()).checkpoint.fired_to_ms == NOW + 100
+    stage.commit(NOW + 150, stage.send(NOW + 9_000))
+    assert stage.partition.checkpoint.fired_to_ms == NOW + 150
 
 
 def test_what_fires_at_once_leaves_nothing_in_the_changelog_but_the_checkpoint() -> None:
