@@ -16,14 +16,14 @@ from math import exp, log
 from random import Random
 
 from sidecar.changelog.codec import CHECKPOINT_KEY, encode_checkpoint
-from sidecar.changelog.entry import lasting
+from sidecar.changelog.entry import KEY, LEVEL_AT, lasting
 from sidecar.clock import SystemClock
 from sidecar.contract import DIALECTS
 from sidecar.engine.items import Arrival
 from sidecar.policy import PolicyConfig
 from sidecar.spark.cells import META, Meta, decode_meta, encode
 from sidecar.spark.facts import Fact
-from sidecar.spark.handover import block_records, take_over
+from sidecar.spark.handover import slot_end_of, sorted_blocks, take_over, timers_of
 from sidecar.spark.shard_store import ShardStore
 from sidecar.spark.turn import Rules, Turned, Turns
 from sidecar.spark.wire import Chunk, encode_chunk
@@ -109,10 +109,11 @@ class World:
         cost, cells = Cost(), self.cells
         for _ in range(turns):
             self.now_ms += 1000
-            chunk = encode_chunk(Chunk(list(self._arrivals()), []))
+            arrivals = list(self._arrivals())
+            chunks = [encode_chunk(Chunk(arrivals, []))] if arrivals else []
             calls, size, began_s = cells.calls, cells.bytes, _CLOCK.monotonic_s()
-            turned = self._turns.turn(0, cells, [chunk], self.now_ms)
-            assert turned is not None, "each instant has one turn"
+            turned = self._turns.turn(0, cells, chunks, self.now_ms)
+            assert turned is not None, "each instant has a turn"
             cost.seconds += _CLOCK.monotonic_s() - began_s
             cost.turns += 1
             cost.calls += cells.calls - calls
@@ -135,12 +136,19 @@ class World:
     def fresh(self) -> World:
         """Return a world with the same messages pending, in a state that was imported just now."""
         meta = decode_meta(self.cells.cells[META])
-        entries = ShardStore(self.cells, meta, 0).entries()
+        checkpoint = meta.checkpoint
+        watermark = KEY.pack(checkpoint.watermark_ms, checkpoint.watermark_offset)
+        blocks = (value for cell, value in self.cells.cells.items() if cell[:1] == b"b")
+        # Nothing is cancelled here.
+        entries = sorted(
+            (slot_end_of(each), each[LEVEL_AT], each) for block in blocks for each in timers_of(block, watermark)
+        )
+        records = sorted_blocks(((0, entry) for _, _, entry in entries), {0: checkpoint.sequence})
         other = World(self._rate)
         other.__dict__.update({**self.__dict__, "cells": CountedCells(), "_random": Random(2)})
         other._turns = Turns(_RULES, [DIALECTS["native"]], other._lookup)
-        records = [*block_records(entries, meta.checkpoint.sequence)]
-        take_over(0, other.cells, [*records, (CHECKPOINT_KEY, encode_checkpoint(meta.checkpoint))])
+        imports = [(key, value) for _, key, value in records]
+        take_over(0, other.cells, [*imports, (CHECKPOINT_KEY, encode_checkpoint(checkpoint))])
         imported = decode_meta(other.cells.cells[META])
         imported.facts, imported.turned_ms = meta.facts, meta.turned_ms
         store = ShardStore(other.cells, imported, 0)

@@ -9,33 +9,28 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import pandas as pd
 import pyarrow as pa
 
-from sidecar.changelog.codec import BlockKey, decode_block, decode_key, decode_removed
-from sidecar.changelog.entry import KEY
 from sidecar.contract import DIALECTS
 from sidecar.policy import Policy
 from sidecar.settings import Settings
 from sidecar.spark.arrow import batch_of, schema_of
-from sidecar.spark.exchange import read_cells, state_of
-from sidecar.spark.fates import OFFENCES, Kind, dead_of, fate_of, fired_of, sent_of
-from sidecar.spark.handover import pending_entries
+from sidecar.spark.fates import OFFENCES, Kind, dead_of, fate_of, fired_of, outcome_of, sent_of
 from sidecar.spark.intake import records_of
 from sidecar.spark.jobs import read_log
+from sidecar.spark.timers import metas, pending_in_changelog, pending_in_state, read_cells, watermarks
 from sidecar.spark.turn import Rules
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 SHOWN_MAX: Final = 100
-_COLUMNS: Final = ("partition", "offset", "timestamp", "key", "value", "headers")
 _PLACE: Final = "partition int, offset long"
 _SENT: Final = (
-    f"{_PLACE}, kind string, origin string, retry_id binary, replaces boolean, target string, target_id binary"
+    f"{_PLACE}, kind string, origin string, retry_id binary, ends long, ends_id binary, trusted boolean, taken boolean"
 )
+_OUTCOME: Final = f"{_PLACE}, acted boolean"
 _FIRED: Final = f"{_PLACE}, early_ms long"
-_HELD: Final = f"{_PLACE}, due long, removed boolean"
 _FATE: Final = f"{_PLACE}, kind string, origin string, fate string"
 
 
@@ -65,8 +60,8 @@ class Ledger:
     """Options of the Kafka source."""
     committed: Mapping[int, int]
     """The group's offsets."""
-    watermarks: Mapping[int, int]
-    """Due part of each partition's watermark, by the changelog."""
+    watermarks: Mapping[int, bytes]
+    """Of each partition, by the changelog."""
     existing: frozenset[str]
     """Topics that there are."""
     query_folder: str | None = None
@@ -107,73 +102,137 @@ def audit(ledger: Ledger, out: str | None) -> Audit:
 
 
 def _fates(ledger: Ledger) -> DataFrame:
+    """Return each message with its fate: all that is known of a place is brought together once."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
-    sent = _read(ledger, ledger.settings.input_topic).mapInArrow(_Sent(ledger.rules).__call__, _SENT).cache()
+    settings = ledger.settings
+    sent = _headers(ledger, settings.input_topic).mapInArrow(_Sent(ledger.rules, ledger.committed).__call__, _SENT)
+    sent = sent.cache()
     messages = sent.filter(~f.col("kind").isin([Kind.CANCEL.value, Kind.CONTROL.value]))
-    origins = {row["origin"] for row in messages.select("origin").distinct().collect()} & ledger.existing
-    place = ["partition", "offset"]
-    joined = messages.select(*place, "kind", "origin")
-    pending = _pending(ledger).groupBy(*place).agg(f.count("*").alias("pending"))
-    joined = joined.join(pending, place, "left")
-    if origins:
-        fired = _read(ledger, ",".join(sorted(origins))).mapInArrow(_fired, _FIRED)
-        totals = fired.groupBy(*place).agg(f.count("*").alias("fired"), f.max("early_ms").alias("early_ms"))
-        joined = joined.join(totals, place, "left")
-    else:
-        joined = joined.withColumn("fired", f.lit(0)).withColumn("early_ms", f.lit(0))
-    dead = _read(ledger, ledger.settings.dlq_topic).mapInArrow(_Dead(ledger.settings.input_topic).__call__, _PLACE)
-    joined = joined.join(dead.groupBy(*place).agg(f.count("*").alias("dead")), place, "left")
-    joined = joined.join(_cancelled(sent).withColumn("cancelled", f.lit(1)), place, "left")
-    filled = joined.fillna(0, ["pending", "fired", "early_ms", "dead", "cancelled"])
-    return filled.mapInArrow(_Judge(ledger.committed).__call__, _FATE)
+    dead = _headers(ledger, settings.dlq_topic).mapInArrow(_Dead(settings.input_topic).__call__, _PLACE)
+    found = [
+        messages.select(*_known("kind", "origin")),
+        _pending(ledger).withColumn("pending", f.lit(1)).select(*_known("pending")),
+        dead.withColumn("dead", f.lit(1)).select(*_known("dead")),
+        _cancelled(ledger, sent).withColumn("cancelled", f.lit(1)).select(*_known("cancelled")),
+    ]
+    if origins := _origins(ledger, messages):
+        fired = _headers(ledger, ",".join(origins)).mapInArrow(_fired, _FIRED)
+        found.append(fired.withColumn("fired", f.lit(1)).select(*_known("fired", "early_ms")))
+    facts = found[0]
+    for each in found[1:]:
+        facts = facts.unionByName(each)
+    counted = facts.groupBy("partition", "offset").agg(
+        *(f.max(name).alias(name) for name in ("kind", "origin")),
+        *(f.sum(name).alias(name) for name in ("fired", "dead", "pending")),
+        *(f.max(name).alias(name) for name in ("early_ms", "cancelled")),
+    )
+    # What was fired or is dead of messages that the retry topic holds no more has no kind.
+    return counted.filter(f.col("kind").isNotNull()).mapInArrow(_Judge(ledger.committed).__call__, _FATE)
 
 
-def _cancelled(sent: DataFrame) -> DataFrame:
-    """Return the messages that a cancel or a replacing message behind them names."""
+_FACTS: Final = {
+    "kind": None,
+    "origin": None,
+    "fired": 0,
+    "early_ms": 0,
+    "dead": 0,
+    "pending": 0,
+    "cancelled": 0,
+}
+
+
+def _known(*names: str) -> list[Column]:
+    """Return the columns of what is known of a place: these, and nothing in the others."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
-    by_timer = sent.filter(f.col("target").isNotNull()).select(
-        f.split("target", "-").getItem(0).cast("int").alias("partition"),
-        f.split("target", "-").getItem(1).cast("long").alias("offset"),
+    types = {"kind": "string", "origin": "string"}
+    facts = [
+        (f.col(name) if name in names else f.lit(nothing)).cast(types.get(name, "long")).alias(name)
+        for name, nothing in _FACTS.items()
+    ]
+    return [f.col("partition"), f.col("offset"), *facts]
+
+
+def _origins(ledger: Ledger, messages: DataFrame) -> list[str]:
+    """Return the topics that messages name and that exist: senders can invent names without end."""
+    existing = ledger.session.createDataFrame([(name,) for name in sorted(ledger.existing)], "origin string")
+    named = existing.join(messages.select("origin").distinct(), ["origin"], "left_semi").collect()
+    return sorted(row["origin"] for row in named)
+
+
+def _cancelled(ledger: Ledger, sent: DataFrame) -> DataFrame:
+    """Return the messages that a cancel, or a message that takes their place, has ended.
+
+    Of each name the last such record counts, so an id that is used very often costs as much as many ids.
+    """
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    ends = sent.filter("taken and (ends is not null or ends_id is not null)").select(
+        "partition", "offset", "ends", "ends_id", "trusted"
     )
-    behind = sent.filter(f.col("target_id").isNotNull() | f.col("replaces")).select(
-        f.col("partition").alias("at"),
-        f.col("offset").alias("behind"),
-        f.coalesce("target_id", "retry_id").alias("named"),
-    )
-    matching = (f.col("at") == f.col("partition")) & (f.col("named") == f.col("retry_id"))
-    by_name = sent.join(behind, matching & (f.col("behind") > f.col("offset"))).select("partition", "offset")
-    return by_timer.unionByName(by_name).distinct()
+    if ledger.settings.status_topic in ledger.existing:
+        status = _read(ledger, ledger.settings.status_topic, payloads=True).mapInArrow(_outcomes, _OUTCOME)
+        told = status.groupBy("partition", "offset").agg(f.max("acted").alias("acted"))
+        ends = ends.join(told, ["partition", "offset"], "left")
+    else:
+        ends = ends.withColumn("acted", f.lit(None).cast("boolean"))
+    # Outcomes are kept for a day: without one a cancel counts if it had to be obeyed.
+    ends = ends.filter(f.coalesce("acted", "trusted"))
+    last = f.max("offset").alias("behind")
+    by_timer = ends.filter("ends is not null").groupBy("partition", f.col("ends").alias("offset")).agg(last)
+    by_name = ends.filter("ends_id is not null").groupBy("partition", f.col("ends_id").alias("retry_id")).agg(last)
+    place = ["partition", "offset"]
+    named = sent.filter("retry_id is not null").select(*place, "retry_id").join(by_name, ["partition", "retry_id"])
+    return by_timer.select(*place, "behind").unionByName(named.select(*place, "behind")).filter("behind > offset")
 
 
 def _pending(ledger: Ledger) -> DataFrame:
+    if ledger.query_folder is not None:
+        cells = read_cells(ledger.session, ledger.query_folder)
+        passed = watermarks({number: meta.checkpoint for number, meta in metas(cells).items()})
+        return pending_in_state(cells, passed, entries=False)
+    changelog = _read(ledger, ledger.settings.changelog_topic, payloads=True)
+    return pending_in_changelog(changelog, ledger.watermarks)
+
+
+def _headers(ledger: Ledger, topics: str) -> DataFrame:
+    """Return records without key and value, which stay in the JVM."""
+    return _read(ledger, topics, payloads=False)
+
+
+def _read(ledger: Ledger, topics: str, *, payloads: bool) -> DataFrame:
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
-    if ledger.query_folder is not None:
-        return read_cells(ledger.session, ledger.query_folder).groupBy("key").applyInPandas(_pending_in_state, _PLACE)
-    held = _read(ledger, ledger.settings.changelog_topic).mapInArrow(_Held(ledger.watermarks).__call__, _HELD)
-    removed = held.filter("removed").select("partition", "offset", "due")
-    timers = held.filter(~f.col("removed")).select("partition", "offset", "due")
-    return timers.join(removed, ["partition", "offset", "due"], "left_anti").select("partition", "offset").distinct()
-
-
-def _read(ledger: Ledger, topics: str) -> DataFrame:
     bounds = {"subscribe": topics, "startingOffsets": "earliest", "endingOffsets": "latest", "failOnDataLoss": "true"}
-    return read_log(ledger.session, ledger.source, **bounds).select(*_COLUMNS)
+    kept = [f.col(name) if payloads else f.lit(None).cast("binary").alias(name) for name in ("key", "value")]
+    return read_log(ledger.session, ledger.source, **bounds).select(
+        "partition", "offset", "timestamp", "headers", *kept
+    )
 
 
 class _Sent:
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, committed: Mapping[int, int]) -> None:
         self._rules = rules
+        self._committed = committed
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        policy, dialects = Policy(self._rules.policy), [DIALECTS[name] for name in self._rules.profiles]
+        rules = self._rules
+        policy, dialects = Policy(rules.policy), [DIALECTS[name] for name in rules.profiles]
         for batch in batches:
-            rows = [
-                (record.partition, record.offset, *sent_of(record, policy, dialects)) for record in records_of(batch)
-            ]
+            rows = []
+            for record in records_of(batch):
+                topic = rules.policy.input_topic
+                sent = sent_of(record, policy, dialects, input_topic=topic, token=rules.api_token)
+                taken = record.offset < self._committed.get(record.partition, 0)
+                rows.append((record.partition, record.offset, *sent, taken))
             yield from batch_of(rows, _SENT_ARROW)
+
+
+def _outcomes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        found = (outcome_of(record) for record in records_of(batch))
+        yield from batch_of([each for each in found if each is not None], _OUTCOME_ARROW)
 
 
 def _fired(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -190,30 +249,6 @@ class _Dead:
         for batch in batches:
             found = (dead_of(record, self._input_topic) for record in records_of(batch))
             yield from batch_of([each for each in found if each is not None], _PLACE_ARROW)
-
-
-class _Held:
-    """Timers of blocks that the watermark has not passed, and removed dues."""
-
-    def __init__(self, watermarks: Mapping[int, int]) -> None:
-        self._watermarks = watermarks
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            rows: list[tuple[object, ...]] = []
-            columns = [batch.column(name).to_pylist() for name in ("partition", "key", "value")]
-            for partition, key, value in zip(*columns, strict=True):
-                decoded = decode_key(key)
-                if decoded is None or value is None:
-                    continue
-                if not isinstance(decoded, BlockKey):
-                    rows += [(partition, decoded.offset, due_ms, True) for due_ms in decode_removed(decoded, value)]
-                    continue
-                for entry in decode_block(value).entries:
-                    due_ms, offset = KEY.unpack_from(entry)
-                    if due_ms > self._watermarks.get(partition, 0):
-                        rows.append((partition, offset, due_ms, False))
-            yield from batch_of(rows, _HELD_ARROW)
 
 
 class _Judge:
@@ -237,15 +272,8 @@ class _Judge:
             yield from batch_of(rows, _FATE_ARROW)
 
 
-def _pending_in_state(frame: pd.DataFrame) -> pd.DataFrame:
-    partition, cells = state_of(frame)
-    offsets = [int.from_bytes(entry[8:16], "big") for entry in pending_entries(partition, cells)]
-    numbers = pd.Series([partition] * len(offsets), dtype="int32")
-    return pd.DataFrame({"partition": numbers, "offset": pd.Series(offsets, dtype="int64")})
-
-
 _SENT_ARROW: Final = schema_of(_SENT)
 _FIRED_ARROW: Final = schema_of(_FIRED)
 _PLACE_ARROW: Final = schema_of(_PLACE)
-_HELD_ARROW: Final = schema_of(_HELD)
+_OUTCOME_ARROW: Final = schema_of(_OUTCOME)
 _FATE_ARROW: Final = schema_of(_FATE)

@@ -22,6 +22,7 @@ from sidecar.spark.audit import Audit, Ledger, audit
 from sidecar.spark.jobs import job_session
 from sidecar.spark.manifest import CheckpointFolder
 from sidecar.spark.source import source_options
+from sidecar.spark.timers import watermarks
 from sidecar.spark.turn import Rules
 
 
@@ -29,7 +30,7 @@ class _Standing(NamedTuple):
     """Where the sidecars stand."""
 
     committed: Mapping[int, int]
-    watermarks: Mapping[int, int]
+    watermarks: Mapping[int, bytes]
     existing: frozenset[str]
     """The topics that there are."""
 
@@ -77,6 +78,7 @@ def run_audit(
             app_id=settings.streams_app_id,
             status_topic=settings.status_topic,
             owner="audit",
+            api_token=settings.api_token,
         )
         return audit(Ledger(session, settings, rules, options, *standing, folder), out)
 
@@ -96,6 +98,6 @@ def _standing(admin: Admin, settings: Settings) -> _Standing:
         raise unavailable(admin, cause.args[0].str()) from cause
     return _Standing(
         {number: offset for number, (offset, _) in committed.items()},
-        {number: each.watermark_ms for number, each in checkpoints.items()},
+        watermarks(checkpoints),
         frozenset(topics),
     )

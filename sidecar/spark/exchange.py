@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import pandas as pd
 import pyarrow as pa
 from msgspec.structs import replace
 
-from sidecar.changelog.codec import (
-    CHECKPOINT_KEY,
-    BlockKey,
-    Checkpoint,
-    Engine,
-    decode_block,
-    decode_key,
-    encode_checkpoint,
-)
-from sidecar.changelog.entry import KEY_BYTES
+from sidecar.changelog.codec import CHECKPOINT_KEY, Checkpoint, Engine, encode_checkpoint
 from sidecar.errors import CommandFailed
 from sidecar.settings import Settings
-from sidecar.spark.cells import META, decode_meta
-from sidecar.spark.handover import block_records, pending_entries, removed_records
+from sidecar.spark.arrow import batch_of, schema_of
+from sidecar.spark.handover import sorted_blocks
 from sidecar.spark.marks import Mark
-from sidecar.spark.placement import key_of, partition_of
+from sidecar.spark.placement import key_of
+from sidecar.spark.timers import (
+    KEYS,
+    known_in_changelog,
+    metas,
+    pending_in_state,
+    read_cells,
+    removed_records,
+    watermarks,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 RECORDS_SCHEMA: Final = "partition int, key binary, value binary"
-TIMERS_SCHEMA: Final = "partition int, timer binary, entry binary"
-KNOWN_SCHEMA: Final = "partition int, timer binary"
 
 
 def changelog_records(
@@ -96,12 +92,10 @@ def export(
     Raises:
         CommandFailed: The query was not stopped in order; start and stop it once more.
     """
-    from pyspark.sql import functions as f  # noqa: PLC0415 - PySpark is an extra
 
     cells = read_cells(session, query_folder)
-    standing = cells.filter(f.col("cell") == f.lit(bytearray(META))).select("key", "value").collect()
-    metas = {partition_of(row["key"]): decode_meta(bytes(row["value"])) for row in standing}
-    for number, meta in metas.items():
+    standing = metas(cells)
+    for number, meta in standing.items():
         _, mark = marks.get(number, (0, None))
         if meta.checkpoint.sequence != (mark.sequence if mark is not None else meta.checkpoint.sequence):
             raise CommandFailed(
@@ -110,21 +104,23 @@ def export(
             )
     # What the changelog has of before stays: a timer is in one block only, and what of it is no longer pending lies
     # behind the watermark, or is among the removed.
-    removed = cells.groupBy("key").applyInPandas(_removed, RECORDS_SCHEMA)
-    _write(settings, source, removed)
-    timers = cells.groupBy("key").applyInPandas(_timers, TIMERS_SCHEMA)
-    known = _changelog(session, settings, source).mapInArrow(_known, KNOWN_SCHEMA)
-    sequences = {number: meta.checkpoint.sequence + 1 for number, meta in metas.items()}
+    _write(settings, source, removed_records(cells))
+    passed = watermarks({number: meta.checkpoint for number, meta in standing.items()})
+    known = known_in_changelog(_changelog(session, settings, source), passed)
+    sequences = {number: meta.checkpoint.sequence + 1 for number, meta in standing.items()}
     blocks = (
-        timers.join(known, ["partition", "timer"], "left_anti")
-        .groupBy("partition")
-        .applyInPandas(partial(_blocks, sequences), RECORDS_SCHEMA)
+        pending_in_state(cells, passed, entries=True)
+        .join(known, KEYS, "left_anti")
+        .select("partition", "slot_end", "level", "entry")
+        .repartition("partition", "slot_end")
+        .sortWithinPartitions("partition", "slot_end", "level", "entry")
+        .mapInArrow(_Blocks(sequences).__call__, RECORDS_SCHEMA)
     )
     _write(settings, source, blocks)
-    pending = sum(sum(meta.counted_origins.values()) for meta in metas.values())
+    pending = sum(sum(meta.counted_origins.values()) for meta in standing.values())
     return pending, {
         number: replace(meta.checkpoint, engine=Engine.EMBEDDED, sequence=meta.checkpoint.sequence + 1)
-        for number, meta in metas.items()
+        for number, meta in standing.items()
     }
 
 
@@ -133,75 +129,21 @@ def initial_records(checkpoints: Mapping[int, Checkpoint]) -> list[tuple[int, by
     return [(number, CHECKPOINT_KEY, encode_checkpoint(each)) for number, each in checkpoints.items()]
 
 
-def _removed(frame: pd.DataFrame) -> pd.DataFrame:
-    partition, cells = state_of(frame)
-    return _records(partition, list(removed_records(partition, cells)))
+class _Blocks:
+    """Packs sorted entries into blocks, of which it holds one at a time."""
 
+    def __init__(self, sequences: Mapping[int, int]) -> None:
+        self._sequences = sequences
 
-def _timers(frame: pd.DataFrame) -> pd.DataFrame:
-    partition, cells = state_of(frame)
-    entries = list(pending_entries(partition, cells))
-    numbers = pd.Series([partition] * len(entries), dtype="int32")
-    return pd.DataFrame({"partition": numbers, "timer": [entry[:KEY_BYTES] for entry in entries], "entry": entries})
-
-
-def _blocks(sequences: Mapping[int, int], frame: pd.DataFrame) -> pd.DataFrame:
-    partition = int(frame["partition"].iloc[0])
-    entries = sorted(bytes(entry) for entry in frame["entry"])
-    return _records(partition, list(block_records(entries, sequences[partition])))
-
-
-def _known(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the timers that are in blocks of the changelog."""
-    for batch in batches:
-        numbers: list[int] = []
-        timers: list[bytes] = []
-        columns = [batch.column(name).to_pylist() for name in ("partition", "key", "value")]
-        for partition, key, value in zip(*columns, strict=True):
-            if value is not None and isinstance(decode_key(key), BlockKey):
-                found = [entry[:KEY_BYTES] for entry in decode_block(value).entries]
-                timers += found
-                numbers += [partition] * len(found)
-        yield pa.RecordBatch.from_arrays(
-            [pa.array(numbers, pa.int32()), pa.array(timers, pa.binary())], names=["partition", "timer"]
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        schema = schema_of(RECORDS_SCHEMA)
+        entries = (
+            (partition.as_py(), entry.as_py())
+            for batch in batches
+            for partition, entry in zip(batch.column("partition"), batch.column("entry"), strict=True)
         )
-
-
-def _records(partition: int, records: list[tuple[bytes, bytes]]) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "partition": pd.Series([partition] * len(records), dtype="int32"),
-            "key": [key for key, _ in records],
-            "value": [value for _, value in records],
-        }
-    )
-
-
-def state_of(frame: pd.DataFrame) -> tuple[int, dict[bytes, bytes]]:
-    """Return the partition that a frame of `read_cells` holds, and its cells."""
-    cells = {bytes(cell): bytes(value) for cell, value in zip(frame["cell"], frame["value"], strict=True)}
-    return partition_of(int(frame["key"].iloc[0])), cells
-
-
-def read_cells(session: SparkSession, query_folder: str) -> DataFrame:
-    """Return the state that a checkpoint has: the partition's key, cell and value."""
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - as above
-    from pyspark.sql import functions as f  # noqa: PLC0415 - PySpark is an extra
-
-    # Reading a state asks the coordinator of streaming queries, which is there once somebody has asked for queries.
-    _ = session.streams.active
-    try:
-        state = session.read.format("statestore").option("stateVarName", "cells").load(query_folder)
-    except PySparkException as cause:
-        raise CommandFailed(
-            f"{query_folder} has no micro-batch that came to its end, so there is no state: start `spark run` and wait "
-            f"until it is ready ({cause.getCondition() or cause})"
-        ) from cause
-    return state.select(
-        f.col("key.key").alias("key"),
-        f.col("user_map_key.cell").alias("cell"),
-        f.col("user_map_value.value").alias("value"),
-    )
+        for record in sorted_blocks(entries, self._sequences):
+            yield from batch_of([record], schema)
 
 
 def _changelog(session: SparkSession, settings: Settings, source: Mapping[str, str]) -> DataFrame:

@@ -7,7 +7,13 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from sidecar.contract import dead_letter, native
-from sidecar.contract.control import ControlKind, ControlRequest
+from sidecar.contract.control import (
+    ControlKind,
+    ControlRequest,
+    OutcomeRecord,
+    parse_outcome_key,
+    signature_problem,
+)
 from sidecar.contract.dialect import Dialect
 from sidecar.contract.dialects import parse
 from sidecar.model import Drop, Record, Rejection, TimerId
@@ -48,11 +54,12 @@ class Sent(NamedTuple):
     kind: Kind
     origin: str | None
     retry_id: bytes | None
-    replaces: bool
-    target: str | None
-    """Of a cancel: `<partition>-<offset>` of the timer, or None."""
-    target_id: bytes | None
-    """Of a cancel by retry id."""
+    ends: int | None
+    """Offset of the timer that a cancel names."""
+    ends_id: bytes | None
+    """Retry id whose timers before it a cancel, or a message that takes their place, ends."""
+    trusted: bool = True
+    """False for a cancel that is not signed with the token."""
 
 
 class Fired(NamedTuple):
@@ -64,22 +71,43 @@ class Fired(NamedTuple):
     """By how much it came before its time; 0 when it did not."""
 
 
-def sent_of(record: Record, policy: Policy, dialects: list[Dialect]) -> Sent:
-    """Return what a record of the input asks for; never raises."""
+def sent_of(
+    record: Record, policy: Policy, dialects: list[Dialect], *, input_topic: str = "", token: str | None = None
+) -> Sent:
+    """Return what a record of the input asks for; never raises.
+
+    Args:
+        record: Key and value may be left out.
+        policy: Decides on messages.
+        dialects: In the order of preference.
+        input_topic: Control records are signed for it.
+        token: What they must be signed with; None: they need no signature.
+    """
     request = parse(record, dialects)
     if isinstance(request, Rejection):
-        return Sent(Kind.REJECTED, None, None, False, None, None)
+        return Sent(Kind.REJECTED, None, None, None, None)
     if isinstance(request, ControlRequest):
         if request.kind is not ControlKind.CANCEL or request.problem:
-            return Sent(Kind.CONTROL, None, None, False, None, None)
-        target = request.target
-        timer = f"{target.partition}-{target.offset}" if isinstance(target, TimerId) else None
-        return Sent(Kind.CANCEL, None, None, False, timer, target if isinstance(target, bytes) else None)
+            return Sent(Kind.CONTROL, None, None, None, None)
+        headers, target = dict(record.headers or ()), request.target
+        trusted = not signature_problem(headers, token, input_topic, record.partition, record.timestamp_ms)
+        ends = target.offset if isinstance(target, TimerId) else None
+        return Sent(Kind.CANCEL, None, None, ends, target if isinstance(target, bytes) else None, trusted)
     verdict = policy.decide(request, timestamp_ms=record.timestamp_ms, arrived_ms=record.timestamp_ms)
-    kind = (
-        Kind.DROPPED if isinstance(verdict, Drop) else Kind.REJECTED if isinstance(verdict, Rejection) else Kind.MESSAGE
-    )
-    return Sent(kind, request.origin, request.retry_id, request.replace, None, None)
+    if isinstance(verdict, Drop | Rejection):
+        kind = Kind.DROPPED if isinstance(verdict, Drop) else Kind.REJECTED
+        return Sent(kind, request.origin, request.retry_id, None, None)
+    return Sent(Kind.MESSAGE, request.origin, request.retry_id, None, request.retry_id if request.replace else None)
+
+
+def outcome_of(record: Record) -> tuple[int, int, bool] | None:
+    """Return partition and offset of a control record, and whether it did anything, by its record on the status topic.
+
+    None for all other records.
+    """
+    key = parse_outcome_key(record.key)
+    outcome = None if key is None or record.value is None else OutcomeRecord.from_json(record.value)
+    return None if key is None or outcome is None else (outcome.partition, key[1], outcome.count > 0)
 
 
 def fired_of(record: Record) -> Fired | None:

@@ -25,6 +25,8 @@ WAIT_S: Final = 30.0
 CALL_S: Final = 10.0
 READ_RECORDS: Final = 5_000
 SETTLED_AT_ONCE: Final = 8
+TAIL_RECORDS: Final = 1_000
+"""So many offsets before the end of a partition are read first, and eight times as many each further time."""
 
 
 def idle_topics(admin: Admin, settings: Settings) -> TopicFacts:
@@ -105,32 +107,62 @@ def committed(settings: Settings, partitions: int) -> dict[int, tuple[int, Mark 
 
 
 def last_checkpoints(settings: Settings, partitions: int) -> dict[int, Checkpoint]:
-    """Return the last checkpoint in each partition of the changelog that has one; reads all of it."""
+    """Return the last checkpoint in each partition of the changelog that has one.
+
+    Every transaction ends with a checkpoint, so the end of a partition is read, and more only while none is found.
+
+    Raises:
+        BrokerUnavailable: No answer in time.
+    """
     properties: dict[str, Any] = {
         **config.changelog_reader(settings),
         "auto.offset.reset": "earliest",
         "enable.partition.eof": True,
     }
     reader = Consumer(properties, logger=config.quiet_logger())
-    topic, clock = settings.changelog_topic, SystemClock()
     last: dict[int, Checkpoint] = {}
     try:
-        reader.assign([TopicPartition(topic, each, 0) for each in range(partitions)])
-        unfinished, until_s = set(range(partitions)), clock.monotonic_s() + WAIT_S
-        while unfinished:
-            messages = reader.consume(READ_RECORDS, 0.5)
-            for message in messages:
-                number = message.partition() or 0
-                if message.error() is not None:
-                    unfinished.discard(number)
-                elif message.key() == CHECKPOINT_KEY and (value := message.value()) is not None:
-                    last[number] = decode_checkpoint(value)
-            if messages:
-                until_s = clock.monotonic_s() + WAIT_S
-            elif clock.monotonic_s() > until_s:
-                raise BrokerUnavailable(f"the changelog {topic} can not be read: no answer within {WAIT_S:g} s")
+        bounds = {each: _bounds(reader, TopicPartition(settings.changelog_topic, each)) for each in range(partitions)}
+        records = TAIL_RECORDS
+        while wanted := {each: (low, high) for each, (low, high) in bounds.items() if each not in last and low < high}:
+            starts = {each: max(low, high - records) for each, (low, high) in wanted.items()}
+            last |= _checkpoints(reader, settings.changelog_topic, starts)
+            # What lies behind was read.
+            bounds = {each: (low, starts[each]) for each, (low, _) in wanted.items()}
+            records *= 8
     finally:
         reader.close()
+    return last
+
+
+def _bounds(reader: Consumer, partition: TopicPartition) -> tuple[int, int]:
+    try:
+        found = reader.get_watermark_offsets(partition, CALL_S)
+    except KafkaException as cause:
+        raise BrokerUnavailable(f"the changelog {partition.topic} can not be read: {cause.args[0].str()}") from cause
+    if found is None:
+        raise BrokerUnavailable(f"the changelog {partition.topic} can not be read: no answer within {CALL_S:g} s")
+    return found
+
+
+def _checkpoints(reader: Consumer, topic: str, starts: Mapping[int, int]) -> dict[int, Checkpoint]:
+    """Return the last checkpoint behind each of the offsets."""
+    last: dict[int, Checkpoint] = {}
+    clock = SystemClock()
+    reader.assign([TopicPartition(topic, each, start) for each, start in starts.items()])
+    unfinished, until_s = set(starts), clock.monotonic_s() + WAIT_S
+    while unfinished:
+        messages = reader.consume(READ_RECORDS, 0.5)
+        for message in messages:
+            number = message.partition() or 0
+            if message.error() is not None:
+                unfinished.discard(number)
+            elif message.key() == CHECKPOINT_KEY and (value := message.value()) is not None:
+                last[number] = decode_checkpoint(value)
+        if messages:
+            until_s = clock.monotonic_s() + WAIT_S
+        elif clock.monotonic_s() > until_s:
+            raise BrokerUnavailable(f"the changelog {topic} can not be read: no answer within {WAIT_S:g} s")
     return last
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from operator import itemgetter
 
 from msgspec.structs import replace
 
@@ -12,12 +14,12 @@ from sidecar.changelog.codec import (
     BlockKey,
     Engine,
     block_key,
+    decode_block,
     decode_checkpoint,
     decode_key,
     encode_block,
 )
-from sidecar.changelog.entry import LEVEL_AT
-from sidecar.errors import InvariantViolated
+from sidecar.changelog.entry import KEY_BYTES, LEVEL_AT
 from sidecar.spark.blocks import by_origin
 from sidecar.spark.cells import META, Cells, Meta, decode_meta, encode
 from sidecar.spark.shard_store import ShardStore
@@ -53,56 +55,48 @@ def take_over(partition: int, cells: Cells, records: Iterable[tuple[bytes | None
     cells.put(META, encode(meta))
 
 
-def pending_entries(partition: int, cells: Mapping[bytes, bytes]) -> Iterator[bytes]:
-    """Yield the entry of each message that is pending; `cells` is all of the partition's state."""
-    yield from ShardStore(_ReadOnly(cells), decode_meta(cells[META]), partition).entries()
+def timers_of(block: bytes, watermark: bytes) -> Iterator[bytes]:
+    """Yield the entries of a block, of the state or of the changelog, that the watermark has not passed."""
+    return (entry for entry in decode_block(block).entries if entry[:KEY_BYTES] > watermark)
 
 
-def removed_records(partition: int, cells: Mapping[bytes, bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the changelog records that say what was removed."""
-    yield from ShardStore(_ReadOnly(cells), decode_meta(cells[META]), partition).removed()
-
-
-def block_records(entries: Iterable[bytes], sequence: int) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the changelog records of blocks with these entries.
+def sorted_blocks(
+    entries: Iterable[tuple[int, bytes]], sequences: Mapping[int, int]
+) -> Iterator[tuple[int, bytes, bytes]]:
+    """Yield partition, key and value of the changelog records of blocks with these entries; holds one block at a time.
 
     Args:
-        entries: In any order; none of them may be in another block of the changelog, as no timer key is in two.
-        sequence: Of the checkpoint that they come before; names the blocks.
+        entries: Partition and entry, sorted by partition, slot end and level. None of them may be in another block of
+            the changelog, as no timer key is in two.
+        sequences: By partition, of the checkpoint that they come before; they name the blocks.
     """
-    groups: dict[tuple[int, int], list[bytes]] = {}
-    sizes: dict[tuple[int, int], int] = {}
-    parts: dict[int, int] = {}
+    for (partition, end_ms), of_slot in groupby(entries, key=_slot_end):
+        part = 0
+        for level, of_level in groupby((entry for _, entry in of_slot), key=itemgetter(LEVEL_AT)):
+            for held in _cut(of_level):
+                key = block_key(BlockKey(end_ms, sequences[partition], part))
+                yield partition, key, encode_block(level, by_origin(held), held)
+                part += 1
 
-    def block(level: int, end_ms: int) -> tuple[bytes, bytes]:
-        held = groups.pop((level, end_ms))
-        del sizes[level, end_ms]
-        part = parts.get(end_ms, 0)
-        parts[end_ms] = part + 1
-        return block_key(BlockKey(end_ms, sequence, part)), encode_block(level, by_origin(held), held)
 
+def slot_end_of(entry: bytes) -> int:
+    """Return the end of the slot that an entry was stored in."""
+    level = entry[LEVEL_AT]
+    return slot_end_ms(slot_of(int.from_bytes(entry[:8], "big"), level), level)
+
+
+def _slot_end(row: tuple[int, bytes]) -> tuple[int, int]:
+    partition, entry = row
+    return partition, slot_end_of(entry)
+
+
+def _cut(entries: Iterable[bytes]) -> Iterator[list[bytes]]:
+    held: list[bytes] = []
+    size = 0
     for entry in entries:
-        level = entry[LEVEL_AT]
-        place = (level, slot_end_ms(slot_of(int.from_bytes(entry[:8], "big"), level), level))
-        groups.setdefault(place, []).append(entry)
-        sizes[place] = sizes.get(place, 0) + len(entry)
-        if sizes[place] >= BLOCK_BYTES_MAX:
-            yield block(*place)
-    for place in list(groups):
-        yield block(*place)
-
-
-class _ReadOnly:
-    """Cells that nobody writes."""
-
-    def __init__(self, cells: Mapping[bytes, bytes]) -> None:
-        self._cells = cells
-
-    def get(self, cell: bytes) -> bytes | None:
-        return self._cells.get(cell)
-
-    def put(self, cell: bytes, value: bytes) -> None:
-        raise InvariantViolated(f"a state that is only read was written: {cell!r}, {len(value)} bytes")
-
-    def remove(self, cell: bytes) -> None:
-        raise InvariantViolated(f"a state that is only read was written: {cell!r}")
+        if held and size + len(entry) > BLOCK_BYTES_MAX:
+            yield held
+            held, size = [], 0
+        held.append(entry)
+        size += len(entry)
+    yield held

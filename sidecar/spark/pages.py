@@ -63,12 +63,6 @@ class Pages:
         self._changed_pages.add(page)
         self._matters(page, max(group.get(page, 0), _until_ms(row, value)))
 
-    def removed(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield key and value of the changelog records that say what was removed."""
-        for number in sorted(self._meta.groups):
-            for page in sorted(self._group(number)):
-                yield from removed_of(self._page(page))
-
     def tidy(self) -> None:
         """Let go of what the watermark has passed, at the next place."""
         if not self._meta.groups:

@@ -271,15 +271,6 @@ class ShardStore:
         """Return the least due of all that may be pending."""
         return min((slot.least_due_ms for slot in self._blocks.slots.values()), default=None)
 
-    def entries(self) -> Iterator[bytes]:
-        """Yield all that is pending, slot by slot."""
-        for place in sorted(self._blocks.slots):
-            yield from self._pending(self._blocks.entries(place))
-
-    def removed(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield key and value of the changelog records that say what was removed."""
-        return self._pages.removed()
-
     # Single timers
 
     def _add(self, place: Place, entries: Sequence[bytes], value: bytes | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The audit finds what was planted: a lost message, one that came twice, one that came too soon."""
+"""The audit finds what was planted: lost, twice, too soon, lost behind a cancel that was refused or another's id."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.integration.sidecars import Sidecars, Stage
 from tests.spark.queries import fires
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_planted_faults_are_found_and_nothing_else(
@@ -37,28 +37,44 @@ def test_planted_faults_are_found_and_nothing_else(
     )
     fired = fires(stage, b"near", 2)
     eventually(lambda: embedded.pending() == 3, 40, "three wait")
-    cancel: Pairs = [("retry-control", b"cancel"), ("retry-target", b"id:gone"), ("retry-control-id", b"c")]
-    send(stage.bootstrap, stage.input_topic, Given(headers=cancel))
+    refused = b"0-%d-1" % sent[2].offset
+    send(stage.bootstrap, stage.input_topic, Given(headers=_cancel(b"id:gone")), Given(headers=_cancel(refused)))
     eventually(lambda: embedded.pending() == 2, 40, "it is cancelled")
+    again = send(
+        stage.bootstrap,
+        stage.input_topic,
+        *[Given(b"7", b"k", native(stage, b"far", 3_600_000, ("retry-id", b"gone"))) for _ in range(3)],
+    )
+    eventually(lambda: embedded.pending() == 5, 40, "the id is used again")
     clean = _audit(embedded.environment)
-    assert clean["fates"] == {"fired": 2, "pending": 2, "cancelled": 1, "dropped": 1, "dead-lettered": 1}
+    assert clean["fates"] == {"fired": 2, "pending": 5, "cancelled": 1, "dropped": 1, "dead-lettered": 1}
     assert clean["offenders"] == []
 
     assert embedded.stop() == 0
     lost, early = sent[2], sent[6]
     _forget(stage, lost)
     _forget(stage, early)
+    _forget(stage, again[1])
     _plant(stage, fired[0].headers, due_ms=fired[0].timestamp_ms)
     _plant(stage, _named(fired[1].headers, f"0-{early.offset}-99999999999999"), due_ms=99_999_999_999_999)
     found = _audit(embedded.environment, "--out", f"file://{tmp_path}/fates")
     twice = int((fired[0].header("retry-timer-id") or b"").split(b"-")[1])
     by_offset = {each["offset"]: each["fate"] for each in found["offenders"]}
-    assert by_offset == {twice: "twice", lost.offset: "lost", early.offset: "early"}
+    assert by_offset == {
+        twice: "twice",
+        lost.offset: "lost",
+        early.offset: "early",
+        again[1].offset: "lost",
+    }
     assert list((tmp_path / "fates").glob("*.parquet"))
 
-    refused = _run(embedded.environment, "--out", "nosuch://host/fates")
-    assert refused.returncode == 1
-    assert 'No FileSystem for scheme "nosuch"' in refused.stderr.splitlines()[-1]
+    bad = _run(embedded.environment, "--out", "nosuch://host/fates")
+    assert bad.returncode == 1
+    assert 'No FileSystem for scheme "nosuch"' in bad.stderr.splitlines()[-1]
+
+
+def _cancel(target: bytes) -> Pairs:
+    return [("retry-control", b"cancel"), ("retry-target", target), ("retry-control-id", b"c")]
 
 
 def _forget(stage: Stage, sent: Sent) -> None:

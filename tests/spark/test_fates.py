@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from sidecar.contract import DIALECTS
+from sidecar.contract.control import Outcome, OutcomeRecord, outcome_key
 from sidecar.model import Record
 from sidecar.policy import Policy, PolicyConfig
-from sidecar.spark.fates import Fate, Fired, Kind, dead_of, fate_of, fired_of, sent_of
+from sidecar.spark.fates import Fate, Fired, Kind, Sent, dead_of, fate_of, fired_of, outcome_of, sent_of
 
 POLICY = Policy(PolicyConfig(origin_topics=("orders",), droppable=("Boring",)))
 NATIVE = [DIALECTS["native"]]
@@ -77,3 +78,27 @@ def test_a_dead_letter_says_which_record_it_was() -> None:
     )
     assert dead_of(record(*headers), "retry") == (2, 9)
     assert dead_of(record(*headers), "another") is None
+
+
+def test_only_what_had_to_be_obeyed_ends_a_timer() -> None:
+    cancel = ("retry-control", b"cancel"), ("retry-control-id", b"c")
+    named = record(*cancel, ("retry-target", b"id:a"))
+    assert sent_of(named, POLICY, NATIVE) == Sent(Kind.CANCEL, None, None, None, b"a")
+    assert not sent_of(named, POLICY, NATIVE, input_topic="retry", token="secret").trusted
+    assert sent_of(record(*cancel, ("retry-target", b"3-1-5")), POLICY, NATIVE).ends == 1
+    assert sent_of(record(*cancel, ("retry-target", b"4-1-5")), POLICY, NATIVE).kind == Kind.CONTROL
+    message = ("retry-id", b"a"), ("retry-replace", b"true")
+    assert sent_of(record(("retry-origin-topic", b"orders"), *message), POLICY, NATIVE).ends_id == b"a"
+    refused = sent_of(record(("retry-origin-topic", b"elsewhere"), *message), POLICY, NATIVE)
+    assert refused == Sent(Kind.REJECTED, "elsewhere", b"a", None, None)
+
+
+def test_an_outcome_says_whether_a_cancel_did_anything() -> None:
+    def told(count: int) -> Record:
+        value = OutcomeRecord(Outcome.CANCELLED if count else Outcome.NOT_PENDING, count, "id:a", 3, 1).to_json()
+        return Record(0, 1, 1, outcome_key("c", 9), value, None)
+
+    assert outcome_of(told(2)) == (3, 9, True)
+    assert outcome_of(told(0)) == (3, 9, False)
+    assert outcome_of(Record(0, 1, 1, b"p/0", b"{}", None)) is None
+    assert outcome_of(Record(0, 1, 1, outcome_key("c", 9), b"nonsense", None)) is None

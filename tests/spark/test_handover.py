@@ -6,14 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from sidecar.changelog.codec import CHECKPOINT_KEY, Engine, encode_checkpoint
+from sidecar.changelog.codec import BLOCK_BYTES_MAX, CHECKPOINT_KEY, Engine, encode_checkpoint
+from sidecar.changelog.entry import LEVEL_AT
 from sidecar.changelog.fold import fold
 from sidecar.contract.control import ControlKind
 from sidecar.spark.cells import META, decode_meta, encode
-from sidecar.spark.handover import block_records, pending_entries, removed_records, take_over
+from sidecar.spark.handover import slot_end_of, sorted_blocks, take_over
 from sidecar.spark.shard_store import ShardStore
 from tests.simulation.stage import NOW, Stage
-from tests.spark.dict_cells import DictCells
+from tests.spark.dict_cells import DictCells, pending, removed_in
 
 delays = st.integers(1, 1500) | st.integers(1, 10**8)
 worlds = st.lists(st.tuples(st.integers(0, 10**6), st.lists(delays, min_size=1, max_size=6)), min_size=1, max_size=6)
@@ -45,11 +46,29 @@ def test_what_is_pending_survives_the_way_there_and_back(
     store.settle()
     store.finish()
     cells.put(META, encode(meta))
-    assert {entry[:16]: entry for entry in store.entries()} == folded.pending
+    assert pending(cells.cells) == folded.pending
     assert meta.checkpoint == replace(folded.checkpoint, engine=Engine.SPARK)
     assert meta.counts() == stage.partition.counts
 
-    entries = pending_entries(0, cells.cells)
-    back = [*block_records(entries, 99), *removed_records(0, cells.cells)]
+    entries = sorted(((0, entry) for entry in pending(cells.cells).values()), key=lambda row: _place(row[1]))
+    back = [(key, value) for _, key, value in sorted_blocks(entries, {0: 99})]
+    assert len({key for key, _ in back}) == len(back)
+    back += removed_in(cells.cells)
     back.append((CHECKPOINT_KEY, encode_checkpoint(folded.checkpoint)))
     assert fold(back).pending == folded.pending
+
+
+def _place(entry: bytes) -> tuple[int, int]:
+    return slot_end_of(entry), entry[LEVEL_AT]
+
+
+def test_a_slot_with_more_than_a_block_takes_becomes_several_that_have_names_of_their_own() -> None:
+    stage = Stage()
+    stage.commit(NOW, *(stage.send(NOW + 5_000_000, value=b"v" * 100_000) for _ in range(30)))
+    entries = [(number, entry) for number in (0, 1) for entry in stage.folded().pending.values()]
+    records = list(sorted_blocks(entries, {0: 7, 1: 8}))
+    assert len({(partition, key) for partition, key, _ in records}) == len(records) == 12
+    assert all(len(value) < BLOCK_BYTES_MAX + 1000 for _, _, value in records)
+    first = [(key, value) for partition, key, value in records if partition == 0]
+    checkpoint = (CHECKPOINT_KEY, encode_checkpoint(stage.folded().checkpoint))
+    assert fold([*first, checkpoint]).pending == stage.folded().pending

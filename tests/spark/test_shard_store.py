@@ -20,7 +20,7 @@ from sidecar.spark import blocks, names, pages, shard_store
 from sidecar.spark.cells import META, Meta, decode_meta, encode
 from sidecar.spark.shard_store import ShardStore
 from tests.simulation.stage import NOW, TERMS, Stage
-from tests.spark.dict_cells import DictCells
+from tests.spark.dict_cells import DictCells, pending
 
 
 class Twin:
@@ -47,8 +47,7 @@ class Twin:
         return (planned.parts[0] if planned.parts else None), planned.left.get(0, ())
 
     def pending(self) -> dict[bytes, bytes]:
-        meta = decode_meta(self.cells.cells[META])
-        return {entry[:16]: entry for entry in ShardStore(self.cells, meta, 0).entries()}
+        return pending(self.cells.cells)
 
 
 delays = st.integers(-5, 1500) | st.integers(0, 200_000) | st.integers(0, 10**8)

@@ -29,7 +29,7 @@ from sidecar.spark.names import Named, Names, row_of
 from sidecar.spark.pages import Pages
 from sidecar.spark.shard_store import ShardStore
 from tests.simulation.stage import TERMS
-from tests.spark.dict_cells import DictCells
+from tests.spark.dict_cells import DictCells, pending
 
 FORMER_STATE = Path(__file__).with_name("former_state.json.gz")
 """168 timers on all levels, with retry ids, cancelled and moved ones, as the former layout kept them."""
@@ -228,11 +228,11 @@ def test_a_state_of_the_former_layout_goes_on_and_fires_all_of_it_once() -> None
     first = former.turn(former.now_ms + 10)
     meta = decode_meta(former.cells.cells[META])
     assert meta.format == FORMAT
-    store = ShardStore(former.cells, meta, 0)
     fired = {each.source for each in first.fires} if first else set()
-    assert {entry[:16] for entry in store.entries()} == former.pending - fired
+    waiting = pending(former.cells.cells)
+    assert waiting.keys() == former.pending - fired
 
-    named = max(entry for entry in store.entries() if retry_id_of(entry, head(entry)))
+    named = max(entry for entry in waiting.values() if retry_id_of(entry, head(entry)))
     retry_id = retry_id_of(named, head(named)) or b""
     part = former.turn(former.now_ms + 20, Control(former.next_offset, "c", ControlKind.CANCEL, retry_id))
     assert part is not None

@@ -1,0 +1,174 @@
+"""Timers as tables: those in a checkpoint's state and those in the changelog, decoded block by block on the executors.
+
+A timer is pending iff it is in a block, the watermark has not passed it, and it was not removed. All of it is streamed:
+no task holds more than a batch of Arrow, and the order and number of blocks do not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from sidecar.changelog.codec import BlockKey, Checkpoint, RemovedKey, decode_key, decode_removed
+from sidecar.changelog.entry import KEY, LEVEL_AT
+from sidecar.errors import CommandFailed
+from sidecar.spark.arrow import batch_of, schema_of
+from sidecar.spark.cells import META, PAGE, Meta, decode_meta
+from sidecar.spark.handover import slot_end_of, timers_of
+from sidecar.spark.pages import removed_of
+from sidecar.spark.placement import partition_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+KEYS: Final = ["partition", "due", "offset"]
+TIMER: Final = "partition int, due long, offset long"
+STORED: Final = f"{TIMER}, slot_end long, level int, entry binary"
+
+Watermarks = Mapping[int, bytes]
+"""The key up to which every timer is gone, by partition."""
+
+
+def read_cells(session: SparkSession, query_folder: str) -> DataFrame:
+    """Return the state that a checkpoint has: the partition's key, cell and value. Raises CommandFailed."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - PySpark is an extra
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    # Reading a state asks the coordinator of streaming queries, which is there once somebody has asked for queries.
+    _ = session.streams.active
+    try:
+        state = session.read.format("statestore").option("stateVarName", "cells").load(query_folder)
+    except PySparkException as cause:
+        raise CommandFailed(
+            f"{query_folder} has no micro-batch that came to its end, so there is no state: start `spark run` and wait "
+            f"until it is ready ({cause.getCondition() or cause})"
+        ) from cause
+    return state.select(
+        f.col("key.key").alias("key"),
+        f.col("user_map_key.cell").alias("cell"),
+        f.col("user_map_value.value").alias("value"),
+    )
+
+
+def metas(cells: DataFrame) -> dict[int, Meta]:
+    """Return where each partition of a state stands."""
+    rows = _of_kind(cells, "cell", META).select("key", "value").collect()
+    return {partition_of(row["key"]): decode_meta(bytes(row["value"])) for row in rows}
+
+
+def watermarks(checkpoints: Mapping[int, Checkpoint]) -> dict[int, bytes]:
+    """Return the key up to which every timer is gone, by partition."""
+    return {number: KEY.pack(each.watermark_ms, each.watermark_offset) for number, each in checkpoints.items()}
+
+
+def pending_in_state(cells: DataFrame, passed: Watermarks, *, entries: bool) -> DataFrame:
+    """Return the pending timers of a state.
+
+    Args:
+        cells: See `read_cells`.
+        passed: By the state's own checkpoints.
+        entries: Whether to tell their slots and entries, too.
+    """
+    blocks, pages = _of_kind(cells, "cell", b"b"), _of_kind(cells, "cell", b"p")
+    timers = blocks.mapInArrow(_Decode(_StoredIn(passed), entries).__call__, STORED if entries else TIMER)
+    return timers.join(pages.mapInArrow(_Decode(_removed_in, False).__call__, TIMER), KEYS, "left_anti")
+
+
+def removed_records(cells: DataFrame) -> DataFrame:
+    """Return partition, key and value of the changelog records that say what a state's timers were removed."""
+    return _of_kind(cells, "cell", b"p").mapInArrow(_removed_records, "partition int, key binary, value binary")
+
+
+def known_in_changelog(changelog: DataFrame, passed: Watermarks) -> DataFrame:
+    """Return the timers that are in blocks of the changelog, removed or not.
+
+    Args:
+        changelog: Partition, key and value of its records.
+        passed: By the last checkpoints.
+    """
+    return _of_kind(changelog, "key", b"b").mapInArrow(_Decode(_InBlock(passed), False).__call__, TIMER)
+
+
+def pending_in_changelog(changelog: DataFrame, passed: Watermarks) -> DataFrame:
+    """Return the pending timers of the changelog; see `known_in_changelog`."""
+    removed = _of_kind(changelog, "key", b"r").mapInArrow(_Decode(_removed_by, False).__call__, TIMER)
+    return known_in_changelog(changelog, passed).join(removed, KEYS, "left_anti")
+
+
+def _of_kind(table: DataFrame, column: str, kind: bytes) -> DataFrame:
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    return table.filter((f.substring(f.col(column), 1, 1) == f.lit(bytearray(kind))) & f.col("value").isNotNull())
+
+
+class _Decode:
+    """Makes rows of the timers in each value, one batch for each.
+
+    Args:
+        timers: Yields the rows of one: from the number in the first column, the key in the second, and the value.
+        entries: Whether these are STORED, or TIMER.
+    """
+
+    def __init__(self, timers: Callable[[int, bytes, bytes], Iterator[tuple[Any, ...]]], entries: bool) -> None:
+        self._timers = timers
+        self._entries = entries
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        schema = schema_of(STORED if self._entries else TIMER)
+        for batch in batches:
+            # As Python objects they are made one by one: together they are as large as the batch.
+            for number, key, value in zip(*_columns(batch), strict=True):
+                rows = self._timers(number.as_py(), key.as_py(), value.as_py())
+                yield from batch_of((row[: len(schema)] for row in rows), schema)
+
+
+def _columns(batch: pa.RecordBatch) -> list[pa.Array]:
+    names = ("key", "cell", "value") if "cell" in batch.schema.names else ("partition", "key", "value")
+    return [batch.column(name) for name in names]
+
+
+class _StoredIn:
+    """Timers in a block of the state."""
+
+    def __init__(self, passed: Watermarks) -> None:
+        self._passed = passed
+
+    def __call__(self, number: int, _cell: bytes, value: bytes) -> Iterator[tuple[Any, ...]]:
+        partition = partition_of(number)
+        for entry in timers_of(value, self._passed.get(partition, b"")):
+            yield partition, *KEY.unpack_from(entry), slot_end_of(entry), entry[LEVEL_AT], entry
+
+
+class _InBlock:
+    """Timers in a block of the changelog."""
+
+    def __init__(self, passed: Watermarks) -> None:
+        self._passed = passed
+
+    def __call__(self, partition: int, key: bytes, value: bytes) -> Iterator[tuple[Any, ...]]:
+        if isinstance(decode_key(key), BlockKey):
+            for entry in timers_of(value, self._passed.get(partition, b"")):
+                yield partition, *KEY.unpack_from(entry)
+
+
+def _removed_by(partition: int, key: bytes, value: bytes) -> Iterator[tuple[Any, ...]]:
+    decoded = decode_key(key)
+    if isinstance(decoded, RemovedKey):
+        for due_ms in decode_removed(decoded, value):
+            yield partition, due_ms, decoded.offset
+
+
+def _removed_in(number: int, _cell: bytes, value: bytes) -> Iterator[tuple[Any, ...]]:
+    for key, record in removed_of(PAGE.decode(value)):
+        yield from _removed_by(partition_of(number), key, record)
+
+
+def _removed_records(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    schema = schema_of("partition int, key binary, value binary")
+    for batch in batches:
+        for number, _, value in zip(*_columns(batch), strict=True):
+            partition = partition_of(number.as_py())
+            rows = ((partition, key, record) for key, record in removed_of(PAGE.decode(value.as_py())))
+            yield from batch_of(rows, schema)
