@@ -352,19 +352,36 @@ def test_a_partition_whose_state_can_not_be_read_stops_and_keeps_what_comes() ->
     assert STOPPED not in world.cells.cells
 
 
-def test_a_turn_that_fails_half_way_has_written_nothing() -> None:
+def test_a_turn_that_fails_half_way_has_written_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
-    world.settle(world.record(*order(4000)), world.record(*order(500_000)))
-    (cell,) = [each for each in world.cells.cells if each[:1] == b"b" and each[1] == 0]
-    good = world.cells.cells[cell]
+    world.settle(world.record(*order(4000)), world.record(*order(8000)))
+    slots = sorted(each for each in world.cells.cells if each[:1] == b"b" and each[1] == 0)
+    cell, good = slots[-1], world.cells.cells[slots[-1]]
     world.cells.cells[cell] = good[:-1] + bytes([good[-1] ^ 1])
     before = dict(world.cells.cells)
-    assert world.turn(world.record(*order(0)), wait_ms=5000).tally.stopped  # type: ignore[union-attr]  # as above
-    changed = {each for each in world.cells.cells if world.cells.cells[each] != before.get(each)}
+    monkeypatch.setattr(turn, "FIRES_MAX", 1)
+    assert world.turn(world.record(*order(500_000)), wait_ms=9000).tally.stopped  # type: ignore[union-attr]  # as above
+    changed = {each for each in {*world.cells.cells, *before} if world.cells.cells.get(each) != before.get(each)}
     assert {each[:1] for each in changed} == {b"x", b"w", b"i"}
     world.cells.cells[cell] = good
     world.now_ms += 60_000
     assert outgoing(world.settle()) == [("orders", None)] * 2
+
+
+def test_what_is_due_for_a_dlq_that_can_not_be_written_is_deferred() -> None:
+    world = World(orders=Fact(2, 1_000_000), dlq=Fact(1, 1_000_000))
+    world.settle(world.record(*order(30_000)))
+    world.topics["orders"] = Fact(2, 100)
+    world.turn(wait_ms=20_000)
+    first, second = refused(world, Closing("dlq", "unreachable", -1), wait_ms=15_000)
+    assert outgoing(first.deliveries) == [("dlq", b"too-large")]
+    assert outgoing(second.deliveries) == []
+    assert second.tally.deferred == {"orders": 1}
+    sent: list[Delivery] = []
+    for _ in range(5):
+        world.now_ms += 5_000
+        sent += world.settle()
+    assert outgoing(sent) == [("dlq", b"too-large")]
 
 
 def test_what_is_more_than_a_turn_takes_in_waits_for_the_next_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
