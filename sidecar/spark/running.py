@@ -27,6 +27,8 @@ logger = structlog.get_logger(__name__)
 
 FAILURES_MAX: Final = 5
 """So often a query is started again without having done a micro-batch in between."""
+AWAY_MAX_S: Final = 30.0
+"""Most time between two tries while no broker answers."""
 WAIT_S: Final = 0.2
 DRAIN_S: Final = 30.0
 """For so long a micro-batch may go on after the stop was asked for."""
@@ -152,9 +154,18 @@ def keep_running(
     clock: ClockWatch,
 ) -> None:
     """Run the query, and start it again when it fails: it goes on from its checkpoint."""
-    failures = 0
+    failures = away = 0
     while not _held(clock, stopping):
-        query, alone = starter.start()
+        try:
+            query, alone = starter.start()
+        except BrokerUnavailable as cause:
+            # Nothing was begun, so there is nothing to give up: it is tried until the brokers are back.
+            away = min(away + 1, 30)
+            logger.warning("query_failed", reason=str(cause), attempt=away)
+            if stopping(min(2.0**away, AWAY_MAX_S)):
+                return
+            continue
+        away = 0
         logger.info("query_started", query=str(query.id), run=str(query.runId))
         done, held = _watch(query, stopping, batches, clock)
         stopped = query.isActive

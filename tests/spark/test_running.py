@@ -1,0 +1,163 @@
+"""Which query is started: what was cut off is completed first, as it was begun. Spark and Kafka are given."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sidecar import __version__
+from sidecar.errors import BrokerUnavailable, CommandFailed
+from sidecar.spark import group
+from sidecar.spark.manifest import Kept, Unfinished
+from sidecar.spark.marks import Mark, TopicsRefuse
+from sidecar.spark.query import Repeat
+from sidecar.spark.running import FAILURES_MAX, Run, Starter, keep_running
+from sidecar.spark.turn import Rules
+from tests.spark.test_setup import MANIFEST
+from tests.spark.test_sink import settings_of
+from tests.spark.test_turn import RULES
+
+SETTINGS = settings_of(SimpleNamespace(bootstrap="nowhere:9092", app_id="app", input_topic="retry", dlq_topic="dlq"))  # type: ignore[arg-type]  # all that is asked of a stage
+OTHER = dataclasses.replace(RULES, origin_timeout_ms=5)
+
+
+class Folder:
+    """A checkpoint in memory."""
+
+    def __init__(self, unfinished: Unfinished | None, kept: Kept | None) -> None:
+        self.next = unfinished
+        self.held = kept
+        self.planned = 0
+
+    def unfinished(self) -> Unfinished | None:
+        return self.next
+
+    def begun(self) -> bool:
+        return True
+
+    def kept(self) -> Kept | None:
+        return self.held
+
+    def keep(self, rules: Rules) -> None:
+        assert self.next is None, "a micro-batch is unfinished"
+        self.held = Kept(__version__, rules)
+
+    def plan_empty(self, now_ms: int) -> None:
+        assert now_ms > 0
+        self.planned += 1
+
+
+class Stand:
+    """A starter, and what it starts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Folder, marks: Mapping[int, Any]) -> None:
+        monkeypatch.setattr(group, "settle", lambda *_: None)
+        monkeypatch.setattr(group, "committed", lambda *_: marks)
+        self.folder = folder
+        self.started: list[tuple[Rules, Repeat | None]] = []
+        self.starter = Starter(SETTINGS, MANIFEST, folder, lambda: OTHER, self._start)  # type: ignore[arg-type]  # see Folder
+
+    def _start(self, rules: Rules, repeat: Repeat | None) -> Any:
+        self.started.append((rules, repeat))
+        return SimpleNamespace()
+
+
+def test_what_was_cut_off_is_completed_alone_under_the_rules_and_version_that_began_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stand = Stand(monkeypatch, Folder(Unfinished(7, 1_000), Kept("0.0.1", RULES)), {})
+    assert stand.starter.start().alone
+    ((rules, repeat),) = stand.started
+    assert rules == RULES
+    assert repeat is not None
+    assert (repeat.former, repeat.alone) == ("0.0.1", True)
+    stand.folder.next = None
+    assert not stand.starter.start().alone
+    assert stand.started[1] == (OTHER, None)
+    assert stand.folder.held == Kept(__version__, OTHER)
+    assert stand.folder.planned == 1
+
+
+def test_under_the_same_rules_the_query_goes_on_behind_what_was_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand = Stand(monkeypatch, Folder(Unfinished(7, 1_000), Kept(__version__, OTHER)), {})
+    assert not stand.starter.start().alone
+    assert stand.folder.planned == 0
+
+
+def test_topics_that_refused_are_taken_for_closed_where_nothing_is_committed_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = Mark(12, "c", 7)
+    stand = Stand(monkeypatch, Folder(Unfinished(7, 1_000), Kept(__version__, OTHER)), {0: (5, done), 1: (5, None)})
+    stand.folder.next = Unfinished(7, 1_000)
+    failure = f"sidecar.spark.marks.TopicsRefuse: {TopicsRefuse({'orders': 'vanished'}, 'said')}"
+    assert stand.starter.learns(failure)
+    assert not stand.starter.learns(failure), "the next try would be the same"
+    assert not stand.starter.learns("something else")
+    monkeypatch.setattr(group, "committed", lambda *_: {0: (5, done)})
+    stand.starter.start()
+    repeat = stand.started[0][1]
+    assert repeat is not None
+    assert [each.sequence for each in repeat.again.of(0, 1_000)] == [12]
+    assert [each.sequence for each in repeat.again.of(1, 1_000)] == [-1]
+
+
+def test_offsets_that_another_tool_has_set_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    foreign = {0: (7, None), 1: (9, Mark(3, "c"))}
+    stand = Stand(monkeypatch, Folder(None, None), foreign)
+    stand.starter.start()
+    assert "offsets_set_by_others" in capsys.readouterr().out
+    stand = Stand(monkeypatch, Folder(Unfinished(7, 1_000), None), foreign)
+    with pytest.raises(CommandFailed, match="partitions 0 of retry"):
+        stand.starter.start()
+
+
+class Failing:
+    """Starts queries that have ended, by what is given for each."""
+
+    def __init__(self, *ends: Exception | str) -> None:
+        self.ends = list(ends)
+
+    def start(self) -> Run:
+        end = self.ends.pop(0)
+        if isinstance(end, Exception):
+            raise end
+        query: Any = SimpleNamespace(id=1, runId=1, isActive=False, exception=lambda: end or None)
+        return Run(query, alone=not end)
+
+    def learns(self, failure: str) -> bool:
+        return "TopicsRefuse" in failure
+
+
+def run(*ends: Exception | str) -> tuple[list[float], str]:
+    """Return the waits, and what ended it."""
+    waits: list[float] = []
+    starter, batches = Failing(*ends), SimpleNamespace(pass_on_rest=lambda _: 0)
+
+    def stopping(seconds: float) -> bool:
+        waits.append(seconds)
+        return not starter.ends
+
+    try:
+        keep_running(starter, stopping, batches, SimpleNamespace(obstacle=lambda: None))  # type: ignore[arg-type]  # all that is asked of them
+    except CommandFailed as error:
+        return waits, str(error)
+    return waits, ""
+
+
+def test_brokers_that_are_away_are_waited_for() -> None:
+    waits, said = run(*[BrokerUnavailable("away")] * 12)
+    assert (len(waits), max(waits), said) == (12, 30.0, "")
+
+
+def test_a_query_that_fails_again_and_again_ends_and_what_is_learnt_is_no_failure() -> None:
+    refusals = ["TopicsRefuse"] * 20
+    waits, said = run(*refusals, *["Broken: no"] * (FAILURES_MAX + 1))
+    assert "Broken: no" in said
+    assert waits == [2.0, 4.0, 8.0, 16.0]
