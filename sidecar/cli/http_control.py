@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -50,7 +51,9 @@ class HttpControl:
         result = _result(self._instances.ask(method, f"{path}{suffix}", body=body), text)
         while result.outcome is None and clock.monotonic_s() < until_s:
             pause.wait(AGAIN_S)
-            result = self.lookup(result.control_id) or result
+            # It is sent: that an instance has too much to do now, or restarts, is no answer.
+            with suppress(Unanswered):
+                result = self.lookup(result.control_id) or result
         return result
 
     def lookup(self, control_id: str) -> ControlResult | None:

@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 import click
 from confluent_kafka import Producer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from sidecar.cli.instants import read_duration
 from sidecar.cli.options import settings_options
-from sidecar.cli.terminal import say
+from sidecar.cli.terminal import console, say
 from sidecar.client import Delivery, Retry, RetryTopic
 from sidecar.clock import SystemClock
 from sidecar.errors import CommandFailed, TopicsInvalid
@@ -137,14 +136,14 @@ def _send(settings: Settings, batch: Batch) -> Outcome:
     outcome = Outcome()
     producer = Producer(config.retry_producer(settings), logger=config.quiet_logger())
     topic = RetryTopic(producer, settings.input_topic)
-    console = Console(stderr=True)
+    notes = console(stderr=True)
     bar = Progress(
         TextColumn("sending"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        console=console,
-        disable=not console.is_terminal or (batch.total < _BAR_FROM and batch.per_second is None),
+        console=notes,
+        disable=not notes.is_terminal or (batch.total < _BAR_FROM and batch.per_second is None),
     )
     with bar:
         task = bar.add_task("sending", total=batch.total)

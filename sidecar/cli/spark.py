@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from sidecar.cli.options import settings_options
@@ -15,7 +14,7 @@ from sidecar.cli.process_log import begin_log
 from sidecar.cli.spark_options import downloads, engine_options
 from sidecar.cli.spark_redrive import redrive
 from sidecar.cli.spark_report import report
-from sidecar.cli.terminal import say
+from sidecar.cli.terminal import console, say
 from sidecar.settings import Settings, advice_for_run
 from sidecar.settings.kinds import parse_duration_ms
 
@@ -201,24 +200,24 @@ def jars() -> None:
 
 
 def _show(found: Audit) -> None:
-    console = Console(highlight=False)
+    out = console()
     counts = Table(box=None, pad_edge=False, header_style="bold")
     counts.add_column("messages that are")
     counts.add_column("", justify="right")
     for fate in ("waiting", "pending", "fired", "dropped", "dead-lettered", "cancelled", "lost", "twice", "early"):
         counts.add_row(fate, f"{found.counts.get(fate, 0):,}")
-    console.print(counts)
+    out.print(counts)
     if found.clean:
-        console.print("each message is in exactly one place")
+        out.print("each message is in exactly one place")
         return
     offenders = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("partition", "offset", "origin", "fate"):
         offenders.add_column(heading)
     for each in found.offenders:
         offenders.add_row(str(each["partition"]), str(each["offset"]), each["origin"] or "", each["fate"])
-    console.print(offenders)
+    out.print(offenders)
     if found.offences > len(found.offenders):
-        console.print(f"and {found.offences - len(found.offenders):,} more: --out writes them all")
+        out.print(f"and {found.offences - len(found.offenders):,} more: --out writes them all")
 
 
 def _require_pyspark() -> None:

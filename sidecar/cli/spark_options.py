@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from rich.console import Console
+
+from sidecar.cli.terminal import console
 
 if TYPE_CHECKING:
     from sidecar.cli.broker import DownloadBar
@@ -59,7 +60,7 @@ def downloads() -> Iterator[DownloadBar]:
     # Here and not above: `--help` needs no librdkafka.
     from sidecar.cli.broker import DownloadBar  # noqa: PLC0415
 
-    bar = DownloadBar(Console(stderr=True, highlight=False))
+    bar = DownloadBar(console(stderr=True))
     try:
         yield bar
     finally:

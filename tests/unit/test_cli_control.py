@@ -8,12 +8,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sidecar import cli
-from sidecar.cli import control
+from sidecar.cli import control, http_control
+from sidecar.cli.http_control import HttpControl
+from sidecar.cli.instance import Instances, Reply, Unanswered
 from sidecar.clock import SystemClock
 from sidecar.contract.control import ControlKind, Outcome, Target
 from sidecar.engine.items import target_text
 from sidecar.errors import BrokerUnavailable, CommandFailed
 from sidecar.kafka.control import ControlResult, Sent
+from sidecar.model import TimerId
 from sidecar.settings import Settings
 
 DONE = ControlResult("c-1", "0-5-9", Outcome.CANCELLED, 1, "", {}, ())
@@ -235,3 +238,28 @@ def test_no_broker_is_said_as_such() -> None:
     result = run("cancel", "0-5-9", "--bootstrap-servers", "127.0.0.1:1", "--timeout", "0.3")
     assert result.exit_code == 1
     assert result.stderr.startswith("no answer from Kafka at 127.0.0.1:1")
+
+
+def test_an_instance_that_is_busy_when_it_is_asked_for_an_outcome_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_control, "AGAIN_S", 0.001)
+    waits = {"result": None, "count": 0, "control_id": "c-1", "target": "0-1-2", "detail": "", "missing": [0]}
+    done = {**waits, "result": "cancelled", "count": 1, "missing": []}
+    replies: list[Reply | Unanswered] = [
+        Reply("u", 202, waits, ""),
+        Unanswered("too many calls"),
+        Reply("u", 404, {"error_code": 404}, ""),
+        Reply("u", 200, done, ""),
+    ]
+
+    class Busy(Instances):
+        def ask(self, *_: object, **__: object) -> Reply:
+            reply = replies.pop(0)
+            if isinstance(reply, Unanswered):
+                raise reply
+            return reply
+
+    instance = Busy(lambda: ("http://busy:1",), None)
+    result = HttpControl(instance).act(ControlKind.CANCEL, TimerId(0, 1, 2), due_ms=None, deadline_s=30)
+    assert (result.outcome, result.count, replies) == (Outcome.CANCELLED, 1, [])
