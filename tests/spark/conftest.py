@@ -14,7 +14,14 @@ from sidecar.spark.java import find_java
 from tests.integration.sidecars import Sidecars, Stage, set_stage
 
 # Modules that import PySpark or its libraries themselves.
-_OF_PYSPARK = ["test_intake.py", "test_processor.py", "test_redrive_task.py", "test_running.py", "test_setup.py"]
+_OF_PYSPARK = [
+    "test_intake.py",
+    "test_manifest.py",
+    "test_processor.py",
+    "test_redrive_task.py",
+    "test_running.py",
+    "test_setup.py",
+]
 collect_ignore = [] if importlib.util.find_spec("pyspark") else _OF_PYSPARK
 
 
