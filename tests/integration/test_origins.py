@@ -11,8 +11,8 @@ from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 
-from tests.broker import create_topic, unique
-from tests.integration.messages import Given, Pairs, World, native, one_sidecar, scrape
+from tests.broker import create_topic, read_committed, unique
+from tests.integration.messages import Given, Pairs, World, marked, native, one_sidecar, scrape
 from tests.integration.rights import RPC_S, broker_with_rights, deny, give_back
 from tests.integration.sidecars import LOG_APPEND_TIME, Stage
 from tests.waiting import eventually
@@ -96,6 +96,14 @@ def test_an_origin_deleted_while_messages_wait_delays_nobody_else_and_gets_them_
     fired = world.fired(marker, 20, topic, 120)
     assert sorted(int(record.value or 0) for record in fired) == list(range(20))
     eventually(lambda: world.sidecar.pending() == 0, 20, "nothing waits")
+    assert f'retry_sidecar_fired_total{{origin="{topic}"}} 20.0' in scrape(world.sidecar)
+    # Deleted again it takes them with it: they are fired, so they are nowhere else.
+    admin.delete_topics([topic])[topic].result(RPC_S)
+    eventually(lambda: topic not in admin.list_topics(timeout=RPC_S).topics, RPC_S, "it is gone again")
+    create_topic(world.stage.bootstrap, topic, 2, LOG_APPEND_TIME)
+    assert read_committed(world.stage.bootstrap, [topic]) == []
+    assert marked(read_committed(world.stage.bootstrap, [world.stage.dlq_topic]), marker) == []
+    assert world.sidecar.pending() == 0
 
 
 def test_an_origin_that_may_not_be_written_delays_nobody_else_and_gets_them_when_it_may(
