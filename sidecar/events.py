@@ -20,6 +20,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "broker_awaited": "No broker answers at the start; it is tried again until STARTUP_TIMEOUT.",
     "broker_trouble": "The client library reports an error of a broker that passes by itself. Not repeated while it "
     "stays the same.",
+    "changelog_takes_less": "An origin takes larger messages than the changelog: those can not wait, and are dead "
+    "letters `too-large` unless they fit compressed. `mend` has the command.",
     "changelog_not_read": "The broker does not let a partition be restored now; `reason` has its words.",
     "client_logged": "A line of the Kafka client library, in `text`; its least level is LOG_LEVEL_APACHE.",
     "clock_not_measured": "The record by which Spark's driver measures its clock was not written; it is tried again.",
@@ -60,7 +62,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "partitions_revoked": "They go to another member of the group.",
     "producer_not_ready": "The transactional producer could not be had; it is tried again.",
     "producer_ready": "Transactions can begin.",
-    "producer_replaced": "An origin takes smaller batches only: a producer with such takes over.",
+    "producer_replaced": "A topic takes smaller batches only, or larger ones again: a producer with such takes over.",
     "query_failed": "Spark's query has failed; it is started again.",
     "query_started": "Spark's query runs: messages are taken in and fired.",
     "query_stopped": "Spark's query has ended as it was told to, or because of the clock (`reason`).",

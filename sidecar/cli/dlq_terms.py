@@ -135,7 +135,7 @@ def _lines_of_left(tally: Tally) -> Iterator[str]:
     hints = {
         Why.WOULD_DIE_AGAIN: "would only die again: name the reason by --reason, or mend them by --to-origin",
         Why.LOOP_GUARD: "were redriven as often as --max-redrives allows",
-        Why.TRUNCATED: "have lost their value on the way to the DLQ: they can never be redriven",
+        Why.TRUNCATED: "have lost a part on the way to the DLQ: they can never be redriven",
         Why.MALFORMED: "have headers that can not be read, so they would only die again",
         Why.NOT_A_DEAD_LETTER: "were not written by a sidecar",
         Why.TOO_LARGE: "are too large for the retry topic",

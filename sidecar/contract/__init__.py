@@ -1,7 +1,7 @@
 """The header contract: requests in, fired records and dead letters out, in each dialect."""
 
 from sidecar.contract.control import ControlKind, ControlRequest, Outcome
-from sidecar.contract.dead_letter import render_dead_letter
+from sidecar.contract.dead_letter import fit_dead_letter, render_dead_letter
 from sidecar.contract.dialect import Dialect
 from sidecar.contract.dialects import DIALECTS, DIALECTS_BY_CODE, parse
 
@@ -12,6 +12,7 @@ __all__ = [
     "ControlRequest",
     "Dialect",
     "Outcome",
+    "fit_dead_letter",
     "parse",
     "render_dead_letter",
 ]

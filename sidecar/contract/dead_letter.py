@@ -9,6 +9,7 @@ from sidecar.contract import ibm, native
 from sidecar.contract.control import CONTROL
 from sidecar.contract.dialect import Dialect, HeaderValues
 from sidecar.contract.dialects import DIALECTS
+from sidecar.contract.sizes import header_bytes, record_bytes
 from sidecar.contract.values import INT32_MAX, INT64_MAX, HeaderError, is_text, read_number
 from sidecar.model import NO_TIMESTAMP, Headers, Reason
 
@@ -16,6 +17,7 @@ TIMESTAMP_MS: Final = "retry-timestamp-ms"
 REASON: Final = "retry-dlq-reason"
 DETAIL: Final = "retry-dlq-detail"
 TRUNCATED: Final = "retry-dlq-truncated"
+"""What of the message is missing: `value`, `headers`, `key`, with commas between; `true` in older ones: its value."""
 REDRIVES: Final = "retry-redrives"
 """How often the record was sent from the DLQ to the retry topic again. It is foreign to every dialect, so it goes
 through them untouched and is still there when the record dies again."""
@@ -26,6 +28,9 @@ CONNECT_NAME: Final = "__connect.errors.connector.name"
 CONNECT_STAGE: Final = "__connect.errors.stage"
 CONNECT_CLASS: Final = "__connect.errors.exception.class.name"
 CONNECT_MESSAGE: Final = "__connect.errors.exception.message"
+CLASS_BYTES_MAX: Final = 256
+"""Of the class name that is copied for Connect's tools; the sender's own header stays as it came."""
+DETAIL_BYTES_MAX: Final = 1_000
 
 # Those of an earlier death speak of another record: a record that was sent again and failed again has only the new.
 _REPLACED: Final = frozenset(
@@ -43,6 +48,7 @@ _REPLACED: Final = frozenset(
         CONNECT_MESSAGE,
     }
 )
+_COORDINATES: Final = frozenset({TIMESTAMP_MS, REASON, CONNECT_TOPIC, CONNECT_PARTITION, CONNECT_OFFSET})
 _CLASS_NAMES: Final = {
     reason: ("sidecar." + "".join(word.capitalize() for word in reason.split("-"))).encode() for reason in Reason
 }
@@ -79,7 +85,7 @@ class DeadLetter(NamedTuple):
     redrives: int | None = 0
     """None: what the header says can not be read."""
     truncated: bool = False
-    """The value was too large for the DLQ, and is lost."""
+    """Something of the message was too large for the DLQ, and is lost."""
 
 
 def read_dead_letter(headers: Headers | None, dialects: Sequence[Dialect] = _EVERY_DIALECT) -> DeadLetter:
@@ -121,7 +127,6 @@ def render_dead_letter(
     timestamp_ms: int,
     connector_name: str,
     stage: str,
-    truncated: bool = False,
 ) -> Headers:
     """Return the headers of a DLQ record: those that came, byte for byte, then why and where from.
 
@@ -135,27 +140,68 @@ def render_dead_letter(
         timestamp_ms: The record's own; NO_TIMESTAMP when it has none.
         connector_name: The app id.
         stage: Where it failed, in Connect's words.
-        truncated: The record goes without its value, being too large for the DLQ.
     """
     came = headers or []
     dead = [header for header in came if header[0] not in _REPLACED]
     if timestamp_ms > NO_TIMESTAMP:
         dead.append((TIMESTAMP_MS, b"%d" % timestamp_ms))
-    explanation = _encoded(detail)
+    explanation = _capped(_encoded(detail), DETAIL_BYTES_MAX)
     dead.append((REASON, reason.encode()))
     dead.append((DETAIL, explanation))
-    if truncated:
-        dead.append((TRUNCATED, b"true"))
     dead += [
         (CONNECT_TOPIC, _encoded(topic)),
         (CONNECT_PARTITION, b"%d" % partition),
         *([] if offset is None else [(CONNECT_OFFSET, b"%d" % offset)]),
         (CONNECT_NAME, _encoded(connector_name)),
         (CONNECT_STAGE, _encoded(stage)),
-        (CONNECT_CLASS, _class_name(came) or _CLASS_NAMES[reason]),
+        (CONNECT_CLASS, _capped(_class_name(came) or _CLASS_NAMES[reason], CLASS_BYTES_MAX)),
         (CONNECT_MESSAGE, explanation),
     ]
     return dead
+
+
+def fit_dead_letter(
+    key: bytes | None, value: bytes | None, headers: Headers, bytes_max: int
+) -> tuple[bytes | None, bytes | None, Headers]:
+    """Return key, value and headers of a dead letter, without what does not fit: the value, then the headers that came,
+    largest first, then the key. `retry-dlq-truncated` says what is missing.
+
+    Args:
+        key: Of the message.
+        value: Of the message.
+        headers: As rendered.
+        bytes_max: What the DLQ takes, uncompressed; 0: nothing is left but where it came from, and why.
+    """
+    if record_bytes(key, value, headers) <= bytes_max:
+        return key, value, headers
+    lost = ["value"] if value else []
+    kept = [*headers, (TRUNCATED, b"value,headers,key")]
+    excess = record_bytes(key, None, kept) - bytes_max
+    foreign = sorted(
+        (at for at, (name, _) in enumerate(headers) if name not in _REPLACED),
+        key=lambda at: header_bytes(*headers[at]),
+        reverse=True,
+    )
+    gone = set[int]()
+    for at in foreign:
+        if excess <= 0:
+            break
+        excess -= header_bytes(*headers[at])
+        gone.add(at)
+    if gone:
+        lost.append("headers")
+    if excess > 0 and key:
+        lost.append("key")
+        key = None
+    own = (header for at, header in enumerate(headers) if at not in gone)
+    left = [header for header in own if bytes_max or header[0] in _COORDINATES]
+    flags: Headers = [(TRUNCATED, ",".join(lost).encode())] if lost else []
+    return key, None if value else value, left + flags
+
+
+def _capped(text: bytes, bytes_max: int) -> bytes:
+    """Return the beginning of a text, as whole characters."""
+    return text if len(text) <= bytes_max else text[:bytes_max].decode(errors="ignore").encode()
 
 
 def _class_name(headers: Headers) -> bytes | None:

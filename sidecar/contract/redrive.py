@@ -122,7 +122,7 @@ def _obstacle(letter: DeadLetter, terms: Terms) -> Left | None:
     if letter.is_control:
         return Left(Why.MALFORMED, "a control record: send it anew")
     if letter.truncated:
-        return Left(Why.TRUNCATED, "its value was too large for the DLQ and is not there: raise max.message.bytes")
+        return Left(Why.TRUNCATED, "a part of it was too large for the DLQ and is not there: raise max.message.bytes")
     if letter.redrives is None or letter.redrives >= terms.max_redrives:
         count = "unknown" if letter.redrives is None else letter.redrives
         return Left(Why.LOOP_GUARD, f"redriven before: {count}; allowed by --max-redrives: {terms.max_redrives}")

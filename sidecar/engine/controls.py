@@ -9,7 +9,7 @@ what comes due while it is on its way fires, and is not counted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec.structs import replace
 
@@ -29,6 +29,13 @@ PAUSED_MAX: Final = 1000
 Dispose = Callable[[bytes, Head, str], bool]
 """Fires a timer, defers it, or sends it to the DLQ; says whether it was the DLQ. Never kept: a plan holds tens of
 thousands of objects, and a cycle would leave them to the garbage collector."""
+
+
+class Keep(Protocol):
+    """Stores a timer again, or sends it to the DLQ if it can not be stored; says whether it was the DLQ."""
+
+    def __call__(self, entry: bytes, fixed: Head, due_ms: int, requested_ms: int, *, deferred: bool) -> bool: ...
+
 
 _DONE: Final = {
     ControlKind.CANCEL: Outcome.CANCELLED,
@@ -86,14 +93,14 @@ class Controls:
             timers = 0 if started is None else started.acted  # its signature grew old meanwhile
             self.answers.append(Answer(bad.offset, bad.control_id, Outcome.BAD_REQUEST, timers, bad.target, bad.detail))
 
-    def act(self, control: Control, dispose: Dispose, *, answered: bool) -> bool:
+    def act(self, control: Control, dispose: Dispose, keep: Keep, *, answered: bool) -> bool:
         """Act, and answer unless it was answered before; return False when the next transaction must go on with it."""
         if control.kind.is_for_origins:
             outcome, timers, detail = self._switch(control.kind, str(control.target))
         else:
             if self._allowance.spent:
                 return False
-            progress, detail, more = self._act_on(control, self.unfinished or Unfinished(control.offset), dispose)
+            progress, detail, more = self._act_on(control, dispose, keep)
             self.unfinished = progress if more and progress.seen_offset >= 0 else None
             if more:
                 return False
@@ -132,8 +139,9 @@ class Controls:
         every = self.paused.get(EVERY_ORIGIN)
         self.closure_of = self.closed.get if every is None else lambda _: every
 
-    def _act_on(self, control: Control, progress: Unfinished, dispose: Dispose) -> tuple[Unfinished, str, bool]:
+    def _act_on(self, control: Control, dispose: Dispose, keep: Keep) -> tuple[Unfinished, str, bool]:
         """Act on the next targets; return how far it came, a word on those left alone, and whether there are more."""
+        progress = self.unfinished or Unfinished(control.offset)
         entries, full = self._targets(control, progress)
         acted, skipped, dead = progress.acted, progress.skipped, progress.dead
         seen = (progress.seen_offset, progress.seen_first_ms)
@@ -153,7 +161,7 @@ class Controls:
                 skipped += 1
                 why = why or f"{origin} is {closed.why}"
                 continue
-            dead += self._change(control, entry, fixed, origin, dispose)
+            dead += self._change(control, entry, fixed, dispose, keep)
             acted += 1
         progress = replace(
             progress, acted=acted, skipped=skipped, dead=dead, seen_offset=seen[0], seen_first_ms=seen[1]
@@ -186,15 +194,16 @@ class Controls:
             self.unresolved.add(origin)
         return unknown
 
-    def _change(self, control: Control, entry: bytes, fixed: Head, origin: str, dispose: Dispose) -> bool:
+    def _change(self, control: Control, entry: bytes, fixed: Head, dispose: Dispose, keep: Keep) -> bool:
         """Do it to one timer; return whether that went to the DLQ."""
         self._overlay.take(entry)
+        origin = origin_of(entry, fixed)
         if control.kind is ControlKind.CANCEL:
             self.cancelled += 1
         elif control.kind is ControlKind.FIRE:
             return dispose(entry, fixed, origin)
         elif not self._fires_now(control):
-            self._overlay.store_again(entry, control.due_ms, control.due_ms, deferred=False)
+            return keep(entry, fixed, control.due_ms, control.due_ms, deferred=False)
         else:
             moved = MOVING.pack(fixed.due_ms, fixed.offset, control.due_ms, fixed.level, 0) + entry[MOVING.size :]
             return dispose(moved, head(moved), origin)

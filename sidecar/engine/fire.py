@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, takewhile
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
@@ -115,13 +116,13 @@ def due_in_turn(
         ahead: What was read before its turn comes first.
         now_ms: Of the plan.
         limit: Most timers.
-        limit_bytes: Most bytes of their entries, but for what was read ahead.
+        limit_bytes: Most bytes of the entries that were read ahead, and of the others.
         headers: What the plan may still fire; goes down.
     """
     watermark = partition.watermark
     # A clock that stepped back has undone what was due when it was read.
     if ahead is not None and ahead.watermark == watermark and ahead.now_ms <= now_ms:
-        due = _within(ahead.rows[:limit], headers.left)
+        due = _within(ahead.first(limit, limit_bytes), headers.left)
         watermark = due[-1][0] if len(due) < len(ahead.rows) else ahead.reached
         limit -= len(due)
         headers.left -= header_count(due)
@@ -163,6 +164,13 @@ class ReadAhead:
         rest = before.rows[bisect_right(before.rows, self.watermark, key=_KEY_OF) :]
         self._hold(rest)
         self.reached = max(self.reached, before.reached)
+
+    def first(self, limit: int, limit_bytes: int) -> list[Due]:
+        """Return the first rows, until one of the limits is reached."""
+        if self.bytes > limit_bytes:
+            sizes = accumulate(size for _, _, size, _, _ in self.rows[:limit])
+            limit = 1 + sum(1 for _ in takewhile(limit_bytes.__gt__, sizes))
+        return self.rows[:limit]
 
     def advance(self, store: Reader, limit: int) -> None:
         """Read a slice."""

@@ -11,8 +11,8 @@ from typing import Final
 from sidecar.changelog.entry import lasting
 from sidecar.contract import ControlRequest, Dialect, parse, render_dead_letter
 from sidecar.contract.control import EVERY_ORIGIN, ControlKind, signature_problem
+from sidecar.contract.sizes import FIRE_OVERHEAD_BYTES, record_bytes
 from sidecar.engine.items import Arrival, BadControl, Control, Dead, Dropped, Item
-from sidecar.engine.plan import RECORD_OVERHEAD_BYTES
 from sidecar.engine.ports import Origin
 from sidecar.model import Drop, Reason, Record, Rejection, Request, Schedule
 from sidecar.policy import Policy
@@ -31,6 +31,7 @@ class Intake:
         unknown: Topics that do not exist, by a definite answer that is fresh; kept up to date by its owner.
         forbidden: Topics that may not even be looked at, by repeated answers; kept up to date by its owner.
         api_token: What control records must be signed with; None: they need no signature.
+        compressed: What is written is, so only trying tells whether a record fits its origin. Else it is judged here.
     """
 
     def __init__(
@@ -42,9 +43,9 @@ class Intake:
         *,
         input_topic: str,
         app_id: str,
-        dlq_max_message_bytes: int,
         api_token: str | None = None,
         forbidden: Collection[str] = (),
+        compressed: bool = False,
     ) -> None:
         self._policy = policy
         self._dialects = dialects
@@ -53,8 +54,8 @@ class Intake:
         self._forbidden = forbidden
         self._input_topic = input_topic
         self._app_id = app_id
-        self._dlq_max_message_bytes = dlq_max_message_bytes
         self._api_token = api_token
+        self._measures = not compressed
 
     def knows(self, origin: str) -> bool:
         """Return whether there is a definite answer of the broker on a topic."""
@@ -83,8 +84,8 @@ class Intake:
             return self._unresolved(record, request)
         if (
             origin is not None
-            and (target >= 0 or len(value or b"") * 2 > origin.max_message_bytes)
-            and (obstacle := _obstacle(record, request, origin))
+            and (target >= 0 or (self._measures and len(value or b"") * 2 > origin.max_message_bytes))
+            and (obstacle := self._obstacle(record, request, origin))
         ):
             return self._dead(record, obstacle)
         if type(verdict) is Schedule:
@@ -103,7 +104,8 @@ class Intake:
                 target,
             )
             assert origin is not None
-            if len(kept) + RECORD_OVERHEAD_BYTES > origin.max_message_bytes:  # large headers with a small value
+            # Large headers with a small value.
+            if self._measures and len(kept) + FIRE_OVERHEAD_BYTES > origin.max_message_bytes:
                 return self._dead(record, _too_large(record, request, origin))
             # In the hot path: twice as quick as its own constructor.
             return tuple.__new__(Arrival, (offset, due_ms, topic, kept, retry_id, replace))
@@ -111,6 +113,17 @@ class Intake:
             return Dropped(record.offset, verdict.detail)
         assert type(verdict) is Rejection
         return self._dead(record, verdict)
+
+    def _obstacle(self, record: Record, request: Request, origin: Origin) -> Rejection | None:
+        if request.origin_partition >= origin.partitions:
+            return Rejection(
+                Reason.BAD_HEADER,
+                f"retry-origin-partition {request.origin_partition}: {request.origin} has {origin.partitions}"
+                " partitions",
+            )
+        if self._measures and _fire_bytes(record) > origin.max_message_bytes:
+            return _too_large(record, request, origin)
+        return None
 
     def _control(self, record: Record, request: ControlRequest, arrived_ms: int) -> Control | BadControl:
         headers = dict(record.headers or [])
@@ -146,7 +159,6 @@ class Intake:
         return origin
 
     def _dead(self, record: Record, rejection: Rejection) -> Dead:
-        truncated = _size(record) > self._dlq_max_message_bytes
         headers = render_dead_letter(
             record.headers,
             reason=rejection.reason,
@@ -157,33 +169,18 @@ class Intake:
             timestamp_ms=record.timestamp_ms,
             connector_name=self._app_id,
             stage=STAGE,
-            truncated=truncated,
         )
-        return Dead(record.offset, rejection.reason, record.key, None if truncated else record.value, headers)
-
-
-def _obstacle(record: Record, request: Request, origin: Origin) -> Rejection | None:
-    if request.origin_partition >= origin.partitions:
-        return Rejection(
-            Reason.BAD_HEADER,
-            f"retry-origin-partition {request.origin_partition}: {request.origin} has {origin.partitions} partitions",
-        )
-    if len(record.value or b"") * 2 > origin.max_message_bytes and _size(record) > origin.max_message_bytes:
-        return _too_large(record, request, origin)
-    return None
+        return Dead(record.offset, rejection.reason, record.key, record.value, headers)
 
 
 def _too_large(record: Record, request: Request, origin: Origin) -> Rejection:
     return Rejection(
         Reason.TOO_LARGE,
-        f"{_size(record)} bytes with headers and framing; {request.origin} takes {origin.max_message_bytes}"
+        f"{_fire_bytes(record)} bytes with headers and framing; {request.origin} takes {origin.max_message_bytes}"
         " (max.message.bytes)",
     )
 
 
-def _size(record: Record) -> int:
-    """Return an upper bound of what the record takes on the wire, uncompressed, with the headers that we add."""
-    size = len(record.key or b"") + len(record.value or b"") + RECORD_OVERHEAD_BYTES
-    for name, value in record.headers or ():
-        size += len(name) + len(value or b"") + 10
-    return size
+def _fire_bytes(record: Record) -> int:
+    """Return the most bytes that the record takes when it fires, uncompressed."""
+    return record_bytes(record.key, record.value, record.headers or []) + FIRE_OVERHEAD_BYTES

@@ -33,16 +33,18 @@ from sidecar.changelog.entry import (
     head,
     payload,
 )
-from sidecar.contract import render_dead_letter
+from sidecar.contract import fit_dead_letter, render_dead_letter
+from sidecar.contract.sizes import FIRE_OVERHEAD_BYTES
 from sidecar.engine.allowance import HEADERS_EACH, Allowance, Headers
 from sidecar.engine.closures import CLOSED_BYTES_MAX, within
 from sidecar.engine.controls import Controls
-from sidecar.engine.fire import Due, ReadAhead, due_in_turn, render_fire
+from sidecar.engine.fire import Due, due_in_turn, render_fire
 from sidecar.engine.items import Answer, Arrival, BadControl, Control, Dead, Dropped, Item
 from sidecar.engine.overlay import NAMED_MAX, Overlay
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Mutations, Origin, Outgoing, Reader
 from sidecar.engine.records import ChangelogRecord, block_records, removed_records, tombstones
+from sidecar.engine.terms import Terms
 from sidecar.errors import invariant
 from sidecar.model import ANY_PARTITION, OFFSET_MAX, Reason
 from sidecar.wheel.counts import Counts, SlotKey
@@ -55,32 +57,6 @@ DEFERRAL_MAX_MS: Final = 15 * 60_000
 DEFERRED_PER_S: Final = 2_000
 _TOPIC_OF: Final = itemgetter(0)
 _DUE_MS_OF: Final = itemgetter(5)
-RECORD_OVERHEAD_BYTES: Final = 512
-"""Upper bound of what framing and this project's own headers add to an entry that fires."""
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What plan() needs to know of the world besides the partition and its store."""
-
-    input_topic: str
-    dlq_topic: str
-    app_id: str
-    origins: Mapping[str, Origin]
-    """Topics with a definite answer of the broker; a timer for any other waits for one, see `Plan.unresolved`."""
-    closed: Mapping[str, Closed] = field(default_factory=dict)
-    """Origins that can not be fired to now, other than paused ones, each since the moment from which on it was never
-    seen open. Whoever takes a partition over goes on from what its restored checkpoint says."""
-    origin_timeout_ms: int = 86_400_000
-    dlq_max_message_bytes: int = 1_048_588
-    dlq_open: bool = True
-    """Whether dead letters can be written; while they can not, what is due for the DLQ is deferred too."""
-    unfireable: Mapping[tuple[int, bytes], str] = field(default_factory=dict)
-    """Timers whose fire the broker refused, by (partition, key), with its words."""
-    ahead: Mapping[int, ReadAhead] = field(default_factory=dict)
-    """What was read before its turn, by partition."""
-    fires_max: int = 10_000
-    fire_bytes_max: int = 16 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -161,11 +137,12 @@ def plan(
         terms: See there.
     """
     due = sum(1 for partition in partitions if partition.next_due_ms is not None and partition.next_due_ms <= now_ms)
-    share = max(1, terms.fires_max // max(1, due))
+    share = max(1, terms.fires_max // max(1, due)) if terms.fires_max else 0
     share_bytes = max(1, terms.fire_bytes_max // max(1, due))
     taking_in = max(1, len(batches))
+    headers_max = max(1, terms.fires_max) * HEADERS_EACH
     # Two of them: what comes in must not hold up what is due.
-    headers_in, headers_due = Headers(terms.fires_max * HEADERS_EACH), Headers(terms.fires_max * HEADERS_EACH)
+    headers_in, headers_due = Headers(headers_max), Headers(headers_max)
     parts: list[PartitionPlan] = []
     unresolved: set[str] = set()
     left: dict[int, Sequence[Item]] = {}
@@ -218,19 +195,19 @@ class _Planner:
     # Intake
 
     def take_in(self, batch: Sequence[Item]) -> int:
-        """Dispose of the items in their order; return how many: what exceeds the allowance waits for the next."""
+        """Dispose of the items in their order; return how many: the rest, if any, waits for the next plan."""
         if batch:
             self.controls.begin(batch[0].offset)
+        arrive = self._arrive_measured if self.terms.unstorable or not self.terms.compressed else self._arrive
         for at, item in enumerate(batch):
             if type(item) is Arrival:
-                if not self._arrive(item):
+                if not arrive(item):
                     return at
             elif type(item) is Dead:
-                if self.allowance.headers.left <= 0:
+                if not self.terms.dlq_open or self.allowance.headers.left <= 0:
                     return at
                 self.allowance.headers.left -= len(item.headers)
-                outgoing = Outgoing(self.terms.dlq_topic, ANY_PARTITION, item.key, item.value, item.headers, 0, b"")
-                self.dead_letters.append((item.reason, outgoing))
+                self._send_dead_letter(item, 0, KEY.pack(0, self.offset_base + item.offset))
                 self.rejected += 1
             elif type(item) is Dropped:
                 self.dropped.append(item)
@@ -246,10 +223,17 @@ class _Planner:
             self.controls.refuse(item, answered=answered)
             return True
         invariant(type(item) is Control, "an item of no known kind", item=item)
-        return self.controls.act(item, self._dispose, answered=answered)  # type: ignore[arg-type]  # the invariant above
+        return self.controls.act(item, self._dispose, self._keep, answered=answered)  # type: ignore[arg-type]  # the invariant above
+
+    def _arrive_measured(self, arrival: Arrival) -> bool:
+        offset = self.offset_base + arrival.offset
+        said = self.terms.why_unstorable(self.partition.number, offset, MOVING.size + len(arrival.lasting))
+        if said and arrival.due_ms > self.now_ms:
+            return self._refuse(arrival, Reason.TOO_LARGE, said)
+        return self._arrive(arrival)
 
     def _arrive(self, arrival: Arrival) -> bool:
-        """Store a message, or dispose of it; return False when that is more than this plan may still do."""
+        """Store a message, or dispose of it; return False when that is more than this plan may do."""
         input_offset, due_ms, origin, lasting, retry_id, replace = arrival
         if (replace or due_ms <= self.now_ms) and self.allowance.spent:
             return False
@@ -258,8 +242,7 @@ class _Planner:
             return True  # the group's offset was set back, and this one is still pending
         if replace and retry_id is not None and not self._replace(retry_id):
             detail = f"retry-id: more than {NAMED_MAX} timers wait under this id; cancel some first"
-            self._refuse(_fresh(arrival, offset), detail)
-            return True
+            return self._refuse(arrival, Reason.BAD_HEADER, detail)
         self.stored += 1
         if due_ms > self.now_ms:
             if seen:
@@ -284,9 +267,21 @@ class _Planner:
         self.cancelled += len(keys)
         return True
 
-    def _refuse(self, entry: bytes, detail: str) -> None:
+    def _refuse(self, arrival: Arrival, reason: Reason, detail: str) -> bool:
+        if not self.terms.dlq_open:
+            return False
         self.rejected += 1
-        self._dead_letter(entry, head(entry), Reason.BAD_HEADER, detail, "intake", b"")
+        entry = _fresh(arrival, self.offset_base + arrival.offset)
+        self._dead_letter(entry, head(entry), reason, detail, "intake")
+        return True
+
+    def _keep(self, entry: bytes, fixed: Head, due_ms: int, requested_ms: int, *, deferred: bool) -> bool:
+        """Store a timer again, or send it to the DLQ if it can not be stored; return whether it was the DLQ."""
+        if self.terms.dlq_open and (said := self.terms.why_unstorable(self.partition.number, fixed.offset, len(entry))):
+            self._dead_letter(entry, fixed, Reason.TOO_LARGE, said, "fire")
+            return True
+        self.overlay.store_again(entry, due_ms, requested_ms, deferred=deferred)
+        return False
 
     # Due
 
@@ -295,7 +290,7 @@ class _Planner:
         partition = self.partition
         if partition.next_due_ms is None or partition.next_due_ms > self.now_ms:
             return
-        self.complete = headers.left > 0
+        self.complete = limit > 0 and headers.left > 0
         if self.complete:
             ahead = self.terms.ahead.get(partition.number)
             for due, full in due_in_turn(partition, self.store, ahead, self.now_ms, limit, limit_bytes, headers):
@@ -308,7 +303,7 @@ class _Planner:
         """Dispose of timers that are due; stop and return False at one whose origin nothing is known of."""
         overlay, fire, open_origins = self.overlay, self.fires.append, dict[str, Origin | None]()
         fired: defaultdict[tuple[SlotKey, str], int] = defaultdict(int)
-        known = True
+        known, compressed = True, self.terms.compressed
         for key, entry, size, slot, outgoing in due:
             origin = outgoing.topic
             try:
@@ -318,7 +313,7 @@ class _Planner:
             if (
                 topic is not None
                 and slot is not None
-                and size + RECORD_OVERHEAD_BYTES <= topic.max_message_bytes
+                and (compressed or size + FIRE_OVERHEAD_BYTES <= topic.max_message_bytes)
                 and outgoing.partition < topic.partitions
             ):
                 fired[slot, origin] += 1
@@ -364,22 +359,19 @@ class _Planner:
             )
             if closed_for_long and self.terms.dlq_open:
                 detail = f"{origin} has been {closed.why} for longer than ORIGIN_TIMEOUT"
-                self._dead_letter(entry, fixed, Reason.UNFIREABLE, detail, "fire", entry[:KEY_BYTES])
+                self._dead_letter(entry, fixed, Reason.UNFIREABLE, detail, "fire")
                 return True
-            self._defer(entry, fixed, origin)
-            return False
+            return self._defer(entry, fixed, origin)
         topic = self.terms.origins.get(origin)
         if topic is None:
             # Overdue at arrival, and nothing is known of its origin any more: it waits like one whose origin is closed.
             self.unresolved.add(origin)
-            self._defer(entry, fixed, origin)
-            return False
+            return self._defer(entry, fixed, origin)
         obstacle = self._obstacle(entry, fixed, origin, topic)
         if obstacle is not None and not self.terms.dlq_open:
-            self._defer(entry, fixed, origin)
-            return False
+            return self._defer(entry, fixed, origin)
         if obstacle is not None:
-            self._dead_letter(entry, fixed, *obstacle, "fire", entry[:KEY_BYTES])
+            self._dead_letter(entry, fixed, *obstacle, "fire")
             return True
         if rendered is None:
             rendered = render_fire(self.partition.number, entry, fixed, origin)
@@ -389,25 +381,26 @@ class _Planner:
 
     def _obstacle(self, entry: bytes, fixed: Head, origin: str, topic: Origin) -> tuple[Reason, str] | None:
         """Return why a timer can never be fired, None when it can."""
-        if len(entry) + RECORD_OVERHEAD_BYTES > topic.max_message_bytes:
-            size = len(entry) + RECORD_OVERHEAD_BYTES
+        if not self.terms.compressed and len(entry) + FIRE_OVERHEAD_BYTES > topic.max_message_bytes:
+            size = len(entry) + FIRE_OVERHEAD_BYTES
             return Reason.TOO_LARGE, f"{size} bytes; {origin} takes {topic.max_message_bytes} (max.message.bytes)"
         if fixed.origin_partition >= topic.partitions:
             return Reason.UNFIREABLE, f"partition {fixed.origin_partition}; {origin} has {topic.partitions} now"
         if self.terms.unfireable and (said := self.terms.unfireable.get((self.partition.number, entry[:KEY_BYTES]))):
-            return Reason.UNFIREABLE, said
+            return said
         return None
 
-    def _defer(self, entry: bytes, fixed: Head, origin: str) -> None:
+    def _defer(self, entry: bytes, fixed: Head, origin: str) -> bool:
         late_ms = self.now_ms - fixed.requested_ms
         spread_ms = self.overlay.deferred(origin) * 1000 // DEFERRED_PER_S
         delay_ms = min(max(late_ms, spread_ms, DEFERRAL_MIN_MS), DEFERRAL_MAX_MS)
-        self.overlay.store_again(entry, self.now_ms + delay_ms, fixed.requested_ms, deferred=True)
+        if self._keep(entry, fixed, self.now_ms + delay_ms, fixed.requested_ms, deferred=True):
+            return True
         self.deferred[origin] = self.deferred.get(origin, 0) + 1
+        return False
 
-    def _dead_letter(self, entry: bytes, fixed: Head, reason: Reason, detail: str, stage: str, source: bytes) -> None:
+    def _dead_letter(self, entry: bytes, fixed: Head, reason: Reason, detail: str, stage: str) -> None:
         key, value, headers = payload(entry, HEAD.size + fixed.origin_length + fixed.retry_id_length)
-        truncated = len(entry) + 4 * RECORD_OVERHEAD_BYTES > self.terms.dlq_max_message_bytes
         rendered = render_dead_letter(
             headers,
             reason=reason,
@@ -418,12 +411,17 @@ class _Planner:
             timestamp_ms=fixed.timestamp_ms,
             connector_name=self.terms.app_id,
             stage=stage,
-            truncated=truncated,
         )
         self.allowance.headers.left -= len(rendered)
-        outgoing = Outgoing(
-            self.terms.dlq_topic, ANY_PARTITION, key, None if truncated else value, rendered, fixed.requested_ms, source
-        )
+        self._send_dead_letter(Dead(fixed.offset, reason, key, value, rendered), fixed.requested_ms, entry[:KEY_BYTES])
+
+    def _send_dead_letter(self, dead: Dead, due_ms: int, source: bytes) -> None:
+        terms, (_, reason, key, value, headers) = self.terms, dead
+        known = None if terms.compressed else terms.dlq_max_message_bytes
+        bytes_max = terms.cut_letters.get((self.partition.number, source), known)
+        if bytes_max is not None:
+            key, value, headers = fit_dead_letter(key, value, headers, bytes_max)
+        outgoing = Outgoing(terms.dlq_topic, ANY_PARTITION, key, value, headers, due_ms, source)
         self.dead_letters.append((reason, outgoing))
 
     # Records
@@ -432,7 +430,7 @@ class _Planner:
         """Return the partition's part, None when there is nothing to commit."""
         watermark = self._watermark()
         sequence = self.checkpoint.sequence + 1
-        records = block_records(self.overlay, sequence)
+        records = block_records(self.overlay, sequence, self.terms)
         records += removed_records(self.overlay, watermark)
         records += tombstones(self.overlay, self.store, watermark)
         changed = self.partition.closures_over or self.controls.unfinished != self.checkpoint.unfinished

@@ -95,4 +95,4 @@ class Outgoing(NamedTuple):
     due_ms: int
     """The requested due of a fire, 0 for a dead letter that never was a timer."""
     source: bytes
-    """Key (due, offset) of the timer, empty when it never was one."""
+    """Key (due, offset) of the timer; of what never was one, its offset behind a due of 0."""

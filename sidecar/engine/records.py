@@ -11,6 +11,7 @@ from sidecar.changelog.entry import DEFERRED, FLAGS_AT, KEY
 from sidecar.engine.overlay import Group, Overlay
 from sidecar.engine.ports import Reader
 from sidecar.engine.rows import decode_due
+from sidecar.engine.terms import BLOCK_OVERHEAD_BYTES, Terms
 from sidecar.wheel.geometry import slot_end_ms
 
 ChangelogRecord = tuple[bytes, bytes | None]
@@ -19,13 +20,15 @@ TOMBSTONES_MAX: Final = 500
 """Most tombstones of each kind in one transaction."""
 
 
-def block_records(overlay: Overlay, sequence: int) -> list[ChangelogRecord]:
+def block_records(overlay: Overlay, sequence: int, terms: Terms) -> list[ChangelogRecord]:
     """Pack what the plan stores into blocks: as few records as there are slots, not one for each timer."""
+    # Origins are named in a block once more than in its entries, so it takes less than twice as much as they do.
+    fits = (terms.changelog_max_message_bytes - BLOCK_OVERHEAD_BYTES) // 2
     records: list[ChangelogRecord] = []
     parts: dict[int, int] = {}
     for (level, slot), group in overlay.groups.items():
         end_ms = slot_end_ms(slot, level)
-        for start, end in _cut(group.entries):
+        for start, end in _cut(group.entries, min(BLOCK_BYTES_MAX, terms.block_bytes_max, fits)):
             part = parts.get(end_ms, 0)
             parts[end_ms] = part + 1
             key = BlockKey(end_ms, sequence, part)
@@ -72,11 +75,11 @@ def tombstones(overlay: Overlay, store: Reader, watermark: bytes) -> list[Change
     return records
 
 
-def _cut(entries: list[bytes]) -> Iterator[tuple[int, int]]:
+def _cut(entries: list[bytes], bytes_max: int) -> Iterator[tuple[int, int]]:
     """Yield where each block of a slot starts and ends; a huge entry is a block by itself."""
     start = size = 0
     for at, entry in enumerate(entries):
-        if size + len(entry) > BLOCK_BYTES_MAX and at > start:
+        if size + len(entry) > bytes_max and at > start:
             yield start, at
             start, size = at, 0
         size += len(entry) + 4

@@ -23,6 +23,11 @@ BATCH_BYTES = 1_000_000
 
 TRANSACTION_TIMEOUT_MS = 20_000
 MESSAGE_TIMEOUT_MS = 8_000
+"""Within it a broker that is there answers, and one that is not is noticed before the transaction's time is over."""
+MESSAGE_TIMEOUT_MAX_MS = 18_000
+"""For a record alone on a slow link: nearly the whole time of a transaction."""
+COMPRESSION = "lz4"
+"""Of what is written, unless the operator says otherwise. What came compressed is seldom taken uncompressed."""
 
 # librdkafka warns in the log of each property that has no meaning for a client of the other kind, and of
 # those alone it says which kind they belong to: these are the ones its reference marks C and P.
@@ -45,6 +50,7 @@ _PRODUCER_ONLY = frozenset(
 _ALIASES = {
     "linger.ms": "queue.buffering.max.ms",
     "message.timeout.ms": "delivery.timeout.ms",
+    "compression.type": "compression.codec",
 }
 """Our tuning -> the other name that the operator may have used for it."""
 
@@ -119,7 +125,12 @@ def dead_letter_reader(settings: Settings, group_id: str) -> Config:
     return _client(settings, "dead-letters", tuning=_FETCHING, guarantees=guarantees, foreign=_PRODUCER_ONLY)
 
 
-def transactional_producer(settings: Settings, transactional_id: str, batch_bytes: int = BATCH_BYTES) -> Config:
+def transactional_producer(
+    settings: Settings,
+    transactional_id: str,
+    batch_bytes: int = BATCH_BYTES,
+    message_timeout_ms: int = MESSAGE_TIMEOUT_MS,
+) -> Config:
     """Return the configuration of the producer of fires, dead letters and the changelog.
 
     Args:
@@ -127,9 +138,12 @@ def transactional_producer(settings: Settings, transactional_id: str, batch_byte
         transactional_id: Application id and instance id; who comes later under the same one fences the earlier.
         batch_bytes: At most the smallest `max.message.bytes` of the topics written: brokers judge whole batches.
             The operator's own `batch.size` can only lower it.
+        message_timeout_ms: Longest time until a record is written.
     """
     tuning: Config = {
         **_SENDING,
+        "message.timeout.ms": message_timeout_ms,
+        "compression.type": COMPRESSION,
         "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
         "queue.buffering.max.kbytes": 65_536,
         "linger.ms": 5,
@@ -146,6 +160,12 @@ def transactional_producer(settings: Settings, transactional_id: str, batch_byte
 def transaction_timeout_s(settings: Settings) -> float:
     """Return after how many seconds the broker ends a transaction that is still open, and fences its producer."""
     return float(transactional_producer(settings, "")["transaction.timeout.ms"]) / 1000
+
+
+def compresses(settings: Settings) -> bool:
+    """Return whether what is written in transactions is compressed."""
+    properties = transactional_producer(settings, "")
+    return properties.get("compression.codec", properties.get("compression.type")) != "none"
 
 
 def status_producer(settings: Settings) -> Config:

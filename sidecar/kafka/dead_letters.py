@@ -22,7 +22,6 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from sidecar.clock import Clock, SystemClock
 from sidecar.contract.dead_letter import DeadLetter, read_dead_letter
 from sidecar.contract.dialect import Dialect
-from sidecar.engine.plan import RECORD_OVERHEAD_BYTES
 from sidecar.engine.ports import Outgoing
 from sidecar.errors import BrokerUnavailable, CommandFailed, TransactionFailed
 from sidecar.kafka import config
@@ -39,7 +38,6 @@ STALL_S: Final = 30.0
 READ_S: Final = 0.2
 SLICE_BYTES: Final = 4 * 1024 * 1024
 SLICE_RECORDS_MAX: Final = 1_000
-_HEADER_BYTES: Final = 10
 
 
 class Letter(NamedTuple):
@@ -398,9 +396,3 @@ class Redrive:
                 f"{error}: whether the last records were sent is not known; give the command again: {again}"
             )
         return CommandFailed(f"{error}: the last records were not sent; give the command again: {again}")
-
-
-def bytes_on_the_wire(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """Return an upper bound of what a record takes, uncompressed."""
-    size = len(key or b"") + len(value or b"") + RECORD_OVERHEAD_BYTES
-    return size + sum(len(name) + len(held or b"") + _HEADER_BYTES for name, held in headers)

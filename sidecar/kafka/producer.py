@@ -23,6 +23,8 @@ from sidecar.model import ANY_PARTITION, Headers
 
 CALL_TIMEOUT_S: Final = 5.0
 COMMIT_TIMEOUT_S: Final = 20.0
+FLUSH_S: Final = 0.2
+"""A transaction that is refused waits no longer for the rest of it."""
 QUEUE_TIMEOUT_S: Final = 15.0
 METADATA_TIMEOUT_S: Final = 2.0
 _BLAMELESS: Final = frozenset(
@@ -46,6 +48,8 @@ class Refusal(StrEnum):
     """No answer in time."""
     NAMED = "named"
     """The broker will not have this very record; it names each that it means of a batch."""
+    LARGE = "large"
+    """Its batch, compressed, is larger than the topic takes."""
     RECORD = "record"
     """The broker will not have this record, or one of the same batch."""
 
@@ -64,8 +68,13 @@ _REFUSALS: Final[Mapping[int, Refusal]] = {
     KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND: Refusal.SILENT,
     KafkaError.INVALID_RECORD: Refusal.NAMED,
     KafkaError.INVALID_TIMESTAMP: Refusal.NAMED,
+    KafkaError.MSG_SIZE_TOO_LARGE: Refusal.LARGE,
+    KafkaError.RECORD_LIST_TOO_LARGE: Refusal.LARGE,
 }
 
+
+_PLACED: Final = frozenset({Refusal.NAMED, Refusal.LARGE, Refusal.SILENT})
+"""What a partition of its topic says, and may not say of another one."""
 
 _MEMBERSHIP: Final = frozenset(
     {
@@ -91,6 +100,15 @@ class Refused(NamedTuple):
     """Partition of the origin that said it, if it was the broker."""
 
 
+class Unwritten(NamedTuple):
+    """A record of the changelog or the status topic that was larger than its topic takes."""
+
+    topic: str
+    partition: int
+    key: bytes
+    value: bytes
+
+
 class TransactionalProducer:
     """Owns one librdkafka producer; used by one thread at a time."""
 
@@ -99,6 +117,8 @@ class TransactionalProducer:
         self._clock = clock
         self._producer = Producer(dict(config))
         self._refused: list[Refused] = []
+        self._unwritten: list[Unwritten] = []
+        self._took = set[tuple[str, int]]()
         self._spared = Counter[tuple[str, int]]()
         self._changelog_error: KafkaError | None = None
         self._status_error: KafkaError | None = None
@@ -117,6 +137,8 @@ class TransactionalProducer:
         """Begin a transaction. Raises TransactionFailed."""
         self._claimed = False
         self._refused = []
+        self._unwritten = []
+        self._took = set()
         self._spared = Counter()
         self._changelog_error = self._status_error = None
         self._next_changelog_offsets = {}
@@ -211,10 +233,11 @@ class TransactionalProducer:
 
     def _delivered(self, partition: int, outgoing: Outgoing, error: KafkaError | None, message: Message) -> None:
         if error is None:
+            self._took.add((outgoing.topic, message.partition() or 0))
             return
         if error.code() not in _BLAMELESS:
             refused = _refused(partition, outgoing, error)
-            if refused.why is Refusal.NAMED:
+            if refused.why in _PLACED:
                 refused = refused._replace(target=message.partition() or 0)
             self._refused.append(refused)
         elif error.code() == KafkaError._INVALID_DIFFERENT_RECORD:
@@ -224,19 +247,36 @@ class TransactionalProducer:
         if error is not None:
             if error.code() not in _BLAMELESS:
                 self._changelog_error = error
+                self._note_unwritten(error, message)
             return
         partition, offset = message.partition() or 0, message.offset() or 0
         if offset >= self._next_changelog_offsets.get(partition, 0):
             self._next_changelog_offsets[partition] = offset + 1
 
-    def _outcome_delivered(self, error: KafkaError | None, _message: Message) -> None:
+    def _outcome_delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and error.code() not in _BLAMELESS:
             self._status_error = error
+            self._note_unwritten(error, message)
+
+    def _note_unwritten(self, error: KafkaError, message: Message) -> None:
+        if _REFUSALS.get(error.code()) is Refusal.LARGE:
+            key, value = message.key() or b"", message.value() or b""
+            self._unwritten.append(Unwritten(message.topic() or "", message.partition() or 0, key, value))
 
     @property
     def refused(self) -> Sequence[Refused]:
         """The records of this transaction that could not be written."""
         return self._refused
+
+    @property
+    def unwritten(self) -> Sequence[Unwritten]:
+        """The records of changelog and status topic that were too large."""
+        return self._unwritten
+
+    @property
+    def took(self) -> frozenset[tuple[str, int]]:
+        """The partitions of topics that took a record of those whose delivery was asked for."""
+        return frozenset(self._took)
 
     @property
     def spared(self) -> Mapping[tuple[str, int], int]:
@@ -265,6 +305,10 @@ class TransactionalProducer:
             TransactionFailed: says whether the outcome is known.
         """
         deadline_s = self._clock.monotonic_s() + COMMIT_TIMEOUT_S
+        # Of several batches in flight the library waits for those behind a refused one until their time is over.
+        while self._producer.flush(FLUSH_S) and not self._changelog_error and not self._status_error:
+            if self._refused or self._clock.monotonic_s() > deadline_s:
+                break
         while True:
             try:
                 self._producer.commit_transaction(CALL_TIMEOUT_S)

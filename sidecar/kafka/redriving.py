@@ -12,10 +12,11 @@ from sidecar.clock import Clock
 from sidecar.contract import DIALECTS
 from sidecar.contract.redrive import Left, Terms, Why, share_of
 from sidecar.contract.redrive import redrive as redriven_headers
+from sidecar.contract.sizes import record_bytes
 from sidecar.engine.ports import Outgoing
 from sidecar.errors import CommandFailed
 from sidecar.kafka.cluster import Topic
-from sidecar.kafka.dead_letters import Letter, Redrive, Run, Span, bytes_on_the_wire
+from sidecar.kafka.dead_letters import Letter, Redrive, Run, Span
 from sidecar.kafka.letter_filter import LetterFilter
 from sidecar.model import ANY_PARTITION
 from sidecar.settings import Settings
@@ -59,7 +60,7 @@ class Judge:
         headers = redriven_headers(letter.headers, self._terms, now_ms=now_ms, share=share, dialects=self._dialects)
         if isinstance(headers, Left):
             return headers
-        size, most = bytes_on_the_wire(letter.key, letter.value, headers), self._topic.max_message_bytes
+        size, most = record_bytes(letter.key, letter.value, headers), self._topic.max_message_bytes
         if size > most:
             return Left(Why.TOO_LARGE, f"{size} bytes; {self._topic.name} takes {most} (max.message.bytes)")
         return Outgoing(self._topic.name, self._partition(letter), letter.key, letter.value, headers, 0, b"")

@@ -64,9 +64,10 @@ class TopicFacts:
     input_topic_id: str
     changelog_topic_id: str
     input_bytes_max: int
-    """`max.message.bytes` of the topic, as are the next two."""
+    """`max.message.bytes` of the topic, as are the next three."""
     dlq_bytes_max: int
     changelog_bytes_max: int
+    status_bytes_max: int = CHANGELOG_BYTES_MIN
     changes: tuple[str, ...] = ()
     """What was created or grown, a line each."""
     notes: tuple[str, ...] = ()
@@ -267,6 +268,7 @@ def _facts(cluster_id: str, found: Found) -> TopicFacts:
         input_bytes_max=entry.max_message_bytes,
         dlq_bytes_max=dlq.max_message_bytes,
         changelog_bytes_max=changelog.max_message_bytes,
+        status_bytes_max=status.max_message_bytes,
     )
 
 
@@ -291,24 +293,24 @@ def _changelog_problems(settings: Settings, entry: Topic | None, changelog: Topi
     yield from _count_problems(settings, entry, changelog)
     if changelog.cleanup != {"compact"}:
         wrong = f"cleanup.policy is {changelog.config['cleanup.policy']!r}: anything but compact loses pending messages"
-        yield Problem(changelog.name, wrong, _configure(settings, changelog.name, "cleanup.policy=compact"))
+        yield Problem(changelog.name, wrong, configure_command(settings, changelog.name, "cleanup.policy=compact"))
     if entry is not None and changelog.max_message_bytes < (least := changelog_bytes_min(entry.max_message_bytes)):
         wrong = (
             f"max.message.bytes is {changelog.max_message_bytes}, but {entry.name} takes {entry.max_message_bytes}: "
             f"it must be {least} at least"
         )
-        yield Problem(changelog.name, wrong, _configure(settings, changelog.name, f"max.message.bytes={least}"))
+        yield Problem(changelog.name, wrong, configure_command(settings, changelog.name, f"max.message.bytes={least}"))
 
 
 def _status_problems(settings: Settings, entry: Topic | None, status: Topic) -> Iterator[Problem]:
     yield from _count_problems(settings, entry, status)
     if status.cleanup != {"compact", "delete"}:
         wrong = f"cleanup.policy is {status.config['cleanup.policy']!r}: it must be compact,delete"
-        yield Problem(status.name, wrong, _configure(settings, status.name, "cleanup.policy=[compact,delete]"))
+        yield Problem(status.name, wrong, configure_command(settings, status.name, "cleanup.policy=[compact,delete]"))
     kind = status.config["message.timestamp.type"]
     if kind != "LogAppendTime":
         wrong = f"message.timestamp.type is {kind}: it must be LogAppendTime, the broker's clock is read from it"
-        mend = _configure(settings, status.name, "message.timestamp.type=LogAppendTime")
+        mend = configure_command(settings, status.name, "message.timestamp.type=LogAppendTime")
         yield Problem(status.name, wrong, mend)
 
 
@@ -339,13 +341,13 @@ def _notes(settings: Settings, found: Found) -> Iterator[str]:
     if entry and "compact" in entry.cleanup:
         yield (
             f"topic {entry.name}: is compacted: of messages with the same key only the newest may reach the sidecar; "
-            f"mend it with: {_configure(settings, entry.name, 'cleanup.policy=delete')}"
+            f"mend it with: {configure_command(settings, entry.name, 'cleanup.policy=delete')}"
         )
     if entry and dlq and dlq.max_message_bytes < entry.max_message_bytes:
         yield (
             f"topic {dlq.name}: max.message.bytes is {dlq.max_message_bytes}, {entry.name} takes "
             f"{entry.max_message_bytes}: larger dead letters lose their value; mend it with: "
-            f"{_configure(settings, dlq.name, f'max.message.bytes={entry.max_message_bytes + HEADROOM_BYTES}')}"
+            f"{configure_command(settings, dlq.name, f'max.message.bytes={entry.max_message_bytes + HEADROOM_BYTES}')}"
         )
 
 
@@ -369,7 +371,8 @@ def _own_command(settings: Settings, command: str, partitions: int | None) -> st
     return shlex.join(words)
 
 
-def _configure(settings: Settings, topic: str, config: str) -> str:
+def configure_command(settings: Settings, topic: str, config: str) -> str:
+    """Return the command that sets a configuration of a topic."""
     server = shlex.quote(settings.bootstrap_servers)
     return (
         f"kafka-configs.sh --bootstrap-server {server} --alter --entity-type topics --entity-name {topic} "

@@ -13,7 +13,7 @@ Each step is a point where the tests kill the process (tests/integration/test_ki
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from queue import SimpleQueue
@@ -28,7 +28,8 @@ from sidecar.engine.ports import Outgoing, Prepared, Store
 from sidecar.engine.restore import Identity, apply_committed
 from sidecar.errors import SidecarError, StoreFailed, TransactionFailed, invariant
 from sidecar.kafka.bounded import HANGS_S
-from sidecar.kafka.producer import Refused, TransactionalProducer, Waits
+from sidecar.kafka.config import BATCH_BYTES
+from sidecar.kafka.producer import Refused, TransactionalProducer, Unwritten, Waits
 from sidecar.model import Headers
 
 SLOW_S: Final = 5.0
@@ -68,6 +69,15 @@ class Work:
     """Ask for a delivery report of every fire."""
     keeps_fires: bool = False
     """Keep them when they are written, though nobody asks for their reports."""
+    tries_dlq: bool = True
+    """Dead letters could be written, as far as was known."""
+    unanswerable: Collection[tuple[int, bytes]] = ()
+    """Outcomes that the status topic does not take, by partition and key: they are left out."""
+
+    @property
+    def items(self) -> int:
+        """How many messages it takes in, or timers it fires: the more of the two."""
+        return max(self.plan.fires, sum(part.taken_in for part in self.plan.parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +93,14 @@ class Result:
     """By topic and partition, how many records the broker said to be good while it named others of their batch."""
     fired_ms: int = 0
     """Wall time at which the fires were handed to the client library."""
+    unwritten: Sequence[Unwritten] = ()
+    """Records of changelog and status topic that were too large."""
+    took: frozenset[tuple[str, int]] = frozenset()
+    """Partitions of topics that took a record of those whose delivery was asked for."""
+    changelog_took: bool = False
+    """The changelog took a record of each partition."""
+    batch_bytes: int = BATCH_BYTES
+    """What the producer packed into a batch at most; a larger record was a batch by itself."""
 
 
 class Writing:
@@ -165,7 +183,17 @@ def commit(writing: Writing, clock: Clock, observe: Observe) -> Result:
     except TransactionFailed as error:
         failure = _aborted(producer, error)
         seconds = clock.monotonic_s() - started_s
-        return Result(work, seconds, failure, tuple(producer.refused), dict(producer.spared))
+        return Result(
+            work,
+            seconds,
+            failure,
+            tuple(producer.refused),
+            dict(producer.spared),
+            unwritten=tuple(producer.unwritten),
+            took=producer.took,
+            changelog_took=writing.offsets.keys() <= producer.next_changelog_offsets.keys(),
+            batch_bytes=producer.batch_bytes,
+        )
     try:
         _apply(writing, producer.next_changelog_offsets)  # 5
     except StoreFailed as error:
@@ -177,6 +205,8 @@ def commit(writing: Writing, clock: Clock, observe: Observe) -> Result:
 def _outcomes(work: Work, part: PartitionPlan) -> list[tuple[bytes, bytes, Headers]]:
     outcomes: list[tuple[bytes, bytes, Headers]] = []
     for key, value in outcome_records(part.answers, part.number, work.plan.now_ms):
+        if (part.number, key) in work.unanswerable:
+            continue
         headers: Headers = []
         if work.api_token is not None:
             parts = signature.status_parts(work.status_topic, part.number, key, value)

@@ -83,6 +83,11 @@ class Held:
         """Items that a plan can take."""
         return sum(len(each.items) for each in self._partitions.values())
 
+    def ready_of(self, partition: int) -> int:
+        """Return how many items of a partition a plan can take."""
+        held = self._partitions.get(partition)
+        return 0 if held is None else len(held.items)
+
     @property
     def waits(self) -> bool:
         """Whether records wait to be examined: an answer of the broker is on its way."""

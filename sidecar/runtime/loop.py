@@ -9,6 +9,7 @@ Partitions live in `engine/partition.py`'s states. Nothing here waits longer tha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -17,18 +18,20 @@ from confluent_kafka import KafkaException
 
 from sidecar.engine.fire import Ahead
 from sidecar.engine.partition import Partition, State
-from sidecar.engine.plan import Plan, Terms, plan
+from sidecar.engine.plan import Plan, plan
 from sidecar.engine.ports import Store
 from sidecar.engine.view import PartitionView
 from sidecar.errors import CommandFailed, RecordCorrupt, StoreCorrupt, StoreFailed, TopicsInvalid, TransactionFailed
-from sidecar.kafka.config import BATCH_BYTES
+from sidecar.kafka.config import MESSAGE_TIMEOUT_MAX_MS, MESSAGE_TIMEOUT_MS
 from sidecar.kafka.input import InputConsumer
 from sidecar.kafka.producer import TransactionalProducer
 from sidecar.kafka.topics import TopicFacts
 from sidecar.runtime.commit import Committer, Result, Work, Writing, commit
 from sidecar.runtime.failures import Failures
 from sidecar.runtime.held import Held
+from sidecar.runtime.limits import Limits
 from sidecar.runtime.memory import Memory
+from sidecar.runtime.pace import fewer
 from sidecar.runtime.parts import Parts
 from sidecar.runtime.snapshot import views_of
 from sidecar.runtime.tally import tally, tally_ended
@@ -38,7 +41,6 @@ log = structlog.get_logger(__name__)
 POLL_RECORDS: Final = 500
 POLL_IDLE_S: Final = 0.1
 POLL_BUSY_S: Final = 0.003
-TRANSACTION_BYTES_MAX: Final = 16 * 1024 * 1024
 EXAMINE_MAX: Final = 5_000
 SHOW_EVERY_S: Final = 0.2
 CARE_EVERY_S: Final = 0.25
@@ -68,7 +70,7 @@ class Loop:
         self._spent: list[object] = []
         self._memory = Memory(parts.clock)
         self._turn = 0
-        self._batch_bytes = BATCH_BYTES
+        self._limits = Limits(parts.settings, parts.catalogue, parts.facts)
         self._planned_s = self._shown_s = self._cared_s = float("-inf")
         self._backlog = False
         self._lag: Mapping[int, int] = {}
@@ -110,6 +112,7 @@ class Loop:
                 partition.transition_to(State.CLOSED)
             self._end_tenure(number)
             self._to_grow.discard(number)
+            self._failures.forget({number})
             self._parts.status.forget(number)
 
     def _end_tenure(self, number: int) -> None:
@@ -229,7 +232,10 @@ class Loop:
             self._guard_store(self._plan)
 
     def _renew(self) -> TransactionalProducer:
-        producer = self._parts.make_producer(self._batch_bytes)
+        timeout_ms = MESSAGE_TIMEOUT_MAX_MS if self._failures.pace.alone else MESSAGE_TIMEOUT_MS
+        producer = self._parts.make_producer(
+            self._limits.new_batch_bytes(singly=self._failures.oversize.singly), timeout_ms
+        )
         producer.init(self._failures.init_timeout_s)
         return producer
 
@@ -282,12 +288,12 @@ class Loop:
         if isinstance(error, TransactionFailed):
             self._spent.clear()
             tally_ended(self._parts.metrics, self._parts.spans, result, self._failures.outcome(error))
-            if self._failures.failed(error, result, self._parts.closed, self._settings.dlq_topic):
+            dlq = self._settings.dlq_topic
+            if self._failures.failed(error, result, self._parts.closed, dlq, self._limits.of):
                 self._drop_producer()
             self._reset_all()
             return
-        parts = result.work.plan.parts
-        self._failures.committed(sum(len(part.dead_letters) for part in parts), sum(part.taken_in for part in parts))
+        self._failures.committed(result, more=self._held.ready > 0 or not result.work.plan.complete)
         self._spent.append(result)
         tally(self._parts.metrics, self._parts.spans, result)
         for part in result.work.plan.parts:
@@ -321,34 +327,37 @@ class Loop:
         self._turn += 1
         start = self._turn % len(running)
         turns = running[start:] + running[:start]
+        terms = self._limits.terms(self._failures, self._parts.closed)
         limit = min(self._settings.commit_max_messages, self._failures.items_max)
-        open_for_intake = [each.number for each in turns] if self._failures.dlq_open() else []
-        batches = self._held.batches(open_for_intake, limit, TRANSACTION_BYTES_MAX)
+        open_for_intake = [each.number for each in turns]
         now_ms = self._clock.wall_ms()
         self._planned_s = self._clock.monotonic_s()
+        few = len(turns) > self._failures.items_max
+        if few:
+            waiting = {each for each in open_for_intake if self._held.ready_of(each)}
+            share = fewer(
+                turns, waiting, self._failures.items_max, now_ms, fires_first=bool(self._turn // len(turns) % 2)
+            )
+            turns, open_for_intake = share.partitions, share.take_in
+            terms = terms if share.fires else replace(terms, fires_max=0)
+        batches = self._held.batches(open_for_intake, limit, self._failures.pace.bytes_max)
         try:
-            made = plan(turns, batches, store, now_ms, self._terms())
+            made = plan(turns, batches, store, now_ms, terms)
         except RecordCorrupt as cause:
             raise StoreCorrupt(f"a row of the state folder can not be read: {cause}") from cause
         self._held.give_back(made.left)
         self._parts.catalogue.want(made.unresolved)
-        self._backlog = not made.complete and not made.unresolved
+        self._backlog = few or (not made.complete and not made.unresolved)
         if made.parts:
-            self._submit(made, membership)
+            self._submit(made, membership, terms.dlq_open)
         else:
             self._ahead.forget()
 
-    def _submit(self, made: Plan, membership: bytes) -> None:
+    def _submit(self, made: Plan, membership: bytes, tries_dlq: bool) -> None:
         producer, store = self._producer, self._parts.state.store
         assert producer is not None
         assert store is not None
-        origins = self._parts.catalogue.origins
-        topics = {topic for part in made.parts for topic in part.fired}
-        least = min((origins[topic].max_message_bytes for topic in topics if topic in origins), default=BATCH_BYTES)
-        if least < self._batch_bytes:
-            # Brokers judge whole batches, so a batch must fit the smallest topic: a new producer with smaller ones.
-            self._batch_bytes = least
-            log.info("producer_replaced", batch_bytes=least)
+        if self._limits.unfit(made, singly=self._failures.oversize.singly):
             self._drop_producer()
             self._reset_all()
             return
@@ -361,6 +370,8 @@ class Loop:
             self._settings.changelog_topic,
             self._settings.status_topic,
             self._settings.api_token,
+            unanswerable=self._failures.oversize.unanswerable,
+            tries_dlq=tries_dlq,
             traced=self._failures.tracing(made.fires),
             keeps_fires=self._parts.spans is not None,
         )
@@ -368,22 +379,6 @@ class Loop:
         writing = Writing(work, producer, store, self._clock, self._parts.observe)
         writing.advance()
         self._committer.submit(partial(commit, writing, self._clock, self._parts.observe))
-
-    def _terms(self) -> Terms:
-        return Terms(
-            input_topic=self._settings.input_topic,
-            dlq_topic=self._settings.dlq_topic,
-            app_id=self._settings.streams_app_id,
-            origins=self._parts.catalogue.origins,
-            closed=self._parts.closed.closed,
-            origin_timeout_ms=self._settings.origin_timeout_ms,
-            dlq_max_message_bytes=self._facts.dlq_bytes_max,
-            dlq_open=self._failures.dlq_open(),
-            unfireable=self._failures.unfireable,
-            ahead=self._ahead.partitions,
-            fires_max=min(10_000, self._failures.items_max),
-            fire_bytes_max=TRANSACTION_BYTES_MAX,
-        )
 
     # Care
 
@@ -411,6 +406,7 @@ class Loop:
         if now_s - self._cared_s < CARE_EVERY_S:
             return
         self._cared_s = now_s
+        self._limits.care()
         self._to_reset |= self._parts.restarts.take(self._partitions) - self._to_grow
         self._parts.closed.care(self._running(), self._clock.wall_ms(), now_s)
         self._lag = self._held.lags(self.consumer.end_offsets())

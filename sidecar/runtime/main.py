@@ -176,9 +176,9 @@ def build(
     fences = Fences(clock, settings.instance_id, config.transaction_timeout_s(settings))
     loop: Loop
 
-    def make_producer(batch_bytes: int) -> TransactionalProducer:
+    def make_producer(batch_bytes: int, message_timeout_ms: int) -> TransactionalProducer:
         transactional_id = settings.transactional_id_prefix + instance_id
-        properties = config.transactional_producer(settings, transactional_id, batch_bytes)
+        properties = config.transactional_producer(settings, transactional_id, batch_bytes, message_timeout_ms)
         return TransactionalProducer({**properties, **client_log}, clock)
 
     reset = Reset(
@@ -200,7 +200,7 @@ def build(
             state=state,
             catalogue=catalogue,
             closed=ClosedOrigins(catalogue),
-            intake=_intake(settings, catalogue, facts),
+            intake=_intake(settings, catalogue),
             reset=reset,
             guard=guard,
             fences=fences,
@@ -230,7 +230,7 @@ def _status(settings: Settings, clock: Clock, guard: ClockGuard, client_log: Map
     return StatusPublisher(properties, settings.status_topic, clock, guard, settings.api_token)
 
 
-def _intake(settings: Settings, catalogue: Catalogue, facts: TopicFacts) -> Intake:
+def _intake(settings: Settings, catalogue: Catalogue) -> Intake:
     return Intake(
         Policy(policy_config(settings)),
         [DIALECTS[name] for name in settings.profiles],
@@ -238,9 +238,9 @@ def _intake(settings: Settings, catalogue: Catalogue, facts: TopicFacts) -> Inta
         catalogue.unknown,
         input_topic=settings.input_topic,
         app_id=settings.streams_app_id,
-        dlq_max_message_bytes=facts.dlq_bytes_max,
         api_token=settings.api_token,
         forbidden=catalogue.forbidden,
+        compressed=config.compresses(settings),
     )
 
 

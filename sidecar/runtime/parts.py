@@ -46,7 +46,8 @@ class Parts:
     inheritance: Inheritance
     leftovers: Leftovers
     restarts: Restarts
-    make_producer: Callable[[int], TransactionalProducer]
+    make_producer: Callable[[int, int], TransactionalProducer]
+    """From bytes of a batch and ms for a record."""
     grow_topics: Callable[[], TopicFacts]
     instance_id: str
     url: str | None = None

@@ -62,7 +62,6 @@ class Pack:
             (),
             input_topic=rules.policy.input_topic,
             app_id=rules.app_id,
-            dlq_max_message_bytes=rules.dlq_max_message_bytes,
             api_token=rules.api_token,
         )
         for batch in batches:

@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from sidecar import __version__
 from sidecar.changelog.codec import Checkpoint, Closure
 from sidecar.clock import SystemClock
-from sidecar.contract import render_dead_letter
+from sidecar.contract import fit_dead_letter, render_dead_letter
 from sidecar.engine.ports import Outgoing
 from sidecar.errors import CommandFailed, TransactionFailed, invariant
 from sidecar.kafka import config
@@ -55,12 +55,15 @@ class Unfireable(NamedTuple):
     """A fire that its origin does not take."""
 
     topic: str
+    reason: Reason
     said: str
     """By the broker."""
     came: Record | None
     """The message; None when the retry topic does not hold it any more."""
     offset: int | None
     """Of the message in the retry topic; None: it was in one that was deleted and made anew since."""
+    bare: bool = False
+    """The DLQ takes no more of it than its coordinates and the reason."""
 
 
 @dataclass(slots=True)
@@ -296,6 +299,10 @@ class Sender:
             if why is None and _place(refused) not in guilty and self._batch_bytes > 1:
                 self._batch_bytes = 1  # it means any one of a batch: each is a batch by itself then
                 return
+            if topic == self._settings.dlq_topic and refused.why is Refusal.LARGE and not (known and known.bare):
+                known = known or Unfireable(topic, Reason.TOO_LARGE, refused.text, None, None)
+                unfireable[_place(refused)] = known._replace(bare=True)
+                continue
             if why is not None or topic == self._settings.dlq_topic:
                 closed[topic] = (why or Closure.UNREACHABLE).value
                 if known is not None:
@@ -313,7 +320,8 @@ class Sender:
         for each in learnt:
             said, offset = f"{each.outgoing.topic}: {each.text}", offsets[_place(each)]
             record = None if offset is None else came.get((each.partition, offset))
-            unfireable[_place(each)] = Unfireable(each.outgoing.topic, said, record, offset)
+            reason = Reason.TOO_LARGE if each.why is Refusal.LARGE else Reason.UNFIREABLE
+            unfireable[_place(each)] = Unfireable(each.outgoing.topic, reason, said, record, offset)
 
     def _doubt(self, steps: Sequence[Step]) -> None:
         """Look for a missing right: it fails a transaction as a whole, and no record is named."""
@@ -329,12 +337,14 @@ class Sender:
     ) -> Outgoing:
         """Return a record, or the dead letter that it becomes: its turn has decided, and its topic does not take it."""
         found = unfireable.get((partition, outgoing.source)) if unfireable and outgoing.source else None
-        if found is None or outgoing.topic == self._settings.dlq_topic:
+        if found is None:
             return outgoing
+        if outgoing.topic == self._settings.dlq_topic:
+            return _bare(outgoing) if found.bare else outgoing
         came = found.came
         headers = render_dead_letter(
             outgoing.headers if came is None else came.headers,
-            reason=Reason.UNFIREABLE,
+            reason=found.reason,
             detail=found.said,
             topic=self._settings.input_topic,
             partition=partition,
@@ -343,7 +353,14 @@ class Sender:
             connector_name=self._settings.streams_app_id,
             stage="fire",
         )
-        return outgoing._replace(topic=self._settings.dlq_topic, partition=ANY_PARTITION, headers=headers)
+        letter = outgoing._replace(topic=self._settings.dlq_topic, partition=ANY_PARTITION, headers=headers)
+        return _bare(letter) if found.bare else letter
+
+
+def _bare(letter: Outgoing) -> Outgoing:
+    """Return a dead letter of which the coordinates and the reason are left."""
+    key, value, headers = fit_dead_letter(letter.key, letter.value, letter.headers, 0)
+    return letter._replace(key=key, value=value, headers=headers)
 
 
 def transactional_id(settings: Settings, state_partition: int) -> str:

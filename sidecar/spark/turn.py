@@ -16,11 +16,13 @@ from msgspec.structs import replace
 from sidecar.changelog.codec import Checkpoint, Closure, Engine
 from sidecar.changelog.entry import LASTING, payload
 from sidecar.contract import Dialect, signature
+from sidecar.contract.sizes import FIRE_OVERHEAD_BYTES
 from sidecar.engine.intake import Intake
 from sidecar.engine.items import Arrival, Item, outcome_records
 from sidecar.engine.partition import Partition, State
-from sidecar.engine.plan import RECORD_OVERHEAD_BYTES, PartitionPlan, Terms, plan
+from sidecar.engine.plan import PartitionPlan, plan
 from sidecar.engine.ports import Origin, Outgoing
+from sidecar.engine.terms import Terms
 from sidecar.engine.view import PartitionView
 from sidecar.errors import PartitionStopped
 from sidecar.model import Record
@@ -274,7 +276,6 @@ class _Turn:
             missing_topics(meta.facts, now_ms),
             input_topic=rules.policy.input_topic,
             app_id=rules.app_id,
-            dlq_max_message_bytes=rules.dlq_max_message_bytes,
             api_token=rules.api_token,
         )
 
@@ -356,7 +357,7 @@ class _Turn:
         if (
             origin is not None
             and target < origin.partitions
-            and len(came.lasting) + RECORD_OVERHEAD_BYTES <= origin.max_message_bytes
+            and len(came.lasting) + FIRE_OVERHEAD_BYTES <= origin.max_message_bytes
         ):
             return came
         return self._intake.examine(_record(self._number, came), self._now_ms)

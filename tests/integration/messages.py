@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -147,6 +148,11 @@ def _marked(bootstrap: str, topic: str, marker: bytes, count: int, deadline_s: f
 def names(record: Read) -> list[str]:
     """Return the names of a record's headers, in order."""
     return [name for name, _ in record.headers]
+
+
+def noise(size: int, seed: int = 0) -> bytes:
+    """Return bytes that no compression makes less."""
+    return random.Random(seed).randbytes(size)
 
 
 def now_ms() -> int:

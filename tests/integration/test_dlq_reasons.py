@@ -122,6 +122,7 @@ class TestReasons:
             DROPPABLE_EXCEPTION="com.acme.Drop*",
             MAX_ATTEMPTS="3",
             MAX_DELAY="1d",
+            CLIENT_COMPRESSION_TYPE="none",  # so that what is too large is known at intake, on both engines
             ORIGIN_POLICIES="{'*-strict': {fatal_exception: com.acme.Late, max_attempts: 1}}",
         ) as world:
             yield world

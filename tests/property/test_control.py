@@ -45,10 +45,7 @@ tidy_lists = st.fixed_dictionaries(
     optional={"retry-target": good | odd, "retry-due-ms": st.integers(-1, 2**70).map(lambda n: b"%d" % n)},
 ).map(lambda headers: list(headers.items()))
 INTAKES = [
-    Intake(
-        Policy(PolicyConfig()), [], {}, (), input_topic="r", app_id="a", dlq_max_message_bytes=10**6, api_token=token
-    )
-    for token in (None, "t")
+    Intake(Policy(PolicyConfig()), [], {}, (), input_topic="r", app_id="a", api_token=token) for token in (None, "t")
 ]
 
 

@@ -57,7 +57,7 @@ terms = st.builds(
 
 
 def dead(headers: Headers | None, reason: Reason, *, truncated: bool = False) -> Headers:
-    return render_dead_letter(
+    rendered = render_dead_letter(
         headers,
         reason=reason,
         detail="because",
@@ -67,8 +67,8 @@ def dead(headers: Headers | None, reason: Reason, *, truncated: bool = False) ->
         timestamp_ms=1_700,
         connector_name="app",
         stage="intake",
-        truncated=truncated,
     )
+    return [*rendered, ("retry-dlq-truncated", b"value")] if truncated else rendered
 
 
 @settings(max_examples=200)

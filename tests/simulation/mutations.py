@@ -195,7 +195,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a control record that is done in part begins again",
-        "engine.controls:Controls.act",
+        "engine.controls:Controls._act_on",
         "self.unfinished or Unfinished(control.offset)",
         "Unfinished(control.offset)",
     ),
@@ -234,7 +234,7 @@ MUTATIONS = (
     Mutation("what intake took fires at once", "engine.plan:_Planner._open_origin", "self.overlay.taken or ", ""),
     Mutation("fires to a closed origin", "engine.plan:_Planner._dispose", "self.controls.closure_of(origin)", "None"),
     Mutation("fires while the whole group is paused", "engine.controls:Controls._close", "every is None", "True"),
-    Mutation("deferred is forgotten", "engine.plan:_Planner._dispose", "self._defer(entry, fixed, origin)", "pass"),
+    Mutation("deferred is forgotten", "engine.plan:_Planner._dispose", "self._defer(entry, fixed, origin)", "True"),
     Mutation("a paused origin times out", "engine.plan:_Planner._dispose", "closed.why != Closure.PAUSED", "True"),
     Mutation("next slot end is not lowered", "engine.restore:apply_committed", "part.stored_end_ms", "None"),
     Mutation(

@@ -14,9 +14,10 @@ from sidecar.changelog.entry import lasting
 from sidecar.changelog.fold import fold
 from sidecar.engine.items import Arrival
 from sidecar.engine.partition import Partition, State
-from sidecar.engine.plan import PartitionPlan, Terms, plan
+from sidecar.engine.plan import PartitionPlan, plan
 from sidecar.engine.ports import Origin
 from sidecar.engine.restore import Identity, Restore, apply_committed
+from sidecar.engine.terms import Terms
 from tests.simulation.broker import Broker, Fate, FencedError
 from tests.simulation.memory_store import MemoryStore
 

@@ -7,9 +7,10 @@ from sidecar.changelog.fold import Folded, fold
 from sidecar.contract.control import ControlKind, Outcome, Target
 from sidecar.engine.items import Arrival, Control, Item
 from sidecar.engine.partition import Partition, State
-from sidecar.engine.plan import PartitionPlan, Plan, Terms, plan
+from sidecar.engine.plan import PartitionPlan, Plan, plan
 from sidecar.engine.ports import Origin
 from sidecar.engine.restore import Identity, Restore, apply_committed
+from sidecar.engine.terms import Terms
 from sidecar.model import ANY_PARTITION, Headers
 from tests.simulation.audit import check_rows, rows_of
 from tests.simulation.memory_log import MemoryLog

@@ -20,9 +20,10 @@ from sidecar.engine.intake import Intake
 from sidecar.engine.items import Arrival, Item
 from sidecar.engine.overlay import Overlay
 from sidecar.engine.partition import Partition, State
-from sidecar.engine.plan import PartitionPlan, Terms, plan
+from sidecar.engine.plan import PartitionPlan, plan
 from sidecar.engine.ports import Origin, Outgoing
 from sidecar.engine.restore import ChangelogRead, Identity, Restore, apply_committed
+from sidecar.engine.terms import Terms
 from sidecar.model import Record, TimerId
 from sidecar.policy import Policy, PolicyConfig
 from tests.simulation.audit import check_fold, check_rows, rows_of, timers_of
@@ -46,7 +47,6 @@ INTAKE = Intake(
     (),
     input_topic="retry",
     app_id="app",
-    dlq_max_message_bytes=1_000_000,
     api_token=TOKEN,
 )
 WAKES_MAX = 5_000

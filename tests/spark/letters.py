@@ -9,7 +9,7 @@ from tests.integration.messages import Pairs
 
 def dead(headers: Pairs, reason: Reason, *, topic: str = "retry", partition: int = 0, truncated: bool = False) -> Pairs:
     """Return the headers that a message has on the DLQ."""
-    return render_dead_letter(
+    rendered = render_dead_letter(
         headers,
         reason=reason,
         detail="because",
@@ -19,5 +19,5 @@ def dead(headers: Pairs, reason: Reason, *, topic: str = "retry", partition: int
         timestamp_ms=1,
         connector_name="app",
         stage="intake",
-        truncated=truncated,
     )
+    return [*rendered, ("retry-dlq-truncated", b"value")] if truncated else rendered

@@ -14,7 +14,8 @@ from sidecar.changelog.codec import Checkpoint, Engine
 from sidecar.contract.control import ControlKind, Target
 from sidecar.engine.items import Arrival, Item
 from sidecar.engine.partition import Partition, State
-from sidecar.engine.plan import PartitionPlan, Terms, plan
+from sidecar.engine.plan import PartitionPlan, plan
+from sidecar.engine.terms import Terms
 from sidecar.model import TimerId
 from sidecar.spark import blocks, names, pages, shard_store
 from sidecar.spark.cells import META, Meta, decode_meta, encode

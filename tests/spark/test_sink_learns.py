@@ -10,6 +10,7 @@ import pytest
 
 from sidecar.engine.ports import Outgoing
 from sidecar.kafka.producer import Refusal, Refused
+from sidecar.model import Reason
 from sidecar.settings import Settings
 from sidecar.spark.marks import TopicsRefuse
 from sidecar.spark.sink import Sender, Step, Unfireable
@@ -62,5 +63,5 @@ def test_all_topics_that_take_nothing_are_named_at_once() -> None:
 
 def test_a_dlq_that_does_not_take_a_dead_letter_of_the_sink_closes_its_origin_too() -> None:
     """Else the next run would come to the same end."""
-    known = {(0, (0).to_bytes(16, "big")): Unfireable("orders", "no key", None, 7)}
+    known = {(0, (0).to_bytes(16, "big")): Unfireable("orders", Reason.UNFIREABLE, "no key", None, 7)}
     assert learn(2, ("dlq", Refusal.GONE), unfireable=known) == {"dlq": "vanished", "orders": "unreachable"}

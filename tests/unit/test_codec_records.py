@@ -14,7 +14,7 @@ from sidecar.errors import FormatUnknown, RecordCorrupt
 from sidecar.wheel.geometry import level_of
 from tests.golden.examples import removed_list
 from tests.simulation.memory_store import MemoryStore
-from tests.simulation.stage import NOW
+from tests.simulation.stage import NOW, TERMS
 
 
 def overlay_of(*timers: tuple[int, int]) -> Overlay:
@@ -29,7 +29,7 @@ def overlay_of(*timers: tuple[int, int]) -> Overlay:
 
 def blocks_of(overlay: Overlay) -> dict[BlockKey, Block]:
     found = {}
-    for key, value in block_records(overlay, sequence=9):
+    for key, value in block_records(overlay, sequence=9, terms=TERMS):
         decoded = codec.decode_key(key)
         assert isinstance(decoded, BlockKey)
         assert decoded not in found
@@ -66,7 +66,7 @@ def test_parts_are_counted_per_slot_end_whatever_the_level() -> None:
     aligned_ms = -(-end_ms // 64_000) * 64_000
     overlay.groups[1, aligned_ms // 64_000 - 1] = overlay.groups.pop(fine)
     overlay.groups[0, aligned_ms // 1000 - 1] = overlay.groups[1, aligned_ms // 64_000 - 1]
-    keys = [codec.decode_key(key) for key, _ in block_records(overlay, sequence=9)]
+    keys = [codec.decode_key(key) for key, _ in block_records(overlay, sequence=9, terms=TERMS)]
     assert keys == [BlockKey(aligned_ms, 9, 0), BlockKey(aligned_ms, 9, 1)]
 
 

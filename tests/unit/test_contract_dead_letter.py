@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from sidecar.contract import render_dead_letter
+from sidecar.contract import fit_dead_letter, render_dead_letter
+from sidecar.contract.sizes import record_bytes
 from sidecar.model import NO_TIMESTAMP, Headers, Reason
 
 
 def dead(
-    headers: Headers | None, reason: Reason = Reason.FATAL, timestamp_ms: int = 1_700, *, truncated: bool = False
+    headers: Headers | None, reason: Reason = Reason.FATAL, timestamp_ms: int = 1_700, *, detail: str = ""
 ) -> Headers:
     return render_dead_letter(
         headers,
         reason=reason,
-        detail="retry-delay-ms=x: allowed are ASCII digits",
+        detail=detail or "retry-delay-ms=x: allowed are ASCII digits",
         topic="retry",
         partition=3,
         offset=99,
         timestamp_ms=timestamp_ms,
         connector_name="kafka-retry",
         stage="KAFKA_CONSUME",
-        truncated=truncated,
     )
 
 
@@ -52,15 +52,65 @@ def test_headers_that_can_not_be_read_leave_only_ours() -> None:
 
 
 def test_a_record_that_dies_again_tells_only_of_its_last_death() -> None:
-    first = dead([("a", b"1")], Reason.TOO_LARGE, timestamp_ms=5, truncated=True)
+    _, _, first = fit_dead_letter(None, bytes(5_000), dead([("a", b"1")], Reason.TOO_LARGE, timestamp_ms=5), 4_000)
+    assert "retry-dlq-truncated" in dict(first)
     again = dead(first, Reason.FATAL, timestamp_ms=NO_TIMESTAMP)
     assert again == dead([("a", b"1")], Reason.FATAL, timestamp_ms=NO_TIMESTAMP)
     assert len(dict(again)) == len(again)
 
 
-def test_a_record_without_its_value_says_so() -> None:
-    assert dict(dead([], truncated=True))["retry-dlq-truncated"] == b"true"
-    assert "retry-dlq-truncated" not in dict(dead([]))
+def test_what_is_copied_for_connects_tools_and_what_explains_are_capped() -> None:
+    stack = ("ü" * 300_000).encode()
+    letter = dict(dead([("retry-exception", stack)], detail="é" * 5_000))
+    assert letter["retry-exception"] == stack
+    assert letter["__connect.errors.exception.class.name"] == ("ü" * 128).encode()
+    assert letter["retry-dlq-detail"] == letter["__connect.errors.exception.message"] == ("é" * 500).encode()
+
+
+CAME: Headers = [("retry-origin-topic", b"orders"), ("trace", bytes(3_000)), ("stack", bytes(9_000)), ("empty", None)]
+
+
+@pytest.mark.parametrize(
+    ("bytes_max", "missing", "left"),
+    [
+        (100_000, None, {"key", "value", "retry-origin-topic", "trace", "stack", "empty"}),
+        (20_000, b"value", {"key", "retry-origin-topic", "trace", "stack", "empty"}),
+        (9_000, b"value,headers", {"key", "retry-origin-topic", "trace", "empty"}),
+        (4_000, b"value,headers", {"key", "retry-origin-topic", "empty"}),
+        (2_000, b"value,headers,key", set()),
+    ],
+)
+def test_of_what_does_not_fit_the_value_goes_first_then_the_largest_headers_then_the_key(
+    bytes_max: int, missing: bytes | None, left: set[str]
+) -> None:
+    rendered = dead(CAME)
+    key, value, headers = fit_dead_letter(bytes(1_500), bytes(30_000), rendered, bytes_max)
+    assert record_bytes(key, value, headers) <= bytes_max
+    names = dict(headers)
+    there = {name for name, _ in CAME if name in names}
+    assert there | {name for name, held in (("key", key), ("value", value)) if held is not None} == left
+    assert names.get("retry-dlq-truncated") == missing
+    assert {name for name, _ in dead([])} <= names.keys(), "ours are all there"
+
+
+def test_where_nothing_fits_coordinates_and_reason_are_left() -> None:
+    key, value, headers = fit_dead_letter(b"k", b"v", dead(CAME), 0)
+    assert (key, value) == (None, None)
+    assert [name for name, _ in headers] == [
+        "retry-timestamp-ms",
+        "retry-dlq-reason",
+        "__connect.errors.topic",
+        "__connect.errors.partition",
+        "__connect.errors.offset",
+        "retry-dlq-truncated",
+    ]
+    assert dict(headers)["retry-dlq-truncated"] == b"value,headers,key"
+
+
+def test_a_letter_that_has_nothing_to_lose_lost_nothing() -> None:
+    key, value, headers = fit_dead_letter(None, b"", dead([]), 0)
+    assert (key, value) == (None, b"")
+    assert "retry-dlq-truncated" not in dict(headers)
 
 
 @pytest.mark.parametrize(

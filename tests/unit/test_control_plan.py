@@ -11,7 +11,8 @@ from sidecar.contract.control import ControlKind, Outcome
 from sidecar.engine import controls
 from sidecar.engine.intake import Intake
 from sidecar.engine.items import BadControl, Item
-from sidecar.engine.plan import PartitionPlan, Terms
+from sidecar.engine.plan import PartitionPlan
+from sidecar.engine.terms import Terms
 from sidecar.model import TimerId
 from sidecar.policy import Policy, PolicyConfig
 from sidecar.runtime.held import Held
@@ -256,7 +257,7 @@ def test_what_resumes_drains_at_the_times_it_was_put_off_to() -> None:
 
 def test_items_that_are_given_back_come_first_again_and_weigh_what_they_did() -> None:
     stage = Stage()
-    held = Held(Intake(Policy(PolicyConfig()), [], {}, (), input_topic="r", app_id="a", dlq_max_message_bytes=10**6))
+    held = Held(Intake(Policy(PolicyConfig()), [], {}, (), input_topic="r", app_id="a"))
     held.begin(0, 0)
     items = [stage.send(NOW + due) for due in (5, 6, 7)]
     held.give_back({0: items})

@@ -225,7 +225,7 @@ def test_the_form_of_an_outcome_does_not_change() -> None:
 
 def intake(**config: object) -> Intake:
     policy = Policy(PolicyConfig(origin_topics=("orders*",), max_delay_ms=10**10))
-    return Intake(policy, [], {}, (), input_topic="retry", app_id="app", dlq_max_message_bytes=10**6, **config)  # type: ignore[arg-type]
+    return Intake(policy, [], {}, (), input_topic="retry", app_id="app", **config)  # type: ignore[arg-type]
 
 
 def test_intake_makes_a_control_item_of_it() -> None:

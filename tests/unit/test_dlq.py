@@ -31,7 +31,7 @@ RETRY = Topic("retry", "id", 4, 1, frozenset(), {"max.message.bytes": "10000"})
 
 
 def dead(headers: Headers, reason: Reason = Reason.FATAL, *, topic: str = "retry", truncated: bool = False) -> Headers:
-    return render_dead_letter(
+    rendered = render_dead_letter(
         headers,
         reason=reason,
         detail="because",
@@ -41,8 +41,8 @@ def dead(headers: Headers, reason: Reason = Reason.FATAL, *, topic: str = "retry
         timestamp_ms=1_700,
         connector_name="app",
         stage="intake",
-        truncated=truncated,
     )
+    return [*rendered, ("retry-dlq-truncated", b"value")] if truncated else rendered
 
 
 def letter(

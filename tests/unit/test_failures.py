@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import pytest
@@ -15,14 +16,17 @@ from sidecar.errors import TransactionFailed, Twin
 from sidecar.kafka.catalogue import Catalogue
 from sidecar.kafka.fences import Fences
 from sidecar.kafka.producer import Refusal, Refused
+from sidecar.model import Reason
 from sidecar.runtime.commit import Result, Work
-from sidecar.runtime.failures import BACK_OFF_MAX_S, DLQ_AGAIN_S, ITEMS_MAX, Failures
+from sidecar.runtime.failures import BACK_OFF_MAX_S, DLQ_AGAIN_S, Failures
 from sidecar.runtime.origins import ClosedOrigins
+from sidecar.runtime.pace import ITEMS_MAX
 from sidecar.wheel.counts import Counts
 from tests.clocks import NOW_MS, HandClock
 
 DLQ = "dlq"
 TRANSACTION_TIMEOUT_S = 20.0
+LIMIT_BYTES = 300_000
 ABORTED = TransactionFailed("refused", unknown=False, replace=False)
 
 
@@ -90,14 +94,22 @@ def fail(
     spared: int = 0,
     seconds: float = 0.1,
 ) -> bool:
-    return failures.failed(error, result(fires, guilty, error, spared, seconds), closed, DLQ)
+    return failures.failed(error, result(fires, guilty, error, spared, seconds), closed, DLQ, lambda _: LIMIT_BYTES)
+
+
+def commit(failures: Failures, *, dead_letters: int = 0, taken_in: int = 0, tries_dlq: bool = True) -> None:
+    done = result(0)
+    (part,) = done.work.plan.parts
+    part.dead_letters += [(Reason.FATAL, outgoing(number, DLQ)) for number in range(dead_letters)]
+    part.taken_in = taken_in
+    failures.committed(dataclasses.replace(done, work=dataclasses.replace(done.work, tries_dlq=tries_dlq)), more=False)
 
 
 def test_a_record_that_is_refused_alone_goes_to_the_dlq_with_the_brokers_words(
     failures: Failures, closed: ClosedOrigins
 ) -> None:
     fail(failures, closed, refused(7))
-    assert failures.unfireable == {(3, outgoing(7).source): "no 7"}
+    assert failures.unfireable == {(3, outgoing(7).source): (Reason.UNFIREABLE, "no 7")}
     assert failures.items_max == ITEMS_MAX
 
 
@@ -138,10 +150,10 @@ def test_what_was_learnt_is_forgotten_with_the_next_commit_and_plans_grow_again(
     fail(failures, closed, *(refused(number) for number in range(100)))
     fail(failures, closed, refused(1))
     assert (failures.items_max, len(failures.unfireable)) == (50, 1)
-    failures.committed(dead_letters=1, taken_in=1)
+    commit(failures, dead_letters=1, taken_in=1)
     assert (failures.items_max, failures.unfireable) == (100, {})
     for _ in range(10):
-        failures.committed(dead_letters=0, taken_in=0)
+        commit(failures, dead_letters=0, taken_in=0)
     assert failures.items_max == ITEMS_MAX
 
 
@@ -163,9 +175,9 @@ def test_a_dlq_that_refuses_holds_intake_and_says_so_until_a_dead_letter_is_writ
     assert not closed.closed
     clock.now_s += DLQ_AGAIN_S
     assert failures.dlq_open()
-    failures.committed(dead_letters=0, taken_in=0)
+    commit(failures, dead_letters=0, taken_in=0)
     assert failures.obstacle() is not None
-    failures.committed(dead_letters=1, taken_in=1)
+    commit(failures, dead_letters=1, taken_in=1)
     assert failures.obstacle() is None
 
 
@@ -174,7 +186,7 @@ def test_a_dlq_that_refused_is_no_trouble_any_more_when_messages_are_taken_in_wi
 ) -> None:
     """The partition of the one that it refused may have gone to another instance."""
     fail(failures, closed, refused(1, Refusal.GONE, "dlq"))
-    failures.committed(dead_letters=0, taken_in=1)
+    commit(failures, dead_letters=0, taken_in=1)
     assert failures.obstacle() is None
 
 
@@ -192,7 +204,7 @@ def test_the_wait_grows_with_each_failure_in_a_row_and_ends_with_a_commit(
     assert waits[0] <= 0.1
     assert waits[-1] == BACK_OFF_MAX_S
     assert failures.obstacle() == "refused"
-    failures.committed(dead_letters=0, taken_in=0)
+    commit(failures, dead_letters=0, taken_in=0)
     assert failures.obstacle() is None
 
 

@@ -55,7 +55,6 @@ def held(origins: dict[str, Origin], unknown: dict[str, float], forbidden: dict[
         unknown,
         input_topic="retry",
         app_id="app",
-        dlq_max_message_bytes=1_000_000,
         forbidden=forbidden,
     )
     return Held(intake)

@@ -14,6 +14,7 @@ from sidecar.engine.partition import State
 from sidecar.errors import BrokerUnavailable, CommandFailed, StoreFailed, TopicsInvalid
 from sidecar.kafka.topics import TopicFacts
 from sidecar.runtime.loop import CARE_EVERY_S, GROW_AGAIN_S, Loop
+from sidecar.settings import Settings
 from tests.clocks import HandClock
 from tests.waiting import eventually
 
@@ -28,7 +29,8 @@ class Stage:
         self.clock = HandClock()
         self.grow: Callable[[], TopicFacts] = lambda: FACTS
         self.parts = Mock()
-        self.parts.clock, self.parts.facts = self.clock, FACTS
+        self.parts.clock, self.parts.facts, self.parts.settings = self.clock, FACTS, Settings()
+        self.parts.catalogue.origins = {}
         self.parts.grow_topics = lambda: self.grow()  # noqa: PLW0108 - the test sets another
         self.parts.reset.progress.return_value = (0.0, 0)
         self.parts.guard.obstacle.return_value = self.parts.state.obstacle.return_value = None

@@ -12,8 +12,9 @@ from sidecar.changelog.entry import DEFERRED, KEY
 from sidecar.contract.control import EVERY_ORIGIN, ControlKind, Outcome
 from sidecar.engine import controls
 from sidecar.engine.closures import CLOSED_BYTES_MAX
-from sidecar.engine.plan import DEFERRAL_MAX_MS, DEFERRAL_MIN_MS, PartitionPlan, Terms
+from sidecar.engine.plan import DEFERRAL_MAX_MS, DEFERRAL_MIN_MS, PartitionPlan
 from sidecar.engine.ports import Origin
+from sidecar.engine.terms import Terms
 from sidecar.model import Headers, Reason, TimerId
 from sidecar.wheel.counts import Counts
 from tests.simulation.memory_store import MemoryStore
@@ -195,11 +196,11 @@ def test_a_timer_too_large_for_its_origin_by_now_goes_to_the_dlq() -> None:
 def test_what_is_too_large_for_the_dlq_too_goes_there_without_its_value() -> None:
     stage = Stage()
     stage.commit(NOW, stage.send(NOW + 5, value=bytes(5000)))
-    small = replace(TERMS, origins={"A": Origin(4, 5000)}, dlq_max_message_bytes=6000)
+    small = replace(TERMS, origins={"A": Origin(4, 5000)}, dlq_max_message_bytes=5500)
     ((_, letter),) = stage.commit(NOW + 10, terms=small).dead_letters
     assert letter.value is None
     assert letter.key == b"key"
-    assert as_text(letter.headers)["retry-dlq-truncated"] == "true"
+    assert as_text(letter.headers)["retry-dlq-truncated"] == "value"
 
 
 def test_a_partition_that_the_origin_does_not_have_is_unfireable() -> None:
@@ -213,7 +214,7 @@ def test_a_partition_that_the_origin_does_not_have_is_unfireable() -> None:
 def test_what_the_broker_refused_goes_to_the_dlq_in_its_words() -> None:
     stage = Stage()
     stage.commit(NOW, stage.send(NOW + 5), stage.send(NOW + 5))
-    refused = replace(TERMS, unfireable={(0, KEY.pack(NOW + 5, 0)): "INVALID_RECORD"})
+    refused = replace(TERMS, unfireable={(0, KEY.pack(NOW + 5, 0)): (Reason.UNFIREABLE, "INVALID_RECORD")})
     part = stage.commit(NOW + 10, terms=refused)
     ((reason, letter),) = part.dead_letters
     assert reason is Reason.UNFIREABLE
