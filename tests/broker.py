@@ -123,6 +123,13 @@ def create_topic(bootstrap: str, name: str, partitions: int = 1, config: Mapping
     admin.create_topics([topic], operation_timeout=_RPC_S)[name].result(_RPC_S)
 
 
+def make_topic_anew(bootstrap: str, name: str, partitions: int) -> None:
+    """Delete a topic and create it at once: who reads it may see nothing in between."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([name])[name].result(_RPC_S)
+    create_topic(bootstrap, name, partitions)
+
+
 def partitions_of(bootstrap: str, topic: str) -> int:
     """Return how many partitions a topic has; 0 when there is none of that name."""
     return len(

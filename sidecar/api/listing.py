@@ -87,7 +87,7 @@ class MessageBody(Body):
 
     id: str = Field(description="Timer id.", examples=["2-1841-1770000060000"])
     partition: int = Field(ge=0, le=2**31 - 1)
-    offset: int = Field(ge=0, le=2**64 - 1)
+    offset: int = Field(description="Of the timer id.", ge=0, le=2**64 - 1)
     origin: str = Field(description="Topic that it goes to.")
     due_ms: int = Field(description="When it was asked to fire.")
     stored_due_ms: int = Field(description="When it is looked at next: later than due_ms when it is deferred.", ge=0)

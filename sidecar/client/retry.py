@@ -66,7 +66,8 @@ class Delivery(NamedTuple):
     partition: int
     offset: int
     timer_id: TimerId | None
-    """Known when the message named its `due_ms`."""
+    """Known when the message named its `due_ms`. Where the retry topic was made anew the sidecar shows another one, and
+    knows this one too."""
 
 
 class RetryTopic:

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 SHOWN_MAX: Final = 100
 _PLACE: Final = "partition int, offset long"
 _SENT: Final = (
-    f"{_PLACE}, kind string, origin string, retry_id binary, ends long, ends_id binary, trusted boolean, taken boolean"
+    f"{_PLACE}, kind string, origin string, retry_id binary, ends long, ends_id binary, trusted boolean, "
+    "taken boolean, stamp long"
 )
+_DEAD: Final = f"{_PLACE}, died long"
 _OUTCOME: Final = f"{_PLACE}, acted boolean"
 _FIRED: Final = f"{_PLACE}, early_ms long"
 _FATE: Final = f"{_PLACE}, kind string, origin string, fate string"
@@ -62,6 +64,8 @@ class Ledger:
     """The group's offsets."""
     watermarks: Mapping[int, bytes]
     """Of each partition, by the changelog."""
+    bases: Mapping[int, int]
+    """The offset base of each partition, by the changelog."""
     existing: frozenset[str]
     """Topics that there are."""
     query_folder: str | None = None
@@ -109,15 +113,14 @@ def _fates(ledger: Ledger) -> DataFrame:
     sent = _headers(ledger, settings.input_topic).mapInArrow(_Sent(ledger.rules, ledger.committed).__call__, _SENT)
     sent = sent.cache()
     messages = sent.filter(~f.col("kind").isin([Kind.CANCEL.value, Kind.CONTROL.value]))
-    dead = _headers(ledger, settings.dlq_topic).mapInArrow(_Dead(settings.input_topic).__call__, _PLACE)
     found = [
         messages.select(*_known("kind", "origin")),
-        _pending(ledger).withColumn("pending", f.lit(1)).select(*_known("pending")),
-        dead.withColumn("dead", f.lit(1)).select(*_known("dead")),
+        _in_topic(ledger, _pending(ledger)).withColumn("pending", f.lit(1)).select(*_known("pending")),
+        _dead(ledger, messages).withColumn("dead", f.lit(1)).select(*_known("dead")),
         _cancelled(ledger, sent).withColumn("cancelled", f.lit(1)).select(*_known("cancelled")),
     ]
     if origins := _origins(ledger, messages):
-        fired = _headers(ledger, ",".join(origins)).mapInArrow(_fired, _FIRED)
+        fired = _in_topic(ledger, _headers(ledger, ",".join(origins)).mapInArrow(_fired, _FIRED))
         found.append(fired.withColumn("fired", f.lit(1)).select(*_known("fired", "early_ms")))
     facts = found[0]
     for each in found[1:]:
@@ -180,11 +183,39 @@ def _cancelled(ledger: Ledger, sent: DataFrame) -> DataFrame:
     # Outcomes are kept for a day: without one a cancel counts if it had to be obeyed.
     ends = ends.filter(f.coalesce("acted", "trusted"))
     last = f.max("offset").alias("behind")
-    by_timer = ends.filter("ends is not null").groupBy("partition", f.col("ends").alias("offset")).agg(last)
+    timers = ends.filter("ends is not null").select("partition", f.col("ends").alias("timer"), "offset")
+    timers = timers.select("partition", f.col("timer").alias("offset"), f.col("offset").alias("behind"))
+    # An id has the offset of the timer, or that of a delivery report.
+    timers = timers.unionByName(_in_topic(ledger, timers))
+    by_timer = timers.groupBy("partition", "offset").agg(f.max("behind").alias("behind"))
     by_name = ends.filter("ends_id is not null").groupBy("partition", f.col("ends_id").alias("retry_id")).agg(last)
     place = ["partition", "offset"]
     named = sent.filter("retry_id is not null").select(*place, "retry_id").join(by_name, ["partition", "retry_id"])
     return by_timer.select(*place, "behind").unionByName(named.select(*place, "behind")).filter("behind > offset")
+
+
+def _dead(ledger: Ledger, messages: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    place = ["partition", "offset"]
+    dead = _headers(ledger, ledger.settings.dlq_topic).mapInArrow(_Dead(ledger.settings.input_topic).__call__, _DEAD)
+    if any(ledger.bases.values()):
+        # Those of a topic before this one name the same places; their messages had other timestamps.
+        same = f.col("died").isNull() | (f.col("died") == f.col("stamp"))
+        dead = dead.join(messages.select(*place, "stamp"), place).filter(same)
+    return dead.select(*place)
+
+
+def _in_topic(ledger: Ledger, timers: DataFrame) -> DataFrame:
+    """Return the places of timers as places in the retry topic; those of a topic before this one are left out."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    bases = {number: base for number, base in ledger.bases.items() if base}
+    if not bases:
+        return timers
+    known = f.create_map(*(f.lit(each) for pair in bases.items() for each in pair))
+    base = f.coalesce(f.element_at(known, f.col("partition")), f.lit(0))
+    return timers.withColumn("offset", f.col("offset") - base).filter("offset >= 0")
 
 
 def _pending(ledger: Ledger) -> DataFrame:
@@ -225,7 +256,7 @@ class _Sent:
                 topic = rules.policy.input_topic
                 sent = sent_of(record, policy, dialects, input_topic=topic, token=rules.api_token)
                 taken = record.offset < self._committed.get(record.partition, 0)
-                rows.append((record.partition, record.offset, *sent, taken))
+                rows.append((record.partition, record.offset, *sent, taken, record.timestamp_ms))
             yield from batch_of(rows, _SENT_ARROW)
 
 
@@ -248,7 +279,7 @@ class _Dead:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             found = (dead_of(record, self._input_topic) for record in records_of(batch))
-            yield from batch_of([each for each in found if each is not None], _PLACE_ARROW)
+            yield from batch_of([each for each in found if each is not None], _DEAD_ARROW)
 
 
 class _Judge:
@@ -274,6 +305,6 @@ class _Judge:
 
 _SENT_ARROW: Final = schema_of(_SENT)
 _FIRED_ARROW: Final = schema_of(_FIRED)
-_PLACE_ARROW: Final = schema_of(_PLACE)
+_DEAD_ARROW: Final = schema_of(_DEAD)
 _OUTCOME_ARROW: Final = schema_of(_OUTCOME)
 _FATE_ARROW: Final = schema_of(_FATE)

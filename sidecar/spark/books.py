@@ -31,6 +31,7 @@ class _Standing(NamedTuple):
 
     committed: Mapping[int, int]
     watermarks: Mapping[int, bytes]
+    bases: Mapping[int, int]
     existing: frozenset[str]
     """The topics that there are."""
 
@@ -96,8 +97,10 @@ def _standing(admin: Admin, settings: Settings) -> _Standing:
         topics = admin.list_topics(timeout=TRY_S).topics
     except KafkaException as cause:
         raise unavailable(admin, cause.args[0].str()) from cause
+    anew = {number for number, each in checkpoints.items() if not each.meets(found.input.topic_id)}
     return _Standing(
-        {number: offset for number, (offset, _) in committed.items()},
+        {number: offset for number, (offset, _) in committed.items() if number not in anew},
         watermarks(checkpoints),
+        {number: each.of_topic(found.input.topic_id, 0).offset_base for number, each in checkpoints.items()},
         frozenset(topics),
     )

@@ -120,8 +120,11 @@ def fired_of(record: Record) -> Fired | None:
     return Fired(timer_id.partition, timer_id.offset, max(0, int(due) - record.timestamp_ms))
 
 
-def dead_of(record: Record, input_topic: str) -> tuple[int, int] | None:
-    """Return partition and offset of the message that a dead letter was; None for another topic's."""
+def dead_of(record: Record, input_topic: str) -> tuple[int, int, int | None] | None:
+    """Return partition, offset and timestamp of the message that a dead letter was; None for another topic's.
+
+    The timestamp is None where the letter does not tell it.
+    """
     headers: Mapping[str, bytes | None] = dict(record.headers or ())
     partition, offset = (
         headers.get(dead_letter.CONNECT_PARTITION) or b"",
@@ -129,7 +132,8 @@ def dead_of(record: Record, input_topic: str) -> tuple[int, int] | None:
     )
     if headers.get(dead_letter.CONNECT_TOPIC) != input_topic.encode() or not (partition.isdigit() and offset.isdigit()):
         return None
-    return int(partition), int(offset)
+    stamp = headers.get(dead_letter.TIMESTAMP_MS) or b""
+    return int(partition), int(offset), int(stamp) if stamp.isdigit() else None
 
 
 def fate_of(kind: str, *, taken_in: bool, fired: int, early_ms: int, dead: int, pending: int, cancelled: bool) -> Fate:

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from sidecar.model import TimerId
-from tests.broker import create_topic, partitions_of, read_committed, unique
+from tests.broker import create_topic, make_topic_anew, partitions_of, read_committed, unique
 from tests.integration.messages import Given, Pairs, Sent, World, marked, native, now_ms, scrape, send
 from tests.integration.sidecars import LOG_APPEND_TIME, Sidecar, Sidecars, Stage
 from tests.waiting import eventually
@@ -35,11 +35,6 @@ def admin(bootstrap: str) -> AdminClient:
 
 def wait_for_pending(sidecar: Sidecar, count: int) -> None:
     eventually(lambda: sidecar.pending() == count, 40, f"{count} wait")
-
-
-def delete_topic(admin: AdminClient, bootstrap: str, topic: str) -> None:
-    admin.delete_topics([topic])[topic].result(RPC_S)
-    eventually(lambda: topic not in admin.list_topics(timeout=RPC_S).topics, 20, f"{topic} is gone")
 
 
 def test_partitions_that_are_added_while_it_runs_are_served(
@@ -117,7 +112,6 @@ class Anew(NamedTuple):
 
     stage: Stage
     sidecar: Sidecar
-    admin: AdminClient
     marker: bytes
 
     @property
@@ -133,10 +127,6 @@ class Anew(NamedTuple):
         origin, _, mark = native(self.stage, self.marker, 0)
         sent = self.send(value, [origin, ("retry-due-ms", b"%d" % due_ms), mark])
         return str(TimerId(sent.partition, sent.offset, due_ms))
-
-    def make_topic(self) -> None:
-        delete_topic(self.admin, self.stage.bootstrap, self.stage.input_topic)
-        create_topic(self.stage.bootstrap, self.stage.input_topic, self.stage.partitions)
 
     def send_soon(self, value: bytes, count: int, origin: str = "") -> None:
         _, *rest = native(self.stage, self.marker, 1)
@@ -176,10 +166,10 @@ class Anew(NamedTuple):
 
 @pytest.mark.parametrize("running", [False, True], ids=["while stopped", "while it runs"])
 def test_an_input_topic_made_anew_is_read_at_once_though_timers_of_former_ones_wait(
-    stage: Stage, sidecars: Sidecars, admin: AdminClient, marker: bytes, running: bool
+    stage: Stage, sidecars: Sidecars, marker: bytes, running: bool
 ) -> None:
     one = sidecars.make("one", stage, API_TOKEN=TOKEN)
-    anew = Anew(stage, one, admin, marker)
+    anew = Anew(stage, one, marker)
     create_topic(stage.bootstrap, anew.paused, 1, LOG_APPEND_TIME)
     one.start()
     one.await_ready()
@@ -187,7 +177,7 @@ def test_an_input_topic_made_anew_is_read_at_once_though_timers_of_former_ones_w
     def make_topic() -> None:
         if not running:
             one.stop()
-        anew.make_topic()
+        make_topic_anew(stage.bootstrap, stage.input_topic, stage.partitions)
         if not running:
             one.start()
 

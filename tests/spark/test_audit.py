@@ -12,7 +12,8 @@ import pytest
 from confluent_kafka import Producer
 
 from sidecar.changelog.codec import REMOVED, removed_key
-from tests.integration.messages import Given, Pairs, Sent, native, send
+from tests.broker import make_topic_anew
+from tests.integration.messages import Given, Pairs, Sent, native, now_ms, send
 from tests.integration.sidecars import Sidecars, Stage
 from tests.spark.queries import fires
 from tests.waiting import eventually
@@ -75,6 +76,28 @@ def test_planted_faults_are_found_and_nothing_else(
 
 def _cancel(target: bytes) -> Pairs:
     return [("retry-control", b"cancel"), ("retry-target", target), ("retry-control-id", b"c")]
+
+
+def test_messages_of_a_topic_made_anew_are_not_taken_for_those_of_the_former_one(
+    unhurried: Path, stage: Stage, sidecars: Sidecars
+) -> None:
+    embedded = sidecars.start("embedded", stage)
+    both = (Given(b"0", b"k", native(stage, b"near", 0)), Given(b"1", b"k", [("no", b"origin")]))
+    send(stage.bootstrap, stage.input_topic, *both, Given(b"2", b"k", native(stage, b"far", 3_600_000)))
+    eventually(lambda: embedded.pending() == 1, 40, "one waits")
+    make_topic_anew(stage.bootstrap, stage.input_topic, stage.partitions)
+    due_ms = now_ms() + 3_600_000
+    origin, _, mark = native(stage, b"far", 0)
+    far = Given(b"3", b"k", [origin, ("retry-due-ms", b"%d" % due_ms), mark])
+    cancelled = send(stage.bootstrap, stage.input_topic, *both, far, far)[-1]
+    eventually(lambda: embedded.pending() == 3, 40, "two more wait")
+    target = b"0-%d-%d" % (cancelled.offset, due_ms)
+    cancel: Pairs = [("retry-control", b"cancel"), ("retry-target", target), ("retry-control-id", b"c")]
+    send(stage.bootstrap, stage.input_topic, Given(headers=cancel))
+    eventually(lambda: embedded.pending() == 2, 40, "it is cancelled")
+    assert len(fires(stage, b"near", 2)) == 2
+    found = _audit(embedded.environment)
+    assert found["fates"] == {"fired": 1, "dead-lettered": 1, "pending": 1, "cancelled": 1}
 
 
 def _forget(stage: Stage, sent: Sent) -> None:

@@ -1,4 +1,4 @@
-"""The engines hand over to each other: what one had pending the other fires, once."""
+"""The engines hand over to each other: what one had pending the other fires, once, over any number of input topics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker import read_committed
+from tests.broker import make_topic_anew, read_committed
 from tests.integration.messages import Given, marked, native, send
 from tests.integration.sidecars import Sidecars, Stage
 from tests.spark.queries import WAIT_S, command, fires
@@ -28,7 +28,10 @@ def test_from_the_embedded_engine_to_spark_and_back(
     ]
     far = [Given(b"f%d" % n, b"k", native(stage, b"far", 3_600_000, ("retry-id", b"f"))) for n in range(EACH)]
     gone = [Given(b"g%d" % n, b"k", native(stage, b"gone", 3_600_000, ("retry-id", b"g"))) for n in range(3)]
-    send(stage.bootstrap, stage.input_topic, *near, *far, *gone)
+    send(stage.bootstrap, stage.input_topic, *far, *gone)
+    eventually(lambda: embedded.pending() == EACH + 3, 40, "what is far waits")
+    _make_input_anew(stage)
+    send(stage.bootstrap, stage.input_topic, *near)
     eventually(lambda: embedded.pending() == 2 * EACH + 3, 40, "all of it waits")
     _does(embedded.environment, "cancel", "id:g")
 
@@ -39,11 +42,14 @@ def test_from_the_embedded_engine_to_spark_and_back(
     refused = _run(embedded.environment, *command("run", tmp_path))
     assert "--from-changelog" in refused.stderr
 
+    _make_input_anew(stage)
+    send(stage.bootstrap, stage.input_topic, *[Given(b"mid", b"k", native(stage, b"mid", 1))] * 3)
     spark = sidecars.make("spark", stage)
     spark.start(command("run", tmp_path, "--from-changelog"))
     spark.await_ready(WAIT_S)
     _does(embedded.environment, "fire", "id:n", "--timeout", "60")
     assert len(fires(stage, b"near", EACH)) == EACH
+    assert len(fires(stage, b"mid", 3)) == 3
     eventually(lambda: (spark.group() or {}).get("total") == EACH, 60, "what is far still waits")
     assert spark.stop(60) == 0
 
@@ -52,17 +58,26 @@ def test_from_the_embedded_engine_to_spark_and_back(
     eventually(lambda: "spark" in stopped.log, 60, "the embedded engine says whose state it is")
     assert stopped.stop() == 0
 
+    _make_input_anew(stage)
+    refused = _run(embedded.environment, *command("run", tmp_path))
+    assert "was deleted and made anew" in refused.stderr
+    assert "spark export" in refused.stderr
     exported = _run(embedded.environment, *command("export", tmp_path))
     assert f"{EACH} pending messages" in exported.stdout, exported.stderr
-    refused = _run(embedded.environment, *command("run", tmp_path))
-    assert "handed to the embedded engine" in refused.stderr
 
+    send(stage.bootstrap, stage.input_topic, *[Given(b"last", b"k", native(stage, b"last", 1))] * 3)
     back = sidecars.start("back", stage)
+    assert len(fires(stage, b"last", 3)) == 3
     eventually(lambda: back.pending() == EACH, 40, "all that is far waits here")
     _does(back.environment, "fire", "id:f")
     assert len(fires(stage, b"far", EACH)) == EACH
     seen = read_committed(stage.bootstrap, [stage.origin])
-    assert [len(marked(seen, marker)) for marker in (b"near", b"far", b"gone")] == [EACH, EACH, 0]
+    counts = [len(marked(seen, marker)) for marker in (b"near", b"far", b"gone", b"mid", b"last")]
+    assert counts == [EACH, EACH, 0, 3, 3]
+
+
+def _make_input_anew(stage: Stage) -> None:
+    make_topic_anew(stage.bootstrap, stage.input_topic, stage.partitions)
 
 
 def _run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:

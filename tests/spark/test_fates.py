@@ -76,7 +76,8 @@ def test_a_dead_letter_says_which_record_it_was() -> None:
         ("__connect.errors.partition", b"2"),
         ("__connect.errors.offset", b"9"),
     )
-    assert dead_of(record(*headers), "retry") == (2, 9)
+    assert dead_of(record(*headers), "retry") == (2, 9, None)
+    assert dead_of(record(*headers, ("retry-timestamp-ms", b"77")), "retry") == (2, 9, 77)
     assert dead_of(record(*headers), "another") is None
 
 

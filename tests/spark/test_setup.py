@@ -20,7 +20,7 @@ from sidecar.spark.java import find_java
 from sidecar.spark.manifest import Kept, Manifest, require_same
 from sidecar.spark.marks import ALL, CLOSINGS_MAX, Digest, Mark, TopicsRefuse, again
 from sidecar.spark.source import EARLIEST, source_options, starting_offsets
-from sidecar.spark.start import _first_checkpoints
+from sidecar.spark.start import _first_checkpoints, _refuse_what_was_exported
 from sidecar.spark.wire import Closing, Note
 from tests.spark.test_turn import RULES
 
@@ -138,6 +138,20 @@ def test_a_query_that_takes_over_begins_with_the_checkpoints_of_the_changelog() 
     first = _first_checkpoints(importing, FACTS, {0: known})
     assert (first[0].sequence, first[0].watermark_ms, first[0].highest_input_offset) == (5, 77, 60)
     assert first[0].engine is Engine.SPARK
+
+
+def test_a_query_that_takes_over_reads_a_topic_that_was_made_anew_from_its_start() -> None:
+    importing = replace(MANIFEST, imports=True, offsets={})
+    known = Checkpoint(next_input_offset=40, highest_input_offset=60, input_topic_id="former", offset_base=7)
+    first = _first_checkpoints(importing, FACTS, {0: known})
+    assert (first[0].input_topic_id, first[0].offset_base) == ("topic-id", 67)
+    assert (first[0].next_input_offset, first[0].highest_input_offset) == (0, 0)
+    assert _first_checkpoints(importing, FACTS, first) == first, "also when it was killed behind the fence"
+
+
+def test_a_checkpoint_whose_state_was_exported_is_refused() -> None:
+    with pytest.raises(CommandFailed, match="handed to the embedded engine"):
+        _refuse_what_was_exported({0: Checkpoint(engine=Engine.SPARK), 1: Checkpoint()}, "/checkpoint")
 
 
 def test_offsets_and_marks_are_written_as_they_are_read() -> None:

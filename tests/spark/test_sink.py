@@ -19,6 +19,7 @@ from sidecar.spark.marks import TopicsRefuse
 from sidecar.spark.sink import Sender, Step, TransactionalSink
 from sidecar.spark.wire import Delivery, Note, encode_delivery
 from tests.broker import create_topic, read_committed
+from tests.integration.messages import Given, Pairs, send
 from tests.integration.sidecars import Stage, set_stage
 
 pytestmark = pytest.mark.broker
@@ -180,6 +181,19 @@ def test_a_record_that_its_topic_will_not_have_is_a_dead_letter_and_the_others_f
     assert values(stage, 1) == [b"b"]
     (dead,) = read_committed(stage.bootstrap, [stage.dlq_topic])
     assert (dead.value, dead.header("retry-dlq-reason")) == (b"a", b"unfireable")
+
+
+def test_a_dead_letter_of_the_sink_is_the_message_at_its_place_in_the_input_topic_of_today(stage: Stage) -> None:
+    headers: Pairs = [("retry-origin-topic", b"any"), ("came", b"with it")]
+    send(stage.bootstrap, stage.input_topic, Given(b"a", headers=headers))
+    compacted = f"{stage.app_id}-compacted"
+    create_topic(stage.bootstrap, compacted, 1, {"cleanup.policy": "compact"})
+    bad = delivery(compacted, 0, 1, b"a", b"A", offset_base=ord("a"))
+    run(settings_of(stage), 0, replace(bad, records=[each._replace(key=None) for each in bad.records]))
+    today, former = read_committed(stage.bootstrap, [stage.dlq_topic])
+    assert (today.value, today.header("came"), today.header("__connect.errors.offset")) == (b"a", b"with it", b"0")
+    assert (former.value, former.header("h")) == (b"A", None)
+    assert "__connect.errors.offset" not in dict(former.headers)
 
 
 def test_rows_that_were_cut_off_are_not_committed(stage: Stage) -> None:
