@@ -25,7 +25,7 @@ from tests.spark.queries import WAIT_S, command, fires
 from tests.spark.test_sink import settings_of
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
 
 END_S = 90.0
 
