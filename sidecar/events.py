@@ -54,6 +54,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "origin_probed": "An origin that was not open takes records again.",
     "owner_not_reached": "Another instance did not answer a question about its messages.",
     "owner_not_understood": "Another instance answered in a form that this version does not know.",
+    "partition_held_back": "Its partition of the changelog or the status topic does not take what is written: it "
+    "is left out for so many `seconds`, longer each time, and the others go on.",
     "partition_restored": "The partition's state is complete: it takes in and fires.",
     "partition_stopped": "A changelog record can not be read: the partition waits for a person, the others go on.",
     "partitions_assigned": "The group has given these partitions to this instance.",

@@ -8,6 +8,7 @@ import subprocess
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -69,9 +70,11 @@ def any_broker() -> Iterator[str]:
 
 
 @contextmanager
-def local_broker(port: int = 0, properties: Mapping[str, str] | None = None) -> Iterator[LocalBroker]:
+def local_broker(
+    port: int = 0, properties: Mapping[str, str] | None = None, data_dir: Path | None = None
+) -> Iterator[LocalBroker]:
     """Yield a local broker that runs for the caller alone; where none can start the test is skipped, or fails."""
-    broker = LocalBroker(port, properties=properties)
+    broker = LocalBroker(port, data_dir, properties=properties)
     try:
         broker.start()
     except CommandFailed as error:

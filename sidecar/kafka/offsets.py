@@ -43,9 +43,10 @@ class CommittedOffsets:
         topic: The input topic.
         partitions: Of it.
         """
-        self.trouble = ""
-        """Why it is not told, once `result` was None; empty while nothing but waiting is needed."""
+        self.troubles: dict[int, str] = {}
+        """Why a partition is not in the result; empty text while nothing but waiting is needed."""
         self._group = str(config["group.id"])
+        self._partitions = tuple(partitions)
         self._future: Future[list[TopicPartition]] = Future()
         wanted = [TopicPartition(topic, each) for each in partitions]
         threading.Thread(target=self._ask, args=(dict(config), wanted), name="committed", daemon=True).start()
@@ -63,21 +64,21 @@ class CommittedOffsets:
         """Return whether `result` has something to say."""
         return self._future.done()
 
-    def result(self) -> dict[int, int | None] | None:
-        """Return offset by partition (None: nothing was committed yet); None as a whole when it must be asked again."""
-        self.trouble = ""
+    def result(self) -> dict[int, int | None]:
+        """Return the offset of each partition that is told, None where nothing was committed yet."""
         try:
             answer = self._future.result()
         except KafkaException as cause:
-            self.trouble = _refusal(f"committed offsets of group {self._group}", cause.args[0])
-            return None
+            said = _refusal(f"committed offsets of group {self._group}", cause.args[0])
+            self.troubles = dict.fromkeys(self._partitions, said)
+            return {}
         offsets: dict[int, int | None] = {}
         for each in answer:
             if each.error is not None:
                 what = f"committed offsets of group {self._group} for topic {each.topic}"
-                self.trouble = _refusal(what, each.error)
-                return None
-            offsets[each.partition] = each.offset if each.offset >= 0 else None
+                self.troubles[each.partition] = _refusal(what, each.error)
+            else:
+                offsets[each.partition] = each.offset if each.offset >= 0 else None
         return offsets
 
 
@@ -95,8 +96,8 @@ class LogBounds:
     """One question for the bounds of partitions of several topics, seen by nobody's isolation level."""
 
     def __init__(self, admin: AdminClient, partitions: Mapping[str, Sequence[int]]) -> None:
-        self.trouble = ""
-        """As of `CommittedOffsets`."""
+        self.troubles: dict[int, str] = {}
+        """As of `CommittedOffsets`, by the number of the partition."""
         tps = [TopicPartition(topic, each) for topic, numbers in partitions.items() for each in numbers]
         ask: Any = admin.list_offsets
         spec: Any = OffsetSpec
@@ -108,44 +109,49 @@ class LogBounds:
         """Return whether `result` has something to say."""
         return all(future.done() for futures in (self._starts, self._ends) for future in futures.values())
 
-    def result(self) -> dict[tuple[str, int], Bounds] | None:
-        """Return bounds by (topic, partition); None when it must be asked again."""
-        self.trouble = ""
+    def result(self) -> dict[tuple[str, int], Bounds]:
+        """Return bounds by (topic, partition), of those that are told."""
         starts, ends = self._offsets(self._starts), self._offsets(self._ends)
-        if starts is None or ends is None:
-            return None
-        return {key: Bounds(start, ends[key]) for key, start in starts.items()}
+        return {key: Bounds(start, ends[key]) for key, start in starts.items() if key in ends}
 
-    def _offsets(self, asked: Mapping[TopicPartition, Future[Any]]) -> dict[tuple[str, int], int] | None:
-        offsets = {}
+    def _offsets(self, asked: Mapping[TopicPartition, Future[Any]]) -> dict[tuple[str, int], int]:
+        offsets, errors = {}, {}
         for tp, future in asked.items():
             try:
                 offsets[tp.topic, tp.partition] = future.result().offset
             except KafkaException as cause:
-                self.trouble = _refusal(f"bounds of topic {tp.topic}", cause.args[0])
-                return None
+                errors[tp.topic, tp.partition] = cause.args[0]
+        for (topic, number), error in errors.items():
+            what = f"bounds of topic {topic}, partition {number}"
+            # When others are told it is not the brokers as a whole that are away.
+            self.troubles[number] = f"{what}: {error.str()}" if offsets else _refusal(what, error)
         return offsets
 
 
-class TopicId:
-    """One question for the id that a topic has now: one that was deleted and made anew has another."""
+class TopicsNow:
+    """One question for what topics are now: their ids, as one that was made anew has another, and their leaders."""
 
-    def __init__(self, admin: AdminClient, topic: str) -> None:
-        self.trouble = ""
-        """As of `CommittedOffsets`."""
-        self._topic = topic
-        answers = admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_TIMEOUT_S)
-        self._future: Future[Any] = answers[topic]
+    def __init__(self, admin: AdminClient, topics: Sequence[str]) -> None:
+        asked: Any = admin.describe_topics(TopicCollection(list(topics)), request_timeout=REQUEST_TIMEOUT_S)
+        self._futures: Mapping[str, Future[Any]] = asked
 
     def done(self) -> bool:
-        """Return whether `result` has something to say."""
-        return self._future.done()
+        """Return whether there is something to say."""
+        return all(future.done() for future in self._futures.values())
 
-    def result(self) -> str | None:
-        """Return the id; None when it must be asked again."""
-        self.trouble = ""
-        try:
-            return str(self._future.result().topic_id)
-        except KafkaException as cause:
-            self.trouble = _refusal(f"id of topic {self._topic}", cause.args[0])
-            return None
+    def id_of(self, topic: str) -> str:
+        """Return the id of a topic without troubles."""
+        return str(self._futures[topic].result().topic_id)
+
+    def troubles(self, numbers: Sequence[int]) -> dict[int, str]:
+        """Return the partitions that can not be used, and why; empty text while nothing but waiting is needed."""
+        found: dict[int, str] = {}
+        for topic, future in self._futures.items():
+            try:
+                described = future.result()
+            except KafkaException as cause:
+                return dict.fromkeys(numbers, _refusal(f"id of topic {topic}", cause.args[0]))
+            led = {each.id for each in described.partitions if each.leader is not None and each.leader.id >= 0}
+            for number in set(numbers) - led:
+                found[number] = f"partition {number} of topic {topic} has no leader"
+        return found

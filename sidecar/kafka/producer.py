@@ -122,6 +122,7 @@ class TransactionalProducer:
         self._spared = Counter[tuple[str, int]]()
         self._changelog_error: KafkaError | None = None
         self._status_error: KafkaError | None = None
+        self._unwritten_for: dict[int, str] = {}
         self._next_changelog_offsets: dict[int, int] = {}
         self._fate = threading.Lock()
         self._claimed = self._given_up = False
@@ -141,6 +142,7 @@ class TransactionalProducer:
         self._took = set()
         self._spared = Counter()
         self._changelog_error = self._status_error = None
+        self._unwritten_for = {}
         self._next_changelog_offsets = {}
         try:
             self._producer.begin_transaction()
@@ -173,6 +175,7 @@ class TransactionalProducer:
                 yield from self._produce(topic, value, key, **more)
             except KafkaException as cause:
                 text = f"{topic}, partition {more['partition']}, can not be written: {cause.args[0].str()}"
+                self._unwritten_for[more["partition"]] = text
                 raise TransactionFailed(text, unknown=False, replace=True) from cause
 
     def fire(self, partition: int, records: Iterable[Outgoing], *, traced: bool) -> Waits:
@@ -262,6 +265,8 @@ class TransactionalProducer:
         if _REFUSALS.get(error.code()) is Refusal.LARGE:
             key, value = message.key() or b"", message.value() or b""
             self._unwritten.append(Unwritten(message.topic() or "", message.partition() or 0, key, value))
+        else:
+            self._unwritten_for[message.partition() or 0] = f"{message.topic()} can not be written: {error.str()}"
 
     @property
     def refused(self) -> Sequence[Refused]:
@@ -277,6 +282,11 @@ class TransactionalProducer:
     def took(self) -> frozenset[tuple[str, int]]:
         """The partitions of topics that took a record of those whose delivery was asked for."""
         return frozenset(self._took)
+
+    @property
+    def unwritten_for(self) -> Mapping[int, str]:
+        """Input partitions for which changelog or status topic took no record, whatever its size, in whose words."""
+        return self._unwritten_for
 
     @property
     def spared(self) -> Mapping[tuple[str, int], int]:

@@ -101,6 +101,8 @@ class Result:
     """The changelog took a record of each partition."""
     batch_bytes: int = BATCH_BYTES
     """What the producer packed into a batch at most; a larger record was a batch by itself."""
+    unwritten_for: Mapping[int, str] = field(default_factory=dict)
+    """See `TransactionalProducer.unwritten_for`."""
 
 
 class Writing:
@@ -193,6 +195,7 @@ def commit(writing: Writing, clock: Clock, observe: Observe) -> Result:
             took=producer.took,
             changelog_took=writing.offsets.keys() <= producer.next_changelog_offsets.keys(),
             batch_bytes=producer.batch_bytes,
+            unwritten_for=dict(producer.unwritten_for),
         )
     try:
         _apply(writing, producer.next_changelog_offsets)  # 5

@@ -291,10 +291,12 @@ class Loop:
             dlq = self._settings.dlq_topic
             if self._failures.failed(error, result, self._parts.closed, dlq, self._limits.of):
                 self._drop_producer()
+            self._parts.reset.hold_back(result.unwritten_for, len(result.work.partitions))
             self._reset_all()
             return
         self._failures.committed(result, more=self._held.ready > 0 or not result.work.plan.complete)
         self._spent.append(result)
+        self._parts.reset.went_through(result.work.partitions)
         tally(self._parts.metrics, self._parts.spans, result)
         for part in result.work.plan.parts:
             self._parts.closed.fired(part.fired, result.fired_ms)

@@ -29,6 +29,7 @@ from sidecar.kafka.topics import TopicFacts, ensure_topics, grow_internal
 from sidecar.metrics import Metrics
 from sidecar.model import Reason
 from sidecar.policy import Policy, PolicyConfig
+from sidecar.runtime.asking import Topics
 from sidecar.runtime.clock_guard import ClockGuard
 from sidecar.runtime.cluster import ClusterView, GroupSource, follow
 from sidecar.runtime.commit import Observe, unobserved
@@ -40,7 +41,7 @@ from sidecar.runtime.loop import Loop
 from sidecar.runtime.origins import ClosedOrigins
 from sidecar.runtime.parts import Parts
 from sidecar.runtime.peers import advertised_url
-from sidecar.runtime.reset import Reset, Topics
+from sidecar.runtime.reset import Reset
 from sidecar.runtime.restarts import Restarts
 from sidecar.runtime.snapshot import Snapshots
 from sidecar.runtime.spans import spans_of_environment

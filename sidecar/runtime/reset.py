@@ -4,9 +4,8 @@ Rebalance, abort, fence, unknown outcome and store trouble all end here:
 
     1 the partition's tenure ends: what is held for it is dropped (by the caller)
     2 a new producer where the old one can not be trusted (by the caller, before anything below)
-    3 committed input offsets, asked again until they are stable: a former owner's open transaction has ended
-    4 the target: the end of the changelog, uncommitted records included; taken BEFORE step 3 is done it could miss the
-      former owner's last transaction
+    3 the brokers are asked (asking.py): stable committed input offsets, and only then
+    4 the target: the end of the changelog, uncommitted records included
     5 read the changelog tail up to the target, from the last checkpoint that the store took over: if it is not there,
       the broker has rolled back what it said was committed, and all is read from the log's start
     6 read the input on from the committed offset
@@ -31,15 +30,17 @@ from sidecar.engine.ports import Store
 from sidecar.engine.restore import Identity, Restore
 from sidecar.errors import PartitionStopped
 from sidecar.kafka.changelog import ChangelogReader
-from sidecar.kafka.offsets import Bounds, CommittedOffsets, LogBounds, TopicId
+from sidecar.kafka.offsets import Bounds
+from sidecar.runtime.asking import Asking, Told, Topics
 
 log = structlog.get_logger(__name__)
 
-ASK_AGAIN_S: Final = 0.25
 SLICE_S: Final = 0.02
 """Longest stretch of restoring while other partitions run."""
 SLICE_ALONE_S: Final = 0.2
 READ_TIMEOUT_S: Final = 0.005
+STALLED_S: Final = 15.0
+"""A restore that has read nothing for so long begins anew: the brokers are asked why."""
 
 
 @dataclass(slots=True)
@@ -52,32 +53,14 @@ class _Restoring:
     start: int
     target: int
     began_s: float
+    moved_s: float
+    """When a record was read last."""
     read: bool = False
 
     def restored(self, position: int) -> float:
         """Return the part that is done, 0 to 1."""
         span = self.target - self.start
         return 1.0 if span <= 0 else min(1.0, max(0.0, (position - self.start) / span))
-
-
-@dataclass(slots=True)
-class _Question:
-    """What is asked of the broker for some partitions; one that begins anew meanwhile leaves it."""
-
-    partitions: dict[int, Partition]
-    committed: CommittedOffsets
-    offsets: Mapping[int, int | None] | None = None
-    bounds: LogBounds | None = None
-    input_topic_id: TopicId | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Topics:
-    """The topics whose partitions belong together."""
-
-    input_topic: str
-    changelog_topic: str
-    group_id: str
 
 
 class Reset:
@@ -106,8 +89,7 @@ class Reset:
         self.identity = identity
         self.skipped_input = 0
         """Input records that were gone from the log before they were read."""
-        self._admin = admin
-        self._committed_reader = committed_reader
+        self._asking = Asking(admin, committed_reader, clock, topics)
         self._reader = reader
         self._clock = clock
         self._running = running
@@ -115,30 +97,37 @@ class Reset:
         self._input_lost = input_lost
         self._lost_to: dict[int, int] = {}
         """Input offset up to which what was gone is counted: a reset may come again before anything is committed."""
-        self._waiting: dict[int, Partition] = {}
-        self._question: _Question | None = None
         self._restoring: dict[int, _Restoring] = {}
-        self._ask_at_s = 0.0
+        self.went_through = self._asking.went_through
 
     def start(self, partitions: Iterable[Partition]) -> None:
         """Begin anew with these, wherever they are."""
         for partition in partitions:
             self.drop(partition.number)
             partition.transition_to(State.ASSIGNED)
-            self._waiting[partition.number] = partition
+            self._asking.want(partition)
 
     def drop(self, number: int) -> None:
         """Forget a partition: it is no longer ours, or begins anew."""
-        self._waiting.pop(number, None)
-        if self._question is not None:
-            self._question.partitions.pop(number, None)
+        self._asking.drop(number)
         if self._restoring.pop(number, None) is not None:
             self._reader.stop(number)
+
+    def hold_back(self, unwritten: Mapping[int, str], written_for: int) -> None:
+        """Leave those out of the next transactions whose changelog or status topic did not take what was written.
+
+        Args:
+            unwritten: Partition, and in whose words.
+            written_for: For how many partitions the transaction was. Where none was taken it is no partition's fault.
+        """
+        if len(unwritten) < written_for:
+            for number, why in unwritten.items():
+                self._asking.hold_back(number, why)
 
     @property
     def busy(self) -> bool:
         """Whether any partition is on its way."""
-        return bool(self._waiting or self._question or self._restoring)
+        return self._asking.busy or bool(self._restoring)
 
     def progress(self, number: int) -> tuple[float, int]:
         """Return the part of a restore that is done, and how many changelog records are still to be read."""
@@ -150,74 +139,28 @@ class Reset:
 
     def advance(self, store: Store, others_run: bool) -> None:
         """Do what can be done in a slice of time."""
-        self._ask()
-        self._answer(store)
+        for told in self._asking.advance():
+            self._begin(store, told)
         if self._restoring:
             self._restore_slices(SLICE_S if others_run else SLICE_ALONE_S)
 
-    def _ask(self) -> None:
-        if self._question is None and self._waiting and self._clock.monotonic_s() >= self._ask_at_s:
-            topic, numbers = self.topics.input_topic, sorted(self._waiting)
-            committed = CommittedOffsets(self._committed_reader, topic, numbers)
-            self._question = _Question(self._waiting, committed)
-            self._waiting = {}
-
-    def _answer(self, store: Store) -> None:
-        question = self._question
-        if question is None:
-            return
-        if question.bounds is None:
-            if not question.committed.done():
-                return
-            question.offsets = question.committed.result()
-            numbers = sorted(question.partitions)
-            if question.offsets is None or not numbers:
-                self._ask_again(question, question.committed.trouble)
-                return
-            # Only now: the offsets are stable, so whatever was committed lies below the end that is read here.
-            topics = (self.topics.changelog_topic, self.topics.input_topic)
-            question.bounds = LogBounds(self._admin, dict.fromkeys(topics, numbers))
-            question.input_topic_id = TopicId(self._admin, self.topics.input_topic)
-        elif question.input_topic_id is not None and question.bounds.done() and question.input_topic_id.done():
-            bounds, input_topic_id = question.bounds.result(), question.input_topic_id.result()
-            if bounds is None or input_topic_id is None:
-                self._ask_again(question, question.bounds.trouble or question.input_topic_id.trouble)
-                return
-            self._question = None
-            for number, partition in question.partitions.items():
-                self._begin(store, partition, bounds, (question.offsets or {}).get(number), input_topic_id)
-
-    def _ask_again(self, question: _Question, trouble: str) -> None:
-        self._question = None
-        for number, partition in question.partitions.items():
-            if trouble and trouble != partition.reason:
-                log.warning("offsets_not_told", partition=number, reason=trouble)
-            partition.reason = trouble
-        self._waiting = {**question.partitions, **self._waiting}
-        self._ask_at_s = self._clock.monotonic_s() + ASK_AGAIN_S
-
-    def _begin(
-        self,
-        store: Store,
-        partition: Partition,
-        bounds: Mapping[tuple[str, int], Bounds],
-        committed: int | None,
-        input_topic_id: str,
-    ) -> None:
+    def _begin(self, store: Store, told: Told) -> None:
+        partition, changelog = told.partition, told.changelog_bounds
         number = partition.number
-        changelog = bounds[self.topics.changelog_topic, number]
         restore = Restore(partition, store, self.identity)
         start = restore.begin(changelog.start, changelog.end)
         partition.transition_to(State.RESTORING)
+        now_s = self._clock.monotonic_s()
         self._restoring[number] = _Restoring(
             restore,
-            committed,
-            bounds[self.topics.input_topic, number],
-            input_topic_id,
+            told.committed,
+            told.input_bounds,
+            told.input_topic_id,
             changelog.start,
             start,
             changelog.end,
-            self._clock.monotonic_s(),
+            began_s=now_s,
+            moved_s=now_s,
             read=start >= changelog.end,
         )
         if start < changelog.end:
@@ -235,13 +178,14 @@ class Reset:
     def _read(self) -> None:
         for number, records in self._reader.read(READ_TIMEOUT_S).items():
             restore = self._restoring[number].restore
+            self._restoring[number].moved_s = self._clock.monotonic_s()
             self._guarded(number, partial(restore.take_in, records, self.topics.changelog_topic))
             if restore.unconfirmed:
                 self._start_over(number)
         for number in self._reader.take_lost():
             # The log's start has moved past the position since the bounds were asked for.
             self.start([self._restoring[number].restore.partition])
-        for number, restoring in self._restoring.items():
+        for number, restoring in list(self._restoring.items()):
             self._tell_trouble(restoring.restore.partition)
             if not restoring.read and self._reader.position(number) >= restoring.target:
                 if restoring.restore.unconfirmed:
@@ -249,6 +193,8 @@ class Reset:
                     continue
                 restoring.read = True
                 self._reader.stop(number)
+            elif not restoring.read and self._clock.monotonic_s() - restoring.moved_s > STALLED_S:
+                self.start([restoring.restore.partition])
 
     def _start_over(self, number: int) -> None:
         restoring = self._restoring[number]

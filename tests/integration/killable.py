@@ -59,17 +59,17 @@ _OF_THE_RUNTIME: Final = (
     ),
     Mutation(
         TARGET_EARLY,
-        "runtime.reset:Reset._ask",
+        "runtime.asking:Asking._ask",
         "committed = CommittedOffsets(",
         "self._early = getattr(self, '_early', None) or LogBounds("
-        "self._admin, dict.fromkeys((self.topics.changelog_topic, self.topics.input_topic), numbers))\n"
-        "        while not self._early.done(): pass\n"
-        "        committed = CommittedOffsets(",
+        "self._admin, dict.fromkeys((self._topics.changelog_topic, self._topics.input_topic), sorted(partitions)))\n"
+        "                while not self._early.done(): pass\n"
+        "                committed = CommittedOffsets(",
     ),
     Mutation(
         TARGET_EARLY,
-        "runtime.reset:Reset._answer",
-        "LogBounds(self._admin, dict.fromkeys(topics, numbers))",
+        "runtime.asking:Asking._is_answered",
+        "LogBounds(self._admin, dict.fromkeys(topics, sorted(question.partitions)))",
         "self._early",
     ),
 )
