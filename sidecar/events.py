@@ -19,11 +19,12 @@ MEANINGS: Final[Mapping[str, str]] = {
     "api_stopped": "`retry-sidecar api` has ended as it was told to.",
     "broker_awaited": "No broker answers at the start; it is tried again until STARTUP_TIMEOUT.",
     "broker_trouble": "The client library reports an error of a broker that passes by itself. Not repeated while it "
-    "stays the same.",
+    "stays the same, and at most every 10 s.",
     "changelog_takes_less": "An origin takes larger messages than the changelog: those can not wait, and are dead "
     "letters `too-large` unless they fit compressed. `mend` has the command.",
     "changelog_not_read": "The broker does not let a partition be restored now; `reason` has its words.",
-    "client_logged": "A line of the Kafka client library, in `text`; its least level is LOG_LEVEL_APACHE.",
+    "client_logged": "A line of the Kafka client library, in `text`; its least level is LOG_LEVEL_APACHE. At most 10 a "
+    "minute that begin with the same word, but for those of level debug; `left_out` says how many were not logged.",
     "clock_not_measured": "The record by which Spark's driver measures its clock was not written; it is tried again.",
     "commit_given_up": "At the end a transaction was not through in time. The broker aborts it; nothing is lost.",
     "commit_hangs": "A transaction got no answer for so long that it is left behind and everything is restored.",

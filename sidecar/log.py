@@ -11,7 +11,8 @@ import json
 import logging
 import sys
 from collections.abc import Collection, Sequence
-from typing import NamedTuple, TextIO, cast
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
@@ -19,6 +20,9 @@ from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 from sidecar.errors import printable
 
 LIBRDKAFKA = "librdkafka"
+CLIENT_LINES_MAX: Final = 10
+CLIENT_LINES_WITHIN_S: Final = 60.0
+CLIENT_KINDS_MAX: Final = 100
 _MASK = "***"
 
 
@@ -57,7 +61,9 @@ def configure(
     handler = logging.StreamHandler(target)
     handler.setFormatter(formatter)
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
-    logging.getLogger(LIBRDKAFKA).setLevel(librdkafka_level.upper())
+    client_logger = logging.getLogger(LIBRDKAFKA)
+    client_logger.setLevel(librdkafka_level.upper())
+    client_logger.filters[:] = [ClientLines()]
     structlog.configure(
         processors=[structlog.stdlib.filter_by_level, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
@@ -70,6 +76,41 @@ def configure(
 def librdkafka_logger() -> logging.Logger:
     """Return the logger to hand to confluent-kafka clients as `logger=`."""
     return logging.getLogger(LIBRDKAFKA)
+
+
+@dataclass(slots=True)
+class _Kind:
+    since_s: float
+    lines: int = 0
+    left_out: int = 0
+
+
+class ClientLines(logging.Filter):
+    """Limits the lines of each kind: while no broker answers, the client library logs a hundred a second.
+
+    The first line of the next stretch of time says how many were left out. Debug lines are for whoever wants them all.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kinds: dict[str, _Kind] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Tell whether to log a line; its first word is its kind: FAIL, REQTMOUT, GETPID."""
+        if record.levelno <= logging.DEBUG:
+            return True
+        name = record.getMessage().partition(" ")[0]
+        kind = self._kinds.get(name)
+        if kind is None:
+            if len(self._kinds) >= CLIENT_KINDS_MAX:
+                self._kinds.clear()
+            kind = self._kinds[name] = _Kind(record.created)
+        elif not 0 <= record.created - kind.since_s < CLIENT_LINES_WITHIN_S:
+            record.left_out = kind.left_out
+            kind = self._kinds[name] = _Kind(record.created)
+        kind.lines += 1
+        kind.left_out += kind.lines > CLIENT_LINES_MAX
+        return kind.lines <= CLIENT_LINES_MAX
 
 
 def _renderers(form: str, *, colors: bool) -> Sequence[Processor]:
@@ -112,6 +153,8 @@ def _name_client_event(_logger: WrappedLogger, _method: str, event: EventDict) -
     if event.get("logger") == LIBRDKAFKA:
         event["text"] = event["event"]
         event["event"] = "client_logged"
+        if left_out := getattr(event["_record"], "left_out", 0):
+            event["left_out"] = left_out
     return event
 
 

@@ -76,6 +76,8 @@ class InputConsumer:
         self._fetched: frozenset[int] = frozenset()
         self._owned: set[int] = set()
         self._fenced = False
+        self.refusal = ""
+        """Why it can not join, in the broker's words, while a right is missing."""
         self._session_over = self._was_over = False
         """The partitions were lost since the consumer joined; the same, as of the beginning of the last poll."""
         statistics: dict[str, Any] = {}
@@ -106,6 +108,7 @@ class InputConsumer:
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._session_over = False
+        self.refusal = ""
         if not partitions:
             return
         consumer.incremental_assign([TopicPartition(self._topic, each.partition, 0) for each in partitions])
@@ -184,6 +187,8 @@ class InputConsumer:
         elif error.fatal() or code == KafkaError._FATAL:
             raise KafkaException(error)
         else:
+            if code == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                self.refusal = error.str()
             self._listener.trouble(error.str())
 
     # Position

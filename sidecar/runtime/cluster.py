@@ -76,6 +76,7 @@ class ClusterView:
         self.cluster_id: str | None = None
         self.trouble = ""
         """Why nothing can be read, for a person."""
+        self._said = ""
         self.refused = 0
         """Records without a good signature."""
 
@@ -149,9 +150,12 @@ class ClusterView:
     def step(self, reader: Reader, timeout_s: float) -> None:
         """Read once and take in what has come. Raises KafkaException when a new reader must take over."""
         records = reader.read(timeout_s)
-        if reader.trouble and reader.trouble != self.trouble:
-            log.warning("status_not_read", topic=self._topic, reason=reader.trouble)
         self.trouble = reader.trouble
+        if self.unread() is None and self.trouble != self._said:
+            # Before, it may be that the topic is about to be made.
+            self._said = self.trouble
+            if self.trouble:
+                log.warning("status_not_read", topic=self._topic, reason=self.trouble)
         self.partitions_total = reader.input_partitions
         self.cluster_id = reader.cluster_id
         if records:

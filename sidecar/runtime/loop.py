@@ -46,6 +46,7 @@ SHOW_EVERY_S: Final = 0.2
 CARE_EVERY_S: Final = 0.25
 REVOKE_WAIT_S: Final = 5.0
 GROW_AGAIN_S: Final = 10.0
+TROUBLE_EVERY_S: Final = 10.0
 
 
 class Loop:
@@ -74,7 +75,7 @@ class Loop:
         self._planned_s = self._shown_s = self._cared_s = float("-inf")
         self._backlog = False
         self._lag: Mapping[int, int] = {}
-        self._trouble_s = float("-inf")
+        self._trouble_s = self._trouble_said_s = float("-inf")
         self._trouble = ""
         self._end_at_s = float("inf")
 
@@ -129,10 +130,12 @@ class Loop:
             self._to_reset.add(partition)
 
     def trouble(self, text: str) -> None:
-        if text != self._trouble:
+        now_s = self._clock.monotonic_s()
+        if text != self._trouble and now_s - self._trouble_said_s >= TROUBLE_EVERY_S:
             log.warning("broker_trouble", reason=text)
+            self._trouble_said_s = now_s
         self._trouble = text
-        self._trouble_s = self._clock.monotonic_s()
+        self._trouble_s = now_s
 
     # One round
 
@@ -458,7 +461,8 @@ class Loop:
         if self._producer is None:
             reasons.append("the transactional producer is not ready yet")
         if self.consumer.membership() is None:
-            reasons.append("it has not joined the consumer group yet")
+            why = self.consumer.refusal
+            reasons.append("it has not joined the consumer group yet" + (f": {why}" if why else ""))
         for each in self._partitions.values():
             if each.state is not State.RUNNING:
                 reasons.append(f"partition {each.number} is {each.state}" + (f": {each.reason}" if each.reason else ""))

@@ -40,7 +40,7 @@ SLICE_S: Final = 0.02
 SLICE_ALONE_S: Final = 0.2
 READ_TIMEOUT_S: Final = 0.005
 STALLED_S: Final = 15.0
-"""A restore that has read nothing for so long begins anew: the brokers are asked why."""
+"""A restore that has read nothing for so long, and is not told why, begins anew by asking the brokers."""
 
 
 @dataclass(slots=True)
@@ -193,8 +193,13 @@ class Reset:
                     continue
                 restoring.read = True
                 self._reader.stop(number)
-            elif not restoring.read and self._clock.monotonic_s() - restoring.moved_s > STALLED_S:
+            elif not restoring.read and self._is_stalled(number, restoring):
                 self.start([restoring.restore.partition])
+
+    def _is_stalled(self, number: int, restoring: _Restoring) -> bool:
+        """Return whether nothing comes and nobody says why."""
+        since_s = self._clock.monotonic_s() - restoring.moved_s
+        return since_s > STALLED_S and not self._reader.trouble(number)
 
     def _start_over(self, number: int) -> None:
         restoring = self._restoring[number]

@@ -79,3 +79,13 @@ def test_a_changelog_that_may_not_be_read_is_named_until_it_may(world: World, ad
     give_back(admin, ResourceType.TOPIC, world.stage.changelog_topic)
     runs(world)
     assert world.sidecar.pending() == 1
+
+
+def test_a_group_that_may_not_be_joined_is_named_until_it_may(world: World, admin: AdminClient) -> None:
+    assert world.sidecar.stop() == 0
+    deny(admin, ResourceType.GROUP, world.stage.group_id, AclOperation.READ)
+    world.sidecar.start()
+    words = "it has not joined the consumer group yet: "
+    eventually(lambda: words in str(world.sidecar.get("/readyz")[1]), WAIT_S, "readyz says why")
+    give_back(admin, ResourceType.GROUP, world.stage.group_id)
+    runs(world)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from sidecar.api.source import Health
 from sidecar.contract import signature
@@ -407,6 +408,18 @@ class Own:
 
     def cluster_id(self) -> str | None:
         return None
+
+
+def test_a_topic_that_is_about_to_be_made_is_no_warning_and_one_that_stays_away_is(clock: HandClock) -> None:
+    cluster, reader = cluster_of(clock), MemoryReader(trouble="topic app-status: unknown")
+    with capture_logs() as lines:
+        cluster.step(reader, 0.0)
+    assert (lines, cluster.unread() is None) == ([], False)
+    clock.now_s += FIRST_READ_S
+    with capture_logs() as lines:
+        cluster.step(reader, 0.0)
+        cluster.step(reader, 0.0)
+    assert [line["event"] for line in lines] == ["status_not_read"]
 
 
 def test_the_api_is_told_of_the_group_and_of_its_own_health(clock: HandClock) -> None:

@@ -74,6 +74,44 @@ def test_lines_of_the_kafka_library_get_an_event_name_and_a_level_of_their_own()
     assert event["text"] == "FAIL [thrd:x] connect failed"
 
 
+def test_lines_of_the_kafka_library_are_limited_by_kind_and_those_left_out_are_counted() -> None:
+    stream = io.StringIO()
+    log.configure(form="json", stream=stream)
+    logger = log.librdkafka_logger()
+
+    def say(text: str, at_s: float) -> None:
+        line = logging.LogRecord(logger.name, logging.ERROR, "", 0, text, (), None)
+        line.created = at_s
+        logger.handle(line)
+
+    for number in range(4_200):
+        say(f"FAIL [client#{number}] refused", number / 100)
+    say("GETPID [client#1] no answer", 42.0)
+    say("FAIL [client#1] refused", log.CLIENT_LINES_WITHIN_S)
+    said = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line["text"].split()[0] for line in said] == ["FAIL"] * log.CLIENT_LINES_MAX + ["GETPID", "FAIL"]
+    assert [line.get("left_out") for line in said[-2:]] == [None, 4_200 - log.CLIENT_LINES_MAX]
+
+
+def test_debug_lines_of_the_kafka_library_are_not_limited() -> None:
+    stream = io.StringIO()
+    log.configure(level="debug", librdkafka_level="debug", form="json", stream=stream)
+    for _ in range(100):
+        log.librdkafka_logger().debug("BROKER [client#1] up")
+    assert stream.getvalue().count("\n") == 100
+
+
+def test_the_memory_for_limiting_is_bounded() -> None:
+    stream = io.StringIO()
+    log.configure(form="json", stream=stream)
+    for number in range(10 * log.CLIENT_KINDS_MAX):
+        log.librdkafka_logger().error("KIND%d [client#1] once", number)
+    assert stream.getvalue().count("\n") == 10 * log.CLIENT_KINDS_MAX
+    (limit,) = log.librdkafka_logger().filters
+    assert isinstance(limit, log.ClientLines)
+    assert len(limit._kinds) <= log.CLIENT_KINDS_MAX
+
+
 @pytest.mark.parametrize("form", ["json", "console"])
 def test_tracebacks_leave_local_variables_out(form: str) -> None:
     stream = io.StringIO()

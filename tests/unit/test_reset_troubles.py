@@ -218,7 +218,7 @@ def test_records_that_retention_took_are_counted_once_though_nothing_is_committe
         stage.reset.start(stage.partitions)
         with capture_logs():
             for _ in range(9):
-                stage.clock.now_s += ASK_AGAIN_S
+                stage.clock.now_s += STEP_S
                 stage.reset.advance(MemoryStore(), others_run=True)
         assert [each.state for each in stage.partitions] == [State.RUNNING] * 2
         return stage.lost
