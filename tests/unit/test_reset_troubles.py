@@ -42,11 +42,12 @@ class Committed(Answer):
 
 
 class Edges(Answer):
+    told: Mapping[tuple[str, int], Bounds] = {
+        (topic, number): Bounds(0, 5) for topic in (TOPICS.changelog_topic, TOPICS.input_topic) for number in (0, 1)
+    }
+
     def result(self) -> dict[tuple[str, int], Bounds]:
-        told = [number for number in (0, 1) if number not in self.refused]
-        return {
-            (topic, number): Bounds(0, 5) for topic in (TOPICS.changelog_topic, TOPICS.input_topic) for number in told
-        }
+        return {place: bounds for place, bounds in self.told.items() if place[1] not in self.refused}
 
 
 class Now:
