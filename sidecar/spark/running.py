@@ -72,7 +72,7 @@ class Starter:
         self._looked = False
 
     def start(self) -> Run:
-        """Start it. Raises CommandFailed: the micro-batch at hand can not be told from one that was sent."""
+        """Start it. Raises CommandFailed: the micro-batch at hand cannot be told from one that was sent."""
         rules = self._fresh_rules()
         unfinished = self._folder.unfinished()
         if unfinished is None and self._looked:
@@ -188,7 +188,7 @@ def keep_running(
         failures = 1 if done else failures + 1
         said = _reason(str(failure))
         if failures >= FAILURES_MAX or "CommandFailed" in said or "InvariantViolated" in said:
-            raise CommandFailed(f"the query can not go on: {said}")
+            raise CommandFailed(f"the query cannot go on: {said}")
         logger.warning("query_failed", reason=said, attempt=failures)
         if stopping(2.0**failures):
             return

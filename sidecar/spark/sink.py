@@ -140,7 +140,7 @@ class Sender:
             former: The version that has begun the micro-batch, if another one has.
 
         Raises:
-            CommandFailed: It can not be done, and trying again does not help.
+            CommandFailed: It cannot be done, and trying again does not help.
             TopicsRefuse: Some topics take no records: the micro-batch is to be decided anew, with these closed.
             TransactionFailed: It could not be done in several tries.
         """
@@ -192,7 +192,7 @@ class Sender:
             try:
                 _exhaust(producer.write_outcomes(self._settings.status_topic, step.partition, notes))
             except KafkaException as cause:
-                text = f"{self._settings.status_topic} can not be written: {cause.args[0].str()}"
+                text = f"{self._settings.status_topic} cannot be written: {cause.args[0].str()}"
                 raise TransactionFailed(text, unknown=False, replace=True) from cause
         if producer.refused:
             raise TransactionFailed(producer.refused[0].text, unknown=False, replace=True)

@@ -46,7 +46,7 @@ INTAKE_BYTES_MAX: Final = 32 * 1024 * 1024
 SHARING: Final = 4
 """So many input partitions of one state partition have these bounds; of more each one has less."""
 TRY_AGAIN_MS: Final = 60_000
-"""A partition that can not go on is tried again after so long: a later version may read what this one can not."""
+"""A partition that cannot go on is tried again after so long: a later version may read what this one cannot."""
 PUBLISH_MS: Final = 3_000
 """Counts are published when something changed, and at least so often: readers take a figure of 10 s for unknown."""
 
@@ -75,7 +75,7 @@ class Rules:
 
     @property
     def fire_share(self) -> float:
-        """Return which part of a step's bounds it has, where the bound of the steps can not be divided further."""
+        """Return which part of a step's bounds it has, where the bound of the steps cannot be divided further."""
         return min(1.0, STEPS_MAX * self.share)
 
 
@@ -164,7 +164,7 @@ class Turns:
 
         Args:
             partition: Of the input topic.
-            cells: Its state, which is written. When it can not be read it stays as it is, what came is kept with it,
+            cells: Its state, which is written. When it cannot be read it stays as it is, what came is kept with it,
                 and the other partitions go on.
             chunks: What came, in any order.
             now_ms: The instant of the micro-batch.
@@ -212,7 +212,7 @@ class Turns:
         return Turned(deliveries, turned.sent.tally(), meta.wakes_ms, woke_ms)
 
     def _stop(self, partition: int, cells: Cells, waiting: Waiting, stopped: Stopped, now_ms: int) -> Turned:
-        """Keep what came, and say why the partition can not go on."""
+        """Keep what came, and say why the partition cannot go on."""
         waiting.save_all()
         woke_ms, stopped.wakes_ms = stopped.wakes_ms, now_ms + PUBLISH_MS
         cells.put(STOPPED, encode(stopped))
@@ -223,7 +223,7 @@ class Turns:
 
 
 def _wakes_ms(cells: Cells) -> int:
-    """Return the expiry of the timer that is registered, 0 when that is what can not be read."""
+    """Return the expiry of the timer that is registered, 0 when that is what cannot be read."""
     try:
         return decode_meta(cells.get(META) or b"").wakes_ms
     except PartitionStopped:
@@ -434,7 +434,7 @@ class _Turn:
             sequence=meta.checkpoint.sequence,
             lag=None,
             as_of_ms=self._now_ms,
-            reason="" if self._dlq_open else f"the DLQ {self._rules.policy.dlq_topic} can not be written",
+            reason="" if self._dlq_open else f"the DLQ {self._rules.policy.dlq_topic} cannot be written",
             listable=False,
         )
 
@@ -464,7 +464,7 @@ def signed(rules: Rules, partition: int, note: Note, now_ms: int) -> Note:
 
 
 def stopped_view(partition: int, rules: Rules, stopped: Stopped) -> PartitionView:
-    """Return what is told of a partition whose state can not be read."""
+    """Return what is told of a partition whose state cannot be read."""
     return PartitionView(
         partition=partition,
         state=State.STOPPED,

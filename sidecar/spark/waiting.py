@@ -1,6 +1,6 @@
 """The records of one partition that wait to be taken in: in memory up to a bound, in cells beyond it.
 
-It depends on nothing else of the state: what comes for a partition that can not go on is kept all the same.
+It depends on nothing else of the state: what comes for a partition that cannot go on is kept all the same.
 """
 
 from __future__ import annotations

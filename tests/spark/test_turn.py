@@ -301,7 +301,7 @@ def test_a_dlq_that_can_not_be_written_holds_intake_and_what_is_due_fires() -> N
     due = world.turn(wait_ms=8500)
     assert due is not None
     assert outgoing(due.deliveries) == [("orders", None)]
-    assert view(due.deliveries)["reason"] == "the DLQ dlq can not be written"
+    assert view(due.deliveries)["reason"] == "the DLQ dlq cannot be written"
     world.now_ms += 5_000
     assert outgoing(world.settle()) == [("dlq", b"missing-header"), ("orders", None)]
 
