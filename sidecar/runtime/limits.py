@@ -9,6 +9,7 @@ from typing import Final
 
 import structlog
 
+from sidecar.engine.fire import ReadAhead
 from sidecar.engine.plan import Plan
 from sidecar.engine.terms import Terms
 from sidecar.kafka.catalogue import Catalogue
@@ -90,7 +91,7 @@ class Limits:
             mend = configure_command(self._settings, name, f"max.message.bytes={wanted}")
             log.warning("changelog_takes_less", topic=name, origin=largest, origin_bytes_max=takes, mend=mend)
 
-    def terms(self, failures: Failures, closed: ClosedOrigins) -> Terms:
+    def terms(self, failures: Failures, closed: ClosedOrigins, ahead: Mapping[int, ReadAhead]) -> Terms:
         """Return the terms of the next plan."""
         settings, oversize = self._settings, failures.oversize
         terms = Terms(
@@ -107,6 +108,7 @@ class Limits:
             unfireable=failures.unfireable,
             unstorable=oversize.unstorable,
             cut_letters=oversize.cut_letters,
+            ahead=ahead,
             fires_max=failures.items_max,
             fire_bytes_max=failures.pace.bytes_max,
         )

@@ -17,6 +17,7 @@ import structlog
 from confluent_kafka import KafkaException
 
 from sidecar.engine.fire import Ahead
+from sidecar.engine.items import Dead
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.plan import Plan, plan
 from sidecar.engine.ports import Store
@@ -74,6 +75,7 @@ class Loop:
         self._limits = Limits(parts.settings, parts.catalogue, parts.facts)
         self._planned_s = self._shown_s = self._cared_s = float("-inf")
         self._backlog = False
+        self._waits_for_dlq = set[int]()
         self._lag: Mapping[int, int] = {}
         self._trouble_s = self._trouble_said_s = float("-inf")
         self._trouble = ""
@@ -332,9 +334,10 @@ class Loop:
         self._turn += 1
         start = self._turn % len(running)
         turns = running[start:] + running[:start]
-        terms = self._limits.terms(self._failures, self._parts.closed)
+        terms = self._limits.terms(self._failures, self._parts.closed, self._ahead.partitions)
         limit = min(self._settings.commit_max_messages, self._failures.items_max)
-        open_for_intake = [each.number for each in turns]
+        waits_for_dlq = set() if terms.dlq_open else self._waits_for_dlq
+        open_for_intake = [each.number for each in turns if each.number not in waits_for_dlq]
         now_ms = self._clock.wall_ms()
         self._planned_s = self._clock.monotonic_s()
         few = len(turns) > self._failures.items_max
@@ -351,6 +354,8 @@ class Loop:
         except RecordCorrupt as cause:
             raise StoreCorrupt(f"a row of the state folder can not be read: {cause}") from cause
         self._held.give_back(made.left)
+        next_dead = {number for number, items in made.left.items() if type(items[0]) is Dead}
+        self._waits_for_dlq = set() if terms.dlq_open else waits_for_dlq | next_dead
         self._parts.catalogue.want(made.unresolved)
         self._backlog = few or (not made.complete and not made.unresolved)
         if made.parts:

@@ -9,8 +9,11 @@ from structlog.testing import capture_logs
 
 from sidecar.engine.ports import Origin
 from sidecar.kafka.topics import TopicFacts
+from sidecar.runtime.failures import Failures
 from sidecar.runtime.limits import Limits
+from sidecar.runtime.origins import ClosedOrigins
 from sidecar.settings import Settings
+from tests.clocks import HandClock
 
 SETTINGS = Settings()
 FACTS = TopicFacts("cluster", 2, 2, "input", "changelog", 1_048_588, 300_000, 1_114_124, 200_000)
@@ -46,6 +49,18 @@ def test_what_the_broker_said_last_counts(limits: Limits, catalogue: Mock) -> No
     assert limits.dlq == 700
     catalogue.want.assert_called_once()
     assert {SETTINGS.dlq_topic, SETTINGS.changelog_topic, SETTINGS.status_topic} == set(*catalogue.want.call_args.args)
+
+
+def test_a_plan_is_made_on_what_was_learnt_and_with_what_was_read_ahead(limits: Limits, catalogue: Mock) -> None:
+    failures, closed, ahead = Failures(HandClock(), Mock()), ClosedOrigins(catalogue), {3: Mock()}
+    failures.oversize.unstorable[3, 7] = "too large"
+    terms = limits.terms(failures, closed, ahead)
+    assert (terms.ahead, terms.origins, terms.compressed) == (ahead, catalogue.origins, True)
+    assert (terms.dlq_max_message_bytes, terms.changelog_max_message_bytes) == (300_000, 1_114_124)
+    assert (terms.unstorable, terms.fires_max, terms.dlq_open) == ({(3, 7): "too large"}, 10_000, True)
+    failures.oversize.singly = True
+    terms = limits.terms(failures, closed, ahead)
+    assert (terms.block_bytes_max, terms.fires_max) == (1, 500)
 
 
 def test_batches_of_one_are_for_one_transaction(limits: Limits) -> None:
