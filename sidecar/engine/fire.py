@@ -46,16 +46,20 @@ def read_due(
     now_ms: int,
     limit: int,
     limit_bytes: int,
-    limit_headers: int,
+    headers: Headers,
     *,
     keeps_entries: bool = True,
 ) -> list[Due]:
-    """Return the first timers from the row `lower` on that are due at `now_ms`. Raises RecordCorrupt."""
+    """Return the first timers from the row `lower` on that are due at `now_ms`; `headers` goes down by theirs.
+
+    Raises:
+        RecordCorrupt: a row can not be read.
+    """
     upper = partition.rows.timer + KEY.pack(now_ms + 1, 0)
     if lower >= upper:
         return []
     number, origins, due = partition.number, dict[bytes, str](), list[Due]()
-    unpack, start = HEAD.unpack_from, HEAD.size
+    unpack, start, headers_left = HEAD.unpack_from, HEAD.size, headers.left
     for entry in store.values(lower, upper, limit=limit, limit_bytes=limit_bytes):
         fixed = unpack(entry)
         due_ms, _, _, level, _, first_ms, _, _, _, _, _, origin_length, named = fixed
@@ -66,9 +70,10 @@ def read_due(
         slot = (level, due_ms // WIDTHS_MS[level]) if due_ms == first_ms and not named else None
         outgoing = render_fire(number, entry, fixed, origin)
         due.append((outgoing.source, entry if keeps_entries else None, len(entry), slot, outgoing))
-        limit_headers -= len(outgoing.headers)
-        if limit_headers <= 0:
+        headers_left -= len(outgoing.headers)
+        if headers_left <= 0:
             break
+    headers.left = headers_left
     return due
 
 
@@ -89,13 +94,11 @@ def render_fire(number: int, entry: bytes, fixed: tuple[int, ...], origin: str) 
     return tuple.__new__(Outgoing, fields)  # in the hot path: twice as quick as its own constructor
 
 
-def entry_bytes(rows: Iterable[Due]) -> int:
-    """Return how many bytes the entries of timers have."""
+def _entry_bytes(rows: Iterable[Due]) -> int:
     return sum([size for _, _, size, _, _ in rows])
 
 
-def header_count(rows: Iterable[Due]) -> int:
-    """Return how many headers the records have that fire them."""
+def _header_count(rows: Iterable[Due]) -> int:
     return sum([len(outgoing.headers) for _, _, _, _, outgoing in rows])
 
 
@@ -122,24 +125,24 @@ def due_in_turn(
     watermark = partition.watermark
     # A clock that stepped back has undone what was due when it was read.
     if ahead is not None and ahead.watermark == watermark and ahead.now_ms <= now_ms:
-        due = _within(ahead.first(limit, limit_bytes), headers.left)
+        due = ahead.first(limit, limit_bytes)
+        if ahead.headers > headers.left:
+            due = _within(due, headers.left)
         watermark = due[-1][0] if len(due) < len(ahead.rows) else ahead.reached
         limit -= len(due)
-        headers.left -= header_count(due)
+        headers.left -= ahead.headers if len(due) == len(ahead.rows) else _header_count(due)
         yield due, limit <= 0 or headers.left <= 0
     lower = partition.rows.timer + watermark + b"\0"
-    due = read_due(partition, store, lower, now_ms, limit, limit_bytes, headers.left)
-    headers.left -= header_count(due)
-    yield due, len(due) >= limit or entry_bytes(due) >= limit_bytes or headers.left <= 0
+    due = read_due(partition, store, lower, now_ms, limit, limit_bytes, headers)
+    yield due, len(due) >= limit or _entry_bytes(due) >= limit_bytes or headers.left <= 0
 
 
 def _within(rows: list[Due], limit_headers: int) -> list[Due]:
     """Return the first ones up to the one that reaches a number of headers."""
-    if header_count(rows) > limit_headers:
-        for at, (_, _, _, _, outgoing) in enumerate(rows, 1):
-            limit_headers -= len(outgoing.headers)
-            if limit_headers <= 0:
-                return rows[:at]
+    for at, (_, _, _, _, outgoing) in enumerate(rows, 1):
+        limit_headers -= len(outgoing.headers)
+        if limit_headers <= 0:
+            return rows[:at]
     return rows
 
 
@@ -176,8 +179,8 @@ class ReadAhead:
         """Read a slice."""
         lower = self.partition.rows.timer + self.reached + b"\0"
         # What is held is held without the entries: they are half of it, and plan() seldom wants one.
-        limits = (limit, SLICE_BYTES, limit * HEADERS_EACH)
-        read = read_due(self.partition, store, lower, self.now_ms, *limits, keeps_entries=False)
+        headers = Headers(limit * HEADERS_EACH)
+        read = read_due(self.partition, store, lower, self.now_ms, limit, SLICE_BYTES, headers, keeps_entries=False)
         if not read:
             self.finished = True
             return
@@ -188,8 +191,8 @@ class ReadAhead:
         # Whether the plan under way is applied by now or not: what it took away is not there.
         kept = [each for each in rows if each[0] not in self._taken] if self._taken else rows
         self.rows += kept
-        self.bytes += entry_bytes(kept)
-        self.headers += header_count(kept)
+        self.bytes += _entry_bytes(kept)
+        self.headers += _header_count(kept)
 
 
 class Ahead:
