@@ -130,6 +130,14 @@ def test_due_messages_with_very_many_headers_fire_a_few_in_a_plan_and_none_is_pa
     assert fires == [([0], False), ([1], False), ([2], False), ([3], True)]
 
 
+def test_dead_letters_with_very_many_headers_are_a_few_in_a_plan_and_hold_up_nothing_that_is_due() -> None:
+    stage = Stage()
+    stage.commit(NOW, stage.send(NOW + 5))
+    batch: list[Item] = [Dead(offset, Reason.FATAL, None, None, MANY) for offset in (1, 2)]
+    (part,) = stage.plan(NOW + 10, *batch, terms=SMALL).parts
+    assert (part.taken_in, len(part.dead_letters), fired(part)) == (1, 1, [0])
+
+
 def test_a_command_fires_messages_with_very_many_headers_a_few_in_a_plan() -> None:
     stage = Stage()
     stage.commit(NOW, *(stage.send(NOW + 50, retry_id=b"x", headers=MANY) for _ in range(3)))
