@@ -1,0 +1,117 @@
+"""What plan() makes of sizes: what is tried, what is cut, what waits for the DLQ."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sidecar.changelog.codec import BlockKey, Closed, Closure, decode_block, decode_key
+from sidecar.changelog.entry import KEY
+from sidecar.contract.control import ControlKind
+from sidecar.engine.items import Dead
+from sidecar.engine.plan import PartitionPlan
+from sidecar.engine.ports import Origin
+from sidecar.engine.terms import Terms
+from sidecar.model import Reason, TimerId
+from tests.simulation.stage import NOW, TERMS, Stage, fired
+
+TRIED = replace(TERMS, compressed=True, origins={"A": Origin(4, 5_000)}, dlq_max_message_bytes=5_000)
+
+
+def dead(stage: Stage, value: bytes = b"v") -> Dead:
+    offset, stage.next_offset = stage.next_offset, stage.next_offset + 1
+    return Dead(offset, Reason.FATAL, b"k", value, [("h", b"v")])
+
+
+def letters(part: PartitionPlan) -> list[tuple[Reason, int]]:
+    """Return reason and size of the value of each dead letter."""
+    return [(reason, len(letter.value or b"")) for reason, letter in part.dead_letters]
+
+
+def blocks(part: PartitionPlan) -> list[int]:
+    """Return how many entries each block has."""
+    found = [(decode_key(key), value) for key, value in part.records]
+    return [len(decode_block(value).entries) for key, value in found if isinstance(key, BlockKey) and value]
+
+
+def test_what_may_fit_compressed_is_fired_and_a_letter_goes_whole() -> None:
+    stage = Stage()
+    part = stage.commit(NOW, stage.send(NOW, value=bytes(9_000)), dead(stage, bytes(9_000)), terms=TRIED)
+    assert (fired(part), letters(part)) == ([0], [(Reason.FATAL, 9_000)])
+
+
+def test_what_its_origin_refused_is_too_large_and_a_letter_that_was_refused_is_cut() -> None:
+    stage = Stage()
+    source, other = KEY.pack(NOW, 0), KEY.pack(0, 1)
+    terms = replace(
+        TRIED,
+        unfireable={(0, source): (Reason.TOO_LARGE, "A takes less")},
+        cut_letters={(0, source): 5_000, (0, other): 0},
+    )
+    part = stage.commit(NOW, stage.send(NOW, value=bytes(9_000)), dead(stage), terms=terms)
+    assert letters(part) == [(Reason.TOO_LARGE, 0), (Reason.FATAL, 0)]
+    first, second = (dict(letter.headers) for _, letter in part.dead_letters)
+    assert (first["retry-dlq-truncated"], second["retry-dlq-truncated"]) == (b"value", b"value,headers,key")
+
+
+def test_while_the_dlq_takes_nothing_a_partition_is_taken_in_up_to_what_must_go_there() -> None:
+    stage = Stage()
+    items = stage.send(NOW + 5), stage.send(NOW), dead(stage), stage.send(NOW)
+    made = stage.plan(NOW, *items, terms=replace(TERMS, dlq_open=False))
+    (part,) = made.parts
+    assert (part.taken_in, fired(part), part.stored, part.checkpoint.next_input_offset) == (2, [1], 2, 2)
+    assert made.left == {0: items[2:]}
+
+
+def test_due_timers_fire_though_the_first_record_waits_for_the_dlq() -> None:
+    stage = Stage()
+    stage.commit(NOW, stage.send(NOW + 5))
+    item = dead(stage)
+    made = stage.plan(NOW + 5, item, terms=replace(TERMS, dlq_open=False))
+    assert fired(made.parts[0]) == [0]
+    assert made.left == {0: (item,)}
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [replace(TRIED, unstorable={(0, 0): "no"}), replace(TERMS, changelog_max_message_bytes=8_000)],
+    ids=["refused", "measured"],
+)
+def test_a_message_that_the_changelog_does_not_take_is_too_large_unless_it_fires_at_once(terms: Terms) -> None:
+    stage = Stage()
+    large = stage.send(NOW + 5, value=bytes(8_000))
+    part = stage.commit(NOW, large, stage.send(NOW + 5), terms=terms)
+    assert (letters(part), part.stored, stage.dues()) == ([(Reason.TOO_LARGE, 8_000)], 1, [NOW + 5])
+    made = Stage().plan(NOW + 5, large, terms=replace(terms, origins=TERMS.origins))
+    assert fired(made.parts[0]) == [0]
+    assert Stage().plan(NOW, large, terms=replace(terms, dlq_open=False)).left == {0: (large,)}
+
+
+def test_a_timer_that_can_not_be_stored_again_goes_to_the_dlq_when_it_is_moved_or_deferred() -> None:
+    stage = Stage()
+    stage.commit(NOW, stage.send(NOW + 5), stage.send(NOW + 5))
+    move = stage.control(ControlKind.RESCHEDULE, TimerId(0, 0, NOW + 5), NOW + 9_000)
+    part = stage.commit(NOW, move, terms=replace(TRIED, unstorable={(0, 0): "no"}))
+    assert (letters(part), stage.dues()) == ([(Reason.TOO_LARGE, 5)], [NOW + 5])
+    closed = {"A": Closed(Closure.UNREACHABLE, NOW)}
+    part = stage.commit(NOW + 5, terms=replace(TRIED, closed=closed, unstorable={(0, 1): "no"}))
+    assert (letters(part), part.deferred, stage.dues()) == ([(Reason.TOO_LARGE, 5)], {}, [])
+
+
+def test_blocks_fit_the_changelog_and_each_timer_is_one_when_that_is_asked_for() -> None:
+    def stored(terms: Terms) -> list[int]:
+        stage = Stage()
+        return blocks(stage.commit(NOW, *(stage.send(NOW + 500, value=bytes(900)) for _ in range(20)), terms=terms))
+
+    assert stored(TERMS) == [20]
+    assert stored(replace(TERMS, changelog_max_message_bytes=10_000)) == [4] * 5
+    assert stored(replace(TERMS, block_bytes_max=1)) == [1] * 20
+
+
+def test_a_plan_that_fires_nothing_leaves_what_is_due_to_the_next() -> None:
+    stage = Stage()
+    stage.commit(NOW, stage.send(NOW + 5))
+    part = stage.commit(NOW + 9, stage.send(NOW + 500), terms=replace(TERMS, fires_max=0))
+    assert (part.fires, part.stored, part.complete) == ([], 1, False)
+    assert fired(stage.commit(NOW + 9)) == [0]
