@@ -15,6 +15,7 @@ from tests.waiting import eventually
 
 pytestmark = [
     pytest.mark.broker,
+    pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process's memory is read from /proc"),
 ]
 

@@ -16,7 +16,7 @@ from tests.integration.scenarios import TAKEOVER_S, share
 from tests.integration.sidecars import Sidecars, Stage
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
 def test_rows_of_partitions_that_moved_away_are_deleted_and_all_still_fires(stage: Stage, sidecars: Sidecars) -> None:
