@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 ASK_AGAIN_S: Final = 0.25
 ASK_AGAIN_MAX_S: Final = 5.0
 """Longest time between two questions for a partition of which the brokers do not tell."""
-HOLD_BACK_S: Final = 5.0
+HOLD_BACK_S: Final = 1.0
 HOLD_BACK_MAX_S: Final = 300.0
 """Longest time for which a partition is left out whose own topics do not take what is written."""
 

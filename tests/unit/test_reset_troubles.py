@@ -161,6 +161,8 @@ def test_a_partition_whose_changelog_takes_nothing_is_held_back_longer_each_time
     stage: Stage,
 ) -> None:
     waits: list[float] = []
+    for _ in range(3):
+        stage.reset.hold_back({1: "it takes nothing"}, 2)
     for _ in range(10):
         stage.reset.hold_back({1: "it takes nothing"}, 2)
         stage.reset.start(stage.partitions)
