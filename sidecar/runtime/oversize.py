@@ -59,8 +59,11 @@ class Oversize:
         """Say to what the next try cuts a dead letter; return False if it was cut to the bone before."""
         place = letter.partition, letter.outgoing.source
         before = self.cut_letters.get(place)
+        if before == 0:
+            del self.cut_letters[place]  # it waits; by the next try the DLQ may take more
+            return False
         self.cut_letters[place] = bytes_max if before is None or bytes_max < before else 0
-        return before != 0
+        return True
 
     def _unwritten(self, record: Unwritten, changelog_topic: str) -> bool:
         """Take in that a record is too large by itself; return False if nothing can be done about it."""

@@ -58,14 +58,20 @@ def test_of_a_batch_that_is_refused_each_record_is_tried_as_a_batch_by_itself() 
     assert learn(oversize, refused(1, 10), refused(2, 10), batch_bytes=1) == ([1, 2], [])
 
 
-def test_a_dead_letter_is_cut_to_the_limit_then_to_a_lower_one_then_to_the_bone_then_nothing_helps() -> None:
+def test_a_dead_letter_is_cut_to_the_limit_then_to_a_lower_one_then_to_the_bone_then_it_waits() -> None:
     oversize = Oversize()
     place = (3, b"%016d" % 7)
-    for limit, cut, hopeless in ((300_000, 300_000, []), (900, 900, []), (900, 0, []), (900, 0, [7])):
+    for limit, cut, hopeless in (
+        (300_000, 300_000, []),
+        (900, 900, []),
+        (900, 0, []),
+        (900, None, [7]),
+        (10**6, 10**6, []),
+    ):
         result = dataclasses.replace(RESULT, refused=[refused(7, 400_000, DLQ)])
         fires, letters = oversize.learn(result, DLQ, limit)
         assert (fires, [int(each.outgoing.source) for each in letters]) == ([], hopeless)
-        assert oversize.cut_letters == {place: cut}
+        assert oversize.cut_letters.get(place) == cut
 
 
 def test_a_timer_alone_in_a_block_that_the_changelog_refuses_can_not_be_stored() -> None:
