@@ -73,7 +73,8 @@ def test_a_message_of_several_megabytes_that_travels_compressed_is_stored_and_co
 
     with one_sidecar(bootstrap, tmp_path, origins=origins) as world:
         value = prose(3 * MIB)
-        send_compressed(world, Given(value, b"k", native(world.stage, marker, 2_000)))
+        send_compressed(world, Given(value, b"k", native(world.stage, marker, 12_000)))
+        eventually(lambda: world.sidecar.pending() == 1, 10, "it waits: the changelog has it")
         send_compressed(world, Given(value, b"now", native(world.stage, marker, 0), partition=1))
         world.send(Given(b"small", b"k", native(world.stage, marker, 1_000)))
         assert sorted(len(each.value or b"") for each in world.fired(marker, 3)) == [5, 3 * MIB, 3 * MIB]
