@@ -152,7 +152,8 @@ class World:
         imported = decode_meta(other.cells.cells[META])
         imported.facts, imported.turned_ms = meta.facts, meta.turned_ms
         store = ShardStore(other.cells, imported, 0)
-        store.settle()
+        while not store.settle():
+            pass
         store.save()
         other.cells.put(META, encode(imported))
         self._random.seed(2)

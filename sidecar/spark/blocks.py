@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 from sidecar.changelog.codec import BLOCK_BYTES_MAX, decode_block, encode_block
@@ -90,12 +91,13 @@ class Blocks:
 
     def entries(self, place: Place) -> Iterator[bytes]:
         """Yield all entries of a slot, whether they are pending or not."""
-        directory = self._directory(place)
-        for page in range(directory.first_page, directory.first_page + len(directory.pages)):
-            for span in self._page(place, page):
-                yield from self._block(place, span.number)
-        for span in directory.spans:
-            yield from self._block(place, span.number)
+        for block in self.each(place):
+            yield from block
+
+    def each(self, place: Place, start: int = 0) -> Iterator[Sequence[bytes]]:
+        """Yield the entries of each block of a slot, without those of the first `start` blocks, which are not read."""
+        for span in islice(self._spans(place), start, None):
+            yield self._block(place, span.number)
 
     def find(self, place: Place, key: bytes) -> bytes | None:
         """Return the entry with this timer key, None when the slot has none."""
@@ -239,6 +241,12 @@ class Blocks:
             if least <= offset <= greatest:
                 yield from _covering(self._page(place, directory.first_page + at), offset)
         yield from _covering(directory.spans, offset)
+
+    def _spans(self, place: Place) -> Iterator[Span]:
+        directory = self._directory(place)
+        for page in range(directory.first_page, directory.first_page + len(directory.pages)):
+            yield from self._page(place, page)
+        yield from directory.spans
 
     def _page(self, place: Place, page: int) -> Spans:
         cell = spans_cell(*place, page)

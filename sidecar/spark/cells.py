@@ -140,6 +140,10 @@ class Meta(msgspec.Struct, array_like=True, kw_only=True):
     """Nodes of the index of retry ids (depth, prefix) that are to be spread over their children."""
     pages_swept: int = 0
     """The page up to which rows that matter no more were let go."""
+    uncounted: list[tuple[int, int]] = []
+    """While not settled, once it was begun: level and slot of imported blocks of which some are still to be counted."""
+    counted_blocks: int = 0
+    """Of the first of these slots."""
 
     def counts(self) -> Counts:
         """Return the counters."""

@@ -111,7 +111,8 @@ class CheckpointFolder:
     def plan_empty(self, now_ms: int) -> None:
         """Plan a micro-batch without records, which the next query begins with; none must be unfinished.
 
-        By itself Spark begins with one only when there are records: without, nothing would be due until some come.
+        By itself Spark begins with one only in a new checkpoint, or when there are records: what is due would wait for
+        these.
         """
         last = self._last("offsets")
         if last is None:

@@ -27,14 +27,20 @@ from sidecar.spark.blocks import Blocks, Place
 from sidecar.spark.cells import FORMAT, FORMER, Cells, Meta, Slot
 from sidecar.spark.names import Named, Names, row_of
 from sidecar.spark.pages import PAGED, Pages
+from sidecar.wheel.counts import Counts
 from sidecar.wheel.geometry import LEVELS, WIDTHS_MS, level_ends_ms, slot_end_ms, slot_start_ms
 
 SPLIT_BYTES: Final = 2 * 1024 * 1024
 """So much of a coarse slot is split in one turn. A large slot begins early enough for this."""
 SPLIT_BYTES_MAX: Final = 64 * 1024 * 1024
 """So much of all coarse slots is split in one turn; what is due behind it waits for the next."""
+SETTLE_BYTES: Final = 16 * 1024 * 1024
+"""About so much of what was imported is counted and indexed in one turn."""
 TURN_MS_MAX: Final = 5_000
 """Turns that are further apart are taken for an interruption, not for the pace of micro-batches."""
+
+_NEVER_MS: Final = 2**63
+"""The least due of a slot of which no pending timer is known."""
 
 
 class ShardStore:
@@ -211,33 +217,52 @@ class ShardStore:
         else:
             self._pages.put(self._rows.removed_row(key.due_ms, key.offset), b"")
 
-    def settle(self) -> None:
-        """Count what is pending in imported blocks, and index its retry ids and moved timers."""
-        counts = self._meta.counts()
-        for place, stored in list(self._blocks.slots.items()):
-            named = []
-            least_ms = None
-            for entry in self._pending(self._blocks.entries(place)):
-                fixed = head(entry)
-                slot = (fixed.level, fixed.due_ms // WIDTHS_MS[fixed.level])
-                origin = entry[HEAD.size : HEAD.size + fixed.origin_length].decode()
-                counts.slots[slot] = counts.slots.get(slot, 0) + 1
-                counts.origins[origin] = counts.origins.get(origin, 0) + 1
-                if fixed.flags:
-                    counts.deferred[origin] = counts.deferred.get(origin, 0) + 1
-                if fixed.due_ms != fixed.first_ms:
-                    self._pages.put(self._rows.moved_row(fixed.offset, fixed.first_ms), encode_due(fixed.due_ms))
-                if (retry_id := retry_id_of(entry, fixed)) is not None:
-                    named.append(row_of(retry_id, Named(fixed.offset, fixed.first_ms, fixed.due_ms)))
-                least_ms = fixed.due_ms if least_ms is None else min(least_ms, fixed.due_ms)
-            if least_ms is None:
-                self._blocks.drop(place)
+    def settle(self) -> bool:
+        """Count what is pending in the next imported blocks, and index its retry ids and moved timers.
+
+        Returns:
+            Whether that were the last ones. Until then nothing may be stored, and nothing else be asked.
+        """
+        meta, counts = self._meta, self._meta.counts()
+        meta.uncounted = meta.uncounted or list(self._blocks.slots)
+        size = 0
+        while meta.uncounted and size < SETTLE_BYTES:
+            place = meta.uncounted[0]
+            slot = self._blocks.slots[place]
+            if not meta.counted_blocks:
+                slot.least_due_ms = _NEVER_MS
+            for block in self._blocks.each(place, meta.counted_blocks):
+                meta.counted_blocks += 1
+                size += sum(map(len, block))
+                self._settle(block, slot, counts)
+                if size >= SETTLE_BYTES:
+                    break
             else:
-                stored.least_due_ms = least_ms
-            self._names.add(named)
-            self._names.spread()
-        self._meta.count(counts)
-        self._meta.settled = True
+                meta.uncounted.pop(0)
+                meta.counted_blocks = 0
+                if slot.least_due_ms == _NEVER_MS:
+                    self._blocks.drop(place)
+        self._names.spread()
+        meta.count(counts)
+        meta.settled = not meta.uncounted
+        return meta.settled
+
+    def _settle(self, block: Sequence[bytes], stored: Slot, counts: Counts) -> None:
+        named = []
+        for entry in self._pending(block):
+            fixed = head(entry)
+            slot = (fixed.level, fixed.due_ms // WIDTHS_MS[fixed.level])
+            origin = entry[HEAD.size : HEAD.size + fixed.origin_length].decode()
+            counts.slots[slot] = counts.slots.get(slot, 0) + 1
+            counts.origins[origin] = counts.origins.get(origin, 0) + 1
+            if fixed.flags:
+                counts.deferred[origin] = counts.deferred.get(origin, 0) + 1
+            if fixed.due_ms != fixed.first_ms:
+                self._pages.put(self._rows.moved_row(fixed.offset, fixed.first_ms), encode_due(fixed.due_ms))
+            if (retry_id := retry_id_of(entry, fixed)) is not None:
+                named.append(row_of(retry_id, Named(fixed.offset, fixed.first_ms, fixed.due_ms)))
+            stored.least_due_ms = min(stored.least_due_ms, fixed.due_ms)
+        self._names.add(named)
 
     def finish(self) -> None:
         """Let go of what the watermark has passed, and save."""

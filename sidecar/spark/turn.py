@@ -284,6 +284,12 @@ class _Turn:
         meta, share = self._meta, self._rules.share
         if not meta.settled:
             self._store.settle()
+            self._unresolved = meta.counted_origins.keys() - meta.facts.keys()
+            if not meta.settled or self._unresolved:
+                # What an origin is like is asked for before anything that was imported is decided.
+                self._complete = False
+                self._store.save()
+                return
         partition = Partition(self._number, State.RUNNING, checkpoint=meta.checkpoint, counts=meta.counts())
         closed = meta.checkpoint.closed
         partition.closures_over = any(
@@ -416,17 +422,17 @@ class _Turn:
         counts = meta.counts()
         return PartitionView(
             partition=self._number,
-            state=State.RUNNING,
+            state=State.RUNNING if meta.settled else State.RESTORING,
             owner=self._rules.owner,
             url=self._rules.url,
             pending=counts.pending,
             watermark_ms=meta.checkpoint.fired_to_ms,
-            restored=1.0,
+            restored=1.0 if meta.settled else 0.0,
             restore_remaining=0,
             by_origin=counts.origins,
             deferred_by_origin=counts.deferred,
             slots=counts.slots,
-            next_due_ms=self._store.next_due_ms(),
+            next_due_ms=self._store.next_due_ms() if meta.settled else None,
             due_backlog=0 if self._complete else self._backlog(),
             closed_origins={
                 name: (closed.why.value, closed.since_ms) for name, closed in meta.checkpoint.closed.items()

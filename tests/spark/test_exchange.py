@@ -76,6 +76,28 @@ def test_from_the_embedded_engine_to_spark_and_back(
     assert counts == [EACH, EACH, 0, 3, 3]
 
 
+def test_what_is_handed_over_fires_when_it_is_due_though_nothing_comes_in(
+    unhurried: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path
+) -> None:
+    embedded = sidecars.start("embedded", stage)
+    # One that is over before Spark can begin, one that comes due in the midst of it, one that is held.
+    dues_ms = {b"soon": 15_000, b"later": 90_000, b"far": 3_600_000}
+    for marker, delay_ms in dues_ms.items():
+        messages = (Given(marker, b"k", native(stage, marker, delay_ms), partition) for partition in (0, 1))
+        send(stage.bootstrap, stage.input_topic, *messages)
+    eventually(lambda: embedded.pending() == 6, 40, "all of it waits")
+    assert embedded.stop() == 0
+    assert read_committed(stage.bootstrap, [stage.origin]) == []
+    spark = sidecars.make("spark", stage)
+    spark.start(command("run", tmp_path, "--from-changelog"))
+    assert len(fires(stage, b"soon", 2)) == 2
+    assert len(fires(stage, b"later", 2)) == 2
+    eventually(lambda: (spark.group() or {}).get("total") == 2, 60, "what is far still waits")
+    assert spark.stop(60) == 0
+    seen = read_committed(stage.bootstrap, [stage.origin])
+    assert [len(marked(seen, marker)) for marker in dues_ms] == [2, 2, 0]
+
+
 def _make_input_anew(stage: Stage) -> None:
     make_topic_anew(stage.bootstrap, stage.input_topic, stage.partitions)
 

@@ -46,7 +46,8 @@ def test_what_is_pending_survives_the_way_there_and_back(
         take_over(0, cells, records[at::parts])
     meta = decode_meta(cells.cells[META])
     store = ShardStore(cells, meta, 0)
-    store.settle()
+    while not store.settle():
+        pass
     store.finish()
     cells.put(META, encode(meta))
     assert pending(cells.cells) == folded.pending

@@ -99,7 +99,7 @@ def test_a_micro_batch_that_was_planned_and_not_completed_is_unfinished(tmp_path
 def test_a_query_begins_with_a_micro_batch_without_records(tmp_path: Path) -> None:
     one = folder(tmp_path)
     one.plan_empty(500)
-    assert one.unfinished() is None, "a new checkpoint begins with its first records"
+    assert one.unfinished() is None, "a new checkpoint begins with one by itself"
     logged(tmp_path, "offsets", 4, OFFSETS % 400)
     logged(tmp_path, "commits", 4)
     one.plan_empty(500)
