@@ -17,7 +17,9 @@ from sidecar.engine.ports import Origin
 REFRESH_MS: Final = 15_000
 """An origin that is used is asked for again after so long; so is a closed one."""
 UNKNOWN_MS: Final = 5_000
-"""For so long the answer that a topic does not exist counts."""
+"""For so long the answer that a topic does not exist, or may not be looked at, counts."""
+FORBIDDEN_AFTER_MS: Final = 3_000
+"""From the first answer that a topic may not be looked at to the one that is believed."""
 FORGET_MS: Final = 600_000
 """What was not used for so long is forgotten."""
 AGAIN_FIRST_MS: Final = 10_000
@@ -43,6 +45,8 @@ class Fact(msgspec.Struct, array_like=True, frozen=True):
     """For how long it was closed the last time."""
     again_ms: int = 0
     """When it is tried again."""
+    doubted_ms: int = 0
+    """When it was first said that it may not be looked at, so that nobody can tell whether it exists; else 0."""
 
     @property
     def closed(self) -> bool:
@@ -66,7 +70,21 @@ def known_origins(facts: Mapping[str, Fact]) -> dict[str, Origin]:
 def missing_topics(facts: Mapping[str, Fact], now_ms: int) -> frozenset[str]:
     """Return the topics that do not exist, by an answer that is fresh."""
     return frozenset(
-        name for name, fact in facts.items() if not fact.partitions and now_ms - fact.asked_ms <= UNKNOWN_MS
+        name
+        for name, fact in facts.items()
+        if not fact.partitions and not fact.doubted_ms and now_ms - fact.asked_ms <= UNKNOWN_MS
+    )
+
+
+def forbidden_topics(facts: Mapping[str, Fact], now_ms: int) -> frozenset[str]:
+    """Return the topics that may not be looked at, by repeated answers, the last of which is fresh."""
+    return frozenset(
+        name
+        for name, fact in facts.items()
+        if not fact.partitions
+        and fact.doubted_ms
+        and fact.asked_ms - fact.doubted_ms >= FORBIDDEN_AFTER_MS
+        and now_ms - fact.asked_ms <= UNKNOWN_MS
     )
 
 
@@ -92,10 +110,8 @@ def closed_origins(facts: Mapping[str, Fact], before: Mapping[str, Closed], now_
 
 
 def _why_closed(fact: Fact, now_ms: int) -> Closure | None:
-    if not fact.partitions:
-        return Closure.VANISHED
-    if fact.closure:
-        return Closure(fact.closure)
+    if fact.closed:
+        return Closure(fact.closure or Closure.VANISHED)
     return Closure(fact.refused) if now_ms < fact.again_ms else None
 
 
@@ -125,7 +141,12 @@ def to_ask(facts: Mapping[str, Fact], unresolved: Iterable[str], now_ms: int) ->
 
 
 def refreshed(
-    facts: Mapping[str, Fact], answers: Mapping[str, Fact], used: Iterable[str], sent: Collection[str], now_ms: int
+    facts: Mapping[str, Fact],
+    answers: Mapping[str, Fact],
+    used: Iterable[str],
+    sent: Collection[str],
+    pending: Collection[str],
+    now_ms: int,
 ) -> dict[str, Fact]:
     """Return the facts for the next turn.
 
@@ -134,27 +155,33 @@ def refreshed(
         answers: What the broker said.
         used: Origins that this turn needed, or of which timers wait.
         sent: Topics that it sends to, and that have not refused any of it: the state is kept only if they take it.
+        pending: Origins of which timers wait, so that they are there by all that is known.
         now_ms: The instant of the turn.
     """
     wanted = set(used)
     kept = {}
     for name in {**facts, **answers}:
-        fact = _answered(facts.get(name), answers.get(name), taken=name in sent)
-        age_ms = now_ms - (fact.used_ms if fact.partitions else fact.asked_ms)
+        fact = _answered(facts.get(name), answers.get(name), taken=name in sent, pending=name in pending)
         if name in wanted:
             kept[name] = msgspec.structs.replace(fact, used_ms=now_ms)
-        elif age_ms <= (FORGET_MS if fact.partitions else UNKNOWN_MS):
+        elif now_ms - fact.used_ms <= (FORGET_MS if fact.partitions else UNKNOWN_MS):
             kept[name] = fact
     return kept
 
 
-def _answered(known: Fact | None, answer: Fact | None, *, taken: bool) -> Fact:
+def _answered(known: Fact | None, answer: Fact | None, *, taken: bool, pending: bool) -> Fact:
     """Return a topic's fact: what the broker says of it, and how it has taken records."""
     fact = answer or known
     assert fact is not None, "one of the two has the name"
-    before = Fact(0, 0) if taken or known is None else known
+    if known is None:
+        known = Fact(0, 0)
+    if fact.doubted_ms and not known.partitions and not pending:
+        # What comes for it is not taken in: nobody can tell whether it exists.
+        fact = msgspec.structs.replace(fact, partitions=0, doubted_ms=known.doubted_ms or fact.doubted_ms)
+    before = Fact(0, 0) if taken else known
     return msgspec.structs.replace(
         fact,
+        used_ms=known.used_ms,
         refused=before.refused,
         since_ms=before.since_ms,
         closed_ms=before.closed_ms,

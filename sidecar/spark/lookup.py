@@ -8,7 +8,7 @@ from typing import Final
 
 from sidecar.changelog.codec import Closure
 from sidecar.clock import SystemClock
-from sidecar.kafka.catalogue import Catalogue
+from sidecar.kafka.catalogue import PARTITIONS_MAX, Catalogue
 from sidecar.kafka.cluster import Admin
 from sidecar.settings import Settings
 from sidecar.spark.facts import Fact
@@ -50,4 +50,6 @@ class BrokerLookup:
             why = Closure.UNAUTHORISED.value
         elif name in catalogue.leaderless:
             why = Closure.UNREACHABLE.value
-        return Fact(origin.partitions, origin.max_message_bytes, why, asked_ms=self.now_ms)
+        # All that is wanted is expected, and one that may not be looked at is given as many as there can be.
+        doubted_ms = self.now_ms if origin.partitions == PARTITIONS_MAX else 0
+        return Fact(origin.partitions, origin.max_message_bytes, why, asked_ms=self.now_ms, doubted_ms=doubted_ms)

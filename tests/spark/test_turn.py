@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from sidecar.changelog.codec import Engine
@@ -30,6 +31,10 @@ RULES = Rules(
 )
 
 
+FORBIDDEN = Fact(2**31 - 1, 1_048_588, "unauthorised")
+"""What is said of a topic that may not be looked at."""
+
+
 class World:
     """A partition, and a broker that knows some topics."""
 
@@ -51,7 +56,8 @@ class World:
         for name in names:
             self.asked.append(name)
             fact = self.topics.get(name, Fact(0, 0))
-            found[name] = Fact(fact.partitions, fact.max_message_bytes, fact.closure, asked_ms=self.now_ms)
+            doubted_ms = self.now_ms if fact is FORBIDDEN else 0
+            found[name] = msgspec.structs.replace(fact, asked_ms=self.now_ms, doubted_ms=doubted_ms)
         return found
 
     def record(self, *headers: tuple[str, bytes | None], value: bytes | None = b"v") -> Record:
