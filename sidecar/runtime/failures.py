@@ -98,16 +98,17 @@ class Failures:
         if any(part.dead_letters for part in parts) or (result.work.tries_dlq and any(part.taken_in for part in parts)):
             self._dlq_trouble = ""
             self._dlq_wait_s = DLQ_AGAIN_S
-        self.forget({part.number for part in parts})
+        # What can not be stored waits for the DLQ: that its partition commits without it tells nothing of it.
+        self.forget({part.number for part in parts}, unstorable=not self._dlq_trouble)
         self.oversize.singly = False
         self._suspects_max = min(ITEMS_MAX, self._suspects_max * 2)
         self.pace.committed(result.seconds, result.work.items, more=more)
         self.committed_s = self._clock.monotonic_s()
 
-    def forget(self, partitions: Collection[int]) -> None:
+    def forget(self, partitions: Collection[int], *, unstorable: bool = True) -> None:
         """Forget what was learnt of records of these: they are disposed of, or another owner's."""
         self.unfireable = {place: why for place, why in self.unfireable.items() if place[0] not in partitions}
-        self.oversize.forget(partitions)
+        self.oversize.forget(partitions, unstorable=unstorable)
 
     def renewed(self) -> None:
         """There is a new producer."""
@@ -187,6 +188,7 @@ class Failures:
         self._dlq_trouble = text
         self._dlq_again_s = now_s + self._dlq_wait_s
         self._dlq_wait_s = min(2 * self._dlq_wait_s, DLQ_AGAIN_MAX_S)
+        self.oversize.unstorable.clear()  # they wait; by now the changelog may take more
 
     def _doubt(self, plan: Plan, closed: ClosedOrigins, dlq_topic: str, now_s: float) -> None:
         """Look for a missing right: it fails the transaction as a whole, and no record is named."""

@@ -293,10 +293,10 @@ class Loop:
         if isinstance(error, TransactionFailed):
             self._spent.clear()
             tally_ended(self._parts.metrics, self._parts.spans, result, self._failures.outcome(error))
-            dlq = self._settings.dlq_topic
-            if self._failures.failed(error, result, self._parts.closed, dlq, self._limits.of):
+            if self._failures.failed(error, result, self._parts.closed, self._settings.dlq_topic, self._limits.of):
                 self._drop_producer()
-            self._parts.reset.hold_back(result.unwritten_for, len(result.work.partitions))
+            stuck = self._failures.oversize.stuck
+            self._parts.reset.hold_back(result.unwritten_for, len(result.work.partitions), stuck)
             self._reset_all()
             return
         self._failures.committed(result, more=self._held.ready > 0 or not result.work.plan.complete)

@@ -20,7 +20,8 @@ SINGLY_ITEMS_MAX: Final = 500
 
 
 class Oversize:
-    """Owned by the loop. What was learnt of a partition holds until its next commit."""
+    """Owned by the loop. What was learnt of a partition holds until its next commit; of what can not be stored, and
+    waits for the DLQ, until that is tried."""
 
     def __init__(self) -> None:
         self.singly = False
@@ -30,10 +31,13 @@ class Oversize:
         self.unstorable: dict[tuple[int, int], str] = {}
         self.unanswerable: set[tuple[int, bytes]] = set()
         """Outcomes that the status topic refused, by partition and key."""
+        self.stuck: dict[int, str] = {}
+        """Partitions of which the changelog refused, in the last transaction, a record that can not be left out."""
 
     def learn(self, result: Result, dlq_topic: str, dlq_bytes_max: int) -> tuple[list[Refused], list[Refused]]:
         """Learn from a transaction; return the fires that their origin does not take, and the dead letters of which
         nothing is left to be cut."""
+        self.stuck = {}
         large = [each for each in result.refused if each.why is Refusal.LARGE]
         if not large and not result.unwritten:
             return [], []
@@ -66,21 +70,29 @@ class Oversize:
         return True
 
     def _unwritten(self, record: Unwritten, changelog_topic: str) -> bool:
-        """Take in that a record is too large by itself; return False if nothing can be done about it."""
+        """Take in that a record is too large by itself; return False if it is of several, each of which may fit."""
         if record.topic != changelog_topic:
             self.unanswerable.add((record.partition, record.key))
             return True
-        if not isinstance(decode_key(record.key), BlockKey):
-            return False
-        entries = decode_block(record.value).entries
+        entries = decode_block(record.value).entries if isinstance(decode_key(record.key), BlockKey) else ()
         if len(entries) > 1:
             return False
         text = f"{len(record.value)} bytes: {record.topic} does not take them (max.message.bytes)"
-        self.unstorable[record.partition, int.from_bytes(entries[0][8:16], "big")] = text
+        place = record.partition, int.from_bytes(entries[0][8:16], "big") if entries else -1
+        if entries and place not in self.unstorable:
+            self.unstorable[place] = text
+        else:  # a checkpoint, or a timer that can go nowhere else while the DLQ can not be written
+            self.stuck[record.partition] = text
         return True
 
-    def forget(self, partitions: Collection[int]) -> None:
-        """Forget what was learnt of these."""
+    def forget(self, partitions: Collection[int], *, unstorable: bool = True) -> None:
+        """Forget what was learnt of these.
+
+        Args:
+            partitions: Of the input topic.
+            unstorable: Of what the changelog does not take too.
+        """
         self.cut_letters = {place: cut for place, cut in self.cut_letters.items() if place[0] not in partitions}
-        self.unstorable = {place: said for place, said in self.unstorable.items() if place[0] not in partitions}
+        if unstorable:
+            self.unstorable = {place: said for place, said in self.unstorable.items() if place[0] not in partitions}
         self.unanswerable = {place for place in self.unanswerable if place[0] not in partitions}

@@ -113,16 +113,17 @@ class Reset:
         if self._restoring.pop(number, None) is not None:
             self._reader.stop(number)
 
-    def hold_back(self, unwritten: Mapping[int, str], written_for: int) -> None:
+    def hold_back(self, unwritten: Mapping[int, str], written_for: int, stuck: Mapping[int, str] = {}) -> None:
         """Leave those out of the next transactions whose changelog or status topic did not take what was written.
 
         Args:
             unwritten: Partition, and in whose words.
             written_for: For how many partitions the transaction was. Where none was taken it is no partition's fault.
+            stuck: Those of which one record is too large, which is their own fault in any case.
         """
-        if len(unwritten) < written_for:
-            for number, why in unwritten.items():
-                self._asking.hold_back(number, why)
+        held = {**(unwritten if len(unwritten) < written_for else {}), **stuck}
+        for number, why in held.items():
+            self._asking.hold_back(number, why)
 
     @property
     def busy(self) -> bool:

@@ -172,6 +172,30 @@ def test_a_changelog_whose_limit_falls_while_it_runs_keeps_what_it_takes_and_the
         eventually(world.sidecar.ready, 30, "it is ready")
 
 
+def test_a_timer_that_fits_nowhere_holds_its_partition_back_and_the_others_go_on(
+    bootstrap: str, tmp_path: Path, marker: bytes
+) -> None:
+    def origins(stage: Stage) -> None:
+        create_topic(bootstrap, f"{stage.app_id}-small", config={"max.message.bytes": "20000"})
+
+    with one_sidecar(bootstrap, tmp_path, origins=origins) as world:
+        stage = world.stage
+        to: Pairs = [("retry-origin-topic", f"{stage.app_id}-small".encode()), ("retry-delay-ms", b"6000")]
+        world.send(Given(noise(30_000), b"large", [*to, ("test", marker)]))
+        eventually(lambda: world.sidecar.pending() == 1, 5, "it waits")
+        configure(bootstrap, stage.changelog_topic, max_message_bytes="20000")
+        configure(bootstrap, stage.dlq_topic, max_message_bytes="100")
+        eventually(lambda: "the changelog can not be written" in world.sidecar.log, 40, "it is due and fits nowhere")
+        for number in range(3):
+            world.send(Given(b"v", b"%d" % number, native(stage, marker, 0), partition=1))
+            assert len(world.fired(marker, number + 1)) == number + 1
+        assert "partition_held_back" in world.sidecar.log
+        configure(bootstrap, stage.dlq_topic, max_message_bytes="100000")
+        (letter,) = world.dead(marker)
+        assert (letter.key, letter.header("retry-dlq-reason")) == (b"large", b"too-large")
+        eventually(world.sidecar.ready, 60, "it is ready")
+
+
 def test_what_is_too_large_for_its_origin_even_compressed_goes_to_the_dlq_when_it_is_due(
     bootstrap: str, tmp_path: Path, marker: bytes
 ) -> None:

@@ -181,6 +181,21 @@ def test_a_dlq_that_refuses_holds_intake_and_says_so_until_a_dead_letter_is_writ
     assert failures.obstacle() is None
 
 
+def test_what_can_not_be_stored_is_remembered_over_commits_until_the_dlq_is_tried(
+    failures: Failures, closed: ClosedOrigins
+) -> None:
+    place = (3, 7)
+    fail(failures, closed, refused(1, Refusal.GONE, "dlq"))
+    failures.oversize.unstorable[place] = "too large"
+    commit(failures, tries_dlq=False)
+    assert failures.oversize.unstorable.keys() == {place}
+    fail(failures, closed, refused(1, Refusal.GONE, "dlq"))
+    assert not failures.oversize.unstorable, "the changelog may take more by now"
+    failures.oversize.unstorable[place] = "too large"
+    commit(failures, dead_letters=1)
+    assert not failures.oversize.unstorable
+
+
 def test_a_dlq_that_refused_is_no_trouble_any_more_when_messages_are_taken_in_without_it(
     failures: Failures, closed: ClosedOrigins
 ) -> None:

@@ -93,6 +93,19 @@ def test_a_checkpoint_that_is_too_large_says_nothing_about_any_message() -> None
     oversize = Oversize()
     learn(oversize, unwritten=[Unwritten(CHANGELOG, 3, CHECKPOINT_KEY, bytes(50))], batch_bytes=1)
     assert (oversize.unstorable, oversize.cut_letters) == ({}, {})
+    assert oversize.stuck.keys() == {3}
+
+
+def test_a_timer_that_is_stored_again_though_the_changelog_refused_it_holds_its_partition_back() -> None:
+    oversize = Oversize()
+    learn(oversize, unwritten=[block(5)])
+    assert not oversize.stuck
+    learn(oversize, unwritten=[block(5, 6)])
+    assert not oversize.stuck, "the other one may be too large"
+    learn(oversize, unwritten=[block(5, size=50)], batch_bytes=1)
+    assert oversize.stuck.keys() == {3}
+    learn(oversize, refused(1, 100_001))
+    assert not oversize.stuck, "it was not this transaction's fault"
 
 
 def test_an_answer_that_the_status_topic_does_not_take_is_left_out() -> None:

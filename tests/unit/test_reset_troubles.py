@@ -183,6 +183,14 @@ def test_a_partition_whose_changelog_takes_nothing_is_held_back_longer_each_time
     assert stage.clock.now_s - began_s <= HOLD_BACK_S + 4 * STEP_S
 
 
+def test_a_partition_that_is_stuck_is_held_back_though_the_transaction_was_for_it_alone(stage: Stage) -> None:
+    for _ in range(4):
+        stage.reset.hold_back({}, 1, {1: "it is too large"})
+    stage.reset.start(stage.partitions)
+    stage.advance(4)
+    assert stage.shown() == [(State.RESTORING, ""), (State.ASSIGNED, "it is too large")]
+
+
 def test_where_nothing_at_all_was_taken_no_partition_is_held_back(stage: Stage) -> None:
     stage.reset.hold_back({0: "timed out", 1: "timed out"}, 2)
     stage.reset.start(stage.partitions)
