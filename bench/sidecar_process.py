@@ -27,9 +27,12 @@ class SidecarProcess:
         topic: the retry topic.
         folder: holds the state folder and the log; the same one again is a restart.
         command: What to run of the sidecar; `run` without it.
+        settings: Further ones, by name without KAFKA_RETRY_.
     """
 
-    def __init__(self, bootstrap_servers: str, app_id: str, topic: str, folder: Path, *command: str) -> None:
+    def __init__(
+        self, bootstrap_servers: str, app_id: str, topic: str, folder: Path, *command: str, **settings: str
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._command = command or ("run",)
         self.app_id = app_id
@@ -50,6 +53,7 @@ class SidecarProcess:
             "KAFKA_RETRY_STATE_DIR": str(self.state_dir),
             "KAFKA_RETRY_HTTP_PORT": str(self.port),
             "KAFKA_RETRY_LOG_FORMAT": "json",
+            **{f"KAFKA_RETRY_{name}": value for name, value in settings.items()},
         }
         self._process: subprocess.Popen[bytes] | None = None
 

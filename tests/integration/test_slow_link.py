@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.broker import unique
-from tests.integration.messages import Given, native, noise, one_sidecar, scrape
-from tests.integration.quota import limit_writes
+from bench.link import Link
+from tests.broker import local_broker, unique
+from tests.integration.messages import Given, World, native, noise, scrape, send
+from tests.integration.sidecars import Sidecars, set_stage
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
 
-BYTES_A_SECOND = 100_000
+BYTES_A_SECOND = 50_000
 
 
-def test_what_takes_longer_than_a_transaction_may_last_arrives_in_several(bootstrap: str, tmp_path: Path) -> None:
-    """3 MB at once, for which the link needs half a minute."""
+def test_what_takes_longer_than_a_transaction_may_last_arrives_in_several(sidecars: Sidecars) -> None:
+    """1.2 MB at once, for which the link needs 24 s, and a transaction has 20 s."""
     marker = unique("m").encode()
-    with one_sidecar(bootstrap, tmp_path) as world:
-        limit_writes(bootstrap, f"{world.stage.app_id}-transactions", BYTES_A_SECOND)
+    link = Link()
+    with local_broker(properties=link.properties) as broker, link.to(broker.port):
+        stage = set_stage(broker.bootstrap_servers, 2)
         given = [
-            Given(noise(1_500, n), b"%d" % n, native(world.stage, marker, 0), partition=n % 2) for n in range(2_000)
+            Given(noise(1_500, n), b"%d" % n, native(stage, marker, 0 if n % 3 else 3_600_000), partition=n % 2)
+            for n in range(750)
         ]
-        world.send(*given)
-        fired = world.fired(marker, len(given), deadline_s=180)
-        assert sorted(int(each.key or b"") for each in fired) == list(range(len(given)))
-        assert 'retry_sidecar_origin_state{origin="' + world.stage.origin + '",state="unreachable"} 1' not in scrape(
-            world.sidecar
-        )
-        eventually(world.sidecar.ready, 60, "it is ready")
+        send(stage.bootstrap, stage.input_topic, *given)
+        link.bytes_a_second = BYTES_A_SECOND
+        sidecar = sidecars.start("one", stage)
+        fired = World(stage, sidecar).fired(marker, 500, deadline_s=120)
+        assert sorted(int(each.key or b"") for each in fired) == [n for n in range(750) if n % 3]
+        eventually(lambda: sidecar.pending() == 250, 60, "the others wait")
+        assert 'retry_sidecar_origin_state{origin="' + stage.origin + '",state="unreachable"} 1' not in scrape(sidecar)
+        eventually(sidecar.ready, 60, "it is ready")

@@ -1,0 +1,90 @@
+"""A slow link: a relay in front of a local broker, which carries so many bytes a second towards it.
+
+    link = Link()
+    with LocalBroker(properties=link.properties) as broker, link.to(broker.port):
+        link.bytes_a_second = 50_000
+
+All clients go by it, since the broker tells them the link's address. What the broker says comes back at once.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from sidecar.clock import SystemClock
+from sidecar.kafka.local_broker import HOST
+
+CHUNK_BYTES: Final = 1_460
+"""Carried at once, of each connection in its turn: as in a packet."""
+BUFFER_BYTES: Final = 64 * 1024
+"""Of a connection, asked of the system: what is sent is not on its way long before it is carried."""
+BURST_S: Final = 0.05
+"""Time that is made up for when this process was late."""
+_CONNECT_S: Final = 5.0
+
+
+class Link:
+    """Unlimited until `bytes_a_second` is set; all connections share it."""
+
+    def __init__(self) -> None:
+        self.bytes_a_second = math.inf
+        self._listener = socket.create_server((HOST, 0))
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
+        self._clock = SystemClock()
+        self._lock = threading.Lock()
+        self._free_s = float("-inf")
+        self._ended = threading.Event()
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Server properties of the broker, which make clients come this way."""
+        return {"advertised.listeners": f"PLAINTEXT://{HOST}:{self._listener.getsockname()[1]}"}
+
+    @contextmanager
+    def to(self, port: int) -> Iterator[None]:
+        """Carry to this port of the broker until the end of the block."""
+        accepting = threading.Thread(target=self._accept, args=(port,), name="link", daemon=True)
+        accepting.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes who accepts
+            accepting.join()
+            self._listener.close()
+
+    def _accept(self, port: int) -> None:
+        while not self._ended.is_set():
+            with suppress(OSError):
+                client, _ = self._listener.accept()
+                try:
+                    broker = socket.create_connection((HOST, port), _CONNECT_S)
+                except OSError:
+                    client.close()
+                    continue
+                broker.settimeout(None)
+                for ends, slow in (((client, broker), True), ((broker, client), False)):
+                    threading.Thread(target=self._carry, args=ends, kwargs={"slow": slow}, daemon=True).start()
+
+    def _carry(self, source: socket.socket, target: socket.socket, *, slow: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(CHUNK_BYTES if slow else BUFFER_BYTES):
+                if slow:
+                    self._ended.wait(self._takes_s(len(data)))
+                target.sendall(data)
+        for end in (source, target):  # wakes who carries the other way
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        source.close()
+
+    def _takes_s(self, size: int) -> float:
+        """Return the seconds until so many bytes are carried, behind those of other connections."""
+        with self._lock:
+            now_s = self._clock.monotonic_s()
+            self._free_s = max(self._free_s, now_s - BURST_S) + size / self.bytes_a_second
+            return max(0.0, self._free_s - now_s)
