@@ -1,0 +1,33 @@
+"""What a real broker says of origins, to the executors."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclOperation
+from confluent_kafka.admin._resource import ResourceType
+
+from sidecar.settings import Settings
+from sidecar.spark.facts import Fact
+from sidecar.spark.lookup import BrokerLookup
+from tests.broker import create_topic
+from tests.integration.rights import broker_with_rights, deny
+
+pytestmark = pytest.mark.broker
+
+
+def test_a_topic_that_may_not_be_looked_at_is_told_from_one_that_may_not_be_written() -> None:
+    with broker_with_rights() as bootstrap:
+        for name in ("open", "guarded", "secret"):
+            create_topic(bootstrap, name, 3)
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        deny(admin, ResourceType.TOPIC, "guarded", AclOperation.WRITE)
+        deny(admin, ResourceType.TOPIC, "secret", AclOperation.DESCRIBE)
+        lookup = BrokerLookup(Settings(bootstrap_servers=bootstrap))
+        lookup.now_ms = 7
+        facts = lookup(["open", "guarded", "secret", "none"])
+    size = facts["open"].max_message_bytes
+    assert facts["open"] == Fact(3, size, asked_ms=7)
+    assert facts["guarded"] == Fact(3, size, "unauthorised", asked_ms=7)
+    assert facts["none"] == Fact(0, 0, asked_ms=7)
+    assert (facts["secret"].closure, facts["secret"].doubted_ms) == ("unauthorised", 7)
