@@ -118,7 +118,7 @@ def test_the_report_counts_what_was_sent_to_death_by_all_that_it_says(world: Wor
         "bad-header": (2, [origin, ("retry-delay-ms", b"x"), *more]),
         "origin-not-allowed": (3, [("retry-origin-topic", b"elsewhere"), *more]),
         "origin-unknown": (4, [("retry-origin-topic", topic(stage, "nowhere").encode()), *more]),
-        "too-large": (5, [small, ("big", bytes(SMALL_BYTES)), *more]),
+        "too-large": (5, [small, ("retry-due-ms", b"1"), ("big", os.urandom(SMALL_BYTES)), *more]),
         "delay-out-of-range": (6, [origin, ("retry-delay-ms", b"172800000"), *more]),
         "fatal": (7, [origin, ("retry-exception", b"com.acme.Fatal"), more[1]]),
         "attempts-exhausted": (8, [origin, ("retry-attempt", b"3"), *more]),
