@@ -63,8 +63,8 @@ _OF_THE_RUNTIME: Final = (
         "committed = CommittedOffsets(",
         "self._early = getattr(self, '_early', None) or LogBounds("
         "self._admin, dict.fromkeys((self._topics.changelog_topic, self._topics.input_topic), sorted(partitions)))\n"
-        "                while not self._early.done(): pass\n"
-        "                committed = CommittedOffsets(",
+        "            while not self._early.done(): pass\n"
+        "            committed = CommittedOffsets(",
     ),
     Mutation(
         TARGET_EARLY,
