@@ -34,9 +34,9 @@ CODECS: Final = ("none", "lz4", "zstd")
 RETRY_TOPIC_BYTES: Final = 20_000_000
 RATES: Final = (200_000, 50_000, 10_000, 3_000)
 MESSAGE_BYTES: Final = 700
-"""About what one of `traffic` takes on the wire."""
+"""About what one of `traffic` takes on the wire uncompressed; its values repeat, so many together take less."""
 LINK_S: Final = 40
-"""So long a link needs for the messages alone: twice the time of a transaction."""
+"""So long a link needs for the messages alone, uncompressed."""
 _HOUR_MS: Final = 3_600_000
 _ANSWER_S: Final = 60.0
 _CLOCK: Final = SystemClock()
