@@ -40,7 +40,7 @@ RUN /build/bin/pip install --require-hashes --only-binary=:all: --requirement re
         "retry-sidecar[otel,spark]" \
     && /opt/retry-sidecar/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/retry-sidecar/lib \
     && XDG_CACHE_HOME=/opt/cache /opt/retry-sidecar/bin/python -c \
-        "from sidecar.kafka.broker_jars import Quiet; from sidecar.spark.jars import connector_jars; connector_jars(Quiet())"
+        "from sidecar.devbroker.jars import Quiet; from sidecar.spark.jars import connector_jars; connector_jars(Quiet())"
 
 # --- What is in them, for scanners.
 FROM wheels AS inventory

@@ -48,7 +48,7 @@ check: $(TEST_STAMP) ## Style, types and layers
 	$(BIN)/mypy -p sidecar -p tests -p bench -p deploy
 	$(BIN)/lint-imports
 
-bench: $(TEST_STAMP) ## The figures of docs/performance.md
+bench: $(TEST_STAMP) ## The figures of docs/explanation/performance.md
 	$(BIN)/python -m bench
 
 bench-operating: $(TEST_STAMP) ## Those of operating alone: counts, requests at full load, pages, cancel

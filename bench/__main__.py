@@ -19,7 +19,7 @@ from bench.rates import RELAY_TOPIC, STORE_TOPIC, Rates, say
 from bench.spark import shards, spark
 from sidecar import __version__
 from sidecar.clock import SystemClock
-from sidecar.kafka.local_broker import LocalBroker
+from sidecar.devbroker.local_broker import LocalBroker
 
 RATIOS = ("store", "fire", "both")
 HELD = {"memory", "pending", "restart", "restore"}

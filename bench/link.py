@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from sidecar.clock import SystemClock
-from sidecar.kafka.local_broker import HOST
+from sidecar.devbroker.local_broker import HOST
 
 CHUNK_BYTES: Final = 1_460
 """Carried at once, of each connection in its turn: as in a packet."""

@@ -27,7 +27,7 @@ from bench.sidecar_process import SidecarProcess
 from bench.traffic import send
 from bench.waiting import until
 from sidecar.clock import SystemClock
-from sidecar.kafka.local_broker import LocalBroker
+from sidecar.devbroker.local_broker import LocalBroker
 
 LIMITS: Final = (1_048_588, 5_242_880)
 CODECS: Final = ("none", "lz4", "zstd")

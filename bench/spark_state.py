@@ -21,12 +21,12 @@ from sidecar.clock import SystemClock
 from sidecar.contract import DIALECTS
 from sidecar.engine.items import Arrival
 from sidecar.policy import PolicyConfig
-from sidecar.spark.cells import META, Meta, decode_meta, encode
-from sidecar.spark.facts import Fact
-from sidecar.spark.handover import slot_end_of, sorted_blocks, take_over, timers_of
-from sidecar.spark.shard_store import ShardStore
-from sidecar.spark.turn import Rules, Turned, Turns
-from sidecar.spark.wire import Chunk, encode_chunk
+from sidecar.spark.handover.changelog import slot_end_of, sorted_blocks, take_over, timers_of
+from sidecar.spark.state.cells import META, Meta, decode_meta, encode
+from sidecar.spark.state.shard_store import ShardStore
+from sidecar.spark.stream.facts import Fact
+from sidecar.spark.stream.step import Rules, Turned, Turns
+from sidecar.spark.stream.wire import Chunk, encode_chunk
 
 START_MS = 1_700_000_000_000
 MONTH_S = 30 * 86_400

@@ -1,6 +1,6 @@
 """Writes the lists of jars that are downloaded, with their checksums: `python requirements/lock_jars.py`.
 
-Run by `make lock`. The package reads the results (`sidecar/kafka/broker_jars.lock`, `sidecar/spark/jars.lock`), so a
+Run by `make lock`. The package reads the results (`sidecar/devbroker/jars.lock`, `sidecar/spark/jars.lock`), so a
 download needs no resolution.
 """
 

@@ -9,7 +9,7 @@ SidecarError
  ├── PartitionStopped       one partition stops, unready, the others go on
  │    ├── FormatUnknown     written by a newer version
  │    └── RecordCorrupt     a checksum does not match
- ├── StoreFailed            the state folder can not be used now (full, locked, not writable)
+ ├── StoreFailed            the state folder cannot be used now (full, locked, not writable)
  │    └── StoreCorrupt      quarantined and rebuilt from the changelog
  ├── TransactionFailed      reset and plan again; says whether the producer must be replaced
  └── InvariantViolated      a bug: exit status 70
@@ -25,7 +25,7 @@ class SidecarError(Exception):
 
 
 class SettingsInvalid(SidecarError):
-    """One or more settings can not be used. `problems` has one line each: setting, value, what is allowed."""
+    """One or more settings cannot be used. `problems` has one line each: setting, value, what is allowed."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
@@ -49,7 +49,7 @@ class Twin(SidecarError):
 
 
 class PartitionStopped(SidecarError):
-    """This partition can not go on; it is unready and named, and the others go on."""
+    """This partition cannot go on; it is unready and named, and the others go on."""
 
 
 class FormatUnknown(PartitionStopped):
@@ -61,7 +61,7 @@ class RecordCorrupt(PartitionStopped):
 
 
 class StoreFailed(SidecarError):
-    """The state folder can not be used now."""
+    """The state folder cannot be used now."""
 
 
 class StoreCorrupt(StoreFailed):

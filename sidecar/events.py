@@ -1,6 +1,6 @@
-"""Every event of the log, explained once: docs/logs.md comes from this table and from the calls in the code.
+"""Every event of the log, explained once: docs/reference/logs.md comes from this table and from the calls in the code.
 
-Levels and fields are read from the source, so they can not differ from what is logged.
+Levels and fields are read from the source, so they cannot differ from what is logged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "broker_awaited": "No broker answers at the start; it is tried again until STARTUP_TIMEOUT.",
     "broker_trouble": "The client library reports an error of a broker that passes by itself. Not repeated while it "
     "stays the same, and at most every 10 s.",
-    "changelog_takes_less": "An origin takes larger messages than the changelog: those can not wait, and are dead "
+    "changelog_takes_less": "An origin takes larger messages than the changelog: those cannot wait, and are dead "
     "letters `too-large` unless they fit compressed. `mend` has the command.",
     "changelog_not_read": "The broker does not let a partition be restored now; `reason` has its words.",
     "client_logged": "A line of the Kafka client library, in `text`; its least level is LOG_LEVEL_APACHE. At most 10 a "
@@ -36,7 +36,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "drain_failed": "`run --drain` ends with something left.",
     "drain_progress": "What `run --drain` still waits for.",
     "entries_not_read": "A request for single messages failed on the local store.",
-    "firing_held": "Spark's query waits: the driver's clock can not be trusted.",
+    "firing_held": "Spark's query waits: the driver's clock cannot be trusted.",
     "http_listening": "The HTTP server answers at `url`.",
     "input_log_is_shorter": "The input ends before the offset that was reached: it was made anew or lost records.",
     "input_offset_lost": "The position is no longer in the input's log; the partition is reset.",
@@ -58,7 +58,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "partition_held_back": "Its partition of the changelog or the status topic does not take what is written: it "
     "is left out for so many `seconds`, longer each time, and the others go on.",
     "partition_restored": "The partition's state is complete: it takes in and fires.",
-    "partition_stopped": "A changelog record can not be read: the partition waits for a person, the others go on.",
+    "partition_stopped": "A changelog record cannot be read: the partition waits for a person, the others go on.",
     "partitions_assigned": "The group has given these partitions to this instance.",
     "partitions_lost": "They were taken away without asking: the membership had timed out.",
     "partitions_restarted": "Kafka Connect's restart: these partitions are restored anew.",
@@ -80,7 +80,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "sidecar_stopping": "It was told to end and finishes what is under way.",
     "spans_not_exported": "OpenTelemetry's variables ask for an exporter that is not installed.",
     "state_handed_back": "`spark export` has written what is pending to the changelog.",
-    "status_not_read": "The status topic can not be read now: the group's figures grow old.",
+    "status_not_read": "The status topic cannot be read now: the group's figures grow old.",
     "status_not_written": "The status topic takes nothing now: others see the figures of this instance grow old.",
     "status_reader_failed": "The reader of the status topic is opened anew.",
     "status_refused": "A record of the status topic is not signed with API_TOKEN: somebody else writes there, or an "
@@ -143,7 +143,7 @@ One line per event on stderr: for people, or as JSON with `LOG_FORMAT=json`. Eve
 `logger` (the module) and `event`; the other fields are those of the event. Search by `event`: the texts of `reason`
 and `detail` are for people and may change. Secrets of the settings are masked wherever they turn up.
 
-Made from the code by `python -m sidecar.events > docs/logs.md`.
+Made from the code by `python -m sidecar.events > docs/reference/logs.md`.
 
 | event | level | fields | meaning |
 |---|---|---|---|
@@ -151,7 +151,7 @@ Made from the code by `python -m sidecar.events > docs/logs.md`.
 
 
 def document() -> str:
-    """Return the text of docs/logs.md."""
+    """Return the text of docs/reference/logs.md."""
     found: dict[str, list[Call]] = {}
     for call in calls():
         found.setdefault(call.event, []).append(call)

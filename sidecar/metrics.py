@@ -1,4 +1,4 @@
-"""Every metric of the sidecar, declared once: the registry, the help texts and docs/metrics.md come from one table.
+"""Every metric of the sidecar, declared once: the registry, the help texts and the reference page come from one table.
 
 Two kinds of sources. Events (a commit, a fired batch) are counted by whoever sees them. What has a current value per
 partition is read at scrape time from the views that were published last: a scrape costs the size of its own answer,
@@ -132,7 +132,7 @@ DECLARED: Mapping[str, Declaration] = {declaration.name: declaration for declara
 
 
 class GaugeView(Protocol):
-    """What the gauges need to know of one partition; `sidecar.engine.view.PartitionView` is one."""
+    """What the gauges need to know of one partition; `sidecar.engine.group.view.PartitionView` is one."""
 
     @property
     def partition(self) -> int: ...
@@ -384,7 +384,7 @@ anyway and never looks at the messages.
 The label `origin` has at most 1,000 values: in gauges the origins for which the most messages wait, in counters those
 that came first since the start. All further ones are counted together as `(others)`.
 
-Made from the code by `python -m sidecar.metrics > docs/metrics.md`.
+Made from the code by `python -m sidecar.metrics > docs/reference/metrics.md`.
 
 | metric | type | labels | meaning |
 |---|---|---|---|
@@ -408,7 +408,7 @@ sum by (le) (rate(retry_sidecar_lateness_seconds_bucket[5m])))` |
 
 
 def document() -> str:
-    """Return the text of docs/metrics.md."""
+    """Return the text of docs/reference/metrics.md."""
     rows = []
     for declaration in DECLARATIONS:
         labels = ", ".join(f"`{label}`" for label in declaration.labels)

@@ -25,7 +25,7 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers | None
-    """None when the client library can not read them (a header key that is not UTF-8)."""
+    """None when the client library cannot read them (a header key that is not UTF-8)."""
 
 
 class Reason(StrEnum):

@@ -17,8 +17,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from sidecar.clock import SystemClock
+from sidecar.devbroker.local_broker import LocalBroker
 from sidecar.errors import CommandFailed
-from sidecar.kafka.local_broker import LocalBroker
 
 _RPC_S = 15.0
 _CONTAINER_IMAGE = "confluentinc/cp-kafka:8.1.0"
@@ -89,7 +89,7 @@ def local_broker(
 @contextmanager
 def _container(because: str) -> Iterator[str]:
     if not _docker_answers():
-        no_broker(f"the local broker can not start ({because}) and no Docker engine answers")
+        no_broker(f"the local broker cannot start ({because}) and no Docker engine answers")
     from testcontainers.community.kafka import KafkaContainer
 
     with KafkaContainer(_CONTAINER_IMAGE).with_kraft() as container:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from sidecar.kafka.local_broker import LocalBroker
+from sidecar.devbroker.local_broker import LocalBroker
 from tests import broker as broker_of_tests
 
 # How long an input takes to make says more about the machine than about the test.

@@ -10,12 +10,12 @@ from pydantic import Field
 from starlette.responses import JSONResponse
 
 from sidecar.api.bodies import Body, ErrorBody
-from sidecar.api.control import refuse_parameters
 from sidecar.api.figures import NOT_KNOWN, require_known, trust
+from sidecar.api.messages.changes import refuse_parameters
 from sidecar.api.source import Source
-from sidecar.engine.activity import LATE_MS, MINUTE_MS, MINUTES, together
-from sidecar.engine.histogram import SPANS, histograms
-from sidecar.engine.view import PartitionView
+from sidecar.engine.group.activity import LATE_MS, MINUTE_MS, MINUTES, together
+from sidecar.engine.group.histogram import SPANS, histograms
+from sidecar.engine.group.view import PartitionView
 
 _NOW_MS: Final = 1_770_000_000_000
 

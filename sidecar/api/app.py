@@ -17,11 +17,11 @@ from sidecar.api.connect.group import Group
 from sidecar.api.connect.loggers import logger_routes
 from sidecar.api.connect.plugins import plugin_routes
 from sidecar.api.connect.routes import connector_routes, info_route
-from sidecar.api.control import Commands, ControlDesk, control_routes
 from sidecar.api.guard import Farewell, RequestShape, Turnstile, Unstored
 from sidecar.api.health import health_routes
-from sidecar.api.listing import Entries, Listing, Peers
-from sidecar.api.messages import message_routes
+from sidecar.api.messages.changes import Commands, ControlDesk, control_routes
+from sidecar.api.messages.listing import Entries, Listing, Peers
+from sidecar.api.messages.routes import message_routes
 from sidecar.api.origins import origin_routes
 from sidecar.api.pending import pending_routes
 from sidecar.api.source import Source
@@ -103,7 +103,7 @@ def _metrics_route(metrics: Metrics) -> APIRouter:
     @router.get(
         "/metrics",
         summary="Metrics for Prometheus",
-        description="In OpenMetrics to those who ask for it. docs/metrics.md explains each one.",
+        description="In OpenMetrics to those who ask for it. docs/reference/metrics.md explains each one.",
         response_class=Response,
         responses={200: {"content": {"text/plain": {"example": _METRICS_EXAMPLE}}}},
     )

@@ -56,7 +56,7 @@ class Gate:
             what: What such calls are, the beginning of a sentence.
 
         Raises:
-            HTTPException: 401 without the token that is set, 403 where it can not be allowed at all.
+            HTTPException: 401 without the token that is set, 403 where it cannot be allowed at all.
         """
         if self._token is not None:
             if offered is None or not hmac.compare_digest(offered.encode(), self._token):

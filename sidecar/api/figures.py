@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 
 from sidecar.api.bodies import ErrorBody
 from sidecar.api.source import Source
-from sidecar.engine.view import PartitionView, as_of_ms, is_complete
+from sidecar.engine.group.view import PartitionView, as_of_ms, is_complete
 
 NOT_KNOWN: Final[dict[str, object]] = {
     "model": ErrorBody,

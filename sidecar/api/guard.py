@@ -33,7 +33,7 @@ class RequestShape:
             await self._app(scope, receive, send)
             return
         if refusal := _body_refusal(scope["method"], Headers(scope=scope)):
-            # The body stays unread, so the connection can not be used again.
+            # The body stays unread, so the connection cannot be used again.
             await problem(*refusal, headers={"connection": "close"})(scope, receive, send)
             return
         method = "GET" if scope["method"] == "HEAD" else scope["method"]

@@ -57,7 +57,7 @@ def health_routes(source: Source, *, actuator: bool) -> APIRouter:
     @router.get(
         "/health",
         summary="Health as Kafka Connect tells it",
-        description="503 while it starts or can not do its work, with the reasons and facts of this instance.",
+        description="503 while it starts or cannot do its work, with the reasons and facts of this instance.",
         response_model=HealthBody,
         responses={
             200: {"content": {"application/json": {"example": HEALTHY_EXAMPLE}}},
@@ -86,7 +86,7 @@ def health_routes(source: Source, *, actuator: bool) -> APIRouter:
     @router.get(
         "/readyz",
         summary="Readiness probe: takes messages in and fires them",
-        description="For Kubernetes' readinessProbe. docs/runbook.md has a section for each reason.",
+        description="For Kubernetes' readinessProbe. docs/how-to/runbook.md has a section for each reason.",
         response_model=ProbeBody,
         responses=_probe_responses("No broker answers at localhost:9092."),
     )

@@ -12,12 +12,12 @@ from starlette.responses import JSONResponse
 
 from sidecar.api.auth import Gate
 from sidecar.api.bodies import Body, ErrorBody
-from sidecar.api.control import ANSWERS, ControlBody, ControlDesk, answered, refuse_parameters
 from sidecar.api.figures import NOT_KNOWN, require_known, trust
+from sidecar.api.messages.changes import ANSWERS, ControlBody, ControlDesk, answered, refuse_parameters
 from sidecar.api.source import Source
 from sidecar.changelog.codec import Closure
 from sidecar.contract.control import ControlKind, Outcome
-from sidecar.engine.view import PartitionView
+from sidecar.engine.group.view import PartitionView
 
 OPEN: Final = "open"
 TopicText = Annotated[str, Path(description="The origin topic, or `*` for all of them.", examples=["orders"])]

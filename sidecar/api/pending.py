@@ -17,7 +17,7 @@ from sidecar.api.bodies import (
 )
 from sidecar.api.figures import NOT_KNOWN, require_known
 from sidecar.api.source import Source
-from sidecar.engine.view import summarise
+from sidecar.engine.group.view import summarise
 
 _EXAMPLES = {
     "all": {"summary": "Everything", "value": PENDING_EXAMPLE},

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
-from sidecar.engine.view import PartitionView
+from sidecar.engine.group.view import PartitionView
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Source(Protocol):
         ...
 
     def unread(self) -> str | None:
-        """Return why the views can not be shown yet, a sentence for a person; None when they can."""
+        """Return why the views cannot be shown yet, a sentence for a person; None when they can."""
         ...
 
     def health(self) -> Health: ...

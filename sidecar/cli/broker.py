@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
 from sidecar.cli.terminal import console, say
+from sidecar.devbroker.jars import KAFKA_VERSION
+from sidecar.devbroker.local_broker import HOST, LocalBroker
 from sidecar.errors import CommandFailed
-from sidecar.kafka.broker_jars import KAFKA_VERSION
-from sidecar.kafka.local_broker import HOST, LocalBroker
 
 _EXAMPLE = """\b
 Example:

@@ -22,7 +22,7 @@ from sidecar.errors import CommandFailed
 from sidecar.settings import Settings
 
 if TYPE_CHECKING:
-    from sidecar.runtime.cluster import ClusterView
+    from sidecar.serving.group_view import ClusterView
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -195,7 +195,7 @@ def reach(settings: Settings, url: str | None) -> Iterator[Instances]:
         return
     # Here and not above: what is asked by --url needs no librdkafka.
     from sidecar.kafka.config import validate_client_properties  # noqa: PLC0415
-    from sidecar.runtime.cluster import follow  # noqa: PLC0415
+    from sidecar.serving.group_view import follow  # noqa: PLC0415
 
     validate_client_properties(settings)
     with _silence():

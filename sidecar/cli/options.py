@@ -31,7 +31,7 @@ def settings_options(
         warn: Print the warnings on stderr; a command that logs does so itself.
 
     Raises:
-        SettingsInvalid: When the command is called with settings that can not be used; the group prints it.
+        SettingsInvalid: When the command is called with settings that cannot be used; the group prints it.
     """
 
     def decorate(function: Callable[Concatenate[Settings, P], R]) -> Callable[P, R]:

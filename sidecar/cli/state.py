@@ -42,7 +42,7 @@ class Report(NamedTuple):
     now_ms: int
     surveys: Sequence[Survey]
     problems: Mapping[int, str]
-    """Partition to why it can not be read."""
+    """Partition to why it cannot be read."""
     first: int
     """How many entries to show."""
 
@@ -83,7 +83,7 @@ def inspect(settings: Settings, *, from_changelog: bool, first: int, as_json: bo
     """Count what waits, one by one, and say where a restore goes on.
 
     STATE_DIR is only read and may be in use: what its sidecar has not flushed yet is not seen. With --changelog the
-    answer is what a sidecar with an empty folder would have after its restore. Exit status 1 if a partition can not be
+    answer is what a sidecar with an empty folder would have after its restore. Exit status 1 if a partition cannot be
     read, or if its counters do not agree with its messages.
     """
     if from_changelog:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from sidecar.contract import ibm, native
 from sidecar.contract.dead_letter import REDRIVES
+from sidecar.contract.dialects import ibm, native
 from sidecar.model import Headers, TimerId
 
 

@@ -2,8 +2,8 @@
 
 from sidecar.contract.control import ControlKind, ControlRequest, Outcome
 from sidecar.contract.dead_letter import fit_dead_letter, render_dead_letter
-from sidecar.contract.dialect import Dialect
-from sidecar.contract.dialects import DIALECTS, DIALECTS_BY_CODE, parse
+from sidecar.contract.dialects.dialect import Dialect
+from sidecar.contract.dialects.registry import DIALECTS, DIALECTS_BY_CODE, parse
 
 __all__ = [
     "DIALECTS",

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from sidecar.contract import native
-from sidecar.contract.dialect import HeaderValues
+from sidecar.contract.dialects import native
+from sidecar.contract.dialects.dialect import HeaderValues
 from sidecar.contract.signature import AGE_MAX_MS, sign, signed_at_ms
 from sidecar.contract.values import (
     INT32_MAX,
@@ -89,7 +89,7 @@ class ControlRequest(NamedTuple):
     due_ms: int = 0
     """For a reschedule."""
     problem: str = ""
-    """Why it can not be done, for a person; the rest says nothing then."""
+    """Why it cannot be done, for a person; the rest says nothing then."""
 
 
 class OutcomeRecord(msgspec.Struct, frozen=True):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from sidecar.contract import ibm, native
 from sidecar.contract.control import CONTROL
-from sidecar.contract.dialect import Dialect, HeaderValues
-from sidecar.contract.dialects import DIALECTS
+from sidecar.contract.dialects import ibm, native
+from sidecar.contract.dialects.dialect import Dialect, HeaderValues
+from sidecar.contract.dialects.registry import DIALECTS
 from sidecar.contract.sizes import header_bytes, record_bytes
 from sidecar.contract.values import INT32_MAX, INT64_MAX, HeaderError, is_text, read_number
 from sidecar.model import NO_TIMESTAMP, Headers, Reason
@@ -77,13 +77,13 @@ class DeadLetter(NamedTuple):
     exception: str = ""
     """The class that the sender named, or else the one that stands for the reason."""
     attempt: int | None = None
-    """Retries already made; None when that can not be read."""
+    """Retries already made; None when that cannot be read."""
     group: str = ""
     timestamp_ms: int | None = None
     """The timestamp of the record that failed."""
     came_from: Place | None = None
     redrives: int | None = 0
-    """None: what the header says can not be read."""
+    """None: what the header says cannot be read."""
     truncated: bool = False
     """Something of the message was too large for the DLQ, and is lost."""
 
@@ -92,7 +92,7 @@ def read_dead_letter(headers: Headers | None, dialects: Sequence[Dialect] = _EVE
     """Return what the headers of a record on the DLQ say. Any bytes give an answer, never an exception.
 
     Args:
-        headers: Of the record on the DLQ; None when they can not be read.
+        headers: Of the record on the DLQ; None when they cannot be read.
         dialects: In the order of preference, as the sidecar has them.
     """
     if headers is None:
@@ -131,7 +131,7 @@ def render_dead_letter(
     """Return the headers of a DLQ record: those that came, byte for byte, then why and where from.
 
     Args:
-        headers: As they came; None when they can not be read.
+        headers: As they came; None when they cannot be read.
         reason: One of the contract's reasons.
         detail: For a person.
         topic: The input topic; with partition and offset, the coordinates of the record that failed.

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from sidecar.contract import ibm, native
 from sidecar.contract.dead_letter import REDRIVES, TIMESTAMP_MS, DeadLetter, read_dead_letter
-from sidecar.contract.dialect import Dialect
-from sidecar.contract.dialects import DIALECTS, parse
+from sidecar.contract.dialects import ibm, native
+from sidecar.contract.dialects.dialect import Dialect
+from sidecar.contract.dialects.registry import DIALECTS, parse
 from sidecar.model import DUE_MS_MAX, NO_TIMESTAMP, Headers, Reason, Record, Rejection, Request
 
 MAX_REDRIVES: Final = 3
@@ -95,7 +95,7 @@ def redrive(
     caller's business.
 
     Args:
-        headers: Of the record on the DLQ; None when they can not be read.
+        headers: Of the record on the DLQ; None when they cannot be read.
         terms: The operator's.
         now_ms: What the delay counts from.
         share: Where in the spread it goes, see `share_of`.

@@ -15,7 +15,7 @@ from typing import Final
 HEADER: Final = "retry-signature"
 """Header of status records that holds the signature."""
 AGE_MAX_MS: Final = 600_000
-"""A signature made longer ago than this, or as far ahead, is refused: records can not be kept and used again later."""
+"""A signature made longer ago than this, or as far ahead, is refused: records cannot be kept and used again later."""
 
 STATUS: Final = b"retry-sidecar status"
 """The first part of what is signed of a status record."""
@@ -41,7 +41,7 @@ def verify(token: str, parts: Iterable[bytes], signature: bytes | None, now_ms: 
         token: the secret, setting API_TOKEN.
         parts: as given to `sign`.
         signature: what came; None when none came. Any bytes are safe.
-        now_ms: when the record came to be, by a clock that its sender can not set.
+        now_ms: when the record came to be, by a clock that its sender cannot set.
     """
     at_ms = signed_at_ms(token, parts, signature)
     return at_ms is not None and abs(now_ms - at_ms) <= AGE_MAX_MS

@@ -1,4 +1,4 @@
-"""Readers of single header values. Each raises HeaderError on bytes that it can not take, and nothing else."""
+"""Readers of single header values. Each raises HeaderError on bytes that it cannot take, and nothing else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _topic_form = re.compile(rb"[a-zA-Z0-9._-]{1,249}").fullmatch
 
 
 class HeaderError(ValueError):
-    """A header can not be used. Dialects turn it into a Rejection; it never leaves this package."""
+    """A header cannot be used. Dialects turn it into a Rejection; it never leaves this package."""
 
     def __init__(self, detail: str, reason: Reason = Reason.BAD_HEADER) -> None:
         super().__init__(detail)

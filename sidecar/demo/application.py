@@ -1,6 +1,6 @@
 """How an application uses the sidecar: a shop that handles orders, payments and e-mails, and often fails.
 
-What matters is in `Shop.run`: a message that can not be handled goes to the retry topic with the class name of its
+What matters is in `Shop.run`: a message that cannot be handled goes to the retry topic with the class name of its
 error, and the consumer goes on with the next one. When it is due the sidecar puts it back on its origin topic, where
 this same loop finds it again. What is worth a retry, what is fatal and what may be dropped is a setting of the sidecar.
 """
@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from sidecar import log
 from sidecar.client import Delivery, RetryTopic, is_for_group
-from sidecar.contract import native
+from sidecar.contract.dialects import native
 from sidecar.demo.plan import INPUT_TOPIC, ORIGINS, PLAN, Kind, Plan
 from sidecar.errors import CommandFailed
 
@@ -64,7 +64,7 @@ class Shop:
 
         Raises:
             CommandFailed: The broker does not take what shall be retried.
-            KafkaException: The consumer can not go on.
+            KafkaException: The consumer cannot go on.
         """
         self._consumer.subscribe(list(ORIGINS))
         try:

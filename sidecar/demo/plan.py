@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from sidecar.contract import native
+from sidecar.contract.dialects import native
 from sidecar.model import Headers, Reason
 
 ID: Final = "demo-id"

@@ -10,7 +10,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from sidecar import log
 from sidecar.clock import SystemClock
-from sidecar.contract import dead_letter, native
+from sidecar.contract import dead_letter
+from sidecar.contract.dialects import native
 from sidecar.demo.ledger import Content, Entered, Left, Place
 from sidecar.demo.plan import DLQ_TOPIC, FIRED, INPUT_TOPIC, ORIGINS, PLAN, POLICY_DELAYS_MS, Plan
 from sidecar.errors import BrokerUnavailable, CommandFailed

@@ -35,9 +35,9 @@ from sidecar.demo.process import Figures, SidecarProcess
 from sidecar.demo.reading import read_all
 from sidecar.demo.screen import Moment, Screen
 from sidecar.demo.sender import Sender
+from sidecar.devbroker.jars import DownloadProgress
+from sidecar.devbroker.local_broker import LocalBroker
 from sidecar.errors import CommandFailed
-from sidecar.kafka.broker_jars import DownloadProgress
-from sidecar.kafka.local_broker import LocalBroker
 
 _SEED = 20
 _INPUT_PARTITIONS = 4

@@ -32,7 +32,7 @@ thousands of objects, and a cycle would leave them to the garbage collector."""
 
 
 class Keep(Protocol):
-    """Stores a timer again, or sends it to the DLQ if it can not be stored; says whether it was the DLQ."""
+    """Stores a timer again, or sends it to the DLQ if it cannot be stored; says whether it was the DLQ."""
 
     def __call__(self, entry: bytes, fixed: Head, due_ms: int, requested_ms: int, *, deferred: bool) -> bool: ...
 
@@ -51,7 +51,7 @@ class Controls:
         overlay: The partition as the plan changes it.
         checkpoint: Of the transaction before.
         origins: Topics with a definite answer of the broker.
-        closed: Origins that can not be fired to, other than paused ones.
+        closed: Origins that cannot be fired to, other than paused ones.
         allowance: What the plan may still do for the partition.
     """
 
@@ -73,9 +73,9 @@ class Controls:
         self._origins = origins
         self._closed_by_broker = closed
         self.closed: dict[str, Closed]
-        """Origins that can not be fired to, by name; EVERY_ORIGIN is one of the names."""
+        """Origins that cannot be fired to, by name; EVERY_ORIGIN is one of the names."""
         self.closure_of: Callable[[str], Closed | None]
-        """Returns why an origin can not be fired to, None when it can. Asked for each timer that is due, so a pause of
+        """Returns why an origin cannot be fired to, None when it can. Asked for each timer that is due, so a pause of
         the whole group must cost nothing while there is none."""
         self._close()
         self._allowance = allowance
@@ -86,7 +86,7 @@ class Controls:
             self.unfinished = None  # the group's offset was set back
 
     def refuse(self, bad: BadControl, *, answered: bool) -> None:
-        """Answer a record that can not be acted on."""
+        """Answer a record that cannot be acted on."""
         started = self.unfinished
         self.unfinished = None
         if not answered:
@@ -134,7 +134,7 @@ class Controls:
         return counts.origins.get(origin, 0) + delta.get(origin, 0)
 
     def _close(self) -> None:
-        """Work out anew which origins can not be fired to."""
+        """Work out anew which origins cannot be fired to."""
         self.closed = {**self._closed_by_broker, **self.paused}
         every = self.paused.get(EVERY_ORIGIN)
         self.closure_of = self.closed.get if every is None else lambda _: every

@@ -4,7 +4,7 @@
                       ▼                                                      │
     (assigned) ──► ASSIGNED ── committed offset is stable ──► RESTORING ── target reached ──► RUNNING
                       │                                          │                              │
-                      ├──────────── a record or row that can not be read ──────────────────────►│
+                      ├──────────── a record or row that cannot be read ──────────────────────►│
                       ▼                                          ▼                              ▼
                    STOPPED ◄─────────────────────────────────────┴──────────────────────────────┘
     any state ── revoked, lost, shut down ──► CLOSED
@@ -21,7 +21,7 @@ from typing import Final
 
 from sidecar.changelog.codec import Checkpoint
 from sidecar.changelog.entry import KEY
-from sidecar.engine.activity import Activity
+from sidecar.engine.group.activity import Activity
 from sidecar.engine.ports import Reader
 from sidecar.engine.rows import Rows, after
 from sidecar.errors import invariant

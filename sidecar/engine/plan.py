@@ -38,7 +38,7 @@ from sidecar.contract.sizes import FIRE_OVERHEAD_BYTES
 from sidecar.engine.allowance import HEADERS_EACH, Allowance, Headers
 from sidecar.engine.closures import CLOSED_BYTES_MAX, within
 from sidecar.engine.controls import Controls
-from sidecar.engine.fire import Due, due_in_turn, render_fire
+from sidecar.engine.deliver import Due, due_in_turn, render_fire
 from sidecar.engine.items import Answer, Arrival, BadControl, Control, Dead, Dropped, Item
 from sidecar.engine.overlay import NAMED_MAX, Overlay
 from sidecar.engine.partition import Partition
@@ -276,7 +276,7 @@ class _Planner:
         return True
 
     def _keep(self, entry: bytes, fixed: Head, due_ms: int, requested_ms: int, *, deferred: bool) -> bool:
-        """Store a timer again, or send it to the DLQ if it can not be stored; return whether it was the DLQ."""
+        """Store a timer again, or send it to the DLQ if it cannot be stored; return whether it was the DLQ."""
         if self.terms.dlq_open and (said := self.terms.why_unstorable(self.partition.number, fixed.offset, len(entry))):
             self._dead_letter(entry, fixed, Reason.TOO_LARGE, said, "fire")
             return True

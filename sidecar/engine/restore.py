@@ -74,7 +74,7 @@ class Restore:
         fine: what the log forgot meanwhile is covered by the watermark.
 
         Raises:
-            StoreCorrupt: a row of the partition can not be read.
+            StoreCorrupt: a row of the partition cannot be read.
         """
         try:
             return self._load(log_start, log_end)
@@ -132,7 +132,7 @@ class Restore:
         """Apply a slice of the log; nothing of it while the store is `unconfirmed`.
 
         Raises:
-            PartitionStopped: a record can not be read; the text names topic, partition and offset.
+            PartitionStopped: a record cannot be read; the text names topic, partition and offset.
         """
         if self.unconfirmed and records:
             self._confirm(records[0])

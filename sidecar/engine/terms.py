@@ -8,7 +8,7 @@ from typing import Final
 
 from sidecar.changelog.codec import BLOCK_BYTES_MAX, Closed
 from sidecar.contract.sizes import BATCH_BYTES, FRAMING_BYTES
-from sidecar.engine.fire import ReadAhead
+from sidecar.engine.deliver import ReadAhead
 from sidecar.engine.ports import Origin
 from sidecar.model import Reason
 
@@ -26,7 +26,7 @@ class Terms:
     origins: Mapping[str, Origin]
     """Topics with a definite answer of the broker; a timer for any other waits for one, see `Plan.unresolved`."""
     closed: Mapping[str, Closed] = field(default_factory=dict)
-    """Origins that can not be fired to now, other than paused ones, each since the moment from which on it was never
+    """Origins that cannot be fired to now, other than paused ones, each since the moment from which on it was never
     seen open. Whoever takes a partition over goes on from what its restored checkpoint says."""
     origin_timeout_ms: int = 86_400_000
     compressed: bool = False
@@ -36,7 +36,7 @@ class Terms:
     block_bytes_max: int = BLOCK_BYTES_MAX
     """Of the entries of a block; one that is larger is a block by itself, so 1 makes each a block."""
     dlq_open: bool = True
-    """Whether dead letters can be written; while they can not, what is due for the DLQ is deferred too, and of a batch
+    """Whether dead letters can be written; while they cannot, what is due for the DLQ is deferred too, and of a batch
     nothing is taken in from the first record on that must go there."""
     unfireable: Mapping[tuple[int, bytes], tuple[Reason, str]] = field(default_factory=dict)
     """Timers whose fire the broker refused, by (partition, key), with its words."""
@@ -50,7 +50,7 @@ class Terms:
     fire_bytes_max: int = 16 * 1024 * 1024
 
     def why_unstorable(self, partition: int, offset: int, entry_bytes: int) -> str:
-        """Return why the changelog can not hold a timer, empty when it can, as far as is known."""
+        """Return why the changelog cannot hold a timer, empty when it can, as far as is known."""
         if said := self.unstorable.get((partition, offset)):
             return said
         if self.compressed or entry_bytes + BLOCK_OVERHEAD_BYTES <= self.changelog_max_message_bytes:

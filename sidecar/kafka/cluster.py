@@ -63,7 +63,7 @@ class Deadline:
 
     @property
     def left_s(self) -> float:
-        """Seconds left; never so few that a call can not even be sent."""
+        """Seconds left; never so few that a call cannot even be sent."""
         return max(0.05, self._until_s - self._clock.monotonic_s())
 
     @property
@@ -76,7 +76,7 @@ class Deadline:
 
 
 class Admin(AdminClient):
-    """An admin client that remembers why it can not reach the brokers."""
+    """An admin client that remembers why it cannot reach the brokers."""
 
     def __init__(self, settings: Settings, logger: logging.Logger | None = None) -> None:
         self.bootstrap_servers = settings.bootstrap_servers
@@ -177,7 +177,7 @@ def describe_cluster(admin: Admin, deadline: Deadline) -> Cluster:
         found = answer(admin, admin.describe_cluster(request_timeout=deadline.left_s), deadline)
     except KafkaException as error:
         raise CommandFailed(
-            f"Kafka at {admin.bootstrap_servers} (BOOTSTRAP_SERVERS) can not be described: {error.args[0].str()}; "
+            f"Kafka at {admin.bootstrap_servers} (BOOTSTRAP_SERVERS) cannot be described: {error.args[0].str()}; "
             "check the address and the broker's log"
         ) from error
     controller = found.controller
@@ -242,7 +242,7 @@ def _absence(name: str, error: KafkaError, operation: str) -> NoRight | None:
     if is_refused(error):
         return NoRight(name, operation)
     raise TopicsInvalid(
-        f"topic {name} can not be described: {error.str()}; check its name and the broker's log "
+        f"topic {name} cannot be described: {error.str()}; check its name and the broker's log "
         "(the sidecar's own are named by INPUT_TOPIC, DLQ_TOPIC, STREAMS_APP_ID and STORE_NAME)"
     )
 

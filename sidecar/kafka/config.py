@@ -310,7 +310,7 @@ def _overridden(settings: Settings, guarantees: Config) -> Iterator[str]:
     """Yield a line for each property of the operator that a guarantee rests on."""
     for name in settings.client:
         if name in guarantees:
-            yield _line(settings, name, f"can not be set: always {str(guarantees[name]).lower()}")
+            yield _line(settings, name, f"cannot be set: always {str(guarantees[name]).lower()}")
         elif name in _WRAPPER_WORDS:
             yield _line(settings, name, "is no librdkafka property")
 

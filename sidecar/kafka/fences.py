@@ -16,7 +16,7 @@ FENCES_WITHIN_S: Final = 60.0
 
 
 class Fences:
-    """Counts the fences that brokers alone can not have caused; used by one thread."""
+    """Counts the fences that brokers alone cannot have caused; used by one thread."""
 
     def __init__(self, clock: Clock, instance_id: str | None, transaction_timeout_s: float) -> None:
         """Args:

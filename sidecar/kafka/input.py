@@ -77,7 +77,7 @@ class InputConsumer:
         self._owned: set[int] = set()
         self._fenced = False
         self.refusal = ""
-        """Why it can not join, in the broker's words, while a right is missing."""
+        """Why it cannot join, in the broker's words, while a right is missing."""
         self._session_over = self._was_over = False
         """The partitions were lost since the consumer joined; the same, as of the beginning of the last poll."""
         statistics: dict[str, Any] = {}
@@ -252,7 +252,7 @@ def decode_membership(metadata: object) -> tuple[int, bytes]:
 
 
 def headers_of(message: Message) -> Headers | None:
-    """Return the headers, None when the library can not give them.
+    """Return the headers, None when the library cannot give them.
 
     For a header key that is not UTF-8 the library returns both a result and a pending exception. The interpreter's own
     quick calls do not notice: the exception would surface in some later call, blamed on another record.

@@ -144,7 +144,7 @@ class TopicsNow:
         return str(self._futures[topic].result().topic_id)
 
     def troubles(self, numbers: Sequence[int]) -> dict[int, str]:
-        """Return the partitions that can not be used, and why; empty text while nothing but waiting is needed."""
+        """Return the partitions that cannot be used, and why; empty text while nothing but waiting is needed."""
         found: dict[int, str] = {}
         for topic, future in self._futures.items():
             try:

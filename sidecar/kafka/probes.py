@@ -60,7 +60,7 @@ def measure_clock(settings: Settings, clock: Clock, deadline: Deadline) -> Skew:
 
     Raises:
         BrokerUnavailable: No report in time.
-        KafkaException: The status topic can not be written, or does not stamp with the broker's time.
+        KafkaException: The status topic cannot be written, or does not stamp with the broker's time.
     """
     producer = Producer(config.status_producer(settings), logger=config.quiet_logger())
     trips = [_trip(producer, settings.status_topic, clock, deadline) for _ in range(_MEASUREMENTS)]

@@ -174,12 +174,12 @@ class TransactionalProducer:
                 self._producer.list_topics(topic, METADATA_TIMEOUT_S)
                 yield from self._produce(topic, value, key, **more)
             except KafkaException as cause:
-                text = f"{topic}, partition {more['partition']}, can not be written: {cause.args[0].str()}"
+                text = f"{topic}, partition {more['partition']}, cannot be written: {cause.args[0].str()}"
                 self._unwritten_for[more["partition"]] = text
                 raise TransactionFailed(text, unknown=False, replace=True) from cause
 
     def fire(self, partition: int, records: Iterable[Outgoing], *, traced: bool) -> Waits:
-        """Write fires or dead letters; what can not be written is kept in `refused`. Raises TransactionFailed.
+        """Write fires or dead letters; what cannot be written is kept in `refused`. Raises TransactionFailed.
 
         Args:
             partition: Of the input topic.
@@ -266,7 +266,7 @@ class TransactionalProducer:
             key, value = message.key() or b"", message.value() or b""
             self._unwritten.append(Unwritten(message.topic() or "", message.partition() or 0, key, value))
         else:
-            self._unwritten_for[message.partition() or 0] = f"{message.topic()} can not be written: {error.str()}"
+            self._unwritten_for[message.partition() or 0] = f"{message.topic()} cannot be written: {error.str()}"
 
     @property
     def refused(self) -> Sequence[Refused]:
@@ -333,10 +333,10 @@ class TransactionalProducer:
     def _commit_failed(self, error: KafkaError) -> TransactionFailed:
         if self._changelog_error is not None:
             error = self._changelog_error
-            return TransactionFailed(f"the changelog can not be written: {error.str()}", unknown=False, replace=True)
+            return TransactionFailed(f"the changelog cannot be written: {error.str()}", unknown=False, replace=True)
         if self._status_error is not None:
             said = self._status_error.str()
-            return TransactionFailed(f"the status topic can not be written: {said}", unknown=False, replace=True)
+            return TransactionFailed(f"the status topic cannot be written: {said}", unknown=False, replace=True)
         if self._refused and error.txn_requires_abort():
             return TransactionFailed(
                 f"{len(self._refused)} records were refused, the first: {self._refused[0].text}",
@@ -346,7 +346,7 @@ class TransactionalProducer:
         return _failed("commit_transaction", error, replace=error.code() not in _MEMBERSHIP)
 
     def abort(self) -> None:
-        """Abort. Raises TransactionFailed, after which the producer can not be used again."""
+        """Abort. Raises TransactionFailed, after which the producer cannot be used again."""
         try:
             self._producer.abort_transaction(CALL_TIMEOUT_S)
         except KafkaException as cause:

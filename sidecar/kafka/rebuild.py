@@ -37,7 +37,7 @@ def rebuild(
         clock: For the time without progress after which it gives up.
 
     Returns:
-        Partition to why it can not be restored, for those that can not; all others are in the store.
+        Partition to why it cannot be restored, for those that cannot; all others are in the store.
 
     Raises:
         BrokerUnavailable: Nothing is to be had from the broker for half a minute.

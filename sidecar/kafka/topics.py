@@ -235,7 +235,7 @@ def _create(admin: Admin, settings: Settings, topic: NewTopic, deadline: Deadlin
             ) from error
         factor = f"; set another REPLICATION_FACTOR ({_shown_factor(settings)})"
         hint = factor if said.code() in _ABOUT_REPLICAS else ""
-        raise TopicsInvalid(f"topic {topic.topic}: can not be created: {said.str()}{hint}") from error
+        raise TopicsInvalid(f"topic {topic.topic}: cannot be created: {said.str()}{hint}") from error
     await_partitions(admin, topic.topic, max(1, topic.num_partitions), deadline)
     if created:
         shown = "the broker's default of" if topic.num_partitions < 0 else str(topic.num_partitions)
@@ -248,7 +248,7 @@ def _grow(admin: Admin, topic: Topic, count: int, deadline: Deadline, changes: l
     except KafkaException as error:
         if is_refused(error.args[0]):
             return
-        raise TopicsInvalid(f"topic {topic.name}: can not be grown to {count} partitions: {error.args[0].str()}") from (
+        raise TopicsInvalid(f"topic {topic.name}: cannot be grown to {count} partitions: {error.args[0].str()}") from (
             error
         )
     await_partitions(admin, topic.name, count, deadline)
@@ -324,7 +324,7 @@ def _count_problems(settings: Settings, entry: Topic | None, topic: Topic) -> It
             f"kafka-topics.sh --bootstrap-server {shlex.quote(settings.bootstrap_servers)} --alter "
             f"--topic {entry.name} --partitions {topic.partitions}"
         )
-        yield Problem(topic.name, f"{counts}: they must be equal, and partitions can not be taken away", mend)
+        yield Problem(topic.name, f"{counts}: they must be equal, and partitions cannot be taken away", mend)
     elif "ALTER" in topic.operations:
         yield Problem(topic.name, f"{counts}: they must be equal", create_command(settings))
 

@@ -14,7 +14,7 @@ _RESERVED_SUFFIXES: Final = ("-changelog", "-repartition", "-status")
 
 
 class OriginRules:
-    """The allow-list ORIGIN_TOPICS, and what it can not allow."""
+    """The allow-list ORIGIN_TOPICS, and what it cannot allow."""
 
     def __init__(self, allowed: Iterable[str], own_topics: Iterable[str]) -> None:
         self._allowed = Globs(allowed)

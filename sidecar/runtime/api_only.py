@@ -10,12 +10,12 @@ import structlog
 from sidecar import __version__
 from sidecar.api.source import Health
 from sidecar.clock import Clock, SystemClock
-from sidecar.engine.view import PartitionView
+from sidecar.engine.group.view import PartitionView
 from sidecar.kafka import config
 from sidecar.metrics import Metrics
-from sidecar.runtime.cluster import ClusterView, GroupSource, follow
-from sidecar.runtime.http import start_server
 from sidecar.runtime.stop import Stop
+from sidecar.serving.group_view import ClusterView, GroupSource, follow
+from sidecar.serving.http import start_server
 from sidecar.settings import Settings
 
 logger = structlog.get_logger(__name__)
@@ -43,7 +43,7 @@ class Onlooker:
     def health(self) -> Health:
         trouble = self._cluster.trouble
         self._was_ready = self._was_ready or not (trouble or self._cluster.unread())
-        reasons = (f"the status topic can not be read: {trouble}",) if trouble else ()
+        reasons = (f"the status topic cannot be read: {trouble}",) if trouble else ()
         return Health(
             live=True,
             ready=not reasons,
@@ -63,7 +63,7 @@ def serve(settings: Settings) -> int:
     """Answer until SIGTERM or SIGINT; return the exit status.
 
     Raises:
-        SidecarError: It can not start; the text says what to do.
+        SidecarError: It cannot start; the text says what to do.
     """
     clock = SystemClock()
     stop = Stop()

@@ -12,8 +12,8 @@ from sidecar.api.source import Source
 from sidecar.changelog.codec import Closure
 from sidecar.clock import Clock
 from sidecar.contract.control import EVERY_ORIGIN
+from sidecar.engine.group.view import FIGURE_AGE_MAX_MS, PartitionView
 from sidecar.engine.partition import State
-from sidecar.engine.view import FIGURE_AGE_MAX_MS, PartitionView
 
 log = structlog.get_logger(__name__)
 

@@ -16,26 +16,26 @@ from typing import Any, Final
 import structlog
 from confluent_kafka import KafkaException
 
-from sidecar.engine.fire import Ahead
+from sidecar.engine.deliver import Ahead
+from sidecar.engine.group.view import PartitionView
 from sidecar.engine.items import Dead
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.plan import Plan, plan
 from sidecar.engine.ports import Store
-from sidecar.engine.view import PartitionView
 from sidecar.errors import CommandFailed, RecordCorrupt, StoreCorrupt, StoreFailed, TopicsInvalid, TransactionFailed
 from sidecar.kafka.config import MESSAGE_TIMEOUT_MAX_MS, MESSAGE_TIMEOUT_MS
 from sidecar.kafka.input import InputConsumer
 from sidecar.kafka.producer import TransactionalProducer
 from sidecar.kafka.topics import TopicFacts
-from sidecar.runtime.commit import Committer, Result, Work, Writing, commit
-from sidecar.runtime.failures import Failures
-from sidecar.runtime.held import Held
-from sidecar.runtime.limits import Limits
 from sidecar.runtime.memory import Memory
-from sidecar.runtime.pace import fewer
+from sidecar.runtime.partitions.held import Held
 from sidecar.runtime.parts import Parts
-from sidecar.runtime.snapshot import views_of
-from sidecar.runtime.tally import tally, tally_ended
+from sidecar.runtime.reporting.snapshot import views_of
+from sidecar.runtime.reporting.tally import tally, tally_ended
+from sidecar.runtime.transaction.commit import Committer, Result, Work, Writing, commit
+from sidecar.runtime.transaction.failures import Failures
+from sidecar.runtime.transaction.limits import Limits
+from sidecar.runtime.transaction.pace import fewer
 
 log = structlog.get_logger(__name__)
 
@@ -212,7 +212,7 @@ class Loop:
         except KafkaException as cause:
             log.warning("seek_failed", partition=partition.number, reason=str(cause))
             self._to_reset.add(partition.number)
-            self._failures.back_off(f"partition {partition.number} can not be read: {cause.args[0].str()}")
+            self._failures.back_off(f"partition {partition.number} cannot be read: {cause.args[0].str()}")
         else:
             self._held.begin(partition.number, next_offset)
             self._parts.closed.restored(partition.checkpoint.closed, self._clock.monotonic_s())
@@ -352,7 +352,7 @@ class Loop:
         try:
             made = plan(turns, batches, store, now_ms, terms)
         except RecordCorrupt as cause:
-            raise StoreCorrupt(f"a row of the state folder can not be read: {cause}") from cause
+            raise StoreCorrupt(f"a row of the state folder cannot be read: {cause}") from cause
         self._held.give_back(made.left)
         next_dead = {number for number, items in made.left.items() if type(items[0]) is Dead}
         self._waits_for_dlq = set() if terms.dlq_open else waits_for_dlq | next_dead

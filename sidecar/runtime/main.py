@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from sidecar import __version__, log
 from sidecar.clock import Clock, SystemClock
 from sidecar.contract import DIALECTS
-from sidecar.engine.intake import Intake
+from sidecar.engine.ingest import Intake
 from sidecar.engine.restore import Identity
 from sidecar.kafka import config
 from sidecar.kafka.catalogue import Catalogue
@@ -29,25 +29,25 @@ from sidecar.kafka.topics import TopicFacts, ensure_topics, grow_internal
 from sidecar.metrics import Metrics
 from sidecar.model import Reason
 from sidecar.policy import Policy, PolicyConfig
-from sidecar.runtime.asking import Topics
 from sidecar.runtime.clock_guard import ClockGuard
-from sidecar.runtime.cluster import ClusterView, GroupSource, follow
-from sidecar.runtime.commit import Observe, unobserved
 from sidecar.runtime.drain import Drain
-from sidecar.runtime.http import start_server
-from sidecar.runtime.inheritance import Inheritance
-from sidecar.runtime.leftovers import Leftovers
 from sidecar.runtime.loop import Loop
 from sidecar.runtime.origins import ClosedOrigins
+from sidecar.runtime.partitions.asking import Topics
+from sidecar.runtime.partitions.inheritance import Inheritance
+from sidecar.runtime.partitions.leftovers import Leftovers
+from sidecar.runtime.partitions.reset import Reset
+from sidecar.runtime.partitions.restarts import Restarts
 from sidecar.runtime.parts import Parts
-from sidecar.runtime.peers import advertised_url
-from sidecar.runtime.reset import Reset
-from sidecar.runtime.restarts import Restarts
-from sidecar.runtime.snapshot import Snapshots
-from sidecar.runtime.spans import spans_of_environment
+from sidecar.runtime.reporting.snapshot import Snapshots
+from sidecar.runtime.reporting.spans import spans_of_environment
+from sidecar.runtime.reporting.status import StatusPublisher
 from sidecar.runtime.state import LocalState
-from sidecar.runtime.status import StatusPublisher
 from sidecar.runtime.stop import Stop
+from sidecar.runtime.transaction.commit import Observe, unobserved
+from sidecar.serving.group_view import ClusterView, GroupSource, follow
+from sidecar.serving.http import start_server
+from sidecar.serving.peers import advertised_url
 from sidecar.settings import Settings
 from sidecar.store.folder import StateFolder
 
@@ -75,7 +75,7 @@ def run(
         drain_timeout_ms: With `drain`: the longest time for it.
 
     Raises:
-        SidecarError: It can not start or go on; the text says what to do.
+        SidecarError: It cannot start or go on; the text says what to do.
     """
     clock = clock or SystemClock()
     stop = Stop()

@@ -1,4 +1,4 @@
-"""Origins that can not be fired to now: why, since when, and when to look again.
+"""Origins that cannot be fired to now: why, since when, and when to look again.
 
 A closure is remembered until the origin was seen open: it took a record; or the broker says that what was missing, the
 topic or the right to write, is there; or it stood open for longer than anything that is deferred waits, and refused

@@ -6,23 +6,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sidecar.clock import Clock
-from sidecar.engine.intake import Intake
+from sidecar.engine.ingest import Intake
 from sidecar.kafka.catalogue import Catalogue
 from sidecar.kafka.fences import Fences
 from sidecar.kafka.producer import TransactionalProducer
 from sidecar.kafka.topics import TopicFacts
 from sidecar.metrics import Metrics
 from sidecar.runtime.clock_guard import ClockGuard
-from sidecar.runtime.commit import Observe, unobserved
-from sidecar.runtime.inheritance import Inheritance
-from sidecar.runtime.leftovers import Leftovers
 from sidecar.runtime.origins import ClosedOrigins
-from sidecar.runtime.reset import Reset
-from sidecar.runtime.restarts import Restarts
-from sidecar.runtime.snapshot import Snapshots
-from sidecar.runtime.spans import Spans
+from sidecar.runtime.partitions.inheritance import Inheritance
+from sidecar.runtime.partitions.leftovers import Leftovers
+from sidecar.runtime.partitions.reset import Reset
+from sidecar.runtime.partitions.restarts import Restarts
+from sidecar.runtime.reporting.snapshot import Snapshots
+from sidecar.runtime.reporting.spans import Spans
+from sidecar.runtime.reporting.status import StatusPublisher
 from sidecar.runtime.state import LocalState
-from sidecar.runtime.status import StatusPublisher
+from sidecar.runtime.transaction.commit import Observe, unobserved
 from sidecar.settings import Settings
 
 

@@ -34,7 +34,7 @@ class LocalState:
 
     @property
     def store(self) -> Store | None:
-        """The store, None while it can not be used."""
+        """The store, None while it cannot be used."""
         return self._store
 
     @property
@@ -45,7 +45,7 @@ class LocalState:
     def obstacle(self) -> str | None:
         """Return why no transaction may be begun, None when nothing is in the way."""
         if self._store is None:
-            return f"the state folder can not be used: {self._trouble}"
+            return f"the state folder cannot be used: {self._trouble}"
         if self.free_bytes < FREE_BYTES_MIN:
             least = f"{FREE_BYTES_MIN // 1024**2} MiB"
             return f"the disk of STATE_DIR {self._folder.path} has less than {least} left: free some"
@@ -67,7 +67,7 @@ class LocalState:
         """Open the store again when it is time, look at the disk, flush what has long been unflushed.
 
         Raises:
-            StoreFailed: The open store can not be trusted any more; whoever uses it must let go, then call `failed`.
+            StoreFailed: The open store cannot be trusted any more; whoever uses it must let go, then call `failed`.
         """
         now_s = self._clock.monotonic_s()
         if self._store is None and now_s >= self._open_at_s and not committing:

@@ -20,7 +20,7 @@ _LOGIN = (
 
 
 class Contradiction(NamedTuple):
-    """Settings that can not be used together."""
+    """Settings that cannot be used together."""
 
     names: tuple[str, ...]
     line: str
@@ -109,7 +109,7 @@ def _own_topics_are_no_origins(settings: Settings) -> Iterator[Contradiction]:
         for topic in sorted(settings.own_topics.intersection(origins)):
             yield Contradiction(
                 (name, "INPUT_TOPIC", "DLQ_TOPIC", "STREAMS_APP_ID", "STORE_NAME"),
-                f"{name}: {topic!r} is the input, the DLQ or an internal topic: it can not be an origin",
+                f"{name}: {topic!r} is the input, the DLQ or an internal topic: it cannot be an origin",
             )
 
 

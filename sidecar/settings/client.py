@@ -28,7 +28,7 @@ REFUSED = {
     "group.id": "set GROUP_ID",
     "group.instance.id": "set INSTANCE_ID",
 }
-"""Property, by every name that librdkafka knows it by -> why it can not be set."""
+"""Property, by every name that librdkafka knows it by -> why it cannot be set."""
 
 
 def is_secret(name: str) -> bool:
@@ -44,7 +44,7 @@ def property_of(env_rest: str) -> str:
 def refusal(name: str) -> str | None:
     """Return what is wrong with the name of a property, or None when it may be passed on."""
     if name in REFUSED:
-        return f"can not be set: {REFUSED[name]}"
+        return f"cannot be set: {REFUSED[name]}"
     if _PROPERTY.fullmatch(name) is None:
         return "is no librdkafka property: names look like security.protocol"
     return None

@@ -60,7 +60,7 @@ An origin can have of its own: {per_origin}.
 
 Any librdkafka property can be passed to every Kafka client. `security.protocol` for example: in the environment
 `KAFKA_RETRY_CLIENT_SECURITY_PROTOCOL=SASL_SSL`, in YAML `client: {{security.protocol: SASL_SSL}}`, on the command line
-`--client security.protocol=SASL_SSL`, as often as needed. These can not be set:
+`--client security.protocol=SASL_SSL`, as often as needed. These cannot be set:
 
 | property | why |
 |---|---|
@@ -103,7 +103,7 @@ def _effective(setting: Setting, settings: Settings) -> str:
 
 
 def reference_page() -> str:
-    """Return docs/settings.md."""
+    """Return docs/reference/settings.md."""
     return _PAGE.format(
         per_origin=", ".join(f"`{setting.name}`" for setting in SETTINGS if setting.per_origin),
         rows="\n".join(_reference_row(setting) for setting in SETTINGS),

@@ -125,7 +125,7 @@ def from_yaml(path: Path) -> Source:
     try:
         root = nodes.compose(path.read_text(encoding="utf-8"))
     except OSError as error:
-        source.problems.append(f"--config: {str(path)!r} can not be read: {error.strerror or error}")
+        source.problems.append(f"--config: {str(path)!r} cannot be read: {error.strerror or error}")
         return source
     except (UnicodeDecodeError, yaml.YAMLError) as error:
         source.problems.append(f"--config: {str(path)!r} is no YAML file in UTF-8: {nodes.reason(error)}")

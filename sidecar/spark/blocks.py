@@ -14,7 +14,7 @@ from typing import Final
 
 from sidecar.changelog.codec import BLOCK_BYTES_MAX, decode_block, encode_block
 from sidecar.changelog.entry import DEFERRED, FLAGS_AT, HEAD, KEY, KEY_BYTES, ORIGIN_LENGTH
-from sidecar.spark.cells import (
+from sidecar.spark.state.cells import (
     DIRECTORY,
     FORMER_SPANS,
     SPANS,

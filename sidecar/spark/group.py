@@ -19,7 +19,7 @@ from sidecar.kafka.producer import TransactionalProducer
 from sidecar.kafka.topics import TopicFacts, ensure_topics
 from sidecar.settings import Settings
 from sidecar.spark.marks import Mark
-from sidecar.spark.sink import INIT_TIMEOUT_S, transactional_id
+from sidecar.spark.stream.sink import INIT_TIMEOUT_S, transactional_id
 
 WAIT_S: Final = 30.0
 CALL_S: Final = 10.0
@@ -56,12 +56,12 @@ def require_no_members(admin: Admin, settings: Settings, wait_s: float = WAIT_S)
     except KafkaException as cause:
         if "not found" in cause.args[0].str().lower():
             return
-        raise CommandFailed(f"the group {settings.group_id} can not be described: {cause.args[0].str()}") from cause
+        raise CommandFailed(f"the group {settings.group_id} cannot be described: {cause.args[0].str()}") from cause
     if members:
         hosts = ", ".join(sorted({member.host for member in members}))
         raise CommandFailed(
             f"the group {settings.group_id} has {len(members)} members ({hosts}): stop these instances first; "
-            "two engines can not share a group"
+            "two engines cannot share a group"
         )
 
 
@@ -80,7 +80,7 @@ def settle(settings: Settings, state_partitions: int) -> None:
         with ThreadPoolExecutor(SETTLED_AT_ONCE) as pool:
             list(pool.map(one, range(state_partitions)))
     except TransactionFailed as cause:
-        raise BrokerUnavailable(f"the transactions of an earlier run can not be settled: {cause}") from cause
+        raise BrokerUnavailable(f"the transactions of an earlier run cannot be settled: {cause}") from cause
 
 
 def committed(settings: Settings, partitions: int) -> dict[int, tuple[int, Mark | None]]:
@@ -96,7 +96,7 @@ def committed(settings: Settings, partitions: int) -> dict[int, tuple[int, Mark 
             except KafkaException as cause:
                 if deadline.passed:
                     raise BrokerUnavailable(
-                        f"the offsets of {settings.group_id} can not be read ({cause.args[0].str()}): does a "
+                        f"the offsets of {settings.group_id} cannot be read ({cause.args[0].str()}): does a "
                         "transaction stay open because another query or instance is running?"
                     ) from cause
                 deadline.pause()
@@ -139,9 +139,9 @@ def _bounds(reader: Consumer, partition: TopicPartition) -> tuple[int, int]:
     try:
         found = reader.get_watermark_offsets(partition, CALL_S)
     except KafkaException as cause:
-        raise BrokerUnavailable(f"the changelog {partition.topic} can not be read: {cause.args[0].str()}") from cause
+        raise BrokerUnavailable(f"the changelog {partition.topic} cannot be read: {cause.args[0].str()}") from cause
     if found is None:
-        raise BrokerUnavailable(f"the changelog {partition.topic} can not be read: no answer within {CALL_S:g} s")
+        raise BrokerUnavailable(f"the changelog {partition.topic} cannot be read: no answer within {CALL_S:g} s")
     return found
 
 
@@ -162,7 +162,7 @@ def _checkpoints(reader: Consumer, topic: str, starts: Mapping[int, int]) -> dic
         if messages:
             until_s = clock.monotonic_s() + WAIT_S
         elif clock.monotonic_s() > until_s:
-            raise BrokerUnavailable(f"the changelog {topic} can not be read: no answer within {WAIT_S:g} s")
+            raise BrokerUnavailable(f"the changelog {topic} cannot be read: no answer within {WAIT_S:g} s")
     return last
 
 
@@ -185,4 +185,4 @@ def write_checkpoints(settings: Settings, checkpoints: Mapping[int, Checkpoint])
         producer.produce(settings.changelog_topic, value, CHECKPOINT_KEY, partition, on_delivery=delivered)
     if producer.flush(WAIT_S) or problems:
         said = problems[0] if problems else "no answer"
-        raise CommandFailed(f"the changelog {settings.changelog_topic} can not be written: {said}")
+        raise CommandFailed(f"the changelog {settings.changelog_topic} cannot be written: {said}")

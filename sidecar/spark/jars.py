@@ -7,7 +7,7 @@ from typing import Final
 
 import platformdirs
 
-from sidecar.kafka.broker_jars import DownloadProgress, jar_files, locked_jars
+from sidecar.devbroker.jars import DownloadProgress, jar_files, locked_jars
 
 SPARK_VERSION: Final = "4.2.0"
 
@@ -16,7 +16,7 @@ def connector_jars(progress: DownloadProgress, folder: Path | None = None) -> tu
     """Return the files, with the checksums of the lock file; needs no network once they are there.
 
     Raises:
-        CommandFailed: One could not be had, or the cache can not be written.
+        CommandFailed: One could not be had, or the cache cannot be written.
     """
     cache = folder or platformdirs.user_cache_path("retry-sidecar") / f"spark-{SPARK_VERSION}"
     return jar_files(locked_jars("sidecar.spark", "jars.lock"), progress, cache)

@@ -11,7 +11,7 @@ from py4j.protocol import Py4JJavaError
 
 from sidecar import __version__
 from sidecar.errors import CommandFailed, SettingsInvalid, SidecarError
-from sidecar.spark.turn import Rules
+from sidecar.spark.stream.step import Rules
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,7 +92,7 @@ class CheckpointFolder:
         try:
             manifest = msgspec.json.decode(self._read(f"{self.location}/{FILE}"), type=Manifest)
         except msgspec.MsgspecError as cause:
-            raise CommandFailed(f"{self.location}/{FILE} can not be read: {cause}") from cause
+            raise CommandFailed(f"{self.location}/{FILE} cannot be read: {cause}") from cause
         if manifest.format != FORMAT:
             raise CommandFailed(f"{self.location} has format {manifest.format}; this version reads {FORMAT}")
         return manifest
@@ -131,7 +131,7 @@ class CheckpointFolder:
         self._write(FILE, msgspec.json.encode(manifest))
 
     def kept(self) -> Kept | None:
-        """Return under what the last micro-batch was decided, None when this version can not read it."""
+        """Return under what the last micro-batch was decided, None when this version cannot read it."""
         if not self._fs.exists(self._path(f"{self.location}/{RULES}")):
             return None
         try:

@@ -16,7 +16,7 @@ import msgspec
 
 from sidecar.engine.ports import Outgoing
 from sidecar.errors import SidecarError
-from sidecar.spark.wire import Closing, Note
+from sidecar.spark.stream.wire import Closing, Note
 
 OUTCOME: Final = b"o/"
 """What the keys of outcomes begin with; every other record of the status topic is said again soon."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from sidecar.changelog.codec import REMOVED, removed_key
-from sidecar.spark.cells import (
+from sidecar.spark.state.cells import (
     GROUP,
     GROUP_SHIFT,
     PAGE,

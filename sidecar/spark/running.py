@@ -13,12 +13,12 @@ from sidecar.clock import SystemClock
 from sidecar.errors import BrokerUnavailable, CommandFailed
 from sidecar.settings import Settings
 from sidecar.spark import group
-from sidecar.spark.batches import Batches
 from sidecar.spark.manifest import CheckpointFolder, Kept, Manifest, Unfinished
 from sidecar.spark.marks import Mark, TopicsRefuse, again
-from sidecar.spark.query import Repeat
-from sidecar.spark.skew import ClockWatch
-from sidecar.spark.turn import Rules
+from sidecar.spark.stream.batches import Batches
+from sidecar.spark.stream.query import Repeat
+from sidecar.spark.stream.skew import ClockWatch
+from sidecar.spark.stream.step import Rules
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

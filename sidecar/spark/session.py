@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import sidecar
+from sidecar.devbroker.jars import DownloadProgress
 from sidecar.errors import CommandFailed, SettingsInvalid
-from sidecar.kafka.broker_jars import DownloadProgress
 from sidecar.spark.jars import SPARK_VERSION, connector_jars
 from sidecar.spark.java import find_java
 
@@ -73,12 +73,12 @@ def open_session(
 
     Raises:
         CommandFailed: PySpark, a JDK or a jar is missing; the text says how to get it.
-        SettingsInvalid: A `conf` that can not be set.
+        SettingsInvalid: A `conf` that cannot be set.
     """
     require_pyspark()
     fixed = {**_FIXED, "spark.sql.shuffle.partitions": str(state_partitions)}
     problems = [
-        f"--conf {key}={conf[key]}: can not be set, always {value}"
+        f"--conf {key}={conf[key]}: cannot be set, always {value}"
         for key, value in fixed.items()
         if conf.get(key, value) != value
     ]

@@ -25,10 +25,10 @@ def source_options(settings: Settings, given: Mapping[str, str]) -> dict[str, st
         given: The user's own options of the source: `kafka.<property of the Java client>`, `maxOffsetsPerTrigger`, ...
 
     Raises:
-        SettingsInvalid: A property of the login that this can not put into the Java client's words, and that the
+        SettingsInvalid: A property of the login that this cannot put into the Java client's words, and that the
             user does not give either; or an option that is not the user's to give.
     """
-    problems = [f"--source {name}: can not be set, the guarantees rest on it" for name in sorted(_OWN & given.keys())]
+    problems = [f"--source {name}: cannot be set, the guarantees rest on it" for name in sorted(_OWN & given.keys())]
     options = {
         "kafka.bootstrap.servers": settings.bootstrap_servers,
         "kafka.isolation.level": "read_committed",

@@ -14,11 +14,11 @@ import pyarrow as pa
 from sidecar.changelog.codec import BlockKey, Checkpoint, RemovedKey, decode_key, decode_removed
 from sidecar.changelog.entry import KEY, LEVEL_AT
 from sidecar.errors import CommandFailed
-from sidecar.spark.arrow import batch_of, schema_of
-from sidecar.spark.cells import META, PAGE, Meta, decode_meta
-from sidecar.spark.handover import slot_end_of, timers_of
+from sidecar.spark.handover.changelog import slot_end_of, timers_of
+from sidecar.spark.jobs.arrow import batch_of, schema_of
 from sidecar.spark.pages import removed_of
-from sidecar.spark.placement import partition_of
+from sidecar.spark.state.cells import META, PAGE, Meta, decode_meta
+from sidecar.spark.stream.placement import partition_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,8 +13,8 @@ import msgspec
 from sidecar.engine.items import Arrival
 from sidecar.errors import RecordCorrupt
 from sidecar.model import Record
-from sidecar.spark.cells import INDEX, WAITING, Cells, Index, Piece, encode, held_cell, piece_cell
-from sidecar.spark.wire import CHUNK_BYTES_MAX, Chunk, decode_chunk, encode_chunk, first_offset, record_bytes
+from sidecar.spark.state.cells import INDEX, WAITING, Cells, Index, Piece, encode, held_cell, piece_cell
+from sidecar.spark.stream.wire import CHUNK_BYTES_MAX, Chunk, decode_chunk, encode_chunk, first_offset, record_bytes
 
 
 class Waiting:

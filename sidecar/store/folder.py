@@ -1,4 +1,4 @@
-"""The state folder: the instance id, the database, and what to do when it can not be trusted."""
+"""The state folder: the instance id, the database, and what to do when it cannot be trusted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class StateFolder:
             probe.unlink()
         except OSError as cause:
             raise StoreFailed(
-                f"STATE_DIR {path} can not be written ({cause.strerror}): give this user the right, or set another"
+                f"STATE_DIR {path} cannot be written ({cause.strerror}): give this user the right, or set another"
             ) from cause
 
     def instance_id(self) -> str:
@@ -42,7 +42,7 @@ class StateFolder:
             made = uuid.uuid4().hex[:12]
             file.write_text(made + "\n")
         except OSError as cause:
-            raise StoreFailed(f"{file} can not be read or written: {cause.strerror}") from cause
+            raise StoreFailed(f"{file} cannot be read or written: {cause.strerror}") from cause
         return made
 
     def open(self) -> RocksStore:
@@ -61,7 +61,7 @@ class StateFolder:
                 shutil.rmtree(target)
             (self.path / DATABASE).rename(target)
         except OSError as cause:
-            raise StoreFailed(f"{self.path / DATABASE} can not be set aside: {cause.strerror}") from cause
+            raise StoreFailed(f"{self.path / DATABASE} cannot be set aside: {cause.strerror}") from cause
         self.quarantines += 1
         return target
 
@@ -71,5 +71,5 @@ class StateFolder:
             return shutil.disk_usage(self.path).free
         except OSError as cause:
             raise StoreFailed(
-                f"STATE_DIR {self.path} can not be reached ({cause.strerror}): mount it or make it again"
+                f"STATE_DIR {self.path} cannot be reached ({cause.strerror}): mount it or make it again"
             ) from cause

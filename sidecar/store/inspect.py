@@ -16,9 +16,9 @@ from typing import Final
 from rocksdict import AccessType, Rdict
 
 from sidecar.changelog.entry import DEFERRED, KEY, KEY_BYTES, head, origin_of
+from sidecar.engine.group.view import HORIZONS_MS
 from sidecar.engine.ports import Prepared, Reader
 from sidecar.engine.rows import Meta, Rows, after, decode_due, decode_meta
-from sidecar.engine.view import HORIZONS_MS
 from sidecar.errors import RecordCorrupt, StoreFailed
 from sidecar.store.classify import classify
 from sidecar.store.folder import DATABASE
@@ -46,7 +46,7 @@ class ReadOnlyStore(RocksStore):
         state_dir: A state folder, or a database itself.
 
     Raises:
-        StoreFailed: There is none, or it can not be read.
+        StoreFailed: There is none, or it cannot be read.
     """
 
     def __init__(self, state_dir: Path) -> None:
@@ -74,7 +74,7 @@ class ReadOnlyStore(RocksStore):
                 elif file.name.startswith(COPIED):
                     shutil.copyfile(file, shadow / file.name)
         except OSError as cause:
-            raise StoreFailed(f"{self.folder} can not be read: {cause.strerror or cause}") from cause
+            raise StoreFailed(f"{self.folder} cannot be read: {cause.strerror or cause}") from cause
 
     @contextmanager
     def _classified(self) -> Iterator[None]:
@@ -87,7 +87,7 @@ class ReadOnlyStore(RocksStore):
                     f"a file of {self.folder} is gone: if a sidecar uses the folder then try again, else it is damaged"
                 ) from cause
             if "Permission denied" in text:
-                raise StoreFailed(f"{self.folder} can not be read: give this user the right ({text})") from cause
+                raise StoreFailed(f"{self.folder} cannot be read: give this user the right ({text})") from cause
             raise classify(cause, str(self.folder)) from cause
 
     def write(self, prepared: Prepared) -> None:  # noqa: ARG002  # the port's name
@@ -147,8 +147,8 @@ def survey(store: Reader, partition: int, now_ms: int, *, first: int, seen: Call
         seen: Is told after each batch how many timers were in it.
 
     Raises:
-        PartitionStopped: A row can not be read.
-        StoreFailed: The store can not be read.
+        PartitionStopped: A row cannot be read.
+        StoreFailed: The store cannot be read.
     """
     rows = Rows(partition)
     value = store.get(rows.meta)

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 from math import sin
 from typing import Final
 
-from sidecar.api.listing import HeaderBody, MessageBody, MessageDetailBody
-from sidecar.api.server import Server
+from sidecar.api.messages.listing import HeaderBody, MessageBody, MessageDetailBody
 from sidecar.clock import SystemClock
-from sidecar.engine.activity import MINUTE_MS, MINUTES, Activity, Minute
-from sidecar.engine.view import PartitionView
+from sidecar.engine.group.activity import MINUTE_MS, MINUTES, Activity, Minute
+from sidecar.engine.group.view import PartitionView
 from sidecar.model import TimerId
+from sidecar.serving.server import Server
+from tests.unit.api.test_api import WELL, Snapshots
 from tests.unit.api_stage import Client, Desk, Held
-from tests.unit.test_api import WELL, Snapshots
-from tests.unit.test_view import view_of
+from tests.unit.engine.test_view import view_of
 
 HOUR_MS: Final = 3_600_000
 STOP_S: Final = 5.0

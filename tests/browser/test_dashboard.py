@@ -42,7 +42,7 @@ class Group:
         self.sent = self._fill()
 
     def _fill(self) -> list[Sent]:
-        """Send what waits, what fires at once, and what can not be read."""
+        """Send what waits, what fires at once, and what cannot be read."""
         due = [b"%d" % (now_ms() + HOUR_MS + at * 1_000) for at in range(PENDING)]
         origins = (self.stage.origin.encode(), self.other.encode())
         waits = [

@@ -10,16 +10,16 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from sidecar.api.listing import HeaderBody
+from sidecar.api.messages.listing import HeaderBody
 from sidecar.clock import SystemClock
 from sidecar.contract.control import ControlKind, Outcome
-from sidecar.engine.view import PartitionView
+from sidecar.engine.group.view import PartitionView
 from sidecar.errors import CommandFailed
 from tests.browser.conftest import Open, Scheme, faults, overflow
 from tests.browser.staged import HOUR_MS, Detailed, Live, a_busy_evening, serving, some_messages
+from tests.unit.api.test_api import UNWELL
 from tests.unit.api_stage import Desk, Told, message
-from tests.unit.test_api import UNWELL
-from tests.unit.test_view import view_of
+from tests.unit.engine.test_view import view_of
 
 HOSTILE = '<img src=x onerror="document.title=`owned`"><script>document.title="owned"</script>'
 LONG = "a-topic-whose-name-is-as-long-as-kafka-allows." + "x" * 203
@@ -174,13 +174,13 @@ def test_a_partition_that_is_not_known_is_named_with_the_age_of_its_figure(
 
 def test_a_group_that_is_paused_as_a_whole_is_said_to_be_and_resumed(open_page: Open, now_ms: int, desk: Desk) -> None:
     view = replace(view_of([now_ms + HOUR_MS] * 2), closed_origins={"*": ("paused", now_ms - HOUR_MS)})
-    stopped = replace(view_of([], partition=1), state="stopped", reason="a changelog record can not be read")
+    stopped = replace(view_of([], partition=1), state="stopped", reason="a changelog record cannot be read")
     with serving(Live([view, stopped], total=2), desk=desk) as url:
         page = open_page(url)
         expect(page.get_by_role("alert")).to_contain_text("All origins are paused since ")
         expect(page.locator("#origins tbody tr")).to_have_count(1)
         expect(page.locator("#origins tbody tr")).to_contain_text("paused with all")
-        expect(page.locator("#partitions tbody tr").nth(1)).to_contain_text("a changelog record can not be read")
+        expect(page.locator("#partitions tbody tr").nth(1)).to_contain_text("a changelog record cannot be read")
         desk.result = Told(Outcome.RESUMED, 2)
         page.get_by_role("button", name="Resume all …").click()
         expect(answered(page)).to_contain_text("Resumed.")
@@ -205,7 +205,7 @@ def test_an_instance_that_is_gone_is_said_to_be_and_found_again(open_page: Open,
     with serving(source) as url:
         page = open_page(url)
         expect(page.locator("#total")).to_have_text("3")
-    expect(page.get_by_role("alert")).to_contain_text("can not be reached")
+    expect(page.get_by_role("alert")).to_contain_text("cannot be reached")
     expect(page.get_by_role("alert")).to_contain_text("What is shown is of ")
     expect(page.locator("#total")).to_have_text("3")
     expect(page.locator("#known")).to_have_text("Not known now")
@@ -282,7 +282,7 @@ def test_every_answer_is_said_in_plain_words(open_page: Open, url: str, desk: De
     answers: list[tuple[Told | Exception, str]] = [
         (Told(Outcome.FIRED, 1), "Fired: 1 message sent to orders."),
         (Told(Outcome.NOT_PENDING), "It does not wait any more"),
-        (Told(Outcome.ORIGIN_PAUSED), "Its origin is paused or can not be reached."),
+        (Told(Outcome.ORIGIN_PAUSED), "Its origin is paused or cannot be reached."),
         (Told(Outcome.BAD_REQUEST, detail="it is signed by nobody"), "it is signed by nobody"),
         (CommandFailed("no broker answers"), "no broker answers"),
     ]

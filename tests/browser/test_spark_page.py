@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from sidecar.cli.spark_page import page as render
+from sidecar.cli.spark.page import page as render
 from sidecar.settings import Settings
-from sidecar.spark.report import HOUR_MS, Dimension, Kind, Names, Report
+from sidecar.spark.jobs.report import HOUR_MS, Dimension, Kind, Names, Report
 from tests.browser.conftest import Open, Scheme, faults, overflow
 
 NOW_MS = 1_770_000_000_000

@@ -46,7 +46,7 @@ def parse(arguments: Sequence[str]) -> str:
     """Return the command that this command line names, such as `topics create`.
 
     Raises:
-        click.UsageError: It can not be read.
+        click.UsageError: It cannot be read.
     """
     names: list[str] = []
     command: click.Command = cli.main
@@ -63,7 +63,7 @@ def parse(arguments: Sequence[str]) -> str:
 
 
 def usage_is_wrong(arguments: Sequence[str]) -> bool:
-    """Tell whether the command line can not be read."""
+    """Tell whether the command line cannot be read."""
     try:
         parse(arguments)
     except click.UsageError:

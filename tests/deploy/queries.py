@@ -58,7 +58,7 @@ def known_series() -> dict[str, frozenset[str]]:
 
 
 def mistakes(query: str) -> list[str]:
-    """Return what in a query can not be answered: series or labels that there are not."""
+    """Return what in a query cannot be answered: series or labels that there are not."""
     known, reading = known_series(), read(query)
     found = [f"there is no series {each.series}" for each in reading.selectors if each.series not in known]
     if found:

@@ -13,7 +13,7 @@ from tests.deploy.queries import mistakes
 from tests.deploy.tools import DEPLOY, REPOSITORY, run
 
 RULES_FILE: Final = DEPLOY / "prometheus" / "rules.yaml"
-RUNBOOK: Final = (REPOSITORY / "docs" / "runbook.md").read_text(encoding="utf-8")
+RUNBOOK: Final = (REPOSITORY / "docs" / "how-to/runbook.md").read_text(encoding="utf-8")
 RULES: Final[list[dict[str, Any]]] = [
     rule for group in yaml.safe_load(RULES_FILE.read_text(encoding="utf-8"))["groups"] for rule in group["rules"]
 ]
@@ -145,7 +145,7 @@ def test_the_alerts_are_those_of_the_runbook_with_its_expressions() -> None:
 def test_an_alert_asks_for_what_there_is_and_leads_to_its_section(rule: dict[str, Any]) -> None:
     assert mistakes(rule["expr"]) == []
     assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}
-    assert rule["annotations"]["runbook_url"] == f"docs/runbook.md#{rule['alert'].lower()}"
+    assert rule["annotations"]["runbook_url"] == f"docs/how-to/runbook.md#{rule['alert'].lower()}"
     assert f"\n## {rule['alert']}\n" in RUNBOOK
 
 
@@ -192,7 +192,7 @@ def test_what_an_alert_says_can_be_read(promtool: Path, tmp_path: Path) -> None:
         "exp_annotations": {
             "summary": "Partitions without an owner",
             "description": "2 partitions of the retry topic have no owner for 5 minutes: nothing of them fires.",
-            "runbook_url": "docs/runbook.md#retrysidecarpartitionwithoutowner",
+            "runbook_url": "docs/how-to/runbook.md#retrysidecarpartitionwithoutowner",
         },
     }
     test = {

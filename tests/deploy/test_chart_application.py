@@ -171,7 +171,7 @@ def test_the_service_monitor_counts_each_instance_once(helm: Helm) -> None:
 def test_the_rule_has_the_alerts_of_the_repository(helm: Helm) -> None:
     rule = helm.render(APPLICATION, case("monitoring")).one("PrometheusRule")
     wanted = yaml.safe_load(
-        RULES.read_text(encoding="utf-8").replace("docs/runbook.md", "https://wiki.example.com/retry-sidecar")
+        RULES.read_text(encoding="utf-8").replace("docs/how-to/runbook.md", "https://wiki.example.com/retry-sidecar")
     )
     for group in wanted["groups"]:
         group["rules"] = [each for each in group["rules"] if each["alert"] != "RetrySidecarClockSkew"]

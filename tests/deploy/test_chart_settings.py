@@ -1,4 +1,4 @@
-"""What the charts put into the environment and the file is what the program knows: they can not drift apart."""
+"""What the charts put into the environment and the file is what the program knows: they cannot drift apart."""
 
 from __future__ import annotations
 

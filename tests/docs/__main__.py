@@ -6,7 +6,7 @@ from tests.docs.http_reference import reference_page
 from tests.docs.pages import DOCS
 from tests.docs.wheel_picture import picture
 
-MADE = {DOCS / "http.md": reference_page, DOCS / "images" / "wheel.svg": picture}
+MADE = {DOCS / "reference/http.md": reference_page, DOCS / "images" / "wheel.svg": picture}
 
 if __name__ == "__main__":
     for path, make in MADE.items():

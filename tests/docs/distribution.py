@@ -75,7 +75,7 @@ def check_contents(wheel: Path) -> None:
     """Check that the wheel has what is no Python, and nothing of the repository besides the package."""
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    wanted = {"sidecar/py.typed", "sidecar/kafka/broker_jars.lock", *(f"sidecar/api/static/{name}" for name in PAGE)}
+    wanted = {"sidecar/py.typed", "sidecar/devbroker/jars.lock", *(f"sidecar/api/static/{name}" for name in PAGE)}
     assert wanted <= names, f"not in the wheel: {wanted - names}"
     roots = {name.partition("/")[0] for name in names}
     assert {root for root in roots if not root.endswith(".dist-info")} == {"sidecar"}, roots

@@ -1,4 +1,4 @@
-"""docs/http.md, written from the OpenAPI document that the API itself gives."""
+"""docs/reference/http.md, written from the OpenAPI document that the API itself gives."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
+from tests.unit.api.test_api import Snapshots
 from tests.unit.api_stage import Client
-from tests.unit.test_api import Snapshots
 
 _HEAD: Final = """\
 # HTTP reference

@@ -1,7 +1,7 @@
 """The pages of the documentation, and the commands in them.
 
 A fenced block `console` is a dialogue: lines that begin with `$ ` are commands, which the tests run in order; all
-others are what they print. A block that can not run in a test says so where it stands, with the reason:
+others are what they print. A block that cannot run in a test says so where it stands, with the reason:
 
     ```console not-run="needs a cluster of Kubernetes"
 

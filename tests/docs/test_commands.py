@@ -1,6 +1,6 @@
 """The commands of README and docs are run in order, page by page, against one broker and one sidecar.
 
-What a block can not do here it says itself (`not-run="…"`, see pages.py); those of the README are named below, since
+What a block cannot do here it says itself (`not-run="…"`, see pages.py); those of the README are named below, since
 other pages show its text, and not all of them understand marks.
 """
 
@@ -24,8 +24,8 @@ import yaml
 from click.testing import CliRunner
 
 from sidecar.cli import main
+from sidecar.devbroker.local_broker import LocalBroker
 from sidecar.errors import CommandFailed
-from sidecar.kafka.local_broker import LocalBroker
 from tests import broker as broker_of_tests
 from tests.deploy import tools
 from tests.docs import acls
@@ -34,8 +34,8 @@ from tests.integration.sidecars import Sidecar, Stage
 from tests.waiting import eventually
 
 NOT_RUN_IN_README = {
-    ".venv/bin/retry-sidecar demo --keep --port 9092 --http-port 8080": "tests/integration/test_demo.py runs it",
-    ".venv/bin/retry-sidecar pending --watch": "it goes on for ever; tests/integration/test_pending_command.py runs it",
+    ".venv/bin/retry-sidecar demo --keep --port 9092 --http-port 8080": "test_demo.py runs it",
+    ".venv/bin/retry-sidecar pending --watch": "it goes on for ever; test_pending_command.py runs it",
 }
 UNKNOWN_IN_README = "id:order-4711"
 """Nobody has sent this message there: commands that name it say so, with exit status 1."""
@@ -256,7 +256,7 @@ def test_tests_that_a_newcomer_is_told_to_run_exist() -> None:
 
 def test_the_chart_renders_with_the_values_of_the_page_under_the_names_of_its_commands(tmp_path: Path) -> None:
     helm = tools.find("helm", target="helm")
-    page = DOCS / "kubernetes.md"
+    page = DOCS / "how-to/kubernetes.md"
     values = tmp_path / "values.yaml"
     values.write_text(next(block.text for block in blocks(page) if block.language == "yaml"), encoding="utf-8")
     commands = [shlex.split(command) for block in dialogues(page) for command in block.commands]

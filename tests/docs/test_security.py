@@ -1,4 +1,4 @@
-"""The ACLs of docs/security.md suffice: on a broker that denies everything else, each role does what it is for."""
+"""The ACLs on the page of security suffice: a broker denies all else, and each role does what it is for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.docs.pages import DOCS, dialogues
 from tests.integration.sidecars import Sidecar, Stage
 from tests.waiting import eventually
 
-PAGE = DOCS / "security.md"
+PAGE = DOCS / "how-to/security.md"
 ROLES = {block.marks["acl"].removeprefix("User:"): block for block in dialogues(PAGE) if "acl" in block.marks}
 PASSWORD = "not-a-secret"  # of a broker that this test starts
 

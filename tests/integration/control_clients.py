@@ -17,8 +17,8 @@ from confluent_kafka import Message as Record
 
 from sidecar.clock import SystemClock
 from sidecar.contract.control import ControlKind, Outcome
+from sidecar.control.client import ControlClient
 from sidecar.errors import CommandFailed
-from sidecar.kafka.control import ControlClient
 from sidecar.model import TimerId
 from tests.integration.control_ledger import DEAD, MARK, REFUSED, Answer
 from tests.integration.messages import Pairs

@@ -25,7 +25,7 @@ from sidecar.clock import SystemClock
 from sidecar.engine.ports import Prepared
 from sidecar.engine.restore import Restore
 from sidecar.runtime import main as runtime
-from sidecar.runtime.commit import Step
+from sidecar.runtime.transaction.commit import Step
 from sidecar.store.rocks import RocksStore
 from tests.integration.sidecars import Command
 from tests.simulation.mutations import MUTATIONS, Mutation
@@ -51,7 +51,7 @@ _OF_THE_RUNTIME: Final = (
     ),
     Mutation(
         APPLIED_EARLY,
-        "runtime.commit:commit",
+        "runtime.transaction.commit:commit",
         "producer.send_offsets(",
         "producer._producer.flush(5); _apply(writing, producer.next_changelog_offsets);"
         " writing.prepared = {part.number: writing.store.prepare([part.mutations]) for part in work.plan.parts};"
@@ -59,7 +59,7 @@ _OF_THE_RUNTIME: Final = (
     ),
     Mutation(
         TARGET_EARLY,
-        "runtime.asking:Asking._ask",
+        "runtime.partitions.asking:Asking._ask",
         "committed = CommittedOffsets(",
         "self._early = getattr(self, '_early', None) or LogBounds("
         "self._admin, dict.fromkeys((self._topics.changelog_topic, self._topics.input_topic), sorted(partitions)))\n"
@@ -68,7 +68,7 @@ _OF_THE_RUNTIME: Final = (
     ),
     Mutation(
         TARGET_EARLY,
-        "runtime.asking:Asking._is_answered",
+        "runtime.partitions.asking:Asking._is_answered",
         "LogBounds(self._admin, dict.fromkeys(topics, sorted(question.partitions)))",
         "self._early",
     ),

@@ -1,4 +1,4 @@
-"""Produces what the Python client can not make, header names that are not UTF-8, by librdkafka's own functions."""
+"""Produces what the Python client cannot make, header names that are not UTF-8, by librdkafka's own functions."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sidecar.runtime.commit import Step
+from sidecar.runtime.transaction.commit import Step
 from tests.integration.killable import command
 from tests.integration.ledger import Balance, Ledger
 from tests.integration.sidecars import API, Sidecar, Sidecars, Stage, set_stage

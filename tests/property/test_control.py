@@ -15,7 +15,7 @@ from sidecar.contract.control import (
     sign_control,
     signature_problem,
 )
-from sidecar.engine.intake import Intake
+from sidecar.engine.ingest import Intake
 from sidecar.engine.items import BadControl, Control, Dead, target_text
 from sidecar.model import Headers, Record, Rejection, TimerId
 from sidecar.policy import Policy, PolicyConfig

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.contract import DIALECTS, DIALECTS_BY_CODE, ControlRequest, Dialect, parse, render_dead_letter
-from sidecar.contract.native import CONTROL
+from sidecar.contract.dialects.native import CONTROL
 from sidecar.model import ATTEMPTS_MAX, DUE_MS_MAX, Drop, Headers, Reason, Record, Rejection, Request, Schedule, TimerId
 from sidecar.policy import Policy, PolicyConfig
 

@@ -56,7 +56,7 @@ MUTATIONS = (
     Mutation("bounded scan taken for a complete one", "engine.plan:_Planner._watermark", "if self.complete", "if self"),
     Mutation(
         "scan compares dues, not keys",
-        "engine.fire:due_in_turn",
+        "engine.deliver:due_in_turn",
         'watermark + b"\\0"',
         "KEY.pack(KEY.unpack(watermark)[0] + 1, 0)",
     ),
@@ -115,12 +115,12 @@ MUTATIONS = (
     ),
     Mutation(
         "level recomputed at fire of a timer that nothing points at",
-        "engine.fire:read_due",
+        "engine.deliver:read_due",
         "(level, due_ms // WIDTHS_MS[level])",
         "(0, due_ms // WIDTHS_MS[0])",
     ),
-    Mutation("a timer with a retry id leaves its row", "engine.fire:read_due", " and not named", ""),
-    Mutation("a moved timer leaves its row", "engine.fire:read_due", "due_ms == first_ms and ", ""),
+    Mutation("a timer with a retry id leaves its row", "engine.deliver:read_due", " and not named", ""),
+    Mutation("a moved timer leaves its row", "engine.deliver:read_due", "due_ms == first_ms and ", ""),
     Mutation(
         "fires at once to an origin that is not open",
         "engine.plan:_Planner._open_origin",

@@ -41,7 +41,7 @@ Input = Send | Command
 
 
 class Closure(NamedTuple):
-    """An origin that can not be fired to: since when in truth, and since when as the engine was told."""
+    """An origin that cannot be fired to: since when in truth, and since when as the engine was told."""
 
     since_ms: int
     told_ms: int

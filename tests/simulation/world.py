@@ -16,7 +16,7 @@ from sidecar.changelog.fold import fold
 from sidecar.contract.control import ControlKind, render_control, sign_control
 from sidecar.engine import plan as planning
 from sidecar.engine import records, restore
-from sidecar.engine.intake import Intake
+from sidecar.engine.ingest import Intake
 from sidecar.engine.items import Arrival, Item
 from sidecar.engine.overlay import Overlay
 from sidecar.engine.partition import Partition, State

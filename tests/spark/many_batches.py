@@ -13,9 +13,9 @@ from typing import Any
 
 from pyspark.sql import functions as f
 
-from sidecar.kafka.broker_jars import Quiet
-from sidecar.spark.batches import Batches
+from sidecar.devbroker.jars import Quiet
 from sidecar.spark.session import open_session
+from sidecar.spark.stream.batches import Batches
 
 BATCHES = 10
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sidecar.changelog.entry import KEY_BYTES, MOVING, lasting
 from sidecar.spark import blocks
 from sidecar.spark.blocks import Blocks
-from sidecar.spark.cells import Meta
+from sidecar.spark.state.cells import Meta
 from tests.spark.dict_cells import DictCells
 
 PLACE = (2, 5)

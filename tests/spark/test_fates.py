@@ -8,7 +8,7 @@ from sidecar.contract import DIALECTS
 from sidecar.contract.control import Outcome, OutcomeRecord, outcome_key
 from sidecar.model import Record
 from sidecar.policy import Policy, PolicyConfig
-from sidecar.spark.fates import Fate, Fired, Kind, Sent, dead_of, fate_of, fired_of, outcome_of, sent_of
+from sidecar.spark.jobs.dispositions import Fate, Fired, Kind, Sent, dead_of, fate_of, fired_of, outcome_of, sent_of
 
 POLICY = Policy(PolicyConfig(origin_topics=("orders",), droppable=("Boring",)))
 NATIVE = [DIALECTS["native"]]

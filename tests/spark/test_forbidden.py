@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sidecar.policy import PolicyConfig
-from sidecar.spark.cells import META, decode_meta
-from sidecar.spark.facts import FORBIDDEN_AFTER_MS, UNKNOWN_MS, Fact
-from sidecar.spark.wire import Delivery
+from sidecar.spark.state.cells import META, decode_meta
+from sidecar.spark.stream.facts import FORBIDDEN_AFTER_MS, UNKNOWN_MS, Fact
+from sidecar.spark.stream.wire import Delivery
 from tests.spark.test_turn import FORBIDDEN, World, order, outgoing
 
 

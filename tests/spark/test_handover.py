@@ -10,9 +10,9 @@ from sidecar.changelog.codec import BLOCK_BYTES_MAX, CHECKPOINT_KEY, Engine, enc
 from sidecar.changelog.entry import LEVEL_AT
 from sidecar.changelog.fold import fold
 from sidecar.contract.control import ControlKind
-from sidecar.spark.cells import META, decode_meta, encode
-from sidecar.spark.handover import slot_end_of, sorted_blocks, take_over
-from sidecar.spark.shard_store import ShardStore
+from sidecar.spark.handover.changelog import slot_end_of, sorted_blocks, take_over
+from sidecar.spark.state.cells import META, decode_meta, encode
+from sidecar.spark.state.shard_store import ShardStore
 from tests.simulation.stage import NOW, Stage
 from tests.spark.dict_cells import DictCells, pending, removed_in
 

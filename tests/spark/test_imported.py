@@ -8,11 +8,11 @@ import pytest
 
 from sidecar.changelog.codec import Closed, Closure
 from sidecar.contract.control import ControlKind
-from sidecar.spark import shard_store
-from sidecar.spark.cells import META, decode_meta
-from sidecar.spark.facts import Fact
-from sidecar.spark.handover import take_over
-from sidecar.spark.wire import Delivery
+from sidecar.spark.handover.changelog import take_over
+from sidecar.spark.state import shard_store
+from sidecar.spark.state.cells import META, decode_meta
+from sidecar.spark.stream.facts import Fact
+from sidecar.spark.stream.wire import Delivery
 from tests.simulation.stage import TERMS, Stage
 from tests.spark.dict_cells import DictCells
 from tests.spark.test_turn import NOW, World, order, outgoing, view

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 
 from sidecar.model import NO_TIMESTAMP, Record
-from sidecar.spark.intake import COLUMNS, Pack, records_of
-from sidecar.spark.placement import key_of, partition_of
-from sidecar.spark.wire import decode_chunk
+from sidecar.spark.stream.ingest import COLUMNS, Pack, records_of
+from sidecar.spark.stream.placement import key_of, partition_of
+from sidecar.spark.stream.wire import decode_chunk
 from tests.spark.test_turn import NOW, RULES
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

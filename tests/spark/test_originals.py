@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient
 
 from sidecar.model import Record
 from sidecar.settings import Settings
-from sidecar.spark import originals
+from sidecar.spark.stream import originals
 from tests.integration.messages import Given, send
 from tests.integration.sidecars import Stage
 

@@ -11,12 +11,12 @@ from pyspark.sql.streaming.tws_tester import TwsTester
 from sidecar.changelog.codec import CHECKPOINT_KEY, Checkpoint, Engine, encode_checkpoint
 from sidecar.model import Record
 from sidecar.settings import Settings
-from sidecar.spark import processor
-from sidecar.spark.cells import META, decode_meta
-from sidecar.spark.facts import Fact
-from sidecar.spark.placement import STEP
-from sidecar.spark.processor import WheelProcessor
-from sidecar.spark.wire import Chunk, Delivery, decode_delivery, encode_chunk
+from sidecar.spark.state.cells import META, decode_meta
+from sidecar.spark.stream import processor
+from sidecar.spark.stream.facts import Fact
+from sidecar.spark.stream.placement import STEP
+from sidecar.spark.stream.processor import WheelProcessor
+from sidecar.spark.stream.wire import Chunk, Delivery, decode_delivery, encode_chunk
 from tests.spark.test_turn import NOW, RULES, order
 
 KEY = 3 + 2 * STEP

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration import test_dlq_reasons
+from tests.integration.dlq import test_dlq_reasons
 from tests.integration.messages import Launch
 from tests.spark.queries import WAIT_S, command
 

@@ -12,13 +12,13 @@ import pytest
 
 from sidecar.contract import DIALECTS
 from sidecar.contract.redrive import Terms, Why
+from sidecar.dlq.filter import LetterFilter
+from sidecar.dlq.reader import Redrive, membership_of, require_topic, run_of, where_run_stopped
 from sidecar.kafka.cluster import Admin, Topic
-from sidecar.kafka.dead_letters import Redrive, membership_of, require_topic, run_of, where_run_stopped
-from sidecar.kafka.letter_filter import LetterFilter
 from sidecar.model import Reason
 from sidecar.settings import Settings
-from sidecar.spark.redrive import Order, _Looking, _Sending
-from sidecar.spark.redrive_part import Told, outcome_of
+from sidecar.spark.jobs.redrive import Order, _Looking, _Sending
+from sidecar.spark.jobs.redrive_part import Told, outcome_of
 from tests.broker import read_committed
 from tests.integration.messages import Pairs
 from tests.integration.sidecars import Stage

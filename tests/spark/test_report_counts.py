@@ -8,15 +8,15 @@ from html.parser import HTMLParser
 
 import pytest
 
-from sidecar.cli.dlq_filter import OTHERS
-from sidecar.cli.spark_page import page
-from sidecar.cli.spark_report import to_json
+from sidecar.cli.dlq.filter import OTHERS
+from sidecar.cli.spark.page import page
+from sidecar.cli.spark.report import to_json
 from sidecar.contract import DIALECTS, render_dead_letter
 from sidecar.model import Headers, Reason, Record
 from sidecar.policy import Policy, PolicyConfig
 from sidecar.settings import Settings
-from sidecar.spark.jobs import said_by
-from sidecar.spark.report import HOUR_MS, Dimension, Group, Kind, Names, Report, death_of, retry_of
+from sidecar.spark.jobs.job import said_by
+from sidecar.spark.jobs.report import HOUR_MS, Dimension, Group, Kind, Names, Report, death_of, retry_of
 
 POLICY = Policy(PolicyConfig(origin_topics=("orders",), droppable=("Boring",), fatal=("Fatal",), delays_ms=(10, 10)))
 DIALECTS_OF_ALL = list(DIALECTS.values())

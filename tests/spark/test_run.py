@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.contract.control import ControlKind, Outcome, parse_target
-from sidecar.kafka.control import ControlClient
+from sidecar.control.client import ControlClient
 from sidecar.settings import Settings
 from tests.broker import read_committed
 from tests.integration.messages import Given, Pairs, marked, native, scrape, send

@@ -14,9 +14,9 @@ from sidecar.errors import BrokerUnavailable, CommandFailed
 from sidecar.spark import group
 from sidecar.spark.manifest import Kept, Unfinished
 from sidecar.spark.marks import Mark, TopicsRefuse
-from sidecar.spark.query import Repeat
 from sidecar.spark.running import FAILURES_MAX, Run, Starter, keep_running
-from sidecar.spark.turn import Rules
+from sidecar.spark.stream.query import Repeat
+from sidecar.spark.stream.step import Rules
 from tests.spark.test_setup import MANIFEST
 from tests.spark.test_sink import settings_of
 from tests.spark.test_turn import RULES

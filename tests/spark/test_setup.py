@@ -20,8 +20,8 @@ from sidecar.spark.java import find_java
 from sidecar.spark.manifest import Kept, Manifest, require_same
 from sidecar.spark.marks import ALL, CLOSINGS_MAX, Digest, Mark, TopicsRefuse, again
 from sidecar.spark.source import EARLIEST, source_options, starting_offsets
-from sidecar.spark.start import _first_checkpoints, _refuse_what_was_exported
-from sidecar.spark.wire import Closing, Note
+from sidecar.spark.stream.start import _first_checkpoints, _refuse_what_was_exported
+from sidecar.spark.stream.wire import Closing, Note
 from tests.spark.test_turn import RULES
 
 FACTS = TopicFacts("cluster", 2, 2, "topic-id", "changelog-id", 1, 1, 1)

@@ -17,9 +17,10 @@ from sidecar.engine.partition import Partition, State
 from sidecar.engine.plan import PartitionPlan, plan
 from sidecar.engine.terms import Terms
 from sidecar.model import TimerId
-from sidecar.spark import blocks, names, pages, shard_store
-from sidecar.spark.cells import META, Meta, decode_meta, encode
-from sidecar.spark.shard_store import ShardStore
+from sidecar.spark import blocks, pages
+from sidecar.spark.state import names, shard_store
+from sidecar.spark.state.cells import META, Meta, decode_meta, encode
+from sidecar.spark.state.shard_store import ShardStore
 from tests.simulation.stage import NOW, TERMS, Stage
 from tests.spark.dict_cells import DictCells, pending
 

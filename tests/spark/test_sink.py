@@ -14,10 +14,11 @@ from sidecar.errors import CommandFailed, InvariantViolated
 from sidecar.kafka.cluster import Admin
 from sidecar.kafka.topics import ensure_topics
 from sidecar.settings import Settings
-from sidecar.spark import group, sink
+from sidecar.spark import group
 from sidecar.spark.marks import TopicsRefuse
-from sidecar.spark.sink import Sender, Step, TransactionalSink
-from sidecar.spark.wire import Delivery, Note, encode_delivery
+from sidecar.spark.stream import sink
+from sidecar.spark.stream.sink import Sender, Step, TransactionalSink
+from sidecar.spark.stream.wire import Delivery, Note, encode_delivery
 from tests.broker import create_topic, read_committed
 from tests.integration.messages import Given, Pairs, send
 from tests.integration.sidecars import Stage, set_stage

@@ -13,7 +13,7 @@ from sidecar.kafka.producer import Refusal, Refused
 from sidecar.model import Reason
 from sidecar.settings import Settings
 from sidecar.spark.marks import TopicsRefuse
-from sidecar.spark.sink import Sender, Step, Unfireable
+from sidecar.spark.stream.sink import Sender, Step, Unfireable
 
 SETTINGS = Settings(bootstrap_servers="nowhere:9092", dlq_topic="dlq")
 

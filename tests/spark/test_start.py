@@ -10,8 +10,8 @@ from confluent_kafka import Consumer, Message, Producer
 
 from sidecar.changelog.codec import Checkpoint
 from sidecar.clock import SystemClock
+from sidecar.devbroker.local_broker import LocalBroker
 from sidecar.kafka.cluster import Admin
-from sidecar.kafka.local_broker import LocalBroker
 from sidecar.kafka.patience import await_answer
 from sidecar.settings import Settings
 from sidecar.spark import group

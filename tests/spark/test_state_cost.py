@@ -23,11 +23,12 @@ from sidecar.engine.items import Control
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.plan import PartitionPlan, plan
 from sidecar.errors import FormatUnknown
-from sidecar.spark import blocks, names, pages, shard_store
-from sidecar.spark.cells import FORMAT, FORMER, META, Meta, decode_meta, encode
-from sidecar.spark.names import Named, Names, row_of
+from sidecar.spark import blocks, pages
 from sidecar.spark.pages import Pages
-from sidecar.spark.shard_store import ShardStore
+from sidecar.spark.state import names, shard_store
+from sidecar.spark.state.cells import FORMAT, FORMER, META, Meta, decode_meta, encode
+from sidecar.spark.state.names import Named, Names, row_of
+from sidecar.spark.state.shard_store import ShardStore
 from tests.simulation.stage import TERMS
 from tests.spark.dict_cells import DictCells, pending
 

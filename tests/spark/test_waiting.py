@@ -8,9 +8,9 @@ import pytest
 
 from sidecar.errors import RecordCorrupt
 from sidecar.model import Record
-from sidecar.spark.cells import INDEX, WAITING, piece_cell
+from sidecar.spark.state.cells import INDEX, WAITING, piece_cell
+from sidecar.spark.stream.wire import Chunk, encode_chunk
 from sidecar.spark.waiting import Waiting
-from sidecar.spark.wire import Chunk, encode_chunk
 from tests.spark.dict_cells import DictCells
 
 LIMIT = 1_000

@@ -12,13 +12,13 @@ import httpx
 from sidecar.api.app import Operations, create_app
 from sidecar.api.auth import Gate
 from sidecar.api.connect import Worker
-from sidecar.api.listing import Entries, MessageBody, MessageDetailBody, Named, Page, Wanted
+from sidecar.api.messages.listing import Entries, MessageBody, MessageDetailBody, Named, Page, Wanted
 from sidecar.contract.control import ControlKind, Outcome, Target
 from sidecar.errors import CommandFailed
 from sidecar.metrics import Metrics
 from sidecar.model import TimerId
-from tests.unit.test_api import Snapshots
-from tests.unit.test_view import NOW_MS
+from tests.unit.api.test_api import Snapshots
+from tests.unit.engine.test_view import NOW_MS
 
 ELSEWHERE = "http://10.0.0.2:8080"
 

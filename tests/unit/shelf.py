@@ -9,7 +9,7 @@ from typing import Any
 
 from sidecar.cli.instance import Reply, Unanswered
 from sidecar.contract.control import ControlKind, Outcome
-from sidecar.kafka.control_stream import Answer
+from sidecar.control.stream import Answer
 from sidecar.model import TimerId
 
 URL = "http://shelf:1"

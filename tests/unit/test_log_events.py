@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from sidecar.events import LEVELS, MEANINGS, calls, document
-from sidecar.runtime.snapshot import Snapshots
+from sidecar.runtime.reporting.snapshot import Snapshots
 from tests.clocks import HandClock
 
 CALLS = list(calls())
@@ -47,7 +47,9 @@ def test_no_field_takes_the_place_of_one_that_every_line_has() -> None:
 
 
 def test_the_document_is_up_to_date() -> None:
-    assert (ROOT / "docs" / "logs.md").read_text() == document(), "run: python -m sidecar.events > docs/logs.md"
+    assert (ROOT / "docs" / "reference/logs.md").read_text() == document(), (
+        "run: python -m sidecar.events > docs/reference/logs.md"
+    )
 
 
 def test_readiness_is_logged_when_it_changes_and_not_while_it_lasts() -> None:

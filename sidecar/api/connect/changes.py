@@ -14,7 +14,7 @@ from sidecar.api.connect.bodies import ConnectorStateInfo
 from sidecar.api.connect.connector import status_of
 from sidecar.api.connect.group import CONNECTOR, TASK, ConnectorName, Group, TaskNumber
 from sidecar.api.connect.restart import Restarter, is_passed_on
-from sidecar.api.control import ControlDesk
+from sidecar.api.messages.changes import ControlDesk
 from sidecar.api.problems import ALLOW
 from sidecar.contract.control import EVERY_ORIGIN, ControlKind
 
@@ -81,7 +81,7 @@ def _add_switches(router: APIRouter, group: Group, desk: ControlDesk) -> None:
     @router.put(
         f"{CONNECTOR}/stop",
         summary="The same as pause",
-        description="Its orders come through the topic that it reads, so it can not let go of it; the state is PAUSED.",
+        description="Its orders come through the topic that it reads, so it cannot let go of it; the state is PAUSED.",
         status_code=204,
         response_description="Done.",
     )

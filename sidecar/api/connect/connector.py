@@ -25,8 +25,8 @@ from sidecar.api.connect.bodies import (
 )
 from sidecar.changelog.codec import Closure
 from sidecar.contract.control import EVERY_ORIGIN
+from sidecar.engine.group.view import PartitionView
 from sidecar.engine.partition import State
-from sidecar.engine.view import PartitionView
 
 CONNECTOR_CLASS: Final = "io.retrysidecar.RetrySidecarConnector"
 TASK_CLASS: Final = "io.retrysidecar.RetrySidecarTask"

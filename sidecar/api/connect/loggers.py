@@ -18,7 +18,7 @@ from sidecar.api.connect.bodies import LEVEL_EXAMPLE, LevelWanted, LoggerLevel
 from sidecar.api.connect.connector import Worker, tasks_of
 from sidecar.api.connect.group import example
 from sidecar.api.connect.levels import LEVELS, Level, Levels
-from sidecar.api.control import caller, require_json
+from sidecar.api.messages.changes import caller, require_json
 from sidecar.api.source import Source
 from sidecar.errors import CommandFailed
 

@@ -27,7 +27,7 @@ from sidecar.api.connect.bodies import (
 )
 from sidecar.api.connect.connector import CONNECTOR_CLASS, Worker
 from sidecar.api.connect.group import example
-from sidecar.api.control import require_json
+from sidecar.api.messages.changes import require_json
 from sidecar.settings import Settings
 from sidecar.settings.client import is_secret
 from sidecar.settings.kinds import NotAllowed

@@ -13,8 +13,8 @@ from fastapi import Request
 from starlette.exceptions import HTTPException
 
 from sidecar.api.connect.connector import Task, Worker
-from sidecar.api.control import caller
-from sidecar.api.listing import FORWARDED
+from sidecar.api.messages.changes import caller
+from sidecar.api.messages.listing import FORWARDED
 from sidecar.errors import CommandFailed
 
 log = structlog.get_logger(__name__)
@@ -59,7 +59,7 @@ class Restarter:
         )
 
     def _restart(self, who: str, task: Task, only_failed: bool) -> tuple[int, str] | None:
-        """Return status and words when it can not be done. Logged here, in the thread: the client may be gone."""
+        """Return status and words when it cannot be done. Logged here, in the thread: the client may be gone."""
         said = self._ask(task, only_failed)
         log.info(
             "api_change",

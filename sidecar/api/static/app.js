@@ -32,7 +32,7 @@ async function poll() {
   } catch (trouble) {
     if (!(trouble instanceof Unreachable)) throw trouble;
     failures += 1;
-    stale(`This instance can not be reached: ${trouble.message}.`);
+    stale(`This instance cannot be reached: ${trouble.message}.`);
   } finally {
     asking = false;
     timer = setTimeout(poll, Math.min(BACK_OFF_MAX_MS, EVERY_MS * 2 ** Math.min(failures, 5)));

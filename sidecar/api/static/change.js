@@ -130,7 +130,7 @@ function explain(said, question) {
       return [words("warn", "It does not wait any more: it has fired, was cancelled, or never was."), words("soft", UNTOUCHED)];
     case 409:
       return [
-        words("warn", "Its origin is paused or can not be reached."),
+        words("warn", "Its origin is paused or cannot be reached."),
         words("soft", `It waits on. ${UNTOUCHED}${message ? ` ${message}` : ""}`),
       ];
     case 401:
@@ -139,7 +139,7 @@ function explain(said, question) {
     case 403:
       return [words("bad", message || "It was refused."), words("soft", UNTOUCHED)];
     case 503:
-      return [words("bad", message || "It can not be done now."), words("soft", "Look at it again before you repeat it.")];
+      return [words("bad", message || "It cannot be done now."), words("soft", "Look at it again before you repeat it.")];
     default:
       return [words("bad", `Unexpected answer ${status}: ${message}`), words("soft", "Look at it again before you repeat it.")];
   }
@@ -161,7 +161,7 @@ export function askCancel(subject) {
   ask({
     subject: subject.target,
     title: many ? `Cancel ${plural(subject.number, "message")}?` : "Cancel this message?",
-    text: [code(subject.target), many ? " will never be delivered. " : ` will never be delivered to ${subject.origin}. `, "This can not be taken back."],
+    text: [code(subject.target), many ? " will never be delivered. " : ` will never be delivered to ${subject.origin}. `, "This cannot be taken back."],
     verb: many ? "Cancel all of them" : "Cancel the message",
     danger: true,
     request: () => ["DELETE", messagePath(subject.target)],

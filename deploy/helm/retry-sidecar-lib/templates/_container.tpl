@@ -70,7 +70,7 @@ The container, as a list item. Besides the dict of _config.tpl:
 {{- end -}}
 {{- end -}}
 
-{{/* The version of the program that these templates are for. A library can not see its own Chart.yaml. */}}
+{{/* The version of the program that these templates are for. A library cannot see its own Chart.yaml. */}}
 {{- define "retry-sidecar.version" -}}0.1.0{{- end -}}
 
 {{/* Ports of a pod are one name space: the sidecar's must not take the application's "http". */}}

@@ -1,4 +1,4 @@
-"""An application with the sidecar: what it can not handle goes to the retry topic and comes back when it is due.
+"""An application with the sidecar: what it cannot handle goes to the retry topic and comes back when it is due.
 
 It fails on purpose, as often as FAIL_PERCENT says. `isolation.level` matters: with read_committed each retry comes
 exactly once.

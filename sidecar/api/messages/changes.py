@@ -1,0 +1,318 @@
+"""Cancel, reschedule and fire, and what became of it: control records for those who speak HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Annotated, Any, Final, Protocol, Self, TypeVar
+
+import structlog
+from anyio import CapacityLimiter, to_thread
+from fastapi import APIRouter, Depends, Path, Request
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from sidecar.api.auth import Gate
+from sidecar.api.bodies import Body, ErrorBody
+from sidecar.api.guard import PaidThread
+from sidecar.api.messages.routes import TARGET, TargetText, target_of
+from sidecar.contract.control import ControlKind, Outcome, Target
+from sidecar.errors import CommandFailed
+from sidecar.model import DUE_MS_MAX
+
+log = structlog.get_logger(__name__)
+R = TypeVar("R")
+
+ACTIONS_AT_A_TIME: Final = 32
+LOOKUPS_AT_A_TIME: Final = 2
+WAITING_MAX: Final = 32
+"""More than so many calls that wait for their turn are refused: their clients would be gone when it comes."""
+
+CONTROL_ID_EXAMPLE: Final = "1770000000000-9f86d081884c7d65"
+TIMER_ID_EXAMPLE: Final = "2-1841-1770000060000"
+_STATUS: Final = {Outcome.NOT_PENDING: 404, Outcome.ORIGIN_PAUSED: 409, None: 202}
+
+
+class Result(Protocol):
+    """What became of a control record, over all partitions."""
+
+    @property
+    def control_id(self) -> str: ...
+
+    @property
+    def target(self) -> str: ...
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """None while partitions are missing."""
+        ...
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def detail(self) -> str: ...
+
+    @property
+    def missing(self) -> Sequence[int]: ...
+
+
+class Commands(Protocol):
+    """Sends control records and finds their outcomes; called from worker threads. Both may take seconds."""
+
+    def act(self, kind: ControlKind, target: Target, due_ms: int | None) -> Result:
+        """Send one and wait for its outcome. Raises ValueError (it would be refused) and CommandFailed."""
+        ...
+
+    def lookup(self, control_id: str) -> Result | None:
+        """Return what became of one, None while nothing is known of it. Raises CommandFailed."""
+        ...
+
+
+class ControlBody(Body):
+    """What became of a control record."""
+
+    result: Outcome | None = Field(description="Null while an owner has not answered.", examples=["cancelled"])
+    count: int = Field(description="Messages that it acted on; for an origin, those that wait for it.", examples=[1])
+    control_id: str = Field(description="GET /control/{control id} tells the outcome.", examples=[CONTROL_ID_EXAMPLE])
+    target: str = Field(examples=[TIMER_ID_EXAMPLE])
+    detail: str = Field(default="", examples=[""])
+    missing: list[int] = Field(description="Partitions whose owner has not answered.", examples=[[]])
+
+
+def _whole(number: object) -> object:
+    """Take 5.0 for 5, as JSON does."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+def _say_one_of_two(schema: dict[str, Any]) -> None:
+    """Say what the types cannot: exactly one of the two, and never null."""
+    properties = schema["properties"]
+    schema["examples"] = [{"delay_ms": 60_000}, {"due_ms": 1_770_000_000_000}]
+    schema["oneOf"] = [{"required": [name]} for name in properties]
+    for content in properties.values():
+        content.update(content.pop("anyOf")[0])
+
+
+class ScheduleBody(BaseModel):
+    """When a message is to fire: exactly one of the two."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        json_schema_extra=_say_one_of_two,
+    )
+
+    due_ms: Annotated[int | None, BeforeValidator(_whole)] = Field(
+        default=None, description="Epoch ms; in the past: now.", ge=0, le=DUE_MS_MAX
+    )
+    delay_ms: Annotated[int | None, BeforeValidator(_whole)] = Field(
+        default=None, description="From now.", ge=0, le=DUE_MS_MAX
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if len(self.model_fields_set) != 1 or (self.due_ms is None and self.delay_ms is None):
+            raise ValueError("give due_ms or delay_ms, and not both")
+        return self
+
+    def at_ms(self, now_ms: int) -> int:
+        """Return the new due time."""
+        return self.due_ms if self.due_ms is not None else now_ms + (self.delay_ms or 0)
+
+
+def answered(outcome: Outcome | None, description: str, target: str = TIMER_ID_EXAMPLE) -> dict[str, object]:
+    """Return what the document says of an answer with this outcome."""
+    done = outcome not in {None, Outcome.NOT_PENDING, Outcome.ORIGIN_PAUSED}
+    example = {
+        "result": outcome,
+        "count": int(done),
+        "control_id": CONTROL_ID_EXAMPLE,
+        "target": target,
+        "detail": "",
+        "missing": [2] if outcome is None else [],
+    }
+    return {
+        "model": ControlBody,
+        "description": description,
+        "content": {"application/json": {"example": example}},
+    }
+
+
+ANSWERS: Final[dict[int | str, dict[str, object]]] = {
+    202: answered(
+        None,
+        "An owner has not answered within 5 s. The record waits for one; where an API_TOKEN "
+        "is set, for 10 minutes: an owner that comes later does nothing, and the outcome is `bad-request`.",
+    ),
+    400: {"model": ErrorBody, "description": "The target or the body is not what it must be; nothing was done."},
+    401: {"model": ErrorBody, "description": "The token is missing or wrong."},
+    403: {"model": ErrorBody, "description": "Not on this address, or not from this page."},
+    "4XX": {"model": ErrorBody, "description": "Any other mistake in the request."},
+    503: {"model": ErrorBody, "description": "No broker answers, or too many changes at once."},
+}
+TIMER_ANSWERS: Final[dict[int | str, dict[str, object]]] = {
+    **ANSWERS,
+    404: answered(Outcome.NOT_PENDING, "Nothing waits under this name."),
+}
+
+
+def caller(request: Request) -> str:
+    """Return the address that a request comes from."""
+    return "unknown" if request.client is None else request.client.host
+
+
+async def refuse_parameters(request: Request) -> None:
+    """Refuse a query where none belongs."""
+    if request.query_params:
+        raise HTTPException(400, f"{next(iter(request.query_params))[:100]}: there is no such parameter here")
+
+
+async def require_json(request: Request) -> None:
+    """Refuse a body that is not said to be JSON: a form of another site's page could send one as text."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise HTTPException(415, "Send the body as JSON, with the header Content-Type: application/json.")
+
+
+ControlIdText = Annotated[str, Path(description="`control_id` of the answer.", examples=[CONTROL_ID_EXAMPLE])]
+
+
+class ControlDesk:
+    """Passes changes on, a bounded number at a time, and writes each to the log."""
+
+    def __init__(self, commands: Commands) -> None:
+        self._commands = commands
+        self._acting = CapacityLimiter(ACTIONS_AT_A_TIME)
+        self._looking = CapacityLimiter(LOOKUPS_AT_A_TIME)
+        self._lookups = PaidThread(self._looking)
+
+    async def act(
+        self, request: Request, kind: ControlKind, target: Target, shown: str, due_ms: int | None = None
+    ) -> JSONResponse:
+        """Do it and answer with its outcome.
+
+        Args:
+            request: Who asks.
+            kind: What to do.
+            target: To what.
+            shown: The target as it came.
+            due_ms: The new due time, for a reschedule.
+        """
+        who = caller(request)
+
+        def act() -> Result:
+            # Logged in the thread: it is done also when the client goes away meanwhile.
+            outcome = "failed"
+            facts: dict[str, object] = {}
+            try:
+                result = self._commands.act(kind, target, due_ms)
+                outcome = "unanswered" if result.outcome is None else result.outcome.value
+                facts = {"count": result.count, "control_id": result.control_id}
+            except ValueError:
+                outcome = Outcome.BAD_REQUEST.value
+                raise
+            finally:
+                log.info("api_change", who=who, what=kind.value, target=shown, outcome=outcome, **facts)
+            return result
+
+        return answer(await self._in_turn(self._acting, partial(to_thread.run_sync, act, limiter=self._acting)))
+
+    async def lookup(self, control_id: str) -> JSONResponse:
+        """Answer with what became of a control record."""
+        look = partial(self._commands.lookup, control_id)
+        result = await self._in_turn(self._looking, partial(self._lookups.run, look))
+        if result is None:
+            raise HTTPException(404, f"There is no outcome of control id {control_id[:300]} yet.")
+        return JSONResponse(_body(result))
+
+    @staticmethod
+    async def _in_turn(limiter: CapacityLimiter, run: Callable[[], Awaitable[R]]) -> R:
+        if limiter.statistics().tasks_waiting >= WAITING_MAX:
+            raise HTTPException(503, "Too many of these calls at once; try again in a moment.", {"retry-after": "1"})
+        try:
+            return await run()
+        except ValueError as cause:
+            raise HTTPException(400, str(cause)) from cause
+        except CommandFailed as cause:
+            raise HTTPException(503, str(cause), {"retry-after": "1"}) from cause
+
+
+def answer(result: Result) -> JSONResponse:
+    """Return the answer to a change."""
+    if result.outcome is Outcome.BAD_REQUEST:
+        raise HTTPException(400, result.detail or "It was refused.")
+    return JSONResponse(_body(result), _STATUS.get(result.outcome, 200))
+
+
+def _body(result: Result) -> dict[str, object]:
+    return ControlBody(
+        result=result.outcome,
+        count=result.count,
+        control_id=result.control_id,
+        target=result.target,
+        detail=result.detail,
+        missing=list(result.missing),
+    ).model_dump(mode="json")
+
+
+def control_routes(desk: ControlDesk, gate: Gate, now_ms: Callable[[], int]) -> APIRouter:
+    """Return the routes that change messages, and tell what became of it."""
+    router = APIRouter(tags=["control"])
+    guards = [Depends(gate.change), Depends(refuse_parameters)]
+
+    @router.delete(
+        TARGET,
+        summary="Cancel",
+        description="Takes the message away before it fires: all of them, for the sender's own id.",
+        response_model=ControlBody,
+        responses={**TIMER_ANSWERS, 200: answered(Outcome.CANCELLED, "It is gone and will not fire.")},
+        dependencies=guards,
+    )
+    async def cancel(request: Request, target: TargetText) -> JSONResponse:
+        return await desk.act(request, ControlKind.CANCEL, target_of(target), target)
+
+    @router.patch(
+        TARGET,
+        summary="Reschedule",
+        description="Gives the message another due time; its timer id stays.",
+        response_model=ControlBody,
+        responses={**TIMER_ANSWERS, 200: answered(Outcome.RESCHEDULED, "It fires at the new time.")},
+        dependencies=[*guards, Depends(require_json)],
+    )
+    async def reschedule(request: Request, target: TargetText, schedule: ScheduleBody) -> JSONResponse:
+        at_ms = schedule.at_ms(now_ms())
+        return await desk.act(request, ControlKind.RESCHEDULE, target_of(target), target, at_ms)
+
+    @router.post(
+        f"{TARGET}/fire",
+        summary="Fire now",
+        description="Fires the message as if it had come due.",
+        response_model=ControlBody,
+        responses={
+            **TIMER_ANSWERS,
+            200: answered(Outcome.FIRED, "It is on its way to its origin, exactly once."),
+            409: answered(Outcome.ORIGIN_PAUSED, "Its origin is paused or cannot be reached; it waits on."),
+        },
+        dependencies=guards,
+    )
+    async def fire(request: Request, target: TargetText) -> JSONResponse:
+        return await desk.act(request, ControlKind.FIRE, target_of(target), target)
+
+    @router.get(
+        "/control/{control_id:path}",
+        summary="What became of a change",
+        description="For a change that was answered with 202, and for control records that others have sent.",
+        response_model=ControlBody,
+        responses={
+            200: answered(Outcome.CANCELLED, "Its outcome; `result` is null while partitions are missing."),
+            404: {"model": ErrorBody, "description": "There is no outcome yet, or it is older than a day."},
+            "4XX": {"model": ErrorBody, "description": "Any other mistake in the request."},
+            503: {"model": ErrorBody, "description": "No broker answers, or too many lookups at once."},
+        },
+        dependencies=[Depends(refuse_parameters)],
+    )
+    async def outcome(control_id: ControlIdText) -> JSONResponse:
+        return await desk.lookup(control_id)
+
+    return router

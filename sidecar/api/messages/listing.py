@@ -1,0 +1,417 @@
+"""Lists single messages of the whole group: this instance's from its store, the others' from their owners.
+
+A list is in the order (stored due, partition, offset). Its cursor is the last place of that order which a page has
+covered, so it stays good whatever fires, comes or moves between two pages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from struct import Struct, error
+from typing import Annotated, Final, NamedTuple, Protocol, TypeVar
+from urllib.parse import quote, urlencode
+
+import structlog
+from anyio import CapacityLimiter, to_thread
+from pydantic import AfterValidator, Field, ValidationError
+from starlette.exceptions import HTTPException
+
+from sidecar.api.bodies import Body, ErrorBody
+from sidecar.api.figures import require_known
+from sidecar.api.guard import PaidThread
+from sidecar.api.source import Source
+from sidecar.engine.group.view import PartitionView
+from sidecar.errors import CommandFailed, PartitionStopped, StoreFailed
+from sidecar.model import DUE_MS_MAX, TimerId
+
+log = structlog.get_logger(__name__)
+
+NOT_LISTED: Final = (
+    "Single messages cannot be listed or shown: Apache Spark keeps them, in a state that only it can read. "
+    "This does not say whether a message is pending. Counts are known, and messages can be cancelled, moved and fired."
+)
+T = TypeVar("T")
+B = TypeVar("B", bound=Body)
+
+LIMIT_MAX: Final = 1_000
+LIMIT: Final = 100
+READS_AT_A_TIME: Final = 2
+ASKED_AT_A_TIME: Final = 8
+RUNNING: Final = "running"
+FORWARDED: Final = "x-retry-sidecar-forwarded"
+"""A request with this header comes from another instance: it is answered for the own partitions and not sent on."""
+
+_CURSOR: Final = Struct(">QIQ")
+_NOW_MS = 1_770_000_000_000
+
+
+class Position(NamedTuple):
+    """A place in the order of a list."""
+
+    due_ms: int
+    """The stored due."""
+    partition: int
+    offset: int
+
+    def to_cursor(self) -> str:
+        """Return it as text that says nothing to the client."""
+        return base64.urlsafe_b64encode(_CURSOR.pack(*self)).decode().rstrip("=")
+
+    @classmethod
+    def from_cursor(cls, text: str) -> Position:
+        """Return the place of a cursor. Raises ValueError for any other text."""
+        try:
+            found = cls(*_CURSOR.unpack(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))))
+        except (ValueError, error) as cause:
+            raise ValueError("it is not one that a page gave") from cause
+        if found.to_cursor() != text:  # the decoder steps over what is not base64
+            raise ValueError("it is not one that a page gave")
+        return found
+
+
+def _checked(cursor: str) -> str:
+    Position.from_cursor(cursor)
+    return cursor
+
+
+Cursor = Annotated[str, AfterValidator(_checked)]
+
+
+class MessageBody(Body):
+    """One message that waits."""
+
+    id: str = Field(description="Timer id.", examples=["2-1841-1770000060000"])
+    partition: int = Field(ge=0, le=2**31 - 1)
+    offset: int = Field(description="Of the timer id.", ge=0, le=2**64 - 1)
+    origin: str = Field(description="Topic that it goes to.")
+    due_ms: int = Field(description="When it was asked to fire.")
+    stored_due_ms: int = Field(description="When it is looked at next: later than due_ms when it is deferred.", ge=0)
+    first_due_ms: int = Field(description="Due time of the timer id.")
+    attempt: int = Field(description="Retries already made.")
+    limit: int = Field(description="Attempts allowed in all.")
+    retry_id: str | None = Field(description="The sender's own id.")
+    deferred: bool = Field(description="Put off because its origin is not open.")
+
+    @property
+    def position(self) -> Position:
+        return Position(self.stored_due_ms, self.partition, self.offset)
+
+
+class HeaderBody(Body):
+    """One header of a message."""
+
+    name: str
+    value: str | None = Field(description="Null also when it is not UTF-8: see value_base64.")
+    value_base64: str | None = Field(default=None, description="The value when it is not UTF-8.")
+
+
+class MessageDetailBody(MessageBody):
+    """One message with its headers and, when asked for, its payload."""
+
+    headers: list[HeaderBody]
+    key: str | None = Field(default=None, description="Base64, or null as it came; only with ?payload=true.")
+    value: str | None = Field(default=None, description="Base64, or null as it came; only with ?payload=true.")
+
+
+class MessagesBody(Body):
+    """A page of messages, in due order."""
+
+    messages: list[MessageBody] = Field(max_length=LIMIT_MAX)
+    cursor: Cursor | None = Field(description="For the next page; null after the last one.")
+    complete: bool = Field(description="False: the messages of the partitions in `missing` are not in this page.")
+    missing: list[int] = Field(description="Partitions without an owner, or whose owner did not answer.")
+    partitions: list[int] = Field(description="Partitions that this page speaks of.")
+
+
+class NamedMessagesBody(Body):
+    """All messages of one retry id."""
+
+    messages: list[MessageDetailBody]
+    complete: bool = Field(description="False: the messages of the partitions in `missing` are not shown.")
+    missing: list[int]
+    partitions: list[int] = Field(description="Partitions that this answer speaks of.")
+    truncated: bool = Field(description="There are more than are shown.")
+
+
+MESSAGE_EXAMPLE: Final[dict[str, object]] = {
+    "id": f"2-1841-{_NOW_MS + 60_000}",
+    "partition": 2,
+    "offset": 1841,
+    "origin": "orders",
+    "due_ms": _NOW_MS + 60_000,
+    "stored_due_ms": _NOW_MS + 60_000,
+    "first_due_ms": _NOW_MS + 60_000,
+    "attempt": 1,
+    "limit": 6,
+    "retry_id": "order-4711",
+    "deferred": False,
+}
+CURSOR_EXAMPLE: Final = Position(_NOW_MS + 60_000, 2, 1841).to_cursor()
+MESSAGES_EXAMPLE: Final[dict[str, object]] = {
+    "messages": [MESSAGE_EXAMPLE],
+    "cursor": CURSOR_EXAMPLE,
+    "complete": True,
+    "missing": [],
+    "partitions": [0, 1, 2, 3],
+}
+DETAIL_EXAMPLE: Final[dict[str, object]] = {
+    **MESSAGE_EXAMPLE,
+    "headers": [{"name": "retry-origin-topic", "value": "orders"}],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a page is to hold."""
+
+    origin: str | None = None
+    due_from_ms: int = 0
+    due_to_ms: int = DUE_MS_MAX
+    """Exclusive; both bounds are of the stored due."""
+    limit: int = LIMIT
+    after: Position | None = None
+
+    def query(self) -> dict[str, str]:
+        """Return the parameters that ask another instance for the same."""
+        given = {
+            "origin": self.origin,
+            "due_from": self.due_from_ms or None,
+            "due_to": None if self.due_to_ms == DUE_MS_MAX else self.due_to_ms,
+            "limit": self.limit,
+            "cursor": None if self.after is None else self.after.to_cursor(),
+        }
+        return {name: str(value) for name, value in given.items() if value is not None}
+
+
+class Page(NamedTuple):
+    """Messages in order, and how far they go."""
+
+    messages: Sequence[MessageBody]
+    reached: Position | None
+    """Everything up to here is covered; None: there is nothing behind."""
+
+
+class Named(NamedTuple):
+    """Messages of one retry id."""
+
+    messages: Sequence[MessageDetailBody]
+    truncated: bool
+
+
+class Entries(Protocol):
+    """Reads the messages of the partitions that this instance owns.
+
+    Called from worker threads; every call looks at a bounded number of rows. All raise StoreFailed or PartitionStopped
+    when they cannot be read now.
+    """
+
+    def owned(self) -> frozenset[int]:
+        """Return the partitions that can be read here. Returns at once, and never raises."""
+        ...
+
+    def page(self, partitions: Collection[int], wanted: Wanted) -> Page: ...
+
+    def find(self, timer: TimerId, *, payload: bool) -> MessageDetailBody | None: ...
+
+    def named(self, retry_id: bytes, partitions: Collection[int], *, payload: bool) -> Named: ...
+
+
+class Peers(Protocol):
+    """Asks other instances; called from worker threads."""
+
+    def get(self, url: str, path: str, *, authorised: bool) -> tuple[int, bytes]:
+        """Return status and body of a GET. Raises CommandFailed when there is no answer in time.
+
+        Args:
+            url: Where the instance answers.
+            path: Path and query.
+            authorised: Whether it needs the token.
+        """
+        ...
+
+
+class _Owners(NamedTuple):
+    own: frozenset[int]
+    others: Mapping[str, frozenset[int]]
+    """By URL."""
+    missing: frozenset[int]
+
+
+def merged(pages: Iterable[Page], limit: int) -> Page:
+    """Return the pages as one: only so far as each of them goes."""
+    pages = list(pages)
+    horizon = min((each.reached for each in pages if each.reached is not None), default=None)
+    found = [message for each in pages for message in each.messages if horizon is None or message.position <= horizon]
+    found.sort(key=lambda message: message.position)
+    if len(found) > limit:
+        return Page(found[:limit], found[limit - 1].position)
+    return Page(found, horizon)
+
+
+class Listing:
+    """Answers for the group.
+
+    Args:
+        source: Says who owns which partition.
+        entries: The own partitions'.
+        peers: The other instances.
+    """
+
+    def __init__(self, source: Source, entries: Entries, peers: Peers) -> None:
+        self._source = source
+        self._entries = entries
+        self._peers = peers
+        self._reading = PaidThread(CapacityLimiter(READS_AT_A_TIME))
+        self._asking = CapacityLimiter(ASKED_AT_A_TIME)
+
+    def require_known(self, partition: int | None = None) -> None:
+        """Raise HTTPException while the group is not known or cannot be listed, and for a strange partition."""
+        require_known(self._source, partition)
+        if any(view.owner and not view.listable for view in self._source.views()):
+            raise HTTPException(501, NOT_LISTED)
+
+    async def page(self, wanted: Wanted, partition: int | None, *, forwarded: bool) -> MessagesBody:
+        """Return a page over all partitions, or one; `forwarded` of the own ones alone."""
+        owners = self._owners(partition, forwarded=forwarded)
+        query = wanted.query() if partition is None else {**wanted.query(), "partition": str(partition)}
+        path = f"/pending/messages?{urlencode(query)}"
+        own, others = await asyncio.gather(
+            self._read(partial(self._entries.page, owners.own, wanted), owners.own),
+            self._ask_all(owners.others, path, MessagesBody),
+        )
+        pages: list[Page] = []
+        covered: set[int] = set()
+        if own is not None:
+            pages.append(own)
+            covered |= owners.own
+        for asked, body in others:
+            told = asked & set(body.partitions)
+            reached = None if body.cursor is None else Position.from_cursor(body.cursor)
+            pages.append(Page([each for each in body.messages if each.partition in told], reached))
+            covered |= told
+        whole = merged(pages, wanted.limit)
+        missing = self._wanted_of(owners) - covered
+        return MessagesBody(
+            messages=list(whole.messages),
+            cursor=None if whole.reached is None else whole.reached.to_cursor(),
+            complete=not missing and self._source.partitions_total() is not None,
+            missing=sorted(missing),
+            partitions=sorted(covered),
+        )
+
+    async def named(self, retry_id: bytes, *, payload: bool, forwarded: bool) -> NamedMessagesBody:
+        """Return all messages of a retry id."""
+        owners = self._owners(None, forwarded=forwarded)
+        path = f"/pending/messages/id:{quote(retry_id, safe='')}" + ("?payload=true" if payload else "")
+        own, others = await asyncio.gather(
+            self._read(partial(self._entries.named, retry_id, owners.own, payload=payload), owners.own),
+            self._ask_all(owners.others, path, NamedMessagesBody, authorised=payload),
+        )
+        messages = [] if own is None else list(own.messages)
+        truncated = own is not None and own.truncated
+        covered = set() if own is None else set(owners.own)
+        for asked, body in others:
+            told = asked & set(body.partitions)
+            messages.extend(each for each in body.messages if each.partition in told)
+            truncated |= body.truncated
+            covered |= told
+        missing = self._wanted_of(owners) - covered
+        return NamedMessagesBody(
+            messages=sorted(messages, key=lambda each: each.position),
+            complete=not missing and self._source.partitions_total() is not None,
+            missing=sorted(missing),
+            partitions=sorted(covered),
+            truncated=truncated,
+        )
+
+    async def find(self, timer: TimerId, *, payload: bool, forwarded: bool) -> MessageDetailBody | None:
+        """Return one message, None when it does not wait. Raises HTTPException 503 when nobody can say."""
+        total = self._source.partitions_total()
+        if total is not None and timer.partition >= total:
+            return None
+        away = HTTPException(
+            503,
+            f"The owner of partition {timer.partition} does not answer; try again in a moment.",
+            {"retry-after": "1"},
+        )
+        owners = self._owners(timer.partition, forwarded=forwarded)
+        if owners.own:
+            read = partial(self._entries.find, timer, payload=payload)
+            try:
+                return await self._reading.run(read)
+            except (StoreFailed, PartitionStopped) as cause:
+                raise away from cause
+        path = f"/pending/messages/{timer}" + ("?payload=true" if payload else "")
+        for url in owners.others:
+            status, body = await self._ask(url, path, authorised=payload)
+            if status == 404 and _parsed(ErrorBody, body) is not None:
+                return None
+            if status == 200 and (found := _parsed(MessageDetailBody, body)) is not None and found.id == str(timer):
+                return found
+        raise away
+
+    def _owners(self, partition: int | None, *, forwarded: bool) -> _Owners:
+        views = [view for view in self._source.views() if partition in {None, view.partition}]
+        own = self._entries.owned() & {view.partition for view in views}
+        if forwarded:
+            return _Owners(own, {}, frozenset())
+        others: dict[str, set[int]] = defaultdict(set)
+        missing = set() if partition is None or views else {partition}
+        for view in views:
+            if view.partition not in own:
+                url = _url(view)
+                (missing if url is None else others[url]).add(view.partition)
+        return _Owners(own, {url: frozenset(each) for url, each in others.items()}, frozenset(missing))
+
+    @staticmethod
+    def _wanted_of(owners: _Owners) -> frozenset[int]:
+        return owners.own.union(owners.missing, *owners.others.values())
+
+    async def _read(self, read: Callable[[], T], partitions: Collection[int]) -> T | None:
+        """Return what the own store says, None when it cannot be read or nothing is owned."""
+        if not partitions:
+            return None
+        try:
+            return await self._reading.run(read)
+        except (StoreFailed, PartitionStopped) as cause:
+            log.warning("entries_not_read", reason=str(cause))
+            return None
+
+    async def _ask_all(
+        self, others: Mapping[str, frozenset[int]], path: str, model: type[B], *, authorised: bool = False
+    ) -> list[tuple[frozenset[int], B]]:
+        """Return the good answers of other instances, each with the partitions that it was asked for."""
+        asked: list[Awaitable[tuple[int, bytes]]] = [self._ask(url, path, authorised=authorised) for url in others]
+        answers = await asyncio.gather(*asked)
+        found = []
+        for partitions, (status, body) in zip(others.values(), answers, strict=True):
+            if status == 200 and (parsed := _parsed(model, body)) is not None:
+                found.append((partitions, parsed))
+        return found
+
+    async def _ask(self, url: str, path: str, *, authorised: bool) -> tuple[int, bytes]:
+        """Return status and body; status 0 when there is no answer."""
+        get = partial(self._peers.get, url, path, authorised=authorised)
+        try:
+            return await to_thread.run_sync(get, limiter=self._asking)
+        except CommandFailed as cause:
+            log.info("owner_not_reached", url=url, reason=str(cause))
+            return 0, b""
+
+
+def _url(view: PartitionView) -> str | None:
+    return view.url if view.owner and view.state == RUNNING else None
+
+
+def _parsed(model: type[B], body: bytes) -> B | None:
+    """Return an instance's answer, None for what is none: anybody may answer at an address."""
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as cause:
+        log.warning("owner_not_understood", model=model.__name__, faults=cause.error_count())
+        return None

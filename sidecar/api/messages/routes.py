@@ -1,0 +1,173 @@
+"""`GET /pending/messages`: single messages that wait, of the whole group."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Self
+
+from fastapi import APIRouter, Path, Query, Request
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from sidecar.api.auth import Gate, OfferedToken
+from sidecar.api.bodies import ErrorBody
+from sidecar.api.messages.listing import (
+    CURSOR_EXAMPLE,
+    DETAIL_EXAMPLE,
+    FORWARDED,
+    LIMIT,
+    LIMIT_MAX,
+    MESSAGES_EXAMPLE,
+    NOT_LISTED,
+    Cursor,
+    Listing,
+    MessageDetailBody,
+    MessagesBody,
+    NamedMessagesBody,
+    Position,
+    Wanted,
+)
+from sidecar.contract.control import parse_target
+from sidecar.model import DUE_MS_MAX, TimerId
+
+TARGET: Final = "/pending/messages/{target:path}"
+TargetText = Annotated[
+    str,
+    Path(
+        description="A timer id, `<partition>-<offset>-<first due ms>`, or `id:` and the sender's own id (`retry-id`).",
+        examples=["2-1841-1770000060000"],
+        json_schema_extra={"pattern": "^((0|[1-9][0-9]{0,8})-(0|[1-9][0-9]{0,17})-(0|[1-9][0-9]{0,13})|id:.{1,64})$"},
+    ),
+]
+_UNKNOWN: Final = "The group's figures are not known yet, or the store cannot be read now."
+
+
+class MessagesQuery(BaseModel):
+    """Which messages. A parameter that is not named here is refused: a misspelt one would silently list everything."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    origin: str | None = Field(
+        default=None,
+        description="Only what goes to this topic.",
+        pattern=r"^[A-Za-z0-9._-]{1,249}$",
+        examples=["orders"],
+    )
+    partition: int | None = Field(
+        default=None, description="Only this input partition.", ge=0, le=2**31 - 1, examples=[0]
+    )
+    due_from: int = Field(
+        default=0,
+        description="Stored due at or after this, epoch ms.",
+        ge=0,
+        le=DUE_MS_MAX,
+        examples=[1_770_000_000_000],
+    )
+    due_to: int = Field(
+        default=DUE_MS_MAX,
+        description="Stored due before this, epoch ms; not before `due_from`.",
+        ge=0,
+        le=DUE_MS_MAX,
+        examples=[1_770_003_600_000],
+    )
+    limit: int = Field(
+        default=LIMIT,
+        description="Most messages of a page. It may have fewer, even none, and a cursor: where many others stand "
+        "between them, one call does not look at all.",
+        ge=1,
+        le=LIMIT_MAX,
+        examples=[20],
+    )
+    cursor: Cursor | None = Field(
+        default=None, description="Go on behind the page that gave it.", examples=[CURSOR_EXAMPLE]
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.due_from > self.due_to:
+            raise ValueError("due_from must not be after due_to")
+        return self
+
+    def wanted(self) -> Wanted:
+        """Return what the page is to hold."""
+        after = None if self.cursor is None else Position.from_cursor(self.cursor)
+        return Wanted(self.origin, self.due_from, self.due_to, self.limit, after)
+
+
+class MessageQuery(BaseModel):
+    """What of a message."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    payload: bool = Field(
+        default=False, description="Key and value too; needs the token when one is set.", examples=[False]
+    )
+
+
+def target_of(text: str) -> TimerId | bytes:
+    """Return the timer id or retry id of a path. Raises HTTPException 400."""
+    try:
+        return parse_target(text)
+    except ValueError as cause:
+        raise HTTPException(400, str(cause)) from cause
+
+
+def message_routes(listing: Listing, gate: Gate) -> APIRouter:
+    """Return the routes that read messages."""
+    router = APIRouter(tags=["messages"])
+
+    @router.get(
+        "/pending/messages",
+        summary="List what waits",
+        description="Single messages of the whole group without key and value, in the order in which they come due, "
+        "page by page: each page has the cursor of the next one.",
+        response_model=MessagesBody,
+        responses={
+            200: {"content": {"application/json": {"example": MESSAGES_EXAMPLE}}},
+            400: {"model": ErrorBody, "description": "A parameter is not what it must be."},
+            "4XX": {"model": ErrorBody, "description": "Any other mistake in the request."},
+            501: {"model": ErrorBody, "description": NOT_LISTED},
+            503: {"model": ErrorBody, "description": _UNKNOWN},
+        },
+    )
+    async def list_messages(request: Request, query: Annotated[MessagesQuery, Query()]) -> JSONResponse:
+        listing.require_known(query.partition)
+        page = await listing.page(query.wanted(), query.partition, forwarded=FORWARDED in request.headers)
+        return JSONResponse(page.model_dump())
+
+    @router.get(
+        TARGET,
+        summary="Show one message, or those of a retry id",
+        openapi_extra={"security": [{}]},  # without a token too, unless it is the payload that is asked for
+        description="Its headers and when it fires; key and value with `?payload=true`.",
+        response_model=MessageDetailBody | NamedMessagesBody,
+        responses={
+            200: {"content": {"application/json": {"example": DETAIL_EXAMPLE}}},
+            400: {"model": ErrorBody, "description": "The target or a parameter is not what it must be."},
+            401: {"model": ErrorBody, "description": "The payload needs the token."},
+            403: {"model": ErrorBody, "description": "The payload is not shown on this address without a token."},
+            404: {"model": ErrorBody, "description": "Nothing waits under this name."},
+            "4XX": {"model": ErrorBody, "description": "Any other mistake in the request."},
+            501: {"model": ErrorBody, "description": NOT_LISTED},
+            503: {"model": ErrorBody, "description": "The owner of the partition does not answer."},
+        },
+    )
+    async def show_message(
+        request: Request, target: TargetText, query: Annotated[MessageQuery, Query()], offered: OfferedToken
+    ) -> JSONResponse:
+        if query.payload:
+            gate.admit(request, offered, "Payloads")
+        named = target_of(target)
+        listing.require_known()
+        forwarded = FORWARDED in request.headers
+        if isinstance(named, TimerId):
+            message = await listing.find(named, payload=query.payload, forwarded=forwarded)
+            if message is None:
+                raise HTTPException(404, f"{target} is not pending: it has fired, was cancelled, or never was.")
+            return JSONResponse(message.model_dump(exclude_unset=True))
+        found = await listing.named(named, payload=query.payload, forwarded=forwarded)
+        if not found.messages and found.complete and not forwarded:
+            raise HTTPException(404, f"Nothing waits under {target}.")
+        return JSONResponse(found.model_dump(exclude_unset=True))
+
+    return router

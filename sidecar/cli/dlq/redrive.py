@@ -1,0 +1,141 @@
+"""`retry-sidecar dlq redrive`: dead letters go to the retry topic again, each once in a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import click
+
+from sidecar.cli.dlq.filter import bar, letter_options, since_ms, until_ms
+from sidecar.cli.dlq.terms import check, confirm, run_options, show, terms_options
+from sidecar.cli.messages.bulk import Interrupted, interruptible
+from sidecar.cli.options import settings_options
+from sidecar.clock import Clock, SystemClock
+from sidecar.contract import DIALECTS
+from sidecar.contract.redrive import Terms
+from sidecar.dlq.filter import LetterFilter
+from sidecar.dlq.reader import (
+    DeadLetterReader,
+    Letter,
+    Redrive,
+    Run,
+    Span,
+    require_topic,
+    run_of,
+    spans,
+    where_run_stopped,
+)
+from sidecar.dlq.redrive import Going, Judge, Pace, Tally, still_ahead
+from sidecar.kafka.cluster import Admin, Topic
+from sidecar.kafka.config import validate_client_properties
+from sidecar.runtime.stop import Stop
+from sidecar.settings import Settings
+
+
+@click.command(epilog="Example: retry-sidecar dlq redrive --reason attempts-exhausted --origin orders --spread 10m")
+@letter_options
+@terms_options
+@click.option("--limit", type=click.IntRange(min=1), help="Most messages; the same command again takes the next ones.")
+@click.option("--rate", "per_second", type=click.FloatRange(min=0, min_open=True), help="Most in a second.")
+@run_options
+@settings_options()
+def redrive(
+    settings: Settings,
+    *,
+    wanted: LetterFilter,
+    terms: Terms,
+    limit: int | None,
+    per_second: float | None,
+    run_name: str | None,
+    restart: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Send dead letters to the retry topic again: key, value and headers as they were, attempts from 0.
+
+    Each is sent once in a run, also when the command is killed: given again, it goes on where it stopped, and takes
+    what has come since. Another filter is another run, and runs know nothing of each other. Nothing is deleted from
+    the DLQ.
+
+    What would only die again (missing-header, bad-header, delay-out-of-range, too-large, origin-not-allowed) stays
+    unless --reason names it in full or --to-origin mends it.
+
+    The user needs these rights: Read and DescribeConfigs on the DLQ; Write and DescribeConfigs on the retry topic; Read
+    on the group GROUP_ID-redrive-RUN; Write on the transactional id STREAMS_APP_ID-redrive-RUN. The commands for
+    kafka-acls are in docs/how-to/dlq.md.
+    """
+    validate_client_properties(settings)
+    check(settings, terms, run_name, yes=yes, dry_run=dry_run)
+    job = _Job(settings, wanted, terms, Pace(limit, per_second), run_of(settings, run_name or wanted.run_name), restart)
+    if dry_run or not yes:
+        found = job.look()
+        if dry_run or not found.redriven:
+            show(settings, job.run, found, as_json=as_json, dry_run=True)
+            return
+        confirm(settings, found)
+    show(settings, job.run, job.carry_out(), as_json=as_json, dry_run=False)
+
+
+@dataclass(slots=True)
+class _Job:
+    settings: Settings
+    wanted: LetterFilter
+    terms: Terms
+    pace: Pace
+    run: Run
+    restart: bool
+    clock: Clock = field(default_factory=SystemClock)
+    admin: Admin = field(init=False)
+    whole: dict[int, Span] = field(init=False)
+    retry_topic: Topic = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.admin = Admin(self.settings)
+        self.retry_topic = require_topic(self.admin, self.settings.input_topic, "WRITE")
+        self.whole = spans(self.settings, self.admin, since_ms(self.wanted), until_ms(self.wanted))
+
+    def look(self) -> Tally:
+        """Return what would be done; changes nothing."""
+        judge, tally = self._new_judge(), Tally()
+        with closing(self._reader()) as reader, interruptible() as stop, bar("counting", reader.left) as shown:
+            for letter in _letters(reader, stop, shown):
+                tally.add(letter, judge.of(letter))
+                if self.pace.limit is not None and tally.redriven >= self.pace.limit:
+                    break
+        return tally
+
+    def carry_out(self) -> Tally:
+        """Do it."""
+        with closing(Redrive(self.settings, self.run, self.retry_topic)) as redrive:
+            redrive.take_over()
+            with closing(self._reader()) as reader, interruptible() as stop, bar("redriving", reader.left) as shown:
+                going = Going(reader, redrive, self._new_judge(), self.pace, lambda: stop.asked, self.clock)
+                if not going.go(shown):
+                    sent = f"{going.tally.redriven:,} were redriven"
+                    again = "the same command (without --restart) goes on from there"
+                    raise Interrupted(f"interrupted: {sent}; {again}, run {self.run.name}")
+        return going.tally
+
+    def _new_judge(self) -> Judge:
+        return Judge(self.settings, self.retry_topic, self.wanted, self.terms, self.clock)
+
+    def _reader(self) -> DeadLetterReader:
+        dialects = [DIALECTS[name] for name in self.settings.profiles]
+        return DeadLetterReader(self.settings, self._ahead(), self.run.group_id, dialects)
+
+    def _ahead(self) -> dict[int, Span]:
+        if self.restart:
+            return self.whole
+        stopped = where_run_stopped(self.settings, self.run, list(self.whole))
+        return still_ahead(self.whole, stopped, f"run {self.run.name}", f"topic {self.settings.dlq_topic}")
+
+
+def _letters(reader: DeadLetterReader, stop: Stop, advanced: Callable[[int], None]) -> Iterator[Letter]:
+    while not reader.done:
+        if stop.asked:
+            raise Interrupted("interrupted")
+        yield from reader.read()
+        advanced(reader.left)

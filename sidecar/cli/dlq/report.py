@@ -1,0 +1,154 @@
+"""`retry-sidecar dlq report`: what is on the DLQ, by all that the headers say."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, Final
+
+import click
+from rich.columns import Columns
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from sidecar.cli.dlq.filter import NONE, OTHERS, bar, letter_options, letter_table, since_ms, table, until_ms
+from sidecar.cli.instants import shown_hour
+from sidecar.cli.messages.bulk import Interrupted, interruptible
+from sidecar.cli.options import settings_options
+from sidecar.cli.terminal import console
+from sidecar.contract import DIALECTS
+from sidecar.dlq.filter import LetterFilter
+from sidecar.dlq.reader import DeadLetterReader, Letter, spans
+from sidecar.errors import printable
+from sidecar.kafka.cluster import Admin
+from sidecar.kafka.config import validate_client_properties
+from sidecar.settings import Settings
+
+KINDS: Final = ("reason", "origin", "exception", "attempt", "group", "hour")
+NAMES_MAX: Final = 10_000
+"""Of one kind: senders can make up names without end."""
+_NAME_CHARS: Final = 300
+_ROWS: Final = 20
+
+
+class Count:
+    """Counts dead letters by each kind, and keeps the first of each reason.
+
+    Args:
+        wanted: Which are meant.
+        examples: How many to keep of each reason.
+    """
+
+    def __init__(self, wanted: LetterFilter, examples: int) -> None:
+        self._matches = wanted.matcher()
+        self._examples = examples
+        self.total = 0
+        self.read = 0
+        self.by: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
+        self.first: dict[str, list[Letter]] = {}
+
+    def add(self, letters: Iterable[Letter]) -> None:
+        """Count those that are meant."""
+        for letter in letters:
+            self.read += 1
+            if self._matches(letter.said):
+                self._add(letter)
+
+    def _add(self, letter: Letter) -> None:
+        said = letter.said
+        self.total += 1
+        attempt = "" if said.attempt is None else str(said.attempt)
+        names = (said.reason, said.origin, said.exception, attempt, said.group, shown_hour(letter.timestamp_ms))
+        for kind, name in zip(KINDS, names, strict=True):
+            counter = self.by[kind]
+            short = name if len(name) <= _NAME_CHARS else f"{name[:_NAME_CHARS]}…"
+            counter[short if short in counter or len(counter) < NAMES_MAX else OTHERS] += 1
+        if self._examples and (said.reason in self.first or len(self.first) < NAMES_MAX):
+            first = self.first.setdefault(said.reason, [])
+            if len(first) < self._examples:
+                first.append(letter)
+
+    def to_json(self, topic: str) -> dict[str, Any]:
+        """Return it for programs; what is not named counts under the empty name."""
+        counts = {f"by_{kind}": _sorted(kind, counter) for kind, counter in self.by.items()}
+        answer: dict[str, Any] = {"topic": topic, "read": self.read, "total": self.total, **counts}
+        if self._examples:
+            answer["examples"] = {reason: [each.to_json() for each in first] for reason, first in self.first.items()}
+        return answer
+
+
+@click.command(epilog="Example: retry-sidecar dlq report --since -24h --examples 3")
+@letter_options
+@click.option(
+    "--examples",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0, 1_000),
+    help="Show so many of each reason, the first ones, with detail and coordinates; without payload.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@settings_options()
+def report(settings: Settings, *, wanted: LetterFilter, examples: int, as_json: bool) -> None:
+    """Count the dead letters by reason, origin, exception, attempt, group and hour of their death.
+
+    Reads what is committed, to the end as it is at the start; changes nothing. The user needs the rights Read and
+    DescribeConfigs on the DLQ.
+    """
+    validate_client_properties(settings)
+    count = Count(wanted, examples)
+    found = spans(settings, Admin(settings), since_ms(wanted), until_ms(wanted))
+    dialects = [DIALECTS[name] for name in settings.profiles]
+    reader = DeadLetterReader(settings, found, f"{settings.group_id}-dlq-report", dialects)
+    try:
+        with interruptible() as stop, bar("reading the DLQ", reader.left) as shown:
+            while not reader.done:
+                if stop.asked:
+                    raise Interrupted("interrupted")
+                count.add(reader.read())
+                shown(reader.left)
+    finally:
+        reader.close()
+    if as_json:
+        click.echo(json.dumps(count.to_json(settings.dlq_topic), indent=2))
+    else:
+        _show(settings, count, wanted)
+
+
+def _sorted(kind: str, counter: Counter[str]) -> dict[str, int]:
+    """Return hours and attempts in their order, all others by count."""
+    if kind == "hour":
+        return dict(sorted(counter.items()))
+    if kind == "attempt":
+        return dict(sorted(counter.items(), key=lambda item: (len(item[0]), item[0])))
+    return dict(sorted(counter.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _show(settings: Settings, count: Count, wanted: LetterFilter) -> None:
+    out = console()
+    letters = "dead letter" if count.total == 1 else "dead letters"
+    out.print(f"{settings.dlq_topic}: {count.total:,} {letters} {wanted}, of {count.read:,} read")
+    if not count.total:
+        return
+    parts: list[RenderableType] = [
+        Columns([_table(kind, count.by[kind]) for kind in pair], padding=(0, 6)) for pair in (KINDS[:2], KINDS[3:5])
+    ]
+    parts[1:1] = [_table("exception", count.by["exception"])]
+    parts.append(_table("hour", count.by["hour"]))
+    for reason, first in count.first.items():
+        parts.append(Group(Text(f"{printable(reason) or NONE}, the first {len(first)}:"), letter_table(first)))
+    for part in parts:
+        out.print("", part, sep="\n")
+
+
+def _table(kind: str, counter: Counter[str]) -> RenderableType:
+    shown = table((kind,), ("letters",))
+    rows = list(_sorted(kind, counter).items())
+    # The latest hours say most.
+    kept = rows[-_ROWS:] if kind == "hour" else rows[:_ROWS]
+    for name, number in kept:
+        shown.add_row(Text(printable(name) or NONE), f"{number:,}")
+    if len(rows) > _ROWS:
+        rest = sum(counter.values()) - sum(number for _, number in kept)
+        shown.add_row(f"{len(rows) - _ROWS} more", f"{rest:,}")
+    return shown

@@ -1,0 +1,145 @@
+"""On what terms dead letters are redriven, as options; and how a redrive looks to a person and to a program."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeVar
+
+import click
+
+from sidecar.cli.dlq.filter import letter_table
+from sidecar.cli.instants import read_duration
+from sidecar.cli.terminal import console, say
+from sidecar.contract.dead_letter import REASON
+from sidecar.contract.redrive import MAX_REDRIVES, Left, Terms, Why, redrive
+from sidecar.dlq.filter import LetterFilter
+from sidecar.dlq.reader import Run
+from sidecar.dlq.redrive import Tally
+from sidecar.errors import printable
+from sidecar.settings import Settings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SINGLE: Final = frozenset({Why.MALFORMED, Why.TOO_LARGE})
+"""What is wrong with them is another thing for each."""
+_RUN_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,100}")
+
+
+def terms_options(function: F) -> F:
+    """Give a command the options of the terms; it is called with `terms`. Stands below `letter_options`."""
+
+    @functools.wraps(function)
+    def command(
+        *args: Any,
+        wanted: LetterFilter,
+        to_origin: str,
+        delay_ms: int | None,
+        spread_ms: int | None,
+        keep_attempts: bool,
+        max_redrives: int,
+        **kwargs: Any,
+    ) -> Any:
+        terms = Terms(delay_ms or 0, spread_ms or 0, keep_attempts, max_redrives, to_origin, wanted.named)
+        return function(*args, wanted=wanted, terms=terms, **kwargs)
+
+    options = (
+        click.option(
+            "--to-origin", default="", metavar="TOPIC", help="Let them go there, wherever they would have gone."
+        ),
+        click.option("--delay", "delay_ms", metavar="DURATION", callback=read_duration, help="Due so long from now."),
+        click.option(
+            "--spread",
+            "spread_ms",
+            metavar="DURATION",
+            callback=read_duration,
+            help="Spread the due times evenly over this.",
+        ),
+        click.option("--keep-attempts", is_flag=True, help="Go on counting attempts where they were, not from 0."),
+        click.option(
+            "--max-redrives",
+            default=MAX_REDRIVES,
+            show_default=True,
+            type=click.IntRange(min=1),
+            help="Leave what was redriven so often before: the guard against loops.",
+        ),
+    )
+    for option in reversed(options):
+        option(command)
+    return command  # type: ignore[return-value]  # the options that it takes besides are click's business
+
+
+def run_options(function: F) -> F:
+    """Give a command the options of a run: `run_name`, `restart`, `dry_run`, `yes`, `as_json`."""
+    options = (
+        click.option(
+            "--run", "run_name", metavar="NAME", help="The run to go on with.  [default: made from the filter]"
+        ),
+        click.option("--restart", is_flag=True, help="Begin the run anew, from --since: sends again what was sent."),
+        click.option("--dry-run", is_flag=True, help="Say how many and show the first; change nothing."),
+        click.option("--yes", is_flag=True, help="Do not ask first."),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+    )
+    for option in reversed(options):
+        option(function)
+    return function
+
+
+def check(settings: Settings, terms: Terms, run_name: str | None, *, yes: bool, dry_run: bool) -> None:
+    """Raise UsageError for what cannot be done in these words."""
+    to_origin = terms.to_origin
+    if to_origin in (settings.input_topic, settings.dlq_topic):
+        raise click.UsageError(f"--to-origin: {to_origin} is no origin: name the topic that the messages should reach")
+    mended = redrive([(REASON, b"fatal")], Terms(to_origin=to_origin), now_ms=0, share=0.0)
+    if to_origin and isinstance(mended, Left):
+        raise click.UsageError(f"--to-origin: {mended.detail}")
+    if run_name is not None and not _RUN_NAME.fullmatch(run_name):
+        raise click.UsageError(f"--run: {run_name!r}: allowed are 1 to 100 characters of a-z A-Z 0-9 . _ -")
+    if not dry_run and not yes and not sys.stdin.isatty():
+        raise click.UsageError("nobody can be asked here (stdin is no terminal): say --yes, or look with --dry-run")
+
+
+def confirm(settings: Settings, found: Tally) -> None:
+    """Show what would be sent and ask; raises Abort."""
+    out = console(stderr=True)
+    out.print(letter_table(found.first))
+    for line in _lines_of_left(found):
+        out.print(line)
+    messages = "message" if found.redriven == 1 else "messages"
+    click.confirm(f"send {found.redriven:,} {messages} to {settings.input_topic} again?", abort=True, err=True)
+
+
+def show(settings: Settings, run: Run, tally: Tally, *, as_json: bool, dry_run: bool) -> None:
+    """Print what was done, or would be."""
+    if as_json:
+        click.echo(json.dumps(tally.to_json(run, dry_run=dry_run)))
+        return
+    if dry_run and tally.first:
+        console().print(letter_table(tally.first), "", sep="\n")
+    did = "would be sent" if dry_run else "sent"
+    say(f"{tally.redriven:,} {did} to {settings.input_topic} again, of {tally.read:,} read; run {run.name}")
+    for line in _lines_of_left(tally):
+        say(line)
+    for letter, left in tally.first_left:
+        if left.why in _SINGLE:
+            say(f"{letter.partition}-{letter.offset}: {left.why}: {printable(left.detail)}", err=True)
+
+
+def _lines_of_left(tally: Tally) -> Iterator[str]:
+    """Yield what stays, and how it could go after all."""
+    if tally.filtered:
+        yield f"{tally.filtered:,} are not meant by the filter"
+    hints = {
+        Why.WOULD_DIE_AGAIN: "would only die again: name the reason by --reason, or mend them by --to-origin",
+        Why.LOOP_GUARD: "were redriven as often as --max-redrives allows",
+        Why.TRUNCATED: "have lost a part on the way to the DLQ: they can never be redriven",
+        Why.MALFORMED: "have headers that cannot be read, so they would only die again",
+        Why.NOT_A_DEAD_LETTER: "were not written by a sidecar",
+        Why.TOO_LARGE: "are too large for the retry topic",
+    }
+    for why, by_reason in tally.left.items():
+        named = ", ".join(f"{printable(reason)} {count:,}" for reason, count in by_reason.most_common() if reason)
+        yield f"{by_reason.total():,} stay: they {hints[why]}" + (f" ({named})" if named else "")

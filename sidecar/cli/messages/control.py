@@ -1,0 +1,349 @@
+"""`retry-sidecar cancel`, `reschedule`, `fire`, `pause`, `resume` and `outcome`: control records and their answers.
+
+What is named needs the cluster only, no HTTP: whoever owns a partition answers on the status topic. By --url an
+instance does the same. What a filter chooses is listed by an instance: see by_filter.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from sidecar.cli.instance import Instances, where_options
+from sidecar.cli.instants import read_duration, shown_instant
+from sidecar.cli.messages.by_filter import TIMEOUT_S, Choice, act_by_filter, choice_options
+from sidecar.cli.messages.http_control import HttpControl
+from sidecar.cli.options import settings_options
+from sidecar.cli.terminal import say
+from sidecar.clock import SystemClock
+from sidecar.contract.control import ControlKind, Outcome, Target, parse_target, render_control
+from sidecar.control.client import DEADLINE_S, LOOKUP_DEADLINE_S, ControlClient, ControlResult, Sent
+from sidecar.engine.items import target_text
+from sidecar.errors import CommandFailed
+from sidecar.kafka.config import validate_client_properties
+from sidecar.settings import Settings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SECONDS = click.FloatRange(min=0, min_open=True)
+_WORDS = {
+    Outcome.NOT_PENDING: "not pending: it has fired, was cancelled, or never was",
+    Outcome.ORIGIN_PAUSED: "not fired: its origin is not open",
+    Outcome.BAD_REQUEST: "refused",
+}
+"""The outcomes after which nothing is done, for a person; all others are named as they are."""
+
+
+def _utf8(_ctx: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    for text in texts:
+        # A shell hands over bytes that are no text as lone surrogates.
+        if (shown := text.encode(errors="replace").decode()) != text:
+            raise click.BadParameter(f"{shown!r}: must be UTF-8 text")
+    return texts
+
+
+def read_targets(ctx: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[Target, ...]:
+    """Return the targets of an argument, all read before the first one is acted on; its callback."""
+    try:
+        return tuple(parse_target(text) for text in _utf8(ctx, parameter, texts))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _answering(function: F) -> F:
+    """Give a command the options that all of them share."""
+    options = (
+        click.option(
+            "--timeout",
+            "timeout_s",
+            type=_SECONDS,
+            help=f"Seconds to wait for the answer.  [default: {DEADLINE_S:g}; with a filter {TIMEOUT_S:g}]",
+        ),
+        click.option(
+            "--no-wait", is_flag=True, help="Print the control id and end: `retry-sidecar outcome` looks it up."
+        ),
+        click.option(
+            "--json",
+            "as_json",
+            is_flag=True,
+            help="Print JSON: one line for each target, or one for a run over a filter.",
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+_timers = click.argument("targets", nargs=-1, metavar="TARGET...", callback=read_targets)
+_origins = click.argument("topics", nargs=-1, required=True, metavar="TOPIC...", callback=_utf8)
+
+
+@click.command(epilog="Example: retry-sidecar cancel 2-1841-1767225600000 id:order-4711")
+@_timers
+@choice_options
+@_answering
+@where_options
+@settings_options()
+def cancel(settings: Settings, /, *, targets: Sequence[Target], choice: Choice, **how: Any) -> None:
+    """Take messages away before they fire: those that are named, or those that a filter chooses.
+
+    TARGET is a timer id, or id:<retry-id> for all that wait under that id. Exit status 0 means that what was pending
+    is never delivered; 1 that a target was not pending, was refused, or that nobody answered in time.
+
+    \b
+    By a filter, with a journal to go on after an interruption:
+      retry-sidecar cancel --origin orders --due-before 1h --dry-run
+    """
+    _act_on(settings, ControlKind.CANCEL, targets, choice, **how)
+
+
+@click.command(epilog="Example: retry-sidecar reschedule 2-1841-1767225600000 --delay 10m")
+@_timers
+@click.option("--due-ms", type=click.IntRange(min=0), help="When, as epoch milliseconds; in the past fires at once.")
+@click.option("--delay", "delay_ms", callback=read_duration, metavar="DURATION", help="When, from now: 20s, 5m, 1h.")
+@choice_options
+@_answering
+@where_options
+@settings_options()
+def reschedule(
+    settings: Settings,
+    /,
+    *,
+    targets: Sequence[Target],
+    choice: Choice,
+    due_ms: int | None,
+    delay_ms: int | None,
+    **how: Any,
+) -> None:
+    """Give messages another due time; their timer ids stay.
+
+    TARGET is a timer id, or id:<retry-id> for all that wait under that id. Exit status 1 if a target was not pending,
+    was refused, or nobody answered in time. What a filter chooses all becomes due at the same instant:
+
+    \b
+      retry-sidecar reschedule --origin orders --due-before 1h --delay 6h
+    """
+    if choice.resume is not None and due_ms is None and delay_ms is None:
+        at_ms = None
+    elif due_ms is not None and delay_ms is None:
+        at_ms = due_ms
+    elif due_ms is None and delay_ms is not None:
+        at_ms = SystemClock().wall_ms() + delay_ms
+    else:
+        raise click.UsageError("--due-ms and --delay: give one of them")
+    _act_on(settings, ControlKind.RESCHEDULE, targets, choice, due_ms=at_ms, **how)
+
+
+@click.command(epilog="Example: retry-sidecar fire id:order-4711")
+@_timers
+@choice_options
+@_answering
+@where_options
+@settings_options()
+def fire(settings: Settings, /, *, targets: Sequence[Target], choice: Choice, **how: Any) -> None:
+    """Send messages to their origin now, without waiting for their due time.
+
+    TARGET is a timer id, or id:<retry-id> for all that wait under that id. Exit status 1 if a target was not pending,
+    its origin is paused, it was refused, or nobody answered in time.
+
+    \b
+    By a filter, not all at once:
+      retry-sidecar fire --origin orders --rate 200
+    """
+    _act_on(settings, ControlKind.FIRE, targets, choice, **how)
+
+
+@click.command(epilog="Example: retry-sidecar pause orders payments")
+@_origins
+@_answering
+@where_options
+@settings_options()
+def pause(settings: Settings, /, *, topics: Sequence[str], **how: Any) -> None:
+    """Hold back all messages of an origin topic until it is resumed; others go on.
+
+    TOPIC '*' holds back the messages of all origins, of today and of tomorrow, until '*' is resumed.
+    """
+    _act(settings, ControlKind.PAUSE, topics, **how)
+
+
+@click.command(epilog="Example: retry-sidecar resume orders payments")
+@_origins
+@_answering
+@where_options
+@settings_options()
+def resume(settings: Settings, /, *, topics: Sequence[str], **how: Any) -> None:
+    """Let the messages of a paused origin topic go on; what was put off comes within 15 minutes, spread out.
+
+    TOPIC '*' ends the pause of all origins; those that are paused by their own names stay paused.
+    """
+    _act(settings, ControlKind.RESUME, topics, **how)
+
+
+@click.command(epilog="Example: retry-sidecar outcome 1767225600000-9f86d081884c7d65")
+@click.argument("control_id")
+@click.option("--timeout", "timeout_s", default=LOOKUP_DEADLINE_S, show_default=True, type=_SECONDS, help="Seconds.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@where_options
+@settings_options()
+def outcome(settings: Settings, *, control_id: str, timeout_s: float, as_json: bool, url: str | None) -> None:
+    """Look up what became of a control record; outcomes are kept for a day.
+
+    Exit status 1 while a partition has not answered, and as the command that sent it if nothing was done.
+    """
+    if url is not None:
+        found = _by_http(settings, url).lookup(control_id)
+    else:
+        validate_client_properties(settings)
+        with ControlClient(settings) as client:
+            found = client.lookup(control_id, deadline_s=timeout_s)
+    if found is None:
+        raise CommandFailed(
+            f"no outcome of control id {control_id} on topic {settings.status_topic}: nobody has applied it yet "
+            "(is `retry-sidecar run` running?), it was never sent, or it is older than a day"
+        )
+    if as_json:
+        click.echo(json.dumps(_as_json(found)))
+    else:
+        _show(found, "")
+    if not _is_done(found):
+        raise click.exceptions.Exit(1)
+
+
+def _act_on(
+    settings: Settings,
+    kind: ControlKind,
+    targets: Sequence[Target],
+    choice: Choice,
+    *,
+    no_wait: bool,
+    due_ms: int | None = None,
+    **how: Any,
+) -> None:
+    """Act on what is named, or on what a filter chooses."""
+    if targets:
+        if not choice.is_empty:
+            raise click.UsageError("TARGET goes with no filter and no option of one: name messages, or choose them")
+        _act(settings, kind, targets, due_ms=due_ms, no_wait=no_wait, **how)
+        return
+    if not choice.is_made:
+        raise click.UsageError(
+            "Missing argument 'TARGET...': name messages, or choose them with --origin, --partition, --due-from, "
+            "--due-to or --all"
+        )
+    if no_wait:
+        raise click.UsageError("--no-wait goes with named targets: over a filter every answer is awaited")
+    act_by_filter(settings, kind, choice, due_ms=due_ms, **how)
+
+
+def _act(
+    settings: Settings,
+    kind: ControlKind,
+    targets: Sequence[Target],
+    *,
+    timeout_s: float | None,
+    no_wait: bool,
+    as_json: bool,
+    url: str | None,
+    due_ms: int | None = None,
+) -> None:
+    """Act on one target after the other, and show each answer when it is there."""
+    _check(kind, targets, due_ms)
+    wait_s = DEADLINE_S if timeout_s is None else timeout_s
+    done = True
+
+    def show(result: ControlResult) -> None:
+        nonlocal done
+        done = done and _is_done(result)
+        if as_json:
+            click.echo(json.dumps(_as_json(result)))
+        else:
+            _show(result, f" to {shown_instant(due_ms)}" if due_ms is not None else "")
+
+    if url is not None:
+        if no_wait:
+            raise click.UsageError("--no-wait and --url: an instance waits for the answer; give one of them")
+        control = _by_http(settings, url)
+        for target in targets:
+            show(control.act(kind, target, due_ms=due_ms, deadline_s=wait_s))
+    else:
+        validate_client_properties(settings)
+        with ControlClient(settings) as client:
+            for target in targets:
+                sent = client.send(kind, target, due_ms=due_ms, deadline_s=wait_s)
+                if no_wait:
+                    _show_sent(sent, as_json=as_json)
+                else:
+                    show(_wait(client, sent, wait_s))
+    if not done:
+        raise click.exceptions.Exit(1)
+
+
+def _by_http(settings: Settings, url: str) -> HttpControl:
+    return HttpControl(Instances(lambda: (url,), settings.api_token))
+
+
+def _check(kind: ControlKind, targets: Iterable[Target], due_ms: int | None) -> None:
+    """Refuse what the sidecar would refuse for its form, before anything is sent."""
+    for target in targets:
+        try:
+            render_control(kind, target, "checked", due_ms)
+        except ValueError as error:
+            raise click.UsageError(f"{kind} {target_text(target)}: {error}") from None
+
+
+def _wait(client: ControlClient, sent: Sent, timeout_s: float) -> ControlResult:
+    try:
+        return client.wait(sent, deadline_s=timeout_s)
+    except (KeyboardInterrupt, CommandFailed):
+        say(f"{sent.target} was sent: {_lookup(sent.control_id)}", err=True)
+        raise
+
+
+def _is_done(result: ControlResult) -> bool:
+    return result.outcome is not None and result.outcome not in _WORDS
+
+
+def _show_sent(sent: Sent, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"control_id": sent.control_id, "target": sent.target, "outcome": None}))
+    else:
+        say(sent.control_id)
+
+
+def _show(result: ControlResult, due: str) -> None:
+    detail = f" ({result.detail})" if result.detail else ""
+    if result.outcome is None:
+        partitions = ", ".join(map(str, sorted(result.missing)))
+        so_far = f", {_messages(result.count)} so far" if result.answers else ""
+        text = (
+            f"{result.target}: no answer from partition {partitions} in time{so_far}{detail}: nobody owns it now, or "
+            f"its owner is busy; the record stays and is applied; {_lookup(result.control_id)}"
+        )
+        say(text, err=True)
+    elif (words := _WORDS.get(result.outcome)) is not None:
+        say(f"{result.target}: {words}{detail}; control id {result.control_id}", err=True)
+    else:
+        wait = " wait" if result.outcome in {Outcome.PAUSED, Outcome.RESUMED} else ""
+        say(f"{result.target}: {result.outcome}{due}, {_messages(result.count)}{wait}{detail}")
+
+
+def _lookup(control_id: str) -> str:
+    return f"look up what became of it with: retry-sidecar outcome {control_id}"
+
+
+def _messages(count: int) -> str:
+    return f"{count:,} message" if count == 1 else f"{count:,} messages"
+
+
+def _as_json(result: ControlResult) -> dict[str, object]:
+    return {
+        "control_id": result.control_id,
+        "target": result.target,
+        "outcome": result.outcome,
+        "count": result.count,
+        "detail": result.detail,
+        "missing": sorted(result.missing),
+    }

@@ -1,0 +1,144 @@
+"""Control calls by HTTP, for who can reach an instance and not the cluster."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from typing import Any, Final
+from urllib.parse import quote
+
+from sidecar.cli.instance import Instances, Reply, Unanswered
+from sidecar.clock import SystemClock
+from sidecar.contract.control import ControlKind, Outcome, Target
+from sidecar.control.client import ControlResult
+from sidecar.control.stream import Answer
+from sidecar.engine.items import target_text
+from sidecar.model import TimerId
+
+AT_A_TIME: Final = 32
+"""As many as an instance works on at a time."""
+AGAIN_S: Final = 0.5
+_CALLS: Final = {
+    ControlKind.CANCEL: ("DELETE", ""),
+    ControlKind.RESCHEDULE: ("PATCH", ""),
+    ControlKind.FIRE: ("POST", "/fire"),
+    ControlKind.PAUSE: ("PUT", "/pause"),
+    ControlKind.RESUME: ("PUT", "/resume"),
+}
+
+
+class HttpControl:
+    """Acts on targets through an instance. Any number of threads may share it."""
+
+    def __init__(self, instances: Instances) -> None:
+        self._instances = instances
+
+    def act(self, kind: ControlKind, target: Target, *, due_ms: int | None, deadline_s: float) -> ControlResult:
+        """Return what became of it, or what is known at the deadline.
+
+        Raises:
+            Unanswered: No instance answers; it may be applied all the same.
+            CommandFailed: It is refused: the token, the address, or no sidecar at all.
+        """
+        clock, pause = SystemClock(), threading.Event()
+        until_s = clock.monotonic_s() + deadline_s
+        method, suffix = _CALLS[kind]
+        text = target_text(target)
+        path = f"/origins/{text}" if kind.is_for_origins else f"/pending/messages/{quote(text, safe='')}"
+        body = None if due_ms is None else {"due_ms": due_ms}
+        result = _result(self._instances.ask(method, f"{path}{suffix}", body=body), text)
+        while result.outcome is None and clock.monotonic_s() < until_s:
+            pause.wait(AGAIN_S)
+            # It is sent: that an instance has too much to do now, or restarts, is no answer.
+            with suppress(Unanswered):
+                result = self.lookup(result.control_id) or result
+        return result
+
+    def lookup(self, control_id: str) -> ControlResult | None:
+        """Return what became of a control record, None while nothing is known. Raises CommandFailed."""
+        reply = self._instances.ask("GET", f"/control/{quote(control_id, safe='')}")
+        if reply.status == 404 and isinstance(reply.body, dict) and "error_code" in reply.body:
+            return None
+        return _result(reply, "")
+
+
+def _result(reply: Reply, target: str) -> ControlResult:
+    body: Any = reply.body
+    if reply.status == 400 and isinstance(body, dict):
+        return ControlResult("", target, Outcome.BAD_REQUEST, 0, str(body.get("message", "")), {}, ())
+    try:
+        outcome = None if body["result"] is None else Outcome(body["result"])
+        missing = tuple(map(int, body["missing"]))
+        return ControlResult(
+            str(body["control_id"]), str(body["target"]), outcome, int(body["count"]), str(body["detail"]), {}, missing
+        )
+    except (KeyError, TypeError, ValueError):
+        raise reply.refusal() from None
+
+
+class HttpStream:
+    """Acts on timers, a few at a time; as `kafka.control_stream.ControlStream`, which is many times as fast."""
+
+    in_flight_max = AT_A_TIME
+
+    def __init__(self, instances: Instances, kind: ControlKind, due_ms: int | None, *, deadline_s: float) -> None:
+        self._control = HttpControl(instances)
+        self._kind = kind
+        self._due_ms = due_ms
+        self._deadline_s = deadline_s
+        self._pool = ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="control")
+        self._asked: dict[Future[Answer], TimerId] = {}
+        self._failed: set[Future[Answer]] = set()
+        self._ended = threading.Event()
+
+    @property
+    def in_flight(self) -> Sequence[TimerId]:
+        """Timers that were sent and have no answer yet."""
+        return list(self._asked.values())
+
+    def put(self, timer: TimerId) -> None:
+        """Ask for it; returns at once."""
+        self._asked[self._pool.submit(self._act, timer)] = timer
+
+    def answers(self, timeout_s: float) -> list[Answer]:
+        """Return the outcomes that have come, waiting so long for the first one.
+
+        Raises:
+            CommandFailed: All calls that are left have failed.
+        """
+        pending = [future for future in self._asked if future not in self._failed]
+        if not self._asked:
+            self._ended.wait(timeout_s)  # the rate allows no more for now
+        elif not pending:
+            next(iter(self._failed)).result()
+        done, _ = wait(pending, timeout_s, FIRST_COMPLETED)
+        self._failed |= {future for future in done if future.exception() is not None}
+        good = done - self._failed
+        for future in good:
+            del self._asked[future]
+        return [future.result() for future in good]
+
+    def close(self) -> None:
+        """Begin no more calls, and wait for those under way."""
+        self._ended.set()
+        self._pool.shutdown(cancel_futures=True)
+
+    def _act(self, timer: TimerId) -> Answer:
+        """Ask until there is an outcome: twice is not wrong, it is not pending then. Raises CommandFailed."""
+        clock = SystemClock()
+        until_s = clock.monotonic_s() + self._deadline_s
+        while True:
+            left_s = until_s - clock.monotonic_s()
+            try:
+                result = self._control.act(self._kind, timer, due_ms=self._due_ms, deadline_s=left_s)
+            except Unanswered:
+                # Too many calls at once, or an instance that restarts.
+                if left_s <= 0 or self._ended.wait(AGAIN_S):
+                    raise
+                continue
+            if result.outcome is None:
+                numbers = ", ".join(map(str, result.missing))
+                raise Unanswered(f"{timer}: no answer from partition {numbers} in time")
+            return Answer(timer, result.outcome, result.detail)

@@ -1,0 +1,231 @@
+"""`retry-sidecar spark`: the engine that runs on Apache Spark."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+from rich.table import Table
+
+from sidecar.cli.options import settings_options
+from sidecar.cli.process_log import begin_log
+from sidecar.cli.spark.options import downloads, engine_options
+from sidecar.cli.spark.redrive import redrive
+from sidecar.cli.spark.report import report
+from sidecar.cli.terminal import console, say
+from sidecar.settings import Settings, advice_for_run
+from sidecar.settings.kinds import parse_duration_ms
+
+if TYPE_CHECKING:
+    from sidecar.spark.jobs.audit import Audit
+
+
+def _duration(_ctx: click.Context, _param: click.Parameter, given: str) -> int:
+    try:
+        return parse_duration_ms(given)
+    except ValueError:
+        raise click.BadParameter(f"{given!r}: allowed is a duration: 250ms, 1s, ...") from None
+
+
+_checkpoint_option = click.option(
+    "--checkpoint",
+    required=True,
+    metavar="FOLDER",
+    help="State of the query, on any file system that Hadoop knows: file:///…, hdfs://…; s3a://… and others with "
+    "jars of yours: --conf spark.jars.packages=…, see docs/how-to/spark.md.",
+)
+
+
+@click.group()
+def spark() -> None:
+    """Run the sidecar on Apache Spark, for those who outgrow one machine.
+
+    Needs the extra: pip install 'retry-sidecar[spark]', and a JDK 17 or 21.
+    """
+
+
+@spark.command(
+    epilog="Example: retry-sidecar spark run --checkpoint hdfs:///retry --master 'local[4]' --origin-topics orders"
+)
+@click.option(
+    "--state-partitions",
+    type=click.IntRange(1, 10_000),
+    help="Tasks that keep the state; fixed with the checkpoint.  [default: cores, or input partitions if fewer]",
+)
+@click.option(
+    "--trigger",
+    default="500ms",
+    show_default=True,
+    callback=_duration,
+    metavar="DURATION",
+    help="Least time between the starts of two micro-batches.",
+)
+@click.option(
+    "--from-changelog",
+    is_flag=True,
+    help="Begin a new checkpoint with what the embedded engine has; stop that one first.",
+)
+@_checkpoint_option
+@engine_options
+@settings_options(warn=False)
+def run(
+    settings: Settings,
+    *,
+    checkpoint: str,
+    master: str | None,
+    conf: dict[str, str],
+    source: dict[str, str],
+    state_partitions: int | None,
+    trigger: int,
+    from_changelog: bool,
+) -> None:
+    """Run the streaming query until it is told to stop (SIGTERM or Ctrl-C).
+
+    Topics, headers, verdicts, dead letters and control records are those of `retry-sidecar run`; `retry-sidecar api`,
+    the page and all other commands work on it unchanged.
+    """
+    begin_log(settings, (*settings.warnings, *advice_for_run(settings)))
+    # Here and not above: `--help` needs neither librdkafka nor PySpark.
+    from sidecar.runtime.main import policy_config  # noqa: PLC0415
+    from sidecar.runtime.stop import Stop  # noqa: PLC0415
+
+    _require_pyspark()
+    from sidecar.cli.spark.http import serving  # noqa: PLC0415
+    from sidecar.spark.stream import start  # noqa: PLC0415
+
+    options = start.Options(
+        from_changelog=from_changelog,
+        checkpoint=checkpoint,
+        master=master,
+        conf=conf,
+        source=source,
+        state_partitions=state_partitions,
+        trigger_ms=trigger,
+    )
+    stop = Stop()
+    stop.listen()
+    with downloads() as bar, serving(settings) as driver:
+        start.run(
+            settings,
+            policy_config(settings),
+            replace(options, url=driver.url),
+            stopping=stop.within,
+            opened=stop.listen,
+            progressed=driver.progressed,
+            downloads=bar,
+        )
+
+
+@spark.command(epilog="Example: retry-sidecar spark export --checkpoint hdfs:///retry")
+@_checkpoint_option
+@engine_options
+@settings_options(warn=False)
+def export(
+    settings: Settings, *, checkpoint: str, master: str | None, conf: dict[str, str], source: dict[str, str]
+) -> None:
+    """Hand the state of a stopped query to the embedded engine, by way of the changelog.
+
+    `retry-sidecar run` goes on from there; the checkpoint is of no use afterwards.
+    """
+    begin_log(settings, (*settings.warnings, *advice_for_run(settings)))
+    _require_pyspark()
+    # Here and not above: `--help` needs neither librdkafka nor PySpark.
+    from sidecar.spark.handover.export import hand_back  # noqa: PLC0415
+
+    with downloads() as bar:
+        pending = hand_back(settings, checkpoint, master, conf, source, bar)
+    say(f"{pending} pending messages are in {settings.changelog_topic}: start `retry-sidecar run`")
+
+
+@spark.command(epilog="Example: retry-sidecar spark audit --out hdfs:///audits/today")
+@click.option(
+    "--checkpoint", metavar="FOLDER", help="Of the Spark engine: what is pending is there, not in the changelog."
+)
+@click.option("--out", metavar="FOLDER", help="Write every message with its fate there, as Parquet.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@engine_options
+@settings_options()
+def audit(
+    settings: Settings,
+    *,
+    checkpoint: str | None,
+    out: str | None,
+    as_json: bool,
+    master: str | None,
+    conf: dict[str, str],
+    source: dict[str, str],
+) -> None:
+    """Check that each message on the retry topic is in exactly one place.
+
+    A message is pending, fired, dropped, dead-lettered or cancelled; one that is in none of these is lost, one that is
+    in two came twice, and one that is on its origin before its time is early. These are named: exit status 1.
+    It works for both engines and while they run; the settings must be those that they have.
+    """
+    # Here and not above: `--help` needs neither librdkafka nor PySpark.
+    from sidecar.runtime.main import policy_config  # noqa: PLC0415
+
+    _require_pyspark()
+    from sidecar.spark.jobs.audit_inputs import run_audit  # noqa: PLC0415
+
+    with downloads() as bar:
+        found = run_audit(
+            settings,
+            policy_config(settings),
+            checkpoint=checkpoint,
+            out=out,
+            master=master,
+            conf=conf,
+            source=source,
+            downloads=bar,
+        )
+    if as_json:
+        click.echo(
+            json.dumps({"fates": found.counts, "offences": found.offences, "offenders": found.offenders}, indent=2)
+        )
+    else:
+        _show(found)
+    raise click.exceptions.Exit(0 if found.clean else 1)
+
+
+@spark.command(epilog="Example: spark-submit --jars $(retry-sidecar spark jars) ...")
+def jars() -> None:
+    """Print the jars of Spark's connector to Kafka, for spark-submit; downloads them if need be."""
+    # Here and not above: `--help` needs no download.
+    from sidecar.spark.jars import connector_jars  # noqa: PLC0415
+
+    with downloads() as bar:
+        say(",".join(map(str, connector_jars(bar))))
+
+
+def _show(found: Audit) -> None:
+    out = console()
+    counts = Table(box=None, pad_edge=False, header_style="bold")
+    counts.add_column("messages that are")
+    counts.add_column("", justify="right")
+    for fate in ("waiting", "pending", "fired", "dropped", "dead-lettered", "cancelled", "lost", "twice", "early"):
+        counts.add_row(fate, f"{found.counts.get(fate, 0):,}")
+    out.print(counts)
+    if found.clean:
+        out.print("each message is in exactly one place")
+        return
+    offenders = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("partition", "offset", "origin", "fate"):
+        offenders.add_column(heading)
+    for each in found.offenders:
+        offenders.add_row(str(each["partition"]), str(each["offset"]), each["origin"] or "", each["fate"])
+    out.print(offenders)
+    if found.offences > len(found.offenders):
+        out.print(f"and {found.offences - len(found.offenders):,} more: --out writes them all")
+
+
+def _require_pyspark() -> None:
+    """Say how to get it, before anything is imported that needs it."""
+    from sidecar.spark.session import require_pyspark  # noqa: PLC0415 - as in the commands
+
+    require_pyspark()
+
+
+spark.add_command(report)
+spark.add_command(redrive)

@@ -1,0 +1,95 @@
+"""The HTTP API of a Spark driver: what `retry-sidecar api` answers, with the driver's own health and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+import structlog
+
+from sidecar import __version__
+from sidecar.api.source import Health
+from sidecar.clock import Clock, SystemClock
+from sidecar.metrics import Metrics
+from sidecar.runtime.api_only import STOP_S, Onlooker
+from sidecar.serving.group_view import ClusterView, GroupSource, follow
+from sidecar.serving.http import start_server
+from sidecar.serving.peers import advertised_url
+from sidecar.settings import Settings
+from sidecar.spark.stream import observation
+
+logger = structlog.get_logger(__name__)
+
+SILENCE_S: Final = 60.0
+"""Without a micro-batch for so long the query is not ready."""
+
+
+class Driver(Onlooker):
+    """Ready while micro-batches come to their end."""
+
+    def __init__(self, cluster: ClusterView, clock: Clock, metrics: Metrics) -> None:
+        super().__init__(cluster, clock)
+        self._monotonic_s = clock.monotonic_s
+        self._metrics = metrics
+        self._seen_s: float | None = None
+        self._batch = -1
+        self._stopped: dict[int, tuple[str, float]] = {}
+        self.url = ""
+        """Where others find it; known once it listens."""
+
+    def progressed(self, progress: Mapping[str, Any]) -> None:
+        """Take in a micro-batch."""
+        self._seen_s = self._monotonic_s()
+        self._batch = int(progress["batchId"])
+        logger.debug(
+            "micro_batch_done",
+            batch=self._batch,
+            records=int(progress["numInputRows"]),
+            took_ms=int(progress["durationMs"].get("triggerExecution", 0)),
+            steps_ms=progress["durationMs"],
+        )
+        for tally in observation.count(self._metrics, progress):
+            for partition, reason in tally.stopped.items():
+                if self._stopped.get(partition, ("",))[0] != reason:
+                    logger.error("partition_stopped", partition=partition, reason=reason)
+                self._stopped[partition] = reason, self._seen_s
+        self._metrics.publish(self._cluster.views())
+
+    def health(self) -> Health:
+        health = super().health()
+        reason = ""
+        if self._seen_s is None:
+            reason = "the query has not done its first micro-batch yet"
+        elif self._monotonic_s() - self._seen_s > SILENCE_S:
+            reason = f"no micro-batch has come to its end for {SILENCE_S:g} s"
+        stopped = [
+            f"partition {partition} has stopped: {said}"
+            for partition, (said, seen_s) in sorted(self._stopped.items())
+            if self._monotonic_s() - seen_s <= SILENCE_S
+        ]
+        if not reason and stopped:
+            return replace(health, ready=False, reasons=(*health.reasons, *stopped))
+        if not reason:
+            return replace(health, details={**health.details, "engine": "spark", "micro_batch": self._batch})
+        return replace(health, ready=False, reasons=(*health.reasons, reason), starting=self._seen_s is None)
+
+
+@contextmanager
+def serving(settings: Settings) -> Iterator[Driver]:
+    """Answer while the block runs. Raises CommandFailed: the address cannot be listened on."""
+    clock = SystemClock()
+    cluster = follow(settings, clock)
+    metrics = Metrics(version=__version__, now_ms=clock.wall_ms)
+    observation.start_at_zero(metrics)
+    driver = Driver(cluster, clock, metrics)
+    server, commands = start_server(settings, clock, GroupSource(driver, cluster), metrics, lambda: None)
+    driver.url = advertised_url(settings, server.url)
+    try:
+        cluster.start()
+        yield driver
+    finally:
+        server.stop(STOP_S)
+        cluster.stop(STOP_S)
+        commands.close()

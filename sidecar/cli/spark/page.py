@@ -1,0 +1,112 @@
+"""The page of `spark report`: one file that asks for nothing else, whatever senders have written into headers."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator
+from importlib.resources import files
+from string import Template
+from typing import Final
+from xml.etree.ElementTree import Element, SubElement, tostring
+
+from sidecar.cli.dlq.filter import OTHERS
+from sidecar.cli.instants import shown_instant
+from sidecar.cli.spark.report import shown_name, topics
+from sidecar.settings import Settings
+from sidecar.spark.jobs.report import HOUR_MS, HOURS_MAX, Dimension, Kind, Names, Report
+
+_PACKAGE: Final = files("sidecar")
+_TITLES: Final = {Kind.RETRY: "Retries", Kind.DEAD: "Dead letters"}
+
+
+def page(found: Report, settings: Settings, now_ms: int) -> str:
+    """Return the page.
+
+    Its elements are made as such, so no name can become one; the only scripts that it lets run are its own two, named
+    by their hashes; and the names do not reach the scripts, which get numbers alone.
+
+    Args:
+        found: What was counted.
+        settings: Name the topics.
+        now_ms: When.
+    """
+    scripts = {
+        "uplot": (_PACKAGE / "api/static/uplot/uPlot.iife.min.js").read_text(encoding="utf-8"),
+        "script": (_PACKAGE / "cli/spark/page.js").read_text(encoding="utf-8"),
+    }
+    main = Element("main")
+    about = f"Application {settings.streams_app_id}, as of {shown_instant(now_ms)}. All hours are UTC."
+    SubElement(main, "h1").text = "Retries and dead letters"
+    SubElement(main, "p", {"class": "soft"}).text = about
+    for kind, topic in topics(settings).items():
+        main.append(_section(found, kind, topic))
+    hours = [{"kind": kind.value, **_hours(found, kind, now_ms)} for kind in topics(settings)]
+    template = Template((_PACKAGE / "cli/spark/page.html").read_text(encoding="utf-8"))
+    return template.substitute(
+        scripts,
+        hashes=" ".join(f"'sha256-{_digest(script)}'" for script in scripts.values()),
+        uplot_style=(_PACKAGE / "api/static/uplot/uPlot.min.css").read_text(encoding="utf-8"),
+        main=tostring(main, encoding="unicode", method="html"),
+        hours=json.dumps(hours),
+    )
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _hours(found: Report, kind: Kind, now_ms: int) -> dict[str, list[int]]:
+    """Return begins of hours in epoch seconds, and how often each was met: those that one picture can show.
+
+    Senders may stamp records as they like. What is ahead of the clock or far behind the last hour is in the table.
+    """
+    names = found.by.get(Dimension.HOUR, {}).get(kind, Names())
+    hours = {int(name): count for name, count in names.shown if name and int(name) <= now_ms}
+    first_ms = max(hours, default=0) - HOURS_MAX * HOUR_MS
+    drawn = {at_ms: count for at_ms, count in hours.items() if at_ms > first_ms}
+    return {"hours": [at_ms // 1000 for at_ms in drawn], "counts": list(drawn.values())}
+
+
+def _section(found: Report, kind: Kind, topic: str) -> Element:
+    total = found.totals.get(kind, 0)
+    section = Element("section", {"class": kind.value})
+    heading = SubElement(section, "h2")
+    heading.text = f"{_TITLES[kind]} "
+    SubElement(heading, "span", {"class": "soft"}).text = f"{total:,} on {topic}"
+    if not total:
+        return section
+    SubElement(section, "div", {"class": "hours", "id": f"hours-{kind.value}", "aria-hidden": "true"})
+    tables = SubElement(section, "div", {"class": "tables"})
+    for dimension, by_kind in found.by.items():
+        if (names := by_kind.get(kind)) is None:
+            continue
+        table = _table(dimension, names)
+        if dimension is Dimension.HOUR:
+            details = SubElement(section, "details")
+            SubElement(details, "summary").text = "hours as a table"
+            details.append(table)
+        else:
+            tables.append(table)
+    return section
+
+
+def _table(dimension: Dimension, names: Names) -> Element:
+    table = Element("table")
+    SubElement(table, "caption").text = f"by {dimension.value}"
+    body = SubElement(table, "tbody")
+    rows = list(_rows(dimension, names))
+    greatest = max(count for _, count in rows)
+    for name, count in rows:
+        row = SubElement(body, "tr", {"style": f"--share:{count / greatest:.4f}"})
+        SubElement(row, "th", {"scope": "row"}).text = name
+        SubElement(row, "td").text = f"{count:,}"
+    return table
+
+
+def _rows(dimension: Dimension, names: Names) -> Iterator[tuple[str, int]]:
+    for name, count in names.shown:
+        yield shown_name(dimension, name), count
+    if names.other_names:
+        yield f"{OTHERS}: {names.other_names:,}", names.others

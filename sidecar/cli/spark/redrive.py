@@ -1,0 +1,88 @@
+"""`retry-sidecar spark redrive`: dead letters go to the retry topic again, all partitions of the DLQ at once."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from sidecar.cli.dlq.filter import letter_options, since_ms, until_ms
+from sidecar.cli.dlq.terms import check, confirm, run_options, show, terms_options
+from sidecar.cli.options import settings_options
+from sidecar.cli.spark.options import downloads, engine_options, with_progress
+from sidecar.cli.terminal import say
+from sidecar.contract.redrive import Terms
+from sidecar.dlq.filter import LetterFilter
+from sidecar.dlq.reader import run_of
+from sidecar.errors import printable
+from sidecar.kafka.config import validate_client_properties
+from sidecar.settings import Settings
+
+if TYPE_CHECKING:
+    from sidecar.spark.jobs.redrive_part import Outcome
+
+
+@click.command(epilog="Example: retry-sidecar spark redrive --origin orders --spread 6h --dry-run")
+@letter_options
+@terms_options
+@run_options
+@engine_options
+@settings_options()
+def redrive(
+    settings: Settings,
+    *,
+    wanted: LetterFilter,
+    terms: Terms,
+    run_name: str | None,
+    restart: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    master: str | None,
+    conf: dict[str, str],
+    source: dict[str, str],
+) -> None:
+    """Send dead letters to the retry topic again, as `dlq redrive` does, all partitions of the DLQ at once.
+
+    Filters, terms, headers, rights and runs are those of `dlq redrive`: each is sent once in a run, also when a task or
+    all of it is killed; the same command goes on where it stopped, and so does `dlq redrive` with the same filter. But
+    do not start that one while this one is at work: both would send.
+    """
+    validate_client_properties(settings)
+    check(settings, terms, run_name, yes=yes, dry_run=dry_run)
+    # Here and not above: `--help` needs no PySpark.
+    from sidecar.spark.session import require_pyspark  # noqa: PLC0415
+
+    require_pyspark()
+    from sidecar.spark.jobs.redrive import Order, Place, SparkRedrive  # noqa: PLC0415
+
+    run = run_of(settings, run_name or wanted.run_name)
+
+    def tell(outcome: Outcome, *, dry_run: bool) -> None:
+        if as_json:
+            failures = {str(number): text for number, text in outcome.failures.items()}
+            more = {"passed": outcome.passed, "failures": failures}
+            click.echo(json.dumps({**outcome.tally.to_json(run, dry_run=dry_run), **more}))
+        else:
+            show(settings, run, outcome.tally, as_json=False, dry_run=dry_run)
+            if outcome.passed:
+                say(f"{outcome.passed:,} more were dealt with by tasks that were lost; these counts are without them")
+        for number, text in outcome.failures.items():
+            say(f"partition {number} of {settings.dlq_topic}: {printable(text)}", err=True)
+        raise click.exceptions.Exit(1 if outcome.failures else 0)
+
+    with downloads() as bar:
+        job = SparkRedrive(
+            Order(settings, wanted, terms, run),
+            Place(master, with_progress(conf), source, bar),
+            since_ms=since_ms(wanted),
+            until_ms=until_ms(wanted),
+            restart=restart,
+        )
+        if dry_run or not yes:
+            found = job.look()
+            if dry_run or not found.tally.redriven:
+                tell(found, dry_run=True)
+            confirm(settings, found.tally)
+        tell(job.carry_out(), dry_run=False)

@@ -1,0 +1,182 @@
+"""`retry-sidecar spark report`: retries and dead letters of the whole history, as tables, pictures and Parquet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.columns import Columns
+from rich.console import RenderableType
+from rich.text import Text
+
+from sidecar.cli.dlq.filter import NONE, OTHERS, table
+from sidecar.cli.instants import read_instant, shown_hour
+from sidecar.cli.options import settings_options
+from sidecar.cli.spark.options import downloads, engine_options, with_progress
+from sidecar.cli.terminal import console
+from sidecar.clock import SystemClock
+from sidecar.errors import CommandFailed, printable
+from sidecar.settings import Settings
+from sidecar.spark.jobs.report import Dimension, Kind, Names, Report
+
+_LATEST: Final = 20
+"""Hours on the console."""
+_WORDS: Final = {Kind.RETRY: ("retry", "retries"), Kind.DEAD: ("dead letter", "dead letters")}
+
+
+def _file(_ctx: click.Context, _param: click.Parameter, given: Path | None) -> Path | None:
+    if given is not None and not given.parent.is_dir():
+        raise click.BadParameter(f"{given}: there is no folder {given.parent}")
+    return given
+
+
+@click.command(epilog="Example: retry-sidecar spark report --since -7d --html report.html")
+@click.option(
+    "--since",
+    "since_ms",
+    metavar="INSTANT",
+    callback=read_instant,
+    help="From the first record that is as late, in each partition: epoch ms, ISO 8601, or a duration from now such as "
+    "-7d.  [default: from the beginning]",
+)
+@click.option(
+    "--until",
+    "until_ms",
+    metavar="INSTANT",
+    callback=read_instant,
+    help="Up to, without, the first one that is as late.  [default: to the end as it is at the start]",
+)
+@click.option(
+    "--top",
+    "most",
+    default=20,
+    show_default=True,
+    type=click.IntRange(1, 1_000),
+    help="Show so many names of each kind, those that are met most; --out has all.",
+)
+@click.option("--out", metavar="FOLDER", help="Write one row for each group there, as Parquet.")
+@click.option(
+    "--html",
+    metavar="FILE",
+    callback=_file,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write one page with pictures, which needs nothing else.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@engine_options
+@settings_options()
+def report(
+    settings: Settings,
+    *,
+    since_ms: int | None,
+    until_ms: int | None,
+    most: int,
+    out: str | None,
+    html: Path | None,
+    as_json: bool,
+    master: str | None,
+    conf: dict[str, str],
+    source: dict[str, str],
+) -> None:
+    """Count retries and dead letters by origin, exception, attempt and hour; dead letters by reason, too.
+
+    A retry is a record of the retry topic that was to wait, by the settings as they are now: each attempt is one.
+    The exception is the one that the sender named, or for a dead letter else a name for the reason; an attempt is the
+    number of retries made before. Reads what is committed on the retry topic and the DLQ, and changes nothing. The user
+    needs the rights Read and DescribeConfigs on both.
+    """
+    # Here and not above: `--help` needs neither librdkafka nor PySpark.
+    from sidecar.kafka.config import validate_client_properties  # noqa: PLC0415
+    from sidecar.runtime.main import policy_config  # noqa: PLC0415
+    from sidecar.spark.session import require_pyspark  # noqa: PLC0415
+
+    validate_client_properties(settings)
+    require_pyspark()
+    from sidecar.spark.jobs.report_job import Scope, run_report  # noqa: PLC0415
+
+    now_ms = SystemClock().wall_ms()
+    scope = Scope(since_ms=since_ms, until_ms=until_ms, most=most, out=out, now_ms=now_ms)
+    with downloads() as bar:
+        found = run_report(
+            settings,
+            policy_config(settings),
+            scope,
+            master=master,
+            conf=with_progress(conf),
+            source=source,
+            downloads=bar,
+        )
+    if html is not None:
+        from sidecar.cli.spark.page import page  # noqa: PLC0415
+
+        try:
+            html.write_text(page(found, settings, now_ms), encoding="utf-8")
+        except OSError as cause:
+            raise CommandFailed(f"--html: {html} cannot be written: {cause.strerror}") from cause
+    if as_json:
+        click.echo(json.dumps(to_json(found, settings), indent=2))
+    else:
+        _show(found, settings)
+
+
+def shown_name(dimension: Dimension, name: str) -> str:
+    """Return a name as a person reads it, without what would steer a terminal."""
+    if dimension is Dimension.HOUR:
+        name = shown_hour(int(name)) if name else ""
+    return printable(name) or NONE
+
+
+def to_json(found: Report, settings: Settings) -> dict[str, Any]:
+    """Return it for programs; what is not named counts under the empty name."""
+
+    def names(dimension: Dimension, these: Names) -> dict[str, Any]:
+        texts = [(shown_hour(int(name)) if dimension is Dimension.HOUR and name else name) for name, _ in these.shown]
+        counts = [count for _, count in these.shown]
+        listed = [{"name": name, "count": count} for name, count in zip(texts, counts, strict=True)]
+        return {"names": listed, "other_names": these.other_names, "others": these.others}
+
+    return {
+        kind.value: {
+            "topic": topic,
+            "total": found.totals.get(kind, 0),
+            **{f"by_{each.value}": names(each, by_kind[kind]) for each, by_kind in found.by.items() if kind in by_kind},
+        }
+        for kind, topic in topics(settings).items()
+    }
+
+
+def topics(settings: Settings) -> dict[Kind, str]:
+    """Return where each kind is counted."""
+    return {Kind.RETRY: settings.input_topic, Kind.DEAD: settings.dlq_topic}
+
+
+def _show(found: Report, settings: Settings) -> None:
+    out = console()
+    for kind, topic in topics(settings).items():
+        total = found.totals.get(kind, 0)
+        one, many = _WORDS[kind]
+        out.print(f"{topic}: {total:,} {one if total == 1 else many}", "", sep="\n")
+        if total:
+            out.print(Columns(list(_tables(found, kind)), padding=(0, 6)), "", sep="\n")
+
+
+def _tables(found: Report, kind: Kind) -> Iterator[RenderableType]:
+    for dimension, by_kind in found.by.items():
+        if (names := by_kind.get(kind)) is None:
+            continue
+        shown = table((dimension.value,), ("count",))
+        # The latest hours say most.
+        listed = names.shown[-_LATEST:] if dimension is Dimension.HOUR else names.shown
+        for name, count in listed:
+            shown.add_row(Text(shown_name(dimension, name)), f"{count:,}")
+        if hidden := names.shown[: len(names.shown) - len(listed)]:
+            names = names._replace(
+                other_names=names.other_names + len(hidden),
+                others=names.others + sum(count for _, count in hidden),
+            )
+        if names.other_names:
+            shown.add_row(f"{OTHERS}: {names.other_names:,}", f"{names.others:,}")
+        yield shown

@@ -1,0 +1,1 @@
+"""Header dialects: one file each, found by the registry."""

@@ -1,0 +1,1 @@
+"""Control records sent to the retry topic, and their outcomes awaited."""

@@ -1,0 +1,415 @@
+"""Sends control records and waits for their outcomes: works from anywhere, whoever owns the partitions.
+
+with ControlClient(settings) as control:
+    result = control.act(ControlKind.CANCEL, parse_target("2-1841-1767225600000"))
+    if result.outcome is Outcome.CANCELLED: ...
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Self
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin._listoffsets import OffsetSpec
+
+from sidecar.clock import Clock, SystemClock
+from sidecar.contract import signature
+from sidecar.contract.control import (
+    ControlKind,
+    Outcome,
+    OutcomeRecord,
+    Target,
+    parse_outcome_key,
+    parse_target,
+    render_control,
+    sign_control,
+)
+from sidecar.engine.items import target_text
+from sidecar.errors import BrokerUnavailable, CommandFailed
+from sidecar.kafka import config
+from sidecar.kafka.arrivals import arrivals
+from sidecar.kafka.cluster import Admin, Deadline, is_away, list_offsets, unavailable
+from sidecar.kafka.input import headers_of
+from sidecar.model import Headers, TimerId
+from sidecar.settings import Settings
+
+DEADLINE_S: Final = 5.0
+LOOKUP_DEADLINE_S: Final = 30.0
+POLL_S: Final = 0.1
+READ_RECORDS: Final = 1_000
+CLOCKS_APART_MS: Final = 10 * 60_000
+"""A lookup begins so long before the moment that a control id of ours was made."""
+
+
+class Sent(NamedTuple):
+    """A control record that the broker has, in each of its partitions."""
+
+    control_id: str
+    target: str
+    offsets: Mapping[int, int]
+    """Where the record lies in the input topic, by partition."""
+    status_offsets: Mapping[int, int] = MappingProxyType({})
+    """Its outcome lies on the status topic at this offset or behind it, by partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlResult:
+    """What became of a control record, over all partitions that it was sent to."""
+
+    control_id: str
+    target: str
+    outcome: Outcome | None
+    """None while a partition has not answered: see `missing`."""
+    count: int
+    """How many timers it acted on; for pause and resume how many of the origin wait. So far, while some are missing."""
+    detail: str
+    answers: Mapping[int, OutcomeRecord]
+    """By partition."""
+    missing: tuple[int, ...]
+    """Partitions without an answer: nobody owns them now, or their owner is busy. The record stays and is applied."""
+
+
+class ControlClient:
+    """Sends, waits and looks up. One may be used by any number of threads.
+
+    Args:
+        settings: Names the topics, the brokers and the token that records are signed with.
+        clock: Stamps signatures and control ids.
+    """
+
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+        self._settings = settings
+        self._clock = clock or SystemClock()
+        self._admin = Admin(settings)
+        self._producer = self._make_producer()
+
+    def _make_producer(self) -> Producer:
+        properties: dict[str, Any] = {**config.retry_producer(self._settings), "linger.ms": 0}
+        return Producer(properties, logger=config.quiet_logger())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the clients; what is not sent yet is given a moment."""
+        self._producer.flush(1.0)
+
+    def act(
+        self,
+        kind: ControlKind,
+        target: Target,
+        *,
+        due_ms: int | None = None,
+        control_id: str | None = None,
+        deadline_s: float = DEADLINE_S,
+    ) -> ControlResult:
+        """Send a control record and wait for its outcome; see `send` and `wait`."""
+        deadline = Deadline(deadline_s, self._clock)
+        return self._wait(self._send(kind, target, due_ms, control_id, deadline, awaited=True), deadline)
+
+    def send(
+        self,
+        kind: ControlKind,
+        target: Target,
+        *,
+        due_ms: int | None = None,
+        control_id: str | None = None,
+        deadline_s: float = DEADLINE_S,
+    ) -> Sent:
+        """Send a control record to the partition of a timer id, or to all for a retry id and an origin.
+
+        Args:
+            kind: What to do.
+            target: A timer id, a retry id as bytes, or, for pause and resume, an origin topic.
+            due_ms: The new due time, for a reschedule.
+            control_id: Any text that is used once; one is made unless given.
+            deadline_s: Seconds until the broker must have it.
+
+        Raises:
+            ValueError: It would be refused; the text says why.
+            BrokerUnavailable: No answer in time. It may be applied all the same: look its id up.
+            CommandFailed: The cluster refuses it.
+        """
+        return self._send(kind, target, due_ms, control_id, Deadline(deadline_s, self._clock), awaited=True)
+
+    def post(self, kind: ControlKind, target: Target, *, due_ms: int | None, deadline_s: float) -> Sent:
+        """Send as `send` does, for a caller who follows the status topic himself: there is nothing to `wait` with."""
+        return self._send(kind, target, due_ms, None, Deadline(deadline_s, self._clock), awaited=False)
+
+    def wait(self, sent: Sent, *, deadline_s: float = DEADLINE_S) -> ControlResult:
+        """Return what became of it once every partition has answered, or what is known at the deadline.
+
+        Raises:
+            CommandFailed: The status topic cannot be read.
+        """
+        return self._wait(sent, Deadline(deadline_s, self._clock))
+
+    def lookup(self, control_id: str, *, deadline_s: float = LOOKUP_DEADLINE_S) -> ControlResult | None:
+        """Return what became of a control record that anybody sent; None while there is no outcome of it.
+
+        Outcomes are kept for a day. Ids that this class made say when, so that little must be read for them.
+
+        Raises:
+            BrokerUnavailable: Not all could be read in time.
+            CommandFailed: The status topic cannot be read.
+        """
+        deadline = Deadline(deadline_s, self._clock)
+        total = self._partitions(self._settings.status_topic, deadline)
+        with _StatusReader(self._settings, control_id) as reader:
+            reader.start_at(range(total), _made_ms(control_id), deadline)
+            while not deadline.passed:
+                if reader.read():
+                    return found_result(control_id, reader.answers, total)
+        raise unavailable(self._admin, f"topic {self._settings.status_topic} was not read to its end in time")
+
+    def _send(
+        self,
+        kind: ControlKind,
+        target: Target,
+        due_ms: int | None,
+        control_id: str | None,
+        deadline: Deadline,
+        *,
+        awaited: bool,
+    ) -> Sent:
+        control_id = control_id or self._new_id()
+        headers = render_control(kind, target, control_id, due_ms)
+        # The producer itself asks, and so knows partitions that are new.
+        total = self._partitions(self._settings.input_topic, deadline, self._producer)
+        wanted = range(total)
+        if isinstance(target, TimerId):
+            # A partition that does not exist holds no timer: nobody is asked, and all of nobody say "not pending".
+            wanted = range(target.partition, min(target.partition + 1, total))
+        status_offsets = self._status_offsets(wanted, deadline) if awaited else {}
+        offsets = self._produce(headers, wanted, control_id, deadline)
+        return Sent(control_id, target_text(target), offsets, status_offsets)
+
+    def _new_id(self) -> str:
+        return f"{self._clock.wall_ms()}-{secrets.token_hex(8)}"
+
+    def _partitions(self, topic: str, deadline: Deadline, client: Producer | None = None) -> int:
+        try:
+            found = (client or self._admin).list_topics(topic, timeout=deadline.left_s).topics[topic]
+        except KafkaException as error:
+            raise self._failed(error.args[0], f"topic {topic}") from error
+        if found.error is not None:
+            raise self._failed(found.error, f"topic {topic}")
+        return len(found.partitions)
+
+    def _status_offsets(self, partitions: Iterable[int], deadline: Deadline) -> dict[int, int]:
+        """Return the ends of the status topic's partitions; those that it does not have yet are left out."""
+        topic = self._settings.status_topic
+        existing = self._partitions(topic, deadline)
+        spec: Any = OffsetSpec
+        wanted = [TopicPartition(topic, each) for each in partitions if each < existing]
+        if not wanted:
+            return {}
+        try:
+            return list_offsets(self._admin, wanted, spec.latest(), deadline)
+        except KafkaException as error:
+            raise self._failed(error.args[0], f"topic {topic}") from error
+
+    def _produce(
+        self, headers: Headers, partitions: Iterable[int], control_id: str, deadline: Deadline
+    ) -> dict[int, int]:
+        topic, token = self._settings.input_topic, self._settings.api_token
+        offsets: dict[int, int] = {}
+        errors: list[KafkaError] = []
+        producer = self._producer
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                errors.append(error)
+            else:
+                offsets[message.partition() or 0] = message.offset() or 0
+
+        asked = 0
+        for partition in partitions:
+            signed: Any = list(headers)
+            if token is not None:
+                signed.append(sign_control(headers, token, topic, partition, self._clock.wall_ms()))
+            asked += 1
+            try:
+                producer.produce(topic, headers=signed, partition=partition, on_delivery=delivered)
+            except KafkaException as error:
+                errors.append(error.args[0])
+        while len(offsets) + len(errors) < asked:
+            if deadline.passed:
+                raise BrokerUnavailable(
+                    f"{asked - len(offsets)} of {asked} records of control id {control_id} were not confirmed by topic "
+                    f"{topic} in time: they may be applied all the same, look the id up"
+                )
+            # Another thread may serve the report while this one waits.
+            producer.poll(min(POLL_S / 10, deadline.left_s))
+        if any(error.fatal() for error in errors):
+            self._producer = self._make_producer()  # the next record has nothing to do with this one
+        if errors:
+            raise self._failed(
+                errors[0], f"{len(errors)} of {asked} records of control id {control_id} to topic {topic}"
+            )
+        return offsets
+
+    def _wait(self, sent: Sent, deadline: Deadline) -> ControlResult:
+        answers: Mapping[int, OutcomeRecord] = {}
+        unsigned: set[int] = set()
+        if sent.offsets:
+            with _StatusReader(self._settings, sent.control_id) as reader:
+                reader.start(sent.status_offsets)
+                while len(reader.answers) < len(sent.offsets) and not deadline.passed:
+                    reader.read()
+                answers, unsigned = reader.answers, reader.unsigned
+        return added_up(sent.control_id, sent.target, sent.offsets, answers, unsigned)
+
+    def _failed(self, error: KafkaError, what: str) -> CommandFailed:
+        if is_away(error):
+            return unavailable(self._admin, error.str())
+        if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+            return CommandFailed(f"{what}: it does not exist: start `retry-sidecar run`, or check the settings")
+        return CommandFailed(f"{what}: {error.str()}")
+
+
+class _StatusReader:
+    """Reads the outcomes of one control id; a consumer of its own, used by one thread."""
+
+    def __init__(self, settings: Settings, control_id: str) -> None:
+        self._topic = settings.status_topic
+        self._control_id = control_id
+        self._consumer = Consumer(dict(config.status_reader(settings)), logger=config.quiet_logger())
+        self._token = settings.api_token
+        self._unread: set[int] = set()
+        self._offsets: dict[int, int] = {}
+        self.answers: dict[int, OutcomeRecord] = {}
+        """By partition; the one of the lowest input offset stands."""
+        self.unsigned: set[int] = set()
+        """Partitions in which there is an answer that API_TOKEN did not sign."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+
+    def start(self, offsets: Mapping[int, int]) -> None:
+        """Read these partitions from these offsets on."""
+        self._consumer.assign([TopicPartition(self._topic, each, offset) for each, offset in offsets.items()])
+        self._unread = set(offsets)
+
+    def start_at(self, partitions: Iterable[int], at_ms: int, deadline: Deadline) -> None:
+        """Read these partitions from the first record on that is not older.
+
+        Raises:
+            CommandFailed: They cannot be asked for it.
+        """
+        wanted = [TopicPartition(self._topic, each, at_ms) for each in partitions]
+        try:
+            found = self._consumer.offsets_for_times(wanted, deadline.left_s)
+        except KafkaException as error:
+            raise CommandFailed(f"topic {self._topic}: {error.args[0].str()}") from error
+        self.start({each.partition: each.offset for each in found})
+
+    def read(self) -> bool:
+        """Take in what there is; return whether every partition has been read to its end once.
+
+        Raises:
+            CommandFailed: The topic cannot be read.
+        """
+        for message in arrivals(self._consumer, READ_RECORDS, POLL_S):
+            partition = message.partition() or 0
+            error = message.error()
+            if error is None:
+                self._take(partition, message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._unread.discard(partition)
+            elif not is_away(error):
+                raise CommandFailed(f"topic {self._topic} cannot be read: {error.str()}")
+        return not self._unread
+
+    def _take(self, partition: int, message: Message) -> None:
+        key: Any = message.key()
+        value: Any = message.value()
+        named = parse_outcome_key(key)
+        if named is None or named[0] != self._control_id or value is None:
+            return
+        if not is_signed(self._topic, message, self._token):
+            self.unsigned.add(partition)
+            return
+        record = OutcomeRecord.from_json(value)
+        if record is not None and named[1] <= self._offsets.get(partition, named[1]):
+            self._offsets[partition] = named[1]
+            self.answers[partition] = record
+
+
+def is_signed(topic: str, message: Message, token: str | None) -> bool:
+    """Return whether a record of the status topic that has key and value is to be trusted."""
+    if token is None:
+        return True
+    headers: Any = dict(headers_of(message) or ())
+    key: Any = message.key()
+    value: Any = message.value()
+    parts = signature.status_parts(topic, message.partition() or 0, key, value)
+    # Judged by the broker's stamp, so that it is good whenever it is read.
+    return signature.verify(token, parts, headers.get(signature.HEADER), message.timestamp()[1])
+
+
+def added_up(
+    control_id: str,
+    target: str,
+    partitions: Iterable[int],
+    answers: Mapping[int, OutcomeRecord],
+    unsigned: Collection[int] = (),
+) -> ControlResult:
+    """Return the answers of all partitions as one: what is most in need of a person's eyes comes first."""
+    missing = tuple(each for each in partitions if each not in answers)
+    said = {each.outcome for each in answers.values()}
+    last = (Outcome.ORIGIN_PAUSED, Outcome.NOT_PENDING)
+    done = [each for each in Outcome if each in said and each not in last and each is not Outcome.BAD_REQUEST]
+    order = [Outcome.BAD_REQUEST, *done, *last]
+    outcome = next((each for each in order if each in said), Outcome.NOT_PENDING)
+    details = dict.fromkeys(each.detail for _, each in sorted(answers.items()) if each.detail)
+    if doubtful := sorted(set(unsigned) & set(missing)):
+        details[f"answers of partitions {doubtful} are not signed with this API_TOKEN and do not count"] = None
+    return ControlResult(
+        control_id,
+        target,
+        None if missing else outcome,
+        sum(each.count for each in answers.values()),
+        "; ".join(details),
+        dict(answers),
+        missing,
+    )
+
+
+def found_result(control_id: str, answers: Mapping[int, OutcomeRecord], total: int) -> ControlResult | None:
+    """Return the outcomes of a control record as one; None while there is none.
+
+    Args:
+        control_id: Of the record.
+        answers: Its outcomes, by input partition.
+        total: How many partitions the input topic has.
+    """
+    if not answers:
+        return None
+    target = next(iter(answers.values())).target
+    partitions: Iterable[int] = range(total)
+    try:
+        named = parse_target(target)
+    except ValueError:
+        named = b""  # an origin, or a target that was refused
+    refused = all(each.outcome is Outcome.BAD_REQUEST for each in answers.values())
+    if isinstance(named, TimerId) or refused:
+        partitions = answers
+    return added_up(control_id, target, partitions, answers)
+
+
+def _made_ms(control_id: str) -> int:
+    """Return the moment from which on an outcome may lie on the status topic; 0 when the id does not say."""
+    stamp, dash, rest = control_id.partition("-")
+    ours = dash and len(rest) == 16 and stamp.isascii() and stamp.isdigit() and len(stamp) <= 15
+    return max(0, int(stamp) - CLOCKS_APART_MS) if ours else 0

@@ -1,0 +1,137 @@
+"""Many control records at once: their outcomes are taken in as they come, by one reader for all of them.
+
+with ControlStream(settings, ControlKind.CANCEL) as stream:
+    stream.open(deadline_s=15)
+    stream.put(timer)
+    for answer in stream.answers(0.1): ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from sidecar.clock import Clock
+from sidecar.contract.control import (
+    ControlKind,
+    Outcome,
+    OutcomeRecord,
+    parse_outcome_key,
+    render_control,
+    sign_control,
+)
+from sidecar.control.client import READ_RECORDS, ControlClient, is_signed
+from sidecar.errors import CommandFailed
+from sidecar.kafka import config
+from sidecar.kafka.arrivals import arrivals
+from sidecar.kafka.cluster import Deadline, is_away
+from sidecar.model import TimerId
+from sidecar.settings import Settings
+
+IN_FLIGHT_MAX: Final = 1_000
+
+
+class Answer(NamedTuple):
+    """What became of one timer."""
+
+    timer: TimerId
+    outcome: Outcome
+    detail: str
+
+
+class ControlStream(ControlClient):
+    """Acts on one timer after the other without waiting for each; used by one thread.
+
+    Args:
+        settings: Names the topics, the brokers and the token that records are signed with.
+        kind: What to do with each timer.
+        due_ms: The new due time, for a reschedule.
+        clock: Stamps signatures and control ids.
+    """
+
+    in_flight_max = IN_FLIGHT_MAX
+
+    def __init__(
+        self, settings: Settings, kind: ControlKind, due_ms: int | None = None, clock: Clock | None = None
+    ) -> None:
+        super().__init__(settings, clock)
+        self._kind = kind
+        self._due_ms = due_ms
+        self._consumer = Consumer(dict(config.status_reader(settings)), logger=config.quiet_logger())
+        self._waiting: dict[str, TimerId] = {}
+        self._error: KafkaError | None = None
+
+    @property
+    def in_flight(self) -> Sequence[TimerId]:
+        """Timers that were sent and have no answer yet."""
+        return list(self._waiting.values())
+
+    def open(self, *, deadline_s: float) -> None:
+        """Begin to read outcomes; comes before the first `put`.
+
+        Raises:
+            BrokerUnavailable: No answer in time.
+            CommandFailed: The status topic does not exist, or cannot be read.
+        """
+        topic, deadline = self._settings.status_topic, Deadline(deadline_s, self._clock)
+        ends = self._status_offsets(range(self._partitions(topic, deadline)), deadline)
+        self._consumer.assign([TopicPartition(topic, partition, end) for partition, end in ends.items()])
+
+    def put(self, timer: TimerId) -> None:
+        """Send a control record to the partition of the timer; returns at once.
+
+        Raises:
+            ValueError: It would be refused; the text says why.
+            CommandFailed: The cluster does not take it.
+        """
+        topic, token, control_id = self._settings.input_topic, self._settings.api_token, self._new_id()
+        headers = render_control(self._kind, timer, control_id, self._due_ms)
+        if token is not None:
+            headers = [*headers, sign_control(headers, token, topic, timer.partition, self._clock.wall_ms())]
+        given: Any = headers
+        try:
+            self._producer.produce(topic, headers=given, partition=timer.partition, on_delivery=self._delivered)
+        except KafkaException as error:
+            raise self._failed(error.args[0], f"topic {topic}") from error
+        self._waiting[control_id] = timer
+
+    def answers(self, timeout_s: float) -> list[Answer]:
+        """Return the outcomes that have come, waiting so long for the first one.
+
+        Raises:
+            CommandFailed: Records were not taken, or the status topic cannot be read.
+        """
+        self._producer.poll(0)
+        if self._error is not None:
+            raise self._failed(self._error, f"topic {self._settings.input_topic}")
+        found = []
+        for message in arrivals(self._consumer, READ_RECORDS, timeout_s):
+            error = message.error()
+            if error is None:
+                if (answer := self._answer(message)) is not None:
+                    found.append(answer)
+            elif error.code() != KafkaError._PARTITION_EOF and not is_away(error):
+                raise CommandFailed(f"topic {self._settings.status_topic} cannot be read: {error.str()}")
+        return found
+
+    def close(self) -> None:
+        """Let go of the clients; what is not sent yet is given a moment."""
+        super().close()
+        self._consumer.close()
+
+    def _answer(self, message: Message) -> Answer | None:
+        key: Any = message.key()
+        value: Any = message.value()
+        named = parse_outcome_key(key)
+        if named is None or named[0] not in self._waiting or value is None:
+            return None
+        record = OutcomeRecord.from_json(value)
+        if record is None or not is_signed(self._settings.status_topic, message, self._settings.api_token):
+            return None
+        return Answer(self._waiting.pop(named[0]), record.outcome, record.detail)
+
+    def _delivered(self, error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            self._error = error

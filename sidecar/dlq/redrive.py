@@ -1,0 +1,276 @@
+"""A redrive's run: what becomes of each dead letter, and how those that go are sent, each once."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from sidecar.clock import Clock
+from sidecar.contract import DIALECTS
+from sidecar.contract.redrive import Left, Terms, Why, share_of
+from sidecar.contract.redrive import redrive as redriven_headers
+from sidecar.contract.sizes import record_bytes
+from sidecar.dlq.filter import LetterFilter
+from sidecar.dlq.reader import Letter, Redrive, Run, Span
+from sidecar.engine.ports import Outgoing
+from sidecar.errors import CommandFailed
+from sidecar.kafka.cluster import Topic
+from sidecar.model import ANY_PARTITION
+from sidecar.settings import Settings
+
+BATCH_MAX: Final = 500
+"""Records in a transaction."""
+NOTE_EVERY_S: Final = 1.0
+"""How far a run has come is noted so often while there is nothing to send."""
+WAIT_S: Final = 0.05
+FIRST: Final = 10
+FIRST_LEFT: Final = 5
+"""Of each kind of those that stay."""
+
+
+class Judge:
+    """Says what becomes of each dead letter.
+
+    Args:
+        settings: Name the retry topic and the profiles.
+        retry_topic: As the cluster describes it.
+        wanted: Which are meant.
+        terms: On what terms.
+        clock: What the delay counts from.
+    """
+
+    def __init__(
+        self, settings: Settings, retry_topic: Topic, wanted: LetterFilter, terms: Terms, clock: Clock
+    ) -> None:
+        self._topic = retry_topic
+        self._matches = wanted.matcher()
+        self._terms = terms
+        self._clock = clock
+        self._dialects = [DIALECTS[name] for name in settings.profiles]
+
+    def of(self, letter: Letter) -> Outgoing | Left | None:
+        """Return the record for the retry topic, why there is none, or None when it is not meant."""
+        if not self._matches(letter.said):
+            return None
+        # By place, not by count: a run that goes on does not begin the spread anew.
+        now_ms, share = self._clock.wall_ms(), share_of(letter.offset + letter.partition)
+        headers = redriven_headers(letter.headers, self._terms, now_ms=now_ms, share=share, dialects=self._dialects)
+        if isinstance(headers, Left):
+            return headers
+        size, most = record_bytes(letter.key, letter.value, headers), self._topic.max_message_bytes
+        if size > most:
+            return Left(Why.TOO_LARGE, f"{size} bytes; {self._topic.name} takes {most} (max.message.bytes)")
+        return Outgoing(self._topic.name, self._partition(letter), letter.key, letter.value, headers, 0, b"")
+
+    def _partition(self, letter: Letter) -> int:
+        """Return where it came from: there its order with others of its key is kept, and its id is looked for."""
+        came_from = letter.said.came_from
+        if came_from is None or came_from.topic != self._topic.name or came_from.partition >= self._topic.partitions:
+            return ANY_PARTITION
+        return came_from.partition
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of them."""
+
+    read: int = 0
+    filtered: int = 0
+    redriven: int = 0
+    left: dict[Why, Counter[str]] = field(default_factory=dict)
+    """Why they stay, by the reason for which they died."""
+    first: list[Letter] = field(default_factory=list)
+    first_left: list[tuple[Letter, Left]] = field(default_factory=list)
+
+    def add(self, letter: Letter, verdict: Outgoing | Left | None) -> None:
+        """Count one."""
+        self.read += 1
+        if verdict is None:
+            self.filtered += 1
+        elif isinstance(verdict, Left):
+            self.left.setdefault(verdict.why, Counter())[letter.said.reason] += 1
+            if self.left[verdict.why].total() <= FIRST_LEFT:
+                self.first_left.append((letter, verdict))
+        else:
+            self.redriven += 1
+            if len(self.first) < FIRST:
+                self.first.append(letter)
+
+    def to_json(self, run: Run, *, dry_run: bool) -> dict[str, Any]:
+        """Return it for programs."""
+        return {
+            "run": run.name,
+            "dry_run": dry_run,
+            "read": self.read,
+            "redriven": self.redriven,
+            "filtered": self.filtered,
+            "left": {why.value: dict(by_reason) for why, by_reason in self.left.items()},
+            "first": [each.to_json() for each in self.first],
+            "first_left": [
+                {**letter.to_json(), "why": left.why.value, "because": left.detail} for letter, left in self.first_left
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How much, and how fast."""
+
+    limit: int | None
+    per_second: float | None
+
+
+class LetterReader(Protocol):
+    """Reads dead letters, each once."""
+
+    @property
+    def done(self) -> bool:
+        """Whether all has been read."""
+        ...
+
+    @property
+    def left(self) -> int:
+        """How many offsets are ahead."""
+        ...
+
+    @property
+    def next_offsets(self) -> Mapping[int, int]:
+        """The offset behind all that was read, by partition."""
+        ...
+
+    @property
+    def membership(self) -> bytes:
+        """What names the group of the run to a transaction."""
+        ...
+
+    def read(self) -> Sequence[Letter]:
+        """Return what comes next, empty when nothing came at once."""
+        ...
+
+
+class Going:
+    """Carries a run through what a reader has.
+
+    Args:
+        reader: From where the run goes on.
+        redrive: Which has taken the run over.
+        judge: Says what becomes of each.
+        pace: How much, and how fast.
+        stopping: Says whether it should end.
+        clock: Measures the rate.
+    """
+
+    def __init__(
+        self,
+        reader: LetterReader,
+        redrive: Redrive,
+        judge: Judge,
+        pace: Pace,
+        stopping: Callable[[], bool],
+        clock: Clock,
+    ) -> None:
+        self._reader = reader
+        self._redrive = redrive
+        self._judge = judge
+        self._pace = pace
+        self._stopping = stopping
+        self._clock = clock
+        self.tally = Tally()
+        self.sent = 0
+        """Records in transactions that are committed."""
+        self._ahead: deque[Letter] = deque()
+        self._offsets = dict(reader.next_offsets)
+        self._noted: Mapping[int, int] = {}
+        self._began_s = self._noted_s = clock.monotonic_s()
+
+    def go(self, advanced: Callable[[int], None]) -> bool:
+        """Send all; return False when it was told to stop: what was sent is noted then.
+
+        Args:
+            advanced: Told how many offsets are ahead, after each transaction.
+
+        Raises:
+            CommandFailed: It cannot go on.
+        """
+        # The place where the run begins is noted first: who repeats the command begins there, whatever the time is.
+        self._commit([])
+        pause = threading.Event()
+        while not self._finished():
+            if self._stopping():
+                return False
+            if not self._ahead:
+                self._ahead.extend(self._reader.read())
+            if room := self._room():
+                records = self._next(room)
+                if records or self._clock.monotonic_s() - self._noted_s >= NOTE_EVERY_S:
+                    self._commit(records)
+                advanced(self._reader.left + len(self._ahead))
+            else:
+                pause.wait(WAIT_S)
+        self._commit([])
+        return True
+
+    def _finished(self) -> bool:
+        if self._pace.limit is not None and self.tally.redriven >= self._pace.limit:
+            return True
+        return self._reader.done and not self._ahead
+
+    def _room(self) -> int:
+        room = BATCH_MAX
+        if self._pace.limit is not None:
+            room = min(room, self._pace.limit - self.tally.redriven)
+        if self._pace.per_second is not None:
+            earned = int((self._clock.monotonic_s() - self._began_s) * self._pace.per_second) + 1
+            room = min(room, earned - self.tally.redriven)
+        return max(0, room)
+
+    def _next(self, room: int) -> list[Outgoing]:
+        """Take up to so many records to send, and go past those that stay."""
+        records: list[Outgoing] = []
+        while self._ahead and len(records) < room:
+            letter = self._ahead.popleft()
+            self._offsets[letter.partition] = letter.offset + 1
+            verdict = self._judge.of(letter)
+            self.tally.add(letter, verdict)
+            if isinstance(verdict, Outgoing):
+                records.append(verdict)
+        if not self._ahead:
+            self._offsets.update(self._reader.next_offsets)
+        return records
+
+    def _commit(self, records: list[Outgoing]) -> None:
+        if not records and self._offsets == self._noted:
+            return
+        self._redrive.send(records, self._offsets, self._reader.membership)
+        self.sent += len(records)
+        self._noted = dict(self._offsets)
+        self._noted_s = self._clock.monotonic_s()
+
+
+def still_ahead(whole: Mapping[int, Span], stopped: Mapping[int, int | None], run: str, topic: str) -> dict[int, Span]:
+    """Return what a run still has before it.
+
+    Args:
+        whole: What the command is about.
+        stopped: The run's next offset by partition, None where it never was.
+        run: For an error.
+        topic: For an error.
+
+    Raises:
+        CommandFailed: It stopped behind the end: this is another topic of the same name.
+    """
+    ahead = {}
+    for number, span in whole.items():
+        at = stopped.get(number)
+        if at is not None and at > span.last:
+            raise CommandFailed(
+                f"{run} stopped at offset {at} of partition {number}, and {topic} ends at {span.last}: it was made "
+                "anew; begin the run anew by --restart"
+            )
+        start = span.start if at is None else max(at, span.first)
+        # Where the run is behind --until already, it stays.
+        ahead[number] = span._replace(start=start, end=max(start, span.end))
+    return ahead

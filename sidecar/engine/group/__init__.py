@@ -1,0 +1,1 @@
+"""What the whole group looks like from outside: views of partitions, merged."""

@@ -1,0 +1,1 @@
+"""The partitions of this instance: on their way in, buffered, handed on."""

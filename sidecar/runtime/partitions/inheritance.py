@@ -1,0 +1,43 @@
+"""What a new owner takes over of a partition's last hour: nothing fires by it, so it is no part of the changelog."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from sidecar.clock import Clock
+from sidecar.engine.group.activity import Activity
+from sidecar.engine.partition import Partition
+
+LAST_WORD_S: Final = 1.0
+"""So long the former owner's last record may take until it is read."""
+
+
+class Told(Protocol):
+    """What is asked of `runtime.cluster.ClusterView`."""
+
+    def unread(self) -> str | None: ...
+
+    def activity(self, partition: int) -> Activity | None: ...
+
+
+class Inheritance:
+    """Adds the former owners' part to each partition once, before any record of its own tells the hour."""
+
+    def __init__(self, told: Told, clock: Clock) -> None:
+        self._told = told
+        self._clock = clock
+        self._since_s: dict[int, float] = {}
+
+    def join(self, running: Iterable[Partition]) -> None:
+        """Go on from the former owner's hour, for partitions that have been running for a moment; never waits."""
+        waiting = [each for each in running if not each.activity_whole]
+        now_s = self._clock.monotonic_s()
+        self._since_s = {each.number: self._since_s.get(each.number, now_s) for each in waiting}
+        if not waiting or self._told.unread() is not None:
+            return
+        for partition in waiting:
+            if now_s - self._since_s[partition.number] >= LAST_WORD_S:
+                former = self._told.activity(partition.number)
+                partition.activity = partition.activity.joined(former or Activity())
+                partition.activity_whole = True

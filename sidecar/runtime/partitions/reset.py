@@ -1,0 +1,283 @@
+"""reset(partitions): the single way out of everything, and the way in.
+
+Rebalance, abort, fence, unknown outcome and store trouble all end here:
+
+    1 the partition's tenure ends: what is held for it is dropped (by the caller)
+    2 a new producer where the old one cannot be trusted (by the caller, before anything below)
+    3 the brokers are asked (asking.py): stable committed input offsets, and only then
+    4 the target: the end of the changelog, uncommitted records included
+    5 read the changelog tail up to the target, from the last checkpoint that the store took over: if it is not there,
+      the broker has rolled back what it said was committed, and all is read from the log's start
+    6 read the input on from the committed offset
+
+Nothing here blocks: `advance` does a slice and returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+import structlog
+from confluent_kafka.admin import AdminClient
+
+from sidecar.clock import Clock
+from sidecar.engine.partition import Partition, State
+from sidecar.engine.ports import Store
+from sidecar.engine.restore import Identity, Restore
+from sidecar.errors import PartitionStopped
+from sidecar.kafka.changelog import ChangelogReader
+from sidecar.kafka.offsets import Bounds
+from sidecar.runtime.partitions.asking import Asking, Told, Topics
+
+log = structlog.get_logger(__name__)
+
+SLICE_S: Final = 0.02
+"""Longest stretch of restoring while other partitions run."""
+SLICE_ALONE_S: Final = 0.2
+READ_TIMEOUT_S: Final = 0.005
+STALLED_S: Final = 15.0
+"""A restore that has read nothing for so long, and is not told why, begins anew by asking the brokers."""
+
+
+@dataclass(slots=True)
+class _Restoring:
+    restore: Restore
+    committed: int | None
+    input_bounds: Bounds
+    input_topic_id: str
+    log_start: int
+    start: int
+    target: int
+    began_s: float
+    moved_s: float
+    """When a record was read last."""
+    read: bool = False
+
+    def restored(self, position: int) -> float:
+        """Return the part that is done, 0 to 1."""
+        span = self.target - self.start
+        return 1.0 if span <= 0 else min(1.0, max(0.0, (position - self.start) / span))
+
+
+class Reset:
+    """Brings partitions from ASSIGNED to RUNNING."""
+
+    def __init__(
+        self,
+        admin: AdminClient,
+        committed_reader: Mapping[str, Any],
+        reader: ChangelogReader,
+        clock: Clock,
+        topics: Topics,
+        identity: Identity,
+        *,
+        running: Callable[[Partition, int], None],
+        restored: Callable[[float], None],
+        input_lost: Callable[[int, int], None],
+    ) -> None:
+        """Args:
+        committed_reader: From `config.committed_reader`.
+        running: Told the partition and its next input offset when it may take in and fire.
+        restored: Told how many seconds a restore took.
+        input_lost: Told the partition, and how many of its input records were gone before they were read.
+        """
+        self.topics = topics
+        self.identity = identity
+        self.skipped_input = 0
+        """Input records that were gone from the log before they were read."""
+        self._asking = Asking(admin, committed_reader, clock, topics)
+        self._reader = reader
+        self._clock = clock
+        self._running = running
+        self._restored = restored
+        self._input_lost = input_lost
+        self._lost_to: dict[int, int] = {}
+        """Input offset up to which what was gone is counted: a reset may come again before anything is committed."""
+        self._restoring: dict[int, _Restoring] = {}
+        self.went_through = self._asking.went_through
+
+    def start(self, partitions: Iterable[Partition]) -> None:
+        """Begin anew with these, wherever they are."""
+        for partition in partitions:
+            self.drop(partition.number)
+            partition.transition_to(State.ASSIGNED)
+            self._asking.want(partition)
+
+    def drop(self, number: int) -> None:
+        """Forget a partition: it is no longer ours, or begins anew."""
+        self._asking.drop(number)
+        if self._restoring.pop(number, None) is not None:
+            self._reader.stop(number)
+
+    def hold_back(self, unwritten: Mapping[int, str], written_for: int, stuck: Mapping[int, str] = {}) -> None:
+        """Leave those out of the next transactions whose changelog or status topic did not take what was written.
+
+        Args:
+            unwritten: Partition, and in whose words.
+            written_for: For how many partitions the transaction was. Where none was taken it is no partition's fault.
+            stuck: Those of which one record is too large, which is their own fault in any case.
+        """
+        held = {**(unwritten if len(unwritten) < written_for else {}), **stuck}
+        for number, why in held.items():
+            self._asking.hold_back(number, why)
+
+    @property
+    def busy(self) -> bool:
+        """Whether any partition is on its way."""
+        return self._asking.busy or bool(self._restoring)
+
+    def progress(self, number: int) -> tuple[float, int]:
+        """Return the part of a restore that is done, and how many changelog records are still to be read."""
+        restoring = self._restoring.get(number)
+        if restoring is None:
+            return 0.0, 0
+        position = max(restoring.restore.partition.changelog_offset, restoring.start)
+        return restoring.restored(position), max(0, restoring.target - position)
+
+    def advance(self, store: Store, others_run: bool) -> None:
+        """Do what can be done in a slice of time."""
+        for told in self._asking.advance():
+            self._begin(store, told)
+        if self._restoring:
+            self._restore_slices(SLICE_S if others_run else SLICE_ALONE_S)
+
+    def _begin(self, store: Store, told: Told) -> None:
+        partition, changelog = told.partition, told.changelog_bounds
+        number = partition.number
+        restore = Restore(partition, store, self.identity)
+        start = restore.begin(changelog.start, changelog.end)
+        partition.transition_to(State.RESTORING)
+        now_s = self._clock.monotonic_s()
+        self._restoring[number] = _Restoring(
+            restore,
+            told.committed,
+            told.input_bounds,
+            told.input_topic_id,
+            changelog.start,
+            start,
+            changelog.end,
+            began_s=now_s,
+            moved_s=now_s,
+            read=start >= changelog.end,
+        )
+        if start < changelog.end:
+            self._reader.start(number, start)
+
+    def _restore_slices(self, slice_s: float) -> None:
+        deadline_s = self._clock.monotonic_s() + slice_s
+        while self._restoring and self._clock.monotonic_s() < deadline_s:
+            if any(not each.read for each in self._restoring.values()):
+                self._read()
+            for number, restoring in list(self._restoring.items()):
+                if restoring.read and restoring.restore.settle():
+                    self._guarded(number, partial(self._finish, restoring))
+
+    def _read(self) -> None:
+        for number, records in self._reader.read(READ_TIMEOUT_S).items():
+            restore = self._restoring[number].restore
+            self._restoring[number].moved_s = self._clock.monotonic_s()
+            self._guarded(number, partial(restore.take_in, records, self.topics.changelog_topic))
+            if restore.unconfirmed:
+                self._start_over(number)
+        for number in self._reader.take_lost():
+            # The log's start has moved past the position since the bounds were asked for.
+            self.start([self._restoring[number].restore.partition])
+        for number, restoring in list(self._restoring.items()):
+            self._tell_trouble(restoring.restore.partition)
+            if not restoring.read and self._reader.position(number) >= restoring.target:
+                if restoring.restore.unconfirmed:
+                    self._start_over(number)
+                    continue
+                restoring.read = True
+                self._reader.stop(number)
+            elif not restoring.read and self._is_stalled(number, restoring):
+                self.start([restoring.restore.partition])
+
+    def _is_stalled(self, number: int, restoring: _Restoring) -> bool:
+        """Return whether nothing comes and nobody says why."""
+        since_s = self._clock.monotonic_s() - restoring.moved_s
+        return since_s > STALLED_S and not self._reader.trouble(number)
+
+    def _start_over(self, number: int) -> None:
+        restoring = self._restoring[number]
+        log.warning("store_not_confirmed", partition=number, changelog_offset=restoring.start)
+        restoring.restore.start_over()
+        restoring.start = restoring.log_start
+        self._reader.start(number, restoring.start)
+
+    def _tell_trouble(self, partition: Partition) -> None:
+        trouble = self._reader.trouble(partition.number)
+        if trouble and trouble != partition.reason:
+            log.warning("changelog_not_read", partition=partition.number, reason=trouble)
+        partition.reason = trouble
+
+    def _guarded(self, number: int, act: Callable[[], None]) -> None:
+        """Stop a partition whose changelog cannot be read; the others go on."""
+        try:
+            act()
+        except PartitionStopped as cause:
+            partition = self._restoring[number].restore.partition
+            self.drop(number)
+            partition.transition_to(State.STOPPED, str(cause))
+            log.error("partition_stopped", partition=number, reason=str(cause))
+
+    def _finish(self, restoring: _Restoring) -> None:
+        restore = restoring.restore
+        partition = restore.partition
+        restore.finish(restoring.target)
+        next_offset = self._place_in_input(partition, restoring)
+        del self._restoring[partition.number]
+        partition.transition_to(State.RUNNING)
+        took_s = self._clock.monotonic_s() - restoring.began_s
+        self._restored(took_s)
+        log.info(
+            "partition_restored",
+            partition=partition.number,
+            pending=partition.counts.pending,
+            timers_read=restore.timers,
+            seconds=round(took_s, 3),
+        )
+        self._running(partition, next_offset)
+
+    def _place_in_input(self, partition: Partition, restoring: _Restoring) -> int:
+        """Return where to read on in the topic as it is now; the checkpoint says it to whoever comes next."""
+        before = partition.checkpoint
+        here = before.of_topic(restoring.input_topic_id, restoring.input_bounds.start)
+        if before.meets(restoring.input_topic_id):
+            next_offset = self._next_input_offset(partition, restoring)
+        else:
+            # Whatever the group has committed may still be the former topic's.
+            next_offset = here.next_input_offset
+            log.warning(
+                "input_topic_made_anew",
+                partition=partition.number,
+                next_offset=next_offset,
+                offset_base=here.offset_base,
+                pending=partition.counts.pending,
+            )
+        partition.checkpoint = msgspec.structs.replace(here, next_input_offset=next_offset)
+        return next_offset
+
+    def _next_input_offset(self, partition: Partition, restoring: _Restoring) -> int:
+        """Return where to read on: the group's offset, else the checkpoint's, and never below the log's start."""
+        bounds = restoring.input_bounds
+        wanted = restoring.committed
+        if wanted is None:
+            wanted = partition.checkpoint.next_input_offset
+            if wanted:
+                log.warning("committed_offset_gone", partition=partition.number, checkpoint_offset=wanted)
+        if wanted < bounds.start and (wanted or partition.checkpoint.sequence):
+            counted = self._lost_to.get(partition.number, 0)
+            # In a topic that was made anew the log may start before what was counted in the former one.
+            lost = bounds.start - max(wanted, counted if counted <= bounds.start else 0)
+            self._lost_to[partition.number] = bounds.start
+            self.skipped_input += lost
+            self._input_lost(partition.number, lost)
+            log.error("input_records_gone", partition=partition.number, wanted=wanted, log_start=bounds.start)
+        if wanted > bounds.end:
+            log.error("input_log_is_shorter", partition=partition.number, wanted=wanted, log_end=bounds.end)
+        return min(max(wanted, bounds.start), bounds.end)

@@ -1,0 +1,1 @@
+"""What the runtime tells: counts and state, metrics, spans."""

@@ -1,0 +1,151 @@
+"""What the loop shows to the API: immutable snapshots, swapped whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import structlog
+from pydantic import JsonValue
+
+from sidecar.api.source import Health
+from sidecar.clock import Clock
+from sidecar.engine.group.view import PartitionView
+from sidecar.engine.partition import Partition, State
+from sidecar.wheel.geometry import WIDTHS_MS, slot_end_ms
+
+log = structlog.get_logger(__name__)
+
+STUCK_S = 120.0
+"""A loop that has not come round for so long is not live."""
+
+
+class Snapshots:
+    """Written by the loop, read by the API's thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._views: tuple[PartitionView, ...] = ()
+        self._partitions_total: int | None = None
+        self._cluster_id: str | None = None
+        self._reasons: tuple[str, ...] = ("it is starting",)
+        self._details: Mapping[str, JsonValue] = {}
+        self._was_ready = False
+        self._beat_s = clock.monotonic_s()
+
+    def beat(self) -> None:
+        """The loop came round."""
+        self._beat_s = self._clock.monotonic_s()
+
+    def know_cluster(self, cluster_id: str, partitions_total: int) -> None:
+        """Say which cluster it is, and how many partitions the input topic has."""
+        self._cluster_id = cluster_id
+        self._partitions_total = partitions_total
+
+    def show(self, views: Sequence[PartitionView], reasons: Iterable[str], details: Mapping[str, JsonValue]) -> None:
+        """Swap in the latest views, why it is not ready (nothing: it is), and facts for /health."""
+        self._views = tuple(views)
+        was_ready, self._reasons = not self._reasons, tuple(reasons)
+        if self._reasons and was_ready:
+            log.warning("readiness_lost", reasons=self._reasons)
+        elif not (self._reasons or was_ready):
+            log.info("readiness_gained")
+        self._details = details
+        self._was_ready = self._was_ready or not self._reasons
+
+    def views(self) -> Sequence[PartitionView]:
+        return self._views
+
+    def partitions_total(self) -> int | None:
+        return self._partitions_total
+
+    def unread(self) -> str | None:
+        return None
+
+    def cluster_id(self) -> str | None:
+        return self._cluster_id
+
+    def now_ms(self) -> int:
+        return self._clock.wall_ms()
+
+    def health(self) -> Health:
+        stuck_s = self._clock.monotonic_s() - self._beat_s
+        reasons = self._reasons
+        live = stuck_s < STUCK_S
+        if not live:
+            reasons = (f"the loop has not come round for {stuck_s:.0f} s", *reasons)
+        return Health(
+            live=live,
+            ready=not reasons,
+            reasons=reasons,
+            details=self._details,
+            starting=not self._was_ready,
+        )
+
+
+def views_of(
+    partitions: Iterable[Partition],
+    owner: str,
+    url: str | None,
+    progress: Callable[[int], tuple[float, int]],
+    lag: Mapping[int, int],
+    now_ms: int,
+) -> list[PartitionView]:
+    """Return what partitions look like from outside.
+
+    Args:
+        partitions: those that are owned.
+        owner: instance id.
+        url: where the owner's HTTP API answers.
+        progress: by partition: the part of its restore that is done, and how many changelog records are left.
+        lag: by partition: input records not yet taken in, where that is known.
+        now_ms: wall time.
+    """
+    return [
+        _view_of(each, owner=owner, url=url, progress=progress(each.number), lag=lag.get(each.number), now_ms=now_ms)
+        for each in partitions
+    ]
+
+
+def _view_of(
+    partition: Partition,
+    *,
+    owner: str,
+    url: str | None,
+    progress: tuple[float, int],
+    lag: int | None,
+    now_ms: int,
+) -> PartitionView:
+    """Counters are shared: they are replaced, never changed."""
+    counts, checkpoint = partition.counts, partition.checkpoint
+    running = partition.state is State.RUNNING
+    restored, remaining = (1.0, 0) if running else progress
+    return PartitionView(
+        partition=partition.number,
+        state=partition.state,
+        owner=owner,
+        url=url,
+        pending=counts.pending,
+        watermark_ms=checkpoint.fired_to_ms,
+        restored=restored,
+        restore_remaining=remaining,
+        by_origin=counts.origins,
+        deferred_by_origin=counts.deferred,
+        slots=counts.slots,
+        next_due_ms=partition.next_due_ms,
+        due_backlog=_backlog(partition, now_ms) if running else 0,
+        closed_origins={name: (closed.why.value, closed.since_ms) for name, closed in checkpoint.closed.items()},
+        sequence=checkpoint.sequence,
+        lag=lag,
+        as_of_ms=now_ms,
+        activity=partition.activity if partition.activity_whole else None,
+        next_input_offset=checkpoint.next_input_offset if running else None,
+        reason=partition.reason,
+    )
+
+
+def _backlog(partition: Partition, now_ms: int) -> int:
+    """Count what stands in slots that are over: what the last scan left, to the second."""
+    if partition.next_due_ms is None or partition.next_due_ms > now_ms - WIDTHS_MS[0]:
+        return 0
+    slots = partition.counts.slots
+    return sum(count for (level, slot), count in slots.items() if slot_end_ms(slot, level) <= now_ms)

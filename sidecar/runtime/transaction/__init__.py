@@ -1,0 +1,1 @@
+"""One transaction: its commit order, its size, and what its failures teach."""

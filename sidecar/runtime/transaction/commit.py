@@ -1,0 +1,300 @@
+"""The commit order, written once.
+
+    1 begin                      a crash from here on: nothing happened, the broker aborts what was open
+    2 write changelog, outcomes of control records, fires, dead letters
+    3 send the input offsets     names EVERY partition that step 2 wrote for; this is what fences a former owner
+    4 commit                     a crash after it: the changelog says what happened, restore replays it
+    5 apply to the store         one batch; a crash within it loses the batch whole, restore replays it
+    6 hand the result back       counts are published from it
+
+Each step is a point where the tests kill the process (tests/integration/exactly_once/test_kill_at_every_step.py).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from queue import SimpleQueue
+from typing import Final
+
+from sidecar.clock import Clock
+from sidecar.contract import signature
+from sidecar.engine.items import outcome_records
+from sidecar.engine.partition import Partition
+from sidecar.engine.plan import PartitionPlan, Plan
+from sidecar.engine.ports import Outgoing, Prepared, Store
+from sidecar.engine.restore import Identity, apply_committed
+from sidecar.errors import SidecarError, StoreFailed, TransactionFailed, invariant
+from sidecar.kafka.bounded import HANGS_S
+from sidecar.kafka.config import BATCH_BYTES
+from sidecar.kafka.producer import Refused, TransactionalProducer, Unwritten, Waits
+from sidecar.model import Headers
+
+SLOW_S: Final = 5.0
+
+
+class Step(StrEnum):
+    """The points between the steps."""
+
+    BEGUN = "begun"
+    WRITTEN = "written"
+    OFFSETS_SENT = "offsets-sent"
+    COMMITTED = "committed"
+    APPLIED = "applied"
+
+
+Observe = Callable[[Step], None]
+
+
+def unobserved(_step: Step) -> None:
+    """Do nothing at a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One transaction to be."""
+
+    plan: Plan
+    partitions: Mapping[int, Partition]
+    membership: bytes
+    identity: Identity
+    input_topic: str
+    changelog_topic: str
+    status_topic: str
+    api_token: str | None = None
+    """Outcomes of control records are signed with it."""
+    traced: bool = True
+    """Ask for a delivery report of every fire."""
+    keeps_fires: bool = False
+    """Keep them when they are written, though nobody asks for their reports."""
+    tries_dlq: bool = True
+    """Dead letters could be written, as far as was known."""
+    unanswerable: Collection[tuple[int, bytes]] = ()
+    """Outcomes that the status topic does not take, by partition and key: they are left out."""
+
+    @property
+    def items(self) -> int:
+        """How many messages it takes in, or timers it fires: the more of the two."""
+        return max(self.plan.fires, sum(part.taken_in for part in self.plan.parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of a transaction."""
+
+    work: Work
+    seconds: float
+    error: SidecarError | None = None
+    """TransactionFailed: not committed, or unknown. StoreFailed: committed, but the store did not take it in."""
+    refused: Sequence[Refused] = ()
+    spared: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """By topic and partition, how many records the broker said to be good while it named others of their batch."""
+    fired_ms: int = 0
+    """Wall time at which the fires were handed to the client library."""
+    unwritten: Sequence[Unwritten] = ()
+    """Records of changelog and status topic that were too large."""
+    took: frozenset[tuple[str, int]] = frozenset()
+    """Partitions of topics that took a record of those whose delivery was asked for."""
+    changelog_took: bool = False
+    """The changelog took a record of each partition."""
+    batch_bytes: int = BATCH_BYTES
+    """What the producer packed into a batch at most; a larger record was a batch by itself."""
+    unwritten_for: Mapping[int, str] = field(default_factory=dict)
+    """See `TransactionalProducer.unwritten_for`."""
+
+
+class Writing:
+    """Steps 1 and 2 of one transaction: begun by the loop, which must not wait, and ended by the commit thread.
+
+    Nearly always there is nothing to wait for. Then all is written while no other thread wants the interpreter, which
+    takes half the time that two threads take. For the same reason step 5 is prepared here, while what was written is
+    on its way to the broker.
+    """
+
+    def __init__(
+        self, work: Work, producer: TransactionalProducer, store: Store, clock: Clock, observe: Observe
+    ) -> None:
+        offsets = {part.number: part.checkpoint.next_input_offset for part in work.plan.parts}
+        invariant(bool(offsets) and all(each >= 0 for each in offsets.values()), "offsets to commit", offsets=offsets)
+        self.work = work
+        self.producer = producer
+        self.store = store
+        self.offsets = offsets
+        """The next one of each partition that it writes for."""
+        self.started_s = clock.monotonic_s()
+        self.fired_ms = 0
+        """Wall time at which the fires were handed to the client library."""
+        self.prepared: Mapping[int, Prepared] = {}
+        """By partition."""
+        self._clock = clock
+        self._observe = observe
+        self._rest = _write(work, producer, observe)
+        self._failure: TransactionFailed | None = None
+
+    def advance(self) -> None:
+        """Write up to the first place where it would wait."""
+        try:
+            next(self._rest, None)
+        except TransactionFailed as error:
+            self._failure = error
+        self.fired_ms = self._clock.wall_ms()
+        self.prepared = {part.number: self.store.prepare([part.mutations]) for part in self.work.plan.parts}
+
+    def finish(self) -> None:
+        """Write the rest. Raises TransactionFailed."""
+        if self._failure is not None:
+            raise self._failure
+        for _ in self._rest:
+            self.fired_ms = self._clock.wall_ms()
+        self._observe(Step.WRITTEN)
+
+
+def _write(work: Work, producer: TransactionalProducer, observe: Observe) -> Waits:
+    producer.begin()  # 1
+    observe(Step.BEGUN)
+    for part in work.plan.parts:  # 2
+        yield from producer.write_changelog(work.changelog_topic, part.number, part.records)
+        yield from producer.write_outcomes(work.status_topic, part.number, _outcomes(work, part))
+        yield from producer.fire(part.number, [outgoing for _, outgoing in part.dead_letters], traced=True)
+        fires = part.fires if work.traced or work.keeps_fires else _released(part.fires)
+        yield from producer.fire(part.number, fires, traced=work.traced)
+
+
+def _released(records: list[Outgoing]) -> Iterator[Outgoing]:
+    """Yield records, each out of the list by then: it dies while the processor still has it at hand."""
+    records.reverse()
+    while records:
+        yield records.pop()
+
+
+def commit(writing: Writing, clock: Clock, observe: Observe) -> Result:
+    """Carry a transaction that was begun through the other steps; every failure is in the result."""
+    work, producer, started_s = writing.work, writing.producer, writing.started_s
+    try:
+        writing.finish()
+        if producer.refused:
+            raise TransactionFailed(f"refused: {producer.refused[0].text}", unknown=False, replace=False)
+        producer.send_offsets(work.input_topic, writing.offsets, work.membership)  # 3
+        observe(Step.OFFSETS_SENT)
+        producer.commit()  # 4
+        observe(Step.COMMITTED)
+        if not producer.claim():
+            raise TransactionFailed("it was given up meanwhile", unknown=True, replace=True)
+    except TransactionFailed as error:
+        failure = _aborted(producer, error)
+        seconds = clock.monotonic_s() - started_s
+        return Result(
+            work,
+            seconds,
+            failure,
+            tuple(producer.refused),
+            dict(producer.spared),
+            unwritten=tuple(producer.unwritten),
+            took=producer.took,
+            changelog_took=writing.offsets.keys() <= producer.next_changelog_offsets.keys(),
+            batch_bytes=producer.batch_bytes,
+            unwritten_for=dict(producer.unwritten_for),
+        )
+    try:
+        _apply(writing, producer.next_changelog_offsets)  # 5
+    except StoreFailed as error:
+        return Result(work, clock.monotonic_s() - started_s, error, fired_ms=writing.fired_ms)
+    observe(Step.APPLIED)
+    return Result(work, clock.monotonic_s() - started_s, fired_ms=writing.fired_ms)
+
+
+def _outcomes(work: Work, part: PartitionPlan) -> list[tuple[bytes, bytes, Headers]]:
+    outcomes: list[tuple[bytes, bytes, Headers]] = []
+    for key, value in outcome_records(part.answers, part.number, work.plan.now_ms):
+        if (part.number, key) in work.unanswerable:
+            continue
+        headers: Headers = []
+        if work.api_token is not None:
+            parts = signature.status_parts(work.status_topic, part.number, key, value)
+            headers.append((signature.HEADER, signature.sign(work.api_token, parts, work.plan.now_ms)))
+        outcomes.append((key, value, headers))
+    return outcomes
+
+
+def _aborted(producer: TransactionalProducer, error: TransactionFailed) -> TransactionFailed:
+    if error.unknown:
+        return error
+    try:
+        producer.abort()
+    except TransactionFailed as worse:
+        return TransactionFailed(f"{error}; then {worse}", unknown=error.unknown, replace=True, fenced=worse.fenced)
+    return error
+
+
+def _apply(writing: Writing, next_changelog_offsets: Mapping[int, int]) -> None:
+    work = writing.work
+    for part in work.plan.parts:
+        number = part.number
+        invariant(number in next_changelog_offsets, "no changelog offset was reported", partition=number)
+        partition, offset = work.partitions[number], next_changelog_offsets[number]
+        apply_committed(writing.store, partition, part, work.identity, offset, writing.prepared[number])
+
+
+class Committer:
+    """Runs one job at a time in a thread of its own, so that the loop goes on polling meanwhile."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since_s = 0.0
+        self._jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._finished = threading.Event()
+        self._outcome: object = None
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="commit", daemon=True)
+        self._thread.start()
+        self.busy = False
+
+    def submit(self, job: Callable[[], object]) -> None:
+        """Start a job; the one before must have been taken."""
+        invariant(not self.busy, "two jobs at once")
+        self.busy = True
+        self._since_s = self._clock.monotonic_s()
+        self._finished.clear()
+        self._jobs.put(job)
+
+    @property
+    def hangs(self) -> bool:
+        """Whether the job at hand has been running for longer than any is meant to."""
+        return self._busy_s > HANGS_S
+
+    def obstacle(self) -> str | None:
+        """Return what to tell people while a job takes long, None when it does not."""
+        return f"a transaction has been under way for {self._busy_s:.0f} s" if self._busy_s > SLOW_S else None
+
+    @property
+    def _busy_s(self) -> float:
+        return self._clock.monotonic_s() - self._since_s if self.busy else 0.0
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return whether there is an outcome to take, waiting for it at most so long."""
+        return self.busy and self._finished.wait(timeout_s)
+
+    def take(self) -> object:
+        """Return the outcome of the job; raises what it raised."""
+        invariant(self.busy and self._finished.is_set(), "no outcome to take")
+        self.busy = False
+        outcome, failure = self._outcome, self._failure
+        self._outcome = self._failure = None
+        if failure is not None:
+            raise failure
+        return outcome
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                self._outcome = job()
+            except BaseException as failure:  # noqa: BLE001 - handed to the loop, which raises it
+                self._failure = failure
+            del job  # else it would keep the whole plan until the next one begins
+            self._finished.set()
+
+    def close(self) -> None:
+        """End the thread after the job at hand."""
+        self._jobs.put(None)

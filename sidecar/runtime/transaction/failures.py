@@ -1,0 +1,217 @@
+"""What failed transactions teach: whom to leave out, when to try again, when to give up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+import structlog
+
+from sidecar.clock import Clock
+from sidecar.contract.sizes import content_bytes
+from sidecar.engine.plan import Plan
+from sidecar.errors import TransactionFailed
+from sidecar.kafka.fences import Fences
+from sidecar.kafka.producer import Refusal, Refused, guilty_of
+from sidecar.model import Reason
+from sidecar.runtime.origins import ClosedOrigins
+from sidecar.runtime.transaction.commit import Result
+from sidecar.runtime.transaction.oversize import SINGLY_ITEMS_MAX, Oversize
+from sidecar.runtime.transaction.pace import ITEMS_MAX, Pace
+
+log = structlog.get_logger(__name__)
+
+BACK_OFF_FIRST_S: Final = 0.05
+BACK_OFF_MAX_S: Final = 5.0
+INIT_TIMEOUT_S: Final = 10.0
+DLQ_AGAIN_S: Final = 5.0
+DLQ_AGAIN_MAX_S: Final = 60.0
+SILENT_BYTES_MAX: Final = 64 * 1024
+"""Of so many bytes that were not taken in time, or of one record, no slow link is the cause."""
+TRACE_S: Final = 30.0
+TRACED_FIRES_MAX: Final = 1_000
+
+
+class Failures:
+    """Owned by the loop."""
+
+    init_timeout_s: float = INIT_TIMEOUT_S
+
+    def __init__(self, clock: Clock, fences: Fences) -> None:
+        self._clock = clock
+        self._fences = fences
+        self._in_a_row = 0
+        self._wait_until_s = float("-inf")
+        self._said = ""
+        self._dlq_trouble = ""
+        self._dlq_again_s = float("-inf")
+        self._dlq_wait_s = DLQ_AGAIN_S
+        self.unfireable: dict[tuple[int, bytes], tuple[Reason, str]] = {}
+        """Timers whose fire the broker refused, with its words; they go to the DLQ."""
+        self.pace = Pace()
+        self.oversize = Oversize()
+        self._suspects_max = ITEMS_MAX
+        """Halved to find out which record is refused."""
+        self.committed_s = float("-inf")
+        self._failed_s = float("-inf")
+
+    @property
+    def items_max(self) -> int:
+        """Most messages in, and most fires, in one transaction."""
+        return min(self._suspects_max, self.pace.items_max, SINGLY_ITEMS_MAX if self.oversize.singly else ITEMS_MAX)
+
+    def waiting(self) -> bool:
+        """Return whether it is too early to try again."""
+        return self._clock.monotonic_s() < self._wait_until_s
+
+    def obstacle(self) -> str | None:
+        """Return what to tell people while transactions fail, None when they do not."""
+        return self._dlq_trouble or (self._said if self._in_a_row > 2 else None) or None
+
+    def back_off(self, text: str) -> None:
+        """Wait before the next try, longer each time."""
+        self._said = text
+        wait_s = min(BACK_OFF_FIRST_S * 2**self._in_a_row, BACK_OFF_MAX_S)
+        self._in_a_row = min(self._in_a_row + 1, 30)  # a night without a broker must not overflow the line above
+        self._wait_until_s = self._clock.monotonic_s() + wait_s
+
+    def tracing(self, fires: int) -> bool:
+        """Return whether to ask for every delivery report, to learn which record it is that fails; few cost nothing."""
+        return fires < TRACED_FIRES_MAX or self._clock.monotonic_s() - self._failed_s < TRACE_S
+
+    def dlq_open(self) -> bool:
+        """Return whether dead letters may be tried: else what must go there waits, and its partition's intake."""
+        return not self._dlq_trouble or self._clock.monotonic_s() >= self._dlq_again_s
+
+    def committed(self, result: Result, *, more: bool) -> None:
+        """A transaction went through.
+
+        Args:
+            result: Of it.
+            more: Messages or due timers are left for the next one.
+        """
+        self._in_a_row = 0
+        self._said = ""
+        parts = result.work.plan.parts
+        # What was tried while the DLQ was in trouble, and needed it not, was what the DLQ had refused: it has gone to
+        # another instance since.
+        if any(part.dead_letters for part in parts) or (result.work.tries_dlq and any(part.taken_in for part in parts)):
+            self._dlq_trouble = ""
+            self._dlq_wait_s = DLQ_AGAIN_S
+        # What cannot be stored waits for the DLQ: that its partition commits without it tells nothing of it.
+        self.forget({part.number for part in parts}, unstorable=not self._dlq_trouble)
+        self.oversize.singly = False
+        self._suspects_max = min(ITEMS_MAX, self._suspects_max * 2)
+        self.pace.committed(result.seconds, result.work.items, more=more)
+        self.committed_s = self._clock.monotonic_s()
+
+    def forget(self, partitions: Collection[int], *, unstorable: bool = True) -> None:
+        """Forget what was learnt of records of these: they are disposed of, or another owner's."""
+        self.unfireable = {place: why for place, why in self.unfireable.items() if place[0] not in partitions}
+        self.oversize.forget(partitions, unstorable=unstorable)
+
+    def renewed(self) -> None:
+        """There is a new producer."""
+        log.info("producer_ready")
+
+    def renewal_failed(self, error: TransactionFailed) -> None:
+        """No new producer could be had."""
+        log.warning("producer_not_ready", reason=str(error))
+        self.back_off(f"the transactional producer cannot be had: {error}")
+
+    def outcome(self, error: TransactionFailed) -> str:
+        """Return the label of the metric."""
+        return "fenced" if error.fenced else "unknown" if error.unknown else "aborted"
+
+    def failed(
+        self,
+        error: TransactionFailed,
+        result: Result,
+        closed: ClosedOrigins,
+        dlq_topic: str,
+        limit_of: Callable[[str], int],
+    ) -> bool:
+        """Learn from a transaction that was not committed; return whether the producer must be replaced.
+
+        Args:
+            error: How it ended.
+            result: Of it.
+            closed: Origins that it says something of are closed.
+            dlq_topic: The DLQ.
+            limit_of: Returns the limit of a topic, as far as is known.
+
+        Raises:
+            Twin: another process keeps fencing this one.
+        """
+        log.warning("transaction_failed", reason=str(error), outcome=self.outcome(error), refused=len(result.refused))
+        if error.fenced:
+            self._fences.producer_fenced(result.seconds)
+        now_s = self._clock.monotonic_s()
+        plan = result.work.plan
+        self._failed_s = now_s
+        self.pace.failed(result.seconds, result.work.items, unknown=error.unknown)
+        too_large, hopeless = self.oversize.learn(result, dlq_topic, limit_of(dlq_topic))
+        for each in too_large:
+            topic, key, value, headers = each.outgoing.topic, *each.outgoing[2:5]
+            size = content_bytes(key, value, headers)
+            detail = (
+                f"{size} bytes, and more than {limit_of(topic)} when compressed: {topic} takes no more ({each.text})"
+            )
+            self.unfireable[each.partition, each.outgoing.source] = Reason.TOO_LARGE, detail
+        closed.doubt({each.outgoing.topic for each in result.refused if each.why is Refusal.LARGE})
+        closed.doubt({each.topic for each in result.unwritten})
+        others = [each for each in result.refused if each.why is not Refusal.LARGE]
+        if to_dlq := [each for each in others if each.outgoing.topic == dlq_topic] + hopeless:
+            self._close_dlq(f"the DLQ {dlq_topic} cannot be written: {to_dlq[0].text}", now_s)
+        if not result.refused:
+            self._doubt(plan, closed, dlq_topic, now_s)
+        self._judge([each for each in others if each.outgoing.topic != dlq_topic], result, closed, now_s)
+        if result.refused:
+            self._in_a_row = 0  # something was learnt, so the next try differs
+        self.back_off(str(error))
+        # After an error of the broker on a record the next transaction of this producer would fail out of order.
+        return error.replace or error.unknown or bool(result.refused)
+
+    def _judge(self, refused: list[Refused], result: Result, closed: ClosedOrigins, now_s: float) -> None:
+        """Close origins, or suspect records."""
+        silent = [each for each in refused if each.why is Refusal.SILENT]
+        if not _is_silence(silent, result):
+            refused = [each for each in refused if each.why is not Refusal.SILENT]
+        plan = result.work.plan
+        written = plan.fires + sum(len(part.dead_letters) for part in plan.parts)
+        everything = len(refused) == written and not result.changelog_took
+        own_fault = closed.refused(refused, everything, self._clock.wall_ms(), now_s)
+        if own_fault:
+            self._suspect(own_fault, result.spared)
+
+    def _close_dlq(self, text: str, now_s: float) -> None:
+        self._dlq_trouble = text
+        self._dlq_again_s = now_s + self._dlq_wait_s
+        self._dlq_wait_s = min(2 * self._dlq_wait_s, DLQ_AGAIN_MAX_S)
+        self.oversize.unstorable.clear()  # they wait; by now the changelog may take more
+
+    def _doubt(self, plan: Plan, closed: ClosedOrigins, dlq_topic: str, now_s: float) -> None:
+        """Look for a missing right: it fails the transaction as a whole, and no record is named."""
+        dead_letters = any(part.dead_letters for part in plan.parts)
+        topics = {topic for part in plan.parts for topic in part.fired}
+        closed.doubt({*topics, dlq_topic} if dead_letters else topics)
+        if dead_letters and closed.denied(dlq_topic):
+            self._close_dlq(f"the DLQ {dlq_topic} cannot be written: this user has no right to", now_s)
+
+    def _suspect(self, refused: list[Refused], spared: Mapping[tuple[str, int], int]) -> None:
+        """Find the guilty: those that the broker names, or one that is alone; of several, fewer are tried next."""
+        guilty = guilty_of(refused, spared)
+        if not guilty and len({(each.partition, each.outgoing.source) for each in refused}) == 1:
+            guilty = refused[:1]
+        for each in guilty:
+            self.unfireable[each.partition, each.outgoing.source] = Reason.UNFIREABLE, each.text
+        if not guilty:
+            self._suspects_max = max(1, min(len(refused), self._suspects_max) // 2)
+
+
+def _is_silence(silent: list[Refused], result: Result) -> bool:
+    """Return whether topics that took records too late are silent, and not just at the end of a slow link."""
+    if any((each.outgoing.topic, each.target) in result.took for each in silent):
+        return False
+    sizes = (content_bytes(each.outgoing.key, each.outgoing.value, each.outgoing.headers) for each in silent)
+    return len(silent) == 1 or sum(sizes) <= SILENT_BYTES_MAX

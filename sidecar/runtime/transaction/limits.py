@@ -1,0 +1,115 @@
+"""What each topic takes: `max.message.bytes`, as the broker said last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from operator import itemgetter
+from typing import Final
+
+import structlog
+
+from sidecar.engine.deliver import ReadAhead
+from sidecar.engine.plan import Plan
+from sidecar.engine.terms import Terms
+from sidecar.kafka.catalogue import Catalogue
+from sidecar.kafka.config import BATCH_BYTES, compresses
+from sidecar.kafka.topics import HEADROOM_BYTES, TopicFacts, configure_command
+from sidecar.runtime.origins import ClosedOrigins
+from sidecar.runtime.transaction.failures import Failures
+from sidecar.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+_BYTES_OF: Final = itemgetter(1)
+
+
+class Limits:
+    """Knows the limits of our own topics and of the origins.
+
+    Args:
+        settings: The effective ones.
+        catalogue: Asks for our topics too from now on, so that a limit that is changed is known within half a minute.
+        facts: What was found at the start.
+    """
+
+    def __init__(self, settings: Settings, catalogue: Catalogue, facts: TopicFacts) -> None:
+        self._settings = settings
+        self._catalogue = catalogue
+        self._own: Mapping[str, int] = {
+            settings.dlq_topic: facts.dlq_bytes_max,
+            settings.changelog_topic: facts.changelog_bytes_max,
+            settings.status_topic: facts.status_bytes_max,
+        }
+        self._compressed = compresses(settings)
+        self._batch_bytes = self._made_for_bytes = BATCH_BYTES
+        self._warned_bytes = 0
+        catalogue.want(self._own)
+
+    def of(self, topic: str) -> int:
+        """Return the limit of a topic; a batch's own where nothing is known of it."""
+        known = self._catalogue.origins.get(topic)
+        return self._own.get(topic, BATCH_BYTES) if known is None else known.max_message_bytes
+
+    @property
+    def dlq(self) -> int:
+        """The limit of the DLQ."""
+        return self.of(self._settings.dlq_topic)
+
+    def new_batch_bytes(self, *, singly: bool) -> int:
+        """Return what a producer that is made now may pack into a batch: it must fit the smallest topic."""
+        self._made_for_bytes = 1 if singly else self._batch_bytes
+        return self._made_for_bytes
+
+    def unfit(self, made: Plan, *, singly: bool) -> bool:
+        """Return whether a plan needs another producer, since brokers judge whole batches: for smaller ones, or for
+        larger ones again."""
+        self._batch_bytes = min(self._batch_bytes, *map(self.of, self._topics(made)))
+        wanted = 1 if singly else self._batch_bytes
+        if wanted != self._made_for_bytes:
+            log.info("producer_replaced", batch_bytes=wanted)
+        return wanted != self._made_for_bytes
+
+    def _topics(self, made: Plan) -> set[str]:
+        settings, topics = self._settings, {self._settings.changelog_topic}
+        for part in made.parts:
+            topics.update(part.fired)
+            if part.dead_letters:
+                topics.add(settings.dlq_topic)
+            if part.answers:
+                topics.add(settings.status_topic)
+        return topics
+
+    def care(self) -> None:
+        """Warn of an origin that takes larger messages than the changelog: each larger one once."""
+        name = self._settings.changelog_topic
+        known = ((each, origin.max_message_bytes) for each, origin in self._catalogue.origins.items())
+        largest, takes = max((each for each in known if each[0] not in self._own), key=_BYTES_OF, default=("", 0))
+        wanted = takes + HEADROOM_BYTES
+        if wanted > max(self.of(name), self._warned_bytes):
+            self._warned_bytes = wanted
+            mend = configure_command(self._settings, name, f"max.message.bytes={wanted}")
+            log.warning("changelog_takes_less", topic=name, origin=largest, origin_bytes_max=takes, mend=mend)
+
+    def terms(self, failures: Failures, closed: ClosedOrigins, ahead: Mapping[int, ReadAhead]) -> Terms:
+        """Return the terms of the next plan."""
+        settings, oversize = self._settings, failures.oversize
+        terms = Terms(
+            input_topic=settings.input_topic,
+            dlq_topic=settings.dlq_topic,
+            app_id=settings.streams_app_id,
+            origins=self._catalogue.origins,
+            closed=closed.closed,
+            origin_timeout_ms=settings.origin_timeout_ms,
+            compressed=self._compressed,
+            dlq_max_message_bytes=self.dlq,
+            changelog_max_message_bytes=self.of(settings.changelog_topic),
+            dlq_open=failures.dlq_open(),
+            unfireable=failures.unfireable,
+            unstorable=oversize.unstorable,
+            cut_letters=oversize.cut_letters,
+            ahead=ahead,
+            fires_max=failures.items_max,
+            fire_bytes_max=failures.pace.bytes_max,
+        )
+        return replace(terms, block_bytes_max=1) if oversize.singly else terms

@@ -1,0 +1,98 @@
+"""What topics refuse as too large: which record it is, and what becomes of it.
+
+Brokers judge compressed batches, so a refusal means any record of a batch. Then the next transaction is a small one in
+which each timer is a block and each record a batch by itself: whoever is refused in it is alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from typing import Final
+
+from sidecar.changelog.codec import BlockKey, decode_block, decode_key
+from sidecar.contract.sizes import content_bytes
+from sidecar.kafka.producer import Refusal, Refused, Unwritten
+from sidecar.runtime.transaction.commit import Result
+
+SINGLY_ITEMS_MAX: Final = 500
+"""Most messages in, and most fires, in a transaction of batches of one."""
+
+
+class Oversize:
+    """Owned by the loop. What was learnt of a partition holds until its next commit; of what cannot be stored, and
+    waits for the DLQ, until that is tried."""
+
+    def __init__(self) -> None:
+        self.singly = False
+        """Each record is to be a batch by itself."""
+        self.cut_letters: dict[tuple[int, bytes], int] = {}
+        """See `Terms`, as the next two."""
+        self.unstorable: dict[tuple[int, int], str] = {}
+        self.unanswerable: set[tuple[int, bytes]] = set()
+        """Outcomes that the status topic refused, by partition and key."""
+        self.stuck: dict[int, str] = {}
+        """Partitions of which the changelog refused, in the last transaction, a record that cannot be left out."""
+
+    def learn(self, result: Result, dlq_topic: str, dlq_bytes_max: int) -> tuple[list[Refused], list[Refused]]:
+        """Learn from a transaction; return the fires that their origin does not take, and the dead letters of which
+        nothing is left to be cut."""
+        self.stuck = {}
+        large = [each for each in result.refused if each.why is Refusal.LARGE]
+        if not large and not result.unwritten:
+            return [], []
+        places = Counter((each.outgoing.topic, each.target) for each in large)
+        places.update((each.topic, each.partition) for each in result.unwritten)
+        alone = [
+            each
+            for each in large
+            if places[each.outgoing.topic, each.target] == 1
+            or content_bytes(each.outgoing.key, each.outgoing.value, each.outgoing.headers) > result.batch_bytes
+        ]
+        learnt = len(alone)
+        for unwritten in result.unwritten:
+            single = places[unwritten.topic, unwritten.partition] == 1 or len(unwritten.value) > result.batch_bytes
+            learnt += single and self._unwritten(unwritten, result.work.changelog_topic)
+        if not learnt:
+            self.singly = True
+        letters = [each for each in alone if each.outgoing.topic == dlq_topic]
+        hopeless = [each for each in letters if not self._cut(each, dlq_bytes_max)]
+        return [each for each in alone if each.outgoing.topic != dlq_topic], hopeless
+
+    def _cut(self, letter: Refused, bytes_max: int) -> bool:
+        """Say to what the next try cuts a dead letter; return False if it was cut to the bone before."""
+        place = letter.partition, letter.outgoing.source
+        before = self.cut_letters.get(place)
+        if before == 0:
+            del self.cut_letters[place]  # it waits; by the next try the DLQ may take more
+            return False
+        self.cut_letters[place] = bytes_max if before is None or bytes_max < before else 0
+        return True
+
+    def _unwritten(self, record: Unwritten, changelog_topic: str) -> bool:
+        """Take in that a record is too large by itself; return False if it is of several, each of which may fit."""
+        if record.topic != changelog_topic:
+            self.unanswerable.add((record.partition, record.key))
+            return True
+        entries = decode_block(record.value).entries if isinstance(decode_key(record.key), BlockKey) else ()
+        if len(entries) > 1:
+            return False
+        text = f"{len(record.value)} bytes: {record.topic} does not take them (max.message.bytes)"
+        place = record.partition, int.from_bytes(entries[0][8:16], "big") if entries else -1
+        if entries and place not in self.unstorable:
+            self.unstorable[place] = text
+        else:  # a checkpoint, or a timer that can go nowhere else while the DLQ cannot be written
+            self.stuck[record.partition] = text
+        return True
+
+    def forget(self, partitions: Collection[int], *, unstorable: bool = True) -> None:
+        """Forget what was learnt of these.
+
+        Args:
+            partitions: Of the input topic.
+            unstorable: Of what the changelog does not take too.
+        """
+        self.cut_letters = {place: cut for place, cut in self.cut_letters.items() if place[0] not in partitions}
+        if unstorable:
+            self.unstorable = {place: said for place, said in self.unstorable.items() if place[0] not in partitions}
+        self.unanswerable = {place for place in self.unanswerable if place[0] not in partitions}

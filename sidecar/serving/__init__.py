@@ -1,0 +1,1 @@
+"""What answers HTTP requests: the group's view, control calls, local messages, peers, the server."""

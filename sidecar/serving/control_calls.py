@@ -1,0 +1,62 @@
+"""Control records for the API: one client, made when it is first needed."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from sidecar.clock import Clock
+from sidecar.contract.control import ControlKind, Target
+from sidecar.control.client import DEADLINE_S, ControlClient, ControlResult, added_up, found_result
+from sidecar.kafka.cluster import Deadline
+from sidecar.serving.group_view import GroupSource
+from sidecar.settings import Settings
+
+LOOKUP_S: Final = 5.0
+
+
+class LazyCommands:
+    """Implements `sidecar.api.messages.changes.Commands`. Used by any number of threads.
+
+    Args:
+        settings: The effective ones.
+        clock: Stamps control ids and signatures.
+        source: Knows the outcomes of the last hour.
+    """
+
+    def __init__(self, settings: Settings, clock: Clock, source: GroupSource) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._source = source
+        self._lock = threading.Lock()
+        self._client: ControlClient | None = None
+
+    def act(self, kind: ControlKind, target: Target, due_ms: int | None) -> ControlResult:
+        """Send a control record and wait for its outcome. Raises ValueError and CommandFailed."""
+        client = self._made()
+        if self._source.unread() is not None:
+            return client.act(kind, target, due_ms=due_ms)
+        deadline = Deadline(DEADLINE_S, self._clock)
+        sent = client.post(kind, target, due_ms=due_ms, deadline_s=DEADLINE_S)
+        answers = self._source.await_outcomes(sent.control_id, sent.offsets, deadline.left_s)
+        return added_up(sent.control_id, sent.target, sent.offsets, answers)
+
+    def lookup(self, control_id: str) -> ControlResult | None:
+        """Return what became of a control record, None while nothing is known. Raises CommandFailed."""
+        known, total = self._source.outcomes(control_id), self._source.partitions_total()
+        found = None if total is None else found_result(control_id, known, total)
+        if found is not None and not found.missing:
+            return found
+        return self._made().lookup(control_id, deadline_s=LOOKUP_S)
+
+    def close(self) -> None:
+        """Let go of the client."""
+        with self._lock:
+            if self._client is not None:
+                self._client.close()
+
+    def _made(self) -> ControlClient:
+        with self._lock:
+            if self._client is None:
+                self._client = ControlClient(self._settings, self._clock)
+            return self._client

@@ -1,0 +1,263 @@
+"""The whole group as the status topic shows it, followed by a thread of its own, and what the API is told of it.
+
+The thread is the only one that reads; what it knows is swapped in whole, so whoever asks never waits for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, Protocol
+
+import structlog
+from confluent_kafka import KafkaException
+
+from sidecar.api.source import Health, Source
+from sidecar.clock import Clock
+from sidecar.contract import signature
+from sidecar.contract.control import OutcomeRecord, parse_outcome_key
+from sidecar.engine.group.activity import Activity
+from sidecar.engine.group.merge import BrokerTime, Outcomes, Place, Published, Standing, group_views
+from sidecar.engine.group.view import PartitionView
+from sidecar.kafka import config
+from sidecar.kafka.status_reader import StatusRead, StatusReader
+from sidecar.log import librdkafka_logger
+from sidecar.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+READ_S: Final = 0.2
+AGAIN_S: Final = 1.0
+FIRST_READ_S: Final = 15.0
+"""So long the first reading of the topic may take before answers are given without the rest."""
+
+
+class Reader(Protocol):
+    """What is asked of `kafka.status_reader.StatusReader`."""
+
+    input_partitions: int | None
+    cluster_id: str | None
+    trouble: str
+
+    @property
+    def caught_up(self) -> bool: ...
+
+    def read(self, timeout_s: float) -> Sequence[StatusRead]: ...
+
+    def close(self) -> None: ...
+
+
+class ClusterView:
+    """Follows the status topic.
+
+    Args:
+        make_reader: Opens it at its beginning; called anew after a fatal error.
+        clock: This machine's.
+        topic: The status topic, as it is signed.
+        token: API_TOKEN; when set, views without its signature are not taken.
+    """
+
+    def __init__(self, make_reader: Callable[[], Reader], clock: Clock, *, topic: str, token: str | None) -> None:
+        self._make_reader = make_reader
+        self._clock = clock
+        self._topic = topic
+        self._token = token
+        self._standings: Mapping[int, Standing] = {}
+        self._time = BrokerTime()
+        self._outcomes = Outcomes()
+        self._outcomes_came = threading.Condition()
+        self._began_s = clock.monotonic_s()
+        self._first_read = False
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="status", daemon=True)
+        self.partitions_total: int | None = None
+        """How many partitions the input topic has; None while that is unknown."""
+        self.cluster_id: str | None = None
+        self.trouble = ""
+        """Why nothing can be read, for a person."""
+        self._said = ""
+        self.refused = 0
+        """Records without a good signature."""
+
+    # Asked by any thread
+
+    def views(self, own: Sequence[PartitionView] = (), instance_id: str = "") -> list[PartitionView]:
+        """Return one view for each input partition; see `group_views`."""
+        now_ms = self._clock.wall_ms()
+        return group_views(
+            self._standings,
+            own,
+            instance_id=instance_id,
+            partitions_total=self.partitions_total,
+            broker_ms=self._time.now_ms(self._clock.monotonic_s(), now_ms),
+            now_ms=now_ms,
+        )
+
+    def outcomes(self, control_id: str) -> dict[int, OutcomeRecord]:
+        """Return what became of a control record, by input partition; empty while nothing is known."""
+        return self._outcomes.of(control_id)
+
+    def await_outcomes(
+        self, control_id: str, partitions: Collection[int], timeout_s: float
+    ) -> dict[int, OutcomeRecord]:
+        """Return what became of a control record once all these partitions have said so, or what is known by then."""
+        with self._outcomes_came:
+            self._outcomes_came.wait_for(lambda: self.outcomes(control_id).keys() >= set(partitions), timeout_s)
+        return self.outcomes(control_id)
+
+    def activity(self, partition: int) -> Activity | None:
+        """Return the last hour of a partition as its owners have told it; None when none has."""
+        return self._standings.get(partition, Standing()).activity
+
+    def unread(self) -> str | None:
+        """Return why no answer can be given for the group yet; None once the topic was read, or took too long."""
+        if self._first_read or self._clock.monotonic_s() - self._began_s >= FIRST_READ_S:
+            return None
+        return "the status topic has not been read to its end yet" + (f": {self.trouble}" if self.trouble else "")
+
+    @property
+    def alive(self) -> bool:
+        """False once the thread has ended."""
+        return self._thread.ident is None or self._thread.is_alive()
+
+    # Life
+
+    def start(self) -> None:
+        """Begin to read; returns at once."""
+        self._began_s = self._clock.monotonic_s()
+        self._thread.start()
+
+    def stop(self, deadline_s: float) -> None:
+        """End the thread; after the deadline leave it to die with the process."""
+        self._end.set()
+        if self._thread.is_alive():
+            self._thread.join(deadline_s)
+
+    def _run(self) -> None:
+        while not self._end.is_set():
+            reader = self._make_reader()
+            try:
+                while not self._end.is_set():
+                    self.step(reader, READ_S)
+            except KafkaException as cause:
+                self.trouble = cause.args[0].str()
+                log.warning("status_reader_failed", topic=self._topic, reason=self.trouble)
+                self._end.wait(AGAIN_S)
+            finally:
+                reader.close()
+
+    def step(self, reader: Reader, timeout_s: float) -> None:
+        """Read once and take in what has come. Raises KafkaException when a new reader must take over."""
+        records = reader.read(timeout_s)
+        self.trouble = reader.trouble
+        if self.unread() is None and self.trouble != self._said:
+            # Before, it may be that the topic is about to be made.
+            self._said = self.trouble
+            if self.trouble:
+                log.warning("status_not_read", topic=self._topic, reason=self.trouble)
+        self.partitions_total = reader.input_partitions
+        self.cluster_id = reader.cluster_id
+        if records:
+            self.take_in(records)
+        self._first_read = self._first_read or reader.caught_up
+
+    def take_in(self, records: Iterable[StatusRead]) -> None:
+        """Take in records of the topic, in any order; keys of other kinds are somebody else's."""
+        standings = dict(self._standings)
+        arrived_s = self._clock.monotonic_s()
+        for record in records:
+            if record.live:
+                self._time.heard(record.stamped_ms, arrived_s)
+            if record.key == b"p/%d" % record.partition:
+                self._take_in_view(record, standings)
+            elif (found := parse_outcome_key(record.key)) is not None:
+                outcome = OutcomeRecord.from_json(record.value)
+                if outcome is not None and outcome.partition == record.partition and self._is_signed(record):
+                    self._outcomes.take_in(*found, outcome, record.stamped_ms)
+        self._standings = standings
+        with self._outcomes_came:
+            self._outcomes_came.notify_all()
+
+    def _take_in_view(self, record: StatusRead, standings: dict[int, Standing]) -> None:
+        if not self._is_signed(record):
+            self.refused += 1
+            if self.refused == 1:
+                log.warning("status_refused", topic=self._topic, partition=record.partition, offset=record.offset)
+            return
+        view = PartitionView.from_json(record.value)
+        if view is not None and view.partition == record.partition:
+            before = standings.get(record.partition, Standing())
+            standings[record.partition] = before.joined(Published(view, Place(record.stamped_ms, record.offset)))
+
+    def _is_signed(self, record: StatusRead) -> bool:
+        if self._token is None:
+            return True
+        parts = signature.status_parts(self._topic, record.partition, record.key, record.value)
+        # Judged by the broker's stamp: what was written in time stays good for whoever reads the topic later.
+        return signature.verify(self._token, parts, record.headers.get(signature.HEADER), record.stamped_ms)
+
+
+def follow(settings: Settings, clock: Clock) -> ClusterView:
+    """Return the view of these settings' group; it reads once it is started."""
+    properties = {**config.status_reader(settings), "logger": librdkafka_logger()}
+
+    def make_reader() -> StatusReader:
+        return StatusReader(properties, settings.status_topic, settings.input_topic, clock)
+
+    return ClusterView(make_reader, clock, topic=settings.status_topic, token=settings.api_token)
+
+
+class GroupSource:
+    """What the API shows: health and own figures of this process, everything else from the status topic.
+
+    Args:
+        own: This process's snapshots.
+        cluster: The group's.
+        instance_id: Of this process; empty when it owns no partition, ever.
+    """
+
+    def __init__(self, own: Source, cluster: ClusterView, instance_id: str = "") -> None:
+        self._own = own
+        self._cluster = cluster
+        self._instance_id = instance_id
+
+    def views(self) -> Sequence[PartitionView]:
+        return self._cluster.views(self._own.views(), self._instance_id)
+
+    def partitions_total(self) -> int | None:
+        return self._cluster.partitions_total
+
+    def unread(self) -> str | None:
+        return self._cluster.unread()
+
+    def outcomes(self, control_id: str) -> Mapping[int, OutcomeRecord]:
+        """Return what became of a control record, by input partition; empty while nothing is known."""
+        return self._cluster.outcomes(control_id)
+
+    def await_outcomes(
+        self, control_id: str, partitions: Collection[int], timeout_s: float
+    ) -> Mapping[int, OutcomeRecord]:
+        """Return the outcomes once all these partitions have one, or what there is after so many seconds."""
+        return self._cluster.await_outcomes(control_id, partitions, timeout_s)
+
+    def partitions_without_owner(self) -> float:
+        """Return how many input partitions nobody shows as its own; NaN while that is unknown."""
+        if self.partitions_total() is None or self.unread() is not None:
+            return float("nan")
+        return sum(not view.owner for view in self.views())
+
+    def health(self) -> Health:
+        health = self._own.health()
+        if not self._cluster.alive:
+            reasons = ("the reader of the status topic has ended", *health.reasons)
+            return replace(health, live=False, ready=False, reasons=reasons)
+        if (unread := self._cluster.unread()) is not None:
+            return replace(health, ready=False, reasons=(*health.reasons, unread))
+        return health
+
+    def now_ms(self) -> int:
+        return self._own.now_ms()
+
+    def cluster_id(self) -> str | None:
+        return self._own.cluster_id() or self._cluster.cluster_id

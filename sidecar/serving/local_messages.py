@@ -1,0 +1,225 @@
+"""The messages of this instance's partitions, read from its store for the API.
+
+The API's threads read while the loop writes. Each row is read as some commit left it, so that a message which moves
+meanwhile is seen at its old place, at its new one, or at neither; a lookup of one message asks again then.
+"""
+
+from __future__ import annotations
+
+import base64
+import heapq
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from sidecar.api.messages.listing import HeaderBody, MessageBody, MessageDetailBody, Named, Page, Position, Wanted
+from sidecar.api.source import Source
+from sidecar.changelog.entry import DEFERRED, HEAD, KEY, KEY_BYTES, Head, head, origin_of, payload, retry_id_of
+from sidecar.engine.partition import State
+from sidecar.engine.ports import Reader
+from sidecar.engine.rows import Rows, after, decode_due, decode_meta
+from sidecar.errors import StoreFailed
+from sidecar.model import OFFSET_MAX, TimerId
+
+ROWS_MAX: Final = 2_000
+BYTES_MAX: Final = 16 * 1024 * 1024
+"""A page ends after so many rows or bytes, with whatever it has found."""
+SLICE_MAX: Final = 512
+NAMED_ROWS_MAX: Final = 1_000
+NAMED_MAX: Final = 100
+NAMED_BYTES_MAX: Final = 4 * 1024 * 1024
+TRIES: Final = 3
+
+
+class LocalEntries:
+    """Reads entries; see `sidecar.api.messages.listing.Entries`.
+
+    Args:
+        store: Returns the store, None while it cannot be used.
+        source: Says which partitions this instance owns.
+        instance_id: Of this instance; empty when it owns no partition, ever.
+    """
+
+    def __init__(self, store: Callable[[], Reader | None], source: Source, instance_id: str = "") -> None:
+        self._store = store
+        self._source = source
+        self._instance_id = instance_id
+
+    def owned(self) -> frozenset[int]:
+        """Return the running partitions of this instance, by what the whole group knows: a former owner has none."""
+        return frozenset(
+            view.partition
+            for view in self._source.views()
+            if view.owner and view.owner == self._instance_id and view.state == State.RUNNING
+        )
+
+    def page(self, partitions: Collection[int], wanted: Wanted) -> Page:
+        """Return the first messages of these partitions; looks at ROWS_MAX rows at most."""
+        with self._reading() as store:
+            return _page(store, partitions, wanted)
+
+    def find(self, timer: TimerId, *, payload: bool) -> MessageDetailBody | None:
+        """Return a message by its id."""
+        with self._reading() as store:
+            return _find(store, timer, payload)
+
+    def named(self, retry_id: bytes, partitions: Collection[int], *, payload: bool) -> Named:
+        """Return the messages of a retry id in due order, as many as are shown."""
+        with self._reading() as store:
+            return _named(store, retry_id, partitions, payload)
+
+    @contextmanager
+    def _reading(self) -> Iterator[Reader]:
+        store = self._store()
+        if store is None:
+            raise StoreFailed("the state folder cannot be used now")
+        try:
+            yield store
+        except StoreFailed as cause:
+            if self._store() is not store:
+                # The library says then what looks like damage.
+                raise StoreFailed("the store was closed meanwhile") from cause
+            raise
+
+
+def _page(store: Reader, partitions: Collection[int], wanted: Wanted) -> Page:
+    first = wanted.limit // max(1, len(partitions)) + 1
+    keys = heapq.merge(*(_positions(store, number, wanted, first) for number in partitions))
+    found: list[MessageBody] = []
+    reached: Position | None = None
+    rows = size = 0
+    for at in keys:
+        if len(found) >= wanted.limit or rows >= ROWS_MAX or size >= BYTES_MAX:
+            return Page(found, reached)
+        rows += 1
+        reached = at
+        entry = store.get(Rows(at.partition).timer + KEY.pack(at.due_ms, at.offset))
+        if entry is None:
+            continue  # it has fired or moved since its key was read
+        size += len(entry)
+        fixed = head(entry)
+        if wanted.origin is None or wanted.origin == origin_of(entry, fixed):
+            found.append(_message(at.partition, entry, fixed))
+    return Page(found, None)
+
+
+def _find(store: Reader, timer: TimerId, with_payload: bool) -> MessageDetailBody | None:
+    rows = Rows(timer.partition)
+    value = store.get(rows.meta)
+    offsets = (timer.offset,) if value is None else decode_meta(value).checkpoint.offsets_meant(timer.offset)
+    for offset in offsets:
+        found = _find_at(store, rows, timer._replace(offset=offset), with_payload)
+        if found is not None or store.get(rows.removed + KEY.pack(timer.first_ms, offset)) is not None:
+            return found
+    return None
+
+
+def _find_at(store: Reader, rows: Rows, timer: TimerId, with_payload: bool) -> MessageDetailBody | None:
+    moved = rows.moved_row(timer.offset, timer.first_ms)
+    for _ in range(TRIES):
+        value = store.get(moved)
+        key = KEY.pack(timer.first_ms if value is None else decode_due(value), timer.offset)
+        entry = store.get(rows.timer + key)
+        # A twin of the same offset may stand at this due under another id.
+        if entry is not None and key > _watermark(store, rows) and head(entry).first_ms == timer.first_ms:
+            return _detail(timer.partition, entry, with_payload)
+        if store.get(moved) == value:
+            return None
+    raise StoreFailed(f"{timer} moves faster than it can be read")
+
+
+def _named(store: Reader, retry_id: bytes, partitions: Collection[int], with_payload: bool) -> Named:
+    places: list[tuple[bytes, int]] = []
+    truncated = False
+    for number in partitions:
+        rows = Rows(number)
+        prefix, watermark = rows.named_prefix(retry_id), _watermark(store, rows)
+        named = store.items(prefix, after(prefix), limit=NAMED_ROWS_MAX)
+        truncated |= len(named) == NAMED_ROWS_MAX
+        keys = (value + row[-KEY_BYTES:-8] for row, value in named)
+        places.extend((key, number) for key in keys if key > watermark)
+    found: list[MessageDetailBody] = []
+    size = 0
+    for key, number in sorted(places):
+        if len(found) >= NAMED_MAX or size >= NAMED_BYTES_MAX:
+            return Named(found, True)
+        if (entry := store.get(Rows(number).timer + key)) is not None:
+            size += len(entry)
+            found.append(_detail(number, entry, with_payload))
+    return Named(found, truncated)
+
+
+def _watermark(store: Reader, rows: Rows) -> bytes:
+    """Return the key at or below which every timer is gone."""
+    value = store.get(rows.meta)
+    meta = None if value is None else decode_meta(value)
+    if meta is None or not meta.restored:
+        raise StoreFailed("the partition is being restored")
+    return KEY.pack(meta.checkpoint.watermark_ms, meta.checkpoint.watermark_offset)
+
+
+def _positions(store: Reader, number: int, wanted: Wanted, first: int) -> Iterator[Position]:
+    """Yield the places of a partition's messages within the bounds, in order; reads ahead in growing slices."""
+    rows = Rows(number)
+    begin = max(_watermark(store, rows) + b"\0", KEY.pack(wanted.due_from_ms, 0), _start(number, wanted.after))
+    lower, upper = rows.timer + begin, rows.timer + KEY.pack(wanted.due_to_ms, 0)
+    limit = first
+    while lower < upper:
+        keys: Sequence[bytes] = store.keys(lower, upper, limit=limit)
+        for key in keys:
+            due_ms, offset = KEY.unpack(key[-KEY_BYTES:])
+            yield Position(due_ms, number, offset)
+        if len(keys) < limit:
+            return
+        lower = keys[-1] + b"\0"
+        limit = min(SLICE_MAX, 4 * limit)
+
+
+def _start(number: int, after: Position | None) -> bytes:
+    """Return the first key of a partition that comes behind a place of the whole order."""
+    if after is None:
+        return b""
+    if number == after.partition:
+        return KEY.pack(after.due_ms, after.offset) + b"\0"
+    return KEY.pack(after.due_ms, 0 if number > after.partition else OFFSET_MAX)
+
+
+def _facts(partition: int, entry: bytes, fixed: Head) -> dict[str, object]:
+    retry_id = retry_id_of(entry, fixed)
+    return {
+        "id": str(TimerId(partition, fixed.offset, fixed.first_ms)),
+        "partition": partition,
+        "offset": fixed.offset,
+        "origin": origin_of(entry, fixed),
+        "due_ms": fixed.requested_ms,
+        "stored_due_ms": fixed.due_ms,
+        "first_due_ms": fixed.first_ms,
+        "attempt": fixed.attempt,
+        "limit": fixed.limit,
+        "retry_id": None if retry_id is None else retry_id.decode(errors="replace"),
+        "deferred": bool(fixed.flags & DEFERRED),
+    }
+
+
+def _message(partition: int, entry: bytes, fixed: Head) -> MessageBody:
+    return MessageBody.model_validate(_facts(partition, entry, fixed))
+
+
+def _detail(partition: int, entry: bytes, with_payload: bool) -> MessageDetailBody:
+    fixed = head(entry)
+    key, value, headers = payload(entry, HEAD.size + fixed.origin_length + fixed.retry_id_length)
+    facts = {**_facts(partition, entry, fixed), "headers": [_header(*each) for each in headers]}
+    if with_payload:
+        facts |= {"key": _base64(key), "value": _base64(value)}
+    return MessageDetailBody.model_validate(facts)
+
+
+def _header(name: str, value: bytes | None) -> HeaderBody:
+    try:
+        return HeaderBody(name=name, value=None if value is None else value.decode())
+    except UnicodeDecodeError:
+        return HeaderBody(name=name, value=None, value_base64=_base64(value))
+
+
+def _base64(value: bytes | None) -> str | None:
+    return None if value is None else base64.b64encode(value).decode()

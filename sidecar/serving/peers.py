@@ -1,0 +1,113 @@
+"""Other instances' HTTP API, for what only the owner of a partition can answer."""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import socket
+from typing import Final
+from urllib.parse import urlsplit
+
+from sidecar.api.messages.listing import FORWARDED
+from sidecar.clock import Clock
+from sidecar.errors import CommandFailed
+from sidecar.settings import Settings
+
+WAIT_S: Final = 2.0
+"""Longest silence of an instance."""
+ANSWER_S: Final = 4.0
+"""Time for a whole answer."""
+ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
+_CHUNK_BYTES: Final = 256 * 1024
+
+
+class HttpPeers:
+    """Implements `sidecar.api.messages.listing.Peers` and `sidecar.api.connect.Others`.
+
+    Follows no redirect and asks no proxy.
+
+    Args:
+        clock: Measures how long an answer takes.
+        token: API_TOKEN, which the whole group shares.
+    """
+
+    def __init__(self, clock: Clock, token: str | None) -> None:
+        self._clock = clock
+        self._token = token
+
+    def get(self, url: str, path: str, *, authorised: bool) -> tuple[int, bytes]:
+        """Return status and body. Raises CommandFailed when there is no answer in time."""
+        return self._ask("GET", url, path, self._headers(authorised=authorised))
+
+    def send(self, method: str, url: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        """Change something; return status and body. Raises CommandFailed when there is no answer in time."""
+        headers = self._headers(authorised=True)
+        if body is not None:
+            headers["content-type"] = "application/json"
+        return self._ask(method, url, path, headers, body)
+
+    def _headers(self, *, authorised: bool) -> dict[str, str]:
+        headers = {FORWARDED: "1"}
+        if authorised and self._token is not None:
+            headers["authorization"] = f"Bearer {self._token}"
+        return headers
+
+    def _ask(
+        self, method: str, url: str, path: str, headers: dict[str, str], body: bytes | None = None
+    ) -> tuple[int, bytes]:
+        try:
+            place = urlsplit(url)
+            if place.scheme != "http" or not place.hostname:
+                raise CommandFailed(f"{url!r} is no address of an instance")
+            connection = http.client.HTTPConnection(place.hostname, place.port or 80, timeout=WAIT_S)
+            try:
+                connection.request(method, path, body, headers)
+                return self._read(connection.getresponse())
+            finally:
+                connection.close()
+        except (OSError, ValueError, http.client.HTTPException) as cause:
+            raise CommandFailed(f"{url} does not answer: {cause}") from cause
+
+    def _read(self, response: http.client.HTTPResponse) -> tuple[int, bytes]:
+        until_s = self._clock.monotonic_s() + ANSWER_S
+        body = bytearray()
+        while chunk := response.read1(_CHUNK_BYTES):
+            body += chunk
+            if len(body) > ANSWER_BYTES_MAX:
+                raise CommandFailed(f"its answer has more than {ANSWER_BYTES_MAX} bytes")
+            if self._clock.monotonic_s() > until_s:
+                raise CommandFailed(f"its answer took longer than {ANSWER_S:g} s")
+        return response.status, bytes(body)
+
+
+def advertised_url(settings: Settings, url: str) -> str:
+    """Return where other instances find this one.
+
+    A server that listens on every address names none of them: then it is the one that this machine uses towards the
+    brokers, which the other instances reach as well.
+
+    Args:
+        settings: Names host and brokers.
+        url: Where the server listens, with its real port.
+    """
+    if not _is_wildcard(settings.http_host):
+        return url
+    first = settings.bootstrap_servers.split(",")[0].strip()
+    try:
+        broker = urlsplit(f"//{first.rpartition('://')[2]}")
+        found = socket.getaddrinfo(broker.hostname, broker.port or 9092, type=socket.SOCK_DGRAM)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)  # nothing is sent
+            own = str(probe.getsockname()[0])
+    except (OSError, ValueError):
+        return url
+    port = urlsplit(url).port
+    return f"http://[{own}]:{port}" if ":" in own else f"http://{own}:{port}"
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False

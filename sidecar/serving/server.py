@@ -1,0 +1,196 @@
+"""Serves the application from a thread of its own, and bounds what any client can take."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import threading
+from typing import Any, Final
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from sidecar.api.problems import problem
+from sidecar.errors import CommandFailed
+
+CONNECTIONS_MAX: Final = 100
+HEAD_BYTES_MAX: Final = 16 * 1024
+EXCHANGE_S: Final = 15.0
+"""A connection has this long, from its start or its last answer, until the next answer is out."""
+KEEP_ALIVE_S: Final = 5
+START_S: Final = 10.0
+
+
+class BoundedProtocol(H11Protocol):
+    """uvicorn's HTTP/1.1, with a deadline for each exchange and a bound on connections.
+
+    uvicorn itself never gives up on a client that sends its request byte by byte or does not read the answer, and
+    refuses newcomers while such clients hold all places. Here the deadline is not moved by bytes that trickle in, and
+    a newcomer takes the place of whoever has kept the server waiting longest.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._waiting_since_s = 0.0
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._begin_exchange()
+        if len(self.connections) > CONNECTIONS_MAX:
+            idle = [other for other in self.connections if isinstance(other, BoundedProtocol) and not other.is_busy()]
+            min(idle, key=lambda other: other._waiting_since_s, default=self).drop()  # noqa: SLF001
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        self._begin_exchange()
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not HTTP, or has too long a head, in the shape of all errors."""
+        if self.is_busy():
+            # Nothing can be put into the middle of an answer.
+            self.drop()
+            return
+        answer = problem(400, f"{msg} Its head may have {HEAD_BYTES_MAX} bytes at most.", {"connection": "close"})
+        head = b"".join(name + b": " + value + b"\r\n" for name, value in answer.raw_headers)
+        self.transport.write(b"HTTP/1.1 400 Bad Request\r\n" + head + b"\r\n" + bytes(answer.body))
+        self.transport.close()
+
+    def is_busy(self) -> bool:
+        """Tell whether a whole request is being answered."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def drop(self) -> None:
+        """End the connection at once, with whatever it has not read."""
+        # Its place is free now, not when the loop comes to connection_lost: newcomers arrive many at a time.
+        self.connections.discard(self)
+        self.transport.abort()
+
+    def _begin_exchange(self) -> None:
+        self._waiting_since_s = self.loop.time()
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = self.loop.call_later(EXCHANGE_S, self.drop)
+
+
+class _SignallingServer(uvicorn.Server):
+    """uvicorn's server that says when it is up."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = threading.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
+
+
+class Server:
+    """The HTTP server: a daemon thread with an event loop of its own.
+
+    Args:
+        app: what answers.
+        host: address to listen at (setting HTTP_HOST).
+        port: port to listen at (setting HTTP_PORT); 0 takes any free one.
+    """
+
+    def __init__(self, app: ASGIApp, *, host: str, port: int) -> None:
+        self._app = app
+        self._host = host
+        self._port = port
+        self._server: _SignallingServer | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def port(self) -> int:
+        """The port it listens at: after start() the real one, also when 0 was asked for."""
+        return self._port
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._port}"
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread still serves."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self) -> None:
+        """Listen, and return when requests are answered.
+
+        Raises:
+            CommandFailed: the address or port cannot be had; the text names the setting.
+        """
+        listener = _listen(self._host, self._port)
+        self._port = listener.getsockname()[1]
+        self._server = _SignallingServer(_config(self._app))
+        self._thread = threading.Thread(target=self._serve, args=([listener],), name="http", daemon=True)
+        self._thread.start()
+        if not self._server.up.wait(START_S):
+            raise CommandFailed(f"The HTTP server at {self.url} did not start within {START_S:g} s.")
+
+    def stop(self, deadline_s: float) -> None:
+        """Finish the answers under way and end the thread; after the deadline leave it to die with the process."""
+        if self._server is None or self._thread is None:
+            return
+        self._server.should_exit = True
+        self._thread.join(deadline_s)
+
+    def _serve(self, sockets: list[socket.socket]) -> None:
+        assert self._server is not None
+        self._server.run(sockets)
+
+
+def _config(app: ASGIApp) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        loop="asyncio",
+        http=BoundedProtocol,
+        ws="none",
+        lifespan="off",
+        # Logging is set up by the process. Only errors: a hostile client must not be able to fill the log.
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        headers=[("x-content-type-options", "nosniff")],
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=1,
+        h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+    )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket, or say which setting to change."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        listener = socket.create_server((host, port), family=family, backlog=128)
+        # asyncio sets it only on sockets of protocol TCP by number; without it an answer waits 40 ms for a delayed ACK.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener
+    except OSError as error:
+        raise CommandFailed(_advice(host, port, error)) from error
+
+
+def _advice(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"HTTP_PORT: port {port} at {host} is in use by another program. "
+            "Set KAFKA_RETRY_HTTP_PORT to a free port; 0 takes any."
+        )
+    if error.errno in {errno.EACCES, errno.EPERM}:
+        return f"HTTP_PORT: this user may not listen at port {port}. Set KAFKA_RETRY_HTTP_PORT to 1024 or above."
+    return (
+        f"HTTP_HOST: cannot listen at {host!r}: {error.strerror or error}. "
+        "Set KAFKA_RETRY_HTTP_HOST to an address of this machine, such as 127.0.0.1 or 0.0.0.0."
+    )

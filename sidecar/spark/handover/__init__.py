@@ -1,0 +1,1 @@
+"""From one engine to the other."""

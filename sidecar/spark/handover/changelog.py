@@ -1,0 +1,102 @@
+"""From the changelog into the state, record by record, and from the state into changelog records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from operator import itemgetter
+
+from msgspec.structs import replace
+
+from sidecar.changelog.codec import (
+    BLOCK_BYTES_MAX,
+    CHECKPOINT_KEY,
+    BlockKey,
+    Engine,
+    block_key,
+    decode_block,
+    decode_checkpoint,
+    decode_key,
+    encode_block,
+)
+from sidecar.changelog.entry import KEY_BYTES, LEVEL_AT
+from sidecar.spark.blocks import by_origin
+from sidecar.spark.state.cells import META, Cells, Meta, decode_meta, encode
+from sidecar.spark.state.shard_store import ShardStore
+from sidecar.wheel.geometry import slot_end_ms, slot_of
+
+
+def take_over(partition: int, cells: Cells, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
+    """Write changelog records into the state; their order does not matter, as it does not to the fold.
+
+    Tombstones may be left out or come in: what they delete lies behind the watermark.
+
+    Args:
+        partition: Of the input topic.
+        cells: Its state.
+        records: Any part of its changelog. The checkpoint must be the last one there is.
+    """
+    value = cells.get(META)
+    meta = Meta(settled=False) if value is None else decode_meta(value)
+    store = ShardStore(cells, meta, partition)
+    for record_key, record_value in records:
+        if record_key is None or record_value is None:
+            continue
+        key, body = bytes(record_key), bytes(record_value)
+        if key == CHECKPOINT_KEY:
+            meta.checkpoint = replace(decode_checkpoint(body), engine=Engine.SPARK)
+            continue
+        decoded = decode_key(key)
+        if isinstance(decoded, BlockKey):
+            store.import_block(body, decoded.slot_end_ms)
+        elif decoded is not None:
+            store.import_removed(decoded, body)
+    store.save()
+    cells.put(META, encode(meta))
+
+
+def timers_of(block: bytes, watermark: bytes) -> Iterator[bytes]:
+    """Yield the entries of a block, of the state or of the changelog, that the watermark has not passed."""
+    return (entry for entry in decode_block(block).entries if entry[:KEY_BYTES] > watermark)
+
+
+def sorted_blocks(
+    entries: Iterable[tuple[int, bytes]], sequences: Mapping[int, int]
+) -> Iterator[tuple[int, bytes, bytes]]:
+    """Yield partition, key and value of the changelog records of blocks with these entries; holds one block at a time.
+
+    Args:
+        entries: Partition and entry, sorted by partition, slot end and level. None of them may be in another block of
+            the changelog, as no timer key is in two.
+        sequences: By partition, of the checkpoint that they come before; they name the blocks.
+    """
+    for (partition, end_ms), of_slot in groupby(entries, key=_slot_end):
+        part = 0
+        for level, of_level in groupby((entry for _, entry in of_slot), key=itemgetter(LEVEL_AT)):
+            for held in _cut(of_level):
+                key = block_key(BlockKey(end_ms, sequences[partition], part))
+                yield partition, key, encode_block(level, by_origin(held), held)
+                part += 1
+
+
+def slot_end_of(entry: bytes) -> int:
+    """Return the end of the slot that an entry was stored in."""
+    level = entry[LEVEL_AT]
+    return slot_end_ms(slot_of(int.from_bytes(entry[:8], "big"), level), level)
+
+
+def _slot_end(row: tuple[int, bytes]) -> tuple[int, int]:
+    partition, entry = row
+    return partition, slot_end_of(entry)
+
+
+def _cut(entries: Iterable[bytes]) -> Iterator[list[bytes]]:
+    held: list[bytes] = []
+    size = 0
+    for entry in entries:
+        if held and size + len(entry) > BLOCK_BYTES_MAX:
+            yield held
+            held, size = [], 0
+        held.append(entry)
+        size += len(entry)
+    yield held

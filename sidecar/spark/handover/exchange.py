@@ -1,0 +1,158 @@
+"""Handover between the engines: the changelog read into a new checkpoint, and a checkpoint written to the changelog."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from sidecar.changelog.codec import CHECKPOINT_KEY, Checkpoint, Engine, encode_checkpoint
+from sidecar.errors import CommandFailed
+from sidecar.settings import Settings
+from sidecar.spark.handover.changelog import sorted_blocks
+from sidecar.spark.jobs.arrow import batch_of, schema_of
+from sidecar.spark.marks import Mark
+from sidecar.spark.stream.placement import key_of
+from sidecar.spark.timers import (
+    KEYS,
+    known_in_changelog,
+    metas,
+    pending_in_state,
+    read_cells,
+    removed_records,
+    watermarks,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+RECORDS_SCHEMA: Final = "partition int, key binary, value binary"
+
+
+def changelog_records(
+    session: SparkSession,
+    settings: Settings,
+    source: Mapping[str, str],
+    checkpoints: Mapping[int, Checkpoint],
+    state_partitions: int,
+) -> DataFrame:
+    """Return the blocks and removed records that still matter, as the first state of a query.
+
+    Args:
+        session: Reads on its executors.
+        settings: Names the changelog.
+        source: Options of the Kafka source, as for the input.
+        checkpoints: The last one of each partition.
+        state_partitions: Of the query.
+    """
+    from pyspark.sql import functions as f  # noqa: PLC0415 - PySpark is an extra
+
+    count = max(checkpoints) + 1
+    keys = [key_of(number, state_partitions) for number in range(count)]
+    watermarks = [
+        bytearray(checkpoints.get(number, Checkpoint()).watermark_ms.to_bytes(8, "big")) for number in range(count)
+    ]
+
+    def of_partition(values: list[Any]) -> Column:
+        return f.element_at(f.array(*[f.lit(value) for value in values]), f.col("partition") + 1)
+
+    kind = f.substring(f.col("key"), 1, 1)
+    slot_end = f.substring(f.col("key"), 2, 8)
+    matters = (kind == f.lit(bytearray(b"r"))) | (
+        (kind == f.lit(bytearray(b"b"))) & (slot_end > of_partition(watermarks))
+    )
+    return (
+        _changelog(session, settings, source)
+        .filter(f.col("value").isNotNull() & matters)
+        .select(of_partition(keys).cast("int").alias("key"), f.col("key").alias("record"), "value")
+    )
+
+
+def export(
+    session: SparkSession,
+    settings: Settings,
+    source: Mapping[str, str],
+    query_folder: str,
+    marks: Mapping[int, tuple[int, Mark | None]],
+) -> tuple[int, dict[int, Checkpoint]]:
+    """Write the state of a stopped query to the changelog; return how much is pending, and the checkpoints to write.
+
+    Until the checkpoints of the embedded engine are written nothing is restored from it, so this can be done again
+    after a failure.
+
+    Args:
+        session: With the number of shuffle partitions of the query.
+        settings: Names the changelog.
+        source: Options of the Kafka source, as for the input.
+        query_folder: Of Spark's checkpoint.
+        marks: The committed offsets and marks of the group.
+
+    Raises:
+        CommandFailed: The query was not stopped in order; start and stop it once more.
+    """
+
+    cells = read_cells(session, query_folder)
+    standing = metas(cells)
+    for number, meta in standing.items():
+        _, mark = marks.get(number, (0, None))
+        if meta.checkpoint.sequence != (mark.sequence if mark is not None else meta.checkpoint.sequence):
+            raise CommandFailed(
+                f"partition {number} of the checkpoint stands at {meta.checkpoint.sequence} and what was sent at "
+                f"{mark.sequence if mark else 0}: the query was cut off. Start `spark run` again and end it by SIGTERM"
+            )
+    # What the changelog has of before stays: a timer is in one block only, and what of it is no longer pending lies
+    # behind the watermark, or is among the removed.
+    _write(settings, source, removed_records(cells))
+    passed = watermarks({number: meta.checkpoint for number, meta in standing.items()})
+    known = known_in_changelog(_changelog(session, settings, source), passed)
+    sequences = {number: meta.checkpoint.sequence + 1 for number, meta in standing.items()}
+    blocks = (
+        pending_in_state(cells, passed, entries=True)
+        .join(known, KEYS, "left_anti")
+        .select("partition", "slot_end", "level", "entry")
+        .repartition("partition", "slot_end")
+        .sortWithinPartitions("partition", "slot_end", "level", "entry")
+        .mapInArrow(_Blocks(sequences).__call__, RECORDS_SCHEMA)
+    )
+    _write(settings, source, blocks)
+    pending = sum(sum(meta.counted_origins.values()) for meta in standing.values())
+    return pending, {
+        number: replace(meta.checkpoint, engine=Engine.EMBEDDED, sequence=meta.checkpoint.sequence + 1)
+        for number, meta in standing.items()
+    }
+
+
+def initial_records(checkpoints: Mapping[int, Checkpoint]) -> list[tuple[int, bytes, bytes]]:
+    """Return the checkpoint records that partitions begin with."""
+    return [(number, CHECKPOINT_KEY, encode_checkpoint(each)) for number, each in checkpoints.items()]
+
+
+class _Blocks:
+    """Packs sorted entries into blocks, of which it holds one at a time."""
+
+    def __init__(self, sequences: Mapping[int, int]) -> None:
+        self._sequences = sequences
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        schema = schema_of(RECORDS_SCHEMA)
+        entries = (
+            (partition.as_py(), entry.as_py())
+            for batch in batches
+            for partition, entry in zip(batch.column("partition"), batch.column("entry"), strict=True)
+        )
+        for record in sorted_blocks(entries, self._sequences):
+            yield from batch_of([record], schema)
+
+
+def _changelog(session: SparkSession, settings: Settings, source: Mapping[str, str]) -> DataFrame:
+    options = {name: value for name, value in source.items() if name.startswith("kafka.")}
+    reading = {"subscribe": settings.changelog_topic, "startingOffsets": "earliest", "endingOffsets": "latest"}
+    return session.read.format("kafka").options(**options, **reading).load()
+
+
+def _write(settings: Settings, source: Mapping[str, str], records: DataFrame) -> None:
+    options = {name: value for name, value in source.items() if name.startswith("kafka.") and "isolation" not in name}
+    writer = records.write.format("kafka").options(**options, **{"kafka.max.request.size": str(64 * 1024 * 1024)})
+    writer.option("topic", settings.changelog_topic).save()

@@ -1,0 +1,72 @@
+"""`spark export`: gives the state of a stopped query to the embedded engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from threading import Event
+
+import structlog
+
+from sidecar import log
+from sidecar.changelog.codec import Engine
+from sidecar.clock import SystemClock
+from sidecar.devbroker.jars import DownloadProgress, Quiet
+from sidecar.errors import CommandFailed
+from sidecar.kafka.cluster import Admin
+from sidecar.kafka.patience import await_answer
+from sidecar.settings import Settings
+from sidecar.spark import group
+from sidecar.spark.handover.exchange import export
+from sidecar.spark.manifest import CheckpointFolder, new_manifest, require_same
+from sidecar.spark.session import open_session
+from sidecar.spark.source import source_options
+
+logger = structlog.get_logger(__name__)
+
+
+def hand_back(
+    settings: Settings,
+    checkpoint: str,
+    master: str | None,
+    conf: Mapping[str, str],
+    source: Mapping[str, str],
+    downloads: DownloadProgress | None = None,
+) -> int:
+    """Write what is pending in a checkpoint to the changelog, and return how many messages that are.
+
+    Behind it the embedded engine goes on, and the checkpoint is of no use any more.
+
+    Raises:
+        SidecarError: It cannot be done; the text says what to do.
+    """
+    options = source_options(settings, source)
+    admin = Admin(settings, log.librdkafka_logger())
+    facts = await_answer(lambda: group.idle_topics(admin, settings), settings, SystemClock(), Event().wait)
+    assert facts is not None, "it is awaited to the end"
+    before = group.last_checkpoints(settings, facts.partitions)
+    if any(each.engine is Engine.EMBEDDED for each in before.values()):
+        raise CommandFailed(f"the changelog {settings.changelog_topic} belongs to the embedded engine already")
+    session = open_session(settings.streams_app_id, master, conf, 1, downloads or Quiet())
+    try:
+        folder = CheckpointFolder(session, checkpoint)
+        found = folder.read()
+        if found is None:
+            raise CommandFailed(f"{checkpoint} (--checkpoint) holds no checkpoint")
+        here = new_manifest(
+            facts.cluster_id,
+            settings.streams_app_id,
+            settings.input_topic,
+            found.input_topic_id,  # one that was made anew since is the business of who goes on
+            found.state_partitions,
+            settings.group_id,
+        )
+        require_same(found, here, checkpoint, None)
+        session.conf.set("spark.sql.shuffle.partitions", str(found.state_partitions))
+        marks = group.committed(settings, facts.partitions)
+        pending, checkpoints = export(session, settings, options, folder.query, marks)
+        group.require_no_members(admin, settings)
+        group.write_checkpoints(settings, checkpoints)
+        logger.info("state_handed_back", changelog=settings.changelog_topic, pending=pending)
+        return pending
+    finally:
+        session.stop()

@@ -1,0 +1,310 @@
+"""`spark audit`: every accepted message is in exactly one place; the others are named.
+
+Joins the retry topic, the origins, the DLQ, and what is pending by the changelog or by a Spark checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from sidecar.contract import DIALECTS
+from sidecar.policy import Policy
+from sidecar.settings import Settings
+from sidecar.spark.jobs.arrow import batch_of, schema_of
+from sidecar.spark.jobs.dispositions import OFFENCES, Kind, dead_of, fate_of, fired_of, outcome_of, sent_of
+from sidecar.spark.jobs.job import read_log
+from sidecar.spark.stream.ingest import records_of
+from sidecar.spark.stream.step import Rules
+from sidecar.spark.timers import metas, pending_in_changelog, pending_in_state, read_cells, watermarks
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+SHOWN_MAX: Final = 100
+_PLACE: Final = "partition int, offset long"
+_SENT: Final = (
+    f"{_PLACE}, kind string, origin string, retry_id binary, ends long, ends_id binary, trusted boolean, "
+    "taken boolean, stamp long"
+)
+_DEAD: Final = f"{_PLACE}, died long"
+_OUTCOME: Final = f"{_PLACE}, acted boolean"
+_FIRED: Final = f"{_PLACE}, early_ms long"
+_FATE: Final = f"{_PLACE}, kind string, origin string, fate string"
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What an audit found."""
+
+    counts: Mapping[str, int]
+    """Messages by fate."""
+    offenders: list[dict[str, Any]]
+    """At most SHOWN_MAX of them."""
+    offences: int
+
+    @property
+    def clean(self) -> bool:
+        return not self.offences
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What is audited."""
+
+    session: SparkSession
+    settings: Settings
+    rules: Rules
+    source: Mapping[str, str]
+    """Options of the Kafka source."""
+    committed: Mapping[int, int]
+    """The group's offsets."""
+    watermarks: Mapping[int, bytes]
+    """Of each partition, by the changelog."""
+    bases: Mapping[int, int]
+    """The offset base of each partition, by the changelog."""
+    existing: frozenset[str]
+    """Topics that there are."""
+    query_folder: str | None = None
+    """Of a Spark checkpoint: what is pending is there, and not in the changelog."""
+
+
+def audit(ledger: Ledger, out: str | None) -> Audit:
+    """Return what is found, and write every message with its fate as Parquet.
+
+    While messages come and go one can be between two looks. So offenders are looked at twice, and only what offends
+    both times is named.
+
+    Args:
+        ledger: What is audited.
+        out: Folder of the Parquet files, on any file system that Hadoop knows.
+    """
+    from pyspark.sql import functions as f  # noqa: PLC0415 - PySpark is an extra
+
+    fates = _fates(ledger).cache()
+    offences = [each.value for each in OFFENCES]
+    offending = fates.filter(f.col("fate").isin(offences))
+    if offending.head(1):
+        again = _fates(ledger).select("partition", "offset", f.col("fate").alias("now"))
+        fates = (
+            fates.join(again, ["partition", "offset"], "left")
+            .withColumn(
+                "fate", f.when(f.col("fate").isin(offences), f.coalesce("now", "fate")).otherwise(f.col("fate"))
+            )
+            .drop("now")
+            .cache()
+        )
+        offending = fates.filter(f.col("fate").isin(offences))
+    if out is not None:
+        fates.write.mode("overwrite").parquet(out)
+    counts = {row["fate"]: row["count"] for row in fates.groupBy("fate").count().collect()}
+    shown = [row.asDict() for row in offending.orderBy("partition", "offset").limit(SHOWN_MAX).collect()]
+    return Audit(counts, shown, sum(counts.get(each, 0) for each in offences))
+
+
+def _fates(ledger: Ledger) -> DataFrame:
+    """Return each message with its fate: all that is known of a place is brought together once."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    settings = ledger.settings
+    sent = _headers(ledger, settings.input_topic).mapInArrow(_Sent(ledger.rules, ledger.committed).__call__, _SENT)
+    sent = sent.cache()
+    messages = sent.filter(~f.col("kind").isin([Kind.CANCEL.value, Kind.CONTROL.value]))
+    found = [
+        messages.select(*_known("kind", "origin")),
+        _in_topic(ledger, _pending(ledger)).withColumn("pending", f.lit(1)).select(*_known("pending")),
+        _dead(ledger, messages).withColumn("dead", f.lit(1)).select(*_known("dead")),
+        _cancelled(ledger, sent).withColumn("cancelled", f.lit(1)).select(*_known("cancelled")),
+    ]
+    if origins := _origins(ledger, messages):
+        fired = _in_topic(ledger, _headers(ledger, ",".join(origins)).mapInArrow(_fired, _FIRED))
+        found.append(fired.withColumn("fired", f.lit(1)).select(*_known("fired", "early_ms")))
+    facts = found[0]
+    for each in found[1:]:
+        facts = facts.unionByName(each)
+    counted = facts.groupBy("partition", "offset").agg(
+        *(f.max(name).alias(name) for name in ("kind", "origin")),
+        *(f.sum(name).alias(name) for name in ("fired", "dead", "pending")),
+        *(f.max(name).alias(name) for name in ("early_ms", "cancelled")),
+    )
+    # What was fired or is dead of messages that the retry topic holds no more has no kind.
+    return counted.filter(f.col("kind").isNotNull()).mapInArrow(_Judge(ledger.committed).__call__, _FATE)
+
+
+_FACTS: Final = {
+    "kind": None,
+    "origin": None,
+    "fired": 0,
+    "early_ms": 0,
+    "dead": 0,
+    "pending": 0,
+    "cancelled": 0,
+}
+
+
+def _known(*names: str) -> list[Column]:
+    """Return the columns of what is known of a place: these, and nothing in the others."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    types = {"kind": "string", "origin": "string"}
+    facts = [
+        (f.col(name) if name in names else f.lit(nothing)).cast(types.get(name, "long")).alias(name)
+        for name, nothing in _FACTS.items()
+    ]
+    return [f.col("partition"), f.col("offset"), *facts]
+
+
+def _origins(ledger: Ledger, messages: DataFrame) -> list[str]:
+    """Return the topics that messages name and that exist: senders can invent names without end."""
+    existing = ledger.session.createDataFrame([(name,) for name in sorted(ledger.existing)], "origin string")
+    named = existing.join(messages.select("origin").distinct(), ["origin"], "left_semi").collect()
+    return sorted(row["origin"] for row in named)
+
+
+def _cancelled(ledger: Ledger, sent: DataFrame) -> DataFrame:
+    """Return the messages that a cancel, or a message that takes their place, has ended.
+
+    Of each name the last such record counts, so an id that is used very often costs as much as many ids.
+    """
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    ends = sent.filter("taken and (ends is not null or ends_id is not null)").select(
+        "partition", "offset", "ends", "ends_id", "trusted"
+    )
+    if ledger.settings.status_topic in ledger.existing:
+        status = _read(ledger, ledger.settings.status_topic, payloads=True).mapInArrow(_outcomes, _OUTCOME)
+        told = status.groupBy("partition", "offset").agg(f.max("acted").alias("acted"))
+        ends = ends.join(told, ["partition", "offset"], "left")
+    else:
+        ends = ends.withColumn("acted", f.lit(None).cast("boolean"))
+    # Outcomes are kept for a day: without one a cancel counts if it had to be obeyed.
+    ends = ends.filter(f.coalesce("acted", "trusted"))
+    last = f.max("offset").alias("behind")
+    timers = ends.filter("ends is not null").select("partition", f.col("ends").alias("timer"), "offset")
+    timers = timers.select("partition", f.col("timer").alias("offset"), f.col("offset").alias("behind"))
+    # An id has the offset of the timer, or that of a delivery report.
+    timers = timers.unionByName(_in_topic(ledger, timers))
+    by_timer = timers.groupBy("partition", "offset").agg(f.max("behind").alias("behind"))
+    by_name = ends.filter("ends_id is not null").groupBy("partition", f.col("ends_id").alias("retry_id")).agg(last)
+    place = ["partition", "offset"]
+    named = sent.filter("retry_id is not null").select(*place, "retry_id").join(by_name, ["partition", "retry_id"])
+    return by_timer.select(*place, "behind").unionByName(named.select(*place, "behind")).filter("behind > offset")
+
+
+def _dead(ledger: Ledger, messages: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    place = ["partition", "offset"]
+    dead = _headers(ledger, ledger.settings.dlq_topic).mapInArrow(_Dead(ledger.settings.input_topic).__call__, _DEAD)
+    if any(ledger.bases.values()):
+        # Those of a topic before this one name the same places; their messages had other timestamps.
+        same = f.col("died").isNull() | (f.col("died") == f.col("stamp"))
+        dead = dead.join(messages.select(*place, "stamp"), place).filter(same)
+    return dead.select(*place)
+
+
+def _in_topic(ledger: Ledger, timers: DataFrame) -> DataFrame:
+    """Return the places of timers as places in the retry topic; those of a topic before this one are left out."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    bases = {number: base for number, base in ledger.bases.items() if base}
+    if not bases:
+        return timers
+    known = f.create_map(*(f.lit(each) for pair in bases.items() for each in pair))
+    base = f.coalesce(f.element_at(known, f.col("partition")), f.lit(0))
+    return timers.withColumn("offset", f.col("offset") - base).filter("offset >= 0")
+
+
+def _pending(ledger: Ledger) -> DataFrame:
+    if ledger.query_folder is not None:
+        cells = read_cells(ledger.session, ledger.query_folder)
+        passed = watermarks({number: meta.checkpoint for number, meta in metas(cells).items()})
+        return pending_in_state(cells, passed, entries=False)
+    changelog = _read(ledger, ledger.settings.changelog_topic, payloads=True)
+    return pending_in_changelog(changelog, ledger.watermarks)
+
+
+def _headers(ledger: Ledger, topics: str) -> DataFrame:
+    """Return records without key and value, which stay in the JVM."""
+    return _read(ledger, topics, payloads=False)
+
+
+def _read(ledger: Ledger, topics: str, *, payloads: bool) -> DataFrame:
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    bounds = {"subscribe": topics, "startingOffsets": "earliest", "endingOffsets": "latest", "failOnDataLoss": "true"}
+    kept = [f.col(name) if payloads else f.lit(None).cast("binary").alias(name) for name in ("key", "value")]
+    return read_log(ledger.session, ledger.source, **bounds).select(
+        "partition", "offset", "timestamp", "headers", *kept
+    )
+
+
+class _Sent:
+    def __init__(self, rules: Rules, committed: Mapping[int, int]) -> None:
+        self._rules = rules
+        self._committed = committed
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rules = self._rules
+        policy, dialects = Policy(rules.policy), [DIALECTS[name] for name in rules.profiles]
+        for batch in batches:
+            rows = []
+            for record in records_of(batch):
+                topic = rules.policy.input_topic
+                sent = sent_of(record, policy, dialects, input_topic=topic, token=rules.api_token)
+                taken = record.offset < self._committed.get(record.partition, 0)
+                rows.append((record.partition, record.offset, *sent, taken, record.timestamp_ms))
+            yield from batch_of(rows, _SENT_ARROW)
+
+
+def _outcomes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        found = (outcome_of(record) for record in records_of(batch))
+        yield from batch_of([each for each in found if each is not None], _OUTCOME_ARROW)
+
+
+def _fired(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        found = (fired_of(record) for record in records_of(batch))
+        yield from batch_of([tuple(each) for each in found if each is not None], _FIRED_ARROW)
+
+
+class _Dead:
+    def __init__(self, input_topic: str) -> None:
+        self._input_topic = input_topic
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            found = (dead_of(record, self._input_topic) for record in records_of(batch))
+            yield from batch_of([each for each in found if each is not None], _DEAD_ARROW)
+
+
+class _Judge:
+    def __init__(self, committed: Mapping[int, int]) -> None:
+        self._committed = committed
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows = []
+            for row in batch.to_pylist():
+                fate = fate_of(
+                    row["kind"],
+                    taken_in=row["offset"] < self._committed.get(row["partition"], 0),
+                    fired=row["fired"],
+                    early_ms=row["early_ms"],
+                    dead=row["dead"],
+                    pending=row["pending"],
+                    cancelled=bool(row["cancelled"]),
+                )
+                rows.append((row["partition"], row["offset"], row["kind"], row["origin"], fate.value))
+            yield from batch_of(rows, _FATE_ARROW)
+
+
+_SENT_ARROW: Final = schema_of(_SENT)
+_FIRED_ARROW: Final = schema_of(_FIRED)
+_DEAD_ARROW: Final = schema_of(_DEAD)
+_OUTCOME_ARROW: Final = schema_of(_OUTCOME)
+_FATE_ARROW: Final = schema_of(_FATE)

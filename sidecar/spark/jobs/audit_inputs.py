@@ -1,0 +1,106 @@
+"""`spark audit`: what the driver gathers before the audit, and the session that it runs in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from threading import Event
+from typing import NamedTuple
+
+from confluent_kafka import KafkaException
+
+from sidecar import log
+from sidecar.clock import SystemClock
+from sidecar.devbroker.jars import DownloadProgress, Quiet
+from sidecar.errors import CommandFailed
+from sidecar.kafka.cluster import Admin, Deadline, Topic, describe_cluster, unavailable
+from sidecar.kafka.patience import TRY_S, await_answer
+from sidecar.kafka.topics import look
+from sidecar.policy import PolicyConfig
+from sidecar.settings import Settings
+from sidecar.spark import group
+from sidecar.spark.jobs.audit import Audit, Ledger, audit
+from sidecar.spark.jobs.job import job_session
+from sidecar.spark.manifest import CheckpointFolder
+from sidecar.spark.source import source_options
+from sidecar.spark.stream.step import Rules
+from sidecar.spark.timers import watermarks
+
+
+class _Standing(NamedTuple):
+    """Where the sidecars stand."""
+
+    committed: Mapping[int, int]
+    watermarks: Mapping[int, bytes]
+    bases: Mapping[int, int]
+    existing: frozenset[str]
+    """The topics that there are."""
+
+
+def run_audit(
+    settings: Settings,
+    policy: PolicyConfig,
+    *,
+    checkpoint: str | None,
+    out: str | None,
+    master: str | None,
+    conf: Mapping[str, str],
+    source: Mapping[str, str],
+    downloads: DownloadProgress | None = None,
+) -> Audit:
+    """Audit all messages that are on the retry topic.
+
+    Args:
+        settings: The effective ones.
+        policy: Made of them.
+        checkpoint: Of the Spark engine: what is pending is in it. None: in the changelog.
+        out: Folder for Parquet; None: nothing is written.
+        master: See `open_session`.
+        conf: See `open_session`.
+        source: The user's options of the Kafka source.
+        downloads: Told of the jars that are downloaded.
+
+    Raises:
+        SidecarError: It cannot be done; the text says what to do.
+    """
+    options = source_options(settings, source)
+    admin = Admin(settings, log.librdkafka_logger())
+    standing = await_answer(lambda: _standing(admin, settings), settings, SystemClock(), Event().wait)
+    assert standing is not None, "it is awaited to the end"
+    with job_session(f"{settings.streams_app_id}-audit", master, conf, downloads or Quiet()) as session:
+        folder = None
+        if checkpoint is not None:
+            place = CheckpointFolder(session, checkpoint)
+            if place.read() is None:
+                raise CommandFailed(f"{checkpoint} (--checkpoint) holds no checkpoint")
+            folder = place.query
+        rules = Rules(
+            policy=policy,
+            profiles=tuple(settings.profiles),
+            app_id=settings.streams_app_id,
+            status_topic=settings.status_topic,
+            owner="audit",
+            api_token=settings.api_token,
+        )
+        return audit(Ledger(session, settings, rules, options, *standing, folder), out)
+
+
+def _standing(admin: Admin, settings: Settings) -> _Standing:
+    deadline = Deadline(TRY_S)
+    describe_cluster(admin, deadline)
+    found = look(admin, settings, deadline)
+    if not isinstance(found.input, Topic):
+        raise CommandFailed(f"{settings.input_topic} (INPUT_TOPIC) does not exist, or may not be described")
+    partitions = found.input.partitions
+    committed = group.committed(settings, partitions)
+    checkpoints = group.last_checkpoints(settings, partitions)
+    try:
+        topics = admin.list_topics(timeout=TRY_S).topics
+    except KafkaException as cause:
+        raise unavailable(admin, cause.args[0].str()) from cause
+    anew = {number for number, each in checkpoints.items() if not each.meets(found.input.topic_id)}
+    return _Standing(
+        {number: offset for number, (offset, _) in committed.items() if number not in anew},
+        watermarks(checkpoints),
+        {number: each.of_topic(found.input.topic_id, 0).offset_base for number, each in checkpoints.items()},
+        frozenset(topics),
+    )

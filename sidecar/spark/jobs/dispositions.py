@@ -1,0 +1,167 @@
+"""What became of each message: the rule of the audit, and what it reads off single records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from sidecar.contract import dead_letter
+from sidecar.contract.control import (
+    ControlKind,
+    ControlRequest,
+    OutcomeRecord,
+    parse_outcome_key,
+    signature_problem,
+)
+from sidecar.contract.dialects import native
+from sidecar.contract.dialects.dialect import Dialect
+from sidecar.contract.dialects.registry import parse
+from sidecar.model import Drop, Record, Rejection, TimerId
+from sidecar.policy import Policy
+
+
+class Kind(StrEnum):
+    """What a record of the input is, by its headers and the settings."""
+
+    MESSAGE = "message"
+    DROPPED = "dropped"
+    REJECTED = "rejected"
+    CANCEL = "cancel"
+    CONTROL = "control"
+
+
+class Fate(StrEnum):
+    """What became of a message."""
+
+    WAITING = "waiting"
+    """Not taken in yet."""
+    PENDING = "pending"
+    FIRED = "fired"
+    DROPPED = "dropped"
+    DEAD = "dead-lettered"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+    TWICE = "twice"
+    EARLY = "early"
+
+
+OFFENCES: Final = (Fate.LOST, Fate.TWICE, Fate.EARLY)
+
+
+class Sent(NamedTuple):
+    """A record of the input."""
+
+    kind: Kind
+    origin: str | None
+    retry_id: bytes | None
+    ends: int | None
+    """Offset of the timer that a cancel names."""
+    ends_id: bytes | None
+    """Retry id whose timers before it a cancel, or a message that takes their place, ends."""
+    trusted: bool = True
+    """False for a cancel that is not signed with the token."""
+
+
+class Fired(NamedTuple):
+    """A record on an origin that the sidecar sent."""
+
+    partition: int
+    offset: int
+    early_ms: int
+    """By how much it came before its time; 0 when it did not."""
+
+
+def sent_of(
+    record: Record, policy: Policy, dialects: list[Dialect], *, input_topic: str = "", token: str | None = None
+) -> Sent:
+    """Return what a record of the input asks for; never raises.
+
+    Args:
+        record: Key and value may be left out.
+        policy: Decides on messages.
+        dialects: In the order of preference.
+        input_topic: Control records are signed for it.
+        token: What they must be signed with; None: they need no signature.
+    """
+    request = parse(record, dialects)
+    if isinstance(request, Rejection):
+        return Sent(Kind.REJECTED, None, None, None, None)
+    if isinstance(request, ControlRequest):
+        if request.kind is not ControlKind.CANCEL or request.problem:
+            return Sent(Kind.CONTROL, None, None, None, None)
+        headers, target = dict(record.headers or ()), request.target
+        trusted = not signature_problem(headers, token, input_topic, record.partition, record.timestamp_ms)
+        ends = target.offset if isinstance(target, TimerId) else None
+        return Sent(Kind.CANCEL, None, None, ends, target if isinstance(target, bytes) else None, trusted)
+    verdict = policy.decide(request, timestamp_ms=record.timestamp_ms, arrived_ms=record.timestamp_ms)
+    if isinstance(verdict, Drop | Rejection):
+        kind = Kind.DROPPED if isinstance(verdict, Drop) else Kind.REJECTED
+        return Sent(kind, request.origin, request.retry_id, None, None)
+    return Sent(Kind.MESSAGE, request.origin, request.retry_id, None, request.retry_id if request.replace else None)
+
+
+def outcome_of(record: Record) -> tuple[int, int, bool] | None:
+    """Return partition and offset of a control record, and whether it did anything, by its record on the status topic.
+
+    None for all other records.
+    """
+    key = parse_outcome_key(record.key)
+    outcome = None if key is None or record.value is None else OutcomeRecord.from_json(record.value)
+    return None if key is None or outcome is None else (outcome.partition, key[1], outcome.count > 0)
+
+
+def fired_of(record: Record) -> Fired | None:
+    """Return which message a record on an origin is; None for one that the sidecar did not send."""
+    headers = dict(record.headers or ())
+    timer_id = TimerId.parse((headers.get(native.TIMER_ID) or b"").decode("ascii", "replace"))
+    due = headers.get(native.WAS_DUE_MS) or b""
+    if timer_id is None or not due.isdigit():
+        return None
+    return Fired(timer_id.partition, timer_id.offset, max(0, int(due) - record.timestamp_ms))
+
+
+def dead_of(record: Record, input_topic: str) -> tuple[int, int, int | None] | None:
+    """Return partition, offset and timestamp of the message that a dead letter was; None for another topic's.
+
+    The timestamp is None where the letter does not tell it.
+    """
+    headers: Mapping[str, bytes | None] = dict(record.headers or ())
+    partition, offset = (
+        headers.get(dead_letter.CONNECT_PARTITION) or b"",
+        headers.get(dead_letter.CONNECT_OFFSET) or b"",
+    )
+    if headers.get(dead_letter.CONNECT_TOPIC) != input_topic.encode() or not (partition.isdigit() and offset.isdigit()):
+        return None
+    stamp = headers.get(dead_letter.TIMESTAMP_MS) or b""
+    return int(partition), int(offset), int(stamp) if stamp.isdigit() else None
+
+
+def fate_of(kind: str, *, taken_in: bool, fired: int, early_ms: int, dead: int, pending: int, cancelled: bool) -> Fate:
+    """Return what became of a message.
+
+    Args:
+        kind: Of the record; no control record.
+        taken_in: It lies before the committed offset.
+        fired: How often it is on an origin.
+        early_ms: The greatest span by which one of these came before its time.
+        dead: How often it is on the DLQ.
+        pending: How often it is in the state.
+        cancelled: A cancel or a replacing message behind it names it.
+    """
+    found = fired + dead + pending
+    if found > 1:
+        return Fate.TWICE
+    if early_ms > 0:
+        return Fate.EARLY
+    if fired:
+        return Fate.FIRED
+    if dead:
+        return Fate.DEAD
+    if pending:
+        return Fate.PENDING
+    if not taken_in:
+        return Fate.WAITING
+    if kind == Kind.DROPPED:
+        return Fate.DROPPED
+    return Fate.CANCELLED if cancelled else Fate.LOST

@@ -1,0 +1,62 @@
+"""What the batch jobs share: a session for as long as they run, and the log of a topic as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from sidecar.devbroker.jars import DownloadProgress
+from sidecar.errors import CommandFailed
+from sidecar.spark.session import open_session, require_pyspark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SHUFFLE_PARTITIONS: Final = 4
+_LINES: Final = 3
+"""Of an error."""
+
+
+@contextmanager
+def job_session(
+    name: str, master: str | None, conf: Mapping[str, str], downloads: DownloadProgress
+) -> Iterator[SparkSession]:
+    """Yield a session that ends with the job; see `open_session`.
+
+    Raises:
+        CommandFailed: Spark could not do the work.
+    """
+    require_pyspark()
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - PySpark is an extra
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - as above
+
+    session = open_session(name, master, conf, SHUFFLE_PARTITIONS, downloads)
+    try:
+        yield session
+    except (PySparkException, Py4JJavaError) as cause:
+        raise CommandFailed(f"Spark could not do it: {said_by(str(cause))}") from cause
+    finally:
+        session.stop()
+
+
+def said_by(text: str) -> str:
+    """Return what an error of Spark says, without its stacks."""
+    lines = [line.strip(" \t:") for line in text.splitlines()]
+    stacks = ("at ", "File ", "...", "Traceback", "^", "An error occurred while calling")
+    return "; ".join([line for line in lines if line and not line.startswith(stacks)][:_LINES])
+
+
+def read_log(session: SparkSession, source: Mapping[str, str], **bounds: str) -> DataFrame:
+    """Return the records of topics, as Spark's Kafka source gives them.
+
+    What retention deletes while it is read is not there: no reason to fail.
+
+    Args:
+        session: Reads.
+        source: Options of the Kafka source; those of streaming queries are left out.
+        bounds: Which topics, and from where to where, in Spark's words.
+    """
+    options = {name: value for name, value in source.items() if name.startswith("kafka.")}
+    own = {"includeHeaders": "true", "failOnDataLoss": "false", **bounds}
+    return session.read.format("kafka").options(**options, **own).load()

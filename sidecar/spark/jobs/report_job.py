@@ -1,0 +1,192 @@
+"""`spark report` as a job: counts on the executors, adds up in Spark, and brings the greatest to the driver."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from sidecar.contract import DIALECTS
+from sidecar.devbroker.jars import DownloadProgress
+from sidecar.dlq.reader import require_topic
+from sidecar.kafka.cluster import Admin
+from sidecar.policy import Policy, PolicyConfig
+from sidecar.settings import Settings
+from sidecar.spark.jobs.arrow import batch_of, schema_of
+from sidecar.spark.jobs.job import job_session, read_log
+from sidecar.spark.jobs.report import HOURS_MAX, Dimension, Kind, Names, Report, death_of, retry_of
+from sidecar.spark.source import source_options
+from sidecar.spark.stream.ingest import records_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NAME_CHARS: Final = 300
+_KEYS: Final = ("kind", "origin", "exception", "attempt", "hour_ms", "reason")
+_GROUP: Final = "kind string, origin string, exception string, attempt long, hour_ms long, reason string, count long"
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a report is about."""
+
+    since_ms: int | None
+    """From the first record that is as late, in each partition; None: from the beginning."""
+    until_ms: int | None
+    """Up to, without, the first one that is as late; None: to the end."""
+    most: int
+    """Names of each kind that are shown."""
+    out: str | None
+    """Folder of the Parquet files with all of it, on any file system that Hadoop knows."""
+    now_ms: int
+    """Hours behind it are the senders' inventions."""
+
+
+class _Counting:
+    """Counts the records of a topic, batch by batch: what leaves Python is one row for each group."""
+
+    def __init__(self, kind: Kind, policy: PolicyConfig, profiles: Sequence[str]) -> None:
+        self._kind = kind
+        self._policy = policy
+        self._profiles = tuple(profiles)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        policy, dialects = Policy(self._policy), [DIALECTS[name] for name in self._profiles]
+        schema = schema_of(_GROUP)
+        for batch in batches:
+            records = records_of(batch)
+            if self._kind is Kind.DEAD:
+                counts = Counter(death_of(record, dialects) for record in records)
+            else:
+                found = (retry_of(record, policy, dialects) for record in records)
+                counts = Counter(group for group in found if group is not None)
+            yield from batch_of(((*group, count) for group, count in counts.items()), schema)
+
+
+def run_report(
+    settings: Settings,
+    policy: PolicyConfig,
+    scope: Scope,
+    *,
+    master: str | None,
+    conf: Mapping[str, str],
+    source: Mapping[str, str],
+    downloads: DownloadProgress,
+) -> Report:
+    """Count what is on the retry topic and on the DLQ.
+
+    Args:
+        settings: The effective ones.
+        policy: Made of them: it says which records were to wait.
+        scope: What it is about.
+        master: See `open_session`.
+        conf: See `open_session`.
+        source: The user's options of the Kafka source.
+        downloads: Told of the jars that are downloaded.
+
+    Raises:
+        SidecarError: It cannot be done; the text says what to do.
+    """
+    options = source_options(settings, source)
+    admin = Admin(settings)
+    topics = {Kind.RETRY: settings.input_topic, Kind.DEAD: settings.dlq_topic}
+    for topic in topics.values():
+        require_topic(admin, topic, "READ")
+    with job_session(f"{settings.streams_app_id}-report", master, conf, downloads) as session:
+        retries, dead = (
+            _read(session, options, topic, scope).mapInArrow(
+                _Counting(kind, policy, settings.profiles).__call__, _GROUP
+            )
+            for kind, topic in topics.items()
+        )
+        return report_of(retries.unionByName(dead), scope)
+
+
+def _read(session: SparkSession, options: Mapping[str, str], topic: str, scope: Scope) -> DataFrame:
+    from pyspark.sql import functions as f  # noqa: PLC0415 - PySpark is an extra
+
+    bounds = {"subscribe": topic, "startingOffsets": "earliest", "endingOffsets": "latest"}
+    if scope.since_ms is not None:
+        bounds |= {"startingTimestamp": str(scope.since_ms), "startingOffsetsByTimestampStrategy": "latest"}
+    if scope.until_ms is not None:
+        bounds |= {"endingTimestamp": str(scope.until_ms)}
+    # The payload stays in the JVM: headers say it all.
+    nothing = [f.lit(None).cast("binary").alias(name) for name in ("key", "value")]
+    return read_log(session, options, **bounds).select("partition", "offset", "timestamp", "headers", *nothing)
+
+
+def report_of(counted: DataFrame, scope: Scope) -> Report:
+    """Add up groups that may come more than once; write all of them as Parquet, and return the greatest."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    groups = counted.groupBy(*_KEYS).agg(f.sum("count").alias("count")).persist()
+    if scope.out is not None:
+        hour = f.timestamp_millis("hour_ms").alias("hour")
+        written = groups.select("kind", "origin", "exception", "attempt", hour, "reason", "count")
+        written.write.mode("overwrite").parquet(scope.out)
+    every = [f.count_distinct(_text(each)).alias(each.value) for each in Dimension]
+    sums = groups.groupBy("kind").agg(f.sum("count").alias("total"), *every).collect()
+    greatest = _greatest(groups, scope)
+    by = {
+        dimension: {
+            Kind(row["kind"]): _names(
+                dimension, greatest.get((dimension, row["kind"]), []), row[dimension.value], row["total"]
+            )
+            for row in sums
+            if dimension is not Dimension.REASON or row["kind"] == Kind.DEAD
+        }
+        for dimension in Dimension
+    }
+    return Report({Kind(row["kind"]): row["total"] for row in sums}, by)
+
+
+def _text(dimension: Dimension) -> Any:
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    return f.coalesce(f.col(dimension.column).cast("string"), f.lit(""))
+
+
+def _greatest(groups: DataFrame, scope: Scope) -> dict[tuple[str, str], list[tuple[str, int]]]:
+    """Return, by dimension and kind, the names that are met most, or the latest hours, with how often they are met."""
+    # All of it is one job.
+    ranked = reduce(lambda some, more: some.unionByName(more), [_ranked(groups, each, scope) for each in Dimension])
+    found: dict[tuple[str, str], list[tuple[str, int]]] = {}
+    for row in ranked.collect():
+        found.setdefault((row["dimension"], row["kind"]), []).append((_short(row["name"]), row["count"]))
+    return found
+
+
+def _ranked(groups: DataFrame, dimension: Dimension, scope: Scope) -> DataFrame:
+    from pyspark.sql import Window  # noqa: PLC0415 - as above
+    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
+
+    sums = groups.groupBy("kind", f.col(dimension.column).alias("name")).agg(f.sum("count").alias("count"))
+    if dimension is Dimension.HOUR:
+        order = [f.when(f.col("name") > scope.now_ms, 1).otherwise(0), f.desc_nulls_last("name")]
+    else:
+        order = [f.desc("count"), f.asc_nulls_first("name")]
+    most = HOURS_MAX if dimension is Dimension.HOUR else scope.most
+    rank = f.row_number().over(Window.partitionBy("kind").orderBy(*order))
+    name = f.coalesce(f.substring(f.col("name").cast("string"), 1, NAME_CHARS + 1), f.lit(""))
+    return (
+        sums.withColumn("rank", rank)
+        .filter(f.col("rank") <= most)
+        .select(f.lit(dimension.value).alias("dimension"), "kind", name.alias("name"), "count")
+    )
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= NAME_CHARS else f"{name[:NAME_CHARS]}…"
+
+
+def _names(dimension: Dimension, greatest: list[tuple[str, int]], every: int, total: int) -> Names:
+    """Return the names in their order, and what remains."""
+    if dimension in (Dimension.HOUR, Dimension.ATTEMPT):
+        greatest.sort(key=lambda each: (len(each[0]), each[0]))
+    else:
+        greatest.sort(key=lambda each: (-each[1], each[0]))
+    return Names(greatest, every - len(greatest), total - sum(count for _, count in greatest))

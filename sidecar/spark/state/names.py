@@ -1,0 +1,265 @@
+"""The index of retry ids: a tree over the hash of the id, in whose nodes rows wait until there are enough to move on.
+
+A row is added at the root. A node with too many rows spreads them over its sixteen children, by the next digit of
+their hash, so a row is rewritten a few times on its way and a step writes few nodes, however many rows there are.
+Whoever looks an id up reads the nodes on its way down, and checks each candidate against the timer itself: a row whose
+timer is gone does no harm.
+
+Rows go in two ways. Those of a due that the watermark has passed are left out whenever a node is written, and each step
+sweeps one way from the root to a leaf. A timer that goes before its due has its row added once more: twice is none.
+
+    node: children u16, a bit for each | n × row, sorted
+    row:  hash of the retry id u64 | offset u64 | first due u64 | stored due u64
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from struct import Struct
+from typing import Final, NamedTuple
+
+from sidecar.spark.state.cells import Cells, Meta, former_names_cell, node_cell
+
+ROW: Final = Struct(">8sQQQ")
+ROWS_MAX: Final = 2_048
+"""A node with more is spread: 64 KiB."""
+ROOT_ROWS_MAX: Final = 256
+"""The root is written in each step that adds rows, so it has fewer: 8 KiB."""
+SPREADS: Final = 4
+"""So many nodes are spread in each step, and one more for each SPREAD_ROWS rows that came."""
+SPREAD_ROWS: Final = ROWS_MAX // 8
+FORMER_ROWS: Final = 4 * ROWS_MAX
+"""So many rows of the former layout are moved in each step."""
+CACHE_BYTES_MAX: Final = 32 * 1024 * 1024
+
+_HASH_DIGITS: Final = 8
+"""So many digits of the hash tell ids apart. Behind them come those of the offset, for an id that very many have."""
+_DIGITS: Final = 15
+"""No node is deeper."""
+_EMPTY: Final = b"\0\0"
+_ROOT: Final = (0, 0)
+
+At = tuple[int, int]
+"""Depth of a node, and the digits that lead to it."""
+
+
+class Named(NamedTuple):
+    """A candidate: the timer that stood at this key under this id."""
+
+    offset: int
+    first_ms: int
+    due_ms: int
+
+
+def row_of(retry_id: bytes, named: Named) -> bytes:
+    """Return the row of one timer."""
+    return ROW.pack(_hash(retry_id), *named)
+
+
+class Names:
+    """The index of one partition.
+
+    Args:
+        cells: Its state.
+        meta: Where it stands.
+    """
+
+    def __init__(self, cells: Cells, meta: Meta) -> None:
+        self._cells = cells
+        self._meta = meta
+        self._cache: OrderedDict[At, bytes] = OrderedDict()
+        self._cached_bytes = 0
+        self._added = 0
+
+    def add(self, rows: Iterable[bytes]) -> None:
+        """Add rows, or take away those that are there."""
+        came = list(rows)
+        self._added += len(came)
+        self._merge(_ROOT, came)
+
+    def found(self, retry_id: bytes) -> list[Named]:
+        """Return the candidates of a retry id, in the order of offsets."""
+        wanted = _hash(retry_id)
+        rows = list(self._found(_ROOT, wanted))
+        for run in self._meta.former_names:
+            rows += _matching(self._cells.get(former_names_cell(run.number)) or b"", wanted)
+        return [Named(*ROW.unpack(row)[1:]) for row in _once(sorted(rows))]
+
+    def tidy(self) -> None:
+        """Do what a step does: take over from the former layout, spread full nodes, sweep one way."""
+        self._move_former()
+        self.spread(SPREADS + self._added // SPREAD_ROWS)
+        self._sweep()
+
+    def spread(self, most: int | None = None) -> None:
+        """Spread so many full nodes over their children; None: all."""
+        full = self._meta.full_names
+        while full and most != 0:
+            self._spread(full.pop(0))
+            most = None if most is None else most - 1
+
+    # Nodes
+
+    def _found(self, at: At, wanted: bytes) -> Iterator[bytes]:
+        node = self._node(at)
+        yield from _matching(node[2:], wanted)
+        depth, prefix = at
+        if depth < _HASH_DIGITS:
+            digits: Iterable[int] = (int.from_bytes(wanted, "big") >> 4 * (15 - depth) & 15,)
+        else:
+            digits = range(16)
+        for digit in digits:
+            if _children(node) >> digit & 1:
+                yield from self._found((depth + 1, prefix << 4 | digit), wanted)
+
+    def _merge(self, at: At, came: Iterable[bytes]) -> None:
+        node = self._node(at)
+        rows = self._alive([*_rows(node), *came])
+        self._write(at, _children(node), rows)
+        if len(rows) > _most(at) and at[0] < _DIGITS and at not in self._meta.full_names:
+            self._meta.full_names.append(at)
+
+    def _spread(self, at: At) -> None:
+        node = self._node(at)
+        rows, children, (depth, prefix) = self._alive(_rows(node)), _children(node), at
+        if len(rows) > _most(at):
+            parts: defaultdict[int, list[bytes]] = defaultdict(list)
+            for row in rows:
+                parts[_digit(row, depth)].append(row)
+            for digit, part in parts.items():
+                self._merge((depth + 1, prefix << 4 | digit), part)
+                children |= 1 << digit
+            rows = []
+        self._write(at, children, rows)
+
+    def _sweep(self) -> None:
+        """Rewrite the nodes on the way to the next leaf, without what is gone."""
+        swept, way = self._meta.names_swept, [_ROOT]
+        while children := _children(self._cleaned(way[-1])):
+            depth, prefix = way[-1]
+            shift = 4 * (_DIGITS - 1 - depth)
+            digit = swept >> shift & 15
+            later = children >> digit
+            if not later:
+                break
+            if skipped := (later & -later).bit_length() - 1:
+                digit, swept = digit + skipped, 0
+            way.append((depth + 1, prefix << 4 | digit))
+        depth, prefix = way[-1]
+        self._meta.names_swept = (prefix + 1 << 4 * (_DIGITS - depth)) % 16**_DIGITS
+        for depth, prefix in reversed(way[1:]):
+            if self._node((depth, prefix)) != _EMPTY:
+                break
+            above = (depth - 1, prefix >> 4)
+            parent = self._node(above)
+            self._write(above, _children(parent) & ~(1 << (prefix & 15)), _rows(parent))
+
+    def _cleaned(self, at: At) -> bytes:
+        node = self._node(at)
+        rows = _rows(node)
+        alive = self._alive(rows)
+        return node if len(alive) == len(rows) else self._write(at, _children(node), alive)
+
+    def _alive(self, rows: Iterable[bytes]) -> list[bytes]:
+        least = self._meta.checkpoint.watermark_ms.to_bytes(8, "big")
+        return _once(sorted(row for row in rows if row[24:] >= least))
+
+    def _node(self, at: At) -> bytes:
+        node = self._cache.get(at)
+        if node is None:
+            node = self._cells.get(node_cell(*at)) or _EMPTY
+            self._hold(at, node)
+        return node
+
+    def _write(self, at: At, children: int, rows: Sequence[bytes]) -> bytes:
+        node = children.to_bytes(2, "big") + b"".join(rows)
+        if node == self._node(at):
+            return node
+        if node == _EMPTY:
+            self._cells.remove(node_cell(*at))
+        else:
+            self._cells.put(node_cell(*at), node)
+        self._hold(at, node)
+        return node
+
+    def _hold(self, at: At, node: bytes) -> None:
+        self._cached_bytes += len(node) - len(self._cache.pop(at, b""))
+        self._cache[at] = node
+        while self._cached_bytes > CACHE_BYTES_MAX and len(self._cache) > 1:
+            _, oldest = self._cache.popitem(last=False)
+            self._cached_bytes -= len(oldest)
+
+    # The former layout: runs of sorted rows, each in one cell
+
+    def _move_former(self) -> None:
+        runs, watermark_ms = self._meta.former_names, self._meta.checkpoint.watermark_ms
+        for run in [run for run in runs if run.greatest_due_ms < watermark_ms]:
+            self._cells.remove(former_names_cell(run.number))
+            runs.remove(run)
+        if not runs:
+            return
+        cell = former_names_cell(runs[-1].number)
+        rows = self._alive(_rows(_EMPTY + (self._cells.get(cell) or b"")))
+        self.add(rows[-FORMER_ROWS:])
+        if rest := rows[:-FORMER_ROWS]:
+            self._cells.put(cell, b"".join(rest))
+        else:
+            self._cells.remove(cell)
+            runs.pop()
+
+
+def _most(at: At) -> int:
+    return ROWS_MAX if at != _ROOT else ROOT_ROWS_MAX
+
+
+def _children(node: bytes) -> int:
+    return int.from_bytes(node[:2], "big")
+
+
+def _rows(node: bytes) -> list[bytes]:
+    return [node[at : at + ROW.size] for at in range(2, len(node), ROW.size)]
+
+
+def _once(rows: list[bytes]) -> list[bytes]:
+    """Return the sorted rows that come an odd number of times."""
+    if len(set(rows)) == len(rows):
+        return rows
+    found = []
+    for row, same in groupby(rows):
+        if sum(1 for _ in same) % 2:
+            found.append(row)
+    return found
+
+
+def _digit(row: bytes, depth: int) -> int:
+    if depth < _HASH_DIGITS:
+        return row[depth // 2] >> 4 * (1 - depth % 2) & 15
+    return int.from_bytes(row[8:16], "big") >> 4 * (depth - _HASH_DIGITS) & 15
+
+
+def _matching(run: bytes, wanted: bytes) -> Iterator[bytes]:
+    """Yield the rows of a hash in sorted rows."""
+    hashes = _Hashes(run)
+    for at in range(bisect_left(hashes, wanted), bisect_right(hashes, wanted)):
+        yield run[at * ROW.size : (at + 1) * ROW.size]
+
+
+def _hash(retry_id: bytes) -> bytes:
+    return hashlib.blake2b(retry_id, digest_size=8).digest()
+
+
+class _Hashes(Sequence[bytes]):
+    """The hashes of sorted rows, for bisecting these without taking them apart."""
+
+    def __init__(self, run: bytes) -> None:
+        self._run = run
+
+    def __len__(self) -> int:
+        return len(self._run) // ROW.size
+
+    def __getitem__(self, at: int) -> bytes:  # type: ignore[override]  # never sliced
+        return self._run[at * ROW.size : at * ROW.size + 8]

@@ -1,0 +1,345 @@
+"""The store of one partition on cells: reads as plan() asks for them, and what a plan changes.
+
+Timers are not rewritten when they fire, are cancelled or move: a timer of a block is pending iff its key is above the
+watermark and its due is not among the removed ones of its offset, as in the changelog. Blocks of a fine slot go as a
+whole when the watermark has passed it. A coarse slot is split into finer ones in parts, before its first timer is due.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from sidecar.changelog.codec import (
+    BLOCK_BYTES_MAX,
+    BlockKey,
+    RemovedKey,
+    decode_block,
+    decode_key,
+    decode_removed_list,
+)
+from sidecar.changelog.entry import HEAD, KEY, KEY_BYTES, head, retry_id_of
+from sidecar.engine.plan import PartitionPlan
+from sidecar.engine.rows import Rows, decode_due, encode_due
+from sidecar.spark.blocks import Blocks, Place
+from sidecar.spark.pages import PAGED, Pages
+from sidecar.spark.state.cells import FORMAT, FORMER, Cells, Meta, Slot
+from sidecar.spark.state.names import Named, Names, row_of
+from sidecar.wheel.counts import Counts
+from sidecar.wheel.geometry import LEVELS, WIDTHS_MS, level_ends_ms, slot_end_ms, slot_start_ms
+
+SPLIT_BYTES: Final = 2 * 1024 * 1024
+"""So much of a coarse slot is split in one turn. A large slot begins early enough for this."""
+SPLIT_BYTES_MAX: Final = 64 * 1024 * 1024
+"""So much of all coarse slots is split in one turn; what is due behind it waits for the next."""
+SETTLE_BYTES: Final = 16 * 1024 * 1024
+"""About so much of what was imported is counted and indexed in one turn."""
+TURN_MS_MAX: Final = 5_000
+"""Turns that are further apart are taken for an interruption, not for the pace of micro-batches."""
+
+_NEVER_MS: Final = 2**63
+"""The least due of a slot of which no pending timer is known."""
+
+
+class ShardStore:
+    """Reads and writes the timers of one partition; made anew for each turn."""
+
+    def __init__(self, cells: Cells, meta: Meta, partition: int) -> None:
+        self._meta = meta
+        self._rows = Rows(partition)
+        self._blocks = Blocks(cells, meta, self._pending)
+        self._pages = Pages(cells, meta)
+        self._names = Names(cells, meta)
+        self._due: list[bytes] = []
+        self._due_slots: set[int] = set()
+        self._looked_ahead = False
+        if meta.format in FORMER:
+            self._blocks.convert()
+            self._pages.convert()
+            meta.format = FORMAT
+
+    # The reads of plan()
+
+    def get(self, row: bytes) -> bytes | None:
+        kind = row[:1]
+        if kind == b"t":
+            return self._entry(row[5:])
+        return self._pages.get(row) if kind in PAGED else None
+
+    def first(self, lower: bytes, upper: bytes) -> bytes | None:  # noqa: ARG002 - see Reader
+        """Return None: no part of a plan asks for it."""
+        return None
+
+    def keys(self, lower: bytes, upper: bytes, *, limit: int) -> Sequence[bytes]:  # noqa: ARG002 - see Reader
+        """Return nothing: there are no tombstones to write, so no directory of what waits for one."""
+        return ()
+
+    def items(self, lower: bytes, upper: bytes, *, limit: int) -> Sequence[tuple[bytes, bytes]]:
+        """Return rows of one retry id; nothing else is asked for in this way."""
+        length = int.from_bytes(lower[5:7], "big")
+        retry_id = lower[7 : 7 + length]
+        rows: dict[bytes, bytes] = {}
+        for named in self._names.found(retry_id):
+            if len(rows) == limit:
+                break
+            row = self._rows.named_row(retry_id, named.offset, named.first_ms)
+            if lower <= row < upper and self._is_named(retry_id, named):
+                rows[row] = encode_due(named.due_ms)
+        return list(rows.items())
+
+    def values(self, lower: bytes, upper: bytes, *, limit: int, limit_bytes: int) -> Sequence[bytes]:
+        """Return what is due in key order; every coarse slot that holds any of it has been split before."""
+        least, end = _least_entry(lower[5:]), upper[5:]
+        entries, size = self._read(least, end, limit, limit_bytes)
+        while len(entries) < limit and size < limit_bytes and self._load_next(least, end):
+            entries, size = self._read(least, end, limit, limit_bytes)
+        return entries
+
+    def _read(self, least: bytes, end: bytes, limit: int, limit_bytes: int) -> tuple[list[bytes], int]:
+        entries: list[bytes] = []
+        size = 0
+        for at in range(bisect_left(self._due, least), len(self._due)):
+            entry = self._due[at]
+            if entry[:KEY_BYTES] >= end or len(entries) == limit or size >= limit_bytes:
+                break
+            if not self._is_removed(entry):
+                entries.append(entry)
+                size += len(entry)
+        return entries, size
+
+    def _load_next(self, least: bytes, end: bytes) -> bool:
+        """Hold the timers of the next fine slot that begins before `end`; return False when there is none."""
+        slots = [slot for level, slot in self._blocks.slots if level == 0 and slot not in self._due_slots]
+        if not slots or KEY.pack(slot_start_ms(min(slots), 0), 0) >= end:
+            return False
+        slot = min(slots)
+        # What lies before has fired.
+        del self._due[: bisect_left(self._due, least)]
+        watermark = self._watermark
+        self._due += [entry for entry in self._blocks.entries((0, slot)) if entry[:KEY_BYTES] > watermark]
+        self._due.sort()
+        self._due_slots.add(slot)
+        return True
+
+    # Splitting
+
+    def split_due(self, now_ms: int) -> int:
+        """Split the coarse slots of which something is due, first ones first, and parts of those that come next.
+
+        Returns:
+            The instant up to which everything due can be read: `now_ms`, unless there was too much to split at once.
+        """
+        split = 0
+        if not self._looked_ahead:
+            self._looked_ahead = True
+            split = self._split_ahead(now_ms)
+        while (slot := self._least_coarse()) is not None and slot.least_due_ms <= now_ms:
+            if split >= SPLIT_BYTES_MAX:
+                return min(now_ms, slot.least_due_ms - 1)
+            split += self._split((slot.level, slot.slot), now_ms)
+        return now_ms
+
+    def _split_ahead(self, now_ms: int) -> int:
+        """Split a part of each slot that will take half of the turns until it is due; return how much that was."""
+        turn_ms = min(max(now_ms - self._meta.turned_ms, 1), TURN_MS_MAX)
+        split = 0
+        for place, slot in sorted(self._blocks.slots.items(), key=lambda each: each[1].least_due_ms):
+            turns = -(-slot.bytes // SPLIT_BYTES)
+            if place[0] > 0 and split < SPLIT_BYTES_MAX and slot.least_due_ms - now_ms <= 2 * turns * turn_ms:
+                split += self._split(place, now_ms)
+        return split
+
+    def _split(self, place: Place, now_ms: int) -> int:
+        groups: dict[Place, list[bytes]] = {}
+        sizes: dict[Place, int] = {}
+        ends_ms = level_ends_ms(now_ms)
+        before = self._blocks.slots[place].bytes
+        taken = self._blocks.take(place, SPLIT_BYTES)
+        for entry in self._pending(taken):
+            due_ms = int.from_bytes(entry[:8], "big")
+            level = min(bisect_right(ends_ms, due_ms), place[0] - 1)
+            target = (level, due_ms // WIDTHS_MS[level])
+            groups.setdefault(target, []).append(entry)
+            sizes[target] = sizes.get(target, 0) + len(entry) + 4
+            if sizes[target] >= BLOCK_BYTES_MAX:
+                self._add(target, groups.pop(target))
+                del sizes[target]
+        for target, entries in groups.items():
+            self._add(target, entries)
+        left = self._blocks.slots.get(place)
+        return before - (left.bytes if left is not None else 0)
+
+    def _pending(self, entries: Iterable[bytes]) -> Iterator[bytes]:
+        watermark = self._watermark
+        for entry in entries:
+            if entry[:KEY_BYTES] > watermark and not self._is_removed(entry):
+                yield entry
+
+    # Writes
+
+    def apply(self, part: PartitionPlan) -> None:
+        """Take over what a plan changes, its blocks as they are."""
+        for key, value in part.records:
+            decoded = decode_key(key)
+            if isinstance(decoded, BlockKey) and value is not None:
+                block = decode_block(value)
+                slot = decoded.slot_end_ms // WIDTHS_MS[block.level] - 1
+                self._add((block.level, slot), block.entries, value)
+        named = []
+        taken: defaultdict[int, list[int]] = defaultdict(list)
+        for key in part.taken:
+            due_ms, offset = KEY.unpack(key)
+            taken[offset].append(due_ms)
+        for row, content in part.mutations.rows.items():
+            kind = row[:1]
+            if kind in PAGED:
+                self._pages.put(row, content)
+            elif kind == b"n":
+                retry_id = row[7 : 7 + int.from_bytes(row[5:7], "big")]
+                offset, first_ms = int.from_bytes(row[-16:-8], "big"), int.from_bytes(row[-8:], "big")
+                # A row that comes twice is gone; one that was never there is no harm.
+                dues = [*taken.get(offset, ()), *(() if content is None else (decode_due(content),))]
+                named += [row_of(retry_id, Named(offset, first_ms, due_ms)) for due_ms in dues]
+        if named:
+            self._names.add(named)
+
+    def import_block(self, value: bytes, slot_end_ms: int) -> None:
+        """Take over a block of the changelog; `settle` counts its timers."""
+        block = decode_block(value)
+        self._add((block.level, slot_end_ms // WIDTHS_MS[block.level] - 1), block.entries, value)
+
+    def import_removed(self, key: RemovedKey, value: bytes) -> None:
+        """Take over a removed record of the changelog."""
+        if key.due_ms is None:
+            self._pages.put(self._rows.removed_list_row(key.offset), value)
+        else:
+            self._pages.put(self._rows.removed_row(key.due_ms, key.offset), b"")
+
+    def settle(self) -> bool:
+        """Count what is pending in the next imported blocks, and index its retry ids and moved timers.
+
+        Returns:
+            Whether that were the last ones. Until then nothing may be stored, and nothing else be asked.
+        """
+        meta, counts = self._meta, self._meta.counts()
+        meta.uncounted = meta.uncounted or list(self._blocks.slots)
+        size = 0
+        while meta.uncounted and size < SETTLE_BYTES:
+            place = meta.uncounted[0]
+            slot = self._blocks.slots[place]
+            if not meta.counted_blocks:
+                slot.least_due_ms = _NEVER_MS
+            for block in self._blocks.each(place, meta.counted_blocks):
+                meta.counted_blocks += 1
+                size += sum(map(len, block))
+                self._settle(block, slot, counts)
+                if size >= SETTLE_BYTES:
+                    break
+            else:
+                meta.uncounted.pop(0)
+                meta.counted_blocks = 0
+                if slot.least_due_ms == _NEVER_MS:
+                    self._blocks.drop(place)
+        self._names.spread()
+        meta.count(counts)
+        meta.settled = not meta.uncounted
+        return meta.settled
+
+    def _settle(self, block: Sequence[bytes], stored: Slot, counts: Counts) -> None:
+        named = []
+        for entry in self._pending(block):
+            fixed = head(entry)
+            slot = (fixed.level, fixed.due_ms // WIDTHS_MS[fixed.level])
+            origin = entry[HEAD.size : HEAD.size + fixed.origin_length].decode()
+            counts.slots[slot] = counts.slots.get(slot, 0) + 1
+            counts.origins[origin] = counts.origins.get(origin, 0) + 1
+            if fixed.flags:
+                counts.deferred[origin] = counts.deferred.get(origin, 0) + 1
+            if fixed.due_ms != fixed.first_ms:
+                self._pages.put(self._rows.moved_row(fixed.offset, fixed.first_ms), encode_due(fixed.due_ms))
+            if (retry_id := retry_id_of(entry, fixed)) is not None:
+                named.append(row_of(retry_id, Named(fixed.offset, fixed.first_ms, fixed.due_ms)))
+            stored.least_due_ms = min(stored.least_due_ms, fixed.due_ms)
+        self._names.add(named)
+
+    def finish(self) -> None:
+        """Let go of what the watermark has passed, and save."""
+        watermark_ms = self._meta.checkpoint.watermark_ms
+        for place, slot in list(self._blocks.slots.items()):
+            level, number = place
+            if slot_end_ms(number, level) <= watermark_ms:
+                self._blocks.drop(place)
+            elif level == 0 and number in self._due_slots:
+                self._look_behind_the_watermark(slot)
+        self._names.tidy()
+        self._pages.tidy()
+        self.save()
+
+    def save(self) -> None:
+        """Write what changed."""
+        self._blocks.save()
+        self._pages.save()
+
+    def _look_behind_the_watermark(self, slot: Slot) -> None:
+        left = self._due[bisect_left(self._due, _least_entry(self._watermark + b"\0")) :]
+        upper = KEY.pack(slot_end_ms(slot.slot, 0), 0)
+        alive = (entry for entry in left if entry[:KEY_BYTES] < upper and not self._is_removed(entry))
+        first = next(alive, None)
+        if first is None:
+            self._blocks.drop((0, slot.slot))
+        else:
+            slot.least_due_ms = int.from_bytes(first[:8], "big")
+
+    def next_due_ms(self) -> int | None:
+        """Return the least due of all that may be pending."""
+        return min((slot.least_due_ms for slot in self._blocks.slots.values()), default=None)
+
+    # Single timers
+
+    def _add(self, place: Place, entries: Sequence[bytes], value: bytes | None = None) -> None:
+        self._blocks.add(place, entries, value)
+        if place[0] == 0 and place[1] in self._due_slots:
+            self._due = sorted([*self._due, *entries])
+
+    def _least_coarse(self) -> Slot | None:
+        slots = (slot for slot in self._blocks.slots.values() if slot.level > 0)
+        return min(slots, key=lambda slot: slot.least_due_ms, default=None)
+
+    def _entry(self, key: bytes) -> bytes | None:
+        due_ms = int.from_bytes(key[:8], "big")
+        if key <= self._watermark or self._is_removed(key):
+            return None
+        for level in range(LEVELS):
+            place = (level, due_ms // WIDTHS_MS[level])
+            if place in self._blocks.slots and (entry := self._blocks.find(place, key)) is not None:
+                return entry
+        return None
+
+    @property
+    def _watermark(self) -> bytes:
+        checkpoint = self._meta.checkpoint
+        return KEY.pack(checkpoint.watermark_ms, checkpoint.watermark_offset)
+
+    def _is_removed(self, entry: bytes) -> bool:
+        """Return whether the timer at an entry's key was taken away."""
+        if not self._meta.groups:
+            return False
+        due_ms, offset = KEY.unpack_from(entry)
+        if self._pages.get(self._rows.removed + entry[:KEY_BYTES]) is not None:
+            return True
+        listed = self._pages.get(self._rows.removed_list_row(offset))
+        return listed is not None and due_ms in decode_removed_list(listed)
+
+    def _is_named(self, retry_id: bytes, named: Named) -> bool:
+        entry = self._entry(KEY.pack(named.due_ms, named.offset))
+        if entry is None:
+            return False
+        fixed = head(entry)
+        return fixed.first_ms == named.first_ms and retry_id_of(entry, fixed) == retry_id
+
+
+def _least_entry(lower: bytes) -> bytes:
+    """Return where the entries of a range begin: behind all of a key that the range excludes by a byte more."""
+    return lower if len(lower) <= KEY_BYTES else lower[:KEY_BYTES] + b"\xff"  # no requested due begins so

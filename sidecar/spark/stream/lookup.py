@@ -1,0 +1,55 @@
+"""Asks the broker for origin topics, on the executors."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from sidecar.changelog.codec import Closure
+from sidecar.clock import SystemClock
+from sidecar.kafka.catalogue import PARTITIONS_MAX, Catalogue
+from sidecar.kafka.cluster import Admin
+from sidecar.settings import Settings
+from sidecar.spark.stream.facts import Fact
+
+WAIT_S: Final = 5.0
+_STEP_S: Final = 0.005
+
+
+class BrokerLookup:
+    """Facts of topics, by one admin client that lives as long as the worker process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._admin = Admin(settings)
+        self._clock = SystemClock()
+        self._pause = threading.Event()
+        self.now_ms = 0
+        """The instant that the facts are dated with: that of the micro-batch."""
+
+    def __call__(self, names: Iterable[str]) -> Mapping[str, Fact]:
+        wanted = set(names)
+        catalogue = Catalogue(self._admin)
+        catalogue.expected = wanted
+        catalogue.want(wanted)
+        until_s = self._clock.monotonic_s() + WAIT_S
+        while True:
+            now_s = self._clock.monotonic_s()
+            catalogue.advance(now_s)
+            found = {name for name in wanted if name in catalogue.origins or name in catalogue.unknown}
+            if found == wanted or now_s >= until_s:
+                return {name: self._fact(catalogue, name) for name in found}
+            self._pause.wait(_STEP_S)
+
+    def _fact(self, catalogue: Catalogue, name: str) -> Fact:
+        origin = catalogue.origins.get(name)
+        if origin is None:
+            return Fact(0, 0, asked_ms=self.now_ms)
+        why = ""
+        if name in catalogue.denied:
+            why = Closure.UNAUTHORISED.value
+        elif name in catalogue.leaderless:
+            why = Closure.UNREACHABLE.value
+        # All that is wanted is expected, and one that may not be looked at is given as many as there can be.
+        doubted_ms = self.now_ms if origin.partitions == PARTITIONS_MAX else 0
+        return Fact(origin.partitions, origin.max_message_bytes, why, asked_ms=self.now_ms, doubted_ms=doubted_ms)

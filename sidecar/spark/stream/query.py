@@ -1,0 +1,94 @@
+"""The streaming query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from sidecar.settings import Settings
+from sidecar.spark.manifest import CheckpointFolder, Manifest
+from sidecar.spark.marks import Again
+from sidecar.spark.stream.ingest import CHUNK_SCHEMA, COLUMNS, Pack
+from sidecar.spark.stream.placement import key_of
+from sidecar.spark.stream.processor import OUTPUT_SCHEMA, WheelProcessor
+from sidecar.spark.stream.sink import TransactionalSink
+from sidecar.spark.stream.step import Rules
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+INITIAL_SCHEMA: Final = "key int, record binary, value binary"
+OBSERVATION: Final = "turns"
+TALLY_CHARS_MAX: Final = 100_000
+
+
+class Repeat(NamedTuple):
+    """How a micro-batch runs that was planned and not completed."""
+
+    again: Again = Again()
+    former: str = ""
+    """The version that has begun it, if another one has."""
+    alone: bool = False
+    """The query ends behind it."""
+
+
+First = Sequence[tuple[int, bytes, bytes]]
+"""Partition, and key and value of a changelog record."""
+
+
+def initial_state(session: SparkSession, first: First, state_partitions: int) -> DataFrame:
+    """Return what a new checkpoint begins with."""
+    rows = [(key_of(partition, state_partitions), bytearray(key), bytearray(value)) for partition, key, value in first]
+    return session.createDataFrame(rows, INITIAL_SCHEMA)
+
+
+def start_query(
+    session: SparkSession,
+    settings: Settings,
+    rules: Rules,
+    manifest: Manifest,
+    folder: CheckpointFolder,
+    source: Mapping[str, str],
+    initial: DataFrame,
+    trigger: str,
+    *,
+    repeat: Repeat | None = None,
+) -> StreamingQuery:
+    """Start the query and return it.
+
+    Args:
+        session: With as many shuffle partitions as the manifest says.
+        settings: For the clients on the executors.
+        rules: See there.
+        manifest: Of the checkpoint.
+        folder: Where it is.
+        source: Options of the Kafka source.
+        initial: Used by the first micro-batch of a checkpoint only.
+        trigger: Least time between the starts of two micro-batches: `500 milliseconds`.
+        repeat: How the first micro-batch runs, if it is one that runs again.
+    """
+    again, former, alone = repeat or Repeat()
+    from pyspark.sql import functions as f  # noqa: PLC0415 - PySpark is an extra
+
+    records = session.readStream.format("kafka").options(**source).load()
+    chunks = records.select(*COLUMNS[:-1], f.current_timestamp().alias(COLUMNS[-1])).mapInArrow(
+        Pack(rules, manifest.state_partitions).__call__, CHUNK_SCHEMA
+    )
+    turns = chunks.groupBy("key").transformWithStateInPandas(
+        WheelProcessor(rules, settings, again),
+        OUTPUT_SCHEMA,
+        "Append",
+        "ProcessingTime",
+        initialState=initial.groupBy("key"),
+    )
+    watched = turns.observe(OBSERVATION, f.collect_list("tally").alias("tallies"))
+    partitions = rules.input_partitions, manifest.state_partitions
+    writer = (
+        watched.writeStream.queryName(settings.streams_app_id)
+        .foreach(TransactionalSink(settings, manifest.checkpoint, partitions, former))
+        .option("checkpointLocation", folder.query)
+        .outputMode("append")
+    )
+    # `once` runs a micro-batch that was not completed, and nothing behind it.
+    return (writer.trigger(once=True) if alone else writer.trigger(processingTime=trigger)).start()

@@ -1,0 +1,464 @@
+"""Writes what a micro-batch sends: Kafka transactions of bounded size, of whole steps of turns.
+
+With the records the group's offset of each input partition is committed, and in its metadata how far the turn got and a
+digest of what it has sent. Spark may run a micro-batch again: what was committed is recognised by the one, checked
+against the other, and not written twice.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from sidecar import __version__
+from sidecar.changelog.codec import Checkpoint, Closure
+from sidecar.clock import SystemClock
+from sidecar.contract import fit_dead_letter, render_dead_letter
+from sidecar.engine.ports import Outgoing
+from sidecar.errors import CommandFailed, TransactionFailed, invariant
+from sidecar.kafka import config
+from sidecar.kafka.bounded import bounded
+from sidecar.kafka.producer import CALL_TIMEOUT_S, Refusal, Refused, TransactionalProducer, Waits, guilty_of
+from sidecar.model import ANY_PARTITION, NO_TIMESTAMP, Reason, Record
+from sidecar.settings import Settings
+from sidecar.spark.marks import Digest, Mark, TopicsRefuse
+from sidecar.spark.stream.lookup import BrokerLookup
+from sidecar.spark.stream.originals import originals
+from sidecar.spark.stream.wire import Closing, Note, decode_delivery
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row
+
+TRIES: Final = 8
+INIT_TIMEOUT_S: Final = 40.0
+"""A transaction that a killed process left open is settled by then."""
+TRANSACTION_RECORDS_MAX: Final = 50_000
+TRANSACTION_BYTES_MAX: Final = 32 * 1024 * 1024
+"""When a transaction has so much it is committed; one step of a turn is never divided."""
+STATUS_S: Final = 5.0
+_PAUSE_S: Final = 0.5
+_SEND_OFFSETS: Final = "send_offsets_to_transaction"
+_CLOSURES: Final[Mapping[Refusal, Closure]] = {
+    Refusal.DENIED: Closure.UNAUTHORISED,
+    Refusal.GONE: Closure.VANISHED,
+    Refusal.SILENT: Closure.UNREACHABLE,
+}
+
+
+class Unfireable(NamedTuple):
+    """A fire that its origin does not take."""
+
+    topic: str
+    reason: Reason
+    said: str
+    """By the broker."""
+    came: Record | None
+    """The message; None when the retry topic does not hold it any more."""
+    offset: int | None
+    """Of the message in the retry topic; None: it was in one that was deleted and made anew since."""
+    bare: bool = False
+    """The DLQ takes no more of it than its coordinates and the reason."""
+
+
+@dataclass(slots=True)
+class Step:
+    """What one step of a turn sends, and the mark that goes with it."""
+
+    partition: int
+    before: int
+    after: int
+    began: int
+    """Where the turn began."""
+    next_input_offset: int
+    last: bool = True
+    """The turn ends with it."""
+    offset_base: int = 0
+    """Of the checkpoint behind the step."""
+    digest: str = ""
+    """Of the turn up to the end of this step."""
+    records: list[Outgoing] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    closings: list[Closing] = field(default_factory=list)
+
+    @property
+    def moves(self) -> bool:
+        """Return whether it changes the state; what does not is nothing but counts, which are said again."""
+        return self.after != self.before
+
+
+class MarkingProducer(TransactionalProducer):
+    """A transactional producer that commits offsets with marks."""
+
+    def send_marks(self, topic: str, marks: Mapping[int, tuple[int, Mark]], membership: object) -> None:
+        """Put the offsets into the transaction, each with its mark. Raises TransactionFailed."""
+        named = [TopicPartition(topic, each, offset, metadata=str(mark)) for each, (offset, mark) in marks.items()]
+        group: Any = membership
+        try:
+            bounded(lambda: self._producer.send_offsets_to_transaction(named, group, CALL_TIMEOUT_S), _SEND_OFFSETS)
+        except KafkaException as cause:
+            text = f"{_SEND_OFFSETS}: {cause.args[0].str()}"
+            raise TransactionFailed(text, unknown=False, replace=True) from cause
+
+
+class Sender:
+    """Delivers for one state partition; lives as long as its worker process.
+
+    Args:
+        settings: For its clients.
+        checkpoint: Id of the Spark checkpoint.
+        state_partition: Whose transactional id it uses.
+        siblings: The input partitions of this state partition.
+    """
+
+    def __init__(self, settings: Settings, checkpoint: str, state_partition: int, siblings: Iterable[int]) -> None:
+        self._settings = settings
+        self._checkpoint = checkpoint
+        self._transactional_id = transactional_id(settings, state_partition)
+        self._siblings = frozenset(siblings)
+        self._writer = uuid.uuid4().hex[:8]
+        self._clock = SystemClock()
+        self._pause = threading.Event()
+        self._producer: MarkingProducer | None = None
+        self._status: Producer | None = None
+        self._lookup: BrokerLookup | None = None
+        self._batch_bytes = config.BATCH_BYTES
+        # It subscribes to nothing: it only reads and names the group's offsets.
+        self._group = Consumer(dict(config.input_consumer(settings)), logger=config.quiet_logger())
+
+    def deliver(self, batch: int, steps: Sequence[Step], former: str = "") -> None:
+        """Commit all of it in one transaction, unless it was committed before.
+
+        Args:
+            batch: The micro-batch.
+            steps: In order; whole ones.
+            former: The version that has begun the micro-batch, if another one has.
+
+        Raises:
+            CommandFailed: It cannot be done, and trying again does not help.
+            TopicsRefuse: Some topics take no records: the micro-batch is to be decided anew, with these closed.
+            TransactionFailed: It could not be done in several tries.
+        """
+        if not any(step.moves for step in steps):
+            self._tell(steps)
+            return
+        unfireable: dict[tuple[int, bytes], Unfireable] = {}
+        failure: TransactionFailed | None = None
+        for attempt in range(TRIES):
+            try:
+                self._try(batch, steps, unfireable, former, traced=attempt > 0)
+            except TransactionFailed as error:
+                failure = error
+                self._learn(steps, unfireable, attempt)
+                self._forget_producer()
+                if attempt:
+                    self._pause.wait(_PAUSE_S)
+            else:
+                if self._batch_bytes != config.BATCH_BYTES:
+                    self._batch_bytes = config.BATCH_BYTES
+                    self._forget_producer()
+                return
+        assert failure is not None
+        raise failure
+
+    def _try(
+        self,
+        batch: int,
+        steps: Sequence[Step],
+        unfireable: Mapping[tuple[int, bytes], Unfireable],
+        former: str,
+        *,
+        traced: bool,
+    ) -> None:
+        producer, found = self._ready(steps)
+        waiting = [step for step in steps if not self._is_done(batch, step, found[step.partition], former)]
+        if not waiting:
+            return
+        producer.begin()
+        marks = {step.partition: (step.next_input_offset, self._mark(batch, step)) for step in waiting if step.moves}
+        if marks:
+            # First, as it waits for an answer: another worker may have had this state partition in between, and then
+            # this producer is fenced.
+            producer.send_marks(self._settings.input_topic, marks, self._group.consumer_group_metadata())
+        for step in waiting:
+            records = [self._replaced(step.partition, each, unfireable) for each in step.records]
+            _exhaust(producer.fire(step.partition, records, traced=traced))
+            notes = [(note.key, note.value, note.headers) for note in step.notes]
+            try:
+                _exhaust(producer.write_outcomes(self._settings.status_topic, step.partition, notes))
+            except KafkaException as cause:
+                text = f"{self._settings.status_topic} cannot be written: {cause.args[0].str()}"
+                raise TransactionFailed(text, unknown=False, replace=True) from cause
+        if producer.refused:
+            raise TransactionFailed(producer.refused[0].text, unknown=False, replace=True)
+        producer.commit()
+
+    def _mark(self, batch: int, step: Step) -> Mark:
+        return Mark(step.after, self._checkpoint, batch, step.digest, self._writer, step.closings)
+
+    def _ready(self, steps: Sequence[Step]) -> tuple[MarkingProducer, Mapping[int, Mark | None]]:
+        """Return a producer, and the marks, read when nobody else can be committing any more."""
+        asked = {*self._siblings, *(step.partition for step in steps)}
+        if self._producer is not None:
+            marks = self._marks(asked)
+            last = max((mark for mark in marks.values() if mark is not None), key=_batch_of, default=None)
+            # Spark gives a state partition to any worker process: the producer of the one before is fenced.
+            if last is not None and last.writer == self._writer:
+                return self._producer, marks
+            self._forget_producer()
+        properties = config.transactional_producer(self._settings, self._transactional_id, self._batch_bytes)
+        producer = MarkingProducer({**properties, "logger": config.quiet_logger()}, self._clock)
+        producer.init(INIT_TIMEOUT_S)
+        self._producer = producer
+        return producer, self._marks(asked)
+
+    def _forget_producer(self) -> None:
+        if self._producer is not None:
+            self._producer.close()
+            self._producer = None
+
+    def _marks(self, partitions: Iterable[int]) -> dict[int, Mark | None]:
+        asked = [TopicPartition(self._settings.input_topic, each) for each in partitions]
+        try:
+            found = self._group.committed(asked, CALL_TIMEOUT_S)
+        except KafkaException as cause:
+            text = f"the group's offsets are not known: {cause.args[0].str()}"
+            raise TransactionFailed(text, unknown=False, replace=False) from cause
+        return {each.partition: Mark.parse(each.metadata) if each.offset >= 0 else None for each in found}
+
+    def _is_done(self, batch: int, step: Step, mark: Mark | None, former: str) -> bool:
+        if mark is None or not step.moves or mark.sequence <= step.began:
+            if mark is not None and step.moves and mark.sequence < step.began and mark.checkpoint == self._checkpoint:
+                raise self._refused(step, mark)
+            return False
+        if mark.checkpoint != self._checkpoint or mark.batch > batch:
+            raise self._refused(step, mark)
+        if mark.batch == batch and step.before >= mark.sequence:
+            return False
+        if mark.batch == batch and step.after < mark.sequence and not step.last:
+            return True
+        if mark.batch == batch and step.after == mark.sequence and mark.digest == step.digest:
+            return True
+        begun_by = f"version {former}" if former else "the version and the settings"
+        raise CommandFailed(
+            f"micro-batch {batch} was sent to Kafka in part before Spark had completed it, and this version, "
+            f"{__version__}, makes other records of it for partition {step.partition} of {self._settings.input_topic}: "
+            "what was sent would be lost or come twice. Nothing is. "
+            f"Run {begun_by} that have begun it once more on this checkpoint, stop that when it has written "
+            "`query_started` and is ready, and start this one again"
+        )
+
+    def _refused(self, step: Step, mark: Mark) -> CommandFailed:
+        return CommandFailed(
+            f"partition {step.partition} of {self._settings.input_topic} was committed up to sequence "
+            f"{mark.sequence} by checkpoint {mark.checkpoint}, and this micro-batch of {self._checkpoint} goes from "
+            f"{step.before} to {step.after}: another query runs for this application, or the checkpoint "
+            "is an old copy. Stop the other one, or go on from the newest checkpoint."
+        )
+
+    def _tell(self, steps: Sequence[Step]) -> None:
+        """Write counts, for which nothing else is changed: no transaction, and none that comes before is in doubt."""
+        if self._status is None:
+            self._status = Producer(dict(config.status_producer(self._settings)), logger=config.quiet_logger())
+        for step in steps:
+            for note in step.notes:
+                try:
+                    headers: Any = note.headers
+                    self._status.produce(
+                        self._settings.status_topic, note.value, note.key, step.partition, headers=headers
+                    )
+                except (KafkaException, BufferError):
+                    self._status.list_topics(self._settings.status_topic, timeout=STATUS_S)
+        self._status.flush(STATUS_S)
+
+    def _learn(self, steps: Sequence[Step], unfireable: dict[tuple[int, bytes], Unfireable], attempt: int) -> None:
+        """Keep which records the broker will not have. Raises TopicsRefuse for topics that take none at all."""
+        producer = self._producer
+        if producer is None or not attempt:
+            return
+        if not producer.refused:
+            self._doubt(steps)
+            return
+        closed: dict[str, str] = {}
+        guilty = {_place(each) for each in guilty_of(producer.refused, producer.spared)}
+        learnt: list[Refused] = []
+        written = sum(len(step.records) for step in steps)
+        # When nothing at all was written, that says little of any one topic; but the group has answered.
+        patient = len(producer.refused) == written and attempt < 2
+        for refused in producer.refused:
+            topic = refused.outgoing.topic
+            why = _CLOSURES.get(refused.why)
+            known = unfireable.get(_place(refused))
+            if why is Closure.UNREACHABLE and patient:
+                continue
+            if why is None and _place(refused) not in guilty and self._batch_bytes > 1:
+                self._batch_bytes = 1  # it means any one of a batch: each is a batch by itself then
+                return
+            if topic == self._settings.dlq_topic and refused.why is Refusal.LARGE and not (known and known.bare):
+                known = known or Unfireable(topic, Reason.TOO_LARGE, refused.text, None, None)
+                unfireable[_place(refused)] = known._replace(bare=True)
+                continue
+            if why is not None or topic == self._settings.dlq_topic:
+                closed[topic] = (why or Closure.UNREACHABLE).value
+                if known is not None:
+                    # Its dead letter has nowhere to go: what is due for the origin waits with the DLQ.
+                    closed[known.topic] = Closure.UNREACHABLE.value
+                continue
+            learnt.append(refused)
+        if closed:
+            raise TopicsRefuse(closed, producer.refused[0].text)
+        bases = {step.partition: step.offset_base for step in steps}
+        offsets = {_place(each): _input_offset(each, bases) for each in learnt}
+        came = originals(
+            self._settings, ((number, offset) for (number, _), offset in offsets.items() if offset is not None)
+        )
+        for each in learnt:
+            said, offset = f"{each.outgoing.topic}: {each.text}", offsets[_place(each)]
+            record = None if offset is None else came.get((each.partition, offset))
+            reason = Reason.TOO_LARGE if each.why is Refusal.LARGE else Reason.UNFIREABLE
+            unfireable[_place(each)] = Unfireable(each.outgoing.topic, reason, said, record, offset)
+
+    def _doubt(self, steps: Sequence[Step]) -> None:
+        """Look for a missing right: it fails a transaction as a whole, and no record is named."""
+        if self._lookup is None:
+            self._lookup = BrokerLookup(self._settings)
+        facts = self._lookup({record.topic for step in steps for record in step.records})
+        closed = {name: fact.closure or Closure.VANISHED.value for name, fact in facts.items() if fact.closed}
+        if closed:
+            raise TopicsRefuse(closed, "it may not be written, or is not there")
+
+    def _replaced(
+        self, partition: int, outgoing: Outgoing, unfireable: Mapping[tuple[int, bytes], Unfireable]
+    ) -> Outgoing:
+        """Return a record, or the dead letter that it becomes: its turn has decided, and its topic does not take it."""
+        found = unfireable.get((partition, outgoing.source)) if unfireable and outgoing.source else None
+        if found is None:
+            return outgoing
+        if outgoing.topic == self._settings.dlq_topic:
+            return _bare(outgoing) if found.bare else outgoing
+        came = found.came
+        headers = render_dead_letter(
+            outgoing.headers if came is None else came.headers,
+            reason=found.reason,
+            detail=found.said,
+            topic=self._settings.input_topic,
+            partition=partition,
+            offset=found.offset,
+            timestamp_ms=NO_TIMESTAMP if came is None else came.timestamp_ms,
+            connector_name=self._settings.streams_app_id,
+            stage="fire",
+        )
+        letter = outgoing._replace(topic=self._settings.dlq_topic, partition=ANY_PARTITION, headers=headers)
+        return _bare(letter) if found.bare else letter
+
+
+def _bare(letter: Outgoing) -> Outgoing:
+    """Return a dead letter of which the coordinates and the reason are left."""
+    key, value, headers = fit_dead_letter(letter.key, letter.value, letter.headers, 0)
+    return letter._replace(key=key, value=value, headers=headers)
+
+
+def transactional_id(settings: Settings, state_partition: int) -> str:
+    """Return the id under which one state partition writes."""
+    return f"{settings.transactional_id_prefix}spark-{state_partition}"
+
+
+def _exhaust(waits: Waits) -> None:
+    """Do all of it: this thread may wait."""
+    deque(waits, maxlen=0)
+
+
+def _batch_of(mark: Mark) -> int:
+    return mark.batch
+
+
+def _input_offset(refused: Refused, bases: Mapping[int, int]) -> int | None:
+    stored = int.from_bytes(refused.outgoing.source[8:16], "big")
+    return Checkpoint(offset_base=bases[refused.partition]).input_offset(stored)
+
+
+def _place(refused: Refused) -> tuple[int, bytes]:
+    return refused.partition, refused.outgoing.source
+
+
+_senders: dict[tuple[str, str, str, int], Sender] = {}
+
+
+class TransactionalSink:
+    """What Spark calls for each state partition of a micro-batch; rows are collected into steps and committed.
+
+    Args:
+        settings: For the clients.
+        checkpoint: Id of the Spark checkpoint.
+        partitions: How many the input has, and how many the state.
+        former: The version that has begun the first micro-batch, if another one has.
+    """
+
+    def __init__(self, settings: Settings, checkpoint: str, partitions: tuple[int, int], former: str = "") -> None:
+        self._settings = settings
+        self._checkpoint = checkpoint
+        self._partitions = partitions
+        self._former = former
+
+    def open(self, partition_id: int, epoch_id: int) -> bool:
+        self._state_partition = partition_id
+        self._batch = epoch_id
+        self._steps: list[Step] = []
+        self._open: dict[int, Step] = {}
+        self._digests: dict[int, Digest] = {}
+        self._began: dict[int, int] = {}
+        self._records = self._bytes = 0
+        return True
+
+    def process(self, row: Row) -> None:
+        payload = bytes(row["payload"])
+        part = decode_delivery(payload)
+        number = part.partition
+        began = self._began.setdefault(number, part.before)
+        step = self._open.pop(number, None)
+        if step is None:
+            step = Step(number, part.before, part.after, began, part.next_input_offset, offset_base=part.offset_base)
+        step.records += part.records
+        step.notes += part.notes
+        step.closings += part.closings
+        step.last = part.last
+        digest = self._digests.setdefault(number, Digest())
+        digest.add(part.records, part.notes)
+        self._records += len(part.records)
+        self._bytes += len(payload)
+        if not part.ends:
+            self._open[number] = step
+            return
+        step.digest = str(digest)
+        self._steps.append(step)
+        if self._records >= TRANSACTION_RECORDS_MAX or self._bytes >= TRANSACTION_BYTES_MAX:
+            self._deliver()
+
+    def close(self, error: BaseException | None) -> None:
+        """Commit what is left. Spark ends the rows in the same way when the operator before has failed."""
+        if error is not None:
+            return
+        invariant(
+            not self._open,
+            "the micro-batch was cut off, so what is not whole of it is not committed",
+            state_partition=self._state_partition,
+        )
+        self._deliver()
+
+    def _deliver(self) -> None:
+        if not self._steps:
+            return
+        steps, self._steps = self._steps, []
+        self._records = self._bytes = 0
+        settings = self._settings
+        key = (settings.bootstrap_servers, settings.streams_app_id, self._checkpoint, self._state_partition)
+        if key not in _senders:
+            inputs, states = self._partitions
+            siblings = [each for each in range(inputs) if each % states == self._state_partition]
+            _senders[key] = Sender(settings, self._checkpoint, self._state_partition, siblings)
+        _senders[key].deliver(self._batch, steps, self._former)

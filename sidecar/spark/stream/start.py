@@ -1,0 +1,257 @@
+"""`spark run`: prepares the cluster and the checkpoint, runs the query, and ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from sidecar import log
+from sidecar.changelog.codec import Checkpoint, Engine
+from sidecar.clock import SystemClock
+from sidecar.devbroker.jars import DownloadProgress, Quiet
+from sidecar.errors import CommandFailed
+from sidecar.kafka import config
+from sidecar.kafka.cluster import Admin
+from sidecar.kafka.patience import await_answer
+from sidecar.kafka.topics import TopicFacts, ensure_topics
+from sidecar.policy import PolicyConfig
+from sidecar.settings import Settings
+from sidecar.spark import group
+from sidecar.spark.handover.exchange import changelog_records, initial_records
+from sidecar.spark.manifest import CheckpointFolder, Manifest, new_manifest, require_same
+from sidecar.spark.marks import Mark
+from sidecar.spark.running import Starter, keep_running
+from sidecar.spark.session import open_session
+from sidecar.spark.source import EARLIEST, source_options, starting_offsets
+from sidecar.spark.stream.batches import Batches
+from sidecar.spark.stream.query import Repeat, initial_state, start_query
+from sidecar.spark.stream.skew import ClockWatch
+from sidecar.spark.stream.step import Rules
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the command line says beside the settings."""
+
+    checkpoint: str
+    """Folder on any file system that Hadoop knows."""
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    source: Mapping[str, str] = field(default_factory=dict)
+    state_partitions: int | None = None
+    trigger_ms: int = 500
+    from_changelog: bool = False
+    url: str | None = None
+
+
+def run(
+    settings: Settings,
+    policy: PolicyConfig,
+    options: Options,
+    *,
+    stopping: Callable[[float], bool],
+    opened: Callable[[], None] = lambda: None,
+    progressed: Callable[[Mapping[str, Any]], None] = lambda _: None,
+    downloads: DownloadProgress | None = None,
+) -> None:
+    """Run until told to stop.
+
+    Args:
+        settings: The effective ones.
+        policy: Made of them.
+        options: See there.
+        stopping: Waits at most so many seconds and tells whether to stop.
+        opened: Called when the session is open: PySpark has taken SIGINT for itself then.
+        progressed: Told of each micro-batch, as Spark's progress in JSON form.
+        downloads: Told of the jars that are downloaded.
+
+    Raises:
+        SidecarError: It cannot start or go on; the text says what to do.
+    """
+    source = source_options(settings, options.source)
+    config.validate_client_properties(settings)
+    admin = Admin(settings, log.librdkafka_logger())
+    facts = await_answer(lambda: group.idle_topics(admin, settings), settings, SystemClock(), stopping)
+    if facts is None:
+        return
+    # The number of a checkpoint is known only when its file system can be read, which takes a session.
+    session = open_session(settings.streams_app_id, options.master, _plain(options.conf), 1, downloads or Quiet())
+    opened()
+    try:
+        folder = CheckpointFolder(session, options.checkpoint)
+        manifest = _manifest(session, folder, settings, facts, options)
+        initial = _initial(session, folder, manifest, admin, settings, facts, source)
+        reading = {
+            **_LIMITS,
+            **source,
+            "startingOffsets": starting_offsets(settings.input_topic, _offsets(manifest, facts)),
+        }
+
+        def rules() -> Rules:
+            # What the status topic and the changelog lack of an input that has grown is made here too.
+            return _rules(settings, policy, ensure_topics(admin, settings), manifest, options.url)
+
+        def start(rules: Rules, repeat: Repeat | None) -> StreamingQuery:
+            trigger = f"{options.trigger_ms} milliseconds"
+            return start_query(session, settings, rules, manifest, folder, reading, initial, trigger, repeat=repeat)
+
+        batches = Batches(progressed)
+        session.streams.addListener(batches)
+        starter = Starter(settings, manifest, folder, rules, start)
+        keep_running(starter, stopping, batches, ClockWatch(settings))
+    finally:
+        session.stop()
+
+
+_LIMITS: Final = {"maxOffsetsPerTrigger": "100000"}
+
+
+def _manifest(
+    session: SparkSession, folder: CheckpointFolder, settings: Settings, facts: TopicFacts, options: Options
+) -> Manifest:
+    """Return the manifest of the checkpoint, a new one where there is none. Raises SettingsInvalid, CommandFailed."""
+    asked = options.state_partitions or int(options.conf.get("spark.sql.shuffle.partitions", 0)) or None
+    count = asked or max(1, min(facts.partitions, session.sparkContext.defaultParallelism))
+    here = new_manifest(
+        facts.cluster_id,
+        settings.streams_app_id,
+        settings.input_topic,
+        facts.input_topic_id,
+        count,
+        settings.group_id,
+    )
+    manifest = folder.read()
+    if manifest is not None:
+        require_same(manifest, here, options.checkpoint, asked)
+    else:
+        manifest = _begin(settings, facts, here, options)
+        # Before the fence: who comes after a crash in between knows by it what to go on with.
+        folder.write(manifest)
+    session.conf.set("spark.sql.shuffle.partitions", str(manifest.state_partitions))
+    return manifest
+
+
+def _initial(
+    session: SparkSession,
+    folder: CheckpointFolder,
+    manifest: Manifest,
+    admin: Admin,
+    settings: Settings,
+    facts: TopicFacts,
+    source: Mapping[str, str],
+) -> DataFrame:
+    """Return what the first micro-batch begins with, behind a fence that keeps the embedded engine out."""
+    before = group.last_checkpoints(settings, facts.partitions)
+    if folder.begun():
+        _refuse_what_was_exported(before, folder.location)
+        checkpoints: Mapping[int, Checkpoint] = {0: Checkpoint(engine=Engine.SPARK)}
+        return initial_state(session, initial_records(checkpoints), manifest.state_partitions)
+    checkpoints = _first_checkpoints(manifest, facts, before)
+    group.fence(settings, checkpoints)
+    # Who joined since would have stopped at the fence, or has committed behind it.
+    group.require_no_members(admin, settings)
+    initial = initial_state(session, initial_records(checkpoints), manifest.state_partitions)
+    if not manifest.imports:
+        return initial
+    blocks = changelog_records(session, settings, source, checkpoints, manifest.state_partitions)
+    return initial.unionByName(blocks)
+
+
+def _plain(conf: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in conf.items() if name != "spark.sql.shuffle.partitions"}
+
+
+def _rules(settings: Settings, policy: PolicyConfig, facts: TopicFacts, manifest: Manifest, url: str | None) -> Rules:
+    return Rules(
+        policy=policy,
+        profiles=tuple(settings.profiles),
+        app_id=settings.streams_app_id,
+        status_topic=settings.status_topic,
+        owner=f"spark-{manifest.checkpoint[:8]}",
+        url=url,
+        origin_timeout_ms=settings.origin_timeout_ms,
+        dlq_max_message_bytes=facts.dlq_bytes_max,
+        api_token=settings.api_token,
+        input_topic_id=facts.input_topic_id,
+        input_partitions=facts.partitions,
+        state_partitions=manifest.state_partitions,
+    )
+
+
+def _begin(settings: Settings, facts: TopicFacts, manifest: Manifest, options: Options) -> Manifest:
+    """Return the manifest of a new checkpoint, with where it begins. Raises CommandFailed: there is another state."""
+    before = group.last_checkpoints(settings, facts.partitions)
+    committed = group.committed(settings, facts.partitions)
+    _refuse_what_is_not_ours(settings, before, committed, options)
+    offsets = {number: offset for number, (offset, _) in committed.items()}
+    if options.from_changelog:
+        taken = {number: each.next_input_offset for number, each in before.items() if each.next_input_offset}
+        offsets = {**taken, **offsets}
+        for number, each in before.items():
+            if not each.meets(facts.input_topic_id):
+                offsets.pop(number, None)  # of a topic that was made anew since: this one is read from its start
+    return replace(manifest, offsets=offsets, imports=options.from_changelog)
+
+
+def _first_checkpoints(
+    manifest: Manifest, facts: TopicFacts, before: Mapping[int, Checkpoint]
+) -> dict[int, Checkpoint]:
+    """Return what each partition begins with; the same at each start until a micro-batch has come to its end."""
+    checkpoints = {}
+    for number in range(facts.partitions):
+        known = before.get(number, Checkpoint()) if manifest.imports else Checkpoint()
+        next_offset = max(0, manifest.offsets.get(number, 0))
+        here = known.of_topic(facts.input_topic_id, next_offset)
+        checkpoints[number] = replace(
+            here,
+            engine=Engine.SPARK,
+            next_input_offset=next_offset,
+            highest_input_offset=max(next_offset, here.highest_input_offset),
+        )
+    return checkpoints
+
+
+def _offsets(manifest: Manifest, facts: TopicFacts) -> dict[int, int]:
+    return {**dict.fromkeys(range(facts.partitions), EARLIEST), **manifest.offsets}
+
+
+def _refuse_what_was_exported(before: Mapping[int, Checkpoint], checkpoint: str) -> None:
+    if any(each.engine is Engine.EMBEDDED for each in before.values()):
+        raise CommandFailed(
+            f"the state of {checkpoint} was handed to the embedded engine: it must not go on from there. "
+            "To come back, name a new folder with --checkpoint, and --from-changelog"
+        )
+
+
+def _refuse_what_is_not_ours(
+    settings: Settings,
+    before: Mapping[int, Checkpoint],
+    committed: Mapping[int, tuple[int, Mark | None]],
+    options: Options,
+) -> None:
+    """Refuse a new checkpoint where an old one, or the embedded engine, has state."""
+    embedded = [number for number, each in before.items() if each.engine is Engine.EMBEDDED]
+    if embedded and not options.from_changelog:
+        raise CommandFailed(
+            f"the changelog {settings.changelog_topic} holds the state of the embedded engine: take it over with "
+            "--from-changelog"
+        )
+    if options.from_changelog and len(embedded) < len(before):
+        raise CommandFailed(
+            f"the changelog {settings.changelog_topic} was taken over before, and holds nothing that is newer: "
+            "`retry-sidecar spark export` writes to it what a checkpoint has"
+        )
+    marked = [mark for _, mark in committed.values() if mark is not None and mark.sequence]
+    if marked and not options.from_changelog:
+        raise CommandFailed(
+            f"the group {settings.group_id} was committed by the Spark checkpoint {marked[0].checkpoint}, which "
+            f"{options.checkpoint} is not: name that one. If it is lost, so is what was pending in it: delete the "
+            "group's offsets to begin anew"
+        )

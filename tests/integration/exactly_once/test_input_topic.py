@@ -1,0 +1,226 @@
+"""What happens to the input topic while messages wait: grown, cut, rewound, deleted and made anew."""
+
+from __future__ import annotations
+
+import base64
+from typing import Final, NamedTuple
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
+
+from sidecar.model import TimerId
+from tests.broker import create_topic, make_topic_anew, partitions_of, read_committed, unique
+from tests.integration.messages import Given, Pairs, Sent, World, marked, native, now_ms, scrape, send
+from tests.integration.sidecars import LOG_APPEND_TIME, Sidecar, Sidecars, Stage
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.broker
+
+RPC_S = 15.0
+TOKEN: Final = "token-of-sixteen-or-more"
+LOGIN: Final = {"authorization": f"Bearer {TOKEN}"}
+
+
+@pytest.fixture
+def marker() -> bytes:
+    return unique("m").encode()
+
+
+@pytest.fixture
+def admin(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap})
+
+
+def wait_for_pending(sidecar: Sidecar, count: int) -> None:
+    eventually(lambda: sidecar.pending() == count, 40, f"{count} wait")
+
+
+def test_partitions_that_are_added_while_it_runs_are_served(
+    stage: Stage, sidecars: Sidecars, admin: AdminClient, marker: bytes
+) -> None:
+    world = World(stage, sidecars.start("one", stage))
+    admin.create_partitions([NewPartitions(stage.input_topic, 6)])[stage.input_topic].result(RPC_S)
+    eventually(lambda: partitions_of(stage.bootstrap, stage.input_topic) == 6, 20, "there are six")
+    world.send(*(Given(b"%d" % n, headers=native(stage, marker, 500), partition=n) for n in range(6)))
+    assert sorted(record.value or b"" for record in world.fired(marker, 6)) == [b"%d" % n for n in range(6)]
+    assert partitions_of(stage.bootstrap, stage.changelog_topic) == 6
+    assert partitions_of(stage.bootstrap, stage.status_topic) == 6
+    eventually(lambda: world.sidecar.partitions() == dict.fromkeys(range(6), "running"), 20, "all six run")
+
+
+def test_a_changelog_with_another_number_of_partitions_stops_the_start_with_the_command_that_mends_it(
+    stage: Stage, sidecars: Sidecars
+) -> None:
+    create_topic(stage.bootstrap, stage.changelog_topic, 7, {"cleanup.policy": "compact"})
+    one = sidecars.make("one", stage)
+    one.start()
+    assert one.wait() == 1
+    assert stage.changelog_topic in one.log
+    assert "7" in one.log
+    assert "Traceback" not in one.log
+
+
+def test_records_that_retention_took_before_they_were_read_are_counted_and_the_rest_goes_on(
+    stage: Stage, sidecars: Sidecars, admin: AdminClient, marker: bytes
+) -> None:
+    one = sidecars.start("one", stage)
+    world = World(stage, one)
+    world.send(Given(b"waits", headers=native(stage, marker, 8_000)))
+    wait_for_pending(one, 1)
+    one.stop()
+    send(stage.bootstrap, stage.input_topic, *(Given(b"%d" % n, headers=native(stage, marker, 1)) for n in range(10)))
+    before = TopicPartition(stage.input_topic, 0, 6)
+    admin.delete_records([before])[before].result(RPC_S)
+    one.start()
+    fired = world.fired(marker, 6)
+    assert {record.value for record in fired} == {b"waits", *(b"%d" % n for n in range(5, 10))}
+    assert "input_records_gone" in one.log
+    assert one.get("/health")[1]["details"]["skipped_input_records"] == 5
+    assert 'retry_sidecar_input_lost_total{partition="0"} 5.0' in scrape(one)
+
+
+def test_an_operators_reset_backwards_counts_what_waits_once_and_fires_again_what_had_fired(
+    stage: Stage, sidecars: Sidecars, admin: AdminClient, marker: bytes
+) -> None:
+    one = sidecars.start("one", stage)
+    world = World(stage, one)
+    world.send(*(Given(b"soon", headers=native(stage, marker, 1)) for _ in range(5)))
+    world.send(*(Given(b"later", headers=native(stage, marker, 15_000)) for _ in range(5)))
+    world.fired(marker, 5)
+    wait_for_pending(one, 5)
+    one.stop()
+    to = ConsumerGroupTopicPartitions(stage.group_id, [TopicPartition(stage.input_topic, 0, 0)])
+    eventually(lambda: _altered(admin, to, stage.group_id), 20, "the group is empty and its offset set back")
+    one.start()
+    again = world.fired(marker, 10)
+    assert [record.value for record in again] == [b"soon"] * 10
+    wait_for_pending(one, 5)
+    fired = world.fired(marker, 15)
+    assert sorted(record.value or b"" for record in fired) == [b"later"] * 5 + [b"soon"] * 10
+    wait_for_pending(one, 0)
+
+
+def _altered(admin: AdminClient, to: ConsumerGroupTopicPartitions, group: str) -> bool:
+    answer = admin.alter_consumer_group_offsets([to])[group].result(RPC_S)
+    return all(each.error is None for each in answer.topic_partitions)
+
+
+class Anew(NamedTuple):
+    """One sidecar over several generations of its input topic."""
+
+    stage: Stage
+    sidecar: Sidecar
+    marker: bytes
+
+    @property
+    def paused(self) -> str:
+        return f"{self.stage.app_id}-paused"
+
+    def send(self, value: bytes, headers: Pairs) -> Sent:
+        (sent,) = send(self.stage.bootstrap, self.stage.input_topic, Given(value, headers=headers))
+        return sent
+
+    def put_far(self, value: bytes, due_ms: int) -> str:
+        """Send one and return the timer id that its sender knows from the delivery report."""
+        origin, _, mark = native(self.stage, self.marker, 0)
+        sent = self.send(value, [origin, ("retry-due-ms", b"%d" % due_ms), mark])
+        return str(TimerId(sent.partition, sent.offset, due_ms))
+
+    def send_soon(self, value: bytes, count: int, origin: str = "") -> None:
+        _, *rest = native(self.stage, self.marker, 1)
+        headers: Pairs = [("retry-origin-topic", (origin or self.stage.origin).encode()), *rest]
+        send(self.stage.bootstrap, self.stage.input_topic, *(Given(value, headers=headers) for _ in range(count)))
+
+    def fired(self, count: int) -> list[bytes]:
+        """Return the values on the origins, sorted, once there are as many."""
+        records = read_committed(
+            self.stage.bootstrap,
+            [self.stage.origin, self.paused],
+            60,
+            until=lambda seen: len(marked(seen, self.marker)) >= count,
+        )
+        return sorted(record.value or b"" for record in marked(records, self.marker))
+
+    def waiting(self) -> dict[str, bytes]:
+        """Return what can be listed by timer id; empty while some of it cannot."""
+        status, body = self.sidecar.get("/pending/messages?limit=100")
+        if status != 200 or not body["complete"]:
+            return {}
+        shown = [
+            self.sidecar.call("GET", f"/pending/messages/{each['id']}?payload=true", None, LOGIN)
+            for each in body["messages"]
+        ]
+        return {each["id"]: base64.b64decode(each["value"]) for status, each in shown if status == 200}
+
+    def await_waiting(self, *values: bytes) -> dict[str, bytes]:
+        """Return what waits by timer id once it is these."""
+        eventually(lambda: sorted(self.waiting().values()) == sorted(values), 40, f"{sorted(values)} wait")
+        return self.waiting()
+
+    def act(self, method: str, path: str, body: object = None) -> int:
+        """Return the status of a change."""
+        return self.sidecar.call(method, path, body, LOGIN)[0]
+
+
+@pytest.mark.parametrize("running", [False, True], ids=["while stopped", "while it runs"])
+def test_an_input_topic_made_anew_is_read_at_once_though_timers_of_former_ones_wait(
+    stage: Stage, sidecars: Sidecars, marker: bytes, running: bool
+) -> None:
+    one = sidecars.make("one", stage, API_TOKEN=TOKEN)
+    anew = Anew(stage, one, marker)
+    create_topic(stage.bootstrap, anew.paused, 1, LOG_APPEND_TIME)
+    one.start()
+    one.await_ready()
+
+    def make_topic() -> None:
+        if not running:
+            one.stop()
+        make_topic_anew(stage.bootstrap, stage.input_topic, stage.partitions)
+        if not running:
+            one.start()
+
+    far_ms = now_ms() + 3_600_000
+    assert anew.act("PUT", f"/origins/{anew.paused}/pause") == 200
+    anew.send_soon(b"1", 20)
+    anew.send_soon(b"1 paused", 2, anew.paused)
+    anew.put_far(b"1 far", far_ms)
+    anew.put_far(b"1 cancelled", far_ms)
+    assert anew.fired(20) == [b"1"] * 20
+    waits = [b"1 far", b"1 cancelled", b"1 paused", b"1 paused"]
+    anew.await_waiting(*waits)
+
+    make_topic()
+    anew.send_soon(b"2", 40)  # further than the former topic went
+    known = anew.put_far(b"2 cancelled", far_ms)
+    anew.put_far(b"2 far", far_ms)
+    assert anew.fired(60) == [b"1"] * 20 + [b"2"] * 40
+    waiting = anew.await_waiting(*waits, b"2 far", b"2 cancelled")
+    assert known not in waiting, "its stored offset is another"
+    former = next(timer for timer, value in waiting.items() if value == b"1 cancelled")
+    for timer, value in ((former, b"1 cancelled"), (known, b"2 cancelled")):
+        assert (
+            anew.sidecar.call("GET", f"/pending/messages/{timer}?payload=true", None, LOGIN)[1]["value"]
+            == base64.b64encode(value).decode()
+        )
+        assert anew.act("DELETE", f"/pending/messages/{timer}") == 200
+        assert anew.act("DELETE", f"/pending/messages/{timer}") == 404
+
+    make_topic()
+    anew.send_soon(b"3", 10)
+    anew.put_far(b"3 far", far_ms)
+    assert anew.fired(70) == [b"1"] * 20 + [b"2"] * 40 + [b"3"] * 10
+    far = [b"1 far", b"2 far", b"3 far"]
+    anew.await_waiting(*far, b"1 paused", b"1 paused")
+
+    one.stop()
+    one.forget_state()
+    one.start()
+    for timer, value in anew.await_waiting(*far, b"1 paused", b"1 paused").items():
+        if value in far:
+            assert anew.act("PATCH", f"/pending/messages/{timer}", {"delay_ms": 1}) == 200
+    assert anew.act("PUT", f"/origins/{anew.paused}/resume") == 200
+    everything = [b"1"] * 20 + [b"2"] * 40 + [b"3"] * 10 + [b"1 paused"] * 2 + far
+    assert anew.fired(len(everything)) == sorted(everything)
+    wait_for_pending(one, 0)

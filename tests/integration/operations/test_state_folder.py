@@ -1,0 +1,133 @@
+"""The state folder is a cache of the changelog: old, foreign or damaged, it is brought up to date or built anew."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.broker import unique
+from tests.integration.messages import Given, World, native, now_ms
+from tests.integration.sidecars import Sidecar, Sidecars, Stage
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def marker() -> bytes:
+    return unique("m").encode()
+
+
+def wait_for_pending(sidecar: Sidecar, count: int) -> None:
+    eventually(lambda: sidecar.pending() == count, 30, f"{count} wait")
+
+
+def test_a_stale_folder_put_back_fires_nothing_twice_and_loses_nothing(
+    stage: Stage, sidecars: Sidecars, marker: bytes, tmp_path: Path
+) -> None:
+    one = sidecars.start("one", stage)
+    world = World(stage, one)
+    world.send(*(Given(b"early %d" % n, headers=native(stage, marker, 3_000), partition=n % 4) for n in range(40)))
+    world.send(*(Given(b"late %d" % n, headers=native(stage, marker, 15_000), partition=n % 4) for n in range(40)))
+    wait_for_pending(one, 80)
+    assert one.stop() == 0
+    shutil.copytree(one.state_dir, tmp_path / "copy")
+    one.start()
+    assert len(world.fired(marker, 40)) == 40
+    world.send(*(Given(b"new %d" % n, headers=native(stage, marker, 4_000), partition=n % 4) for n in range(40)))
+    wait_for_pending(one, 80)
+    one.kill()
+    shutil.rmtree(one.state_dir)
+    shutil.copytree(tmp_path / "copy", one.state_dir)
+    one.start()
+    fired = world.fired(marker, 120)
+    wait_for_pending(one, 0)
+    expected = {b"%s %d" % (word, n) for word in (b"early", b"late", b"new") for n in range(40)}
+    assert {record.value for record in fired} == expected
+    assert len(world.fired(marker, 120)) == 120
+
+
+def test_a_folder_of_another_application_on_the_cluster_is_wiped_and_built_anew(
+    bootstrap: str, stage: Stage, sidecars: Sidecars, marker: bytes
+) -> None:
+    """Another changelog topic, or another cluster: the rows are of no use, and none of them may fire."""
+    from tests.integration.sidecars import set_stage
+
+    elsewhere = set_stage(bootstrap)
+    foreign = sidecars.start("foreign", elsewhere)
+    World(elsewhere, foreign).send(
+        *(Given(b"foreign", headers=native(elsewhere, marker, 4_000), partition=n % 4) for n in range(8))
+    )
+    wait_for_pending(foreign, 8)
+    assert foreign.stop() == 0
+    one = sidecars.make("one", stage)
+    shutil.copytree(foreign.state_dir, one.state_dir)
+    one.start()
+    one.await_ready()
+    assert one.pending() == 0
+    world = World(stage, one)
+    world.send(Given(b"own", headers=native(stage, marker, 6_000)))
+    assert [record.value for record in world.fired(marker)] == [b"own"]
+
+
+def test_a_damaged_folder_is_set_aside_and_built_anew_and_nothing_is_lost(
+    stage: Stage, sidecars: Sidecars, marker: bytes
+) -> None:
+    one = sidecars.start("one", stage)
+    world = World(stage, one)
+    due_ms = now_ms() + 12_000
+    headers = native(stage, marker, 0)
+    headers[1] = ("retry-due-ms", b"%d" % due_ms)
+    world.send(*(Given(bytes(500) + b"%d" % n, headers=headers, partition=n % 4) for n in range(2_000)))
+    wait_for_pending(one, 2_000)
+    assert one.stop() == 0
+    files = sorted((one.state_dir / "rocksdb").glob("*.sst"))
+    assert files
+    for file in files:
+        content = bytearray(file.read_bytes())
+        middle = len(content) // 2
+        content[middle : middle + 200] = bytes(byte ^ 0xFF for byte in content[middle : middle + 200])
+        file.write_bytes(content)
+    one.start()
+    fired = world.fired(marker, 2_000)
+    wait_for_pending(one, 0)
+    assert sorted(int((record.value or b"")[500:]) for record in fired) == list(range(2_000))
+    assert one.get("/health")[1]["details"]["quarantines"] == 1
+    assert (one.state_dir / "rocksdb.quarantined").is_dir()
+    assert "store_quarantined" in one.log or "damaged" in one.log
+
+
+def test_a_folder_in_use_by_another_process_stops_the_start_with_what_to_do(stage: Stage, sidecars: Sidecars) -> None:
+    one = sidecars.start("one", stage)
+    other = sidecars.make("other", stage, STATE_DIR=str(one.state_dir))
+    other.start()
+    assert other.wait() == 1
+    assert "in use by another process" in other.log
+    assert "STATE_DIR" in other.log
+    assert one.ready()
+
+
+def test_a_folder_that_can_not_be_written_stops_the_start_with_what_to_do(stage: Stage, sidecars: Sidecars) -> None:
+    (sidecars.folder / "file").write_text("no folder")
+    one = sidecars.make("one", stage, STATE_DIR=str(sidecars.folder / "file" / "state"))
+    one.start()
+    assert one.wait() == 1
+    assert "STATE_DIR" in one.log
+    assert "Traceback" not in one.log
+
+
+def test_a_folder_that_goes_away_under_a_running_sidecar_is_made_again_from_the_changelog(
+    stage: Stage, sidecars: Sidecars, marker: bytes
+) -> None:
+    one = sidecars.start("one", stage)
+    world = World(stage, one)
+    world.send(*(Given(b"%d" % n, headers=native(stage, marker, 8_000), partition=n % 4) for n in range(40)))
+    wait_for_pending(one, 40)
+    shutil.rmtree(one.state_dir)
+    eventually(lambda: "cannot be reached" in str(one.get("/readyz")), 30, "readyz says why")
+    one.await_ready()
+    assert sorted(int(record.value or 0) for record in world.fired(marker, 40)) == list(range(40))
+    wait_for_pending(one, 0)
+    assert len(world.fired(marker, 40)) == 40

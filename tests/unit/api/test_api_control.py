@@ -1,0 +1,189 @@
+"""Changes by HTTP: what is asked of the port, what is answered, what is logged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from structlog.testing import capture_logs
+
+from sidecar.contract.control import ControlKind, Outcome
+from sidecar.errors import BrokerUnavailable
+from sidecar.model import TimerId
+from tests.unit.api.test_api import Snapshots, assert_problem
+from tests.unit.api_stage import Client, Desk, Told
+from tests.unit.engine.test_view import EMPTY, NOW_MS
+
+TIMER = TimerId(2, 1841, NOW_MS)
+PATH = f"/pending/messages/{TIMER}"
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+@pytest.fixture
+def client(desk: Desk) -> Iterator[Client]:
+    with Client(Snapshots([EMPTY], 1), desk=desk) as made:
+        yield made
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_each_call_becomes_its_control_record(client: Client, desk: Desk, slash: str) -> None:
+    client.request("DELETE", PATH + slash)
+    client.request("PATCH", PATH + slash, json={"due_ms": 5})
+    client.request("PATCH", PATH + slash, json={"delay_ms": 5})
+    client.request("POST", f"{PATH}/fire{slash}")
+    client.request("PUT", f"/origins/orders/pause{slash}")
+    client.request("PUT", f"/origins/orders/resume{slash}")
+    assert desk.acted == [
+        (ControlKind.CANCEL, TIMER, None),
+        (ControlKind.RESCHEDULE, TIMER, 5),
+        (ControlKind.RESCHEDULE, TIMER, NOW_MS + 5),
+        (ControlKind.FIRE, TIMER, None),
+        (ControlKind.PAUSE, "orders", None),
+        (ControlKind.RESUME, "orders", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"), [("a", b"a"), ("a%2Fb", b"a/b"), ("%C3%A9%20%3F", "é ?".encode()), ("fire", b"fire")]
+)
+def test_a_retry_id_may_hold_any_text(client: Client, desk: Desk, text: str, wanted: bytes) -> None:
+    assert client.request("DELETE", f"/pending/messages/id:{text}").status_code == 200
+    assert client.request("POST", f"/pending/messages/id:{text}/fire").status_code == 200
+    assert [target for _, target, _ in desk.acted] == [wanted, wanted]
+
+
+@pytest.mark.parametrize(
+    ("told", "status"),
+    [
+        (Told(Outcome.CANCELLED, 3), 200),
+        (Told(Outcome.NOT_PENDING), 404),
+        (Told(Outcome.ORIGIN_PAUSED, detail="orders is paused"), 409),
+        (Told(None, 1, missing=(1, 3)), 202),
+    ],
+)
+def test_an_outcome_has_its_status(client: Client, desk: Desk, told: Told, status: int) -> None:
+    desk.result = told
+    answer = client.request("POST", f"{PATH}/fire")
+    assert answer.status_code == status
+    assert answer.json() == {
+        "result": told.outcome,
+        "count": told.count,
+        "control_id": "c-1",
+        "target": "0-1-2",
+        "detail": told.detail,
+        "missing": list(told.missing),
+    }
+
+
+@pytest.mark.parametrize(
+    ("result", "status", "text"),
+    [
+        (Told(Outcome.BAD_REQUEST, detail="too far ahead"), 400, "too far ahead"),
+        (ValueError("retry-due-ms is wrong"), 400, "retry-due-ms"),
+        (BrokerUnavailable("no broker answers"), 503, "no broker"),
+    ],
+)
+def test_what_can_not_be_done_is_said_in_connects_shape(
+    client: Client, desk: Desk, result: Told | Exception, status: int, text: str
+) -> None:
+    desk.result = result
+    assert_problem(client.request("DELETE", PATH), status, text)
+
+
+def test_a_slash_at_the_end_of_a_retry_id_belongs_to_it(client: Client, desk: Desk) -> None:
+    for path in ("id:a%2F", "id:a%2F/", "id:a/"):
+        assert client.request("DELETE", f"/pending/messages/{path}").status_code == 200
+    assert [target for _, target, _ in desk.acted] == [b"a/", b"a/", b"a"]
+
+
+@pytest.mark.parametrize("target", ["x", "1-2", "1-2-3-4", "01-2-3", "id:", "1-2-" + "9" * 30, "id:" + "x" * 257])
+def test_a_target_that_names_nothing_is_refused(client: Client, desk: Desk, target: str) -> None:
+    for method in ("GET", "DELETE"):
+        assert_problem(client.request(method, f"/pending/messages/{target}"), 400)
+    assert desk.acted == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["{}", '{"due_ms":1,"delay_ms":1}', '{"due_ms":-1}', '{"due_ms":"1"}', '{"due_ms":1.5}', '{"due":1}', "[]", "", "{",
+     '{"due_ms":1,"x":1}', '{"delay_ms":9223372036854775808}', '{"due_ms":true}'],
+)  # fmt: skip
+def test_a_reschedule_needs_exactly_one_time(client: Client, desk: Desk, body: str) -> None:
+    answer = client.request("PATCH", PATH, content=body, headers={"content-type": "application/json"})
+    assert_problem(answer, 400)
+    assert desk.acted == []
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_a_body_that_is_not_said_to_be_json_is_refused(client: Client, desk: Desk, kind: str) -> None:
+    answer = client.request("PATCH", PATH, content='{"due_ms":1}', headers={"content-type": kind})
+    assert_problem(answer, 415, "application/json")
+    assert desk.acted == []
+
+
+def test_a_parameter_is_refused_where_none_belongs(client: Client, desk: Desk) -> None:
+    for method, path in (("DELETE", PATH), ("POST", f"{PATH}/fire"), ("PUT", "/origins/a/pause"), ("GET", "/origins")):
+        assert_problem(client.request(method, f"{path}?dry_run=true"), 400, "dry_run", "no such parameter")
+    assert desk.acted == []
+
+
+def test_every_change_is_logged_with_who_what_and_outcome(client: Client, desk: Desk) -> None:
+    with capture_logs() as lines:
+        client.request("DELETE", PATH, headers={"authorization": "Bearer hidden"})
+        desk.result = BrokerUnavailable("no broker answers")
+        client.request("PUT", "/origins/orders/pause")
+        desk.result = Told(None)
+        client.request("POST", f"{PATH}/fire")
+        client.get(PATH)
+    changes = [line for line in lines if line["event"] == "api_change"]
+    assert [(each["who"], each["what"], each["target"], each["outcome"]) for each in changes] == [
+        ("10.9.8.7", "cancel", str(TIMER), "cancelled"),
+        ("10.9.8.7", "pause", "orders", "failed"),
+        ("10.9.8.7", "fire", str(TIMER), "unanswered"),
+    ]
+    assert changes[0]["control_id"] == "c-1"
+    assert "hidden" not in str(lines)
+
+
+def test_an_outcome_is_found_by_its_control_id(client: Client, desk: Desk) -> None:
+    desk.known["1770-a/b"] = Told(Outcome.FIRED, 2, control_id="1770-a/b")
+    answer = client.get("/control/1770-a%2Fb")
+    assert (answer.status_code, answer.json()["result"], answer.json()["count"]) == (200, "fired", 2)
+    assert_problem(client.get("/control/other"), 404, "other")
+
+
+def test_origins_tell_what_waits_and_what_is_not_open(desk: Desk) -> None:
+    one = replace(EMPTY, by_origin={"orders": 3, "mail": 1}, deferred_by_origin={"orders": 2}, as_of_ms=NOW_MS)
+    one = replace(one, closed_origins={"orders": ("vanished", 50), "idle": ("paused", 40)})
+    two = replace(
+        EMPTY, partition=1, by_origin={"orders": 4}, closed_origins={"orders": ("paused", 60)}, as_of_ms=NOW_MS
+    )
+    with Client(Snapshots([one, two], 2), desk=desk) as client:
+        answer = client.get("/origins").json()
+    assert answer["complete"] is True
+    rows = [tuple(each.values()) for each in answer["origins"]]
+    assert rows == [
+        ("idle", 0, 0, "paused", 40, [0]),
+        ("mail", 1, 0, "open", None, []),
+        ("orders", 7, 2, "paused", 50, [0, 1]),
+    ]
+
+
+def test_openapi_names_every_call_with_its_login(client: Client) -> None:
+    document = client.get("/openapi.json").json()
+    paths = document["paths"]
+    assert set(paths["/pending/messages/{target}"]) == {"get", "delete", "patch"}
+    assert {"/pending/messages/{target}/fire", "/control/{control_id}", "/origins/{topic}/pause"} < set(paths)
+    for path, operations in paths.items():
+        for method, operation in operations.items():
+            assert "422" not in operation["responses"], path
+            assert operation["summary"], path
+            changes = method in {"delete", "patch", "post", "put"} and not path.endswith("/validate")
+            assert changes <= ("security" in operation), (path, method)
+    assert "HTTPBearer" in json.dumps(document["components"]["securitySchemes"])

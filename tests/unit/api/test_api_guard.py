@@ -1,0 +1,177 @@
+"""What a flood of requests may cost."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import httpx
+import pytest
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
+
+from sidecar.api.guard import Purse, Turnstile
+from sidecar.api.messages.changes import ControlDesk
+from sidecar.clock import SystemClock
+from tests.unit.api_stage import CANCELLED, Desk, Told
+
+COST_S = 0.02
+
+
+async def costly(scope: Scope, receive: Receive, send: Send) -> None:
+    """Use the processor for COST_S, then answer; probes cost nothing."""
+    until_s = time.thread_time() + (COST_S if scope["path"] == "/pending" else 0)
+    while time.thread_time() < until_s:
+        pass
+    await PlainTextResponse("done")(scope, receive, send)
+
+
+async def ask(app: Any, path: str = "/pending") -> int:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://sidecar") as client:
+        return (await client.get(path)).status_code
+
+
+def test_a_flood_gets_no_more_than_its_share_of_a_core() -> None:
+    async def flood() -> list[int]:
+        app = Turnstile(costly)
+        return await asyncio.gather(*(ask(app) for _ in range(5)))
+
+    began_s = SystemClock().monotonic_s()
+    assert asyncio.run(flood()) == [200] * 5
+    assert SystemClock().monotonic_s() - began_s >= 4 * COST_S / Turnstile.SHARE
+
+
+def test_who_would_wait_too_long_is_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Turnstile, "WAIT_MAX_S", 0.1)
+
+    async def flood() -> list[int]:
+        app = Turnstile(costly)
+        return await asyncio.gather(*(ask(app) for _ in range(12)))
+
+    statuses = asyncio.run(flood())
+    assert set(statuses) == {200, 503}
+    assert statuses[0] == 200
+
+
+def test_one_request_alone_never_keeps_the_next_one_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it took: a garbage collection may have run meanwhile."""
+    monkeypatch.setattr(Turnstile, "WAIT_MAX_S", 0.7 * COST_S / Turnstile.SHARE)
+
+    async def one_after_the_other() -> list[int]:
+        app = Turnstile(costly)
+        return [await ask(app) for _ in range(3)]
+
+    assert asyncio.run(one_after_the_other()) == [200] * 3
+
+
+def test_probes_do_not_wait_behind_a_flood(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def flood() -> tuple[list[str], list[int]]:
+        app, order = Turnstile(costly), list[str]()
+
+        async def named(path: str) -> int:
+            status = await ask(app, path)
+            order.append(path)
+            return status
+
+        statuses = await asyncio.gather(*(named("/pending") for _ in range(4)), named("/livez"))
+        return order, statuses
+
+    order, statuses = asyncio.run(flood())
+    assert statuses == [200] * 5
+    assert order.index("/livez") <= 1
+
+
+def test_a_slow_reader_does_not_make_others_pay() -> None:
+    """Time that passes after the answer has begun is the reader's own."""
+
+    async def race() -> float:
+        app, may_read = Turnstile(costly), asyncio.Event()
+
+        async def send_slowly(message: Any) -> None:
+            if message["type"] == "http.response.body":
+                await may_read.wait()
+
+        async def nothing() -> Any:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        scope = {"type": "http", "method": "GET", "path": "/pending", "headers": [], "query_string": b""}
+        slow = asyncio.create_task(app(scope, nothing, send_slowly))
+        began_s = SystemClock().monotonic_s()
+        assert await ask(app) == 200
+        took_s = SystemClock().monotonic_s() - began_s
+        may_read.set()
+        await slow
+        return took_s
+
+    assert asyncio.run(race()) < Turnstile.WAIT_MAX_S
+
+
+@pytest.fixture
+def paid(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What was paid, in order, in seconds that the next request waits."""
+    sums: list[float] = []
+    monkeypatch.setattr(Purse, "pay", lambda _, seconds: sums.append(seconds))
+    return sums
+
+
+def test_who_waits_does_not_pay_for_what_others_compute_meanwhile(paid: list[float]) -> None:
+    async def race() -> None:
+        waits, may_answer = asyncio.Event(), asyncio.Event()
+
+        async def waiting_or_costly(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["path"] == "/control":
+                waits.set()
+                await may_answer.wait()
+            await costly(scope, receive, send)
+
+        app = Turnstile(waiting_or_costly)
+        waiting = asyncio.create_task(ask(app, "/control"))
+        await waits.wait()
+        assert await ask(app, "/pending") == 200
+        may_answer.set()
+        assert await waiting == 200
+
+    asyncio.run(race())
+    entered, again, computed, waited = paid
+    assert entered == again == Turnstile.OVERHEAD_S / Turnstile.SHARE
+    assert computed >= COST_S / Turnstile.SHARE > waited
+
+
+def test_what_is_cancelled_while_it_waits_can_still_answer() -> None:
+    """The farewell of a server that stops is an answer to a cancellation."""
+
+    async def stopped() -> int:
+        waits = asyncio.Event()
+
+        async def late(scope: Scope, receive: Receive, send: Send) -> None:
+            waits.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                await PlainTextResponse("the sidecar stops", 503)(scope, receive, send)
+
+        asking = asyncio.create_task(ask(Turnstile(late)))
+        await waits.wait()
+        asking.cancel()
+        return await asking
+
+    assert asyncio.run(stopped()) == 503
+
+
+def test_what_lookups_compute_in_their_threads_is_paid_before_the_next_ones() -> None:
+    class Costly(Desk):
+        def lookup(self, control_id: str) -> Told | None:
+            until_s = time.thread_time() + COST_S
+            while time.thread_time() < until_s:
+                pass
+            return CANCELLED
+
+    async def flood() -> list[int]:
+        desk = ControlDesk(Costly())
+        return [answer.status_code for answer in await asyncio.gather(*(desk.lookup(f"c-{n}") for n in range(5)))]
+
+    began_s = SystemClock().monotonic_s()
+    assert asyncio.run(flood()) == [200] * 5
+    # Two may run at a time.
+    assert SystemClock().monotonic_s() - began_s >= 3 * COST_S / Turnstile.SHARE

@@ -1,0 +1,399 @@
+"""`list`, `get`, and what acts over a filter or by HTTP: what is asked for, what is said, and how it ends."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from sidecar import cli
+from sidecar.cli import instance
+from sidecar.cli.instance import Instances, Reply, address
+from sidecar.cli.instants import parse_instant_ms, shown_from
+from sidecar.cli.messages import by_filter, http_control, listing
+from sidecar.cli.messages.http_control import HttpStream
+from sidecar.clock import SystemClock
+from sidecar.contract.control import ControlKind, Outcome
+from sidecar.model import TimerId
+from tests.unit.shelf import URL, Shelf
+
+DUE_MS = 1_800_000_000_000
+TARGET = f"2-1841-{DUE_MS}"
+PATH = f"/pending/messages/{TARGET}"
+
+
+@pytest.fixture
+def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    made = Shelf()
+    monkeypatch.setattr(instance, "ask", made.ask)
+    return made
+
+
+def run(*arguments: str, **env: str) -> Result:
+    return CliRunner(env=env).invoke(cli.main, [*arguments, "--url", URL])
+
+
+def reply(status: int, body: object = None, reason: str = "") -> Reply:
+    return Reply(f"{URL}{PATH}", status, body, reason)
+
+
+def detail(**more: object) -> dict[str, Any]:
+    shelf = Shelf()
+    timer = shelf.store(2, 1841, DUE_MS, "orders")
+    return {**shelf.messages[timer], "headers": [], **more}
+
+
+# list
+
+
+def test_a_list_asks_for_what_its_options_say(shelf: Shelf) -> None:
+    options = ("--origin", "orders", "--partition", "3", "--due-after", "2027-01-15T08:00:00Z", "--due-to", "9e9")
+    assert run("list", *options).exit_code == 2
+    result = run("list", *options[:-1], str(DUE_MS + 5), "--limit", "7", "--token", "a-token-of-the-tests")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "nothing waits for orders, in partition 3, due from 2027-01-15 08:00:00.000 UTC" in result.stderr
+    wanted = {"origin": "orders", "partition": "3", "due_from": str(DUE_MS), "due_to": str(DUE_MS + 5), "limit": "7"}
+    assert shelf.asked == [("GET", "/pending/messages", wanted)]
+    assert shelf.tokens == {"a-token-of-the-tests"}
+
+
+def test_a_list_is_a_table_for_people_and_lines_of_json_for_programs(shelf: Shelf) -> None:
+    timers = [
+        shelf.store(0, number, DUE_MS + number, retry_id="\x1b[2J[b]x" if number == 1 else None) for number in range(3)
+    ]
+    shelf.messages[timers[2]] |= {"deferred": True, "stored_due_ms": DUE_MS + 60_000}
+    lines = run("list").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["timer", *timers]
+    assert "\\x1b[2J[b]x" in lines[2]
+    assert "put off to 2027-01-15 08:01:00.000 UTC" in lines[3]
+    assert [json.loads(line)["id"] for line in run("list", "--json").stdout.splitlines()] == timers
+    assert [json.loads(line)["id"] for line in run("list", "--json", "--limit", "2").stdout.splitlines()] == timers[:2]
+    assert "2 shown; there may be more" in run("list", "--limit", "2").stderr
+
+
+def test_all_goes_on_page_by_page_under_one_heading(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "PAGE", 10)
+    for number in range(21):
+        shelf.store(0, number, DUE_MS)
+    result = run("list", "--all")
+    assert (len(result.stdout.splitlines()), result.stdout.count("timer id"), result.stderr) == (22, 1, "")
+    assert [query["limit"] for _, _, query in shelf.asked] == ["10"] * 3
+
+
+def test_a_list_that_is_not_complete_says_so_with_exit_status_1(shelf: Shelf) -> None:
+    shelf.store(0, 1, DUE_MS)
+    shelf.missing.append([2, 3])
+    result = run("list", "--json")
+    assert (result.exit_code, len(result.stdout.splitlines())) == (1, 1)
+    assert "not complete: partition 2, 3 has no owner now" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (reply(200, ["x"]), "has no messages: something else than a sidecar listens there"),
+        (reply(200), "is no JSON"),
+        (reply(401, {"message": "no token"}), "answers 401: no token; give the token with --token or API_TOKEN"),
+        (reply(500, None, "Oops"), "answers 500: Oops"),
+    ],
+)
+def test_an_answer_that_is_none_is_named(shelf: Shelf, given: Reply, said: str) -> None:
+    shelf.replies["GET", "/pending/messages"] = given
+    result = run("list")
+    assert result.exit_code == 1
+    assert said in result.stderr
+
+
+def test_where_nobody_answers_each_address_is_named() -> None:
+    with pytest.raises(instance.Unanswered, match=r"(?s)127.0.0.1:1 .*start `retry-sidecar run`.*127.0.0.1:2 "):
+        instance.Instances(lambda: ("http://127.0.0.1:1", "http://127.0.0.1:2"), None).ask("GET", "/x")
+    with pytest.raises(instance.Unanswered, match="nobody there"):
+        instance.Instances(list, None, "nobody there").ask("GET", "/x")
+
+
+def test_an_address_is_http_and_has_no_path() -> None:
+    assert address("http://a:1/pending/") == "http://a:1"
+    assert address("https://a/") == "https://a"
+    with pytest.raises(click.UsageError, match="must look like http://localhost:8080"):
+        address("file:///etc/passwd")
+
+
+# get
+
+
+def test_get_shows_headers_and_payload_without_what_steers_a_terminal(shelf: Shelf) -> None:
+    headers = [{"name": "a\x07", "value": "b\x1b[31m"}, {"name": "n", "value": None}, _binary("bin", "/w==")]
+    body = detail(headers=headers, key=None, value="aMOpbGxvCg==", retry_id="order-4711", deferred=True)
+    shelf.replies["GET", PATH] = reply(200, body)
+    result = run("get", TARGET, "--payload")
+    assert result.exit_code == 0, result.output
+    assert shelf.asked == [("GET", PATH, {"payload": "true"})]
+    lines = dict(line.split("  ", 1) for line in result.stdout.splitlines() if line)
+    shown = {name.strip(): text.strip() for name, text in lines.items()}
+    assert (shown["header a\\x07"], shown["header n"], shown["header bin"]) == ("b\\x1b[31m", "null", "/w== (base64)")
+    assert (shown["key"], shown["value"], shown["retry-id"]) == ("null", "héllo\\n", "order-4711")
+    assert "its origin is not open" in shown["put off to"]
+
+
+def _binary(name: str, encoded: str) -> dict[str, object]:
+    return {"name": name, "value": None, "value_base64": encoded}
+
+
+def test_get_writes_the_value_of_one_message_to_a_file(shelf: Shelf, tmp_path: Path) -> None:
+    path = tmp_path / "value"
+    shelf.replies["GET", PATH] = reply(200, detail(key=None, value="AP8="))
+    result = run("get", TARGET, "--payload-to", str(path))
+    assert (result.exit_code, path.read_bytes()) == (0, b"\x00\xff")
+    assert "value" not in result.stdout
+    shelf.replies["GET", PATH] = reply(200, detail(key=None, value=None))
+    assert "has no value (null)" in run("get", TARGET, "--payload-to", str(path)).stderr
+    several = {"messages": [detail(), detail()], "complete": True, "missing": [], "truncated": False}
+    shelf.replies["GET", "/pending/messages/id%3Ax%2Fy"] = reply(200, several)
+    refused = run("get", "id:x/y", "--payload-to", str(path))
+    assert (refused.exit_code, path.read_bytes()) == (1, b"\x00\xff")
+    assert "is 2 messages; name one by its timer id" in refused.stderr
+
+
+def test_get_says_what_is_missing_of_a_retry_id_and_what_is_not_pending(shelf: Shelf) -> None:
+    part = {"messages": [detail()], "complete": False, "missing": [1], "truncated": True}
+    shelf.replies["GET", "/pending/messages/id%3Ax"] = reply(200, part)
+    result = run("get", "id:x", "--json")
+    assert (result.exit_code, json.loads(result.stdout)["id"]) == (1, TARGET)
+    assert "more wait under this id" in result.stderr
+    assert "partition 1 has no owner" in result.stderr
+    shelf.replies["GET", PATH] = reply(404, {"error_code": 404, "message": "gone"})
+    assert f"{TARGET}: not pending" in run("get", TARGET).stderr
+    assert run("get", "order-4711").exit_code == 2
+
+
+# By HTTP
+
+
+def control(outcome: str | None, status: int = 200, **more: object) -> Reply:
+    body = {"result": outcome, "count": 1, "control_id": "c-1", "target": TARGET, "detail": "", "missing": [], **more}
+    return reply(status, body)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "call", "given", "status", "said"),
+    [
+        (["cancel", TARGET], ("DELETE", PATH), control("cancelled"), 0, f"{TARGET}: cancelled, 1 message"),
+        (["fire", TARGET], ("POST", f"{PATH}/fire"), control("fired"), 0, "fired, 1 message"),
+        (["fire", TARGET], ("POST", f"{PATH}/fire"), control("origin-paused", 409), 1, "origin is not open"),
+        (["cancel", TARGET], ("DELETE", PATH), control("not-pending", 404), 1, "not pending"),
+        (["cancel", TARGET], ("DELETE", PATH), reply(400, {"message": "bad"}), 1, "refused (bad)"),
+        (["cancel", TARGET], ("DELETE", PATH), reply(403, {"message": "set one"}), 1, "answers 403: set one"),
+        (["cancel", TARGET], ("DELETE", PATH), reply(404, {"detail": "?"}, "Not Found"), 1, "404: Not Found"),
+        (["reschedule", TARGET, "--due-ms", "5"], ("PATCH", PATH), control("rescheduled"), 0, "rescheduled to 1970"),
+        (["pause", "orders"], ("PUT", "/origins/orders/pause"), control("paused"), 0, "paused, 1 message wait"),
+        (["resume", "orders"], ("PUT", "/origins/orders/resume"), control("resumed"), 0, "resumed, 1 message wait"),
+        (["outcome", "c/1"], ("GET", "/control/c%2F1"), control("cancelled"), 0, "cancelled, 1 message"),
+        (["outcome", "c1"], ("GET", "/control/c1"), reply(404, {"error_code": 404}), 1, "no outcome of control id c1"),
+    ],
+)
+def test_an_instance_does_what_the_cluster_would_do(
+    shelf: Shelf, arguments: list[str], call: tuple[str, str], given: Reply, status: int, said: str
+) -> None:
+    shelf.replies[call] = given
+    result = run(*arguments)
+    assert (result.exit_code, shelf.asked) == (status, [(*call, {})]), result.output
+    assert said in result.output
+
+
+def test_an_instance_that_does_not_know_yet_is_asked_again(shelf: Shelf) -> None:
+    shelf.replies["DELETE", PATH] = control(None, 202, missing=[2])
+    shelf.replies["GET", "/control/c-1"] = control("cancelled")
+    assert run("cancel", TARGET).exit_code == 0
+    shelf.replies["GET", "/control/c-1"] = control(None, missing=[2])
+    late = run("cancel", TARGET, "--timeout", "0.1")
+    assert late.exit_code == 1
+    assert "no answer from partition 2 in time" in late.stderr
+
+
+def test_an_instance_waits_for_the_answer_itself(shelf: Shelf) -> None:
+    assert run("cancel", TARGET, "--no-wait").exit_code == 2
+
+
+# Over a filter
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["cancel"], "Missing argument 'TARGET...': name messages, or choose them with --origin"),
+        (["cancel", TARGET, "--origin", "orders"], "TARGET goes with no filter"),
+        (["cancel", TARGET, "--yes"], "TARGET goes with no filter"),
+        (["cancel", "--yes"], "Missing argument"),
+        (["cancel", "--all", "--origin", "orders", "--yes"], "--all and a filter"),
+        (["cancel", "--origin", "orders"], "stdin is no terminal): say --yes"),
+        (["cancel", "--origin", "orders", "--yes", "--no-wait"], "--no-wait goes with named targets"),
+        (["cancel", "--resume", "x", "--origin", "orders"], "the journal says what to act on"),
+        (["reschedule", "--resume", "x", "--delay", "1s"], "the journal says when"),
+        (["reschedule", "--origin", "orders", "--yes"], "--due-ms and --delay: give one of them"),
+        (["reschedule", "--all", "--yes", "--due-ms", str(2**63)], "retry-due-ms"),
+        (["cancel", "--due-from", "2h", "--due-to", "1h", "--yes"], "--due-from must not be after --due-to"),
+        (["cancel", "--due-from", "soon"], "ISO 8601"),
+    ],
+)
+def test_what_makes_no_sense_is_a_usage_error_and_nothing_is_asked(
+    shelf: Shelf, arguments: list[str], said: str
+) -> None:
+    result = run(*arguments)
+    assert (result.exit_code, shelf.asked) == (2, []), result.output
+    assert said in " ".join(result.stderr.split())
+
+
+def test_a_dry_run_says_how_many_and_shows_the_first(shelf: Shelf) -> None:
+    for number in range(12):
+        shelf.store(0, number, DUE_MS, "orders" if number else "mail")
+    result = run("cancel", "--origin", "orders", "--dry-run")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[-1] == "would cancel 11 messages for orders"
+    assert result.stdout.count("0 of") == 0
+    assert len(result.stdout.splitlines()) == 13
+    shown = json.loads(run("fire", "--all", "--dry-run", "--json").stdout)
+    assert (shown["command"], shown["total"], len(shown["first"])) == ("fire", 12, 10)
+    assert run("cancel", "--origin", "none", "--yes").stdout == "nothing to do: cancel 0 messages for none\n"
+    assert {method for method, _, _ in shelf.asked} == {"GET"}
+
+
+@pytest.fixture
+def stored(shelf: Shelf) -> list[str]:
+    timers = [shelf.store(0, number, DUE_MS + number) for number in range(3)]
+    for timer in timers:
+        shelf.replies["POST", f"/pending/messages/{timer}/fire"] = control("fired", target=timer)
+    return timers
+
+
+@pytest.mark.parametrize(("answer", "status"), [("y\n", 0), ("n\n", 1), ("", 1)])
+def test_somebody_who_can_be_asked_is_asked(
+    shelf: Shelf, stored: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answer: str, status: int
+) -> None:
+    monkeypatch.setattr(by_filter, "_somebody_is_there", lambda: True)
+    path = tmp_path / "run.jsonl"
+    command = ["fire", "--origin", "orders", "--journal", str(path), "--url", URL]
+    result = CliRunner().invoke(cli.main, command, input=answer)
+    assert result.exit_code == status, result.output
+    assert "fire 3 messages for orders? [y/N]" in result.stderr
+    assert path.exists() == (status == 0)
+    assert {method for method, _, _ in shelf.asked} == ({"GET", "POST"} if status == 0 else {"GET"})
+
+
+def test_a_run_by_url_ends_with_the_sum_of_its_outcomes(shelf: Shelf, stored: list[str], tmp_path: Path) -> None:
+    """The shelf keeps what is fired by HTTP: it is listed until the rounds are over, and answers not-pending."""
+    shelf.replies["POST", f"/pending/messages/{stored[1]}/fire"] = control("origin-paused", 409, detail="paused")
+    path = tmp_path / "run.jsonl"
+
+    def gone(page: int) -> None:
+        if page > 2:
+            shelf.messages.clear()
+
+    shelf.on_page = gone
+    result = run("fire", "--all", "--yes", "--json", "--journal", str(path))
+    said = json.loads(result.stdout)
+    assert result.exit_code == 1
+    assert (said["outcomes"], said["refused"]) == ({"fired": 2, "origin-paused": 1}, {stored[1]: "paused"})
+    again = run("fire", "--resume", str(path))
+    assert (again.exit_code, again.stdout) == (1, "2 fired\n1 not fired: the origin is not open\n")
+    other = run("cancel", "--resume", str(path))
+    assert other.exit_code == 2
+    assert f"retry-sidecar fire --resume {path}" in " ".join(other.stderr.split())
+
+
+def test_a_run_that_can_not_go_on_says_how_to_resume_it(shelf: Shelf, stored: list[str], tmp_path: Path) -> None:
+    shelf.replies["POST", f"/pending/messages/{stored[0]}/fire"] = reply(401, {"message": "no token"})
+    path = tmp_path / "run.jsonl"
+    result = run("fire", "--all", "--yes", "--journal", str(path))
+    assert result.exit_code == 1
+    assert "answers 401: no token" in result.stderr
+    assert f"of 3 messages have an answer; go on, with the same settings, by: retry-sidecar fire --resume {path}" in (
+        result.stderr
+    )
+
+
+@pytest.mark.parametrize("name", ["list", "get", "cancel", "reschedule", "fire", "pending", "run"])
+def test_help_has_an_example(name: str) -> None:
+    assert f"Example: retry-sidecar {name}" in CliRunner().invoke(cli.main, [name, "--help"]).output
+
+
+# Instants
+
+
+@pytest.mark.parametrize(
+    ("text", "at_ms"),
+    [
+        ("1767225600000", 1767225600000),
+        ("0", 0),
+        ("now", 5_000_000),
+        ("10m", 5_600_000),
+        ("+1s", 5_001_000),
+        ("-20s", 4_980_000),
+        ("2026-01-01", 1767225600000),
+        ("2026-01-01T00:00:00.250", 1767225600250),
+        ("2026-01-01T01:00:00+01:00", 1767225600000),
+        ("2026-01-01T00:00:00Z", 1767225600000),
+        ("soon", None),
+        ("", None),
+        ("10", 10),
+        ("1.5h", None),
+        ("--1s", None),
+        ("10\n", None),
+        ("٣", None),
+        ("9999-12-31T23:59:59-23:59", 253402387139000),
+    ],
+)
+def test_an_instant_is_epoch_ms_iso_8601_or_a_duration_from_now(text: str, at_ms: int | None) -> None:
+    assert parse_instant_ms(text, 5_000_000) == at_ms
+
+
+def test_an_instant_is_shown_with_its_distance() -> None:
+    now_ms = SystemClock().wall_ms()
+    assert shown_from(now_ms + 300_000, now_ms).endswith(" UTC (in 5 min)")
+    assert shown_from(10**18, 0).startswith(f"{10**18} ms (in ")
+
+
+# Several calls at a time
+
+
+def test_calls_that_an_instance_puts_off_are_made_again(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_control, "AGAIN_S", 0.001)
+    shelf.replies["DELETE", PATH] = control("cancelled")
+    asked = itertools.count()
+
+    def busy_at_first(*given: Any, **more: Any) -> Reply:
+        if next(asked) < 3:
+            raise instance.Unanswered("too many")
+        return shelf.ask(*given, **more)
+
+    monkeypatch.setattr(instance, "ask", busy_at_first)
+    heard: list[Outcome] = []
+    hear(heard, 5.0, TimerId(2, 1841, DUE_MS))
+    assert heard == [Outcome.CANCELLED]
+
+
+def test_answers_come_before_the_call_that_failed(shelf: Shelf) -> None:
+    good, bad = TimerId(2, 1841, DUE_MS), TimerId(0, 1, 2)
+    shelf.replies["DELETE", PATH] = control("not-pending", 404)
+    shelf.replies["DELETE", f"/pending/messages/{bad}"] = control(None, 202, missing=[0])
+    shelf.replies["GET", "/control/c-1"] = control(None, missing=[0])
+    heard: list[Outcome] = []
+    with pytest.raises(instance.Unanswered, match="0-1-2: no answer from partition 0 in time"):
+        hear(heard, 0.0, bad, good)
+    assert heard == [Outcome.NOT_PENDING]
+
+
+def hear(heard: list[Outcome], deadline_s: float, *timers: TimerId) -> None:
+    """Act on timers over one instance, and add what became of them, until all have an answer or a call fails."""
+    stream = HttpStream(Instances(lambda: (URL,), None), ControlKind.CANCEL, None, deadline_s=deadline_s)
+    try:
+        for timer in timers:
+            stream.put(timer)
+        while stream.in_flight:
+            heard.extend(answer.outcome for answer in stream.answers(0.1))
+    finally:
+        stream.close()

@@ -1,0 +1,88 @@
+"""What ControlClient makes of the answers of several partitions; the wire is tested on a real broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sidecar.contract.control import Outcome, OutcomeRecord
+from sidecar.control.client import CLOCKS_APART_MS, _made_ms, added_up, found_result, is_signed
+from tests.clocks import NOW_MS
+
+
+def answers(*outcomes: tuple[Outcome, int], target: str = "id:x", detail: str = "") -> dict[int, OutcomeRecord]:
+    return {
+        number: OutcomeRecord(outcome, count, target, number, NOW_MS, detail)
+        for number, (outcome, count) in enumerate(outcomes)
+    }
+
+
+@pytest.mark.parametrize(
+    ("said", "outcome", "count"),
+    [
+        ([(Outcome.NOT_PENDING, 0), (Outcome.NOT_PENDING, 0)], Outcome.NOT_PENDING, 0),
+        ([(Outcome.NOT_PENDING, 0), (Outcome.CANCELLED, 2)], Outcome.CANCELLED, 2),
+        ([(Outcome.CANCELLED, 1), (Outcome.CANCELLED, 2)], Outcome.CANCELLED, 3),
+        ([(Outcome.NOT_PENDING, 0), (Outcome.ORIGIN_PAUSED, 0)], Outcome.ORIGIN_PAUSED, 0),
+        ([(Outcome.FIRED, 4), (Outcome.ORIGIN_PAUSED, 0)], Outcome.FIRED, 4),
+        ([(Outcome.FIRED, 4), (Outcome.BAD_REQUEST, 0)], Outcome.BAD_REQUEST, 4),
+        ([(Outcome.PAUSED, 7), (Outcome.PAUSED, 0)], Outcome.PAUSED, 7),
+    ],
+)
+def test_answers_are_added_up(said: list[tuple[Outcome, int]], outcome: Outcome, count: int) -> None:
+    result = added_up("c", "id:x", range(2), answers(*said))
+    assert (result.outcome, result.count, result.missing) == (outcome, count, ())
+
+
+def test_without_all_answers_there_is_no_outcome_but_a_count_so_far() -> None:
+    result = added_up("c", "id:x", range(3), answers((Outcome.CANCELLED, 2)))
+    assert (result.outcome, result.count, result.missing) == (None, 2, (1, 2))
+
+
+def test_details_are_told_once() -> None:
+    said = answers((Outcome.BAD_REQUEST, 0), (Outcome.BAD_REQUEST, 0), detail="signature")
+    assert added_up("c", "id:x", range(2), said).detail == "signature"
+
+
+def test_a_lookup_expects_an_answer_of_every_partition_unless_the_target_has_one() -> None:
+    for target, missing in (("id:x", (1,)), ("orders", (1,)), ("0-5-9", ())):
+        found = found_result("c", answers((Outcome.CANCELLED, 1), target=target), 2)
+        assert found is not None
+        assert found.missing == missing, target
+    refused = found_result("c", answers((Outcome.BAD_REQUEST, 0), target="what?"), 2)
+    assert refused is not None
+    assert refused.outcome is Outcome.BAD_REQUEST
+    assert found_result("c", {}, 2) is None
+
+
+def test_an_id_of_ours_says_when_it_was_made_and_any_other_does_not() -> None:
+    assert _made_ms(f"{NOW_MS}-{'a' * 16}") == NOW_MS - CLOCKS_APART_MS
+    for other in ("", "x", f"{NOW_MS}", f"{NOW_MS}-x", f"x-{'a' * 16}", f"{'9' * 5000}-{'a' * 16}", f"²-{'a' * 16}"):
+        assert _made_ms(other) == 0, other
+
+
+class UnreadableHeaders:
+    """A record with a header key that is not UTF-8, which the library cannot give."""
+
+    def headers(self) -> list[tuple[str, bytes]]:
+        raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+
+    def key(self) -> bytes:
+        return b"c/x/1"
+
+    def value(self) -> bytes:
+        return b"{}"
+
+    def partition(self) -> int:
+        return 0
+
+    def timestamp(self) -> tuple[int, int]:
+        return (2, NOW_MS)
+
+
+def test_a_record_whose_headers_can_not_be_read_is_not_signed() -> None:
+    """Anyone may write to the status topic, and whoever waits for an outcome reads on."""
+    message: Any = UnreadableHeaders()
+    assert not is_signed("app-status", message, "secret")
+    assert is_signed("app-status", message, None)

@@ -1,0 +1,270 @@
+"""What plan() makes of control records that one transaction cannot finish, or that cannot be obeyed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sidecar.changelog.codec import Closed, Closure, Unfinished
+from sidecar.contract.control import ControlKind, Outcome
+from sidecar.engine import controls
+from sidecar.engine.ingest import Intake
+from sidecar.engine.items import BadControl, Item
+from sidecar.engine.plan import PartitionPlan
+from sidecar.engine.terms import Terms
+from sidecar.model import TimerId
+from sidecar.policy import Policy, PolicyConfig
+from sidecar.runtime.partitions.held import Held
+from tests.simulation.memory_store import MemoryStore
+from tests.simulation.stage import NOW, TERMS, Stage, fired, outcomes
+
+TWO = replace(TERMS, fires_max=2)
+
+
+def stage_of(timers: int, *, origin: str = "A") -> Stage:
+    """Return a stage with so many timers of the retry id `x`, the later sent the earlier due."""
+    stage = Stage()
+    stage.commit(NOW, *(stage.send(NOW + 1000 - at, origin, retry_id=b"x") for at in range(timers)))
+    return stage
+
+
+def drain(stage: Stage, *items: Item, now_ms: int = NOW, terms: Terms = TWO) -> list[PartitionPlan]:
+    """Plan and commit until all items are part of a transaction."""
+    parts = []
+    left = list(items)
+    while left:
+        part = stage.commit(now_ms, *left, terms=terms)
+        left = left[part.taken_in :]
+        parts.append(part)
+    return parts
+
+
+def test_an_id_of_many_timers_takes_as_many_transactions_as_it_needs_and_one_answer() -> None:
+    stage = stage_of(5)
+    parts = drain(stage, stage.control(ControlKind.CANCEL, b"x"), stage.send(NOW + 77))
+    assert [part.cancelled for part in parts] == [2, 2, 1]
+    assert [part.taken_in for part in parts] == [0, 0, 2]
+    assert [outcomes(part) for part in parts] == [[], [], [(Outcome.CANCELLED, 5)]]
+    assert [part.checkpoint.next_input_offset for part in parts] == [5, 5, 7]
+    assert stage.dues() == [NOW + 77]
+
+
+def test_what_is_left_over_is_handed_back_in_order() -> None:
+    stage = stage_of(3)
+    items: list[Item] = [stage.send(NOW + 5), stage.control(ControlKind.CANCEL, b"x"), stage.send(NOW + 6)]
+    made = stage.plan(NOW, *items, terms=TWO)
+    assert made.left == {0: tuple(items[1:])}
+    assert stage.plan(NOW, *items[:1], terms=TWO).left == {}
+
+
+def test_a_message_behind_it_with_the_same_id_is_not_meant() -> None:
+    stage = stage_of(3)
+    drain(stage, stage.control(ControlKind.CANCEL, b"x"), stage.send(NOW + 77, retry_id=b"x"))
+    assert stage.dues() == [NOW + 77]
+
+
+def test_a_reschedule_of_many_moves_each_once() -> None:
+    stage = stage_of(5)
+    parts = drain(stage, stage.control(ControlKind.RESCHEDULE, b"x", NOW + 9000))
+    assert outcomes(parts[-1]) == [(Outcome.RESCHEDULED, 5)]
+    assert stage.dues() == [NOW + 9000] * 5
+
+
+def test_a_fire_of_many_fires_each_once() -> None:
+    stage = stage_of(5)
+    parts = drain(stage, stage.control(ControlKind.FIRE, b"x"))
+    assert sorted(offset for part in parts for offset in fired(part)) == [0, 1, 2, 3, 4]
+    assert outcomes(parts[-1]) == [(Outcome.FIRED, 5)]
+
+
+def test_entries_of_many_bytes_end_a_transaction_too() -> None:
+    stage = stage_of(3)
+    parts = drain(stage, stage.control(ControlKind.FIRE, b"x"), terms=replace(TERMS, fire_bytes_max=1))
+    assert [len(part.fires) for part in parts] == [1, 1, 1]
+
+
+def test_many_records_for_single_timers_are_spread_over_transactions_as_well() -> None:
+    stage = stage_of(3)
+    cancels = [stage.control(ControlKind.CANCEL, TimerId(0, at, NOW + 1000 - at)) for at in range(3)]
+    assert [part.taken_in for part in drain(stage, *cancels)] == [2, 1]
+    assert stage.timers() == []
+
+
+def test_what_comes_due_on_the_way_fires_and_is_not_counted() -> None:
+    stage = stage_of(5)
+    cancel = stage.control(ControlKind.CANCEL, b"x")
+    stage.commit(NOW, cancel, terms=TWO)
+    parts = drain(stage, cancel, now_ms=NOW + 996, terms=TERMS)
+    assert outcomes(parts[-1]) == [(Outcome.CANCELLED, 5)], "it is looked at before the scan of the same step"
+    stage = stage_of(5)
+    cancel = stage.control(ControlKind.CANCEL, b"x")
+    stage.commit(NOW, cancel, terms=TWO)
+    stage.commit(NOW + 997)
+    parts = drain(stage, cancel, now_ms=NOW + 997)
+    assert outcomes(parts[-1]) == [(Outcome.CANCELLED, 3)]
+
+
+def test_a_new_owner_goes_on_where_the_former_one_was() -> None:
+    stage = stage_of(5)
+    cancel = stage.control(ControlKind.CANCEL, b"x")
+    part = stage.commit(NOW, cancel, terms=TWO)
+    assert part.checkpoint.unfinished == Unfinished(5, acted=2, seen_offset=1, seen_first_ms=NOW + 999)
+    store = MemoryStore()
+    assert stage.restored(store).checkpoint == part.checkpoint
+    assert outcomes(drain(stage, cancel)[-1]) == [(Outcome.CANCELLED, 5)]
+
+
+def test_when_the_offsets_were_set_back_it_begins_again() -> None:
+    stage = stage_of(3)
+    cancel = stage.control(ControlKind.CANCEL, b"x")
+    stage.commit(NOW, cancel, terms=TWO)
+    parts = drain(stage, stage.send(NOW + 1000, retry_id=b"x", offset=0), cancel)
+    assert outcomes(parts[-1]) == [(Outcome.CANCELLED, 2)], "the first one is there again"
+    assert stage.timers() == []
+
+
+def test_a_signature_that_grew_old_on_the_way_does_not_hide_what_was_done() -> None:
+    stage = stage_of(3)
+    stage.commit(NOW, stage.control(ControlKind.CANCEL, b"x"), terms=TWO)
+    part = stage.commit(NOW, BadControl(3, "c", "id:x", "signature: old"))
+    assert outcomes(part) == [(Outcome.BAD_REQUEST, 2)]
+    assert part.checkpoint.unfinished is None
+
+
+def test_a_bad_record_is_answered_once_and_does_nothing() -> None:
+    stage = stage_of(1)
+    bad = BadControl(1, "c", "id:x", "why")
+    part = stage.commit(NOW, bad)
+    ((offset, control_id, outcome, timers, target, detail),) = part.answers
+    assert (offset, control_id, outcome, timers) == (1, "c", Outcome.BAD_REQUEST, 0)
+    assert (target, detail) == ("id:x", "why")
+    assert stage.commit(NOW, bad).answers == []
+    assert len(stage.timers()) == 1
+
+
+# Fires that cannot be
+
+
+@pytest.mark.parametrize("why", list(Closure))
+def test_a_fire_to_an_origin_that_is_not_open_names_the_reason(why: Closure) -> None:
+    stage = stage_of(1)
+    terms = replace(TERMS, closed={"A": Closed(why, NOW)})
+    part = stage.commit(NOW, stage.control(ControlKind.FIRE, b"x"), terms=terms)
+    assert outcomes(part) == [(Outcome.ORIGIN_PAUSED, 0)]
+    assert f"A is {why}" in part.answers[0].detail
+    assert len(stage.timers()) == 1
+
+
+@pytest.mark.parametrize("target", [b"x", TimerId(0, 0, NOW + 1000)], ids=["retry id", "timer id"])
+def test_a_fire_to_an_origin_of_which_nothing_is_known_waits_for_what_the_broker_says(target: TimerId | bytes) -> None:
+    stage = stage_of(1)
+    fire = stage.control(ControlKind.FIRE, target)
+    made = stage.plan(NOW, fire, terms=replace(TERMS, origins={}))
+    assert made.unresolved == {"A"}
+    assert made.parts == []
+    assert made.left == {0: (fire,)}
+    assert outcomes(stage.commit(NOW, fire)) == [(Outcome.FIRED, 1)]
+
+
+def test_a_reschedule_to_the_past_waits_for_an_unknown_origin_too_and_one_to_the_future_does_not() -> None:
+    stage = stage_of(1)
+    nothing_known = replace(TERMS, origins={})
+    past = stage.control(ControlKind.RESCHEDULE, b"x", NOW)
+    made = stage.plan(NOW, past, terms=nothing_known)
+    assert made.unresolved == {"A"}
+    assert made.left == {0: (past,)}
+    future = stage.control(ControlKind.RESCHEDULE, b"x", NOW + 9, offset=past.offset)
+    assert outcomes(stage.commit(NOW, future, terms=nothing_known)) == [(Outcome.RESCHEDULED, 1)]
+    assert fired(stage.commit(NOW + 9)) == [0]
+
+
+def test_a_fire_of_many_stops_before_the_first_unknown_origin_and_goes_on_there() -> None:
+    stage = stage_of(1)
+    stage.commit(NOW, stage.send(NOW + 50, "B", retry_id=b"x"))
+    fire = stage.control(ControlKind.FIRE, b"x")
+    part = stage.commit(NOW, fire, terms=replace(TERMS, origins={"A": TERMS.origins["A"]}))
+    assert (fired(part), part.taken_in, outcomes(part)) == ([0], 0, [])
+    part = stage.commit(NOW, fire)
+    assert (fired(part), outcomes(part)) == ([1], [(Outcome.FIRED, 2)])
+
+
+def test_a_fire_of_several_origins_counts_those_that_are_open() -> None:
+    stage = stage_of(2)
+    stage.commit(NOW, stage.send(NOW + 50, "B", retry_id=b"x"))
+    terms = replace(TERMS, closed={"A": Closed(Closure.VANISHED, NOW)})
+    part = stage.commit(NOW, stage.control(ControlKind.FIRE, b"x"), terms=terms)
+    assert outcomes(part) == [(Outcome.FIRED, 1)]
+    assert part.answers[0].detail == "2 were left as they are: A is vanished"
+
+
+def test_a_fire_that_ends_on_the_dlq_says_so() -> None:
+    stage = Stage()
+    stage.commit(NOW, stage.send(NOW + 50, retry_id=b"x", origin_partition=3))
+    fewer = replace(TERMS, origins={"A": TERMS.origins["A"]._replace(partitions=2)})
+    part = stage.commit(NOW, stage.control(ControlKind.FIRE, b"x"), terms=fewer)
+    assert outcomes(part) == [(Outcome.FIRED, 1)]
+    assert part.answers[0].detail == "1 went to the DLQ, which says why"
+
+
+# Pause and resume
+
+
+def test_a_pause_is_since_the_first_one_and_counts_what_waits() -> None:
+    stage = stage_of(2)
+    stage.commit(NOW, stage.control(ControlKind.PAUSE, "A"))
+    part = stage.commit(NOW + 9, stage.control(ControlKind.PAUSE, "A"))
+    assert outcomes(part) == [(Outcome.PAUSED, 2)]
+    assert part.checkpoint.closed == {"A": Closed(Closure.PAUSED, NOW)}
+
+
+def test_a_resume_of_an_origin_that_the_broker_has_closed_leaves_it_closed() -> None:
+    stage = stage_of(1)
+    terms = replace(TERMS, closed={"A": Closed(Closure.VANISHED, NOW - 5)})
+    stage.commit(NOW, stage.control(ControlKind.PAUSE, "A"), terms=terms)
+    part = stage.commit(NOW, stage.control(ControlKind.RESUME, "A"), terms=terms)
+    assert outcomes(part) == [(Outcome.RESUMED, 1)]
+    assert part.checkpoint.closed == {"A": Closed(Closure.VANISHED, NOW - 5)}
+
+
+def test_there_is_an_end_to_what_can_be_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controls, "PAUSED_MAX", 2)
+    stage = Stage()
+    pauses = [stage.control(ControlKind.PAUSE, name) for name in ("A", "B", "C", "A")]
+    part = stage.commit(NOW, *pauses)
+    assert [outcome for outcome, _ in outcomes(part)] == [
+        Outcome.PAUSED,
+        Outcome.PAUSED,
+        Outcome.BAD_REQUEST,
+        Outcome.PAUSED,
+    ]
+    assert set(part.checkpoint.closed) == {"A", "B"}
+
+
+def test_what_resumes_drains_at_the_times_it_was_put_off_to() -> None:
+    stage = stage_of(4)
+    stage.commit(NOW, stage.control(ControlKind.PAUSE, "A"))
+    stage.commit(NOW + 2000)
+    assert len(stage.timers()) == 4
+    stage.commit(NOW + 3000, stage.control(ControlKind.RESUME, "A"))
+    latest_ms = max(stage.dues())
+    assert latest_ms <= NOW + 2000 + 5000
+    assert len(fired(stage.commit(latest_ms))) == 4
+
+
+# Held
+
+
+def test_items_that_are_given_back_come_first_again_and_weigh_what_they_did() -> None:
+    stage = Stage()
+    held = Held(Intake(Policy(PolicyConfig()), [], {}, (), input_topic="r", app_id="a"))
+    held.begin(0, 0)
+    items = [stage.send(NOW + due) for due in (5, 6, 7)]
+    held.give_back({0: items})
+    weight = held.bytes
+    taken = held.batches([0], 2, 10**6)
+    assert taken == {0: items[:2]}
+    held.give_back({0: items[1:2]})
+    assert held.batches([0], 9, 10**6) == {0: items[1:]}
+    assert weight > 0
+    assert held.bytes == 0

@@ -1,0 +1,90 @@
+"""What each topic takes, and what follows for batches and for the operator."""
+
+from __future__ import annotations
+
+from unittest.mock import Mock
+
+import pytest
+from structlog.testing import capture_logs
+
+from sidecar.engine.ports import Origin
+from sidecar.kafka.topics import TopicFacts
+from sidecar.runtime.origins import ClosedOrigins
+from sidecar.runtime.transaction.failures import Failures
+from sidecar.runtime.transaction.limits import Limits
+from sidecar.settings import Settings
+from tests.clocks import HandClock
+
+SETTINGS = Settings()
+FACTS = TopicFacts("cluster", 2, 2, "input", "changelog", 1_048_588, 300_000, 1_114_124, 200_000)
+
+
+@pytest.fixture
+def catalogue() -> Mock:
+    return Mock(origins={})
+
+
+@pytest.fixture
+def limits(catalogue: Mock) -> Limits:
+    return Limits(SETTINGS, catalogue, FACTS)
+
+
+def plan(*, fired: str = "", letters: int = 0, answers: int = 0) -> Mock:
+    return Mock(parts=[Mock(fired={fired: 1} if fired else {}, dead_letters=[1] * letters, answers=[1] * answers)])
+
+
+def test_a_batch_fits_the_smallest_topic_that_is_written_to(limits: Limits, catalogue: Mock) -> None:
+    catalogue.origins["small"] = Origin(1, 50_000)
+    assert limits.new_batch_bytes(singly=False) == 1_000_000
+    for made, batch_bytes in ((plan(letters=1), 300_000), (plan(answers=1), 200_000), (plan(fired="small"), 50_000)):
+        assert limits.unfit(made, singly=False)
+        assert limits.new_batch_bytes(singly=False) == batch_bytes
+        assert not limits.unfit(made, singly=False)
+    assert not limits.unfit(plan(), singly=False)
+
+
+def test_what_the_broker_said_last_counts(limits: Limits, catalogue: Mock) -> None:
+    assert limits.dlq == 300_000
+    catalogue.origins["dlq"] = Origin(1, 700)
+    assert limits.dlq == 700
+    catalogue.want.assert_called_once()
+    assert {SETTINGS.dlq_topic, SETTINGS.changelog_topic, SETTINGS.status_topic} == set(*catalogue.want.call_args.args)
+
+
+def test_a_plan_is_made_on_what_was_learnt_and_with_what_was_read_ahead(limits: Limits, catalogue: Mock) -> None:
+    failures, closed, ahead = Failures(HandClock(), Mock()), ClosedOrigins(catalogue), {3: Mock()}
+    failures.oversize.unstorable[3, 7] = "too large"
+    terms = limits.terms(failures, closed, ahead)
+    assert (terms.ahead, terms.origins, terms.compressed) == (ahead, catalogue.origins, True)
+    assert (terms.dlq_max_message_bytes, terms.changelog_max_message_bytes) == (300_000, 1_114_124)
+    assert (terms.unstorable, terms.fires_max, terms.dlq_open) == ({(3, 7): "too large"}, 10_000, True)
+    failures.oversize.singly = True
+    terms = limits.terms(failures, closed, ahead)
+    assert (terms.block_bytes_max, terms.fires_max) == (1, 500)
+
+
+def test_batches_of_one_are_for_one_transaction(limits: Limits) -> None:
+    assert limits.unfit(plan(), singly=True)
+    assert limits.new_batch_bytes(singly=True) == 1
+    assert not limits.unfit(plan(), singly=True)
+    assert limits.unfit(plan(), singly=False)
+    assert limits.new_batch_bytes(singly=False) == 1_000_000
+
+
+def test_an_origin_that_takes_more_than_the_changelog_is_named_once_with_the_command(
+    limits: Limits, catalogue: Mock
+) -> None:
+    catalogue.origins["orders"] = Origin(1, 1_048_588)
+    with capture_logs() as lines:
+        limits.care()
+        assert not lines, "a changelog of the default size takes what an origin of the default size takes"
+        catalogue.origins["large"] = Origin(1, 5_000_000)
+        limits.care()
+        limits.care()
+        catalogue.origins["larger"] = Origin(1, 6_000_000)
+        limits.care()
+    assert [(line["event"], line["origin"]) for line in lines] == [
+        ("changelog_takes_less", "large"),
+        ("changelog_takes_less", "larger"),
+    ]
+    assert "--add-config max.message.bytes=5065536" in lines[0]["mend"]

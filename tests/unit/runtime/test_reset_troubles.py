@@ -1,0 +1,240 @@
+"""A partition that cannot be brought to run says why; that it runs in the end is tested on a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from sidecar.engine.partition import Partition, State
+from sidecar.engine.restore import ChangelogRead
+from sidecar.kafka.offsets import Bounds
+from sidecar.runtime.partitions import asking
+from sidecar.runtime.partitions.asking import HOLD_BACK_MAX_S, HOLD_BACK_S, Topics
+from sidecar.runtime.partitions.reset import STALLED_S, Reset
+from tests.clocks import HandClock
+from tests.simulation.memory_store import MemoryStore
+from tests.simulation.stage import IDENTITY
+
+TOPICS = Topics("retry", "app-changelog", "group")
+
+
+STEP_S = 1.0
+
+
+class Answer:
+    """A question to the broker that is answered as the test says; it is asked by making one."""
+
+    refused: Mapping[int, str] = {}
+
+    def __init__(self, *_asked: object) -> None:
+        self.troubles: Mapping[int, str] = self.refused
+
+    def done(self) -> bool:
+        return True
+
+
+class Committed(Answer):
+    def result(self) -> dict[int, int | None]:
+        return {number: 3 for number in (0, 1) if number not in self.refused}
+
+
+class Edges(Answer):
+    told: Mapping[tuple[str, int], Bounds] = {
+        (topic, number): Bounds(0, 5) for topic in (TOPICS.changelog_topic, TOPICS.input_topic) for number in (0, 1)
+    }
+
+    def result(self) -> dict[tuple[str, int], Bounds]:
+        return {place: bounds for place, bounds in self.told.items() if place[1] not in self.refused}
+
+
+class Now:
+    refused: Mapping[int, str] = {}
+
+    def __init__(self, *_asked: object) -> None: ...
+
+    def done(self) -> bool:
+        return True
+
+    def id_of(self, _topic: str) -> str:
+        return "an-id"
+
+    def troubles(self, numbers: Sequence[int]) -> dict[int, str]:
+        return {number: self.refused[number] for number in numbers if number in self.refused}
+
+
+class Reader:
+    """A changelog of which nothing is read."""
+
+    def __init__(self) -> None:
+        self.troubles: dict[int, str] = {}
+
+    def start(self, partition: int, offset: int) -> None: ...
+
+    def stop(self, partition: int) -> None: ...
+
+    def read(self, _timeout_s: float) -> dict[int, list[ChangelogRead]]:
+        Stage.now.now_s += 0.001  # the slice must come to its end
+        return {}
+
+    def take_lost(self) -> Sequence[int]:
+        return []
+
+    def trouble(self, partition: int) -> str:
+        return self.troubles.get(partition, "")
+
+    def position(self, _partition: int) -> int:
+        return 0
+
+
+class Stage:
+    """Two partitions on their way."""
+
+    now: HandClock
+
+    def __init__(self) -> None:
+        Stage.now = self.clock = HandClock()
+        self.reader = Reader()
+        admin: Any = None
+        reader: Any = self.reader
+        self.reset = Reset(
+            admin,
+            {},
+            reader,
+            self.clock,
+            TOPICS,
+            IDENTITY,
+            running=lambda _partition, _offset: None,
+            restored=lambda _seconds: None,
+            input_lost=lambda partition, records: self.lost.append((partition, records)),
+        )
+        self.lost: list[tuple[int, int]] = []
+        self.partitions = [Partition(0), Partition(1)]
+        self.reset.start(self.partitions)
+
+    def advance(self, times: int = 8) -> list[tuple[str, int, str]]:
+        """Go on for a while; return event, partition and reason of what was logged."""
+        with capture_logs() as lines:
+            for _ in range(times):
+                self.clock.now_s += STEP_S
+                self.reset.advance(MemoryStore(), others_run=True)
+        return [(str(line["event"]), int(line["partition"]), str(line["reason"])) for line in lines]
+
+    def shown(self) -> list[tuple[State, str]]:
+        return [(each.state, each.reason) for each in self.partitions]
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    for name, answer in (("CommittedOffsets", Committed), ("LogBounds", Edges), ("TopicsNow", Now)):
+        monkeypatch.setattr(asking, name, answer)
+    return Stage()
+
+
+@pytest.mark.parametrize("question", [Committed, Edges, Now])
+def test_a_partition_that_is_not_told_of_says_why_and_keeps_none_of_the_others(
+    question: type[Answer], stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "partition 1 of topic retry has no leader"
+    monkeypatch.setattr(question, "refused", {1: words})
+    assert stage.advance() == [("offsets_not_told", 1, words)]
+    assert stage.shown() == [(State.RESTORING, ""), (State.ASSIGNED, words)]
+    assert stage.advance() == [], "the same is logged once"
+    monkeypatch.setattr(question, "refused", {})
+    assert stage.advance() == []
+    assert stage.shown() == [(State.RESTORING, "")] * 2
+
+
+@pytest.mark.parametrize("question", [Committed, Edges, Now])
+def test_what_is_refused_of_all_is_the_reason_of_all(
+    question: type[Answer], stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "group x: Broker: Group authorization failed"
+    monkeypatch.setattr(question, "refused", dict.fromkeys((0, 1), words))
+    assert stage.advance() == [("offsets_not_told", number, words) for number in (0, 1)]
+    assert stage.shown() == [(State.ASSIGNED, words)] * 2
+
+
+def test_a_partition_whose_changelog_takes_nothing_is_held_back_longer_each_time_and_the_others_go_on(
+    stage: Stage,
+) -> None:
+    waits: list[float] = []
+    for _ in range(3):
+        stage.reset.hold_back({1: "it takes nothing"}, 2)
+    for _ in range(10):
+        stage.reset.hold_back({1: "it takes nothing"}, 2)
+        stage.reset.start(stage.partitions)
+        began_s = stage.clock.now_s
+        stage.advance(4)
+        assert stage.shown() == [(State.RESTORING, ""), (State.ASSIGNED, "it takes nothing")]
+        while stage.partitions[1].state is State.ASSIGNED:
+            stage.advance(1)
+        waits.append(round(stage.clock.now_s - began_s))
+    assert waits == sorted(waits)
+    assert HOLD_BACK_MAX_S <= waits[-1] <= HOLD_BACK_MAX_S + 4 * STEP_S
+    stage.reset.went_through([1])
+    stage.reset.hold_back({1: "it takes nothing"}, 2)
+    stage.reset.start(stage.partitions)
+    began_s = stage.clock.now_s
+    while stage.partitions[1].state is State.ASSIGNED:
+        stage.advance(1)
+    assert stage.clock.now_s - began_s <= HOLD_BACK_S + 4 * STEP_S
+
+
+def test_a_partition_that_is_stuck_is_held_back_though_the_transaction_was_for_it_alone(stage: Stage) -> None:
+    for _ in range(4):
+        stage.reset.hold_back({}, 1, {1: "it is too large"})
+    stage.reset.start(stage.partitions)
+    stage.advance(4)
+    assert stage.shown() == [(State.RESTORING, ""), (State.ASSIGNED, "it is too large")]
+
+
+def test_where_nothing_at_all_was_taken_no_partition_is_held_back(stage: Stage) -> None:
+    stage.reset.hold_back({0: "timed out", 1: "timed out"}, 2)
+    stage.reset.start(stage.partitions)
+    stage.advance(4)
+    assert stage.shown() == [(State.RESTORING, "")] * 2
+
+
+def test_a_restore_that_reads_nothing_for_long_asks_the_brokers_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.advance(4)
+    assert stage.shown() == [(State.RESTORING, "")] * 2
+    monkeypatch.setattr(Now, "refused", {0: "no leader"})
+    stage.clock.now_s += STALLED_S
+    stage.advance(5)
+    assert stage.shown() == [(State.ASSIGNED, "no leader"), (State.RESTORING, "")]
+
+
+def test_a_changelog_that_is_not_read_is_the_reason_of_its_partition_until_it_is(stage: Stage) -> None:
+    stage.advance(4)
+    stage.reader.troubles[1] = "Broker: Topic authorization failed"
+    assert stage.advance(1) == [("changelog_not_read", 1, stage.reader.troubles[1])]
+    assert stage.shown() == [(State.RESTORING, ""), (State.RESTORING, stage.reader.troubles[1])]
+    stage.reader.troubles.clear()
+    assert stage.advance(1) == []
+    assert stage.shown() == [(State.RESTORING, "")] * 2
+
+
+def test_records_that_retention_took_are_counted_once_though_nothing_is_committed_before_the_next_reset(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin_anew(log_start: int) -> list[tuple[int, int]]:
+        edges = {**Edges.told, **{(TOPICS.changelog_topic, number): Bounds(0, 0) for number in (0, 1)}}
+        monkeypatch.setattr(Edges, "told", edges | {(TOPICS.input_topic, 1): Bounds(log_start, 99)})
+        stage.lost.clear()
+        stage.reset.start(stage.partitions)
+        with capture_logs():
+            for _ in range(9):
+                stage.clock.now_s += STEP_S
+                stage.reset.advance(MemoryStore(), others_run=True)
+        assert [each.state for each in stage.partitions] == [State.RUNNING] * 2
+        return stage.lost
+
+    assert begin_anew(10) == [(1, 7)]
+    assert begin_anew(10) == [(1, 0)]
+    assert begin_anew(12) == [(1, 2)]
+    assert begin_anew(5) == [(1, 2)], "another log, which the topic has since it was made anew"
