@@ -9,7 +9,8 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError, Message, Producer
 
 from sidecar.contract.dead_letter import REDRIVES
-from sidecar.contract.dialects import ibm, native
+from sidecar.contract.dialects import native
+from sidecar.contract.dialects.registry import DIALECTS
 from sidecar.model import Headers, TimerId
 
 
@@ -151,7 +152,7 @@ class RetryTopic:
             origin=topic,
             due_ms=due_ms,
             delay_ms=delay_ms,
-            attempt=None if native.ATTEMPT in dict(kept) else _ibm_attempts(dict(came), topic),
+            attempt=None if native.ATTEMPT in dict(kept) else _foreign_attempts(dict(came), topic),
             exception=None if error is None else type(error).__name__,
             group=group or _text(dict(kept).get(native.GROUP)),
         )
@@ -159,8 +160,11 @@ class RetryTopic:
         self.send(retry, key=message.key(), value=message.value(), headers=headers, on_delivery=on_delivery)
 
 
+_FOREIGN = tuple(dialect for dialect in DIALECTS.values() if dialect.name != native.Native.name)
 _SAID_ANEW = frozenset(
-    {native.ORIGIN_TOPIC, native.DUE_MS, native.DELAY_MS, native.EXCEPTION, native.REPLACE, *ibm.NAMES}
+    {native.ORIGIN_TOPIC, native.DUE_MS, native.DELAY_MS, native.EXCEPTION, native.REPLACE}.union(
+        *(dialect.names for dialect in _FOREIGN)
+    )
 )
 """What a message that is sent back says anew, in one dialect: a header of ours that is there twice is refused."""
 _HISTORY = native.NAMES | {REDRIVES}
@@ -182,12 +186,13 @@ def _is_of(headers: Headers, topic: str) -> bool:
     return all(value == topic.encode() for name, value in headers if name == native.ORIGIN_TOPIC)
 
 
-def _ibm_attempts(came: dict[str, bytes | None], topic: str) -> int | None:
-    """Return the attempts that IBM's headers count; None unless they are of this topic."""
-    count = ibm.unquoted(came.get(ibm.ATTEMPTS)) or b""
-    if ibm.unquoted(came.get(ibm.ORIGIN_TOPIC)) != topic.encode() or not count.isdigit():
-        return None
-    return int(count[:9])  # far beyond every limit: more digits say nothing more
+def _foreign_attempts(came: dict[str, bytes | None], topic: str) -> int | None:
+    """Return the attempts that headers of another dialect count; None unless they are of this topic."""
+    for dialect in _FOREIGN:
+        count = dialect.bare(came.get(dialect.attempt_header)) or b""
+        if dialect.bare(came.get(dialect.origin_header)) == topic.encode() and count.isdigit():
+            return int(count[:9])  # far beyond every limit: more digits say nothing more
+    return None
 
 
 def _headers(message: Message) -> list[tuple[str, bytes | None]]:

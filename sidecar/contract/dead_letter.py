@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from sidecar.contract.control import CONTROL
-from sidecar.contract.dialects import ibm, native
+from sidecar.contract.dialects import native
 from sidecar.contract.dialects.dialect import Dialect, HeaderValues
 from sidecar.contract.dialects.registry import DIALECTS
 from sidecar.contract.sizes import header_bytes, record_bytes
@@ -105,7 +105,7 @@ def read_dead_letter(headers: Headers | None, dialects: Sequence[Dialect] = _EVE
         detail=_text(values.get(DETAIL)),
         dialect=dialect,
         is_control=is_control,
-        origin="" if dialect is None else _text(_bare(dialect, values.get(dialect.origin_header))),
+        origin="" if dialect is None else _text(dialect.bare(values.get(dialect.origin_header))),
         exception=_text(values.get(CONNECT_CLASS)) or _text(_class_name(headers)),
         attempt=_attempt(dialect, values),
         group=_text(values.get(native.GROUP)),
@@ -206,9 +206,10 @@ def _capped(text: bytes, bytes_max: int) -> bytes:
 
 def _class_name(headers: Headers) -> bytes | None:
     """Return the class that the sender named, which says more than the reason does."""
+    naming = {dialect.exception_header: dialect for dialect in DIALECTS.values()}
     for name, value in headers:
-        if name in {native.EXCEPTION, ibm.EXCEPTION_TYPE}:
-            text = ibm.unquoted(value) if name == ibm.EXCEPTION_TYPE else value
+        if name in naming:
+            text = naming[name].bare(value)
             if text and is_text(text):
                 return text
     return None
@@ -229,19 +230,11 @@ def _number(value: bytes | None, maximum: int = INT64_MAX) -> int | None:
         return None
 
 
-def _bare(dialect: Dialect, value: bytes | None) -> bytes | None:
-    return ibm.unquoted(value) if dialect.code == ibm.Ibm.code else value
-
-
 def _attempt(dialect: Dialect | None, values: HeaderValues) -> int | None:
-    if dialect is None:
+    try:
+        return None if dialect is None else dialect.attempt_of(values)
+    except HeaderError:
         return None
-    name = ibm.ATTEMPTS if dialect.code == ibm.Ibm.code else native.ATTEMPT
-    if name not in values:
-        return 0
-    value = _bare(dialect, values[name])
-    # A blank value counts as none in this dialect.
-    return 0 if name == ibm.ATTEMPTS and value is not None and not value.strip() else _number(value)
 
 
 def _place(values: HeaderValues) -> Place | None:

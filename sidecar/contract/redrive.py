@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from sidecar.contract.dead_letter import REDRIVES, TIMESTAMP_MS, DeadLetter, read_dead_letter
-from sidecar.contract.dialects import ibm, native
 from sidecar.contract.dialects.dialect import Dialect
+from sidecar.contract.dialects.native import Native
 from sidecar.contract.dialects.registry import DIALECTS, parse
 from sidecar.model import DUE_MS_MAX, NO_TIMESTAMP, Headers, Reason, Record, Rejection, Request
 
@@ -33,11 +33,7 @@ MENDED_BY_ORIGIN: Final = frozenset(
 """Those of them that another origin can mend."""
 
 _DEATH_PREFIXES: Final = ("retry-dlq-", "__connect.errors.")
-# A redriven record never takes the place of what waits under its id by now: that is newer.
-_NATIVE_GONE: Final = frozenset(
-    {native.DUE_MS, native.DELAY_MS, native.TIMER_ID, native.WAS_DUE_MS, native.REPLACE, native.TARGET}
-)
-_NATIVE_ATTEMPTS: Final = frozenset({native.ATTEMPT, native.REMAINING})
+_OWN: Final = Native()
 _GOLDEN: Final = 0.6180339887498949
 
 
@@ -107,10 +103,9 @@ def redrive(
     if (obstacle := _obstacle(letter, terms)) is not None:
         return obstacle
     at_ms = min(now_ms + terms.delay_ms + int(terms.spread_ms * share), DUE_MS_MAX)
-    if letter.dialect is not None and letter.dialect.code == ibm.Ibm.code:
-        again = _ibm(_alive(headers), terms, at_ms)
-    else:
-        again = _native(_alive(headers), terms, at_ms)
+    again = (letter.dialect or _OWN).redriven(
+        _alive(headers), at_ms, keep_attempts=terms.keep_attempts, to_origin=terms.to_origin
+    )
     again.append((REDRIVES, b"%d" % ((letter.redrives or 0) + 1)))
     request = parse(Record(0, 0, NO_TIMESTAMP, None, None, again), dialects)
     if type(request) is Request:
@@ -136,37 +131,3 @@ def _alive(headers: Headers) -> Headers:
     """Return the headers without those that its death and its redrives gave it."""
     gone = (TIMESTAMP_MS, REDRIVES)
     return [header for header in headers if not header[0].startswith(_DEATH_PREFIXES) and header[0] not in gone]
-
-
-def _native(headers: Headers, terms: Terms, at_ms: int) -> Headers:
-    gone = _NATIVE_GONE if terms.keep_attempts else _NATIVE_GONE | _NATIVE_ATTEMPTS
-    if terms.to_origin:
-        # The partition is one of the topic that it would have gone to.
-        gone |= {native.ORIGIN_TOPIC, native.ORIGIN_PARTITION}
-    again = [header for header in headers if header[0] not in gone]
-    if terms.to_origin:
-        again.append((native.ORIGIN_TOPIC, terms.to_origin.encode()))
-    again.append((native.DUE_MS, b"%d" % at_ms))
-    return again
-
-
-def _ibm(headers: Headers, terms: Terms, at_ms: int) -> Headers:
-    """Return the headers with a new instant, from which the delay of the attempt counts; the dialect has no due."""
-    fresh = {ibm.TIMESTAMP_MS: b"%d" % at_ms}
-    if not terms.keep_attempts:
-        fresh[ibm.ATTEMPTS] = b"0"
-    if terms.to_origin:
-        fresh[ibm.ORIGIN_TOPIC] = terms.to_origin.encode()
-    again: Headers = []
-    written = set[str]()
-    for name, value in headers:
-        if name not in fresh:
-            again.append((name, value))
-        elif name not in written:
-            quoted = value is not None and value.startswith(b'"')
-            again.append((name, b'"%b"' % fresh[name] if quoted else fresh[name]))
-            written.add(name)
-    # No attempts are as good as 0.
-    missing = fresh.keys() - written - {ibm.ATTEMPTS}
-    again += [(name, value) for name, value in fresh.items() if name in missing]
-    return again

@@ -11,12 +11,12 @@ from typing import Final
 from sidecar.changelog.entry import lasting
 from sidecar.contract import ControlRequest, Dialect, parse, render_dead_letter
 from sidecar.contract.control import EVERY_ORIGIN, ControlKind, signature_problem
+from sidecar.contract.dialects.dialect import Check
 from sidecar.contract.sizes import FIRE_OVERHEAD_BYTES, record_bytes
 from sidecar.engine.items import Arrival, BadControl, Control, Dead, Dropped, Item
 from sidecar.engine.ports import Origin
 from sidecar.model import Drop, Reason, Record, Rejection, Request, Schedule
 from sidecar.policy import Policy
-from sidecar.policy.policy import IBM
 
 STAGE: Final = "intake"
 
@@ -49,6 +49,7 @@ class Intake:
     ) -> None:
         self._policy = policy
         self._dialects = dialects
+        self._verdict_first = frozenset(each.code for each in dialects if each.checks[0] is not Check.ORIGIN)
         self._origins = origins
         self._unknown = unknown
         self._forbidden = forbidden
@@ -77,7 +78,7 @@ class Intake:
         _, offset, timestamp_ms, key, value, headers = record
         dialect, topic, _, _, _, attempt, _, _, target, retry_id, replace = request
         origin = self._origins.get(topic)
-        if origin is None and dialect != IBM and self._policy.origin_allowed(topic):
+        if origin is None and dialect not in self._verdict_first and self._policy.origin_allowed(topic):
             return self._unresolved(record, request)
         verdict = self._policy.decide(request, timestamp_ms, arrived_ms)
         if origin is None and type(verdict) is Schedule:

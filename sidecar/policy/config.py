@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from sidecar.contract.dialects.dialect import Delays
 from sidecar.errors import SettingsInvalid
 from sidecar.model import ATTEMPTS_MAX
 
@@ -34,21 +35,21 @@ class PolicyConfig:
     retriable: tuple[str, ...] = ()
     fatal: tuple[str, ...] = ()
     ibm_delays_ms: tuple[int, ...] = (20_000, 40_000, 60_000)
-    """Empty when profile `ibm` is not accepted."""
+    """FIRST_, SECOND_ and THIRD_DELAY_MS; empty when no dialect that uses them is accepted."""
     by_origin: tuple[PolicyConfig, ...] = ()
     """What decides for some origins instead: the one of the topic's own name, else of the longest glob that matches."""
     name: str = ""
     """The topic or glob that this is for; empty: for all that have none of their own."""
 
-    @property
-    def attempts_limit(self) -> int:
-        """Return the attempts that profile `native` allows when a message names no limit of its own."""
-        return min(len(self.delays_ms) if self.max_attempts is None else self.max_attempts, ATTEMPTS_MAX)
+    def delays_of(self, delays: Delays) -> tuple[int, ...]:
+        """Return the delays by attempt, in milliseconds."""
+        return self.delays_ms if delays is Delays.LIST else self.ibm_delays_ms
 
-    @property
-    def ibm_attempts_limit(self) -> int:
-        """Return the attempts that profile `ibm` allows: one for each of its delays."""
-        return min(len(self.ibm_delays_ms), ATTEMPTS_MAX)
+    def attempts_limit(self, delays: Delays) -> int:
+        """Return the attempts that are allowed with these delays when a message names no limit of its own."""
+        if delays is Delays.LIST and self.max_attempts is not None:
+            return min(self.max_attempts, ATTEMPTS_MAX)
+        return min(len(self.delays_of(delays)), ATTEMPTS_MAX)
 
     def __post_init__(self) -> None:
         if problems := list(self._problems()):
@@ -57,10 +58,11 @@ class PolicyConfig:
     def _problems(self) -> Iterator[str]:
         if not self.delays_ms:
             yield "DELAYS is empty: allowed is at least one delay"
-        for setting, delays_ms in (("DELAYS", self.delays_ms), ("FIRST/SECOND/THIRD_DELAY_MS", self.ibm_delays_ms)):
-            for delay_ms in delays_ms:
+        for delays in Delays:
+            for delay_ms in self.delays_of(delays):
                 if not 0 <= delay_ms <= self.max_delay_ms:
-                    yield f"{setting} has {delay_ms} ms: allowed are 0 to MAX_DELAY, which is {self.max_delay_ms} ms"
+                    most = f"MAX_DELAY, which is {self.max_delay_ms} ms"
+                    yield f"{delays.value} has {delay_ms} ms: allowed are 0 to {most}"
         if self.max_attempts is not None and not 1 <= self.max_attempts <= ATTEMPTS_MAX:
             yield f"MAX_ATTEMPTS={self.max_attempts}: allowed are 1 to {ATTEMPTS_MAX}"
         if self.input_topic == self.dlq_topic:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_type_hints
 
 import platformdirs
 
+from sidecar.contract.dialects.registry import DIALECTS
 from sidecar.settings import client, kinds, origin_policies
 from sidecar.settings.kinds import DAY_MS, Kind, duration, whole
 from sidecar.settings.origin_policies import OriginPolicy
@@ -200,8 +201,8 @@ class Settings:
     ] = DAY_MS
     profiles: Annotated[
         tuple[str, ...],
-        Setting(kinds.choices("native", "ibm"), "Header dialects accepted; the first that matches wins."),
-    ] = ("native", "ibm")
+        Setting(kinds.choices(*DIALECTS), "Header dialects accepted; the first that matches wins."),
+    ] = tuple(DIALECTS)
     max_clock_skew_ms: Annotated[
         int,
         Setting(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sidecar.contract.dialects.dialect import HeaderValues
+from sidecar.contract.dialects.dialect import Check, Delays, HeaderValues
 from sidecar.contract.values import HeaderError, read_number, read_text, read_topic, refuse_repeats, shown
 from sidecar.model import Headers, Reason, Record, Rejection, Request
 
@@ -22,11 +22,30 @@ NAMES: Final = frozenset({*_REQUIRED, ATTEMPTS})
 
 
 class Ibm:
-    """The dialect of the headers `x-ibm-retry-*`."""
+    """The dialect of the headers `x-ibm-retry-*`.
+
+    Its checks are in the order of IBM's: drop; retriable with attempts left; fatal or exhausted; anything else.
+    Dropping comes before the allow-list: the list guards topics against being written to, and what is dropped is
+    written nowhere, so IBM's users keep what they know. For the same reason the DLQ as origin is dropped.
+    """
 
     name: Final = "ibm"
     code: Final = 2
+    names: Final = NAMES
     origin_header: Final = ORIGIN_TOPIC
+    exception_header: Final = EXCEPTION_TYPE
+    attempt_header: Final = ATTEMPTS
+    delays: Final = Delays.THREE
+    checks: Final = (
+        Check.DROPPABLE,
+        Check.DLQ_AS_ORIGIN,
+        Check.ORIGIN,
+        Check.DELAY,
+        Check.RETRIABLE,
+        Check.FATAL,
+        Check.EXHAUSTED,
+        Check.UNKNOWN,
+    )
 
     def claims(self, values: HeaderValues) -> bool:
         """Return whether any of its headers is there: one that lacks another is told which."""
@@ -37,7 +56,7 @@ class Ibm:
         try:
             if record.headers is not None and len(values) != len(record.headers):
                 refuse_repeats(record.headers, NAMES)
-            return _request(values)
+            return self._request(values)
         except HeaderError as error:
             return Rejection(error.reason, error.detail)
 
@@ -63,31 +82,52 @@ class Ibm:
             fired.append((ATTEMPTS, b"%d" % (attempt + 1)))
         return fired
 
+    def bare(self, value: bytes | None) -> bytes | None:
+        """Return the value without the double quotes around it."""
+        return None if value is None else value.strip(b'"')
 
-def unquoted(value: bytes | None) -> bytes | None:
-    """Return the value without the double quotes around it."""
-    return None if value is None else value.strip(b'"')
+    def attempt_of(self, values: HeaderValues) -> int:
+        """Return the retries already made. Raises HeaderError."""
+        if ATTEMPTS not in values:
+            return 0
+        text = self.bare(values[ATTEMPTS])
+        if text is None:
+            raise HeaderError(f"{ATTEMPTS}={shown(text)}: allowed are ASCII digits")
+        # A blank value counts as none at IBM too.
+        return read_number(ATTEMPTS, text) if text.strip() else 0
 
+    def redriven(self, headers: Headers, due_ms: int, *, keep_attempts: bool, to_origin: str) -> Headers:
+        """Return the headers with a new instant, from which the delay of the attempt counts; the dialect has no due."""
+        fresh = {TIMESTAMP_MS: b"%d" % due_ms}
+        if not keep_attempts:
+            fresh[ATTEMPTS] = b"0"
+        if to_origin:
+            fresh[ORIGIN_TOPIC] = to_origin.encode()
+        again: Headers = []
+        written = set[str]()
+        for name, value in headers:
+            if name not in fresh:
+                again.append((name, value))
+            elif name not in written:
+                quoted = value is not None and value.startswith(b'"')
+                again.append((name, b'"%b"' % fresh[name] if quoted else fresh[name]))
+                written.add(name)
+        # No attempts are as good as 0.
+        missing = fresh.keys() - written - {ATTEMPTS}
+        again += [(name, value) for name, value in fresh.items() if name in missing]
+        return again
 
-def _request(values: HeaderValues) -> Request:
-    missing = [name for name in _REQUIRED if name not in values]
-    if missing:
-        raise HeaderError(
-            f"{', '.join(missing)} missing: a record with x-ibm-retry headers needs {', '.join(_REQUIRED)}",
-            Reason.MISSING_HEADER,
+    def _request(self, values: HeaderValues) -> Request:
+        missing = [name for name in _REQUIRED if name not in values]
+        if missing:
+            raise HeaderError(
+                f"{', '.join(missing)} missing: a record with x-ibm-retry headers needs {', '.join(_REQUIRED)}",
+                Reason.MISSING_HEADER,
+            )
+        return Request(
+            self.code,
+            read_topic(ORIGIN_TOPIC, self.bare(values[ORIGIN_TOPIC])),
+            base_ms=read_number(TIMESTAMP_MS, self.bare(values[TIMESTAMP_MS])),
+            attempt=self.attempt_of(values),
+            exception=read_text(EXCEPTION_TYPE, self.bare(values[EXCEPTION_TYPE])),
         )
-    return Request(
-        Ibm.code,
-        read_topic(ORIGIN_TOPIC, unquoted(values[ORIGIN_TOPIC])),
-        base_ms=read_number(TIMESTAMP_MS, unquoted(values[TIMESTAMP_MS])),
-        attempt=_attempts(values[ATTEMPTS]) if ATTEMPTS in values else 0,
-        exception=read_text(EXCEPTION_TYPE, unquoted(values[EXCEPTION_TYPE])),
-    )
-
-
-def _attempts(value: bytes | None) -> int:
-    text = unquoted(value)
-    if text is None:
-        raise HeaderError(f"{ATTEMPTS}={shown(value)}: allowed are ASCII digits")
-    # A blank value counts as none at IBM too.
-    return read_number(ATTEMPTS, text) if text.strip() else 0

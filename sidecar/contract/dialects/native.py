@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sidecar.contract.dialects.dialect import HeaderValues
+from sidecar.contract.dialects.dialect import Check, Delays, HeaderValues
 from sidecar.contract.values import (
     INT32_MAX,
     HeaderError,
@@ -66,7 +66,8 @@ _CARRIED: Final = (ORIGIN_TOPIC, GROUP, RETRY_ID, EXCEPTION)
 _TAKEN_OUT: Final = frozenset(
     {*_CARRIED, ATTEMPT, REMAINING, TIMER_ID, WAS_DUE_MS, DUE_MS, DELAY_MS, REPLACE, TARGET, CONTROL}
 )
-
+# A redriven record never takes the place of what waits under its id by now: that is newer.
+_NOT_REDRIVEN: Final = frozenset({DUE_MS, DELAY_MS, TIMER_ID, WAS_DUE_MS, REPLACE, TARGET})
 
 _ATTEMPTS: Final = tuple((ATTEMPT, b"%d" % (attempt + 1)) for attempt in range(ATTEMPTS_MAX))
 _REMAINING: Final = tuple((REMAINING, b"%d" % left) for left in range(ATTEMPTS_MAX))
@@ -77,7 +78,19 @@ class Native:
 
     name: Final = "native"
     code: Final = 1
+    names: Final = NAMES
     origin_header: Final = ORIGIN_TOPIC
+    exception_header: Final = EXCEPTION
+    attempt_header: Final = ATTEMPT
+    delays: Final = Delays.LIST
+    checks: Final = (
+        Check.ORIGIN,
+        Check.DELAY,
+        Check.DROPPABLE,
+        Check.EXHAUSTED,
+        Check.FATAL,
+        Check.UNKNOWN,
+    )
 
     def claims(self, values: HeaderValues) -> bool:
         """Return whether the headers name an origin topic."""
@@ -113,6 +126,26 @@ class Native:
         fired.append((TIMER_ID, b"%d-%d-%d" % timer_id))
         fired.append((WAS_DUE_MS, b"%d" % due_ms))
         return fired
+
+    def bare(self, value: bytes | None) -> bytes | None:
+        """Return the value as it is."""
+        return value
+
+    def attempt_of(self, values: HeaderValues) -> int:
+        """Return the retries already made. Raises HeaderError."""
+        return read_number(ATTEMPT, values[ATTEMPT]) if ATTEMPT in values else 0
+
+    def redriven(self, headers: Headers, due_ms: int, *, keep_attempts: bool, to_origin: str) -> Headers:
+        """Return the headers with a new due time behind all others."""
+        gone = _NOT_REDRIVEN if keep_attempts else _NOT_REDRIVEN | {ATTEMPT, REMAINING}
+        if to_origin:
+            # The partition is one of the topic that it would have gone to.
+            gone |= {ORIGIN_TOPIC, ORIGIN_PARTITION}
+        again = [header for header in headers if header[0] not in gone]
+        if to_origin:
+            again.append((ORIGIN_TOPIC, to_origin.encode()))
+        again.append((DUE_MS, b"%d" % due_ms))
+        return again
 
 
 def _request(values: HeaderValues) -> Request:

@@ -11,7 +11,11 @@ from sidecar.contract.dialects.ibm import Ibm
 from sidecar.contract.dialects.native import Native
 from sidecar.model import Reason, Record, Rejection, Request
 
-_ALL: Final[tuple[Dialect, ...]] = (Native(), Ibm())
+# The order is that of the setting PROFILES by default. A code belongs to its dialect for ever.
+_ALL: Final[tuple[Dialect, ...]] = (
+    Native(),
+    Ibm(),
+)
 
 DIALECTS: Final[Mapping[str, Dialect]] = {dialect.name: dialect for dialect in _ALL}
 DIALECTS_BY_CODE: Final[Mapping[int, Dialect]] = {dialect.code: dialect for dialect in _ALL}

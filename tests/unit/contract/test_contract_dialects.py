@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sidecar.contract import DIALECTS, DIALECTS_BY_CODE, ControlRequest, parse
+from sidecar.contract import DIALECTS, DIALECTS_BY_CODE, ControlRequest, Dialect, parse
 from sidecar.model import Headers, Reason, Record, Rejection, Request
-from sidecar.policy.policy import IBM
+from sidecar.settings.table import BY_NAME
 
 NATIVE, IBM_DIALECT = DIALECTS["native"], DIALECTS["ibm"]
 BOTH: Headers = [
@@ -23,7 +23,23 @@ def record(headers: Headers | None) -> Record:
 
 def test_the_codes_that_are_stored_with_timers_never_change() -> None:
     assert {code: dialect.name for code, dialect in DIALECTS_BY_CODE.items()} == {1: "native", 2: "ibm"}
-    assert DIALECTS_BY_CODE[IBM] is IBM_DIALECT
+    assert DIALECTS_BY_CODE[2] is IBM_DIALECT
+
+
+def test_every_dialect_can_be_a_profile_and_nothing_else_can() -> None:
+    profiles = BY_NAME["PROFILES"].kind
+    assert profiles.parse(",".join(DIALECTS)) == tuple(DIALECTS)
+    with pytest.raises(ValueError, match="toy"):
+        profiles.parse("native,toy")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS.keys())
+def test_what_a_dialect_says_of_itself_agrees(dialect: Dialect) -> None:
+    assert {dialect.origin_header, dialect.exception_header, dialect.attempt_header} <= dialect.names
+    assert len(set(dialect.checks)) == len(dialect.checks)
+    assert 1 <= dialect.code <= 255
+    others = [other for other in DIALECTS.values() if other is not dialect]
+    assert all(dialect.names.isdisjoint(other.names) for other in others)
 
 
 def test_the_first_profile_that_claims_a_record_reads_it() -> None:
