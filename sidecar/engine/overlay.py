@@ -11,8 +11,6 @@ from sidecar.changelog.entry import (
     KEY,
     KEY_BYTES,
     MOVING,
-    NO_RETRY_ID,
-    RETRY_ID_LENGTH,
     Head,
     head,
     moved,
@@ -229,15 +227,3 @@ class Overlay:
         row = self.rows.named_row(retry_id, offset, first_ms)
         self.mutations.rows[row] = encode_due(due_ms)
         self._named.setdefault(retry_id, set()).add(row)
-
-
-def restore_entry(rows: dict[bytes, bytes | None], partition: Partition, entry: bytes) -> None:
-    """Write the rows of an entry that comes from a block, as `store_new` and `store_again` wrote them."""
-    own = partition.rows
-    rows[own.timer + entry[:KEY_BYTES]] = entry
-    if entry[:8] != entry[26:34]:
-        fixed = head(entry)
-        rows[own.moved_row(fixed.offset, fixed.first_ms)] = encode_due(fixed.due_ms)
-    if entry[RETRY_ID_LENGTH] != NO_RETRY_ID:
-        fixed = head(entry)
-        rows[own.named_row(retry_id_of(entry, fixed) or b"", fixed.offset, fixed.first_ms)] = encode_due(fixed.due_ms)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Final
 
@@ -38,13 +37,14 @@ from sidecar.contract.sizes import FIRE_OVERHEAD_BYTES
 from sidecar.engine.allowance import HEADERS_EACH, Allowance, Headers
 from sidecar.engine.closures import CLOSED_BYTES_MAX, within
 from sidecar.engine.controls import Controls
-from sidecar.engine.deliver import Due, due_in_turn, render_fire
-from sidecar.engine.items import Answer, Arrival, BadControl, Control, Dead, Dropped, Item
+from sidecar.engine.deliver import Due, render_fire
+from sidecar.engine.items import Arrival, BadControl, Control, Dead, Dropped, Item
 from sidecar.engine.overlay import NAMED_MAX, Overlay
 from sidecar.engine.partition import Partition
-from sidecar.engine.ports import Mutations, Origin, Outgoing, Reader
-from sidecar.engine.records import ChangelogRecord, block_records, removed_records, tombstones
-from sidecar.engine.terms import Terms
+from sidecar.engine.ports import Origin, Outgoing, Reader
+from sidecar.engine.read_ahead import due_in_turn
+from sidecar.engine.records import block_records, removed_records, tombstones
+from sidecar.engine.transaction import PartitionPlan, Plan, Terms
 from sidecar.errors import invariant
 from sidecar.model import ANY_PARTITION, OFFSET_MAX, Reason
 from sidecar.wheel.counts import Counts, SlotKey
@@ -57,67 +57,6 @@ DEFERRAL_MAX_MS: Final = 15 * 60_000
 DEFERRED_PER_S: Final = 2_000
 _TOPIC_OF: Final = itemgetter(0)
 _DUE_MS_OF: Final = itemgetter(5)
-
-
-@dataclass(slots=True)
-class PartitionPlan:
-    """What one transaction does for one partition."""
-
-    number: int
-    checkpoint: Checkpoint
-    counts: Counts
-    records: list[ChangelogRecord]
-    """Changelog records."""
-    fires: list[Outgoing]
-    """Those that are still to be written."""
-    fired: Mapping[str, int]
-    """How many by origin, written or not."""
-    fired_dues_ms: Sequence[int]
-    """Requested dues of all of them, in their order."""
-    dead_letters: list[tuple[Reason, Outgoing]]
-    answers: list[Answer]
-    dropped: list[Dropped]
-    deferred: Mapping[str, int]
-    """Deferrals by origin."""
-    mutations: Mutations
-    taken_in: int
-    stored: int
-    rejected: int
-    """Records of the batch that went to the DLQ without ever being a timer."""
-    cancelled: int
-    complete: bool
-    """Everything due was disposed of."""
-    stored_end_ms: int | None
-    """Least slot end of the blocks that it stores."""
-    taken: frozenset[bytes]
-    """Keys of the timers that it takes away before their turn."""
-
-    @property
-    def watermark(self) -> bytes:
-        """The key up to which every timer will be gone."""
-        return KEY.pack(self.checkpoint.watermark_ms, self.checkpoint.watermark_offset)
-
-
-@dataclass(slots=True)
-class Plan:
-    """One transaction."""
-
-    now_ms: int
-    parts: list[PartitionPlan]
-    unresolved: frozenset[str]
-    """Origins of due timers that wait for an answer of the broker."""
-    left: Mapping[int, Sequence[Item]] = field(default_factory=dict)
-    """Items that are not part of it, by partition: the first ones of the next plan."""
-
-    @property
-    def fires(self) -> int:
-        """How many records it fires."""
-        return sum(len(part.fired_dues_ms) for part in self.parts)
-
-    @property
-    def complete(self) -> bool:
-        """Whether everything due was disposed of."""
-        return all(part.complete for part in self.parts)
 
 
 def plan(

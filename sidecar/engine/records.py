@@ -11,10 +11,8 @@ from sidecar.changelog.entry import DEFERRED, FLAGS_AT, KEY
 from sidecar.engine.overlay import Group, Overlay
 from sidecar.engine.ports import Reader
 from sidecar.engine.rows import decode_due
-from sidecar.engine.terms import BLOCK_OVERHEAD_BYTES, Terms
+from sidecar.engine.transaction import BLOCK_OVERHEAD_BYTES, ChangelogRecord, Terms
 from sidecar.wheel.geometry import slot_end_ms
-
-ChangelogRecord = tuple[bytes, bytes | None]
 
 TOMBSTONES_MAX: Final = 500
 """Most tombstones of each kind in one transaction."""

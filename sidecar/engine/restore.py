@@ -24,12 +24,19 @@ from sidecar.changelog.codec import (
     decode_key,
     decode_removed,
 )
-from sidecar.changelog.entry import DEFERRED, KEY, KEY_BYTES, head, origin_of, retry_id_of
-from sidecar.engine.overlay import restore_entry
+from sidecar.changelog.entry import (
+    DEFERRED,
+    KEY,
+    KEY_BYTES,
+    NO_RETRY_ID,
+    RETRY_ID_LENGTH,
+    head,
+    origin_of,
+    retry_id_of,
+)
 from sidecar.engine.partition import Partition
-from sidecar.engine.plan import PartitionPlan
-from sidecar.engine.ports import Mutations, Prepared, Store
-from sidecar.engine.rows import FORMAT, Meta, after, decode_due, decode_meta, encode_meta
+from sidecar.engine.ports import Mutations, Store
+from sidecar.engine.rows import Identity, after, decode_due, decode_meta, encode_due, meta_row
 from sidecar.errors import PartitionStopped, RecordCorrupt, StoreCorrupt, invariant
 from sidecar.wheel.counts import Counts, CountsDelta
 from sidecar.wheel.geometry import LEVELS, slot_end_ms, slot_of
@@ -45,13 +52,6 @@ class ChangelogRead(NamedTuple):
     offset: int
     key: bytes | None
     value: bytes | None
-
-
-class Identity(NamedTuple):
-    """Which changelog the rows are a cache of."""
-
-    cluster_id: str
-    changelog_topic_id: str
 
 
 class Restore:
@@ -258,35 +258,13 @@ class Restore:
         self.partition.checkpoint = checkpoint
 
 
-def meta_row(
-    identity: Identity, checkpoint: Checkpoint, changelog_offset: int, *, restored: bool = True, to_confirm: int = -1
-) -> bytes:
-    """Return the row that says where the store stands; written with every batch, so it is never ahead of the rows."""
-    cluster_id, topic_id = identity
-    return encode_meta(Meta(FORMAT, cluster_id, topic_id, changelog_offset, checkpoint, restored, to_confirm))
-
-
-def apply_committed(
-    store: Store,
-    partition: Partition,
-    part: PartitionPlan,
-    identity: Identity,
-    changelog_offset: int,
-    prepared: Prepared | None = None,
-) -> None:
-    """Bring store and memory up to a committed plan.
-
-    Args:
-        changelog_offset: One more than that of the greatest record which the transaction wrote to the changelog: its
-            checkpoint, the last of its records.
-        prepared: The plan's mutations, if they were prepared before.
-    """
-    changes = store.prepare([part.mutations]) if prepared is None else prepared
-    meta = meta_row(identity, part.checkpoint, changelog_offset, to_confirm=changelog_offset - 1)
-    changes.put(partition.rows.meta, meta)
-    store.write(changes)
-    partition.checkpoint = part.checkpoint
-    partition.counts = part.counts
-    partition.closures_over = False
-    partition.changelog_offset = changelog_offset
-    partition.look_ahead(store, part.stored_end_ms)
+def restore_entry(rows: dict[bytes, bytes | None], partition: Partition, entry: bytes) -> None:
+    """Write the rows of an entry that comes from a block, as `store_new` and `store_again` wrote them."""
+    own = partition.rows
+    rows[own.timer + entry[:KEY_BYTES]] = entry
+    if entry[:8] != entry[26:34]:
+        fixed = head(entry)
+        rows[own.moved_row(fixed.offset, fixed.first_ms)] = encode_due(fixed.due_ms)
+    if entry[RETRY_ID_LENGTH] != NO_RETRY_ID:
+        fixed = head(entry)
+        rows[own.named_row(retry_id_of(entry, fixed) or b"", fixed.offset, fixed.first_ms)] = encode_due(fixed.due_ms)

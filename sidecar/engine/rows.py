@@ -16,7 +16,7 @@ All of them are a cache of the committed changelog.
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -30,6 +30,13 @@ _BLOCK: Final = Struct(">QQH")
 _PAIR: Final = Struct(">QQ")
 _DUE: Final = Struct(">Q")
 _LENGTH: Final = Struct(">H")
+
+
+class Identity(NamedTuple):
+    """Which changelog the rows are a cache of."""
+
+    cluster_id: str
+    changelog_topic_id: str
 
 
 class Meta(msgspec.Struct, frozen=True, array_like=True):
@@ -128,3 +135,11 @@ def decode_meta(value: bytes) -> Meta:
     if meta.format not in FORMATS_READ:
         raise FormatUnknown(f"rows of format {meta.format}; this version reads up to {FORMAT}")
     return meta
+
+
+def meta_row(
+    identity: Identity, checkpoint: Checkpoint, changelog_offset: int, *, restored: bool = True, to_confirm: int = -1
+) -> bytes:
+    """Return the row that says where the store stands; written with every batch, so it is never ahead of the rows."""
+    cluster_id, topic_id = identity
+    return encode_meta(Meta(FORMAT, cluster_id, topic_id, changelog_offset, checkpoint, restored, to_confirm))

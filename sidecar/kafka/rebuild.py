@@ -11,7 +11,8 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from sidecar.clock import Clock, SystemClock
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Store
-from sidecar.engine.restore import Identity, Restore
+from sidecar.engine.restore import Restore
+from sidecar.engine.rows import Identity
 from sidecar.errors import CommandFailed, PartitionStopped, TopicsInvalid
 from sidecar.kafka import config
 from sidecar.kafka.changelog import ChangelogReader

@@ -16,12 +16,13 @@ from typing import Any, Final
 import structlog
 from confluent_kafka import KafkaException
 
-from sidecar.engine.deliver import Ahead
 from sidecar.engine.group.view import PartitionView
 from sidecar.engine.items import Dead
 from sidecar.engine.partition import Partition, State
-from sidecar.engine.plan import Plan, plan
+from sidecar.engine.plan import plan
 from sidecar.engine.ports import Store
+from sidecar.engine.read_ahead import Ahead
+from sidecar.engine.transaction import Plan
 from sidecar.errors import CommandFailed, RecordCorrupt, StoreCorrupt, StoreFailed, TopicsInvalid, TransactionFailed
 from sidecar.kafka.config import MESSAGE_TIMEOUT_MAX_MS, MESSAGE_TIMEOUT_MS
 from sidecar.kafka.input import InputConsumer
@@ -385,7 +386,7 @@ class Loop:
             traced=self._failures.tracing(made.fires),
             keeps_fires=self._parts.spans is not None,
         )
-        self._ahead.begin(work.partitions, made.parts, made.now_ms)
+        self._ahead.begin(made.read_aheads(work.partitions))
         writing = Writing(work, producer, store, self._clock, self._parts.observe)
         writing.advance()
         self._committer.submit(partial(commit, writing, self._clock, self._parts.observe))

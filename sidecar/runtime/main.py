@@ -15,7 +15,7 @@ from sidecar import __version__, log
 from sidecar.clock import Clock, SystemClock
 from sidecar.contract import DIALECTS
 from sidecar.engine.ingest import Intake
-from sidecar.engine.restore import Identity
+from sidecar.engine.rows import Identity
 from sidecar.kafka import config
 from sidecar.kafka.catalogue import Catalogue
 from sidecar.kafka.changelog import ChangelogReader

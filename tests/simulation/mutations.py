@@ -56,9 +56,9 @@ MUTATIONS = (
     Mutation("bounded scan taken for a complete one", "engine.plan:_Planner._watermark", "if self.complete", "if self"),
     Mutation(
         "scan compares dues, not keys",
-        "engine.deliver:due_in_turn",
+        "engine.read_ahead:due_in_turn",
         'watermark + b"\\0"',
-        "KEY.pack(KEY.unpack(watermark)[0] + 1, 0)",
+        '(int.from_bytes(watermark[:8], "big") + 1).to_bytes(8, "big") + bytes(8)',
     ),
     Mutation(
         "pruning compares dues, not keys",
@@ -236,7 +236,7 @@ MUTATIONS = (
     Mutation("fires while the whole group is paused", "engine.controls:Controls._close", "every is None", "True"),
     Mutation("deferred is forgotten", "engine.plan:_Planner._dispose", "self._defer(entry, fixed, origin)", "True"),
     Mutation("a paused origin times out", "engine.plan:_Planner._dispose", "closed.why != Closure.PAUSED", "True"),
-    Mutation("next slot end is not lowered", "engine.restore:apply_committed", "part.stored_end_ms", "None"),
+    Mutation("next slot end is not lowered", "engine.apply:apply_committed", "part.stored_end_ms", "None"),
     Mutation(
         "removed that is left over is forgotten",
         "engine.partition:Partition.wakes_at_ms",
@@ -264,9 +264,9 @@ MUTATIONS = (
     Mutation(
         "restore lets go of rows that point elsewhere", "engine.restore:Restore._unpoint", "value == entry[:8]", "value"
     ),
-    Mutation("restore writes no o row", "engine.overlay:restore_entry", "entry[:8] != entry[26:34]", "False"),
+    Mutation("restore writes no o row", "engine.restore:restore_entry", "entry[:8] != entry[26:34]", "False"),
     Mutation(
-        "restore writes no n row", "engine.overlay:restore_entry", "entry[RETRY_ID_LENGTH] != NO_RETRY_ID", "False"
+        "restore writes no n row", "engine.restore:restore_entry", "entry[RETRY_ID_LENGTH] != NO_RETRY_ID", "False"
     ),
     Mutation(
         "a store row says more than its batch",

@@ -12,12 +12,14 @@ from msgspec.structs import replace
 
 from sidecar.changelog.entry import lasting
 from sidecar.changelog.fold import fold
+from sidecar.engine.apply import apply_committed
 from sidecar.engine.items import Arrival
 from sidecar.engine.partition import Partition, State
-from sidecar.engine.plan import PartitionPlan, plan
+from sidecar.engine.plan import plan
 from sidecar.engine.ports import Origin
-from sidecar.engine.restore import Identity, Restore, apply_committed
-from sidecar.engine.terms import Terms
+from sidecar.engine.restore import Restore
+from sidecar.engine.rows import Identity
+from sidecar.engine.transaction import PartitionPlan, Terms
 from tests.simulation.broker import Broker, Fate, FencedError
 from tests.simulation.memory_store import MemoryStore
 

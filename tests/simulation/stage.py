@@ -5,12 +5,14 @@ from __future__ import annotations
 from sidecar.changelog.entry import Head, head, lasting
 from sidecar.changelog.fold import Folded, fold
 from sidecar.contract.control import ControlKind, Outcome, Target
+from sidecar.engine.apply import apply_committed
 from sidecar.engine.items import Arrival, Control, Item
 from sidecar.engine.partition import Partition, State
-from sidecar.engine.plan import PartitionPlan, Plan, plan
+from sidecar.engine.plan import plan
 from sidecar.engine.ports import Origin
-from sidecar.engine.restore import Identity, Restore, apply_committed
-from sidecar.engine.terms import Terms
+from sidecar.engine.restore import Restore
+from sidecar.engine.rows import Identity
+from sidecar.engine.transaction import PartitionPlan, Plan, Terms
 from sidecar.model import ANY_PARTITION, Headers
 from tests.simulation.audit import check_rows, rows_of
 from tests.simulation.memory_log import MemoryLog

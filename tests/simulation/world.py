@@ -16,14 +16,16 @@ from sidecar.changelog.fold import fold
 from sidecar.contract.control import ControlKind, render_control, sign_control
 from sidecar.engine import plan as planning
 from sidecar.engine import records, restore
+from sidecar.engine.apply import apply_committed
 from sidecar.engine.ingest import Intake
 from sidecar.engine.items import Arrival, Item
 from sidecar.engine.overlay import Overlay
 from sidecar.engine.partition import Partition, State
-from sidecar.engine.plan import PartitionPlan, plan
+from sidecar.engine.plan import plan
 from sidecar.engine.ports import Origin, Outgoing
-from sidecar.engine.restore import ChangelogRead, Identity, Restore, apply_committed
-from sidecar.engine.terms import Terms
+from sidecar.engine.restore import ChangelogRead, Restore
+from sidecar.engine.rows import Identity
+from sidecar.engine.transaction import PartitionPlan, Terms
 from sidecar.model import Record, TimerId
 from sidecar.policy import Policy, PolicyConfig
 from tests.simulation.audit import check_fold, check_rows, rows_of, timers_of

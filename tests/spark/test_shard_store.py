@@ -14,8 +14,8 @@ from sidecar.changelog.codec import Checkpoint, Engine
 from sidecar.contract.control import ControlKind, Target
 from sidecar.engine.items import Arrival, Item
 from sidecar.engine.partition import Partition, State
-from sidecar.engine.plan import PartitionPlan, plan
-from sidecar.engine.terms import Terms
+from sidecar.engine.plan import plan
+from sidecar.engine.transaction import PartitionPlan, Terms
 from sidecar.model import TimerId
 from sidecar.spark import blocks, pages
 from sidecar.spark.state import names, shard_store

@@ -21,7 +21,8 @@ from sidecar.changelog.entry import head, retry_id_of
 from sidecar.contract.control import ControlKind
 from sidecar.engine.items import Control
 from sidecar.engine.partition import Partition, State
-from sidecar.engine.plan import PartitionPlan, plan
+from sidecar.engine.plan import plan
+from sidecar.engine.transaction import PartitionPlan
 from sidecar.errors import FormatUnknown
 from sidecar.spark import blocks, pages
 from sidecar.spark.pages import Pages

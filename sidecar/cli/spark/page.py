@@ -11,9 +11,9 @@ from string import Template
 from typing import Final
 from xml.etree.ElementTree import Element, SubElement, tostring
 
-from sidecar.cli.dlq.filter import OTHERS
-from sidecar.cli.instants import shown_instant
-from sidecar.cli.spark.report import shown_name, topics
+from sidecar.cli.dlq.filter import NONE, OTHERS
+from sidecar.cli.instants import shown_hour, shown_instant
+from sidecar.errors import printable
 from sidecar.settings import Settings
 from sidecar.spark.jobs.report import HOUR_MS, HOURS_MAX, Dimension, Kind, Names, Report
 
@@ -51,6 +51,18 @@ def page(found: Report, settings: Settings, now_ms: int) -> str:
         main=tostring(main, encoding="unicode", method="html"),
         hours=json.dumps(hours),
     )
+
+
+def topics(settings: Settings) -> dict[Kind, str]:
+    """Return where each kind is counted."""
+    return {Kind.RETRY: settings.input_topic, Kind.DEAD: settings.dlq_topic}
+
+
+def shown_name(dimension: Dimension, name: str) -> str:
+    """Return a name as a person reads it, without what would steer a terminal."""
+    if dimension is Dimension.HOUR:
+        name = shown_hour(int(name)) if name else ""
+    return printable(name) or NONE
 
 
 def _digest(script: str) -> str:

@@ -12,13 +12,14 @@ from rich.columns import Columns
 from rich.console import RenderableType
 from rich.text import Text
 
-from sidecar.cli.dlq.filter import NONE, OTHERS, table
+from sidecar.cli.dlq.filter import OTHERS, table
 from sidecar.cli.instants import read_instant, shown_hour
 from sidecar.cli.options import settings_options
 from sidecar.cli.spark.options import downloads, engine_options, with_progress
+from sidecar.cli.spark.page import page, shown_name, topics
 from sidecar.cli.terminal import console
 from sidecar.clock import SystemClock
-from sidecar.errors import CommandFailed, printable
+from sidecar.errors import CommandFailed
 from sidecar.settings import Settings
 from sidecar.spark.jobs.report import Dimension, Kind, Names, Report
 
@@ -110,8 +111,6 @@ def report(
             downloads=bar,
         )
     if html is not None:
-        from sidecar.cli.spark.page import page  # noqa: PLC0415
-
         try:
             html.write_text(page(found, settings, now_ms), encoding="utf-8")
         except OSError as cause:
@@ -120,13 +119,6 @@ def report(
         click.echo(json.dumps(to_json(found, settings), indent=2))
     else:
         _show(found, settings)
-
-
-def shown_name(dimension: Dimension, name: str) -> str:
-    """Return a name as a person reads it, without what would steer a terminal."""
-    if dimension is Dimension.HOUR:
-        name = shown_hour(int(name)) if name else ""
-    return printable(name) or NONE
 
 
 def to_json(found: Report, settings: Settings) -> dict[str, Any]:
@@ -146,11 +138,6 @@ def to_json(found: Report, settings: Settings) -> dict[str, Any]:
         }
         for kind, topic in topics(settings).items()
     }
-
-
-def topics(settings: Settings) -> dict[Kind, str]:
-    """Return where each kind is counted."""
-    return {Kind.RETRY: settings.input_topic, Kind.DEAD: settings.dlq_topic}
 
 
 def _show(found: Report, settings: Settings) -> None:

@@ -27,7 +27,8 @@ from confluent_kafka.admin import AdminClient
 from sidecar.clock import Clock
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.ports import Store
-from sidecar.engine.restore import Identity, Restore
+from sidecar.engine.restore import Restore
+from sidecar.engine.rows import Identity
 from sidecar.errors import PartitionStopped
 from sidecar.kafka.changelog import ChangelogReader
 from sidecar.kafka.offsets import Bounds

@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanContext, Status, StatusCode, TracerProvider,
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from sidecar import __version__
-from sidecar.engine.plan import Plan
+from sidecar.engine.transaction import Plan
 from sidecar.model import Headers
 from sidecar.runtime.transaction.commit import Result
 

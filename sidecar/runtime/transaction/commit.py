@@ -21,11 +21,12 @@ from typing import Final
 
 from sidecar.clock import Clock
 from sidecar.contract import signature
+from sidecar.engine.apply import apply_committed
 from sidecar.engine.items import outcome_records
 from sidecar.engine.partition import Partition
-from sidecar.engine.plan import PartitionPlan, Plan
 from sidecar.engine.ports import Outgoing, Prepared, Store
-from sidecar.engine.restore import Identity, apply_committed
+from sidecar.engine.rows import Identity
+from sidecar.engine.transaction import PartitionPlan, Plan
 from sidecar.errors import SidecarError, StoreFailed, TransactionFailed, invariant
 from sidecar.kafka.bounded import HANGS_S
 from sidecar.kafka.config import BATCH_BYTES

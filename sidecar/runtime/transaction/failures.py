@@ -9,7 +9,7 @@ import structlog
 
 from sidecar.clock import Clock
 from sidecar.contract.sizes import content_bytes
-from sidecar.engine.plan import Plan
+from sidecar.engine.transaction import Plan
 from sidecar.errors import TransactionFailed
 from sidecar.kafka.fences import Fences
 from sidecar.kafka.producer import Refusal, Refused, guilty_of

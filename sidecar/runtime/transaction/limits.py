@@ -9,9 +9,8 @@ from typing import Final
 
 import structlog
 
-from sidecar.engine.deliver import ReadAhead
-from sidecar.engine.plan import Plan
-from sidecar.engine.terms import Terms
+from sidecar.engine.read_ahead import ReadAhead
+from sidecar.engine.transaction import Plan, Terms
 from sidecar.kafka.catalogue import Catalogue
 from sidecar.kafka.config import BATCH_BYTES, compresses
 from sidecar.kafka.topics import HEADROOM_BYTES, TopicFacts, configure_command

@@ -21,8 +21,8 @@ from sidecar.changelog.codec import (
     decode_removed_list,
 )
 from sidecar.changelog.entry import HEAD, KEY, KEY_BYTES, head, retry_id_of
-from sidecar.engine.plan import PartitionPlan
 from sidecar.engine.rows import Rows, decode_due, encode_due
+from sidecar.engine.transaction import PartitionPlan
 from sidecar.spark.blocks import Blocks, Place
 from sidecar.spark.pages import PAGED, Pages
 from sidecar.spark.state.cells import FORMAT, FORMER, Cells, Meta, Slot

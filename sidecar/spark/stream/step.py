@@ -21,9 +21,9 @@ from sidecar.engine.group.view import PartitionView
 from sidecar.engine.ingest import Intake
 from sidecar.engine.items import Arrival, Item, outcome_records
 from sidecar.engine.partition import Partition, State
-from sidecar.engine.plan import PartitionPlan, plan
+from sidecar.engine.plan import plan
 from sidecar.engine.ports import Origin, Outgoing
-from sidecar.engine.terms import Terms
+from sidecar.engine.transaction import PartitionPlan, Terms
 from sidecar.errors import PartitionStopped
 from sidecar.model import Record
 from sidecar.policy import Policy, PolicyConfig

@@ -11,8 +11,7 @@ from sidecar.contract.control import ControlKind, Outcome
 from sidecar.engine import controls
 from sidecar.engine.ingest import Intake
 from sidecar.engine.items import BadControl, Item
-from sidecar.engine.plan import PartitionPlan
-from sidecar.engine.terms import Terms
+from sidecar.engine.transaction import PartitionPlan, Terms
 from sidecar.model import TimerId
 from sidecar.policy import Policy, PolicyConfig
 from sidecar.runtime.partitions.held import Held

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from sidecar.changelog.codec import CHECKPOINT_KEY, BlockKey, block_key, encode_block
 from sidecar.changelog.entry import MOVING, lasting
-from sidecar.engine.plan import Plan
 from sidecar.engine.ports import Outgoing
-from sidecar.engine.restore import Identity
+from sidecar.engine.rows import Identity
+from sidecar.engine.transaction import Plan
 from sidecar.kafka.producer import Refusal, Refused, Unwritten
 from sidecar.runtime.transaction.commit import Result, Work
 from sidecar.runtime.transaction.oversize import Oversize

@@ -12,7 +12,7 @@ from sidecar.changelog.codec import REMOVED, RemovedKey, decode_key
 from sidecar.contract.control import ControlKind, Outcome
 from sidecar.engine.items import Arrival, Dead, Dropped, Item
 from sidecar.engine.overlay import NAMED_MAX
-from sidecar.engine.plan import PartitionPlan
+from sidecar.engine.transaction import PartitionPlan
 from sidecar.model import Headers, Reason, TimerId
 from tests.simulation.audit import rows_of
 from tests.simulation.stage import NOW, TERMS, Stage, fired, outcomes

@@ -12,9 +12,9 @@ from sidecar.changelog.entry import DEFERRED, KEY
 from sidecar.contract.control import EVERY_ORIGIN, ControlKind, Outcome
 from sidecar.engine import controls
 from sidecar.engine.closures import CLOSED_BYTES_MAX
-from sidecar.engine.plan import DEFERRAL_MAX_MS, DEFERRAL_MIN_MS, PartitionPlan
+from sidecar.engine.plan import DEFERRAL_MAX_MS, DEFERRAL_MIN_MS
 from sidecar.engine.ports import Origin
-from sidecar.engine.terms import Terms
+from sidecar.engine.transaction import PartitionPlan, Terms
 from sidecar.model import Headers, Reason, TimerId
 from sidecar.wheel.counts import Counts
 from tests.simulation.memory_store import MemoryStore

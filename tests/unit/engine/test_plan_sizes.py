@@ -10,9 +10,8 @@ from sidecar.changelog.codec import BlockKey, Closed, Closure, decode_block, dec
 from sidecar.changelog.entry import KEY
 from sidecar.contract.control import ControlKind
 from sidecar.engine.items import Dead
-from sidecar.engine.plan import PartitionPlan
 from sidecar.engine.ports import Origin
-from sidecar.engine.terms import Terms
+from sidecar.engine.transaction import PartitionPlan, Terms
 from sidecar.model import Reason, TimerId
 from tests.simulation.stage import NOW, TERMS, Stage, fired
 

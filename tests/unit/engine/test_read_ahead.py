@@ -9,10 +9,10 @@ import random
 import pytest
 
 from sidecar.contract.control import ControlKind
-from sidecar.engine import deliver as fire
-from sidecar.engine.deliver import Ahead
+from sidecar.engine import read_ahead
+from sidecar.engine.apply import apply_committed
 from sidecar.engine.items import Item
-from sidecar.engine.restore import apply_committed
+from sidecar.engine.read_ahead import Ahead
 from sidecar.errors import InvariantViolated
 from sidecar.model import TimerId
 from tests.simulation.stage import IDENTITY, NOW, TERMS, Stage, fired
@@ -51,7 +51,7 @@ def test_a_plan_that_was_read_ahead_is_the_plan_that_reads_the_store(seed: int) 
             assert part.checkpoint == expected.checkpoint
             assert part.records == expected.records
             assert part.counts == expected.counts
-            ahead.begin({0: stage.partition}, made.parts, now_ms)
+            ahead.begin(made.read_aheads({0: stage.partition}))
             if ahead.busy and rng.random() < 0.5:
                 ahead.advance(stage.store, 3)
             apply_committed(stage.store, stage.partition, part, IDENTITY, stage.log.commit(part.records))
@@ -62,12 +62,13 @@ def test_a_plan_that_was_read_ahead_is_the_plan_that_reads_the_store(seed: int) 
 
 
 def test_it_holds_few_messages_that_have_very_many_headers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fire, "AHEAD_HEADERS_MAX", 1_000)
+    monkeypatch.setattr(read_ahead, "AHEAD_HEADERS_MAX", 1_000)
     stage, ahead = Stage(), Ahead()
     stage.commit(NOW, *[stage.send(NOW + 1, headers=[("h", None)] * 400) for _ in range(9)])
-    (part,) = stage.plan(NOW + 9, terms=FEW).parts
+    made = stage.plan(NOW + 9, terms=FEW)
+    (part,) = made.parts
     assert fired(part) == [0]
-    ahead.begin({0: stage.partition}, [part], NOW + 9)
+    ahead.begin(made.read_aheads({0: stage.partition}))
     while ahead.busy:
         ahead.advance(stage.store, 10)
     assert len(ahead.partitions[0].rows) == 3
@@ -91,7 +92,7 @@ def test_a_partition_that_is_given_up_is_read_anew_by_the_next_tenure() -> None:
     """Its next owner may cancel what waits here, and give the partition back."""
     stage, ahead = Stage(), Ahead()
     stage.commit(NOW, *[stage.send(NOW + 1) for _ in range(9)])
-    ahead.begin({0: stage.partition}, stage.plan(NOW + 1, terms=FEW).parts, NOW + 1)
+    ahead.begin(stage.plan(NOW + 1, terms=FEW).read_aheads({0: stage.partition}))
     stage.commit(NOW + 1, terms=FEW)
     ahead.advance(stage.store)
     # An owner who does not know the origin yet cancels one and fires nothing, so the watermark stays.

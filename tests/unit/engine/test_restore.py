@@ -11,10 +11,11 @@ from sidecar.changelog.codec import BlockKey, Checkpoint, Engine
 from sidecar.changelog.entry import KEY
 from sidecar.contract.control import ControlKind
 from sidecar.engine import restore as restoring
+from sidecar.engine.apply import apply_committed
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Mutations
-from sidecar.engine.restore import ChangelogRead, Identity, Restore, apply_committed
-from sidecar.engine.rows import FORMAT, Meta, decode_meta, encode_meta
+from sidecar.engine.restore import ChangelogRead, Restore
+from sidecar.engine.rows import FORMAT, Identity, Meta, decode_meta, encode_meta
 from sidecar.errors import FormatUnknown, InvariantViolated, PartitionStopped, RecordCorrupt, StoreCorrupt
 from sidecar.model import TimerId
 from tests.golden.examples import removed_list

@@ -9,9 +9,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from sidecar.changelog.codec import Checkpoint
-from sidecar.engine.plan import PartitionPlan, Plan
 from sidecar.engine.ports import Mutations, Outgoing
-from sidecar.engine.restore import Identity
+from sidecar.engine.rows import Identity
+from sidecar.engine.transaction import PartitionPlan, Plan
 from sidecar.errors import TransactionFailed, Twin
 from sidecar.kafka.catalogue import Catalogue
 from sidecar.kafka.fences import Fences

@@ -1,0 +1,34 @@
+"""Applies a committed plan: the store first, in one batch, then memory."""
+
+from __future__ import annotations
+
+from sidecar.engine.partition import Partition
+from sidecar.engine.ports import Prepared, Store
+from sidecar.engine.rows import Identity, meta_row
+from sidecar.engine.transaction import PartitionPlan
+
+
+def apply_committed(
+    store: Store,
+    partition: Partition,
+    part: PartitionPlan,
+    identity: Identity,
+    changelog_offset: int,
+    prepared: Prepared | None = None,
+) -> None:
+    """Bring store and memory up to a committed plan.
+
+    Args:
+        changelog_offset: One more than that of the greatest record which the transaction wrote to the changelog: its
+            checkpoint, the last of its records.
+        prepared: The plan's mutations, if they were prepared before.
+    """
+    changes = store.prepare([part.mutations]) if prepared is None else prepared
+    meta = meta_row(identity, part.checkpoint, changelog_offset, to_confirm=changelog_offset - 1)
+    changes.put(partition.rows.meta, meta)
+    store.write(changes)
+    partition.checkpoint = part.checkpoint
+    partition.counts = part.counts
+    partition.closures_over = False
+    partition.changelog_offset = changelog_offset
+    partition.look_ahead(store, part.stored_end_ms)
