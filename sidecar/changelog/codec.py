@@ -48,6 +48,7 @@ CHECKPOINT_KEY: Final = b"c"
 _BLOCK_KEY: Final = Struct(">cQQH")
 _REMOVED_KEY: Final = Struct(">cQQ")
 _REMOVED_LIST_KEY: Final = Struct(">cQ")
+_DUE_BYTES: Final = 8
 _FRAME: Final = Struct(">BI")
 _BLOCK_HEAD: Final = Struct(">BIH")
 _ORIGIN_LENGTH: Final = Struct(">H")
@@ -258,9 +259,14 @@ def decode_removed(key: RemovedKey, value: bytes) -> frozenset[int]:
 def decode_removed_list(value: bytes) -> frozenset[int]:
     """Return the dues of a list. Raises FormatUnknown, RecordCorrupt."""
     body = _body(value)
-    if not body or len(body) % 8:
+    if not body or len(body) % _DUE_BYTES:
         raise RecordCorrupt(f"{len(body)} bytes are no whole number of dues, at least one")
-    return frozenset(unpack_from(f">{len(body) // 8}Q", body))
+    return frozenset(unpack_from(f">{len(body) // _DUE_BYTES}Q", body))
+
+
+def greatest_due_ms(value: bytes) -> int:
+    """Return the greatest due of a list, which comes last; of the bytes of a single due it is that one."""
+    return int.from_bytes(value[-_DUE_BYTES:], "big")
 
 
 def encode_block(level: int, origins: Mapping[str, tuple[int, int]], entries: Sequence[bytes]) -> bytes:

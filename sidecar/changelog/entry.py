@@ -36,6 +36,12 @@ LASTING: Final = Struct(">QqHHBiHH")
 HEAD: Final = Struct(">QQQBBQqHHBiHH")
 
 KEY_BYTES: Final = KEY.size
+DUE: Final = slice(0, 8)
+"""Of an entry or of a timer key, like the next. Slices, for those who cannot afford a call for each entry."""
+OFFSET: Final = slice(8, 16)
+FIRST_DUE: Final = slice(26, 34)
+LASTING_ORIGIN_PARTITION: Final = slice(21, 25)
+"""Of the part that stays, by itself."""
 LEVEL_AT: Final = 24
 FLAGS_AT: Final = 25
 ORIGIN_LENGTH: Final = slice(51, 53)
@@ -91,6 +97,16 @@ def lasting(  # noqa: PLR0917 - positional in the hot path of the intake
     )
 
 
+def due_ms_of(entry: bytes) -> int:
+    """Return the stored due of an entry or of a timer key."""
+    return int.from_bytes(entry[DUE], "big")
+
+
+def offset_of(entry: bytes) -> int:
+    """Return the stored offset of an entry or of a timer key."""
+    return int.from_bytes(entry[OFFSET], "big")
+
+
 def head(entry: bytes) -> Head:
     """Return the fixed part. Raises RecordCorrupt when the entry is too short for it."""
     try:
@@ -124,5 +140,6 @@ def payload(entry: bytes, start: int) -> Payload:
 
 def moved(entry: bytes, *, due_ms: int, requested_ms: int, level: int, deferred: bool) -> bytes:
     """Return the entry at another place in the wheel."""
-    offset = int.from_bytes(entry[8:16], "big")
-    return MOVING.pack(due_ms, offset, requested_ms, level, DEFERRED if deferred else 0) + entry[MOVING.size :]
+    return (
+        MOVING.pack(due_ms, offset_of(entry), requested_ms, level, DEFERRED if deferred else 0) + entry[MOVING.size :]
+    )

@@ -11,6 +11,7 @@ from sidecar.changelog.entry import (
     KEY,
     KEY_BYTES,
     MOVING,
+    OFFSET,
     Head,
     head,
     moved,
@@ -19,7 +20,7 @@ from sidecar.changelog.entry import (
 )
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Mutations, Reader
-from sidecar.engine.rows import after, decode_due, encode_due
+from sidecar.engine.rows import NAMED_OFFSET, after, decode_due, encode_due
 from sidecar.errors import invariant
 from sidecar.wheel.counts import CountsDelta, SlotKey
 from sidecar.wheel.geometry import WIDTHS_MS, level_ends_ms, level_of
@@ -110,7 +111,7 @@ class Overlay:
         dues = self._named_dues(retry_id, lower, limit)
         # Rows that this plan changed are read and dropped, so they cost as much.
         cost = max(1, len(dues)) + len(self._named.get(retry_id, ()))
-        return [value + row[-16:-8] for row, value in dues], cost
+        return [value + row[NAMED_OFFSET] for row, value in dues], cost
 
     def pending_at(self, key: bytes) -> bytes:
         """Return the entry at a key that a retry id points at, or that was read ahead."""
@@ -179,7 +180,7 @@ class Overlay:
 
     def store_again(self, entry: bytes, due_ms: int, requested_ms: int, deferred: bool) -> None:
         """Store a timer whose offset was stored before: moved, deferred or replayed. No key is ever used twice."""
-        offset = int.from_bytes(entry[8:16], "big")
+        offset = int.from_bytes(entry[OFFSET], "big")
         if KEY.pack(due_ms, offset) <= self.watermark:
             due_ms = self.watermark_ms + 1
         due_ms = self._unused_from(due_ms, offset)

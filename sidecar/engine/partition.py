@@ -20,10 +20,10 @@ from enum import StrEnum
 from typing import Final
 
 from sidecar.changelog.codec import Checkpoint
-from sidecar.changelog.entry import KEY
+from sidecar.changelog.entry import KEY, due_ms_of
 from sidecar.engine.group.activity import Activity
 from sidecar.engine.ports import Reader
-from sidecar.engine.rows import Rows, after
+from sidecar.engine.rows import BEHIND_PARTITION, Rows, after
 from sidecar.errors import invariant
 from sidecar.wheel.counts import Counts
 
@@ -97,7 +97,7 @@ class Partition:
         """
         rows = self.rows
         row = store.first(rows.timer + self.watermark + b"\0", after(rows.timer))
-        self.next_due_ms = None if row is None else int.from_bytes(row[5:13], "big")
+        self.next_due_ms = None if row is None else due_ms_of(row[BEHIND_PARTITION])
         # A seek from the last known end does not step over the rows that tombstoning deleted.
         ends = [end_ms for end_ms in (self.next_slot_end_ms, stored_end_ms) if end_ms is not None]
         start = rows.block + min(ends, default=0).to_bytes(8, "big")

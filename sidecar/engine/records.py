@@ -6,11 +6,18 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from sidecar.changelog.codec import BLOCK_BYTES_MAX, REMOVED, BlockKey, block_key, encode_block, removed_key
+from sidecar.changelog.codec import (
+    BLOCK_BYTES_MAX,
+    REMOVED,
+    BlockKey,
+    block_key,
+    encode_block,
+    greatest_due_ms,
+    removed_key,
+)
 from sidecar.changelog.entry import DEFERRED, FLAGS_AT, KEY
 from sidecar.engine.overlay import Group, Overlay
 from sidecar.engine.ports import Reader
-from sidecar.engine.rows import decode_due
 from sidecar.engine.transaction import BLOCK_OVERHEAD_BYTES, ChangelogRecord, Terms
 from sidecar.wheel.geometry import slot_end_ms
 
@@ -65,7 +72,7 @@ def tombstones(overlay: Overlay, store: Reader, watermark: bytes) -> list[Change
         changes[row] = None
         list_row = rows.removed_list_row(offset)
         listed = store.get(list_row)
-        if listed is not None and decode_due(listed[-8:]) == due_ms:
+        if listed is not None and greatest_due_ms(listed) == due_ms:
             changes[list_row] = None
             records.append((removed_key(offset, None), None))
         else:

@@ -23,9 +23,12 @@ from sidecar.changelog.codec import (
     decode_checkpoint,
     decode_key,
     decode_removed,
+    greatest_due_ms,
 )
 from sidecar.changelog.entry import (
     DEFERRED,
+    DUE,
+    FIRST_DUE,
     KEY,
     KEY_BYTES,
     NO_RETRY_ID,
@@ -36,7 +39,7 @@ from sidecar.changelog.entry import (
 )
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Mutations, Store
-from sidecar.engine.rows import Identity, after, decode_due, decode_meta, encode_due, meta_row
+from sidecar.engine.rows import Identity, after, decode_meta, encode_due, meta_row
 from sidecar.errors import PartitionStopped, RecordCorrupt, StoreCorrupt, invariant
 from sidecar.wheel.counts import Counts, CountsDelta
 from sidecar.wheel.geometry import LEVELS, slot_end_ms, slot_of
@@ -219,7 +222,7 @@ class Restore:
             row = self.rows.removed_list_row(offset)
             before = mutations.rows[row] if row in mutations.rows else self._store.get(row)
             if before is not None:
-                mutations.rows[self.rows.removed_row(decode_due(before[-8:]), offset)] = None
+                mutations.rows[self.rows.removed_row(greatest_due_ms(before), offset)] = None
             mutations.rows[row] = value
             if dues:
                 mutations.rows[self.rows.removed_row(max(dues), offset)] = b""
@@ -242,7 +245,7 @@ class Restore:
 
     def _unpoint(self, row: bytes, entry: bytes, mutations: Mutations) -> None:
         value = mutations.rows[row] if row in mutations.rows else self._store.get(row)
-        if value == entry[:8]:
+        if value == entry[DUE]:
             mutations.rows[row] = None
 
     def _write(self, mutations: Mutations, delta: CountsDelta, checkpoint: Checkpoint, *, restored: bool) -> None:
@@ -262,7 +265,7 @@ def restore_entry(rows: dict[bytes, bytes | None], partition: Partition, entry: 
     """Write the rows of an entry that comes from a block, as `store_new` and `store_again` wrote them."""
     own = partition.rows
     rows[own.timer + entry[:KEY_BYTES]] = entry
-    if entry[:8] != entry[26:34]:
+    if entry[DUE] != entry[FIRST_DUE]:
         fixed = head(entry)
         rows[own.moved_row(fixed.offset, fixed.first_ms)] = encode_due(fixed.due_ms)
     if entry[RETRY_ID_LENGTH] != NO_RETRY_ID:

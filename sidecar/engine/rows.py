@@ -26,6 +26,14 @@ from sidecar.errors import FormatUnknown, RecordCorrupt
 FORMAT: Final = 2
 FORMATS_READ: Final = frozenset({1, FORMAT})
 
+KIND: Final = slice(0, 1)
+BEHIND_PARTITION: Final = slice(5, None)
+"""In a `t` and a `v` row this is the timer's key."""
+LEADING_OFFSET: Final = slice(5, 13)
+"""In an `r` and an `o` row."""
+NAMED_OFFSET: Final = slice(-16, -8)
+"""In an `n` row."""
+
 _BLOCK: Final = Struct(">QQH")
 _PAIR: Final = Struct(">QQ")
 _DUE: Final = Struct(">Q")
@@ -81,7 +89,7 @@ class Rows:
         return self.block + _BLOCK.pack(*key)
 
     def block_of(self, row: bytes) -> BlockKey:
-        return BlockKey(*_BLOCK.unpack(row[5:]))
+        return BlockKey(*_BLOCK.unpack(row[BEHIND_PARTITION]))
 
     def removed_row(self, due_ms: int, offset: int) -> bytes:
         return self.removed + _PAIR.pack(due_ms, offset)
@@ -91,7 +99,7 @@ class Rows:
 
     def pair_of(self, row: bytes) -> tuple[int, int]:
         """Return (due, offset) of a `v` row, (offset, first due) of an `o` row."""
-        first, second = _PAIR.unpack(row[5:])
+        first, second = _PAIR.unpack(row[BEHIND_PARTITION])
         return first, second
 
     def moved_row(self, offset: int, first_ms: int) -> bytes:
@@ -102,6 +110,19 @@ class Rows:
 
     def named_row(self, retry_id: bytes, offset: int, first_ms: int) -> bytes:
         return self.named_prefix(retry_id) + _PAIR.pack(offset, first_ms)
+
+
+def retry_id_of_row(row: bytes) -> bytes:
+    """Return the retry id of an `n` row, or of a bound in a range of them."""
+    behind = row[BEHIND_PARTITION]
+    (length,) = _LENGTH.unpack_from(behind)
+    return behind[_LENGTH.size : _LENGTH.size + length]
+
+
+def timer_of_named_row(row: bytes) -> tuple[int, int]:
+    """Return (offset, first due) of an `n` row."""
+    offset, first_ms = _PAIR.unpack(row[-_PAIR.size :])
+    return offset, first_ms
 
 
 def encode_due(due_ms: int) -> bytes:

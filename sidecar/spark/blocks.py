@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final
 
 from sidecar.changelog.codec import BLOCK_BYTES_MAX, decode_block, encode_block
-from sidecar.changelog.entry import DEFERRED, FLAGS_AT, HEAD, KEY, KEY_BYTES, ORIGIN_LENGTH
+from sidecar.changelog.entry import DEFERRED, FLAGS_AT, HEAD, KEY, KEY_BYTES, OFFSET, ORIGIN_LENGTH, offset_of
 from sidecar.spark.state.cells import (
     DIRECTORY,
     FORMER_SPANS,
@@ -101,7 +101,7 @@ class Blocks:
 
     def find(self, place: Place, key: bytes) -> bytes | None:
         """Return the entry with this timer key, None when the slot has none."""
-        offset = int.from_bytes(key[8:16], "big")
+        offset = offset_of(key)
         for span in self._covering(place, offset):
             entry = self._by_key(place, span.number).get(key)
             if entry is not None:
@@ -176,7 +176,7 @@ class Blocks:
 
     def _write(self, slot: Slot, entries: Sequence[bytes], lane: int, value: bytes | None = None) -> Span:
         body = value if value is not None else encode_block(slot.level, by_origin(entries), entries)
-        offsets = [int.from_bytes(entry[8:16], "big") for entry in entries]
+        offsets = [int.from_bytes(entry[OFFSET], "big") for entry in entries]
         span = Span(slot.next_block, min(offsets), max(offsets), len(body), lane)
         self._cells.put(block_cell(slot.level, slot.slot, span.number), body)
         slot.next_block += 1

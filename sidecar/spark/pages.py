@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from sidecar.changelog.codec import REMOVED, removed_key
+from sidecar.changelog.codec import REMOVED, greatest_due_ms, removed_key
+from sidecar.changelog.entry import due_ms_of, offset_of
+from sidecar.engine.rows import BEHIND_PARTITION, KIND, LEADING_OFFSET
 from sidecar.spark.state.cells import (
     GROUP,
     GROUP_SHIFT,
@@ -146,14 +148,14 @@ class Pages:
 def removed_of(page: Page) -> Iterator[tuple[bytes, bytes]]:
     """Yield key and value of the changelog records that say what was removed."""
     for row, value in page.items():
-        if row[:1] == b"r":
+        if row[KIND] == b"r":
             yield removed_key(_offset_of(row), None), value
-        elif row[:1] == b"v":
-            yield removed_key(_offset_of(row), int.from_bytes(row[5:13], "big")), REMOVED
+        elif row[KIND] == b"v":
+            yield removed_key(_offset_of(row), due_ms_of(row[BEHIND_PARTITION])), REMOVED
 
 
 def _offset_of(row: bytes) -> int:
-    return int.from_bytes(row[13:21] if row[:1] == b"v" else row[5:13], "big")
+    return offset_of(row[BEHIND_PARTITION]) if row[KIND] == b"v" else int.from_bytes(row[LEADING_OFFSET], "big")
 
 
 def _page_of(row: bytes) -> int:
@@ -161,5 +163,4 @@ def _page_of(row: bytes) -> int:
 
 
 def _until_ms(row: bytes, value: bytes) -> int:
-    # The greatest due of a list comes last, and a stored due is all there is.
-    return int.from_bytes(row[5:13] if row[:1] == b"v" else value[-8:], "big")
+    return due_ms_of(row[BEHIND_PARTITION]) if row[KIND] == b"v" else greatest_due_ms(value)

@@ -262,9 +262,12 @@ MUTATIONS = (
         "restore ignores removed records", "engine.restore:Restore._removed", "for due_ms in dues", "for due_ms in ()"
     ),
     Mutation(
-        "restore lets go of rows that point elsewhere", "engine.restore:Restore._unpoint", "value == entry[:8]", "value"
+        "restore lets go of rows that point elsewhere",
+        "engine.restore:Restore._unpoint",
+        "value == entry[DUE]",
+        "value",
     ),
-    Mutation("restore writes no o row", "engine.restore:restore_entry", "entry[:8] != entry[26:34]", "False"),
+    Mutation("restore writes no o row", "engine.restore:restore_entry", "entry[DUE] != entry[FIRST_DUE]", "False"),
     Mutation(
         "restore writes no n row", "engine.restore:restore_entry", "entry[RETRY_ID_LENGTH] != NO_RETRY_ID", "False"
     ),

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from typing import Final
 
 from sidecar.changelog.codec import BlockKey, decode_block, decode_key
+from sidecar.changelog.entry import offset_of
 from sidecar.contract.sizes import content_bytes
 from sidecar.kafka.producer import Refusal, Refused, Unwritten
 from sidecar.runtime.transaction.commit import Result
@@ -78,7 +79,7 @@ class Oversize:
         if len(entries) > 1:
             return False
         text = f"{len(record.value)} bytes: {record.topic} does not take them (max.message.bytes)"
-        place = record.partition, int.from_bytes(entries[0][8:16], "big") if entries else -1
+        place = record.partition, offset_of(entries[0]) if entries else -1
         if entries and place not in self.unstorable:
             self.unstorable[place] = text
         else:  # a checkpoint, or a timer that can go nowhere else while the DLQ cannot be written

@@ -19,7 +19,7 @@ from sidecar.changelog.codec import (
     decode_key,
     encode_block,
 )
-from sidecar.changelog.entry import KEY_BYTES, LEVEL_AT
+from sidecar.changelog.entry import KEY_BYTES, LEVEL_AT, due_ms_of
 from sidecar.spark.blocks import by_origin
 from sidecar.spark.state.cells import META, Cells, Meta, decode_meta, encode
 from sidecar.spark.state.shard_store import ShardStore
@@ -82,7 +82,7 @@ def sorted_blocks(
 def slot_end_of(entry: bytes) -> int:
     """Return the end of the slot that an entry was stored in."""
     level = entry[LEVEL_AT]
-    return slot_end_ms(slot_of(int.from_bytes(entry[:8], "big"), level), level)
+    return slot_end_ms(slot_of(due_ms_of(entry), level), level)
 
 
 def _slot_end(row: tuple[int, bytes]) -> tuple[int, int]:

@@ -40,7 +40,11 @@ _HASH_DIGITS: Final = 8
 """So many digits of the hash tell ids apart. Behind them come those of the offset, for an id that very many have."""
 _DIGITS: Final = 15
 """No node is deeper."""
-_EMPTY: Final = b"\0\0"
+_CHILDREN: Final = slice(0, 2)
+_EMPTY: Final = bytes(_CHILDREN.stop)
+_HASH_BYTES: Final = 8
+_OFFSET: Final = slice(8, 16)
+_STORED_DUE: Final = slice(24, 32)
 _ROOT: Final = (0, 0)
 
 At = tuple[int, int]
@@ -106,7 +110,7 @@ class Names:
 
     def _found(self, at: At, wanted: bytes) -> Iterator[bytes]:
         node = self._node(at)
-        yield from _matching(node[2:], wanted)
+        yield from _matching(node[_CHILDREN.stop :], wanted)
         depth, prefix = at
         if depth < _HASH_DIGITS:
             digits: Iterable[int] = (int.from_bytes(wanted, "big") >> 4 * (15 - depth) & 15,)
@@ -166,7 +170,7 @@ class Names:
 
     def _alive(self, rows: Iterable[bytes]) -> list[bytes]:
         least = self._meta.checkpoint.watermark_ms.to_bytes(8, "big")
-        return _once(sorted(row for row in rows if row[24:] >= least))
+        return _once(sorted(row for row in rows if row[_STORED_DUE] >= least))
 
     def _node(self, at: At) -> bytes:
         node = self._cache.get(at)
@@ -176,7 +180,7 @@ class Names:
         return node
 
     def _write(self, at: At, children: int, rows: Sequence[bytes]) -> bytes:
-        node = children.to_bytes(2, "big") + b"".join(rows)
+        node = children.to_bytes(_CHILDREN.stop, "big") + b"".join(rows)
         if node == self._node(at):
             return node
         if node == _EMPTY:
@@ -217,11 +221,11 @@ def _most(at: At) -> int:
 
 
 def _children(node: bytes) -> int:
-    return int.from_bytes(node[:2], "big")
+    return int.from_bytes(node[_CHILDREN], "big")
 
 
 def _rows(node: bytes) -> list[bytes]:
-    return [node[at : at + ROW.size] for at in range(2, len(node), ROW.size)]
+    return [node[at : at + ROW.size] for at in range(_CHILDREN.stop, len(node), ROW.size)]
 
 
 def _once(rows: list[bytes]) -> list[bytes]:
@@ -238,7 +242,7 @@ def _once(rows: list[bytes]) -> list[bytes]:
 def _digit(row: bytes, depth: int) -> int:
     if depth < _HASH_DIGITS:
         return row[depth // 2] >> 4 * (1 - depth % 2) & 15
-    return int.from_bytes(row[8:16], "big") >> 4 * (depth - _HASH_DIGITS) & 15
+    return int.from_bytes(row[_OFFSET], "big") >> 4 * (depth - _HASH_DIGITS) & 15
 
 
 def _matching(run: bytes, wanted: bytes) -> Iterator[bytes]:
@@ -249,7 +253,7 @@ def _matching(run: bytes, wanted: bytes) -> Iterator[bytes]:
 
 
 def _hash(retry_id: bytes) -> bytes:
-    return hashlib.blake2b(retry_id, digest_size=8).digest()
+    return hashlib.blake2b(retry_id, digest_size=_HASH_BYTES).digest()
 
 
 class _Hashes(Sequence[bytes]):
@@ -262,4 +266,4 @@ class _Hashes(Sequence[bytes]):
         return len(self._run) // ROW.size
 
     def __getitem__(self, at: int) -> bytes:  # type: ignore[override]  # never sliced
-        return self._run[at * ROW.size : at * ROW.size + 8]
+        return self._run[at * ROW.size : at * ROW.size + _HASH_BYTES]

@@ -20,8 +20,16 @@ from sidecar.changelog.codec import (
     decode_key,
     decode_removed_list,
 )
-from sidecar.changelog.entry import HEAD, KEY, KEY_BYTES, head, retry_id_of
-from sidecar.engine.rows import Rows, decode_due, encode_due
+from sidecar.changelog.entry import DUE, HEAD, KEY, KEY_BYTES, due_ms_of, head, retry_id_of
+from sidecar.engine.rows import (
+    BEHIND_PARTITION,
+    KIND,
+    Rows,
+    decode_due,
+    encode_due,
+    retry_id_of_row,
+    timer_of_named_row,
+)
 from sidecar.engine.transaction import PartitionPlan
 from sidecar.spark.blocks import Blocks, Place
 from sidecar.spark.pages import PAGED, Pages
@@ -63,9 +71,9 @@ class ShardStore:
     # The reads of plan()
 
     def get(self, row: bytes) -> bytes | None:
-        kind = row[:1]
+        kind = row[KIND]
         if kind == b"t":
-            return self._entry(row[5:])
+            return self._entry(row[BEHIND_PARTITION])
         return self._pages.get(row) if kind in PAGED else None
 
     def first(self, lower: bytes, upper: bytes) -> bytes | None:  # noqa: ARG002 - see Reader
@@ -78,8 +86,7 @@ class ShardStore:
 
     def items(self, lower: bytes, upper: bytes, *, limit: int) -> Sequence[tuple[bytes, bytes]]:
         """Return rows of one retry id; nothing else is asked for in this way."""
-        length = int.from_bytes(lower[5:7], "big")
-        retry_id = lower[7 : 7 + length]
+        retry_id = retry_id_of_row(lower)
         rows: dict[bytes, bytes] = {}
         for named in self._names.found(retry_id):
             if len(rows) == limit:
@@ -91,7 +98,7 @@ class ShardStore:
 
     def values(self, lower: bytes, upper: bytes, *, limit: int, limit_bytes: int) -> Sequence[bytes]:
         """Return what is due in key order; every coarse slot that holds any of it has been split before."""
-        least, end = _least_entry(lower[5:]), upper[5:]
+        least, end = _least_entry(lower[BEHIND_PARTITION]), upper[BEHIND_PARTITION]
         entries, size = self._read(least, end, limit, limit_bytes)
         while len(entries) < limit and size < limit_bytes and self._load_next(least, end):
             entries, size = self._read(least, end, limit, limit_bytes)
@@ -158,7 +165,7 @@ class ShardStore:
         before = self._blocks.slots[place].bytes
         taken = self._blocks.take(place, SPLIT_BYTES)
         for entry in self._pending(taken):
-            due_ms = int.from_bytes(entry[:8], "big")
+            due_ms = int.from_bytes(entry[DUE], "big")
             level = min(bisect_right(ends_ms, due_ms), place[0] - 1)
             target = (level, due_ms // WIDTHS_MS[level])
             groups.setdefault(target, []).append(entry)
@@ -193,12 +200,11 @@ class ShardStore:
             due_ms, offset = KEY.unpack(key)
             taken[offset].append(due_ms)
         for row, content in part.mutations.rows.items():
-            kind = row[:1]
+            kind = row[KIND]
             if kind in PAGED:
                 self._pages.put(row, content)
             elif kind == b"n":
-                retry_id = row[7 : 7 + int.from_bytes(row[5:7], "big")]
-                offset, first_ms = int.from_bytes(row[-16:-8], "big"), int.from_bytes(row[-8:], "big")
+                retry_id, (offset, first_ms) = retry_id_of_row(row), timer_of_named_row(row)
                 # A row that comes twice is gone; one that was never there is no harm.
                 dues = [*taken.get(offset, ()), *(() if content is None else (decode_due(content),))]
                 named += [row_of(retry_id, Named(offset, first_ms, due_ms)) for due_ms in dues]
@@ -290,7 +296,7 @@ class ShardStore:
         if first is None:
             self._blocks.drop((0, slot.slot))
         else:
-            slot.least_due_ms = int.from_bytes(first[:8], "big")
+            slot.least_due_ms = due_ms_of(first)
 
     def next_due_ms(self) -> int | None:
         """Return the least due of all that may be pending."""
@@ -308,7 +314,7 @@ class ShardStore:
         return min(slots, key=lambda slot: slot.least_due_ms, default=None)
 
     def _entry(self, key: bytes) -> bytes | None:
-        due_ms = int.from_bytes(key[:8], "big")
+        due_ms = due_ms_of(key)
         if key <= self._watermark or self._is_removed(key):
             return None
         for level in range(LEVELS):

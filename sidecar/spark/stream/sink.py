@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from sidecar import __version__
 from sidecar.changelog.codec import Checkpoint, Closure
+from sidecar.changelog.entry import offset_of
 from sidecar.clock import SystemClock
 from sidecar.contract import fit_dead_letter, render_dead_letter
 from sidecar.engine.ports import Outgoing
@@ -378,7 +379,7 @@ def _batch_of(mark: Mark) -> int:
 
 
 def _input_offset(refused: Refused, bases: Mapping[int, int]) -> int | None:
-    stored = int.from_bytes(refused.outgoing.source[8:16], "big")
+    stored = offset_of(refused.outgoing.source)
     return Checkpoint(offset_base=bases[refused.partition]).input_offset(stored)
 
 

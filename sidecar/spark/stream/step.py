@@ -14,7 +14,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from sidecar.changelog.codec import Checkpoint, Closure, Engine
-from sidecar.changelog.entry import LASTING, payload
+from sidecar.changelog.entry import LASTING, LASTING_ORIGIN_PARTITION, payload
 from sidecar.contract import Dialect, signature
 from sidecar.contract.sizes import FIRE_OVERHEAD_BYTES
 from sidecar.engine.group.view import PartitionView
@@ -34,9 +34,6 @@ from sidecar.spark.stream import facts
 from sidecar.spark.stream.facts import Fact, Lookup
 from sidecar.spark.stream.wire import LATE_STEP_MS, Closing, Delivery, Note, Tally, cut
 from sidecar.spark.waiting import Waiting
-
-_ORIGIN_PARTITION: Final = slice(21, 25)
-"""Of the lasting part of an entry."""
 
 STEPS_MAX: Final = 5
 """Most steps of one turn, each with what one plan gives; what is left wakes the next micro-batch at once."""
@@ -361,7 +358,7 @@ class _Turn:
         if isinstance(came, Record):
             return self._intake.examine(came, self._now_ms)
         origin = self._origins.get(came.origin)
-        target = int.from_bytes(came.lasting[_ORIGIN_PARTITION], "big", signed=True)
+        target = int.from_bytes(came.lasting[LASTING_ORIGIN_PARTITION], "big", signed=True)
         if (
             origin is not None
             and target < origin.partitions
