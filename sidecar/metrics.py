@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from heapq import nlargest
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from prometheus_client import (
     CollectorRegistry,
@@ -299,6 +299,10 @@ def _origin_states(views: Iterable[GaugeView]) -> set[tuple[str, str]]:
     return found
 
 
+VERDICTS: Final = ("stored", "dropped", "dead-lettered", "control")
+"""What becomes of a record that is received."""
+
+
 class Metrics:
     """The registry of one sidecar. All members may be used from any thread.
 
@@ -341,6 +345,29 @@ class Metrics:
     def publish(self, views: Sequence[GaugeView]) -> None:
         """Make these views the source of all gauges per partition. They must not change afterwards."""
         self._gauges.publish(views)
+
+    def count_plan(
+        self,
+        *,
+        fired: Mapping[str, int],
+        dead_lettered: Mapping[str, int],
+        deferred: Mapping[str, int],
+        stored: int,
+        dropped: int,
+        rejected: int,
+        controls: int,
+        cancelled: int,
+    ) -> None:
+        """Count what a committed plan did, in the words of `PartitionPlan`; dead letters by reason."""
+        for origin, count in fired.items():
+            self.fired.labels(origin).inc(count)
+        for reason, count in dead_lettered.items():
+            self.dead_lettered.labels(reason).inc(count)
+        for origin, count in deferred.items():
+            self.deferred.labels(origin).inc(count)
+        for verdict, count in zip(VERDICTS, (stored, dropped, rejected, controls), strict=True):
+            self.received.labels(verdict).inc(count)
+        self.cancelled.inc(cancelled)
 
     def start_at_zero(
         self, *, verdicts: Iterable[str] = (), reasons: Iterable[str] = (), outcomes: Iterable[str] = ()

@@ -18,10 +18,11 @@ from sidecar import __version__
 from sidecar.cli.options import settings_options
 from sidecar.cli.terminal import say
 from sidecar.clock import SystemClock
+from sidecar.contract.status import CLOCK_KEY
 from sidecar.errors import CommandFailed, TopicsInvalid, printable
 from sidecar.kafka.cluster import Admin, Cluster, Deadline, Topic, describe_cluster, is_refused
 from sidecar.kafka.config import TRANSACTION_TIMEOUT_MS, validate_client_properties
-from sidecar.kafka.probes import CLOCK_KEY, describe_group, measure_clock, try_transactions
+from sidecar.kafka.probes import describe_group, measure_clock, try_transactions
 from sidecar.kafka.topics import Found, check_topics, look, notes, topic_names
 from sidecar.settings import Settings
 from sidecar.settings.kinds import show_duration

@@ -1,4 +1,4 @@
-"""Control records: what their headers ask for, their signature, and the form of their outcomes on the status topic.
+"""Control records: what their headers ask for, and their signature.
 
 A control record is signed as signature.py says; the parts are "control", the input topic, the partition in decimal
 digits, and then name and value of each header of SIGNED that the record has, in the order of SIGNED.
@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import Final, NamedTuple
-
-import msgspec
 
 from sidecar.contract.dialects import native
 from sidecar.contract.dialects.dialect import HeaderValues
@@ -43,7 +41,6 @@ CONTROL_ID_BYTES_MAX: Final = 256
 _OURS: Final = frozenset({*SIGNED, SIGNATURE})
 _TIMER_ID_BYTES_MAX: Final = 50
 _TARGET_CHARS_SHOWN: Final = 300
-_OUTCOME_PREFIX: Final = b"o/"
 
 
 class ControlKind(StrEnum):
@@ -90,51 +87,6 @@ class ControlRequest(NamedTuple):
     """For a reschedule."""
     problem: str = ""
     """Why it cannot be done, for a person; the rest says nothing then."""
-
-
-class OutcomeRecord(msgspec.Struct, frozen=True):
-    """The value of an outcome on the status topic, as JSON."""
-
-    outcome: Outcome
-    count: int
-    """How many timers it acted on; for pause and resume how many of the origin wait in the partition."""
-    target: str
-    partition: int
-    at_ms: int
-    """The instant of the plan that acted."""
-    detail: str = ""
-
-    def to_json(self) -> bytes:
-        """Return the record's value."""
-        return _encoder.encode(self)
-
-    @classmethod
-    def from_json(cls, value: bytes) -> OutcomeRecord | None:
-        """Return the outcome, or None for bytes that are none. Never raises: anyone may write to a topic."""
-        try:
-            return _decoder.decode(value)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return None
-
-
-_encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(OutcomeRecord)
-
-
-def outcome_key(control_id: str, offset: int) -> bytes:
-    """Return the key of an outcome on the status topic."""
-    return b"%b%b/%d" % (_OUTCOME_PREFIX, control_id.encode(), offset)
-
-
-def parse_outcome_key(key: bytes | None) -> tuple[str, int] | None:
-    """Return control id and input offset, or None for a key of another kind. Never raises."""
-    if key is None or not key.startswith(_OUTCOME_PREFIX):
-        return None
-    control_id, _, offset = key[len(_OUTCOME_PREFIX) :].rpartition(b"/")
-    try:
-        return read_text(CONTROL_ID, control_id), read_number("offset", offset)
-    except HeaderError:
-        return None
 
 
 def parse_control(record: Record, values: HeaderValues) -> ControlRequest | Rejection:

@@ -12,13 +12,8 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-HEADER: Final = "retry-signature"
-"""Header of status records that holds the signature."""
 AGE_MAX_MS: Final = 600_000
 """A signature made longer ago than this, or as far ahead, is refused: records cannot be kept and used again later."""
-
-STATUS: Final = b"retry-sidecar status"
-"""The first part of what is signed of a status record."""
 
 _FORM: Final = re.compile(rb"([0-9]{1,15})\.([0-9a-f]{64})")
 
@@ -54,11 +49,6 @@ def signed_at_ms(token: str, parts: Iterable[bytes], signature: bytes | None) ->
         return None
     at_ms = int(found[1])
     return at_ms if hmac.compare_digest(_digest(token, parts, at_ms).encode(), found[2]) else None
-
-
-def status_parts(topic: str, partition: int, key: bytes, value: bytes) -> tuple[bytes, ...]:
-    """Return what the signature of a record on the status topic covers, besides its time."""
-    return STATUS, topic.encode(), b"%d" % partition, key, value
 
 
 def _digest(token: str, parts: Iterable[bytes], at_ms: int) -> str:

@@ -13,34 +13,23 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from sidecar.clock import Clock, SystemClock
-from sidecar.contract import signature
-from sidecar.contract.control import (
-    ControlKind,
-    Outcome,
-    OutcomeRecord,
-    Target,
-    parse_outcome_key,
-    parse_target,
-    render_control,
-    sign_control,
-)
+from sidecar.contract.control import ControlKind, Outcome, Target, parse_target, render_control, sign_control
+from sidecar.contract.status import OutcomeRecord
+from sidecar.control.outcomes import OutcomeReader
 from sidecar.engine.items import target_text
 from sidecar.errors import BrokerUnavailable, CommandFailed
 from sidecar.kafka import config
-from sidecar.kafka.arrivals import arrivals
 from sidecar.kafka.cluster import Admin, Deadline, is_away, list_offsets, unavailable
-from sidecar.kafka.input import headers_of
 from sidecar.model import Headers, TimerId
 from sidecar.settings import Settings
 
 DEADLINE_S: Final = 5.0
 LOOKUP_DEADLINE_S: Final = 30.0
 POLL_S: Final = 0.1
-READ_RECORDS: Final = 1_000
 CLOCKS_APART_MS: Final = 10 * 60_000
 """A lookup begins so long before the moment that a control id of ours was made."""
 
@@ -162,10 +151,10 @@ class ControlClient:
         """
         deadline = Deadline(deadline_s, self._clock)
         total = self._partitions(self._settings.status_topic, deadline)
-        with _StatusReader(self._settings, control_id) as reader:
+        with _Answers(self._settings, control_id) as reader:
             reader.start_at(range(total), _made_ms(control_id), deadline)
             while not deadline.passed:
-                if reader.read():
+                if reader.take_in():
                     return found_result(control_id, reader.answers, total)
         raise unavailable(self._admin, f"topic {self._settings.status_topic} was not read to its end in time")
 
@@ -260,10 +249,10 @@ class ControlClient:
         answers: Mapping[int, OutcomeRecord] = {}
         unsigned: set[int] = set()
         if sent.offsets:
-            with _StatusReader(self._settings, sent.control_id) as reader:
+            with _Answers(self._settings, sent.control_id) as reader:
                 reader.start(sent.status_offsets)
                 while len(reader.answers) < len(sent.offsets) and not deadline.passed:
-                    reader.read()
+                    reader.take_in()
                 answers, unsigned = reader.answers, reader.unsigned
         return added_up(sent.control_id, sent.target, sent.offsets, answers, unsigned)
 
@@ -275,87 +264,35 @@ class ControlClient:
         return CommandFailed(f"{what}: {error.str()}")
 
 
-class _StatusReader:
-    """Reads the outcomes of one control id; a consumer of its own, used by one thread."""
+class _Answers(OutcomeReader):
+    """Reads the outcomes of one control id."""
 
     def __init__(self, settings: Settings, control_id: str) -> None:
-        self._topic = settings.status_topic
+        super().__init__(settings)
         self._control_id = control_id
-        self._consumer = Consumer(dict(config.status_reader(settings)), logger=config.quiet_logger())
-        self._token = settings.api_token
-        self._unread: set[int] = set()
         self._offsets: dict[int, int] = {}
         self.answers: dict[int, OutcomeRecord] = {}
         """By partition; the one of the lowest input offset stands."""
         self.unsigned: set[int] = set()
         """Partitions in which there is an answer that API_TOKEN did not sign."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._consumer.close()
-
-    def start(self, offsets: Mapping[int, int]) -> None:
-        """Read these partitions from these offsets on."""
-        self._consumer.assign([TopicPartition(self._topic, each, offset) for each, offset in offsets.items()])
-        self._unread = set(offsets)
-
-    def start_at(self, partitions: Iterable[int], at_ms: int, deadline: Deadline) -> None:
-        """Read these partitions from the first record on that is not older.
-
-        Raises:
-            CommandFailed: They cannot be asked for it.
-        """
-        wanted = [TopicPartition(self._topic, each, at_ms) for each in partitions]
-        try:
-            found = self._consumer.offsets_for_times(wanted, deadline.left_s)
-        except KafkaException as error:
-            raise CommandFailed(f"topic {self._topic}: {error.args[0].str()}") from error
-        self.start({each.partition: each.offset for each in found})
-
-    def read(self) -> bool:
+    def take_in(self) -> bool:
         """Take in what there is; return whether every partition has been read to its end once.
 
         Raises:
             CommandFailed: The topic cannot be read.
         """
-        for message in arrivals(self._consumer, READ_RECORDS, POLL_S):
-            partition = message.partition() or 0
-            error = message.error()
-            if error is None:
-                self._take(partition, message)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                self._unread.discard(partition)
-            elif not is_away(error):
-                raise CommandFailed(f"topic {self._topic} cannot be read: {error.str()}")
-        return not self._unread
-
-    def _take(self, partition: int, message: Message) -> None:
-        key: Any = message.key()
-        value: Any = message.value()
-        named = parse_outcome_key(key)
-        if named is None or named[0] != self._control_id or value is None:
-            return
-        if not is_signed(self._topic, message, self._token):
-            self.unsigned.add(partition)
-            return
-        record = OutcomeRecord.from_json(value)
-        if record is not None and named[1] <= self._offsets.get(partition, named[1]):
-            self._offsets[partition] = named[1]
-            self.answers[partition] = record
-
-
-def is_signed(topic: str, message: Message, token: str | None) -> bool:
-    """Return whether a record of the status topic that has key and value is to be trusted."""
-    if token is None:
-        return True
-    headers: Any = dict(headers_of(message) or ())
-    key: Any = message.key()
-    value: Any = message.value()
-    parts = signature.status_parts(topic, message.partition() or 0, key, value)
-    # Judged by the broker's stamp, so that it is good whenever it is read.
-    return signature.verify(token, parts, headers.get(signature.HEADER), message.timestamp()[1])
+        for control_id, input_offset, read in self.read(POLL_S):
+            if control_id != self._control_id:
+                continue
+            if not self.is_signed(read):
+                self.unsigned.add(read.partition)
+                continue
+            record = OutcomeRecord.from_json(read.value)
+            if record is not None and input_offset <= self._offsets.get(read.partition, input_offset):
+                self._offsets[read.partition] = input_offset
+                self.answers[read.partition] = record
+        return self.caught_up
 
 
 def added_up(

@@ -11,22 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from sidecar.clock import Clock
-from sidecar.contract.control import (
-    ControlKind,
-    Outcome,
-    OutcomeRecord,
-    parse_outcome_key,
-    render_control,
-    sign_control,
-)
-from sidecar.control.client import READ_RECORDS, ControlClient, is_signed
-from sidecar.errors import CommandFailed
-from sidecar.kafka import config
-from sidecar.kafka.arrivals import arrivals
-from sidecar.kafka.cluster import Deadline, is_away
+from sidecar.contract.control import ControlKind, Outcome, render_control, sign_control
+from sidecar.contract.status import OutcomeRecord
+from sidecar.control.client import ControlClient
+from sidecar.control.outcomes import OutcomeReader
+from sidecar.kafka.cluster import Deadline
 from sidecar.model import TimerId
 from sidecar.settings import Settings
 
@@ -59,7 +51,7 @@ class ControlStream(ControlClient):
         super().__init__(settings, clock)
         self._kind = kind
         self._due_ms = due_ms
-        self._consumer = Consumer(dict(config.status_reader(settings)), logger=config.quiet_logger())
+        self._reader = OutcomeReader(settings)
         self._waiting: dict[str, TimerId] = {}
         self._error: KafkaError | None = None
 
@@ -77,7 +69,7 @@ class ControlStream(ControlClient):
         """
         topic, deadline = self._settings.status_topic, Deadline(deadline_s, self._clock)
         ends = self._status_offsets(range(self._partitions(topic, deadline)), deadline)
-        self._consumer.assign([TopicPartition(topic, partition, end) for partition, end in ends.items()])
+        self._reader.start(ends)
 
     def put(self, timer: TimerId) -> None:
         """Send a control record to the partition of the timer; returns at once.
@@ -107,30 +99,18 @@ class ControlStream(ControlClient):
         if self._error is not None:
             raise self._failed(self._error, f"topic {self._settings.input_topic}")
         found = []
-        for message in arrivals(self._consumer, READ_RECORDS, timeout_s):
-            error = message.error()
-            if error is None:
-                if (answer := self._answer(message)) is not None:
-                    found.append(answer)
-            elif error.code() != KafkaError._PARTITION_EOF and not is_away(error):
-                raise CommandFailed(f"topic {self._settings.status_topic} cannot be read: {error.str()}")
+        for control_id, _, read in self._reader.read(timeout_s):
+            if control_id not in self._waiting:
+                continue
+            record = OutcomeRecord.from_json(read.value)
+            if record is not None and self._reader.is_signed(read):
+                found.append(Answer(self._waiting.pop(control_id), record.outcome, record.detail))
         return found
 
     def close(self) -> None:
         """Let go of the clients; what is not sent yet is given a moment."""
         super().close()
-        self._consumer.close()
-
-    def _answer(self, message: Message) -> Answer | None:
-        key: Any = message.key()
-        value: Any = message.value()
-        named = parse_outcome_key(key)
-        if named is None or named[0] not in self._waiting or value is None:
-            return None
-        record = OutcomeRecord.from_json(value)
-        if record is None or not is_signed(self._settings.status_topic, message, self._settings.api_token):
-            return None
-        return Answer(self._waiting.pop(named[0]), record.outcome, record.detail)
+        self._reader.close()
 
     def _delivered(self, error: KafkaError | None, _message: Message) -> None:
         if error is not None:

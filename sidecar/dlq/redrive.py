@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from sidecar.clock import Clock
-from sidecar.contract import DIALECTS
+from sidecar.contract import dialects_of
 from sidecar.contract.redrive import Left, Terms, Why, share_of
 from sidecar.contract.redrive import redrive as redriven_headers
 from sidecar.contract.sizes import record_bytes
@@ -49,7 +49,7 @@ class Judge:
         self._matches = wanted.matcher()
         self._terms = terms
         self._clock = clock
-        self._dialects = [DIALECTS[name] for name in settings.profiles]
+        self._dialects = dialects_of(settings.profiles)
 
     def of(self, letter: Letter) -> Outgoing | Left | None:
         """Return the record for the retry topic, why there is none, or None when it is not meant."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from sidecar.contract.control import ID_PREFIX, ControlKind, Outcome, OutcomeRecord, Target, outcome_key
+from sidecar.contract.control import ID_PREFIX, ControlKind, Outcome, Target
+from sidecar.contract.status import OutcomeRecord, outcome_key
 from sidecar.model import Headers, Reason
 
 

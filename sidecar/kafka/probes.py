@@ -8,23 +8,14 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaExceptio
 from confluent_kafka.admin._acl import AclOperation
 
 from sidecar.clock import Clock
+from sidecar.contract.status import CLOCK_KEY
 from sidecar.errors import BrokerUnavailable
 from sidecar.kafka import config
+from sidecar.kafka.clock_guard import Skew
 from sidecar.kafka.cluster import Admin, Deadline, answer, is_away, unavailable
 from sidecar.settings import Settings
 
-CLOCK_KEY = b"d/doctor"
-"""Key of the records that measure the clock: tombstones, so that compaction takes them away."""
 _MEASUREMENTS = 4
-
-
-class Skew(NamedTuple):
-    """How far this machine's clock is from the broker's."""
-
-    ahead_ms: float
-    """Below zero: behind."""
-    error_ms: float
-    """The measurement is off by so much at most, in either direction."""
 
 
 class Group(NamedTuple):
@@ -112,5 +103,4 @@ def _trip(producer: Producer, topic: str, clock: Clock, deadline: Deadline) -> S
         raise KafkaException(error)
     if kind != TIMESTAMP_LOG_APPEND_TIME:
         raise KafkaException(KafkaError(KafkaError.INVALID_TIMESTAMP, "the topic does not stamp with LogAppendTime"))
-    # Both clocks cut to whole milliseconds: one more of doubt.
-    return Skew((sent_ms + heard_ms) / 2 - stamped_ms, (heard_ms - sent_ms) / 2 + 1)
+    return Skew.of(sent_ms=sent_ms, acknowledged_ms=heard_ms, broker_ms=stamped_ms)

@@ -16,6 +16,7 @@ from confluent_kafka import (
 )
 
 from sidecar.clock import Clock
+from sidecar.contract.status import is_signed
 from sidecar.kafka.arrivals import arrivals
 from sidecar.kafka.input import headers_of
 
@@ -38,8 +39,21 @@ class StatusRead(NamedTuple):
     value: bytes
     headers: Mapping[str, bytes | None]
     """The last of each name."""
-    live: bool
+    live: bool = False
     """It came after all that was there at the start: it was just written."""
+
+    @classmethod
+    def of(cls, message: Message, *, live: bool = False) -> StatusRead | None:
+        """Return the record, None for a tombstone and for one without a key."""
+        key, value, partition = message.key(), message.value(), message.partition()
+        if partition is None or not isinstance(key, bytes) or not isinstance(value, bytes):
+            return None
+        headers = dict(headers_of(message) or ())
+        return cls(partition, message.offset() or 0, message.timestamp()[1], key, value, headers, live)
+
+    def is_signed(self, topic: str, token: str | None) -> bool:
+        """Return whether the record is to be trusted, see contract/status.py."""
+        return is_signed(token, topic, self.partition, self.key, self.value, self.headers, self.stamped_ms)
 
 
 class StatusReader:
@@ -92,17 +106,10 @@ class StatusReader:
         self._consumer.close()
 
     def _record(self, message: Message) -> StatusRead | None:
-        key, value, partition = message.key(), message.value(), message.partition()
-        kind, stamped_ms = message.timestamp()
-        # A time that the writer chose says nothing, and a tombstone is no record.
-        if kind != TIMESTAMP_LOG_APPEND_TIME or partition is None:
+        # A time that the writer chose says nothing.
+        if message.timestamp()[0] != TIMESTAMP_LOG_APPEND_TIME:
             return None
-        if not isinstance(key, bytes) or not isinstance(value, bytes):
-            return None
-        live = partition in self._read
-        return StatusRead(
-            partition, message.offset() or 0, stamped_ms, key, value, dict(headers_of(message) or ()), live
-        )
+        return StatusRead.of(message, live=message.partition() in self._read)
 
     def _look(self) -> None:
         self._look_at_s = self._clock.monotonic_s() + LOOK_AGAIN_S

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 import structlog
@@ -13,12 +12,13 @@ from confluent_kafka.admin import AdminClient
 
 from sidecar import __version__, log
 from sidecar.clock import Clock, SystemClock
-from sidecar.contract import DIALECTS
+from sidecar.contract import dialects_of
 from sidecar.engine.ingest import Intake
 from sidecar.engine.rows import Identity
 from sidecar.kafka import config
 from sidecar.kafka.catalogue import Catalogue
 from sidecar.kafka.changelog import ChangelogReader
+from sidecar.kafka.clock_guard import ClockGuard
 from sidecar.kafka.cluster import Admin
 from sidecar.kafka.fences import Fences
 from sidecar.kafka.input import InputConsumer
@@ -26,10 +26,9 @@ from sidecar.kafka.patience import TRY_S, await_answer
 from sidecar.kafka.producer import TransactionalProducer
 from sidecar.kafka.stable import StableOffsets
 from sidecar.kafka.topics import TopicFacts, ensure_topics, grow_internal
-from sidecar.metrics import Metrics
+from sidecar.metrics import VERDICTS, Metrics
 from sidecar.model import Reason
-from sidecar.policy import Policy, PolicyConfig
-from sidecar.runtime.clock_guard import ClockGuard
+from sidecar.policy import Policy
 from sidecar.runtime.drain import Drain
 from sidecar.runtime.loop import Loop
 from sidecar.runtime.origins import ClosedOrigins
@@ -49,6 +48,7 @@ from sidecar.serving.group_view import ClusterView, GroupSource, follow
 from sidecar.serving.http import start_server
 from sidecar.serving.peers import advertised_url
 from sidecar.settings import Settings
+from sidecar.settings.policy import policy_config
 from sidecar.store.folder import StateFolder
 
 logger = structlog.get_logger(__name__)
@@ -86,7 +86,7 @@ def run(
     metrics = Metrics(version=__version__, now_ms=clock.wall_ms)
     metrics.store_free_bytes.set_function(lambda: state.free_bytes)
     metrics.start_at_zero(
-        verdicts=("stored", "dropped", "dead-lettered"),
+        verdicts=VERDICTS,
         reasons=[reason.value for reason in Reason],
         outcomes=("committed", "aborted", "unknown", "fenced"),
     )
@@ -234,7 +234,7 @@ def _status(settings: Settings, clock: Clock, guard: ClockGuard, client_log: Map
 def _intake(settings: Settings, catalogue: Catalogue) -> Intake:
     return Intake(
         Policy(policy_config(settings)),
-        [DIALECTS[name] for name in settings.profiles],
+        dialects_of(settings.profiles),
         catalogue.origins,
         catalogue.unknown,
         input_topic=settings.input_topic,
@@ -251,23 +251,3 @@ def _growing(admin: AdminClient, settings: Settings) -> Callable[[], TopicFacts]
         return grow_internal(admin, settings)
 
     return grow
-
-
-def policy_config(settings: Settings) -> PolicyConfig:
-    """Return what the policy takes of the settings."""
-    return PolicyConfig(
-        input_topic=settings.input_topic,
-        dlq_topic=settings.dlq_topic,
-        internal_topics=frozenset({settings.changelog_topic, settings.status_topic}),
-        origin_topics=settings.origin_topics,
-        delays_ms=settings.delays_ms,
-        max_attempts=settings.max_attempts,
-        max_delay_ms=settings.max_delay_ms,
-        droppable=settings.droppable_exception,
-        retriable=settings.retriable_exception,
-        fatal=settings.fatal_exception,
-        by_origin=tuple(
-            replace(policy_config(settings.of(policy)), name=policy.origins) for policy in settings.origin_policies
-        ),
-        ibm_delays_ms=settings.ibm_delays_ms if "ibm" in settings.profiles else (),
-    )

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from sidecar.clock import Clock
 from sidecar.engine.ingest import Intake
 from sidecar.kafka.catalogue import Catalogue
+from sidecar.kafka.clock_guard import ClockGuard
 from sidecar.kafka.fences import Fences
 from sidecar.kafka.producer import TransactionalProducer
 from sidecar.kafka.topics import TopicFacts
 from sidecar.metrics import Metrics
-from sidecar.runtime.clock_guard import ClockGuard
 from sidecar.runtime.origins import ClosedOrigins
 from sidecar.runtime.partitions.inheritance import Inheritance
 from sidecar.runtime.partitions.leftovers import Leftovers

@@ -15,8 +15,8 @@ from confluent_kafka import KafkaException
 
 from sidecar.api.source import Health, Source
 from sidecar.clock import Clock
-from sidecar.contract import signature
-from sidecar.contract.control import OutcomeRecord, parse_outcome_key
+from sidecar.contract import status
+from sidecar.contract.status import OutcomeRecord, parse_outcome_key
 from sidecar.engine.group.activity import Activity
 from sidecar.engine.group.merge import BrokerTime, Outcomes, Place, Published, Standing, group_views
 from sidecar.engine.group.view import PartitionView
@@ -169,7 +169,7 @@ class ClusterView:
         for record in records:
             if record.live:
                 self._time.heard(record.stamped_ms, arrived_s)
-            if record.key == b"p/%d" % record.partition:
+            if record.key == status.partition_key(record.partition):
                 self._take_in_view(record, standings)
             elif (found := parse_outcome_key(record.key)) is not None:
                 outcome = OutcomeRecord.from_json(record.value)
@@ -191,11 +191,7 @@ class ClusterView:
             standings[record.partition] = before.joined(Published(view, Place(record.stamped_ms, record.offset)))
 
     def _is_signed(self, record: StatusRead) -> bool:
-        if self._token is None:
-            return True
-        parts = signature.status_parts(self._topic, record.partition, record.key, record.value)
-        # Judged by the broker's stamp: what was written in time stays good for whoever reads the topic later.
-        return signature.verify(self._token, parts, record.headers.get(signature.HEADER), record.stamped_ms)
+        return record.is_signed(self._topic, self._token)
 
 
 def follow(settings: Settings, clock: Clock) -> ClusterView:

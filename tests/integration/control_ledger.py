@@ -18,7 +18,8 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from sidecar.changelog.codec import CHECKPOINT_KEY, decode_checkpoint
-from sidecar.contract.control import ControlKind, Outcome, OutcomeRecord, parse_outcome_key
+from sidecar.contract.control import ControlKind, Outcome
+from sidecar.contract.status import OutcomeRecord, parse_outcome_key
 from sidecar.model import DUE_MS_MAX, TimerId
 from tests.broker import Read, read_committed
 from tests.integration.sidecars import Stage

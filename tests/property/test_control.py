@@ -6,15 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.contract import ControlRequest, parse
-from sidecar.contract.control import (
-    SIGNATURE,
-    SIGNED,
-    OutcomeRecord,
-    outcome_key,
-    parse_outcome_key,
-    sign_control,
-    signature_problem,
-)
+from sidecar.contract.control import SIGNATURE, SIGNED, sign_control, signature_problem
+from sidecar.contract.status import OutcomeRecord, outcome_key, parse_outcome_key
 from sidecar.engine.ingest import Intake
 from sidecar.engine.items import BadControl, Control, Dead, target_text
 from sidecar.model import Headers, Record, Rejection, TimerId

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sidecar.contract import DIALECTS
-from sidecar.contract.control import Outcome, OutcomeRecord, outcome_key
+from sidecar.contract.control import Outcome
+from sidecar.contract.status import OutcomeRecord, outcome_key
 from sidecar.model import Record
 from sidecar.policy import Policy, PolicyConfig
 from sidecar.spark.jobs.dispositions import Fate, Fired, Kind, Sent, dead_of, fate_of, fired_of, outcome_of, sent_of

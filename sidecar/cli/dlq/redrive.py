@@ -13,7 +13,7 @@ from sidecar.cli.dlq.terms import check, confirm, run_options, show, terms_optio
 from sidecar.cli.messages.bulk import Interrupted, interruptible
 from sidecar.cli.options import settings_options
 from sidecar.clock import Clock, SystemClock
-from sidecar.contract import DIALECTS
+from sidecar.contract import dialects_of
 from sidecar.contract.redrive import Terms
 from sidecar.dlq.filter import LetterFilter
 from sidecar.dlq.reader import (
@@ -123,7 +123,7 @@ class _Job:
         return Judge(self.settings, self.retry_topic, self.wanted, self.terms, self.clock)
 
     def _reader(self) -> DeadLetterReader:
-        dialects = [DIALECTS[name] for name in self.settings.profiles]
+        dialects = dialects_of(self.settings.profiles)
         return DeadLetterReader(self.settings, self._ahead(), self.run.group_id, dialects)
 
     def _ahead(self) -> dict[int, Span]:

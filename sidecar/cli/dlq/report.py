@@ -17,7 +17,7 @@ from sidecar.cli.instants import shown_hour
 from sidecar.cli.messages.bulk import Interrupted, interruptible
 from sidecar.cli.options import settings_options
 from sidecar.cli.terminal import console
-from sidecar.contract import DIALECTS
+from sidecar.contract import dialects_of
 from sidecar.dlq.filter import LetterFilter
 from sidecar.dlq.reader import DeadLetterReader, Letter, spans
 from sidecar.errors import printable
@@ -98,7 +98,7 @@ def report(settings: Settings, *, wanted: LetterFilter, examples: int, as_json: 
     validate_client_properties(settings)
     count = Count(wanted, examples)
     found = spans(settings, Admin(settings), since_ms(wanted), until_ms(wanted))
-    dialects = [DIALECTS[name] for name in settings.profiles]
+    dialects = dialects_of(settings.profiles)
     reader = DeadLetterReader(settings, found, f"{settings.group_id}-dlq-report", dialects)
     try:
         with interruptible() as stop, bar("reading the DLQ", reader.left) as shown:

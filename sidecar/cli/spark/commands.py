@@ -17,6 +17,7 @@ from sidecar.cli.spark.report import report
 from sidecar.cli.terminal import console, say
 from sidecar.settings import Settings, advice_for_run
 from sidecar.settings.kinds import parse_duration_ms
+from sidecar.settings.policy import policy_config
 
 if TYPE_CHECKING:
     from sidecar.spark.jobs.audit import Audit
@@ -88,7 +89,6 @@ def run(
     """
     begin_log(settings, (*settings.warnings, *advice_for_run(settings)))
     # Here and not above: `--help` needs neither librdkafka nor PySpark.
-    from sidecar.runtime.main import policy_config  # noqa: PLC0415
     from sidecar.runtime.stop import Stop  # noqa: PLC0415
 
     _require_pyspark()
@@ -163,10 +163,8 @@ def audit(
     in two came twice, and one that is on its origin before its time is early. These are named: exit status 1.
     It works for both engines and while they run; the settings must be those that they have.
     """
-    # Here and not above: `--help` needs neither librdkafka nor PySpark.
-    from sidecar.runtime.main import policy_config  # noqa: PLC0415
-
     _require_pyspark()
+    # Here and not above: `--help` needs neither librdkafka nor PySpark.
     from sidecar.spark.jobs.audit_inputs import run_audit  # noqa: PLC0415
 
     with downloads() as bar:

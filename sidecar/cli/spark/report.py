@@ -21,6 +21,7 @@ from sidecar.cli.terminal import console
 from sidecar.clock import SystemClock
 from sidecar.errors import CommandFailed
 from sidecar.settings import Settings
+from sidecar.settings.policy import policy_config
 from sidecar.spark.jobs.report import Dimension, Kind, Names, Report
 
 _LATEST: Final = 20
@@ -91,7 +92,6 @@ def report(
     """
     # Here and not above: `--help` needs neither librdkafka nor PySpark.
     from sidecar.kafka.config import validate_client_properties  # noqa: PLC0415
-    from sidecar.runtime.main import policy_config  # noqa: PLC0415
     from sidecar.spark.session import require_pyspark  # noqa: PLC0415
 
     validate_client_properties(settings)

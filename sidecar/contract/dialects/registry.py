@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from sidecar.contract.control import CONTROL, ControlRequest, parse_control
@@ -43,3 +43,8 @@ def parse(record: Record, dialects: Sequence[Dialect]) -> Request | ControlReque
             return dialect.parse(record, values)
     wanted = " or ".join(f"{dialect.origin_header} (profile {dialect.name})" for dialect in dialects)
     return Rejection(Reason.MISSING_HEADER, f"no header says where to send the record when due: {wanted} is missing")
+
+
+def dialects_of(profiles: Iterable[str]) -> list[Dialect]:
+    """Return the dialects of the setting PROFILES, in the order of preference."""
+    return [DIALECTS[name] for name in profiles]

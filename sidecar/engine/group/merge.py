@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from sidecar.contract.control import OutcomeRecord
+from sidecar.contract.status import OutcomeRecord
 from sidecar.engine.group.activity import Activity
 from sidecar.engine.group.view import FIGURE_AGE_MAX_MS, PartitionView
 
@@ -33,25 +33,7 @@ OUTCOMES_MAX: Final = 10_000
 OUTCOME_AGE_MAX_MS: Final = 3_600_000
 OWN_OFFSET: Final = 2**63 - 1
 
-_NOTHING: Final = PartitionView(
-    partition=0,
-    state=UNKNOWN,
-    owner="",
-    url=None,
-    pending=0,
-    watermark_ms=None,
-    restored=0.0,
-    restore_remaining=0,
-    by_origin={},
-    deferred_by_origin={},
-    slots={},
-    next_due_ms=None,
-    due_backlog=0,
-    closed_origins={},
-    sequence=0,
-    lag=None,
-    as_of_ms=0,
-)
+_NOTHING: Final = PartitionView(partition=0, state=UNKNOWN, owner="", url=None)
 
 
 class Place(NamedTuple):

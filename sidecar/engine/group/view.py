@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from heapq import nlargest
 from operator import itemgetter
 from typing import Annotated, Final, Literal
 
 import msgspec
 
+from sidecar.changelog.codec import Checkpoint
 from sidecar.engine.group.activity import MINUTES, Activity, Minute
+from sidecar.wheel.counts import Counts
 from sidecar.wheel.geometry import LEVELS, slot_end_ms, slot_of, slot_start_ms
 
 FIGURE_AGE_MAX_MS: Final = 10_000
@@ -40,27 +42,27 @@ class PartitionView:
     """Instance id of the owner; empty when nobody owns the partition."""
     url: str | None
     """Where the owner's HTTP API answers, if it says so."""
-    pending: int
-    watermark_ms: int | None
+    pending: int = 0
+    watermark_ms: int | None = None
     """Due time up to which everything has fired; None before the first fire."""
-    restored: float
+    restored: float = 0.0
     """Part of the restore that is done: 0 at its start, 1 when the state is complete."""
-    restore_remaining: int
+    restore_remaining: int = 0
     """Changelog records still to be read."""
-    by_origin: Mapping[str, int]
-    deferred_by_origin: Mapping[str, int]
-    slots: Mapping[tuple[int, int], int]
+    by_origin: Mapping[str, int] = field(default_factory=dict)
+    deferred_by_origin: Mapping[str, int] = field(default_factory=dict)
+    slots: Mapping[tuple[int, int], int] = field(default_factory=dict)
     """Pending by (level, slot), by stored due."""
-    next_due_ms: int | None
+    next_due_ms: int | None = None
     """Least stored due of all that is pending; None when nothing is."""
-    due_backlog: int
+    due_backlog: int = 0
     """How many are due and not fired after the last scan."""
-    closed_origins: Mapping[str, tuple[str, int]]
+    closed_origins: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     """Origin to (state, since in epoch ms), for origins that are not open."""
-    sequence: int
-    lag: int | None
+    sequence: int = 0
+    lag: int | None = None
     """Input records not yet taken in; None when it is not known."""
-    as_of_ms: int
+    as_of_ms: int = 0
     """When its counters were complete and true; 0 when that is not known."""
     next_input_offset: int | None = None
     """Offset of the first input record that is not taken in; None when it is not known."""
@@ -70,6 +72,20 @@ class PartitionView:
     """Its last hour; None until the owner knows what the owner before it did, and in records of older releases."""
     listable: bool = True
     """Whether the owner can show single messages; False where the state is Spark's."""
+
+    def counted(self, counts: Counts, checkpoint: Checkpoint, as_of_ms: int) -> PartitionView:
+        """Return the view with what its counters and its checkpoint say, true at `as_of_ms`."""
+        return replace(
+            self,
+            pending=counts.pending,
+            by_origin=counts.origins,
+            deferred_by_origin=counts.deferred,
+            slots=counts.slots,
+            watermark_ms=checkpoint.fired_to_ms,
+            closed_origins={name: (closed.why.value, closed.since_ms) for name, closed in checkpoint.closed.items()},
+            sequence=checkpoint.sequence,
+            as_of_ms=as_of_ms,
+        )
 
     def to_json(self) -> bytes:
         """Return the value of the partition's status record."""

@@ -116,31 +116,23 @@ def _view_of(
     now_ms: int,
 ) -> PartitionView:
     """Counters are shared: they are replaced, never changed."""
-    counts, checkpoint = partition.counts, partition.checkpoint
     running = partition.state is State.RUNNING
     restored, remaining = (1.0, 0) if running else progress
-    return PartitionView(
+    view = PartitionView(
         partition=partition.number,
         state=partition.state,
         owner=owner,
         url=url,
-        pending=counts.pending,
-        watermark_ms=checkpoint.fired_to_ms,
         restored=restored,
         restore_remaining=remaining,
-        by_origin=counts.origins,
-        deferred_by_origin=counts.deferred,
-        slots=counts.slots,
         next_due_ms=partition.next_due_ms,
         due_backlog=_backlog(partition, now_ms) if running else 0,
-        closed_origins={name: (closed.why.value, closed.since_ms) for name, closed in checkpoint.closed.items()},
-        sequence=checkpoint.sequence,
         lag=lag,
-        as_of_ms=now_ms,
         activity=partition.activity if partition.activity_whole else None,
-        next_input_offset=checkpoint.next_input_offset if running else None,
+        next_input_offset=partition.checkpoint.next_input_offset if running else None,
         reason=partition.reason,
     )
+    return view.counted(partition.counts, partition.checkpoint, now_ms)
 
 
 def _backlog(partition: Partition, now_ms: int) -> int:

@@ -14,10 +14,10 @@ import structlog
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, Producer
 
 from sidecar.clock import Clock
-from sidecar.contract import signature
+from sidecar.contract import status
 from sidecar.engine.group.view import PartitionView
 from sidecar.engine.partition import State
-from sidecar.runtime.clock_guard import ClockGuard
+from sidecar.kafka.clock_guard import ClockGuard
 
 log = structlog.get_logger(__name__)
 
@@ -59,11 +59,8 @@ class StatusPublisher:
 
     def _publish(self, view: PartitionView) -> None:
         now_ms = self._clock.wall_ms()
-        key, value = b"p/%d" % view.partition, view.to_json()
-        headers: list[tuple[str, str | bytes | None]] = []
-        if self._token is not None:
-            parts = signature.status_parts(self._topic, view.partition, key, value)
-            headers.append((signature.HEADER, signature.sign(self._token, parts, now_ms)))
+        key, value = status.partition_key(view.partition), view.to_json()
+        headers: Any = status.signed(self._token, self._topic, view.partition, key, value, now_ms)
         try:
             self._producer.produce(
                 self._topic, value, key, view.partition, headers=headers, on_delivery=partial(self._delivered, now_ms)

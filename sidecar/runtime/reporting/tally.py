@@ -37,17 +37,16 @@ def tally(metrics: Metrics, spans: Spans | None, result: Result) -> None:
         done = Minute(len(dues_ms), len(part.dead_letters), bisect_left(dues_ms, result.fired_ms - LATE_MS))
         partition = result.work.partitions[part.number]
         partition.activity = partition.activity.plus(result.fired_ms, done)
-        for topic, count in part.fired.items():
-            metrics.fired.labels(topic).inc(count)
-        for reason, count in Counter(reason for reason, _ in part.dead_letters).items():
-            metrics.dead_lettered.labels(reason.value).inc(count)
-        for origin, count in part.deferred.items():
-            metrics.deferred.labels(origin).inc(count)
-        metrics.received.labels("stored").inc(part.stored)
-        metrics.received.labels("dropped").inc(len(part.dropped))
-        metrics.received.labels("dead-lettered").inc(part.rejected)
-        metrics.received.labels("control").inc(len(part.answers))
-        metrics.cancelled.inc(part.cancelled)
+        metrics.count_plan(
+            fired=part.fired,
+            dead_lettered=Counter(reason.value for reason, _ in part.dead_letters),
+            deferred=part.deferred,
+            stored=part.stored,
+            dropped=len(part.dropped),
+            rejected=part.rejected,
+            controls=len(part.answers),
+            cancelled=part.cancelled,
+        )
         metrics.changelog_bytes.inc(sum(len(key) + len(value or b"") for key, value in part.records))
         if len(part.answers) > LOGGED_MAX:
             log.info("controls_answered", partition=part.number, records=len(part.answers), logged=LOGGED_MAX)

@@ -20,7 +20,7 @@ from queue import SimpleQueue
 from typing import Final
 
 from sidecar.clock import Clock
-from sidecar.contract import signature
+from sidecar.contract import status
 from sidecar.engine.apply import apply_committed
 from sidecar.engine.items import outcome_records
 from sidecar.engine.partition import Partition
@@ -211,10 +211,7 @@ def _outcomes(work: Work, part: PartitionPlan) -> list[tuple[bytes, bytes, Heade
     for key, value in outcome_records(part.answers, part.number, work.plan.now_ms):
         if (part.number, key) in work.unanswerable:
             continue
-        headers: Headers = []
-        if work.api_token is not None:
-            parts = signature.status_parts(work.status_topic, part.number, key, value)
-            headers.append((signature.HEADER, signature.sign(work.api_token, parts, work.plan.now_ms)))
+        headers = status.signed(work.api_token, work.status_topic, part.number, key, value, work.plan.now_ms)
         outcomes.append((key, value, headers))
     return outcomes
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from sidecar.contract import DIALECTS
+from sidecar.contract import dialects_of
 from sidecar.policy import Policy
 from sidecar.settings import Settings
 from sidecar.spark.jobs.arrow import batch_of, schema_of
@@ -249,7 +249,7 @@ class _Sent:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rules = self._rules
-        policy, dialects = Policy(rules.policy), [DIALECTS[name] for name in rules.profiles]
+        policy, dialects = Policy(rules.policy), dialects_of(rules.profiles)
         for batch in batches:
             rows = []
             for record in records_of(batch):

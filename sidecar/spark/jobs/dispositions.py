@@ -7,16 +7,11 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from sidecar.contract import dead_letter
-from sidecar.contract.control import (
-    ControlKind,
-    ControlRequest,
-    OutcomeRecord,
-    parse_outcome_key,
-    signature_problem,
-)
+from sidecar.contract.control import ControlKind, ControlRequest, signature_problem
 from sidecar.contract.dialects import native
 from sidecar.contract.dialects.dialect import Dialect
 from sidecar.contract.dialects.registry import parse
+from sidecar.contract.status import OutcomeRecord, parse_outcome_key
 from sidecar.model import Drop, Record, Rejection, TimerId
 from sidecar.policy import Policy
 

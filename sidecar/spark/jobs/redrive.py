@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from sidecar.clock import SystemClock
-from sidecar.contract import DIALECTS
+from sidecar.contract import dialects_of
 from sidecar.contract.dead_letter import read_dead_letter
 from sidecar.contract.redrive import Terms
 from sidecar.devbroker.jars import DownloadProgress
@@ -142,7 +142,7 @@ class SparkRedrive:
     def _go_through(self, ahead: Mapping[int, Span], step: _Looking | _Sending) -> Outcome:
         settings, place = self._order.settings, self._place
         some = {number: span for number, span in ahead.items() if span.start < span.end}
-        dialects = [DIALECTS[name] for name in settings.profiles]
+        dialects = dialects_of(settings.profiles)
         if not some:
             return Outcome()
         topic = settings.dlq_topic
@@ -227,7 +227,7 @@ def _judge(order: Order, retry_topic: Topic) -> Judge:
 
 def _letters(batches: Iterator[pa.RecordBatch], settings: Settings) -> Iterator[Sequence[Letter]]:
     """Yield the dead letters of each batch that has any."""
-    dialects = [DIALECTS[name] for name in settings.profiles]
+    dialects = dialects_of(settings.profiles)
     for batch in batches:
         letters = [Letter(*record, read_dead_letter(record.headers, dialects)) for record in records_of(batch)]
         if letters:

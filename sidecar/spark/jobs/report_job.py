@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from sidecar.contract import DIALECTS
+from sidecar.contract import dialects_of
 from sidecar.devbroker.jars import DownloadProgress
 from sidecar.dlq.reader import require_topic
 from sidecar.kafka.cluster import Admin
@@ -55,7 +55,7 @@ class _Counting:
         self._profiles = tuple(profiles)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        policy, dialects = Policy(self._policy), [DIALECTS[name] for name in self._profiles]
+        policy, dialects = Policy(self._policy), dialects_of(self._profiles)
         schema = schema_of(_GROUP)
         for batch in batches:
             records = records_of(batch)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from sidecar.contract import DIALECTS
+from sidecar.contract import dialects_of
 from sidecar.engine.ingest import Intake
 from sidecar.engine.items import Arrival
 from sidecar.engine.ports import Origin
@@ -57,7 +57,7 @@ class Pack:
         rules = self._rules
         intake = Intake(
             Policy(rules.policy),
-            [DIALECTS[name] for name in rules.profiles],
+            dialects_of(rules.profiles),
             _Any(),
             (),
             input_topic=rules.policy.input_topic,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sidecar.metrics import Metrics
+from sidecar.metrics import VERDICTS, Metrics
 from sidecar.model import Reason
 from sidecar.spark.stream.query import OBSERVATION
 from sidecar.spark.stream.wire import Tally, decode_tally
@@ -14,7 +14,7 @@ from sidecar.spark.stream.wire import Tally, decode_tally
 def start_at_zero(metrics: Metrics) -> None:
     """Show what can happen before it does."""
     metrics.start_at_zero(
-        verdicts=("stored", "dropped", "dead-lettered", "control"),
+        verdicts=VERDICTS,
         reasons=[reason.value for reason in Reason],
         outcomes=("committed",),
     )
@@ -35,17 +35,16 @@ def count(metrics: Metrics, progress: Mapping[str, Any]) -> list[Tally]:
     took_ms = int(progress["durationMs"].get("triggerExecution", 0))
     found = tallies(progress)
     for tally in found:
-        for origin, fired in tally.fired.items():
-            metrics.fired.labels(origin).inc(fired)
-        for reason, dead in tally.dead.items():
-            metrics.dead_lettered.labels(reason).inc(dead)
-        for origin, deferred in tally.deferred.items():
-            metrics.deferred.labels(origin).inc(deferred)
-        metrics.received.labels("stored").inc(tally.stored)
-        metrics.received.labels("dropped").inc(tally.dropped)
-        metrics.received.labels("dead-lettered").inc(tally.rejected)
-        metrics.received.labels("control").inc(tally.controls)
-        metrics.cancelled.inc(tally.cancelled)
+        metrics.count_plan(
+            fired=tally.fired,
+            dead_lettered=tally.dead,
+            deferred=tally.deferred,
+            stored=tally.stored,
+            dropped=tally.dropped,
+            rejected=tally.rejected,
+            controls=tally.controls,
+            cancelled=tally.cancelled,
+        )
         metrics.lateness.observe(took_ms, [-late_ms for late_ms, fires in tally.late.items() for _ in range(fires)])
     if found:
         metrics.commit_seconds.observe(took_ms / 1000)

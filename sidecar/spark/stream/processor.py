@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pandas as pd
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from sidecar.contract import DIALECTS
+from sidecar.contract import dialects_of
 from sidecar.settings import Settings
 from sidecar.spark.handover.changelog import take_over
 from sidecar.spark.marks import Again
@@ -75,7 +75,7 @@ class WheelProcessor(StatefulProcessor):
         if bootstrap not in _lookups:
             _lookups[bootstrap] = BrokerLookup(self._settings)
         self._lookup = _lookups[bootstrap]
-        dialects = [DIALECTS[name] for name in self._rules.profiles]
+        dialects = dialects_of(self._rules.profiles)
         self._turns = Turns(self._rules, dialects, self._lookup, self._again)
 
     def handleInputRows(  # noqa: N802 - the name is Spark's

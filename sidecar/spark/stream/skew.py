@@ -9,15 +9,15 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, Message, Prod
 
 from sidecar import log
 from sidecar.clock import Clock, SystemClock
+from sidecar.contract.status import DRIVER_CLOCK_KEY
 from sidecar.kafka import config
+from sidecar.kafka.clock_guard import ClockGuard
 from sidecar.settings import Settings
 
 logger = structlog.get_logger(__name__)
 
 EVERY_S: Final = 10.0
 ANSWER_S: Final = 5.0
-KEY: Final = b"s/driver"
-"""Of the record on the status topic; readers take no notice of it."""
 
 
 class ClockWatch:
@@ -25,28 +25,21 @@ class ClockWatch:
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self._topic = settings.status_topic
-        self._max_skew_ms = settings.max_clock_skew_ms
         self._clock = clock or SystemClock()
+        self._guard = ClockGuard(self._clock, settings.max_clock_skew_ms, "the driver's clock")
         self._producer = Producer({**config.status_producer(settings), "logger": log.librdkafka_logger()})
         self._measured_s = float("-inf")
-        self.skew_ms: int | None = None
-        """The driver's clock minus the broker's, at the last measurement."""
 
     def obstacle(self) -> str | None:
         """Return why nothing may fire, None when the clock is good; measures when it is time to."""
         if self._clock.monotonic_s() - self._measured_s >= EVERY_S:
             self._measure()
-        if self.skew_ms is None:
-            return "the clock has not been measured against the broker's yet"
-        if abs(self.skew_ms) <= self._max_skew_ms:
-            return None
-        allowed = f"MAX_CLOCK_SKEW allows {self._max_skew_ms} ms"
-        return f"the driver's clock is {self.skew_ms / 1000:+.1f} s off the broker's; {allowed}"
+        return self._guard.obstacle()
 
     def _measure(self) -> None:
         self._measured_s = self._clock.monotonic_s()
         self._sent_ms = self._clock.wall_ms()
-        self._producer.produce(self._topic, b"", KEY, 0, on_delivery=self._delivered)
+        self._producer.produce(self._topic, b"", DRIVER_CLOCK_KEY, 0, on_delivery=self._delivered)
         self._producer.flush(ANSWER_S)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
@@ -55,4 +48,5 @@ class ClockWatch:
             return
         kind, broker_ms = message.timestamp()
         if kind == TIMESTAMP_LOG_APPEND_TIME:
-            self.skew_ms = (self._sent_ms + self._clock.wall_ms()) // 2 - broker_ms
+            now_ms = self._clock.wall_ms()
+            self._guard.measured(sent_ms=self._sent_ms, acknowledged_ms=now_ms, broker_ms=broker_ms)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from sidecar.changelog.codec import Checkpoint, Closure, Engine
 from sidecar.changelog.entry import LASTING, LASTING_ORIGIN_PARTITION, payload
-from sidecar.contract import Dialect, signature
+from sidecar.contract import Dialect, status
 from sidecar.contract.sizes import FIRE_OVERHEAD_BYTES
 from sidecar.engine.group.view import PartitionView
 from sidecar.engine.ingest import Intake
@@ -215,7 +215,7 @@ class Turns:
         woke_ms, stopped.wakes_ms = stopped.wakes_ms, now_ms + PUBLISH_MS
         cells.put(STOPPED, encode(stopped))
         view = stopped_view(partition, self._rules, stopped)
-        note = signed(self._rules, partition, Note(b"p/%d" % partition, view.to_json(), []), now_ms)
+        note = signed(self._rules, partition, Note(status.partition_key(partition), view.to_json(), []), now_ms)
         delivery = Delivery(partition=partition, before=0, after=0, next_input_offset=0, records=[], notes=[note])
         return Turned([delivery], Tally(stopped={partition: stopped.reason}), stopped.wakes_ms, woke_ms)
 
@@ -392,7 +392,7 @@ class _Turn:
         if not steps and now_ms - meta.published_ms < PUBLISH_MS - 500:
             return []
         meta.published_ms = now_ms
-        view = Note(b"p/%d" % self._number, self._view().to_json(), [])
+        view = Note(status.partition_key(self._number), self._view().to_json(), [])
         found: list[Delivery] = []
         for step in steps or [_Step(meta.checkpoint.sequence, meta.checkpoint, [], [])]:
             last = not steps or step is steps[-1]
@@ -418,30 +418,18 @@ class _Turn:
 
     def _view(self) -> PartitionView:
         meta = self._meta
-        counts = meta.counts()
-        return PartitionView(
+        view = PartitionView(
             partition=self._number,
             state=State.RUNNING if meta.settled else State.RESTORING,
             owner=self._rules.owner,
             url=self._rules.url,
-            pending=counts.pending,
-            watermark_ms=meta.checkpoint.fired_to_ms,
             restored=1.0 if meta.settled else 0.0,
-            restore_remaining=0,
-            by_origin=counts.origins,
-            deferred_by_origin=counts.deferred,
-            slots=counts.slots,
             next_due_ms=self._store.next_due_ms() if meta.settled else None,
             due_backlog=0 if self._complete else self._backlog(),
-            closed_origins={
-                name: (closed.why.value, closed.since_ms) for name, closed in meta.checkpoint.closed.items()
-            },
-            sequence=meta.checkpoint.sequence,
-            lag=None,
-            as_of_ms=self._now_ms,
             reason="" if self._dlq_open else f"the DLQ {self._rules.policy.dlq_topic} cannot be written",
             listable=False,
         )
+        return view.counted(meta.counts(), meta.checkpoint, self._now_ms)
 
     def _backlog(self) -> int:
         return sum(
@@ -462,10 +450,8 @@ def _record(number: int, arrival: Arrival) -> Record:
 
 def signed(rules: Rules, partition: int, note: Note, now_ms: int) -> Note:
     """Return a record of the status topic with its signature, if there is a token."""
-    if rules.api_token is None:
-        return note
-    parts = signature.status_parts(rules.status_topic, partition, note.key, note.value)
-    return Note(note.key, note.value, [(signature.HEADER, signature.sign(rules.api_token, parts, now_ms))])
+    headers = status.signed(rules.api_token, rules.status_topic, partition, note.key, note.value, now_ms)
+    return Note(note.key, note.value, headers)
 
 
 def stopped_view(partition: int, rules: Rules, stopped: Stopped) -> PartitionView:
@@ -475,19 +461,6 @@ def stopped_view(partition: int, rules: Rules, stopped: Stopped) -> PartitionVie
         state=State.STOPPED,
         owner=rules.owner,
         url=rules.url,
-        pending=0,
-        watermark_ms=None,
-        restored=0.0,
-        restore_remaining=0,
-        by_origin={},
-        deferred_by_origin={},
-        slots={},
-        next_due_ms=None,
-        due_backlog=0,
-        closed_origins={},
-        sequence=0,
-        lag=None,
-        as_of_ms=0,
         reason=stopped.reason,
         listable=False,
     )

@@ -13,7 +13,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from sidecar.clock import SystemClock
-from sidecar.contract.control import ControlKind, Outcome, OutcomeRecord
+from sidecar.contract.control import ControlKind, Outcome
+from sidecar.contract.status import OutcomeRecord
 from sidecar.control.client import ControlClient
 from sidecar.model import TimerId
 from tests.broker import create_topic, unique

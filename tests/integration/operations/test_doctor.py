@@ -15,9 +15,10 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from sidecar import cli
 from sidecar.clock import SystemClock
+from sidecar.contract.status import CLOCK_KEY
 from sidecar.errors import TopicsInvalid
 from sidecar.kafka.cluster import Admin, Deadline
-from sidecar.kafka.probes import CLOCK_KEY, describe_group, measure_clock
+from sidecar.kafka.probes import describe_group, measure_clock
 from sidecar.kafka.topics import ensure_topics
 from sidecar.settings import Settings
 from tests.broker import create_topic, local_broker, partitions_of, read_committed

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from sidecar.contract.control import Outcome, OutcomeRecord
-from sidecar.control.client import CLOCKS_APART_MS, _made_ms, added_up, found_result, is_signed
+from sidecar.contract.control import Outcome
+from sidecar.contract.status import OutcomeRecord
+from sidecar.control.client import CLOCKS_APART_MS, _made_ms, added_up, found_result
+from sidecar.kafka.status_reader import StatusRead
 from tests.clocks import NOW_MS
 
 
@@ -77,6 +79,9 @@ class UnreadableHeaders:
     def partition(self) -> int:
         return 0
 
+    def offset(self) -> int:
+        return 0
+
     def timestamp(self) -> tuple[int, int]:
         return (2, NOW_MS)
 
@@ -84,5 +89,7 @@ class UnreadableHeaders:
 def test_a_record_whose_headers_can_not_be_read_is_not_signed() -> None:
     """Anyone may write to the status topic, and whoever waits for an outcome reads on."""
     message: Any = UnreadableHeaders()
-    assert not is_signed("app-status", message, "secret")
-    assert is_signed("app-status", message, None)
+    read = StatusRead.of(message)
+    assert read is not None
+    assert not read.is_signed("app-status", "secret")
+    assert read.is_signed("app-status", None)

@@ -10,15 +10,13 @@ from sidecar.contract.control import (
     SIGNATURE,
     ControlKind,
     Outcome,
-    OutcomeRecord,
     Target,
-    outcome_key,
-    parse_outcome_key,
     parse_target,
     render_control,
     sign_control,
     signature_problem,
 )
+from sidecar.contract.status import OutcomeRecord, outcome_key, parse_outcome_key
 from sidecar.engine.ingest import Intake
 from sidecar.engine.items import Answer, BadControl, Control, Dead, outcome_records
 from sidecar.model import DUE_MS_MAX, Headers, Reason, Record, Rejection, TimerId

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sidecar.policy import Policy
-from sidecar.runtime.main import policy_config
 from sidecar.settings import SETTINGS, Settings, load
+from sidecar.settings.policy import policy_config
 
 
 def given(**settings: str) -> Settings:

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from sidecar.api.source import Health
-from sidecar.contract import signature
-from sidecar.contract.control import Outcome, OutcomeRecord, outcome_key
+from sidecar.contract import signature, status
+from sidecar.contract.control import Outcome
+from sidecar.contract.status import OutcomeRecord, outcome_key
 from sidecar.engine.group import merge as group
 from sidecar.engine.group.merge import BrokerTime, Outcomes, Place, Published, Standing, group_views
 from sidecar.engine.group.view import FIGURE_AGE_MAX_MS, PartitionView, summarise
@@ -272,9 +273,7 @@ def status_read(
     view: PartitionView = EMPTY, *, key: bytes = b"p/0", signed: str | None = None, **fields: Any
 ) -> StatusRead:
     value = fields.pop("value", view.to_json())
-    headers = {}
-    if signed is not None:
-        headers[signature.HEADER] = signature.sign(signed, signature.status_parts(TOPIC, 0, key, value), NOW_MS)
+    headers = dict(status.signed(signed, TOPIC, 0, key, value, NOW_MS))
     return StatusRead(0, 0, NOW_MS, key, value, headers, live=False)._replace(**fields)
 
 

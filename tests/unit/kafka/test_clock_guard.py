@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sidecar.runtime.clock_guard import ClockGuard
+from sidecar.kafka.clock_guard import ClockGuard
 from tests.clocks import HandClock
 
 ALLOWED_MS = 60_000

@@ -1,0 +1,28 @@
+"""What the policy takes of the settings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sidecar.policy.config import PolicyConfig
+from sidecar.settings.table import Settings
+
+
+def policy_config(settings: Settings) -> PolicyConfig:
+    """Return what the policy takes of the settings."""
+    return PolicyConfig(
+        input_topic=settings.input_topic,
+        dlq_topic=settings.dlq_topic,
+        internal_topics=frozenset({settings.changelog_topic, settings.status_topic}),
+        origin_topics=settings.origin_topics,
+        delays_ms=settings.delays_ms,
+        max_attempts=settings.max_attempts,
+        max_delay_ms=settings.max_delay_ms,
+        droppable=settings.droppable_exception,
+        retriable=settings.retriable_exception,
+        fatal=settings.fatal_exception,
+        by_origin=tuple(
+            replace(policy_config(settings.of(policy)), name=policy.origins) for policy in settings.origin_policies
+        ),
+        ibm_delays_ms=settings.ibm_delays_ms if "ibm" in settings.profiles else (),
+    )
