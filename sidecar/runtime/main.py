@@ -21,7 +21,7 @@ from sidecar.kafka.changelog import ChangelogReader
 from sidecar.kafka.clock_guard import ClockGuard
 from sidecar.kafka.cluster import Admin
 from sidecar.kafka.fences import Fences
-from sidecar.kafka.input import InputConsumer
+from sidecar.kafka.input import InputConsumer, Rebalanced
 from sidecar.kafka.patience import TRY_S, await_answer
 from sidecar.kafka.producer import TransactionalProducer
 from sidecar.kafka.stable import StableOffsets
@@ -29,6 +29,7 @@ from sidecar.kafka.topics import TopicFacts, ensure_topics, grow_internal
 from sidecar.metrics import VERDICTS, Metrics
 from sidecar.model import Reason
 from sidecar.policy import Policy
+from sidecar.runtime.components import Components
 from sidecar.runtime.drain import Drain
 from sidecar.runtime.loop import Loop
 from sidecar.runtime.origins import ClosedOrigins
@@ -37,7 +38,6 @@ from sidecar.runtime.partitions.inheritance import Inheritance
 from sidecar.runtime.partitions.leftovers import Leftovers
 from sidecar.runtime.partitions.reset import Reset
 from sidecar.runtime.partitions.restarts import Restarts
-from sidecar.runtime.parts import Parts
 from sidecar.runtime.reporting.snapshot import Snapshots
 from sidecar.runtime.reporting.spans import spans_of_environment
 from sidecar.runtime.reporting.status import StatusPublisher
@@ -182,6 +182,11 @@ def build(
         properties = config.transactional_producer(settings, transactional_id, batch_bytes, message_timeout_ms)
         return TransactionalProducer({**properties, **client_log}, clock)
 
+    def open_consumer(listener: Rebalanced) -> InputConsumer:
+        properties = {**config.input_consumer(settings, settings.instance_id), **client_log}
+        stable = StableOffsets(settings.input_topic, clock, metrics.stable_offset_stuck_seconds.publish)
+        return InputConsumer(properties, settings.input_topic, listener, fences, stable)
+
     reset = Reset(
         admin,
         {**config.committed_reader(settings), **client_log},
@@ -194,7 +199,7 @@ def build(
         input_lost=lambda partition, records: metrics.input_lost.labels(partition).inc(records),
     )
     loop = Loop(
-        Parts(
+        Components(
             settings=settings,
             clock=clock,
             facts=facts,
@@ -211,6 +216,7 @@ def build(
             inheritance=Inheritance(cluster, clock),
             leftovers=Leftovers(cluster, clock, instance_id),
             restarts=restarts,
+            open_consumer=open_consumer,
             make_producer=make_producer,
             grow_topics=_growing(admin, settings),
             instance_id=instance_id,
@@ -220,9 +226,6 @@ def build(
             spans=spans_of_environment(),
         )
     )
-    properties = {**config.input_consumer(settings, settings.instance_id), **client_log}
-    stable = StableOffsets(settings.input_topic, clock, metrics.stable_offset_stuck_seconds.publish)
-    loop.connect(InputConsumer(properties, settings.input_topic, loop, fences, stable))
     return loop
 
 

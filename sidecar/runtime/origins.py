@@ -16,8 +16,8 @@ import structlog
 from sidecar.changelog.codec import Closed, Closure
 from sidecar.engine.partition import Partition
 from sidecar.engine.plan import DEFERRAL_MAX_MS
-from sidecar.kafka.catalogue import Catalogue
 from sidecar.kafka.producer import Refusal, Refused
+from sidecar.runtime.ports import Catalogue
 
 log = structlog.get_logger(__name__)
 

@@ -29,11 +29,11 @@ ALERTS = (
 )
 PARTS = ("Means", "Felt", "Look", "Do", "Worry")
 
-SAYING = {"obstacle", "unread", "health", "_not_ready", "_say_held"}
+SAYING = {"obstacle", "unread", "health", "reasons", "_say_held"}
 """Functions whose texts are reasons."""
 KEEPING = {"_dlq_trouble", "reason", "_reasons", "_trouble"}
 """Attributes that keep a reason until it is asked for."""
-TAKING = {"back_off", "_not_grown", "_close_dlq"}
+TAKING = {"back_off", "not_grown", "_close_dlq"}
 """Functions that are given one."""
 
 

@@ -30,8 +30,9 @@ from sidecar.engine.transaction import PartitionPlan, Plan
 from sidecar.errors import SidecarError, StoreFailed, TransactionFailed, invariant
 from sidecar.kafka.bounded import HANGS_S
 from sidecar.kafka.config import BATCH_BYTES
-from sidecar.kafka.producer import Refused, TransactionalProducer, Unwritten, Waits
+from sidecar.kafka.producer import Refused, Unwritten, Waits
 from sidecar.model import Headers
+from sidecar.runtime.ports import Producer
 
 SLOW_S: Final = 5.0
 
@@ -103,7 +104,7 @@ class Result:
     batch_bytes: int = BATCH_BYTES
     """What the producer packed into a batch at most; a larger record was a batch by itself."""
     unwritten_for: Mapping[int, str] = field(default_factory=dict)
-    """See `TransactionalProducer.unwritten_for`."""
+    """See `ports.Producer.unwritten_for`."""
 
 
 class Writing:
@@ -114,9 +115,7 @@ class Writing:
     on its way to the broker.
     """
 
-    def __init__(
-        self, work: Work, producer: TransactionalProducer, store: Store, clock: Clock, observe: Observe
-    ) -> None:
+    def __init__(self, work: Work, producer: Producer, store: Store, clock: Clock, observe: Observe) -> None:
         offsets = {part.number: part.checkpoint.next_input_offset for part in work.plan.parts}
         invariant(bool(offsets) and all(each >= 0 for each in offsets.values()), "offsets to commit", offsets=offsets)
         self.work = work
@@ -152,7 +151,7 @@ class Writing:
         self._observe(Step.WRITTEN)
 
 
-def _write(work: Work, producer: TransactionalProducer, observe: Observe) -> Waits:
+def _write(work: Work, producer: Producer, observe: Observe) -> Waits:
     producer.begin()  # 1
     observe(Step.BEGUN)
     for part in work.plan.parts:  # 2
@@ -216,7 +215,7 @@ def _outcomes(work: Work, part: PartitionPlan) -> list[tuple[bytes, bytes, Heade
     return outcomes
 
 
-def _aborted(producer: TransactionalProducer, error: TransactionFailed) -> TransactionFailed:
+def _aborted(producer: Producer, error: TransactionFailed) -> TransactionFailed:
     if error.unknown:
         return error
     try:

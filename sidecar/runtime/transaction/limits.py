@@ -11,10 +11,10 @@ import structlog
 
 from sidecar.engine.read_ahead import ReadAhead
 from sidecar.engine.transaction import Plan, Terms
-from sidecar.kafka.catalogue import Catalogue
 from sidecar.kafka.config import BATCH_BYTES, compresses
 from sidecar.kafka.topics import HEADROOM_BYTES, TopicFacts, configure_command
 from sidecar.runtime.origins import ClosedOrigins
+from sidecar.runtime.ports import Catalogue
 from sidecar.runtime.transaction.failures import Failures
 from sidecar.settings import Settings
 

@@ -13,7 +13,8 @@ from structlog.testing import capture_logs
 from sidecar.engine.partition import State
 from sidecar.errors import BrokerUnavailable, CommandFailed, StoreFailed, TopicsInvalid
 from sidecar.kafka.topics import TopicFacts
-from sidecar.runtime.loop import CARE_EVERY_S, GROW_AGAIN_S, Loop
+from sidecar.runtime.jobs import GROW_AGAIN_S
+from sidecar.runtime.loop import CARE_EVERY_S, Loop
 from sidecar.settings import Settings
 from tests.clocks import HandClock
 from tests.waiting import eventually
@@ -28,42 +29,41 @@ class Stage:
     def __init__(self) -> None:
         self.clock = HandClock()
         self.grow: Callable[[], TopicFacts] = lambda: FACTS
-        self.parts = Mock()
-        self.parts.clock, self.parts.facts, self.parts.settings = self.clock, FACTS, Settings()
-        self.parts.catalogue.origins = {}
-        self.parts.grow_topics = lambda: self.grow()  # noqa: PLW0108 - the test sets another
-        self.parts.reset.progress.return_value = (0.0, 0)
-        self.parts.guard.obstacle.return_value = self.parts.state.obstacle.return_value = None
-        self.parts.status.delivered_s = 0.0
-        self.parts.guard.skew_ms = None
-        self.parts.restarts.take.return_value = set()
-        self.parts.closed.advance.return_value = ()
-        self.loop = Loop(self.parts)
-        consumer: Any = Mock()
-        consumer.end_offsets.return_value = {}
-        self.loop.connect(consumer)
+        self.components = Mock()
+        self.components.clock, self.components.facts, self.components.settings = self.clock, FACTS, Settings()
+        self.components.catalogue.origins = {}
+        self.components.grow_topics = lambda: self.grow()  # noqa: PLW0108 - the test sets another
+        self.components.reset.progress.return_value = (0.0, 0)
+        self.components.guard.obstacle.return_value = self.components.state.obstacle.return_value = None
+        self.components.status.delivered_s = 0.0
+        self.components.guard.skew_ms = None
+        self.components.restarts.take.return_value = set()
+        self.components.closed.advance.return_value = ()
+        self.consumer: Any = self.components.open_consumer.return_value
+        self.consumer.end_offsets.return_value = {}
+        self.loop = Loop(self.components)
         self.loop.assigned([0, 1])
-        self.loop._producer = Mock()
-        self.loop._to_reset.clear()
+        self.loop._jobs._producer = Mock()
+        self.loop._assignment.to_reset.clear()
 
     def grown(self) -> list[tuple[str, str]]:
         """Let the topics be grown once; return the warnings."""
         self.clock.now_s += GROW_AGAIN_S
         self.loop._next_job()
-        eventually(lambda: self.loop._committer.wait(0), 10, "the job is done")
+        eventually(lambda: self.loop._jobs.wait(0), 10, "the job is done")
         with capture_logs() as lines:
             self.loop._finish_job()
         return [(str(line["event"]), str(line["reason"])) for line in lines if line["log_level"] == "warning"]
 
     def reasons(self) -> list[str]:
-        return [each for each in self.loop._not_ready() if each.startswith("partition 1")]
+        return [each for each in self.loop._readiness.reasons() if each.startswith("partition 1")]
 
 
 @pytest.fixture
 def stage() -> Iterator[Stage]:
     made = Stage()
     yield made
-    made.loop._committer.close()
+    made.loop._jobs.close()
 
 
 @pytest.mark.parametrize("kind", [BrokerUnavailable, CommandFailed, TopicsInvalid])
@@ -81,20 +81,20 @@ def test_topics_that_can_not_be_grown_are_the_reason_of_new_partitions_and_tried
     assert stage.grown() == [("topics_not_grown", "the right Alter is missing")]
     stage.grow = lambda: dataclasses.replace(FACTS, usable_partitions=2)
     assert stage.grown() == []
-    assert stage.loop._to_reset == {1}
+    assert stage.loop._assignment.to_reset == {1}
 
 
 def test_a_state_folder_that_goes_away_resets_what_runs_and_does_not_end_the_process(stage: Stage) -> None:
     """The store behind the partitions is gone, so what they keep in memory fits nothing any more."""
-    for partition in stage.loop._partitions.values():
+    for partition in stage.loop._assignment.partitions.values():
         partition.transition_to(State.RESTORING)
         partition.transition_to(State.RUNNING)
     trouble = StoreFailed("STATE_DIR /state cannot be reached (No such file or directory)")
-    stage.parts.state.care.side_effect = trouble
+    stage.components.state.care.side_effect = trouble
     stage.clock.now_s += CARE_EVERY_S
     stage.loop._care()
-    stage.parts.state.failed.assert_called_once_with(trouble)
-    assert 0 in stage.loop._to_reset
+    stage.components.state.failed.assert_called_once_with(trouble)
+    assert 0 in stage.loop._assignment.to_reset
 
 
 def test_the_end_holds_its_deadline_though_partitions_are_given_back_under_a_transaction(
@@ -107,15 +107,14 @@ def test_the_end_holds_its_deadline_though_partitions_are_given_back_under_a_tra
         stage.clock.now_s += timeout_s
         return False
 
-    monkeypatch.setattr(stage.loop._committer, "busy", True)
-    monkeypatch.setattr(stage.loop._committer, "wait", wait)
+    monkeypatch.setattr(stage.loop._jobs._committer, "busy", True)
+    monkeypatch.setattr(stage.loop._jobs._committer, "wait", wait)
     stage.loop.revoked([1])
-    consumer: Any = stage.loop.consumer
-    consumer.close.side_effect = lambda: stage.loop.revoked([0])
+    stage.consumer.close.side_effect = lambda: stage.loop.revoked([0])
     stage.loop.stop(2.0)
     assert waits == [5.0, 2.0, 0.0]
-    stage.parts.status.close.assert_called_once_with(0.0)
-    stage.parts.state.close.assert_not_called()
+    stage.components.status.close.assert_called_once_with(0.0)
+    stage.components.state.close.assert_not_called()
 
 
 def test_what_was_read_ahead_ends_with_the_tenure(stage: Stage) -> None:

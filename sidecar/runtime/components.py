@@ -7,47 +7,43 @@ from dataclasses import dataclass
 
 from sidecar.clock import Clock
 from sidecar.engine.ingest import Intake
-from sidecar.kafka.catalogue import Catalogue
 from sidecar.kafka.clock_guard import ClockGuard
 from sidecar.kafka.fences import Fences
-from sidecar.kafka.producer import TransactionalProducer
 from sidecar.kafka.topics import TopicFacts
 from sidecar.metrics import Metrics
 from sidecar.runtime.origins import ClosedOrigins
 from sidecar.runtime.partitions.inheritance import Inheritance
 from sidecar.runtime.partitions.leftovers import Leftovers
-from sidecar.runtime.partitions.reset import Reset
 from sidecar.runtime.partitions.restarts import Restarts
+from sidecar.runtime.ports import Catalogue, MakeProducer, OpenConsumer, Resets, State, Status
 from sidecar.runtime.reporting.snapshot import Snapshots
 from sidecar.runtime.reporting.spans import Spans
-from sidecar.runtime.reporting.status import StatusPublisher
-from sidecar.runtime.state import LocalState
 from sidecar.runtime.transaction.commit import Observe, unobserved
 from sidecar.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class Components:
     """Put together by `main.py`."""
 
     settings: Settings
     clock: Clock
     facts: TopicFacts
-    state: LocalState
+    state: State
     catalogue: Catalogue
     closed: ClosedOrigins
     intake: Intake
-    reset: Reset
+    reset: Resets
     guard: ClockGuard
     fences: Fences
-    status: StatusPublisher
+    status: Status
     snapshots: Snapshots
     metrics: Metrics
     inheritance: Inheritance
     leftovers: Leftovers
     restarts: Restarts
-    make_producer: Callable[[int, int], TransactionalProducer]
-    """From bytes of a batch and ms for a record."""
+    open_consumer: OpenConsumer
+    make_producer: MakeProducer
     grow_topics: Callable[[], TopicFacts]
     instance_id: str
     url: str | None = None

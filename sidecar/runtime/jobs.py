@@ -1,0 +1,126 @@
+"""The jobs of the commit thread: a new producer, larger topics, or a transaction. One at a time."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final, NamedTuple
+
+import structlog
+
+from sidecar.engine.ports import Store
+from sidecar.errors import CommandFailed, TopicsInvalid, TransactionFailed
+from sidecar.kafka.config import MESSAGE_TIMEOUT_MAX_MS, MESSAGE_TIMEOUT_MS
+from sidecar.kafka.topics import TopicFacts
+from sidecar.runtime.assignment import Assignment
+from sidecar.runtime.components import Components
+from sidecar.runtime.ports import Producer
+from sidecar.runtime.transaction.commit import Committer, Result, Work, Writing, commit
+from sidecar.runtime.transaction.failures import Failures
+from sidecar.runtime.transaction.limits import Limits
+
+log = structlog.get_logger(__name__)
+
+GROW_AGAIN_S: Final = 10.0
+
+
+class _Renewed(NamedTuple):
+    producer: Producer
+
+
+class Jobs:
+    """Owns the commit thread and the transactional producer."""
+
+    def __init__(self, components: Components, assignment: Assignment, failures: Failures, limits: Limits) -> None:
+        self._components = components
+        self._clock = components.clock
+        self._assignment = assignment
+        self._failures = failures
+        self._limits = limits
+        self._committer = Committer(components.clock)
+        self._producer: Producer | None = None
+        self._grow_at_s = float("-inf")
+
+    @property
+    def busy(self) -> bool:
+        """Whether a job is under way, or ended and not yet finished."""
+        return self._committer.busy
+
+    @property
+    def has_producer(self) -> bool:
+        """Whether there is a producer that transactions can be handed to."""
+        return self._producer is not None
+
+    def obstacle(self) -> str | None:
+        """Return what to tell people while a job takes long, None when it does not."""
+        return self._committer.obstacle()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return whether a job can be finished, waiting for it at most so long."""
+        return self._committer.wait(timeout_s)
+
+    def prepare(self) -> bool:
+        """Start the job without which no transaction can be: return whether there is one."""
+        if self._producer is None:
+            self._committer.submit(self._renew)
+            return True
+        now_s = self._clock.monotonic_s()
+        if self._assignment.to_grow and now_s >= self._grow_at_s:
+            self._grow_at_s = now_s + GROW_AGAIN_S
+            self._committer.submit(self._components.grow_topics)
+            return True
+        return False
+
+    def _renew(self) -> _Renewed:
+        timeout_ms = MESSAGE_TIMEOUT_MAX_MS if self._failures.pace.alone else MESSAGE_TIMEOUT_MS
+        batch_bytes = self._limits.new_batch_bytes(singly=self._failures.oversize.singly)
+        producer = self._components.make_producer(batch_bytes, timeout_ms)
+        producer.init(self._failures.init_timeout_s)
+        return _Renewed(producer)
+
+    def commit(self, work: Work, store: Store) -> None:
+        """Begin a transaction, and hand it to the commit thread."""
+        assert self._producer is not None
+        writing = Writing(work, self._producer, store, self._clock, self._components.observe)
+        writing.advance()
+        self._committer.submit(partial(commit, writing, self._clock, self._components.observe))
+
+    def finish(self) -> Result | None:
+        """Take the outcome of the job that has ended; return it when the job was a transaction."""
+        try:
+            outcome = self._committer.take()
+        except TransactionFailed as error:
+            self._failures.renewal_failed(error)
+            return None
+        except (CommandFailed, TopicsInvalid) as error:
+            self._assignment.not_grown(str(error))
+            return None
+        if isinstance(outcome, _Renewed):
+            self._producer = outcome.producer
+            self._failures.renewed()
+        elif isinstance(outcome, TopicFacts):
+            self._components.snapshots.know_cluster(outcome.cluster_id, outcome.partitions)
+            self._assignment.grown(outcome)
+        return outcome if isinstance(outcome, Result) else None
+
+    def leave_behind(self) -> bool:
+        """Return whether a transaction that hangs was given up: all must be reset then.
+
+        The library may wait for ever for a coordinator; a new producer ends the transaction.
+        """
+        if self._producer is None or not self._committer.hangs or not self._producer.give_up():
+            return False
+        log.error("commit_hangs", reason=self._committer.obstacle())
+        self._committer.close()
+        self._committer = Committer(self._clock)
+        self._producer = None
+        return True
+
+    def drop_producer(self) -> None:
+        """Have another producer made before the next transaction."""
+        if self._producer is not None:
+            self._producer.close()
+        self._producer = None
+
+    def close(self) -> None:
+        """End the thread after the job at hand."""
+        self._committer.close()

@@ -1,0 +1,133 @@
+"""When a transaction is planned, and what goes into it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sidecar.engine.items import Dead
+from sidecar.engine.partition import Partition
+from sidecar.engine.plan import plan
+from sidecar.engine.ports import Store
+from sidecar.engine.read_ahead import Ahead
+from sidecar.engine.transaction import Plan, Terms
+from sidecar.errors import RecordCorrupt, StoreCorrupt
+from sidecar.runtime.assignment import Assignment
+from sidecar.runtime.components import Components
+from sidecar.runtime.partitions.held import Held
+from sidecar.runtime.transaction.commit import Work
+from sidecar.runtime.transaction.failures import Failures
+from sidecar.runtime.transaction.limits import Limits
+from sidecar.runtime.transaction.pace import fewer
+
+
+class Planning:
+    """Makes the next transaction of what is held and of what is due."""
+
+    def __init__(
+        self,
+        components: Components,
+        assignment: Assignment,
+        held: Held,
+        ahead: Ahead,
+        failures: Failures,
+        limits: Limits,
+    ) -> None:
+        self._components = components
+        self._settings = components.settings
+        self._clock = components.clock
+        self._assignment = assignment
+        self._held = held
+        self._ahead = ahead
+        self._failures = failures
+        self._limits = limits
+        self._turn = 0
+        self._planned_s = float("-inf")
+        self._backlog = False
+        self._waits_for_dlq = set[int]()
+
+    # When
+
+    def is_due(self) -> bool:
+        """Return whether it is time for a plan."""
+        since_ms = (self._clock.monotonic_s() - self._planned_s) * 1000
+        ready = self._held.ready
+        if ready and (since_ms >= self._settings.commit_interval_ms or ready >= self._settings.commit_max_messages):
+            return True
+        if not self._backlog and since_ms < self._settings.punctuation_interval_ms:
+            return False
+        now_ms = self._clock.wall_ms()
+        running = self._assignment.running()
+        return any((wakes_ms := each.wakes_at_ms()) is not None and wakes_ms <= now_ms for each in running)
+
+    def due_in_s(self, at_most_s: float) -> float:
+        """Return for how long no plan is due by what is known; below 0 when one is overdue."""
+        wait_s = at_most_s
+        since_s = self._clock.monotonic_s() - self._planned_s
+        if self._held.ready:
+            wait_s = min(wait_s, self._settings.commit_interval_ms / 1000 - since_s)
+        now_ms = self._clock.wall_ms()
+        for partition in self._assignment.running():
+            if (wakes_ms := partition.wakes_at_ms()) is not None:
+                due_s = (wakes_ms - now_ms) / 1000
+                wait_s = min(wait_s, max(due_s, self._settings.punctuation_interval_ms / 1000 - since_s))
+        return wait_s
+
+    # What
+
+    def next(self, running: list[Partition], store: Store, membership: bytes) -> Work | None:
+        """Return the next transaction of these partitions, None when there is nothing to be done.
+
+        Raises:
+            StoreFailed: The store cannot be read.
+        """
+        turns = self._turns(running)
+        terms = self._limits.terms(self._failures, self._components.closed, self._ahead.partitions)
+        limit = min(self._settings.commit_max_messages, self._failures.items_max)
+        waits_for_dlq = set() if terms.dlq_open else self._waits_for_dlq
+        open_for_intake = [each.number for each in turns if each.number not in waits_for_dlq]
+        now_ms = self._clock.wall_ms()
+        self._planned_s = self._clock.monotonic_s()
+        few = len(turns) > self._failures.items_max
+        if few:
+            waiting = {each for each in open_for_intake if self._held.ready_of(each)}
+            fires_first = bool(self._turn // len(turns) % 2)
+            share = fewer(turns, waiting, self._failures.items_max, now_ms, fires_first=fires_first)
+            turns, open_for_intake = share.partitions, share.take_in
+            terms = terms if share.fires else replace(terms, fires_max=0)
+        batches = self._held.batches(open_for_intake, limit, self._failures.pace.bytes_max)
+        try:
+            made = plan(turns, batches, store, now_ms, terms)
+        except RecordCorrupt as cause:
+            raise StoreCorrupt(f"a row of the state folder cannot be read: {cause}") from cause
+        self._held.give_back(made.left)
+        next_dead = {number for number, items in made.left.items() if type(items[0]) is Dead}
+        self._waits_for_dlq = set() if terms.dlq_open else waits_for_dlq | next_dead
+        self._components.catalogue.want(made.unresolved)
+        self._backlog = few or (not made.complete and not made.unresolved)
+        if made.parts:
+            return self._work(made, terms, membership)
+        self._ahead.forget()
+        return None
+
+    def _turns(self, running: list[Partition]) -> list[Partition]:
+        """Each plan begins with another partition."""
+        self._turn += 1
+        start = self._turn % len(running)
+        return running[start:] + running[:start]
+
+    def _work(self, made: Plan, terms: Terms, membership: bytes) -> Work:
+        settings = self._settings
+        return Work(
+            made,
+            {part.number: self._assignment.partitions[part.number] for part in made.parts},
+            membership,
+            self._components.reset.identity,
+            settings.input_topic,
+            settings.changelog_topic,
+            settings.status_topic,
+            settings.api_token,
+            unanswerable=self._failures.oversize.unanswerable,
+            tries_dlq=terms.dlq_open,
+            traced=self._failures.tracing(made.fires),
+            keeps_fires=self._components.spans is not None,
+        )

@@ -1,0 +1,292 @@
+"""What the loop asks of the outside.
+
+The adapters have these shapes without naming them; a simulated world has them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from sidecar.engine.group.view import PartitionView
+from sidecar.engine.partition import Partition
+from sidecar.engine.ports import Origin, Outgoing, Store
+from sidecar.engine.rows import Identity
+from sidecar.errors import StoreFailed
+from sidecar.kafka.input import Rebalanced
+from sidecar.kafka.producer import Refused, Unwritten, Waits
+from sidecar.model import Headers, Record
+
+
+class Consumer(Protocol):
+    """A member of the consumer group that reads the input topic: `kafka.input.InputConsumer`."""
+
+    @property
+    def refusal(self) -> str:
+        """Why it cannot join, empty when nothing is known to be in the way."""
+        ...
+
+    def poll(self, limit: int, timeout_s: float) -> Iterator[Record]:
+        """Yield up to about `limit` records, waiting so long for the first ones; rebalances happen inside."""
+        ...
+
+    def pause(self, partitions: Collection[int]) -> None:
+        """Fetch no more of these."""
+        ...
+
+    def resume(self, partitions: Collection[int]) -> None:
+        """Fetch these again."""
+        ...
+
+    def seek(self, partition: int, offset: int) -> None:
+        """Read on from `offset`. Raises KafkaException when the partition is not assigned."""
+        ...
+
+    def end_offsets(self) -> Mapping[int, int]:
+        """Return the last known end of each assigned partition."""
+        ...
+
+    def membership(self) -> bytes | None:
+        """Return the group metadata that fences this member's transactions; None while there is no membership."""
+        ...
+
+    def close(self) -> None:
+        """Leave the group."""
+        ...
+
+
+class Producer(Protocol):
+    """A transactional producer: `kafka.producer.TransactionalProducer`. Every method may raise TransactionFailed."""
+
+    @property
+    def batch_bytes(self) -> int:
+        """What it packs into a batch at most."""
+        ...
+
+    @property
+    def refused(self) -> Sequence[Refused]:
+        """Fires and dead letters that could not be written."""
+        ...
+
+    @property
+    def unwritten(self) -> Sequence[Unwritten]:
+        """Records of changelog and status topic that were too large."""
+        ...
+
+    @property
+    def unwritten_for(self) -> Mapping[int, str]:
+        """Partitions for which changelog or status topic could not be written, and what was said."""
+        ...
+
+    @property
+    def took(self) -> frozenset[tuple[str, int]]:
+        """Partitions of topics that took a record of those whose delivery was asked for."""
+        ...
+
+    @property
+    def spared(self) -> Mapping[tuple[str, int], int]:
+        """By topic and partition, how many records the broker said to be good while it named others of their batch."""
+        ...
+
+    @property
+    def next_changelog_offsets(self) -> Mapping[int, int]:
+        """By partition, the changelog offset behind what was written."""
+        ...
+
+    def init(self, timeout_s: float) -> None:
+        """Fence every older producer of this id and settle what it left open."""
+        ...
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        ...
+
+    def write_changelog(self, topic: str, partition: int, records: Sequence[tuple[bytes, bytes | None]]) -> Waits:
+        """Write changelog records; yields before it would wait."""
+        ...
+
+    def write_outcomes(self, topic: str, partition: int, records: Sequence[tuple[bytes, bytes, Headers]]) -> Waits:
+        """Write outcomes of control records; yields before it would wait."""
+        ...
+
+    def fire(self, partition: int, records: Iterable[Outgoing], *, traced: bool) -> Waits:
+        """Write fires or dead letters; yields before it would wait."""
+        ...
+
+    def send_offsets(self, topic: str, offsets: Mapping[int, int], membership: bytes) -> None:
+        """Make input offsets part of the transaction."""
+        ...
+
+    def commit(self) -> None:
+        """Commit."""
+        ...
+
+    def abort(self) -> None:
+        """Abort."""
+        ...
+
+    def give_up(self) -> bool:
+        """Leave whoever waits in a call behind; False when the transaction was claimed before."""
+        ...
+
+    def claim(self) -> bool:
+        """Take the committed transaction as one's own; False when it was given up before."""
+        ...
+
+    def close(self) -> None:
+        """Release it without waiting for anything."""
+        ...
+
+
+class Catalogue(Protocol):
+    """Topics by what is definitely known of them: `kafka.catalogue.Catalogue`."""
+
+    expected: Collection[str]
+    """Topics that are there by all that is known."""
+
+    @property
+    def origins(self) -> Mapping[str, Origin]:
+        """Topics that exist."""
+        ...
+
+    @property
+    def unknown(self) -> Mapping[str, float]:
+        """Topics that do not exist, and when that was said (monotonic seconds)."""
+        ...
+
+    @property
+    def denied(self) -> Collection[str]:
+        """Topics that this client may not write to."""
+        ...
+
+    @property
+    def allowed(self) -> Collection[str]:
+        """Topics that this client may write to."""
+        ...
+
+    @property
+    def leaderless(self) -> Collection[str]:
+        """Topics of which some partition has no leader."""
+        ...
+
+    def want(self, names: Iterable[str]) -> None:
+        """Ask for these at the next `advance`."""
+        ...
+
+    def forget(self, name: str) -> None:
+        """Ask for this one before it is taken as known again."""
+        ...
+
+    def doubt_right(self, name: str) -> None:
+        """Ask for this one before the right to write it is taken as given again."""
+        ...
+
+    def advance(self, now_s: float) -> None:
+        """Take in answers and send questions. Never waits."""
+        ...
+
+
+class Status(Protocol):
+    """Publishes the state of owned partitions: `reporting.status.StatusPublisher`."""
+
+    @property
+    def delivered_s(self) -> float:
+        """When the broker last took a record (monotonic seconds)."""
+        ...
+
+    def advance(self, views: Sequence[PartitionView]) -> None:
+        """Publish what is due to be published. Never waits."""
+        ...
+
+    def forget(self, partition: int) -> None:
+        """Publish this partition at once when it is owned again."""
+        ...
+
+    def part_with(self, view: PartitionView) -> None:
+        """Publish the last figures of a partition that is given back."""
+        ...
+
+    def close(self, timeout_s: float) -> None:
+        """Give what is under way so long."""
+        ...
+
+
+class State(Protocol):
+    """The local store over its life: `runtime.state.LocalState`."""
+
+    @property
+    def store(self) -> Store | None:
+        """The store, None while it cannot be used."""
+        ...
+
+    @property
+    def quarantines(self) -> int:
+        """How often the database was set aside and rebuilt."""
+        ...
+
+    def obstacle(self) -> str | None:
+        """Return why no transaction may be begun, None when nothing is in the way."""
+        ...
+
+    def failed(self, error: StoreFailed) -> None:
+        """Close the store, to open it again later."""
+        ...
+
+    def care(self, committing: bool) -> None:
+        """Open, look at the disk, flush. Raises StoreFailed when the open store cannot be trusted any more."""
+        ...
+
+    def close(self) -> None:
+        """Flush and release the folder."""
+        ...
+
+
+class Resets(Protocol):
+    """Brings partitions from ASSIGNED to RUNNING: `partitions.reset.Reset`."""
+
+    @property
+    def identity(self) -> Identity:
+        """Of cluster and changelog."""
+        ...
+
+    @property
+    def skipped_input(self) -> int:
+        """Input records that were gone from the log before they were read."""
+        ...
+
+    @property
+    def busy(self) -> bool:
+        """Whether any partition is on its way."""
+        ...
+
+    @property
+    def went_through(self) -> Callable[[Iterable[int]], None]:
+        """Told the partitions of a transaction that was committed."""
+        ...
+
+    def start(self, partitions: Iterable[Partition]) -> None:
+        """Begin with these, wherever they are."""
+        ...
+
+    def drop(self, number: int) -> None:
+        """Forget a partition."""
+        ...
+
+    def hold_back(self, unwritten: Mapping[int, str], written_for: int, stuck: Mapping[int, str] = {}) -> None:
+        """Leave partitions out of the next transactions whose changelog or status topic takes nothing."""
+        ...
+
+    def progress(self, number: int) -> tuple[float, int]:
+        """Return the part of a restore that is done, and how many changelog records are still to be read."""
+        ...
+
+    def advance(self, store: Store, others_run: bool) -> None:
+        """Do what can be done in a slice of time."""
+        ...
+
+
+OpenConsumer = Callable[[Rebalanced], Consumer]
+"""From who is told about the assignment."""
+
+MakeProducer = Callable[[int, int], Producer]
+"""From bytes of a batch and ms for a record."""

@@ -1,0 +1,75 @@
+"""Why this instance is not ready, in words for people."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import structlog
+
+from sidecar.clock import Clock
+from sidecar.engine.partition import State
+from sidecar.kafka.clock_guard import ClockGuard
+from sidecar.runtime.assignment import Assignment
+from sidecar.runtime.jobs import Jobs
+from sidecar.runtime.ports import Consumer, Status
+from sidecar.runtime.ports import State as LocalState
+from sidecar.runtime.transaction.failures import Failures
+
+log = structlog.get_logger(__name__)
+
+TROUBLE_EVERY_S: Final = 10.0
+
+
+class Readiness:
+    """Collects what is in the way."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        guard: ClockGuard,
+        state: LocalState,
+        status: Status,
+        consumer: Consumer,
+        assignment: Assignment,
+        failures: Failures,
+        jobs: Jobs,
+    ) -> None:
+        self._clock = clock
+        self._guard = guard
+        self._state = state
+        self._status = status
+        self._consumer = consumer
+        self._assignment = assignment
+        self._failures = failures
+        self._jobs = jobs
+        self._trouble = ""
+        self._trouble_s = self._trouble_said_s = float("-inf")
+
+    def trouble(self, text: str) -> None:
+        """Note an error of the client library that passes by itself; a new one is logged now and then."""
+        now_s = self._clock.monotonic_s()
+        if text != self._trouble and now_s - self._trouble_said_s >= TROUBLE_EVERY_S:
+            log.warning("broker_trouble", reason=text)
+            self._trouble_said_s = now_s
+        self._trouble = text
+        self._trouble_s = now_s
+
+    def obstacles(self) -> list[str]:
+        """Return why no transaction may be begun now."""
+        return [each for each in (self._guard.obstacle(), self._state.obstacle()) if each]
+
+    def reasons(self) -> list[str]:
+        """Return why it is not ready; nothing: it is."""
+        reasons = self.obstacles()
+        reasons.extend(filter(None, (self._failures.obstacle(), self._jobs.obstacle())))
+        if self._trouble_s > max(self._status.delivered_s, self._failures.committed_s):
+            reasons.append(f"no broker answers: {self._trouble}")
+        if not self._jobs.has_producer:
+            reasons.append("the transactional producer is not ready yet")
+        if self._consumer.membership() is None:
+            why = self._consumer.refusal
+            reasons.append("it has not joined the consumer group yet" + (f": {why}" if why else ""))
+        for each in self._assignment.partitions.values():
+            if each.state is not State.RUNNING:
+                reasons.append(f"partition {each.number} is {each.state}" + (f": {each.reason}" if each.reason else ""))
+        return reasons

@@ -1,0 +1,58 @@
+"""Shows the state of the loop to the API, to the metrics and to the status topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from sidecar.engine.group.view import PartitionView
+from sidecar.runtime.assignment import Assignment
+from sidecar.runtime.components import Components
+from sidecar.runtime.fetching import Fetching
+from sidecar.runtime.readiness import Readiness
+from sidecar.runtime.reporting.snapshot import views_of
+
+SHOW_EVERY_S: Final = 0.2
+
+
+class Reporter:
+    """Owned by the loop."""
+
+    def __init__(
+        self, components: Components, assignment: Assignment, fetching: Fetching, readiness: Readiness
+    ) -> None:
+        self._components = components
+        self._clock = components.clock
+        self._assignment = assignment
+        self._fetching = fetching
+        self._readiness = readiness
+        self._shown_s = float("-inf")
+
+    def advance(self) -> None:
+        """Show everything again when it is time."""
+        now_s = self._clock.monotonic_s()
+        if now_s - self._shown_s < SHOW_EVERY_S:
+            return
+        self._shown_s = now_s
+        components = self._components
+        components.inheritance.join(self._assignment.running())
+        views = self.views(self._assignment.partitions)
+        components.snapshots.show(views, self._readiness.reasons(), self._details())
+        components.metrics.publish(views)
+        components.status.advance(views)
+
+    def views(self, numbers: Iterable[int]) -> list[PartitionView]:
+        """Return what those of these partitions that are owned look like from outside, in their order."""
+        components = self._components
+        owned = self._assignment.owned(sorted(numbers))
+        progress, lag, now_ms = components.reset.progress, self._fetching.lag, self._clock.wall_ms()
+        return views_of(owned, components.instance_id, components.url, progress, lag, now_ms)
+
+    def _details(self) -> dict[str, Any]:
+        components = self._components
+        return {
+            "instance_id": components.instance_id,
+            "partitions": sorted(self._assignment.partitions),
+            "quarantines": components.state.quarantines,
+            "skipped_input_records": components.reset.skipped_input,
+        }

@@ -1,0 +1,119 @@
+"""The parts of the loop without a broker: a consumer that is told what it reads, and what stands around it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from unittest.mock import Mock
+
+from sidecar.contract import DIALECTS
+from sidecar.engine.ingest import Intake
+from sidecar.engine.partition import State
+from sidecar.engine.ports import Origin
+from sidecar.engine.read_ahead import Ahead
+from sidecar.engine.rows import Identity
+from sidecar.kafka.fences import Fences
+from sidecar.kafka.topics import TopicFacts
+from sidecar.model import Record
+from sidecar.policy import Policy, PolicyConfig
+from sidecar.runtime.assignment import Assignment
+from sidecar.runtime.fetching import Fetching
+from sidecar.runtime.jobs import Jobs
+from sidecar.runtime.partitions.held import Held
+from sidecar.runtime.transaction.failures import Failures
+from sidecar.runtime.transaction.limits import Limits
+from sidecar.settings import Settings
+from tests.clocks import NOW_MS, HandClock
+
+FACTS = TopicFacts("cluster", 3, 2, "input-id", "changelog-id", 1_000_000, 1_000_000, 1_000_000)
+"""The input topic has three partitions, changelog and status topic have two."""
+
+
+class ScriptedConsumer:
+    """Implements `sidecar.runtime.ports.Consumer`."""
+
+    def __init__(self) -> None:
+        self.refusal = ""
+        self.member: bytes | None = b"member"
+        self.records: list[Record] = []
+        self.ends: dict[int, int] = {}
+        self.calls: list[tuple[str, list[int]]] = []
+        """Pauses and resumes, in their order."""
+
+    def poll(self, limit: int, timeout_s: float) -> Iterator[Record]:
+        taken, self.records = self.records[:limit], self.records[limit:]
+        yield from taken
+
+    def pause(self, partitions: Collection[int]) -> None:
+        self.calls.append(("pause", sorted(partitions)))
+
+    def resume(self, partitions: Collection[int]) -> None:
+        self.calls.append(("resume", sorted(partitions)))
+
+    def seek(self, partition: int, offset: int) -> None:
+        raise NotImplementedError
+
+    def end_offsets(self) -> Mapping[int, int]:
+        return self.ends
+
+    def membership(self) -> bytes | None:
+        return self.member
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+class LoopParts:
+    """All parts, put together as the loop does it."""
+
+    def __init__(self) -> None:
+        self.clock = HandClock()
+        self.consumer = ScriptedConsumer()
+        self.origins = {"orders": Origin(4, 1_000_000)}
+        self.components = Mock()
+        self.components.settings, self.components.clock, self.components.facts = Settings(), self.clock, FACTS
+        self.components.catalogue.origins = self.origins
+        self.components.closed.closed = {}
+        self.components.reset.identity = Identity("cluster", "changelog-id")
+        self.components.spans = None
+        self.held = Held(_intake(self.origins))
+        self.ahead = Ahead()
+        self.fetching = Fetching(self.consumer, self.held, self.clock, takes_in=True)
+        self.assignment = Assignment(FACTS, self.fetching, self.held, self.ahead, self.components.reset)
+        self.failures = Failures(self.clock, Fences(self.clock, None, 20.0))
+        self.limits = Limits(self.components.settings, self.components.catalogue, FACTS)
+        self.jobs = Jobs(self.components, self.assignment, self.failures, self.limits)
+
+    def run(self, *numbers: int) -> None:
+        """Own these partitions, with their restore over."""
+        self.assignment.assign(numbers)
+        self.assignment.to_reset -= set(numbers)
+        for partition in self.assignment.owned(numbers):
+            partition.transition_to(State.RESTORING)
+            partition.transition_to(State.RUNNING)
+            self.held.begin(partition.number, 0)
+
+    def take_in(self, partition: int, *offsets: int, origin: str = "orders") -> set[str]:
+        """Consume such records; return the origins that the broker must be asked for."""
+        self.consumer.records = [record(partition, each, origin) for each in offsets]
+        return self.fetching.poll(0)
+
+
+def record(partition: int, offset: int, origin: str = "orders") -> Record:
+    """Return a message that is to come back to an origin."""
+    return Record(partition, offset, NOW_MS, b"k", b"v", [("retry-origin-topic", origin.encode())])
+
+
+def _intake(origins: Mapping[str, Origin]) -> Intake:
+    config = PolicyConfig(
+        input_topic="retry",
+        dlq_topic="dlq",
+        internal_topics=frozenset(),
+        origin_topics=("*",),
+        delays_ms=(1000,),
+        max_attempts=None,
+        max_delay_ms=86_400_000,
+        droppable=(),
+        retriable=(),
+        fatal=(),
+    )
+    return Intake(Policy(config), list(DIALECTS.values()), origins, {}, input_topic="retry", app_id="app", forbidden={})
