@@ -1,24 +1,30 @@
-"""The parts of the loop without a broker: a consumer that is told what it reads, and what stands around it."""
+"""The parts of the loop without a broker: consumer and producer in memory, and what stands around them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from unittest.mock import Mock
 
 from sidecar.contract import DIALECTS
+from sidecar.engine.deliver import Ahead
 from sidecar.engine.ingest import Intake
 from sidecar.engine.partition import State
-from sidecar.engine.ports import Origin
-from sidecar.engine.read_ahead import Ahead
+from sidecar.engine.ports import Origin, Outgoing
 from sidecar.engine.rows import Identity
+from sidecar.errors import TransactionFailed
+from sidecar.kafka.config import BATCH_BYTES
 from sidecar.kafka.fences import Fences
+from sidecar.kafka.producer import Refused, Unwritten, Waits
 from sidecar.kafka.topics import TopicFacts
-from sidecar.model import Record
+from sidecar.model import Headers, Record
 from sidecar.policy import Policy, PolicyConfig
 from sidecar.runtime.assignment import Assignment
 from sidecar.runtime.fetching import Fetching
 from sidecar.runtime.jobs import Jobs
 from sidecar.runtime.partitions.held import Held
+from sidecar.runtime.ports import Producer
 from sidecar.runtime.transaction.failures import Failures
 from sidecar.runtime.transaction.limits import Limits
 from sidecar.settings import Settings
@@ -36,6 +42,7 @@ class ScriptedConsumer:
         self.member: bytes | None = b"member"
         self.records: list[Record] = []
         self.ends: dict[int, int] = {}
+        self.sought: dict[int, int] = {}
         self.calls: list[tuple[str, list[int]]] = []
         """Pauses and resumes, in their order."""
 
@@ -50,7 +57,7 @@ class ScriptedConsumer:
         self.calls.append(("resume", sorted(partitions)))
 
     def seek(self, partition: int, offset: int) -> None:
-        raise NotImplementedError
+        self.sought[partition] = offset
 
     def end_offsets(self) -> Mapping[int, int]:
         return self.ends
@@ -59,7 +66,67 @@ class ScriptedConsumer:
         return self.member
 
     def close(self) -> None:
-        raise NotImplementedError
+        self.member = None
+
+
+class MemoryProducer:
+    """Implements `sidecar.runtime.ports.Producer`; keeps what was committed last."""
+
+    batch_bytes = BATCH_BYTES
+    refused: Sequence[Refused] = ()
+    unwritten: Sequence[Unwritten] = ()
+    unwritten_for: Mapping[int, str] = MappingProxyType({})
+    took = frozenset[tuple[str, int]]()
+    spared: Mapping[tuple[str, int], int] = MappingProxyType({})
+
+    def __init__(self) -> None:
+        self.next_changelog_offsets: dict[int, int] = {}
+        self.fails: TransactionFailed | None = None
+        """How the next commit ends."""
+        self.committed: tuple[list[Outgoing], dict[int, int]] = [], {}
+        """Fires and input offsets."""
+        self.aborted = self.closed = False
+        self._open: tuple[list[Outgoing], dict[int, int]] = [], {}
+        self._ends = Counter[int]()
+
+    def init(self, timeout_s: float) -> None:
+        self.aborted = self.closed = False
+
+    def begin(self) -> None:
+        self._open = [], {}
+        self.next_changelog_offsets = {}
+
+    def write_changelog(self, topic: str, partition: int, records: Sequence[tuple[bytes, bytes | None]]) -> Waits:
+        self._ends[partition] += len(records)
+        self.next_changelog_offsets[partition] = self._ends[partition]
+        yield from ()
+
+    def write_outcomes(self, topic: str, partition: int, records: Sequence[tuple[bytes, bytes, Headers]]) -> Waits:
+        yield from ()
+
+    def fire(self, partition: int, records: Iterable[Outgoing], *, traced: bool) -> Waits:
+        self._open[0].extend(records)
+        yield from ()
+
+    def send_offsets(self, topic: str, offsets: Mapping[int, int], membership: bytes) -> None:
+        self._open[1].update(offsets)
+
+    def commit(self) -> None:
+        if self.fails is not None:
+            raise self.fails
+        self.committed = self._open
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def give_up(self) -> bool:
+        return False
+
+    def claim(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self.closed = True
 
 
 class LoopParts:
@@ -75,13 +142,22 @@ class LoopParts:
         self.components.closed.closed = {}
         self.components.reset.identity = Identity("cluster", "changelog-id")
         self.components.spans = None
-        self.held = Held(_intake(self.origins))
+        self.producer = MemoryProducer()
+        self.made_for = 0, 0
+        """Bytes of a batch, and ms for a record, of the producer that was made last."""
+        self.components.make_producer = self._make_producer
+        self.components.intake = _intake(self.origins)
+        self.held = Held(self.components.intake)
         self.ahead = Ahead()
         self.fetching = Fetching(self.consumer, self.held, self.clock, takes_in=True)
         self.assignment = Assignment(FACTS, self.fetching, self.held, self.ahead, self.components.reset)
         self.failures = Failures(self.clock, Fences(self.clock, None, 20.0))
         self.limits = Limits(self.components.settings, self.components.catalogue, FACTS)
         self.jobs = Jobs(self.components, self.assignment, self.failures, self.limits)
+
+    def _make_producer(self, batch_bytes: int, timeout_ms: int) -> Producer:
+        self.made_for = batch_bytes, timeout_ms
+        return self.producer
 
     def run(self, *numbers: int) -> None:
         """Own these partitions, with their restore over."""

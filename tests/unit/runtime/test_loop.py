@@ -17,6 +17,8 @@ from sidecar.runtime.jobs import GROW_AGAIN_S
 from sidecar.runtime.loop import CARE_EVERY_S, Loop
 from sidecar.settings import Settings
 from tests.clocks import HandClock
+from tests.simulation.memory_store import MemoryStore
+from tests.unit.runtime.parts import LoopParts, record
 from tests.waiting import eventually
 
 FACTS = TopicFacts("cluster", 2, 1, "input-id", "changelog-id", 1, 1, 1)
@@ -121,3 +123,40 @@ def test_what_was_read_ahead_ends_with_the_tenure(stage: Stage) -> None:
     stage.loop._ahead.partitions.update({0: Mock(), 1: Mock()})
     stage.loop.revoked([1])
     assert stage.loop._ahead.partitions.keys() == {0}
+
+
+def test_a_message_goes_through_the_loop_without_a_broker(parts: LoopParts) -> None:
+    """Consumer, producer and store are in memory; the loop knows them by their ports only."""
+    components = parts.components
+    components.open_consumer.return_value = parts.consumer
+    components.state.store = MemoryStore()
+    components.guard.obstacle.return_value = components.state.obstacle.return_value = None
+    components.guard.skew_ms, components.status.delivered_s = None, 0.0
+    components.restarts.take.return_value = set()
+    components.reset.busy, components.reset.progress.return_value = False, (0.0, 0)
+    loop = Loop(components)
+
+    def comes_round(until: Callable[[], bool]) -> None:
+        def once() -> bool:
+            parts.clock.now_s += 0.1
+            loop.run_once()
+            return until()
+
+        eventually(once, 10, "the loop has got so far")
+
+    loop.assigned([0])
+    comes_round(lambda: components.reset.start.called)
+    (partition,) = components.reset.start.call_args.args[0]
+    partition.transition_to(State.RESTORING)
+    partition.transition_to(State.RUNNING)
+    loop.running(partition, 7)
+    assert parts.consumer.sought == {0: 7}
+    parts.consumer.records = [record(0, 7)]
+    comes_round(lambda: parts.producer.committed[1] == {0: 8})
+    assert parts.consumer.calls[-1] == ("resume", [0])
+    comes_round(lambda: bool(parts.producer.committed[0]))
+    (fire,) = parts.producer.committed[0]
+    assert (fire.topic, fire.value) == ("orders", b"v")
+    loop.stop(10.0)
+    assert partition.counts.pending == 0
+    components.state.close.assert_called_once_with()
