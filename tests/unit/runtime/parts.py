@@ -8,10 +8,10 @@ from types import MappingProxyType
 from unittest.mock import Mock
 
 from sidecar.contract import DIALECTS
-from sidecar.engine.deliver import Ahead
 from sidecar.engine.ingest import Intake
 from sidecar.engine.partition import State
 from sidecar.engine.ports import Origin, Outgoing
+from sidecar.engine.read_ahead import Ahead
 from sidecar.engine.rows import Identity
 from sidecar.errors import TransactionFailed
 from sidecar.kafka.config import BATCH_BYTES
