@@ -17,7 +17,7 @@ KAFKA = "org.apache.kafka:kafka_2.13:4.3.1"
 # Kafka logs through slf4j 1.7; its own dependencies bring log4j but not the bridge between the two.
 BRIDGE = "org.apache.logging.log4j:log4j-slf4j-impl"
 PACKAGE = Path(__file__).parent.parent / "sidecar"
-BROKER_LOCK = PACKAGE / "kafka" / "broker_jars.lock"
+BROKER_LOCK = PACKAGE / "devbroker" / "jars.lock"
 # Spark's connector to Kafka and what of its needs Spark does not bring itself. Newer token providers than 4.0.0 are
 # not published everywhere; this one is called in the same way.
 CONNECTOR = (

@@ -28,13 +28,11 @@ class ClockGuard:
     Args:
         clock: This machine's.
         max_skew_ms: Setting MAX_CLOCK_SKEW.
-        name: What the clock is called in the reason.
     """
 
-    def __init__(self, clock: Clock, max_skew_ms: int, name: str = "this machine's clock") -> None:
+    def __init__(self, clock: Clock, max_skew_ms: int) -> None:
         self._clock = clock
         self._max_skew_ms = max_skew_ms
-        self._name = name
         self._measured: tuple[int, float] | None = None
         self.skew_ms: float | None = None
         """This clock minus the broker's, at the last measurement."""
@@ -53,5 +51,5 @@ class ClockGuard:
         off_ms = self.skew_ms + (self._clock.wall_ms() - wall_ms) - progress_ms
         if abs(off_ms) > self._max_skew_ms:
             allowed = f"MAX_CLOCK_SKEW allows {self._max_skew_ms} ms"
-            return f"{self._name} is {off_ms / 1000:+.1f} s off the broker's; {allowed}"
+            return f"this machine's clock is {off_ms / 1000:+.1f} s off the broker's; {allowed}"
         return None

@@ -42,15 +42,7 @@ STEPS_MS = (1, 1, 2, 500, 1000, 3000, 5000, 8000, 30_000, 70_000, 600_000, 5_000
 TIMEOUT_MS = 3_600_000
 IDENTITY = Identity("cluster", "topic")
 TOKEN = "token"
-INTAKE = Intake(
-    Policy(PolicyConfig()),
-    [],
-    {},
-    (),
-    input_topic="retry",
-    app_id="app",
-    api_token=TOKEN,
-)
+INTAKE = Intake(Policy(PolicyConfig()), [], {}, (), input_topic="retry", app_id="app", api_token=TOKEN)
 WAKES_MAX = 5_000
 
 

@@ -26,7 +26,7 @@ class ClockWatch:
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self._topic = settings.status_topic
         self._clock = clock or SystemClock()
-        self._guard = ClockGuard(self._clock, settings.max_clock_skew_ms, "the driver's clock")
+        self._guard = ClockGuard(self._clock, settings.max_clock_skew_ms)
         self._producer = Producer({**config.status_producer(settings), "logger": log.librdkafka_logger()})
         self._measured_s = float("-inf")
 
