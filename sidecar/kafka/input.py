@@ -138,8 +138,8 @@ class InputConsumer:
 
     # Records
 
-    def poll(self, limit: int, timeout_s: float) -> Iterator[Record]:
-        """Yield up to about `limit` records, waiting so long for the first ones.
+    def poll(self, limit: int, timeout_s: float) -> Iterator[Iterator[Record]]:
+        """Yield up to about `limit` records, a few at a time as they arrive, waiting so long for the first ones.
 
         Raises:
             Twin: another process keeps joining under the same instance id.
@@ -154,7 +154,7 @@ class InputConsumer:
                 self._report(cause.args[0])
                 return
             more = len(messages) == STEP_RECORDS
-            yield from self._records(messages)
+            yield self._records(messages)
             if not more:
                 return
 

@@ -35,8 +35,10 @@ class Fetching:
 
     def poll(self, timeout_s: float) -> set[str]:
         """Consume and examine, waiting at most so long; return the origins that the broker must be asked for."""
-        records = self._consumer.poll(POLL_RECORDS, timeout_s)
-        unresolved = self._held.take_in(records, self._clock.wall_ms())
+        unresolved: set[str] = set()
+        for records in self._consumer.poll(POLL_RECORDS, timeout_s):
+            # Read when they are here: an instant before it would make their timestamps ones of the future.
+            unresolved |= self._held.take_in(records, self._clock.wall_ms())
         return unresolved | self._held.examine(self._clock.wall_ms(), EXAMINE_MAX)
 
     def pause(self, partitions: Collection[int]) -> None:

@@ -26,8 +26,11 @@ class Consumer(Protocol):
         """Why it cannot join, empty when nothing is known to be in the way."""
         ...
 
-    def poll(self, limit: int, timeout_s: float) -> Iterator[Record]:
-        """Yield up to about `limit` records, waiting so long for the first ones; rebalances happen inside."""
+    def poll(self, limit: int, timeout_s: float) -> Iterator[Iterator[Record]]:
+        """Yield up to about `limit` records, a few at a time as they arrive, waiting so long for the first ones.
+
+        Rebalances happen inside.
+        """
         ...
 
     def pause(self, partitions: Collection[int]) -> None:

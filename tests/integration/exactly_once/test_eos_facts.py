@@ -298,12 +298,12 @@ def test_header_names_that_are_not_utf_8_are_told_of_their_own_record_only(boots
     }
     reader = InputConsumer(properties, topic_name, Nobody(), Fences(SystemClock(), None, 20.0))
     try:
-        eventually(lambda: list(reader.poll(1, 0.1)) or reader.membership(), WAIT_S, "it has joined")
+        eventually(lambda: _read(reader, 1) or reader.membership(), WAIT_S, "it has joined")
         eventually(lambda: _resumed(reader), WAIT_S, "it has its partition")
         records: list[Record] = []
 
         def three() -> bool:
-            records.extend(reader.poll(10, 0.2))
+            records.extend(_read(reader, 10))
             return len(records) == 3
 
         eventually(three, WAIT_S, "three records come")
@@ -317,8 +317,12 @@ def test_header_names_that_are_not_utf_8_are_told_of_their_own_record_only(boots
     ]
 
 
+def _read(reader: InputConsumer, limit: int) -> list[Record]:
+    return [record for records in reader.poll(limit, 0.2) for record in records]
+
+
 def _resumed(reader: InputConsumer) -> bool:
-    list(reader.poll(1, 0.1))
+    _read(reader, 1)
     try:
         reader.seek(0, 0)
     except KafkaException:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from unittest.mock import Mock
 
@@ -39,6 +39,8 @@ class ScriptedConsumer:
 
     def __init__(self) -> None:
         self.refusal = ""
+        self.waits: Callable[[], None] = lambda: None
+        """Called where a poll waits."""
         self.member: bytes | None = b"member"
         self.records: list[Record] = []
         self.ends: dict[int, int] = {}
@@ -46,9 +48,10 @@ class ScriptedConsumer:
         self.calls: list[tuple[str, list[int]]] = []
         """Pauses and resumes, in their order."""
 
-    def poll(self, limit: int, timeout_s: float) -> Iterator[Record]:
+    def poll(self, limit: int, timeout_s: float) -> Iterator[Iterator[Record]]:
+        self.waits()
         taken, self.records = self.records[:limit], self.records[limit:]
-        yield from taken
+        yield iter(taken)
 
     def pause(self, partitions: Collection[int]) -> None:
         self.calls.append(("pause", sorted(partitions)))

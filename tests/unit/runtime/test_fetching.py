@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from sidecar.engine.items import Arrival
 from sidecar.engine.ports import Origin
 from sidecar.runtime.fetching import Fetching
 from sidecar.runtime.partitions import held
-from tests.unit.runtime.parts import LoopParts
+from tests.unit.runtime.parts import LoopParts, record
+
+ORDERS = [("retry-origin-topic", b"orders")]
 
 
 def adjust(parts: LoopParts) -> list[tuple[str, list[int]]]:
@@ -73,3 +76,17 @@ def test_the_lag_is_what_was_not_consumed_yet(parts: LoopParts) -> None:
     parts.consumer.ends = {0: 10, 1: 5}
     parts.fetching.look_at_ends()
     assert parts.fetching.lag == {0: 7}
+
+
+def test_a_message_that_comes_while_a_poll_waits_has_its_delay_from_its_own_timestamp(parts: LoopParts) -> None:
+    def wait() -> None:
+        parts.clock.now_s += 0.1
+        came = record(0, 0)._replace(timestamp_ms=parts.clock.wall_ms(), headers=[*ORDERS, ("retry-delay-ms", b"1000")])
+        parts.consumer.records = [came]
+
+    parts.run(0)
+    parts.consumer.waits = wait
+    parts.fetching.poll(0.1)
+    ((item,),) = parts.held.batches([0], 10, 1_000_000).values()
+    assert isinstance(item, Arrival)
+    assert item.due_ms == parts.clock.wall_ms() + 1000
