@@ -10,8 +10,6 @@ from sidecar.runtime.fetching import Fetching
 from sidecar.runtime.partitions import held
 from tests.unit.runtime.parts import LoopParts, record
 
-ORDERS = [("retry-origin-topic", b"orders")]
-
 
 def adjust(parts: LoopParts) -> list[tuple[str, list[int]]]:
     """Return what the consumer was told."""
@@ -78,11 +76,12 @@ def test_the_lag_is_what_was_not_consumed_yet(parts: LoopParts) -> None:
     assert parts.fetching.lag == {0: 7}
 
 
-def test_a_message_that_comes_while_a_poll_waits_has_its_delay_from_its_own_timestamp(parts: LoopParts) -> None:
+def test_what_comes_while_a_poll_waits_has_its_delay_from_its_own_timestamp(
+    parts: LoopParts,
+) -> None:
     def wait() -> None:
         parts.clock.now_s += 0.1
-        came = record(0, 0)._replace(timestamp_ms=parts.clock.wall_ms(), headers=[*ORDERS, ("retry-delay-ms", b"1000")])
-        parts.consumer.records = [came]
+        parts.consumer.records = [record(0, 0)._replace(timestamp_ms=parts.clock.wall_ms())]
 
     parts.run(0)
     parts.consumer.waits = wait
