@@ -21,9 +21,11 @@ from sidecar.model import NO_TIMESTAMP, Headers, Record
 log = structlog.get_logger(__name__)
 
 STATISTICS_EVERY_MS: Final = 5_000
-STEP_RECORDS: Final = 16
-"""So many are taken from the client library at once: it takes the headers of each apart, into eight times their bytes
-and more, when it hands it out, not when it is asked for them."""
+STEP_RECORDS_MIN: Final = 16
+STEP_HEADERS_MAX: Final = 64
+"""Records that have more are taken from the client library so few at a time: it takes the headers of each apart, into
+eight times their bytes and more, when it hands it out. Else twice as many as the last time, as each call costs a wait
+for the interpreter."""
 _METADATA_PREFIX: Final = b"CGMDv2:"
 _checked_headers: Final = methodcaller("headers")
 """Calls from C code, where each result is checked against a pending exception."""
@@ -75,6 +77,9 @@ class InputConsumer:
         self._fences = fences
         self._fetched: frozenset[int] = frozenset()
         self._owned: set[int] = set()
+        self._step = STEP_RECORDS_MIN
+        self._most_headers = 0
+        """Of a record of the last step."""
         self._fenced = False
         self.refusal = ""
         """Why it cannot join, in the broker's words, while a right is missing."""
@@ -147,26 +152,37 @@ class InputConsumer:
         if self._fenced:
             self._join_again()
         self._was_over = self._session_over
-        for taken in range(0, limit, STEP_RECORDS):
+        taken = 0
+        while taken < limit:
+            step = min(self._step, limit - taken)
             try:
-                messages = self._consumer.consume(STEP_RECORDS, 0 if taken else timeout_s)
+                messages = self._consumer.consume(step, 0 if taken else timeout_s)
             except KafkaException as cause:
                 self._report(cause.args[0])
                 return
-            more = len(messages) == STEP_RECORDS
+            count = len(messages)
+            taken += count
             yield self._records(messages)
-            if not more:
+            if self._most_headers > STEP_HEADERS_MAX:
+                self._step = STEP_RECORDS_MIN
+            elif count == step:
+                self._step = min(2 * self._step, limit)
+            if count < step:
                 return
 
     def _records(self, messages: list[Message]) -> Iterator[Record]:
         """Make records of messages, each out of the list by then: it dies while the processor has it at hand."""
         make = tuple.__new__  # a named tuple's own constructor takes twice as long
         messages.reverse()
+        self._most_headers = most = 0
         while messages:
             message = messages.pop()
             if (error := message.error()) is not None:
                 self._report(error, message.partition())
                 continue
+            headers = headers_of(message)
+            if headers and len(headers) > most:
+                self._most_headers = most = len(headers)
             kind, timestamp_ms = message.timestamp()
             fields = (
                 message.partition(),
@@ -174,7 +190,7 @@ class InputConsumer:
                 timestamp_ms if kind else NO_TIMESTAMP,
                 message.key(),
                 message.value(),
-                headers_of(message),
+                headers,
             )
             yield make(Record, fields)
 
