@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -182,11 +183,6 @@ def build(
         properties = config.transactional_producer(settings, transactional_id, batch_bytes, message_timeout_ms)
         return TransactionalProducer({**properties, **client_log}, clock)
 
-    def open_consumer(listener: Rebalanced) -> InputConsumer:
-        properties = {**config.input_consumer(settings, settings.instance_id), **client_log}
-        stable = StableOffsets(settings.input_topic, clock, metrics.stable_offset_stuck_seconds.publish)
-        return InputConsumer(properties, settings.input_topic, listener, fences, stable)
-
     reset = Reset(
         admin,
         {**config.committed_reader(settings), **client_log},
@@ -216,7 +212,7 @@ def build(
             inheritance=Inheritance(cluster, clock),
             leftovers=Leftovers(cluster, clock, instance_id),
             restarts=restarts,
-            open_consumer=open_consumer,
+            open_consumer=partial(_open_consumer, settings, clock, metrics, fences, client_log),
             make_producer=make_producer,
             grow_topics=_growing(admin, settings),
             instance_id=instance_id,
@@ -227,6 +223,19 @@ def build(
         )
     )
     return loop
+
+
+def _open_consumer(
+    settings: Settings,
+    clock: Clock,
+    metrics: Metrics,
+    fences: Fences,
+    client_log: Mapping[str, Any],
+    listener: Rebalanced,
+) -> InputConsumer:
+    properties = {**config.input_consumer(settings, settings.instance_id), **client_log}
+    stable = StableOffsets(settings.input_topic, clock, metrics.stable_offset_stuck_seconds.publish)
+    return InputConsumer(properties, settings.input_topic, listener, fences, stable)
 
 
 def _status(settings: Settings, clock: Clock, guard: ClockGuard, client_log: Mapping[str, Any]) -> StatusPublisher:
