@@ -1,10 +1,10 @@
 """A slow link: a relay in front of a local broker, which carries so many bytes a second towards it.
 
-    link = Link()
-    with LocalBroker(properties=link.properties) as broker, link.to(broker.port):
+    with Link() as link, LocalBroker(link.broker_port, properties=link.properties):
         link.bytes_a_second = 50_000
 
 All clients go by it, since the broker tells them the link's address. What the broker says comes back at once.
+The link carries before the broker starts: whoever asks the new broker may already come this way.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import Final
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, Self
 
 from sidecar.clock import SystemClock
-from sidecar.devbroker.local_broker import HOST
+from sidecar.devbroker.local_broker import HOST, free_port
 
 CHUNK_BYTES: Final = 1_460
 """Carried at once, of each connection in its turn: as in a packet."""
@@ -33,37 +33,36 @@ class Link:
 
     def __init__(self) -> None:
         self.bytes_a_second = math.inf
+        self.broker_port = free_port()
         self._listener = socket.create_server((HOST, 0))
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
         self._clock = SystemClock()
         self._lock = threading.Lock()
         self._free_s = float("-inf")
         self._ended = threading.Event()
+        self._accepting = threading.Thread(target=self._accept, name="link", daemon=True)
 
     @property
     def properties(self) -> dict[str, str]:
         """Server properties of the broker, which make clients come this way."""
         return {"advertised.listeners": f"PLAINTEXT://{HOST}:{self._listener.getsockname()[1]}"}
 
-    @contextmanager
-    def to(self, port: int) -> Iterator[None]:
-        """Carry to this port of the broker until the end of the block."""
-        accepting = threading.Thread(target=self._accept, args=(port,), name="link", daemon=True)
-        accepting.start()
-        try:
-            yield
-        finally:
-            self._ended.set()
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes who accepts
-            accepting.join()
-            self._listener.close()
+    def __enter__(self) -> Self:
+        self._accepting.start()
+        return self
 
-    def _accept(self, port: int) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._ended.set()
+        self._listener.shutdown(socket.SHUT_RDWR)  # wakes who accepts
+        self._accepting.join()
+        self._listener.close()
+
+    def _accept(self) -> None:
         while not self._ended.is_set():
             with suppress(OSError):
                 client, _ = self._listener.accept()
                 try:
-                    broker = socket.create_connection((HOST, port), _CONNECT_S)
+                    broker = socket.create_connection((HOST, self.broker_port), _CONNECT_S)
                 except OSError:
                     client.close()
                     continue

@@ -124,8 +124,7 @@ def _create(admin: AdminClient, name: str, bytes_max: int = 1_048_588) -> None:
 
 def slow(folder: Path, rates: Sequence[int], deadline_s: float) -> None:
     """Print how long messages take over links of so many bytes a second; half are due, half wait for an hour."""
-    link = Link()
-    with LocalBroker(properties=link.properties) as broker, link.to(broker.port):
+    with Link() as link, LocalBroker(link.broker_port, properties=link.properties) as broker:
         cluster = Cluster(broker.bootstrap_servers)
         cluster.create("bench-dlq")
         for rate in rates:

@@ -234,9 +234,9 @@ class LocalBroker:
     def _choose_ports(self) -> None:
         if self.port and not _is_free(self.port):
             raise PortInUse(f"port {self.port} on {HOST} is in use by another process; choose another one with --port")
-        self.port = self.port or _free_port(not_this=0)
+        self.port = self.port or free_port()
         if not self._controller_port or not _is_free(self._controller_port):
-            self._controller_port = _free_port(not_this=self.port)
+            self._controller_port = free_port(not_this=self.port)
 
     @contextmanager
     def _claimed_folder(self) -> Iterator[int]:
@@ -380,7 +380,12 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _free_port(not_this: int) -> int:
+def free_port(not_this: int = 0) -> int:
+    """Return a port on 127.0.0.1 that nobody listens on, and that no outgoing connection takes.
+
+    Raises:
+        CommandFailed: there is none.
+    """
     for port in random.sample(_FREE_PORTS, 200):
         if port != not_this and _is_free(port):
             return port

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from sidecar.cli import main
+from sidecar.devbroker.local_broker import free_port
 from tests import broker as broker_of_tests
 from tests.docs import acls
 from tests.docs.pages import DOCS, dialogues
@@ -25,20 +25,13 @@ PASSWORD = "not-a-secret"  # of a broker that this test starts
 pytestmark = pytest.mark.broker
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[tuple[str, str]]:
     """A broker that denies what no ACL allows: its address for the test, and that at which users log in."""
-    port, login_port, controller = _free_port(), _free_port(), "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT"
+    port, login_port, controller = free_port(), free_port(), "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT"
     users = " ".join(f'user_{name}="{PASSWORD}"' for name in ROLES)
     module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-    controller_port = _free_port()
+    controller_port = free_port()
     properties = {
         "listeners": f"PLAINTEXT://127.0.0.1:{port},LOGIN://127.0.0.1:{login_port},"
         f"CONTROLLER://127.0.0.1:{controller_port}",

@@ -18,8 +18,7 @@ BYTES_A_SECOND = 50_000
 def test_what_takes_longer_than_a_transaction_may_last_arrives_in_several(sidecars: Sidecars) -> None:
     """1.2 MB at once, for which the link needs 24 s, and a transaction has 20 s."""
     marker = unique("m").encode()
-    link = Link()
-    with local_broker(properties=link.properties) as broker, link.to(broker.port):
+    with Link() as link, local_broker(link.broker_port, link.properties) as broker:
         stage = set_stage(broker.bootstrap_servers, 2)
         given = [
             Given(noise(1_500, n), b"%d" % n, native(stage, marker, 0 if n % 3 else 3_600_000), partition=n % 2)
