@@ -155,3 +155,27 @@ class TopicsNow:
             for number in set(numbers) - led:
                 found[number] = f"partition {number} of topic {topic} has no leader"
         return found
+
+
+class Brokers:
+    """Asks the brokers what a restore begins with."""
+
+    def __init__(self, admin: AdminClient, committed_reader: Mapping[str, Any]) -> None:
+        """Args:
+        admin: Of the cluster.
+        committed_reader: From `config.committed_reader`.
+        """
+        self._admin = admin
+        self._committed_reader = committed_reader
+
+    def committed(self, topic: str, partitions: Sequence[int]) -> CommittedOffsets:
+        """Ask what the group has committed."""
+        return CommittedOffsets(self._committed_reader, topic, partitions)
+
+    def topics(self, names: Sequence[str]) -> TopicsNow:
+        """Ask for ids and leaders."""
+        return TopicsNow(self._admin, names)
+
+    def bounds(self, partitions: Mapping[str, Sequence[int]]) -> LogBounds:
+        """Ask for the bounds of partitions, by topic."""
+        return LogBounds(self._admin, partitions)

@@ -15,7 +15,7 @@ from sidecar.runtime.origins import ClosedOrigins
 from sidecar.runtime.partitions.inheritance import Inheritance
 from sidecar.runtime.partitions.leftovers import Leftovers
 from sidecar.runtime.partitions.restarts import Restarts
-from sidecar.runtime.ports import Catalogue, MakeProducer, OpenConsumer, Resets, State, Status
+from sidecar.runtime.ports import Catalogue, MakeExecutor, MakeProducer, OpenConsumer, Resets, State, Status
 from sidecar.runtime.reporting.snapshot import Snapshots
 from sidecar.runtime.reporting.spans import Spans
 from sidecar.runtime.transaction.commit import Observe, unobserved
@@ -44,6 +44,7 @@ class Components:
     restarts: Restarts
     open_consumer: OpenConsumer
     make_producer: MakeProducer
+    make_executor: MakeExecutor
     grow_topics: Callable[[], TopicFacts]
     instance_id: str
     url: str | None = None

@@ -14,7 +14,7 @@ from sidecar.kafka.topics import TopicFacts
 from sidecar.runtime.assignment import Assignment
 from sidecar.runtime.components import Components
 from sidecar.runtime.ports import Producer
-from sidecar.runtime.transaction.commit import Committer, Result, Work, Writing, commit
+from sidecar.runtime.transaction.commit import Result, Work, Writing, commit
 from sidecar.runtime.transaction.failures import Failures
 from sidecar.runtime.transaction.limits import Limits
 
@@ -36,7 +36,7 @@ class Jobs:
         self._assignment = assignment
         self._failures = failures
         self._limits = limits
-        self._committer = Committer(components.clock)
+        self._committer = components.make_executor()
         self._producer: Producer | None = None
         self._grow_at_s = float("-inf")
 
@@ -111,7 +111,7 @@ class Jobs:
             return False
         log.error("commit_hangs", reason=self._committer.obstacle())
         self._committer.close()
-        self._committer = Committer(self._clock)
+        self._committer = self._components.make_executor()
         self._producer = None
         return True
 

@@ -23,6 +23,7 @@ from sidecar.kafka.clock_guard import ClockGuard
 from sidecar.kafka.cluster import Admin
 from sidecar.kafka.fences import Fences
 from sidecar.kafka.input import InputConsumer, Rebalanced
+from sidecar.kafka.offsets import Brokers
 from sidecar.kafka.patience import TRY_S, await_answer
 from sidecar.kafka.producer import TransactionalProducer
 from sidecar.kafka.stable import StableOffsets
@@ -44,7 +45,7 @@ from sidecar.runtime.reporting.spans import spans_of_environment
 from sidecar.runtime.reporting.status import StatusPublisher
 from sidecar.runtime.state import LocalState
 from sidecar.runtime.stop import Stop
-from sidecar.runtime.transaction.commit import Observe, unobserved
+from sidecar.runtime.transaction.commit import Committer, Observe, unobserved
 from sidecar.serving.group_view import ClusterView, GroupSource, follow
 from sidecar.serving.http import start_server
 from sidecar.serving.peers import advertised_url
@@ -184,8 +185,7 @@ def build(
         return TransactionalProducer({**properties, **client_log}, clock)
 
     reset = Reset(
-        admin,
-        {**config.committed_reader(settings), **client_log},
+        Brokers(admin, {**config.committed_reader(settings), **client_log}),
         ChangelogReader({**config.changelog_reader(settings), **client_log}, settings.changelog_topic),
         clock,
         Topics(settings.input_topic, settings.changelog_topic, settings.group_id),
@@ -214,6 +214,7 @@ def build(
             restarts=restarts,
             open_consumer=partial(_open_consumer, settings, clock, metrics, fences, client_log),
             make_producer=make_producer,
+            make_executor=partial(Committer, clock),
             grow_topics=_growing(admin, settings),
             instance_id=instance_id,
             url=url,

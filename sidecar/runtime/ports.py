@@ -11,9 +11,11 @@ from typing import Protocol
 from sidecar.engine.group.view import PartitionView
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Origin, Outgoing, Store
+from sidecar.engine.restore import ChangelogRead
 from sidecar.engine.rows import Identity
 from sidecar.errors import StoreFailed
 from sidecar.kafka.input import Rebalanced
+from sidecar.kafka.offsets import Bounds
 from sidecar.kafka.producer import Refused, Unwritten, Waits
 from sidecar.model import Headers, Record
 
@@ -138,6 +140,128 @@ class Producer(Protocol):
 
     def close(self) -> None:
         """Release it without waiting for anything."""
+        ...
+
+
+class Question(Protocol):
+    """A question to the brokers, on its way from the moment it exists."""
+
+    def done(self) -> bool:
+        """Return whether it is answered, be it by a refusal. Never waits."""
+        ...
+
+
+class CommittedQuestion(Question, Protocol):
+    """For the committed input offsets of the group: `kafka.offsets.CommittedOffsets`."""
+
+    @property
+    def troubles(self) -> Mapping[int, str]:
+        """Why a partition is not in the result; empty text while nothing but waiting is needed."""
+        ...
+
+    def result(self) -> Mapping[int, int | None]:
+        """Return the offset of each partition that has a stable one, None where nothing was committed yet."""
+        ...
+
+
+class BoundsQuestion(Question, Protocol):
+    """For where logs start and end, uncommitted records included: `kafka.offsets.LogBounds`."""
+
+    @property
+    def troubles(self) -> Mapping[int, str]:
+        """As of `CommittedQuestion`."""
+        ...
+
+    def result(self) -> Mapping[tuple[str, int], Bounds]:
+        """Return bounds by topic and partition, of those that are answered."""
+        ...
+
+
+class TopicsQuestion(Question, Protocol):
+    """For what topics are now: `kafka.offsets.TopicsNow`."""
+
+    def id_of(self, topic: str) -> str:
+        """Return the id of a topic without troubles."""
+        ...
+
+    def troubles(self, numbers: Sequence[int]) -> Mapping[int, str]:
+        """Return the partitions that cannot be used, and why; empty text while nothing but waiting is needed."""
+        ...
+
+
+class Brokers(Protocol):
+    """What a restore asks the brokers: `kafka.offsets.Brokers`. Nothing waits."""
+
+    def committed(self, topic: str, partitions: Sequence[int]) -> CommittedQuestion:
+        """Ask what the group has committed."""
+        ...
+
+    def topics(self, names: Sequence[str]) -> TopicsQuestion:
+        """Ask for ids and leaders."""
+        ...
+
+    def bounds(self, partitions: Mapping[str, Sequence[int]]) -> BoundsQuestion:
+        """Ask for the bounds of partitions, by topic."""
+        ...
+
+
+class ChangelogReader(Protocol):
+    """Reads committed records of changelog partitions: `kafka.changelog.ChangelogReader`."""
+
+    def start(self, partition: int, offset: int) -> None:
+        """Read a partition from `offset` on."""
+        ...
+
+    def stop(self, partition: int) -> None:
+        """Read it no more."""
+        ...
+
+    def read(self, timeout_s: float) -> Mapping[int, Sequence[ChangelogRead]]:
+        """Return the next slice by partition, waiting so long for it."""
+        ...
+
+    def take_lost(self) -> Sequence[int]:
+        """Return, once, the partitions whose position is no longer in the log."""
+        ...
+
+    def trouble(self, partition: int) -> str:
+        """Return why nothing of it can be read now; empty when nothing is known to be wrong."""
+        ...
+
+    def position(self, partition: int) -> int:
+        """Return the next offset to be read; negative before the first one."""
+        ...
+
+
+class Executor(Protocol):
+    """Runs one job at a time beside the loop: `transaction.commit.Committer`."""
+
+    busy: bool
+    """A job is under way, or ended and not taken yet."""
+
+    @property
+    def hangs(self) -> bool:
+        """Whether the job has been running for longer than any is meant to."""
+        ...
+
+    def submit(self, job: Callable[[], object]) -> None:
+        """Start a job; the one before must have been taken."""
+        ...
+
+    def obstacle(self) -> str | None:
+        """Return what to tell people while a job takes long, None when it does not."""
+        ...
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return whether there is an outcome to take, waiting for it at most so long."""
+        ...
+
+    def take(self) -> object:
+        """Return the outcome of the job; raises what it raised."""
+        ...
+
+    def close(self) -> None:
+        """End after the job at hand."""
         ...
 
 
@@ -293,3 +417,6 @@ OpenConsumer = Callable[[Rebalanced], Consumer]
 
 MakeProducer = Callable[[int, int], Producer]
 """From bytes of a batch and ms for a record."""
+
+MakeExecutor = Callable[[], Executor]
+"""Another one takes the place of an executor whose job hangs."""

@@ -60,16 +60,16 @@ _OF_THE_RUNTIME: Final = (
     Mutation(
         TARGET_EARLY,
         "runtime.partitions.asking:Asking._ask",
-        "committed = CommittedOffsets(",
-        "self._early = getattr(self, '_early', None) or LogBounds("
-        "self._admin, dict.fromkeys((self._topics.changelog_topic, self._topics.input_topic), sorted(partitions)))\n"
+        "committed = self._brokers.committed(",
+        "self._early = getattr(self, '_early', None) or self._brokers.bounds("
+        "dict.fromkeys((self._topics.changelog_topic, self._topics.input_topic), sorted(partitions)))\n"
         "            while not self._early.done(): pass\n"
-        "            committed = CommittedOffsets(",
+        "            committed = self._brokers.committed(",
     ),
     Mutation(
         TARGET_EARLY,
         "runtime.partitions.asking:Asking._is_answered",
-        "LogBounds(self._admin, dict.fromkeys(topics, sorted(question.partitions)))",
+        "self._brokers.bounds(dict.fromkeys(topics, sorted(question.partitions)))",
         "self._early",
     ),
 )

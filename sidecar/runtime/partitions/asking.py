@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
-from confluent_kafka.admin import AdminClient
 
 from sidecar.clock import Clock
 from sidecar.engine.partition import Partition
-from sidecar.kafka.offsets import Bounds, CommittedOffsets, LogBounds, TopicsNow
+from sidecar.kafka.offsets import Bounds
+from sidecar.runtime.ports import BoundsQuestion, Brokers, CommittedQuestion, TopicsQuestion
 
 log = structlog.get_logger(__name__)
 
@@ -57,10 +57,10 @@ class _Question:
     """What is asked for some partitions; one that begins anew meanwhile leaves it."""
 
     partitions: dict[int, Partition]
-    committed: CommittedOffsets
+    committed: CommittedQuestion
     offsets: Mapping[int, int | None] = field(default_factory=dict)
-    now: TopicsNow | None = None
-    bounds: LogBounds | None = None
+    now: TopicsQuestion | None = None
+    bounds: BoundsQuestion | None = None
 
 
 @dataclass(slots=True)
@@ -75,9 +75,8 @@ class _Later:
 class Asking:
     """Owned by the reset."""
 
-    def __init__(self, admin: AdminClient, committed_reader: Mapping[str, Any], clock: Clock, topics: Topics) -> None:
-        self._admin = admin
-        self._committed_reader = committed_reader
+    def __init__(self, brokers: Brokers, clock: Clock, topics: Topics) -> None:
+        self._brokers = brokers
         self._clock = clock
         self._topics = topics
         self._waiting: dict[int, Partition] = {}
@@ -137,7 +136,7 @@ class Asking:
                 due[bool(partition.reason)][number] = partition
         for key, partitions in due.items():
             if partitions and key not in self._questions:
-                committed = CommittedOffsets(self._committed_reader, self._topics.input_topic, sorted(partitions))
+                committed = self._brokers.committed(self._topics.input_topic, sorted(partitions))
                 self._questions[key] = _Question(partitions, committed)
                 for number in partitions:
                     del self._waiting[number]
@@ -153,7 +152,7 @@ class Asking:
             self._put_off(question, question.committed.troubles, question.offsets)
             if question.partitions:
                 topics = (self._topics.input_topic, self._topics.changelog_topic)
-                question.now = TopicsNow(self._admin, topics)
+                question.now = self._brokers.topics(topics)
             return not question.partitions
         if not question.now.done():
             return False
@@ -163,7 +162,7 @@ class Asking:
         if question.partitions:
             # Only now: the offsets are stable, so whatever was committed lies below the end that is read here.
             topics = (self._topics.changelog_topic, self._topics.input_topic)
-            question.bounds = LogBounds(self._admin, dict.fromkeys(topics, sorted(question.partitions)))
+            question.bounds = self._brokers.bounds(dict.fromkeys(topics, sorted(question.partitions)))
         return not question.partitions
 
     def _told(self, question: _Question) -> list[Told]:

@@ -18,11 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import structlog
-from confluent_kafka.admin import AdminClient
 
 from sidecar.clock import Clock
 from sidecar.engine.partition import Partition, State
@@ -30,9 +29,9 @@ from sidecar.engine.ports import Store
 from sidecar.engine.restore import Restore
 from sidecar.engine.rows import Identity
 from sidecar.errors import PartitionStopped
-from sidecar.kafka.changelog import ChangelogReader
 from sidecar.kafka.offsets import Bounds
 from sidecar.runtime.partitions.asking import Asking, Told, Topics
+from sidecar.runtime.ports import Brokers, ChangelogReader
 
 log = structlog.get_logger(__name__)
 
@@ -69,8 +68,7 @@ class Reset:
 
     def __init__(
         self,
-        admin: AdminClient,
-        committed_reader: Mapping[str, Any],
+        brokers: Brokers,
         reader: ChangelogReader,
         clock: Clock,
         topics: Topics,
@@ -81,7 +79,6 @@ class Reset:
         input_lost: Callable[[int, int], None],
     ) -> None:
         """Args:
-        committed_reader: From `config.committed_reader`.
         running: Told the partition and its next input offset when it may take in and fire.
         restored: Told how many seconds a restore took.
         input_lost: Told the partition, and how many of its input records were gone before they were read.
@@ -90,7 +87,7 @@ class Reset:
         self.identity = identity
         self.skipped_input = 0
         """Input records that were gone from the log before they were read."""
-        self._asking = Asking(admin, committed_reader, clock, topics)
+        self._asking = Asking(brokers, clock, topics)
         self._reader = reader
         self._clock = clock
         self._running = running

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from unittest.mock import Mock
 
@@ -25,6 +26,7 @@ from sidecar.runtime.fetching import Fetching
 from sidecar.runtime.jobs import Jobs
 from sidecar.runtime.partitions.held import Held
 from sidecar.runtime.ports import Producer
+from sidecar.runtime.transaction.commit import Committer
 from sidecar.runtime.transaction.failures import Failures
 from sidecar.runtime.transaction.limits import Limits
 from sidecar.settings import Settings
@@ -149,6 +151,7 @@ class LoopParts:
         self.made_for = 0, 0
         """Bytes of a batch, and ms for a record, of the producer that was made last."""
         self.components.make_producer = self._make_producer
+        self.components.make_executor = partial(Committer, self.clock)
         self.components.intake = _intake(self.origins)
         self.held = Held(self.components.intake)
         self.ahead = Ahead()

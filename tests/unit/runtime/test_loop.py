@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
@@ -15,6 +16,7 @@ from sidecar.errors import BrokerUnavailable, CommandFailed, StoreFailed, Topics
 from sidecar.kafka.topics import TopicFacts
 from sidecar.runtime.jobs import GROW_AGAIN_S
 from sidecar.runtime.loop import CARE_EVERY_S, Loop
+from sidecar.runtime.transaction.commit import Committer
 from sidecar.settings import Settings
 from tests.clocks import HandClock
 from tests.simulation.memory_store import MemoryStore
@@ -41,6 +43,7 @@ class Stage:
         self.components.guard.skew_ms = None
         self.components.restarts.take.return_value = set()
         self.components.closed.advance.return_value = ()
+        self.components.make_executor = partial(Committer, self.clock)
         self.consumer: Any = self.components.open_consumer.return_value
         self.consumer.end_offsets.return_value = {}
         self.loop = Loop(self.components)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -11,7 +10,6 @@ from structlog.testing import capture_logs
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.restore import ChangelogRead
 from sidecar.kafka.offsets import Bounds
-from sidecar.runtime.partitions import asking
 from sidecar.runtime.partitions.asking import HOLD_BACK_MAX_S, HOLD_BACK_S, Topics
 from sidecar.runtime.partitions.reset import STALLED_S, Reset
 from tests.clocks import HandClock
@@ -89,6 +87,19 @@ class Reader:
         return 0
 
 
+class Answers:
+    """Implements `sidecar.runtime.ports.Brokers`."""
+
+    def committed(self, _topic: str, _partitions: Sequence[int]) -> Committed:
+        return Committed()
+
+    def topics(self, _names: Sequence[str]) -> Now:
+        return Now()
+
+    def bounds(self, _partitions: Mapping[str, Sequence[int]]) -> Edges:
+        return Edges()
+
+
 class Stage:
     """Two partitions on their way."""
 
@@ -97,12 +108,9 @@ class Stage:
     def __init__(self) -> None:
         Stage.now = self.clock = HandClock()
         self.reader = Reader()
-        admin: Any = None
-        reader: Any = self.reader
         self.reset = Reset(
-            admin,
-            {},
-            reader,
+            Answers(),
+            self.reader,
             self.clock,
             TOPICS,
             IDENTITY,
@@ -127,9 +135,7 @@ class Stage:
 
 
 @pytest.fixture
-def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
-    for name, answer in (("CommittedOffsets", Committed), ("LogBounds", Edges), ("TopicsNow", Now)):
-        monkeypatch.setattr(asking, name, answer)
+def stage() -> Stage:
     return Stage()
 
 
