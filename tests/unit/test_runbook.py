@@ -27,7 +27,7 @@ ALERTS = (
     *("RetrySidecarLastStableOffsetStuck", "RetrySidecarClockSkew", "RetrySidecarOriginClosed"),
     "RetrySidecarTransactionsAborting",
 )
-PARTS = ("Means", "Felt", "Look", "Do", "Worry")
+PARTS = ("Meaning", "Impact", "Diagnosis", "Fix", "Escalate")
 
 SAYING = {"obstacle", "unread", "health", "reasons", "_say_held"}
 """Functions whose texts are reasons."""
