@@ -22,10 +22,10 @@ from sidecar.contract import DIALECTS
 from sidecar.engine.items import Arrival
 from sidecar.policy import PolicyConfig
 from sidecar.spark.handover.changelog import slot_end_of, sorted_blocks, take_over, timers_of
-from sidecar.spark.state.cells import META, Meta, decode_meta, encode
+from sidecar.spark.state.entries import META, Meta, decode_meta, encode
 from sidecar.spark.state.shard_store import ShardStore
-from sidecar.spark.stream.facts import Fact
 from sidecar.spark.stream.step import Rules, Turned, Turns
+from sidecar.spark.stream.topic_metadata import Fact
 from sidecar.spark.stream.wire import Chunk, encode_chunk
 
 START_MS = 1_700_000_000_000

@@ -14,7 +14,7 @@ from typing import Final
 
 from sidecar.changelog.codec import BLOCK_BYTES_MAX, decode_block, encode_block
 from sidecar.changelog.entry import DEFERRED, FLAGS_AT, HEAD, KEY, KEY_BYTES, OFFSET, ORIGIN_LENGTH, offset_of
-from sidecar.spark.state.cells import (
+from sidecar.spark.state.entries import (
     DIRECTORY,
     FORMER_SPANS,
     SPANS,

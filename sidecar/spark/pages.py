@@ -12,7 +12,7 @@ from typing import Final
 from sidecar.changelog.codec import REMOVED, greatest_due_ms, removed_key
 from sidecar.changelog.entry import due_ms_of, offset_of
 from sidecar.engine.rows import BEHIND_PARTITION, KIND, LEADING_OFFSET
-from sidecar.spark.state.cells import (
+from sidecar.spark.state.entries import (
     GROUP,
     GROUP_SHIFT,
     PAGE,

@@ -16,8 +16,8 @@ from sidecar.spark import group
 from sidecar.spark.manifest import CheckpointFolder, Kept, Manifest, Unfinished
 from sidecar.spark.marks import Mark, TopicsRefuse, again
 from sidecar.spark.stream.batches import Batches
+from sidecar.spark.stream.clock_check import ClockWatch
 from sidecar.spark.stream.query import Repeat
-from sidecar.spark.stream.skew import ClockWatch
 from sidecar.spark.stream.step import Rules
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import msgspec
 from sidecar.engine.items import Arrival
 from sidecar.errors import RecordCorrupt
 from sidecar.model import Record
-from sidecar.spark.state.cells import INDEX, WAITING, Cells, Index, Piece, encode, held_cell, piece_cell
+from sidecar.spark.state.entries import INDEX, WAITING, Cells, Index, Piece, encode, held_cell, piece_cell
 from sidecar.spark.stream.wire import CHUNK_BYTES_MAX, Chunk, decode_chunk, encode_chunk, first_offset, record_bytes
 
 

@@ -15,7 +15,7 @@ from tests.integration.sidecars import Sidecars, Stage, set_stage
 
 # Modules that import PySpark or its libraries themselves.
 _OF_PYSPARK = [
-    "test_intake.py",
+    "test_ingest.py",
     "test_manifest.py",
     "test_processor.py",
     "test_redrive_task.py",

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from sidecar.changelog.entry import KEY_BYTES, MOVING, lasting
 from sidecar.spark import blocks
 from sidecar.spark.blocks import Blocks
-from sidecar.spark.state.cells import Meta
-from tests.spark.dict_cells import DictCells
+from sidecar.spark.state.entries import Meta
+from tests.spark.dict_state import DictCells
 
 PLACE = (2, 5)
 LASTING = lasting(1, 1, 0, 1, 1, b"orders", None, b"key", b"value", [])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sidecar.policy import PolicyConfig
-from sidecar.spark.state.cells import META, decode_meta
-from sidecar.spark.stream.facts import FORBIDDEN_AFTER_MS, UNKNOWN_MS, Fact
+from sidecar.spark.state.entries import META, decode_meta
+from sidecar.spark.stream.topic_metadata import FORBIDDEN_AFTER_MS, UNKNOWN_MS, Fact
 from sidecar.spark.stream.wire import Delivery
-from tests.spark.test_turn import FORBIDDEN, World, order, outgoing
+from tests.spark.test_partition_step import FORBIDDEN, World, order, outgoing
 
 
 def test_a_message_for_a_topic_that_may_not_be_looked_at_is_a_dead_letter_by_two_answers() -> None:

@@ -11,10 +11,10 @@ from sidecar.changelog.entry import LEVEL_AT
 from sidecar.changelog.fold import fold
 from sidecar.contract.control import ControlKind
 from sidecar.spark.handover.changelog import slot_end_of, sorted_blocks, take_over
-from sidecar.spark.state.cells import META, decode_meta, encode
+from sidecar.spark.state.entries import META, decode_meta, encode
 from sidecar.spark.state.shard_store import ShardStore
 from tests.simulation.stage import NOW, Stage
-from tests.spark.dict_cells import DictCells, pending, removed_in
+from tests.spark.dict_state import DictCells, pending, removed_in
 
 delays = st.integers(1, 1500) | st.integers(1, 10**8)
 worlds = st.lists(st.tuples(st.integers(0, 10**6), st.lists(delays, min_size=1, max_size=6)), min_size=1, max_size=6)

@@ -10,12 +10,12 @@ from sidecar.changelog.codec import Closed, Closure
 from sidecar.contract.control import ControlKind
 from sidecar.spark.handover.changelog import take_over
 from sidecar.spark.state import shard_store
-from sidecar.spark.state.cells import META, decode_meta
-from sidecar.spark.stream.facts import Fact
+from sidecar.spark.state.entries import META, decode_meta
+from sidecar.spark.stream.topic_metadata import Fact
 from sidecar.spark.stream.wire import Delivery
 from tests.simulation.stage import TERMS, Stage
-from tests.spark.dict_cells import DictCells
-from tests.spark.test_turn import NOW, World, order, outgoing, view
+from tests.spark.dict_state import DictCells
+from tests.spark.test_partition_step import NOW, World, order, outgoing, view
 
 HOUR_MS = 3_600_000
 

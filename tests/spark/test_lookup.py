@@ -8,8 +8,8 @@ from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.admin._resource import ResourceType
 
 from sidecar.settings import Settings
-from sidecar.spark.stream.facts import Fact
 from sidecar.spark.stream.lookup import BrokerLookup
+from sidecar.spark.stream.topic_metadata import Fact
 from tests.broker import create_topic
 from tests.integration.rights import broker_with_rights, deny
 

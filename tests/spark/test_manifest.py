@@ -15,7 +15,7 @@ from py4j.protocol import Py4JJavaError
 from sidecar import __version__
 from sidecar.errors import CommandFailed
 from sidecar.spark.manifest import RULES, CheckpointFolder, Kept, Unfinished
-from tests.spark import test_turn
+from tests.spark import test_partition_step
 
 OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":%d,"conf":{"a":"b"}}\n{"retry":{"0":7}}'
 
@@ -115,8 +115,8 @@ def test_a_query_begins_with_a_micro_batch_without_records(tmp_path: Path) -> No
 def test_the_rules_are_kept_without_the_token_and_a_file_that_is_cut_off_is_none(tmp_path: Path) -> None:
     one = folder(tmp_path)
     assert one.kept() is None
-    one.keep(replace(test_turn.RULES, api_token="secret"))
-    assert one.kept() == Kept(__version__, test_turn.RULES)
+    one.keep(replace(test_partition_step.RULES, api_token="secret"))
+    assert one.kept() == Kept(__version__, test_partition_step.RULES)
     file = tmp_path / RULES
     assert b"secret" not in file.read_bytes()
     file.write_bytes(file.read_bytes()[:-9])

@@ -11,13 +11,13 @@ from pyspark.sql.streaming.tws_tester import TwsTester
 from sidecar.changelog.codec import CHECKPOINT_KEY, Checkpoint, Engine, encode_checkpoint
 from sidecar.model import Record
 from sidecar.settings import Settings
-from sidecar.spark.state.cells import META, decode_meta
+from sidecar.spark.state.entries import META, decode_meta
 from sidecar.spark.stream import processor
-from sidecar.spark.stream.facts import Fact
 from sidecar.spark.stream.placement import STEP
 from sidecar.spark.stream.processor import WheelProcessor
+from sidecar.spark.stream.topic_metadata import Fact
 from sidecar.spark.stream.wire import Chunk, Delivery, decode_delivery, encode_chunk
-from tests.spark.test_turn import NOW, RULES, order
+from tests.spark.test_partition_step import NOW, RULES, order
 
 KEY = 3 + 2 * STEP
 """Stands for input partition 3."""

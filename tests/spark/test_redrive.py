@@ -16,7 +16,7 @@ from sidecar.model import Reason
 from tests.broker import Read, create_topic, read_committed, unique
 from tests.integration.messages import Given, Pairs, marked, send
 from tests.integration.sidecars import Sidecars, Stage
-from tests.spark.letters import dead
+from tests.spark.dead_letters import dead
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]

@@ -18,11 +18,11 @@ from sidecar.kafka.cluster import Admin, Topic
 from sidecar.model import Reason
 from sidecar.settings import Settings
 from sidecar.spark.jobs.redrive import Order, _Looking, _Sending
-from sidecar.spark.jobs.redrive_part import Told, outcome_of
+from sidecar.spark.jobs.task_report import Told, outcome_of
 from tests.broker import read_committed
 from tests.integration.messages import Pairs
 from tests.integration.sidecars import Stage
-from tests.spark.letters import dead
+from tests.spark.dead_letters import dead
 
 pytestmark = pytest.mark.broker
 

@@ -13,7 +13,7 @@ import pytest
 from sidecar.model import Reason
 from tests.integration.messages import Given, Pairs, now_ms, send
 from tests.integration.sidecars import Sidecars, Stage
-from tests.spark.letters import dead
+from tests.spark.dead_letters import dead
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

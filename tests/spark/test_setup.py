@@ -22,7 +22,7 @@ from sidecar.spark.marks import ALL, CLOSINGS_MAX, Digest, Mark, TopicsRefuse, a
 from sidecar.spark.source import EARLIEST, source_options, starting_offsets
 from sidecar.spark.stream.start import _first_checkpoints, _refuse_what_was_exported
 from sidecar.spark.stream.wire import Closing, Note
-from tests.spark.test_turn import RULES
+from tests.spark.test_partition_step import RULES
 
 FACTS = TopicFacts("cluster", 2, 2, "topic-id", "changelog-id", 1, 1, 1)
 MANIFEST = Manifest(

@@ -18,11 +18,11 @@ from sidecar.engine.plan import plan
 from sidecar.engine.transaction import PartitionPlan, Terms
 from sidecar.model import TimerId
 from sidecar.spark import blocks, pages
-from sidecar.spark.state import names, shard_store
-from sidecar.spark.state.cells import META, Meta, decode_meta, encode
+from sidecar.spark.state import retry_ids, shard_store
+from sidecar.spark.state.entries import META, Meta, decode_meta, encode
 from sidecar.spark.state.shard_store import ShardStore
 from tests.simulation.stage import NOW, TERMS, Stage
-from tests.spark.dict_cells import DictCells, pending
+from tests.spark.dict_state import DictCells, pending
 
 
 class Twin:
@@ -53,8 +53,8 @@ class Twin:
 
 
 delays = st.integers(-5, 1500) | st.integers(0, 200_000) | st.integers(0, 10**8)
-retry_ids = st.sampled_from([None, b"a", b"b"])
-sends = st.tuples(st.just("send"), delays, st.sampled_from("AB"), retry_ids, st.booleans())
+ids = st.sampled_from([None, b"a", b"b"])
+sends = st.tuples(st.just("send"), delays, st.sampled_from("AB"), ids, st.booleans())
 commands = st.tuples(
     st.sampled_from([ControlKind.CANCEL, ControlKind.FIRE, ControlKind.RESCHEDULE]),
     st.sampled_from([b"a", b"b"]) | st.integers(0, 30),
@@ -82,7 +82,7 @@ def test_plans_are_the_same_on_both_stores(world: World, at_once: int) -> None:
 def test_plans_are_the_same_however_often_blocks_are_merged_split_and_spread(world: World, at_once: int) -> None:
     with (
         patch.multiple(blocks, FULL_BYTES=300, MERGED=2, PAGE_SPANS=2),
-        patch.multiple(names, ROWS_MAX=2, ROOT_ROWS_MAX=2, SPREADS=1, SPREAD_ROWS=2),
+        patch.multiple(retry_ids, ROWS_MAX=2, ROOT_ROWS_MAX=2, SPREADS=1, SPREAD_ROWS=2),
         patch.multiple(shard_store, SPLIT_BYTES=200),
         patch.multiple(pages, PAGE_SHIFT=1, GROUP_SHIFT=1),
     ):

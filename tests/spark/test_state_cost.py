@@ -26,12 +26,12 @@ from sidecar.engine.transaction import PartitionPlan
 from sidecar.errors import FormatUnknown
 from sidecar.spark import blocks, pages
 from sidecar.spark.pages import Pages
-from sidecar.spark.state import names, shard_store
-from sidecar.spark.state.cells import FORMAT, FORMER, META, Meta, decode_meta, encode
-from sidecar.spark.state.names import Named, Names, row_of
+from sidecar.spark.state import retry_ids, shard_store
+from sidecar.spark.state.entries import FORMAT, FORMER, META, Meta, decode_meta, encode
+from sidecar.spark.state.retry_ids import Named, Names, row_of
 from sidecar.spark.state.shard_store import ShardStore
 from tests.simulation.stage import TERMS
-from tests.spark.dict_cells import DictCells, pending
+from tests.spark.dict_state import DictCells, pending
 
 FORMER_STATE = Path(__file__).with_name("former_state.json.gz")
 """168 timers on all levels, with retry ids, cancelled and moved ones, as the former layout kept them."""
@@ -107,8 +107,8 @@ def test_the_index_of_retry_ids_finds_all_that_wait_and_lets_go_of_the_rest(
     acts: list[tuple[str, int | list[tuple[int, int, int]]]],
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(names, "ROWS_MAX", 2)
-        patch.setattr(names, "ROOT_ROWS_MAX", 1)
+        patch.setattr(retry_ids, "ROWS_MAX", 2)
+        patch.setattr(retry_ids, "ROOT_ROWS_MAX", 1)
         cells, meta = DictCells(), Meta()
         waiting: dict[tuple[int, int, int], None] = {}
         seen: set[tuple[int, int, int]] = set()
@@ -158,7 +158,7 @@ def test_the_timers_of_one_id_are_spread_by_their_offsets() -> None:
         index.tidy()
     index.spread()
     assert [each.offset for each in index.found(b"all")] == list(range(20_000))
-    assert max(map(len, cells.cells.values())) < 2 * names.ROWS_MAX * names.ROW.size
+    assert max(map(len, cells.cells.values())) < 2 * retry_ids.ROWS_MAX * retry_ids.ROW.size
 
 
 @settings(max_examples=100)

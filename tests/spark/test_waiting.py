@@ -8,10 +8,10 @@ import pytest
 
 from sidecar.errors import RecordCorrupt
 from sidecar.model import Record
-from sidecar.spark.state.cells import INDEX, WAITING, piece_cell
+from sidecar.spark.state.entries import INDEX, WAITING, piece_cell
 from sidecar.spark.stream.wire import Chunk, encode_chunk
 from sidecar.spark.waiting import Waiting
-from tests.spark.dict_cells import DictCells
+from tests.spark.dict_state import DictCells
 
 LIMIT = 1_000
 

@@ -20,7 +20,7 @@ from sidecar.kafka.config import validate_client_properties
 from sidecar.settings import Settings
 
 if TYPE_CHECKING:
-    from sidecar.spark.jobs.redrive_part import Outcome
+    from sidecar.spark.jobs.task_report import Outcome
 
 
 @click.command(epilog="Example: retry-sidecar spark redrive --origin orders --spread 6h --dry-run")

@@ -16,7 +16,7 @@ from sidecar.kafka.cluster import Admin
 from sidecar.kafka.patience import await_answer
 from sidecar.settings import Settings
 from sidecar.spark import group
-from sidecar.spark.handover.exchange import export
+from sidecar.spark.handover.import_export import export
 from sidecar.spark.manifest import CheckpointFolder, new_manifest, require_same
 from sidecar.spark.session import open_session
 from sidecar.spark.source import source_options

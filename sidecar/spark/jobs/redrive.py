@@ -39,7 +39,7 @@ from sidecar.kafka.cluster import Admin, Topic
 from sidecar.settings import Settings
 from sidecar.spark.jobs.arrow import batch_of, schema_of
 from sidecar.spark.jobs.job import job_session, read_log
-from sidecar.spark.jobs.redrive_part import ArrowLetters, Outcome, Told, outcome_of, told_of
+from sidecar.spark.jobs.task_report import ArrowLetters, Outcome, Told, outcome_of, told_of
 from sidecar.spark.source import source_options, starting_offsets
 from sidecar.spark.stream.ingest import records_of
 

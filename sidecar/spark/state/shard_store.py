@@ -33,8 +33,8 @@ from sidecar.engine.rows import (
 from sidecar.engine.transaction import PartitionPlan
 from sidecar.spark.blocks import Blocks, Place
 from sidecar.spark.pages import PAGED, Pages
-from sidecar.spark.state.cells import FORMAT, FORMER, Cells, Meta, Slot
-from sidecar.spark.state.names import Named, Names, row_of
+from sidecar.spark.state.entries import FORMAT, FORMER, Cells, Meta, Slot
+from sidecar.spark.state.retry_ids import Named, Names, row_of
 from sidecar.wheel.counts import Counts
 from sidecar.wheel.geometry import LEVELS, WIDTHS_MS, level_ends_ms, slot_end_ms, slot_start_ms
 

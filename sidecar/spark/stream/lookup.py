@@ -11,7 +11,7 @@ from sidecar.clock import SystemClock
 from sidecar.kafka.catalogue import PARTITIONS_MAX, Catalogue
 from sidecar.kafka.cluster import Admin
 from sidecar.settings import Settings
-from sidecar.spark.stream.facts import Fact
+from sidecar.spark.stream.topic_metadata import Fact
 
 WAIT_S: Final = 5.0
 _STEP_S: Final = 0.005

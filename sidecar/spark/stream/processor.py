@@ -15,7 +15,7 @@ from sidecar.contract import dialects_of
 from sidecar.settings import Settings
 from sidecar.spark.handover.changelog import take_over
 from sidecar.spark.marks import Again
-from sidecar.spark.state.cells import META, decode_meta, encode
+from sidecar.spark.state.entries import META, decode_meta, encode
 from sidecar.spark.stream.lookup import BrokerLookup
 from sidecar.spark.stream.placement import partition_of
 from sidecar.spark.stream.step import Rules, Turned, Turns

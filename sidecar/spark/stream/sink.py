@@ -29,8 +29,8 @@ from sidecar.kafka.producer import CALL_TIMEOUT_S, Refusal, Refused, Transaction
 from sidecar.model import ANY_PARTITION, NO_TIMESTAMP, Reason, Record
 from sidecar.settings import Settings
 from sidecar.spark.marks import Digest, Mark, TopicsRefuse
+from sidecar.spark.stream.input_records import originals
 from sidecar.spark.stream.lookup import BrokerLookup
-from sidecar.spark.stream.originals import originals
 from sidecar.spark.stream.wire import Closing, Note, decode_delivery
 
 if TYPE_CHECKING:

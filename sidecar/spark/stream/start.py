@@ -20,15 +20,15 @@ from sidecar.kafka.topics import TopicFacts, ensure_topics
 from sidecar.policy import PolicyConfig
 from sidecar.settings import Settings
 from sidecar.spark import group
-from sidecar.spark.handover.exchange import changelog_records, initial_records
+from sidecar.spark.handover.import_export import changelog_records, initial_records
 from sidecar.spark.manifest import CheckpointFolder, Manifest, new_manifest, require_same
 from sidecar.spark.marks import Mark
 from sidecar.spark.running import Starter, keep_running
 from sidecar.spark.session import open_session
 from sidecar.spark.source import EARLIEST, source_options, starting_offsets
 from sidecar.spark.stream.batches import Batches
+from sidecar.spark.stream.clock_check import ClockWatch
 from sidecar.spark.stream.query import Repeat, initial_state, start_query
-from sidecar.spark.stream.skew import ClockWatch
 from sidecar.spark.stream.step import Rules
 
 if TYPE_CHECKING:

@@ -28,10 +28,10 @@ from sidecar.errors import PartitionStopped
 from sidecar.model import Record
 from sidecar.policy import Policy, PolicyConfig
 from sidecar.spark.marks import ALL, Again
-from sidecar.spark.state.cells import META, REASON, STOPPED, Buffered, Cells, Meta, Stopped, decode_meta, encode
+from sidecar.spark.state.entries import META, REASON, STOPPED, Buffered, Cells, Meta, Stopped, decode_meta, encode
 from sidecar.spark.state.shard_store import ShardStore
-from sidecar.spark.stream import facts
-from sidecar.spark.stream.facts import Fact, Lookup
+from sidecar.spark.stream import topic_metadata
+from sidecar.spark.stream.topic_metadata import Fact, Lookup
 from sidecar.spark.stream.wire import LATE_STEP_MS, Closing, Delivery, Note, Tally, cut
 from sidecar.spark.waiting import Waiting
 
@@ -201,8 +201,8 @@ class Turns:
         turned = _Turn(self._rules, self._policy, self._dialects, partition, cells, meta, now_ms, closings)
         turned.run(waiting)
         used, unresolved = turned.used()
-        answers = self._lookup(asked) if (asked := facts.to_ask(meta.facts, unresolved, now_ms)) else {}
-        meta.facts = facts.refreshed(meta.facts, answers, used, turned.sent_to(), meta.counted_origins, now_ms)
+        answers = self._lookup(asked) if (asked := topic_metadata.to_ask(meta.facts, unresolved, now_ms)) else {}
+        meta.facts = topic_metadata.refreshed(meta.facts, answers, used, turned.sent_to(), meta.counted_origins, now_ms)
         deliveries = turned.deliveries()
         woke_ms, meta.wakes_ms = meta.wakes_ms, turned.wakes_ms()
         meta.turned_ms = now_ms
@@ -263,19 +263,19 @@ class _Turn:
                 if topic == rules.policy.dlq_topic:
                     meta.facts.setdefault(topic, Fact(1, rules.dlq_max_message_bytes))
                 for name in meta.facts.keys() & ({topic} if topic != ALL else meta.facts.keys()):
-                    meta.facts[name] = facts.refusing(meta.facts[name], why, now_ms)
-        self._origins: Mapping[str, Origin] = facts.known_origins(meta.facts)
-        self._closed = facts.closed_origins(meta.facts, meta.checkpoint.closed, now_ms)
+                    meta.facts[name] = topic_metadata.refusing(meta.facts[name], why, now_ms)
+        self._origins: Mapping[str, Origin] = topic_metadata.known_origins(meta.facts)
+        self._closed = topic_metadata.closed_origins(meta.facts, meta.checkpoint.closed, now_ms)
         self._dlq_open = rules.policy.dlq_topic not in self._closed
         self._intake = Intake(
             self._policy,
             self._dialects,
             self._origins,
-            facts.missing_topics(meta.facts, now_ms),
+            topic_metadata.missing_topics(meta.facts, now_ms),
             input_topic=rules.policy.input_topic,
             app_id=rules.app_id,
             api_token=rules.api_token,
-            forbidden=facts.forbidden_topics(meta.facts, now_ms),
+            forbidden=topic_metadata.forbidden_topics(meta.facts, now_ms),
         )
 
     def run(self, waiting: Waiting) -> None:

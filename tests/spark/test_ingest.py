@@ -8,7 +8,7 @@ from sidecar.model import NO_TIMESTAMP, Record
 from sidecar.spark.stream.ingest import COLUMNS, Pack, records_of
 from sidecar.spark.stream.placement import key_of, partition_of
 from sidecar.spark.stream.wire import decode_chunk
-from tests.spark.test_turn import NOW, RULES
+from tests.spark.test_partition_step import NOW, RULES
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 STAMP = pa.timestamp("us", tz="UTC")

@@ -22,7 +22,7 @@ from itertools import groupby
 from struct import Struct
 from typing import Final, NamedTuple
 
-from sidecar.spark.state.cells import Cells, Meta, former_names_cell, node_cell
+from sidecar.spark.state.entries import Cells, Meta, former_names_cell, node_cell
 
 ROW: Final = Struct(">8sQQQ")
 ROWS_MAX: Final = 2_048

@@ -26,7 +26,7 @@ import msgspec
 
 from sidecar.changelog.codec import Checkpoint, Engine
 from sidecar.errors import FormatUnknown, RecordCorrupt
-from sidecar.spark.stream.facts import Fact
+from sidecar.spark.stream.topic_metadata import Fact
 from sidecar.wheel.counts import Counts
 
 FORMAT: Final = 3

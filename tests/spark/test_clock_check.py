@@ -9,7 +9,7 @@ import pytest
 from sidecar.clock import SystemClock
 from sidecar.kafka.cluster import Admin
 from sidecar.kafka.topics import ensure_topics
-from sidecar.spark.stream.skew import EVERY_S, ClockWatch
+from sidecar.spark.stream.clock_check import EVERY_S, ClockWatch
 from tests.integration.sidecars import Stage
 from tests.spark.test_sink import settings_of
 

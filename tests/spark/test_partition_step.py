@@ -14,12 +14,12 @@ from sidecar.contract import DIALECTS
 from sidecar.model import Headers, Record
 from sidecar.policy import PolicyConfig
 from sidecar.spark.marks import ALL, Again, Digest
-from sidecar.spark.state.cells import META, STOPPED, decode_meta, encode, held_cell
+from sidecar.spark.state.entries import META, STOPPED, decode_meta, encode, held_cell
 from sidecar.spark.stream import step as turn
-from sidecar.spark.stream.facts import Fact
 from sidecar.spark.stream.step import Rules, Turned, Turns
+from sidecar.spark.stream.topic_metadata import Fact
 from sidecar.spark.stream.wire import Chunk, Closing, Delivery, encode_chunk
-from tests.spark.dict_cells import DictCells
+from tests.spark.dict_state import DictCells
 
 NOW = 1_700_000_000_000
 RULES = Rules(
