@@ -15,86 +15,98 @@ LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 _LOGGERS: Final = frozenset({"log", "logger", "structlog.get_logger(__name__)"})
 
 MEANINGS: Final[Mapping[str, str]] = {
-    "api_change": "Somebody changed something by HTTP: the audit trail. `outcome` is what came of it.",
-    "api_stopped": "`retry-sidecar api` has ended as it was told to.",
-    "broker_awaited": "No broker answers at the start; it is tried again until STARTUP_TIMEOUT.",
-    "broker_trouble": "The client library reports an error of a broker that passes by itself. Not repeated while it "
-    "stays the same, and at most every 10 s.",
-    "changelog_takes_less": "An origin takes larger messages than the changelog: those cannot wait, and are dead "
-    "letters `too-large` unless they fit compressed. `mend` has the command.",
-    "changelog_not_read": "The broker does not let a partition be restored now; `reason` has its words.",
-    "client_logged": "A line of the Kafka client library, in `text`; its least level is LOG_LEVEL_APACHE. At most 10 a "
-    "minute that begin with the same word, but for those of level debug; `left_out` says how many were not logged.",
-    "clock_not_measured": "The record by which Spark's driver measures its clock was not written; it is tried again.",
-    "commit_given_up": "At the end a transaction was not through in time. The broker aborts it; nothing is lost.",
-    "commit_hangs": "A transaction got no answer for so long that it is left behind and everything is restored.",
-    "committed_offset_gone": "The group's offset is not there any more (offsets.retention.minutes?); the own "
-    "checkpoint's is taken.",
-    "control_answered": "A control record was carried out, or refused with `detail`.",
+    "api_change": "A request changed something: the audit trail. `outcome` is the result.",
+    "api_stopped": "`retry-sidecar api` has stopped as requested.",
+    "broker_awaited": "No broker answers at the start. The sidecar retries until STARTUP_TIMEOUT.",
+    "broker_trouble": "The client library reports a transient broker error. The same error is not logged again, and no "
+    "more than one every 10 s.",
+    "changelog_takes_less": "An origin accepts larger messages than the changelog. Such a message cannot be stored: it "
+    "becomes a dead letter `too-large` unless it fits when compressed. `mend` has the command that fixes it.",
+    "changelog_not_read": "The broker does not let a partition restore; `reason` is the broker's error.",
+    "client_logged": "A line of the Kafka client library, in `text`. LOG_LEVEL_APACHE sets the lowest level. At most "
+    "10 lines a minute that begin with the same word, except at level debug; `left_out` counts those that were not "
+    "logged.",
+    "clock_not_measured": "The record with which Spark's driver measures its clock was not written. The driver tries "
+    "again.",
+    "commit_given_up": "A transaction did not finish before the shutdown timeout. The broker aborts it; nothing is "
+    "lost.",
+    "commit_hangs": "A transaction got no answer for so long that the sidecar abandons it and restores every "
+    "partition.",
+    "committed_offset_gone": "The group's committed offset has expired (check offsets.retention.minutes). The "
+    "partition continues from the offset in its checkpoint.",
+    "control_answered": "A control record was applied, or refused with `detail`.",
     "controls_answered": "A transaction had more control records than are logged one by one.",
-    "drain_done": "`run --drain` has fired all that waited.",
-    "drain_failed": "`run --drain` ends with something left.",
-    "drain_progress": "What `run --drain` still waits for.",
-    "entries_not_read": "A request for single messages failed on the local store.",
-    "firing_held": "Spark's query waits: the driver's clock cannot be trusted.",
-    "http_listening": "The HTTP server answers at `url`.",
-    "input_log_is_shorter": "The input ends before the offset that was reached: it was made anew or lost records.",
-    "input_offset_lost": "The position is no longer in the input's log; the partition is reset.",
-    "input_records_gone": "The input was cleaned before these records were read: **they are lost**. Give it a longer "
-    "retention.",
-    "input_topic_made_anew": "The input topic was deleted and made again: it is read from its start, and its timers "
-    "get stored offsets from `offset_base` on.",
-    "member_fenced": "The group has thrown this static member out; another consumer joins in its place. With "
-    "`session_over` the brokers had been silent for longer than the session; else another process joined under its "
-    "INSTANCE_ID, and the third time within a minute ends this one.",
-    "micro_batch_done": "Spark's query has done one, with so many records of the input topic; `steps_ms` is Spark's "
-    "own account.",
-    "micro_batch_repeated": "Spark: a micro-batch that was cut off is completed as it was begun, under its settings.",
-    "offsets_not_told": "The broker does not tell what a restore begins with; `reason` says of what, and in its words.",
-    "offsets_set_by_others": "Spark: another tool has set the group's offsets; the query goes on from its checkpoint.",
-    "origin_probed": "An origin that was not open takes records again.",
-    "owner_not_reached": "Another instance did not answer a question about its messages.",
-    "owner_not_understood": "Another instance answered in a form that this version does not know.",
-    "partition_held_back": "Its partition of the changelog or the status topic does not take what is written: it "
-    "is left out for so many `seconds`, longer each time, and the others go on.",
-    "partition_restored": "The partition's state is complete: it takes in and fires.",
-    "partition_stopped": "A changelog record cannot be read: the partition waits for a person, the others go on.",
-    "partitions_assigned": "The group has given these partitions to this instance.",
-    "partitions_lost": "They were taken away without asking: the membership had timed out.",
-    "partitions_restarted": "Kafka Connect's restart: these partitions are restored anew.",
-    "partitions_revoked": "They go to another member of the group.",
-    "producer_not_ready": "The transactional producer could not be had; it is tried again.",
-    "producer_ready": "Transactions can begin.",
-    "producer_replaced": "A topic takes smaller batches only, or larger ones again: a producer with such takes over.",
-    "query_failed": "Spark's query has failed; it is started again.",
-    "query_started": "Spark's query runs: messages are taken in and fired.",
-    "query_stopped": "Spark's query has ended as it was told to, or because of the clock (`reason`).",
-    "readiness_gained": "`/readyz` answers 200 from now on.",
-    "readiness_lost": "`/readyz` answers 503 from now on, for these reasons.",
-    "records_dropped": "Messages whose exception is on DROPPABLE_EXCEPTION; this line is all that is left of them.",
-    "seek_failed": "A partition was taken away in the moment that it was to be read; it is reset.",
-    "setting_doubted": "A setting is taken, but is probably not what is wanted.",
-    "rows_deleted": "Another instance has had the partition for ten minutes: its rows in the state folder are deleted.",
-    "sidecar_started": "Settings, state folder and topics are good; it joins the group.",
-    "sidecar_stopped": "It has ended in order.",
-    "sidecar_stopping": "It was told to end and finishes what is under way.",
-    "spans_not_exported": "OpenTelemetry's variables ask for an exporter that is not installed.",
-    "state_handed_back": "`spark export` has written what is pending to the changelog.",
-    "status_not_read": "The status topic cannot be read now: the group's figures grow old.",
-    "status_not_written": "The status topic takes nothing now: others see the figures of this instance grow old.",
-    "status_reader_failed": "The reader of the status topic is opened anew.",
-    "status_refused": "A record of the status topic is not signed with API_TOKEN: somebody else writes there, or an "
-    "instance has another token. Said once.",
-    "store_failed": "The local store is in trouble; it is opened again and brought up to date.",
-    "store_not_confirmed": "The changelog does not have what the store took over last: the broker rolled back what it "
-    "had said to be committed, or another owner went on since. The partition is restored from the log's start.",
-    "store_not_closed": "The local store could not be closed in order; the next start reads more of the changelog.",
+    "drain_done": "`run --drain` has fired every pending message.",
+    "drain_failed": "`run --drain` stops while messages are still pending.",
+    "drain_progress": "What `run --drain` is still waiting for.",
+    "entries_not_read": "The local store failed to answer a request for single messages.",
+    "firing_held": "Spark's query pauses because the driver's clock cannot be trusted.",
+    "http_listening": "The HTTP server listens at `url`.",
+    "input_log_is_shorter": "The input ends before the offset already reached: the topic was recreated or lost "
+    "records.",
+    "input_offset_lost": "The consumer's position is no longer in the input's log. The partition recovers.",
+    "input_records_gone": "Retention deleted input records before the sidecar read them: **they are lost**. Increase "
+    "the topic's retention.",
+    "input_topic_made_anew": "The input topic was deleted and recreated. The sidecar reads it from its start, and its "
+    "timers get stored offsets from `offset_base` on.",
+    "member_fenced": "The group fenced this static member; a new consumer joins in its place. With `session_over`, the "
+    "brokers had been silent for longer than the session. Otherwise another process joined under this INSTANCE_ID, "
+    "and the third time within a minute stops this process.",
+    "micro_batch_done": "Spark's query has completed a micro-batch with this many input records; `steps_ms` is Spark's "
+    "own timing.",
+    "micro_batch_repeated": "Spark completes an interrupted micro-batch as it began, with the same settings.",
+    "offsets_not_told": "The broker does not return the offsets that a restore needs; `reason` names the topic and the "
+    "broker's error.",
+    "offsets_set_by_others": "Another tool has set the group's offsets. Spark's query continues from its own "
+    "checkpoint.",
+    "origin_probed": "A closed origin accepts records again.",
+    "owner_not_reached": "Another instance did not answer a request for its messages.",
+    "owner_not_understood": "Another instance answered in a format that this version does not know.",
+    "partition_held_back": "The partition's changelog or status topic does not accept writes. The partition is left "
+    "out for `seconds`, longer each time; the others continue.",
+    "partition_restored": "The partition's state is complete: it ingests and fires.",
+    "partition_stopped": "A changelog record cannot be read. The partition stays stopped until an operator acts; the "
+    "others continue.",
+    "partitions_assigned": "The group assigned these partitions to this instance.",
+    "partitions_lost": "The group took these partitions without a revocation: the membership had timed out.",
+    "partitions_restarted": "A Kafka Connect restart: these partitions are restored again.",
+    "partitions_revoked": "These partitions move to another member of the group.",
+    "producer_not_ready": "The transactional producer could not be initialised. The sidecar tries again.",
+    "producer_ready": "The transactional producer is ready.",
+    "producer_replaced": "A topic's batch limit has changed: a producer with that batch size takes over.",
+    "query_failed": "Spark's query failed. It restarts.",
+    "query_started": "Spark's query is running: it ingests and fires.",
+    "query_stopped": "Spark's query has stopped, as requested or because of the clock (`reason`).",
+    "readiness_gained": "`/readyz` now answers 200.",
+    "readiness_lost": "`/readyz` now answers 503, for these reasons.",
+    "records_dropped": "Messages whose exception is on DROPPABLE_EXCEPTION. This line is the only trace of them.",
+    "seek_failed": "A partition was revoked just as reading was to start. It recovers.",
+    "setting_doubted": "A setting is accepted but is probably not what you want.",
+    "rows_deleted": "Another instance has owned the partition for ten minutes: its rows in the local store are "
+    "deleted.",
+    "sidecar_started": "Settings, state folder and topics are valid; the instance joins the group.",
+    "sidecar_stopped": "The sidecar has shut down cleanly.",
+    "sidecar_stopping": "The sidecar is shutting down and finishes the open transaction.",
+    "spans_not_exported": "OpenTelemetry's variables name an exporter that is not installed.",
+    "state_handed_back": "`spark export` has written everything pending to the changelog.",
+    "status_not_read": "The status topic cannot be read: the group's figures become stale.",
+    "status_not_written": "The status topic does not accept writes: other instances see stale figures for this one.",
+    "status_reader_failed": "The reader of the status topic failed and is reopened.",
+    "status_refused": "A record of the status topic is not signed with API_TOKEN: another program writes to it, or an "
+    "instance has a different token. Logged once.",
+    "store_failed": "The local store failed. The sidecar reopens it and restores what is missing.",
+    "store_not_confirmed": "The changelog lacks the last transaction that the store applied: the broker rolled back a "
+    "transaction that it had reported as committed, or another owner has continued since. The partition restores from "
+    "the log's start.",
+    "store_not_closed": "The local store did not close cleanly; the next start reads more of the changelog.",
     "store_opened": "The local store is open again.",
-    "store_quarantined": "The local store was damaged: it is set aside and made anew from the changelog.",
-    "topic_noted": "A topic was made or grown, or is not as it should be.",
-    "topics_not_grown": "Changelog and status lack a partition that the input has; it is tried again every 10 s.",
-    "topics_refuse": "Spark: topics take no records; the micro-batch is decided anew, and what is due for them waits.",
-    "transaction_failed": "A transaction was not committed; it is made again. `outcome` is the metric's label.",
+    "store_quarantined": "The local store was damaged. It is moved aside and rebuilt from the changelog.",
+    "topic_noted": "A topic was created, gained partitions, or has an unsuitable configuration.",
+    "topics_not_grown": "The changelog or status topic lacks a partition that the input has. The sidecar tries to add "
+    "it every 10 s.",
+    "topics_refuse": "Spark: topics do not accept records. The micro-batch is planned again, and messages due for "
+    "those topics stay pending.",
+    "transaction_failed": "A transaction was not committed; the sidecar retries it. `outcome` is the metric's label.",
 }
 """What each event means, and what to do where that is not plain."""
 
@@ -139,11 +151,11 @@ def _call(node: ast.Call, place: str) -> Call:
 _HEAD: Final = """\
 # Log events
 
-One line per event on stderr: for people, or as JSON with `LOG_FORMAT=json`. Every line has `timestamp` (UTC), `level`,
-`logger` (the module) and `event`; the other fields are those of the event. Search by `event`: the texts of `reason`
-and `detail` are for people and may change. Secrets of the settings are masked wherever they turn up.
+The log has one line per event on stderr: readable text, or JSON with `LOG_FORMAT=json`. Every line has `timestamp`
+(UTC), `level`, `logger` (the module) and `event`; the table lists the other fields. Search and alert on `event`: the
+texts in `reason` and `detail` may change. Secret settings are masked wherever they appear.
 
-Made from the code by `python -m sidecar.events > docs/reference/logs.md`.
+Generated by `python -m sidecar.events > docs/reference/logs.md`.
 
 | event | level | fields | meaning |
 |---|---|---|---|

@@ -53,80 +53,78 @@ class Declaration:
 
 
 DECLARATIONS = (
-    Declaration("pending", "gauge", "Messages that wait for their time.", ("partition", "origin")),
+    Declaration("pending", "gauge", "Pending messages.", ("partition", "origin")),
     Declaration(
-        "due_backlog", "gauge", "Messages that are due and not fired yet: what the last scan left.", ("partition",)
+        "due_backlog", "gauge", "Messages that are due and not yet fired, as of the last scan.", ("partition",)
     ),
-    Declaration(
-        "received_total", "counter", "Records taken from the input topic, by what became of them.", ("verdict",)
-    ),
+    Declaration("received_total", "counter", "Records ingested from the input topic, by verdict.", ("verdict",)),
     Declaration(
         "input_lost_total",
         "counter",
-        "Records that the input topic's retention deleted before they were taken in.",
+        "Records that the input topic's retention deleted before they were ingested.",
         ("partition",),
     ),
-    Declaration("fired_total", "counter", "Messages sent back to their origin topic.", ("origin",)),
-    Declaration("dead_lettered_total", "counter", "Records sent to the DLQ, by retry-dlq-reason.", ("reason",)),
-    Declaration("cancelled_total", "counter", "Messages taken away before their time, by cancel or replace."),
+    Declaration("fired_total", "counter", "Messages delivered to their origin topic.", ("origin",)),
+    Declaration("dead_lettered_total", "counter", "Dead letters written to the DLQ, by retry-dlq-reason.", ("reason",)),
+    Declaration("cancelled_total", "counter", "Messages removed before they were due, by cancel or replace."),
     Declaration(
         "lateness_seconds",
         "histogram",
-        "Time from a message's due time until it is handed to the broker.",
+        "Time from a message's due time until its record is handed to the broker.",
         buckets=LATENESS_BUCKETS_S,
     ),
     Declaration(
         "commit_seconds",
         "histogram",
-        "Time that a transaction takes, from its begin until it is committed.",
+        "Duration of a transaction, from begin to commit.",
         buckets=COMMIT_BUCKETS_S,
     ),
-    Declaration("transactions_total", "counter", "Transactions, by how they ended.", ("outcome",)),
+    Declaration("transactions_total", "counter", "Transactions, by outcome.", ("outcome",)),
     Declaration(
         "restore_seconds",
         "histogram",
-        "Time that a partition takes from its assignment until its state is complete.",
+        "Time from the assignment of a partition until its state is restored.",
         buckets=RESTORE_BUCKETS_S,
     ),
     Declaration(
         "restore_remaining",
         "gauge",
-        "Changelog records still to be read before the partition may fire.",
+        "Changelog records left to read before the partition can fire.",
         ("partition",),
     ),
-    Declaration("state", "gauge", "1 for the state that the partition is in.", ("partition", "state")),
+    Declaration("state", "gauge", "1 for the partition's current state.", ("partition", "state")),
     Declaration(
         "origin_state",
         "gauge",
-        "1 for the state that a partition of this instance sees the origin in: open, or why it is not.",
+        "1 for the origin's state as partitions of this instance see it: open, or why it is closed.",
         ("origin", "state"),
     ),
-    Declaration("deferred_total", "counter", "Messages put off because their origin is not open.", ("origin",)),
+    Declaration("deferred_total", "counter", "Messages deferred because their origin is closed.", ("origin",)),
     Declaration(
-        "clock_skew_seconds", "gauge", "This machine's clock minus the broker's; NaN until it is measured first."
+        "clock_skew_seconds", "gauge", "This machine's clock minus the broker's; NaN until the first measurement."
     ),
     Declaration(
         "watermark_lag_seconds",
         "gauge",
-        "How long the oldest message that should have fired is due; 0 when none is. Grows when firing stands still.",
+        "How long the oldest unfired message has been due; 0 when none is due. Grows when nothing fires.",
         ("partition",),
     ),
-    Declaration("store_bytes", "gauge", "Size of the state folder's live files."),
-    Declaration("store_free_bytes", "gauge", "Free space on the disk of the state folder; NaN where there is none."),
-    Declaration("changelog_bytes_total", "counter", "Bytes of keys and values written to the changelog."),
-    Declaration("ready", "gauge", "1 while /readyz answers 200, else 0."),
+    Declaration("store_bytes", "gauge", "Size of the local store's live files."),
+    Declaration("store_free_bytes", "gauge", "Free space on the disk of the state folder; NaN on Spark."),
+    Declaration("changelog_bytes_total", "counter", "Bytes of record keys and values written to the changelog."),
+    Declaration("ready", "gauge", "1 while /readyz answers 200, otherwise 0."),
     Declaration(
         "partitions_without_owner",
         "gauge",
-        "Input partitions that no instance has shown as its own in the last 10 s; NaN while that is unknown.",
+        "Input partitions that no instance has reported as its own in the last 10 s; NaN while unknown.",
     ),
     Declaration(
         "last_stable_offset_stuck_seconds",
         "gauge",
-        "How long an open transaction of some producer has held back the reading of the input; 0 when none does.",
+        "How long an open transaction of any producer has blocked reading the input; 0 when none does.",
         ("partition",),
     ),
-    Declaration("build_info", "info", "1; the labels say what is running.", ("version",)),
+    Declaration("build_info", "info", "Always 1; the label is the running version.", ("version",)),
 )
 DECLARED: Mapping[str, Declaration] = {declaration.name: declaration for declaration in DECLARATIONS}
 
@@ -404,33 +402,33 @@ class Metrics:
 _DOCUMENT_HEAD = """\
 # Metrics
 
-`GET /metrics` answers in the Prometheus text format, and in OpenMetrics to a scraper that asks for it. Each instance
-reports the partitions that it owns; sums over instances are those of the group. A scrape reads figures that are kept
-anyway and never looks at the messages.
+`GET /metrics` answers in the Prometheus text format, or in OpenMetrics if the scraper asks for it. Each instance
+reports the partitions that it owns; sum over instances for the group. A scrape reads counters and never the messages,
+so it costs the same at any number of them.
 
-The label `origin` has at most 1,000 values: in gauges the origins for which the most messages wait, in counters those
-that came first since the start. All further ones are counted together as `(others)`.
+The label `origin` has at most 1,000 values: in gauges the origins with the most pending messages, in counters the first
+ones since the start. All other origins are counted together as `(others)`.
 
-Made from the code by `python -m sidecar.metrics > docs/reference/metrics.md`.
+Generated by `python -m sidecar.metrics > docs/reference/metrics.md`.
 
 | metric | type | labels | meaning |
 |---|---|---|---|
 """
 
 _DOCUMENT_TAIL = """
-The usual `process_*` metrics of the Prometheus client (memory, CPU, file descriptors, start time) are there as well.
+The page also has the usual `process_*` metrics of the Prometheus client: memory, CPU, file descriptors, start time.
 
 ## Questions and their queries
 
 | question | query |
 |---|---|
-| How many messages wait? | `sum(retry_sidecar_pending)` |
+| How many messages are pending? | `sum(retry_sidecar_pending)` |
 | How late do they fire, 99th percentile? | `histogram_quantile(0.99, \
 sum by (le) (rate(retry_sidecar_lateness_seconds_bucket[5m])))` |
-| Does firing stand still? | `max(retry_sidecar_watermark_lag_seconds) > 60` |
-| What is dead-lettered, and why? | `sum by (reason) (increase(retry_sidecar_dead_lettered_total[1h]))` |
-| Which origins are not open? | `retry_sidecar_origin_state{state!="open"}` |
-| Which partitions are being restored? | `retry_sidecar_restore_remaining > 0` |
+| Has firing stopped? | `max(retry_sidecar_watermark_lag_seconds) > 60` |
+| What goes to the DLQ, and why? | `sum by (reason) (increase(retry_sidecar_dead_lettered_total[1h]))` |
+| Which origins are closed? | `retry_sidecar_origin_state{state!="open"}` |
+| Which partitions are restoring? | `retry_sidecar_restore_remaining > 0` |
 """
 
 

@@ -21,59 +21,63 @@ _NOW_MS: Final = 1_770_000_000_000
 
 
 class Group(Body):
-    """How far the figures can be trusted."""
+    """Age and completeness of the figures."""
 
-    as_of_ms: int = Field(description="When the oldest of the partitions' figures was taken.")
-    complete: bool = Field(description="Every input partition has an owner and a figure younger than 10 s.")
+    as_of_ms: int = Field(description="Time of the oldest partition's figures.")
+    complete: bool = Field(description="True if every input partition has an owner and a figure younger than 10 s.")
 
 
 class BarsBody(Body):
-    """One span, in bars of the same width."""
+    """One span, in bars of equal width."""
 
-    span: str = Field(description="1m, 1h or 1d.")
+    span: str = Field(description="`1m`, `1h` or `1d`.")
     bar_ms: int = Field(description="Width of a bar.")
-    counts: list[int] = Field(description="What falls due in each bar, by stored due; the first begins at from_ms.")
-    after: int = Field(description="What falls due later.")
+    counts: list[int] = Field(
+        description="Messages due in each bar, by stored due time; the first bar begins at from_ms."
+    )
+    after: int = Field(description="Messages due after the last bar.")
 
 
 class HistogramBody(Group):
-    """When what waits falls due. An estimate where a bar ends inside a slot of the wheel; the sums are exact."""
+    """Pending messages by due time. A bar that ends inside a slot of the wheel is an estimate; the sums are exact."""
 
-    from_ms: int = Field(description="Begin of the first bar of every span: the current second.")
-    before: int = Field(description="Due before from_ms and not fired.")
+    from_ms: int = Field(description="Start of the first bar of every span: the current second.")
+    before: int = Field(description="Messages due before from_ms and not fired.")
     spans: list[BarsBody]
 
 
 class ActivityBody(Group):
-    """The last hour of the whole group, oldest minute first; the last one has not ended."""
+    """The last hour of the whole group, oldest minute first. The last minute is still running."""
 
-    from_ms: int = Field(description="Begin of the first minute.")
+    from_ms: int = Field(description="Start of the first minute.")
     minute_ms: int = MINUTE_MS
-    late_after_ms: int = Field(description="A message that was fired more than so long after its due is late.")
+    late_after_ms: int = Field(description="A message that fires later than this after its due time counts as late.")
     fired: list[int]
     dead_lettered: list[int]
-    late: list[int] = Field(description="Those of `fired` that were late.")
+    late: list[int] = Field(description="Number of `fired` that were late.")
 
 
 class PartitionBody(Body):
     """One input partition."""
 
     partition: int
-    state: str = Field(description="running, assigned, restoring, stopped, closed or unknown.")
-    reason: str = Field(description="Why it is not running, for a person; empty when all is well.")
-    owner: str | None = Field(description="Instance that owns it; null when none does.")
+    state: str = Field(description="`running`, `assigned`, `restoring`, `stopped`, `closed` or `unknown`.")
+    reason: str = Field(description="Why the partition is not running, as text; empty if it is.")
+    owner: str | None = Field(description="Instance that owns the partition; null if none does.")
     pending: int
-    overdue: int = Field(description="Due and not fired after the last scan.")
-    lag: int | None = Field(description="Input records not yet taken in; null when it is not known.")
-    watermark_ms: int | None = Field(description="Everything due up to here has fired; null before the first fire.")
-    next_due_ms: int | None = Field(description="Null when nothing waits.")
-    restored: float = Field(description="Part of the restore that is done, 0 to 1.", ge=0, le=1)
-    restore_remaining: int = Field(description="Changelog records still to be read.")
-    as_of_ms: int | None = Field(description="When its counts were taken; null when there are none.")
+    overdue: int = Field(description="Due and not fired as of the last scan.")
+    lag: int | None = Field(description="Input records not yet ingested; null if unknown.")
+    watermark_ms: int | None = Field(
+        description="Everything due up to this time has fired; null before the first delivery."
+    )
+    next_due_ms: int | None = Field(description="Earliest stored due time; null if nothing is pending.")
+    restored: float = Field(description="Progress of the restore, 0 to 1.", ge=0, le=1)
+    restore_remaining: int = Field(description="Changelog records left to read.")
+    as_of_ms: int | None = Field(description="Time of the partition's counts; null if there are none.")
 
 
 class PartitionsBody(Group):
-    """Every input partition."""
+    """All input partitions."""
 
     partitions: list[PartitionBody]
 
@@ -123,8 +127,8 @@ def activity_routes(source: Source) -> APIRouter:
 
     @router.get(
         "/pending/histogram",
-        summary="When what waits falls due",
-        description="The next minute, hour and day in bars, made of counters: no timer is looked at.",
+        summary="Show when messages fall due",
+        description="The next minute, hour and day in bars. Computed from counters; reads no timer.",
         response_model=HistogramBody,
         responses=_answers(_HISTOGRAM),
     )
@@ -146,8 +150,8 @@ def activity_routes(source: Source) -> APIRouter:
 
     @router.get(
         "/activity",
-        summary="The last hour, minute by minute",
-        description="Kept by the owners, and taken over by the next owner of a partition.",
+        summary="Show the last hour, minute by minute",
+        description="Each owner counts for its partitions and hands the counts over to the next owner.",
         response_model=ActivityBody,
         responses=_answers(_ACTIVITY),
     )
@@ -168,8 +172,8 @@ def activity_routes(source: Source) -> APIRouter:
 
     @router.get(
         "/partitions",
-        summary="How each input partition is",
-        description="State, owner, counts and the progress of a restore, for the whole group.",
+        summary="Show each input partition",
+        description="State, owner, counts and restore progress, for the whole group.",
         response_model=PartitionsBody,
         responses=_answers(_PARTITIONS),
     )
@@ -183,7 +187,7 @@ def activity_routes(source: Source) -> APIRouter:
 def _answers(example: dict[str, object]) -> dict[int | str, dict[str, object]]:
     return {
         200: {"content": {"application/json": {"example": example}}},
-        "4XX": {"model": ErrorBody, "description": "A mistake in the request."},
+        "4XX": {"model": ErrorBody, "description": "The request has an error."},
         503: NOT_KNOWN,
     }
 

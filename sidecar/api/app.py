@@ -29,7 +29,7 @@ from sidecar.api.ui import ui_routes
 from sidecar.metrics import Metrics
 
 _METRICS_EXAMPLE = """\
-# HELP retry_sidecar_pending Messages that wait for their time.
+# HELP retry_sidecar_pending Pending messages.
 # TYPE retry_sidecar_pending gauge
 retry_sidecar_pending{origin="orders",partition="0"} 2.0
 """
@@ -62,8 +62,8 @@ def create_app(
     app = FastAPIOffline(
         title="Retry Sidecar",
         version=version,
-        description="Fires each message of one shared Kafka retry topic back to its origin when it is due. "
-        'Every error has the shape `{"error_code": 404, "message": "…"}`.',
+        description="Sends each message of a shared Kafka retry topic back to its origin topic when it is due. "
+        'Every error has the format `{"error_code": 404, "message": "…"}`.',
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         redirect_slashes=False,
         redoc_url=None,
@@ -102,8 +102,8 @@ def _metrics_route(metrics: Metrics) -> APIRouter:
 
     @router.get(
         "/metrics",
-        summary="Metrics for Prometheus",
-        description="In OpenMetrics to those who ask for it. docs/reference/metrics.md explains each one.",
+        summary="Prometheus metrics",
+        description="Also in OpenMetrics, if the client accepts it. docs/reference/metrics.md explains each metric.",
         response_class=Response,
         responses={200: {"content": {"text/plain": {"example": _METRICS_EXAMPLE}}}},
     )

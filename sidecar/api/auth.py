@@ -15,7 +15,7 @@ REALM: Final = "retry-sidecar"
 CHALLENGE: Final = f'Bearer realm="{REALM}", Basic realm="{REALM}"'
 
 _bearer = HTTPBearer(auto_error=False, description="API_TOKEN")
-_basic = HTTPBasic(auto_error=False, realm=REALM, description="Any user, API_TOKEN as the password")
+_basic = HTTPBasic(auto_error=False, realm=REALM, description="Any user name, with API_TOKEN as the password")
 
 
 async def offered_token(
@@ -45,7 +45,7 @@ class Gate:
 
     async def change(self, request: Request, offered: OfferedToken) -> None:
         """Let a call pass that changes something. Raises HTTPException 401 or 403."""
-        self.admit(request, offered, "Calls that change something")
+        self.admit(request, offered, "Requests that change something")
 
     def admit(self, request: Request, offered: str | None, what: str) -> None:
         """Let a call pass that not everybody may make.
@@ -65,10 +65,12 @@ class Gate:
             raise HTTPException(403, f"{what} are refused on this address until KAFKA_RETRY_API_TOKEN is set.")
         elif not _is_local(request.headers.get("host", "")):
             # A page of another site can have its name lead to this machine; the browser then shows it the answers.
-            raise HTTPException(403, f"{what} are answered under a name of this machine only, such as 127.0.0.1.")
+            raise HTTPException(
+                403, f"{what} are answered only under a loopback name of this machine, such as 127.0.0.1."
+            )
         if _is_of_another_site(request):
             # The browser sends a password that it remembers with what any page asks for.
-            raise HTTPException(403, f"{what} are not taken from the pages of another site.")
+            raise HTTPException(403, f"{what} are refused from the pages of another site.")
 
 
 def _hostname(host: str) -> str:

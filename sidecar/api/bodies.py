@@ -16,16 +16,16 @@ class Body(BaseModel):
 
 
 class ErrorBody(Body):
-    """Every error, in Kafka Connect's shape."""
+    """An error, in Kafka Connect's format."""
 
     error_code: int = Field(description="The HTTP status.", examples=[404])
-    message: str = Field(description="What is wrong and what is allowed.", examples=["There is nothing at /pendign."])
+    message: str = Field(description="What is wrong, and what is allowed.", examples=["There is nothing at /pendign."])
 
 
 class DueWithin(Body):
-    """How many are due within a span from now. Each figure contains those before it; `later` is beyond one day.
+    """Number of messages due within each span from now. The spans are cumulative; `later` is beyond one day.
 
-    An estimate: where a span ends inside a slot of the wheel, the slot counts by its share.
+    The figures are estimates: a slot of the wheel that straddles the end of a span counts by its share.
     """
 
     s5: int = Field(alias="5s")
@@ -41,35 +41,37 @@ class PartitionBody(Body):
 
     partition: int
     state: str
-    owner: str | None = Field(description="Instance that owns the partition; null when none does.")
+    owner: str | None = Field(description="Instance that owns the partition; null if none does.")
     pending: int
-    watermark_ms: int | None = Field(description="Everything due up to here has fired; null before the first fire.")
-    restored: float = Field(description="Part of the restore that is done, 0 to 1; it fires only at 1.", ge=0, le=1)
+    watermark_ms: int | None = Field(
+        description="Everything due up to this time has fired; null before the first delivery."
+    )
+    restored: float = Field(description="Progress of the restore, 0 to 1; the partition fires only at 1.", ge=0, le=1)
 
 
 class PendingBody(Body):
-    """What waits."""
+    """Pending messages of the group."""
 
-    total: int = Field(description="Exact.")
+    total: int = Field(description="Number of pending messages. Exact.")
     by_origin: dict[str, int]
     by_partition: dict[str, int]
     due_within: DueWithin
-    overdue: int = Field(description="Due before the current second and not fired, deferred ones included.")
-    next_due_ms: int | None = Field(description="Exact; null when nothing waits.")
-    as_of_ms: int = Field(description="When the oldest of the partitions' figures was taken.")
-    complete: bool = Field(description="Every input partition has an owner and a figure younger than 10 s.")
+    overdue: int = Field(description="Due before the current second and not fired, including deferred messages.")
+    next_due_ms: int | None = Field(description="Earliest stored due time. Exact; null if nothing is pending.")
+    as_of_ms: int = Field(description="Time of the oldest partition's figures.")
+    complete: bool = Field(description="True if every input partition has an owner and a figure younger than 10 s.")
     partitions: list[PartitionBody]
 
 
 class PendingOfOriginBody(Body):
-    """What waits for one origin topic."""
+    """Pending messages of one origin topic."""
 
     total: int
     by_partition: dict[str, int]
 
 
 class HealthBody(Body):
-    """Kafka Connect's health, with the facts behind it."""
+    """Health in Kafka Connect's format, with details of this instance."""
 
     status: Literal["healthy", "starting", "unhealthy"]
     message: str
@@ -77,21 +79,21 @@ class HealthBody(Body):
 
 
 class ProbeBody(Body):
-    """Answer to a probe."""
+    """Result of a probe."""
 
     status: Literal["ok", "failed"]
     reasons: list[str]
 
 
 class ActuatorComponent(Body):
-    """One part of Spring's health."""
+    """One component of Spring's health."""
 
     status: Literal["UP", "DOWN"]
     details: dict[str, JsonValue] = Field(default_factory=dict)
 
 
 class ActuatorBody(Body):
-    """Spring Boot's health."""
+    """Health in Spring Boot's format."""
 
     status: Literal["UP", "DOWN"]
     components: dict[str, ActuatorComponent]

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 
 ERROR_REF: Final = "#/components/schemas/ErrorBody"
 _MEDIA: Final = "application/json"
-_ANY_MISTAKE: Final = "Any other mistake in the request."
+_ANY_MISTAKE: Final = "Any other error in the request."
 _UNSAID: Final = "Successful Response"
 """FastAPI's description of an answer that the route does not describe."""
 _TOO_MANY: Final = "Too many requests at once; try again in a moment."

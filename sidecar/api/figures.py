@@ -13,7 +13,7 @@ from sidecar.engine.group.view import PartitionView, as_of_ms, is_complete
 
 NOT_KNOWN: Final[dict[str, object]] = {
     "model": ErrorBody,
-    "description": "It has just started and does not know the group's figures yet.",
+    "description": "The instance has just started and does not know the group's figures yet.",
 }
 """What the document says of a 503 by `require_known`."""
 
@@ -21,10 +21,12 @@ NOT_KNOWN: Final[dict[str, object]] = {
 def require_known(source: Source, partition: int | None = None) -> None:
     """Raise HTTPException while the group is not known, and for a partition that does not exist."""
     if (unread := source.unread()) is not None:
-        raise HTTPException(503, f"{unread}; ask again in a second", {"retry-after": "1"})
+        raise HTTPException(503, f"{unread}; try again in a second", {"retry-after": "1"})
     total = source.partitions_total()
     if partition is not None and total is not None and partition >= total:
-        raise HTTPException(400, f"partition: {partition} is not one of the input topic's 0 to {total - 1}")
+        raise HTTPException(
+            400, f"partition: {partition} is not a partition of the input topic; allowed are 0 to {total - 1}"
+        )
 
 
 def trust(source: Source, views: Sequence[PartitionView]) -> dict[str, object]:

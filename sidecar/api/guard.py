@@ -57,7 +57,7 @@ def _body_refusal(method: str, headers: Headers) -> tuple[int, str] | None:
     if chunked:
         return 411, "Send the body with a Content-Length."
     if not (length.isascii() and length.isdigit() and int(length[:20]) <= BODY_BYTES_MAX):
-        return 413, f"A body may have {BODY_BYTES_MAX} bytes at most."
+        return 413, f"A body may have at most {BODY_BYTES_MAX} bytes."
     return None
 
 
@@ -95,7 +95,7 @@ class Farewell:
         except asyncio.CancelledError:
             if started or scope["type"] != "http":
                 raise
-            text = "The sidecar stops. A change may have been made all the same: ask another instance."
+            text = "The sidecar is stopping. A change may still have been made: ask another instance."
             await problem(503, text, {"connection": "close", "retry-after": "1"})(scope, receive, send)
 
 

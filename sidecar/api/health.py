@@ -56,14 +56,14 @@ def health_routes(source: Source, *, actuator: bool) -> APIRouter:
 
     @router.get(
         "/health",
-        summary="Health as Kafka Connect tells it",
-        description="503 while it starts or cannot do its work, with the reasons and facts of this instance.",
+        summary="Health in Kafka Connect's format",
+        description="Answers 503 while the instance starts or cannot work, with reasons and details.",
         response_model=HealthBody,
         responses={
             200: {"content": {"application/json": {"example": HEALTHY_EXAMPLE}}},
             503: {
                 "model": HealthBody,
-                "description": "Starting, or not able to do its work.",
+                "description": "The instance is starting or cannot work.",
                 "content": {"application/json": {"example": UNHEALTHY_EXAMPLE}},
             },
         },
@@ -74,10 +74,10 @@ def health_routes(source: Source, *, actuator: bool) -> APIRouter:
 
     @router.get(
         "/livez",
-        summary="Liveness probe: 503 means that only a restart can help",
-        description="For Kubernetes' livenessProbe. Trouble with the brokers does not make it fail.",
+        summary="Liveness probe: 503 means that only a restart helps",
+        description="For Kubernetes' livenessProbe. Broker errors do not make it fail.",
         response_model=ProbeBody,
-        responses=_probe_responses("The loop stands still."),
+        responses=_probe_responses("The loop has stopped."),
     )
     async def livez() -> JSONResponse:
         now = source.health()
@@ -85,7 +85,7 @@ def health_routes(source: Source, *, actuator: bool) -> APIRouter:
 
     @router.get(
         "/readyz",
-        summary="Readiness probe: takes messages in and fires them",
+        summary="Readiness probe: 200 means that the instance ingests and fires",
         description="For Kubernetes' readinessProbe. docs/how-to/runbook.md has a section for each reason.",
         response_model=ProbeBody,
         responses=_probe_responses("No broker answers at localhost:9092."),
@@ -104,7 +104,7 @@ def _probe_responses(reason: str) -> dict[int | str, dict[str, object]]:
         200: {"content": {"application/json": {"example": {"status": "ok", "reasons": []}}}},
         503: {
             "model": ProbeBody,
-            "description": "Not now, and why.",
+            "description": "The probe fails, with the reasons.",
             "content": {"application/json": {"example": {"status": "failed", "reasons": [reason]}}},
         },
     }
@@ -115,14 +115,14 @@ def _add_actuator(router: APIRouter, source: Source) -> None:
 
     @router.get(
         "/actuator/health",
-        summary="Health as Spring Boot tells it",
-        description="For tools that know Spring Boot's actuator.",
+        summary="Health in Spring Boot's format",
+        description="For tools that read Spring Boot's actuator.",
         response_model=ActuatorBody,
         responses={
             200: {"content": {"application/json": {"example": example}}},
             503: {
                 "model": ActuatorBody,
-                "description": "Down, and why.",
+                "description": "The instance is down, with the reasons.",
                 "content": {
                     "application/json": {
                         "example": _actuator_body(Health(live=True, ready=False, reasons=("No broker answers.",)))

@@ -20,26 +20,28 @@ from sidecar.contract.control import ControlKind, Outcome
 from sidecar.engine.group.view import PartitionView
 
 OPEN: Final = "open"
-TopicText = Annotated[str, Path(description="The origin topic, or `*` for all of them.", examples=["orders"])]
+TopicText = Annotated[str, Path(description="The origin topic, or `*` for all origins.", examples=["orders"])]
 _ORDER: Final = tuple(each.value for each in Closure)
 
 
 class OriginBody(Body):
-    """One topic."""
+    """One origin topic."""
 
-    origin: str = Field(description="`*` stands for all of them: the whole group is paused, whatever their own states.")
-    pending: int = Field(description="Messages that wait for it, deferred ones included.")
-    deferred: int = Field(description="Those that were put off because it is not open.")
-    state: str = Field(description="open, paused, unauthorised, vanished or unreachable.")
-    since_ms: int | None = Field(description="Since when it is not open; null when it is.")
-    partitions: list[int] = Field(description="Input partitions in which it is not open.")
+    origin: str = Field(
+        description="Topic name. `*` means that the whole group is paused, whatever the state of each origin."
+    )
+    pending: int = Field(description="Pending messages for this origin, including deferred ones.")
+    deferred: int = Field(description="Messages deferred because the origin is closed.")
+    state: str = Field(description="`open`, `paused`, `unauthorised`, `vanished` or `unreachable`.")
+    since_ms: int | None = Field(description="When the origin was closed; null if it is open.")
+    partitions: list[int] = Field(description="Input partitions that see the origin as closed.")
 
 
 class OriginsBody(Body):
-    """All topics that messages wait for, and all that are not open."""
+    """All origins with pending messages, and all closed ones."""
 
     origins: list[OriginBody]
-    complete: bool = Field(description="Every input partition has an owner and a figure younger than 10 s.")
+    complete: bool = Field(description="True if every input partition has an owner and a figure younger than 10 s.")
     as_of_ms: int
 
 
@@ -93,12 +95,12 @@ def origin_routes(source: Source, desk: ControlDesk, gate: Gate) -> APIRouter:
 
     @router.get(
         "/origins",
-        summary="Where messages go to",
-        description="Every topic that messages wait for or that is not open, with its state and why.",
+        summary="List origins",
+        description="Every origin that has pending messages or is closed, with its state.",
         response_model=OriginsBody,
         responses={
             200: {"content": {"application/json": {"example": _EXAMPLE}}},
-            "4XX": {"model": ErrorBody, "description": "A mistake in the request."},
+            "4XX": {"model": ErrorBody, "description": "The request has an error."},
             503: NOT_KNOWN,
         },
         dependencies=[Depends(refuse_parameters)],
@@ -110,10 +112,10 @@ def origin_routes(source: Source, desk: ControlDesk, gate: Gate) -> APIRouter:
 
     @router.put(
         "/origins/{topic}/pause",
-        summary="Pause: nothing fires to it",
-        description="What comes due for it is put off until it is resumed. The pause is kept over restarts.",
+        summary="Pause an origin",
+        description="Nothing fires to the origin; messages that fall due are deferred. The pause survives restarts.",
         response_model=ControlBody,
-        responses={**ANSWERS, 200: answered(Outcome.PAUSED, "Nothing fires to it now.", "orders")},
+        responses={**ANSWERS, 200: answered(Outcome.PAUSED, "The origin is paused.", "orders")},
         dependencies=guards,
     )
     async def pause(request: Request, topic: TopicText) -> JSONResponse:
@@ -121,10 +123,10 @@ def origin_routes(source: Source, desk: ControlDesk, gate: Gate) -> APIRouter:
 
     @router.put(
         "/origins/{topic}/resume",
-        summary="Resume",
-        description="Ends a pause; what was put off fires soon.",
+        summary="Resume an origin",
+        description="Ends a pause. Deferred messages fire soon.",
         response_model=ControlBody,
-        responses={**ANSWERS, 200: answered(Outcome.RESUMED, "It is fired to again.", "orders")},
+        responses={**ANSWERS, 200: answered(Outcome.RESUMED, "The origin is open again.", "orders")},
         dependencies=guards,
     )
     async def resume(request: Request, topic: TopicText) -> JSONResponse:

@@ -1,4 +1,4 @@
-"""`GET /pending`: what waits, and until when."""
+"""`GET /pending`: counts of pending messages."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _EXAMPLES = {
 
 
 class PendingQuery(BaseModel):
-    """What to count. A parameter that is not named here is refused: a misspelt one would silently count everything."""
+    """Selects what to count. Unknown parameters are refused: a misspelt one would silently count everything."""
 
     model_config = ConfigDict(extra="forbid")
 
     origin: str | None = Field(
         default=None,
-        description="Count what goes to this topic only; the answer then has `total` and `by_partition` alone.",
+        description="Count messages for this origin topic only. The response then has only `total` and `by_partition`.",
         pattern=r"^[A-Za-z0-9._-]{1,249}$",
         examples=["orders"],
     )
     partition: int | None = Field(
-        default=None, description="Count this input partition only.", ge=0, le=2**31 - 1, examples=[0]
+        default=None, description="Count messages of this input partition only.", ge=0, le=2**31 - 1, examples=[0]
     )
 
 
@@ -47,13 +47,13 @@ def pending_routes(source: Source) -> APIRouter:
 
     @router.get(
         "/pending",
-        summary="Count what waits",
-        description="For the whole group, from counters that are kept anyway: it costs the same at any number.",
+        summary="Count pending messages",
+        description="Counts for the whole group. Reads counters, so it costs the same at any number of messages.",
         response_model=PendingBody | PendingOfOriginBody,
         responses={
             200: {"content": {"application/json": {"examples": _EXAMPLES}}},
-            400: {"model": ErrorBody, "description": "A parameter is not what it must be."},
-            "4XX": {"model": ErrorBody, "description": "Any other mistake in the request."},
+            400: {"model": ErrorBody, "description": "A parameter is invalid."},
+            "4XX": {"model": ErrorBody, "description": "Any other error in the request."},
             503: NOT_KNOWN,
         },
     )

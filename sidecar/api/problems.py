@@ -12,8 +12,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Match
 
 _STANDARD = {
-    404: "There is nothing at {path}; GET /docs lists what there is.",
-    405: "{method} is not possible at {path}.",
+    404: "There is nothing at {path}; GET /docs lists all paths.",
+    405: "{method} is not allowed at {path}.",
 }
 
 ALLOW: Final = "allow"
@@ -71,10 +71,10 @@ def _sentence(fault: Mapping[str, object]) -> str:
     place = fault["loc"]
     name = str(place[-1] if isinstance(place, tuple) and place else "request")[:100]
     if fault["type"] == "extra_forbidden":
-        return f"{name}: there is no such parameter here"
+        return f"{name}: unknown parameter"
     return f"{name}: {fault['msg']}, got {fault.get('input')!r:.100}"
 
 
 async def _on_bug(_request: Request, _error: Exception) -> JSONResponse:
     """Hide the cause from the client; the server logs it with its trace."""
-    return problem(500, "The sidecar failed to answer. Its log says why.")
+    return problem(500, "The sidecar failed to answer. See its log.")

@@ -1,4 +1,4 @@
-"""`python -m sidecar.settings > docs/reference/settings.md` writes the reference page anew."""
+"""`python -m sidecar.settings > docs/reference/settings.md` writes the reference page."""
 
 import click
 

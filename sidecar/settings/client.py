@@ -7,7 +7,7 @@ import re
 PREFIX = "CLIENT_"
 MASK = "***"
 
-_EXACTLY_ONCE = "exactly-once rests on it"
+_EXACTLY_ONCE = "exactly-once depends on it"
 _PROPERTY = re.compile(r"[a-z0-9]+(?:\.[a-z0-9]+)*")
 _SECRET = re.compile(r"password|passphrase|secret|token|jaas\.config|key\.pem")
 
@@ -16,13 +16,13 @@ REFUSED = {
     "enable.auto.commit": f"{_EXACTLY_ONCE}: offsets are committed inside transactions only",
     "auto.commit.enable": f"{_EXACTLY_ONCE}: offsets are committed inside transactions only",
     "auto.offset.reset": f"{_EXACTLY_ONCE}: a lost offset is restored from the changelog, never guessed",
-    "transactional.id": f"{_EXACTLY_ONCE}: it is made of STREAMS_APP_ID and INSTANCE_ID, set those",
+    "transactional.id": f"{_EXACTLY_ONCE}: set STREAMS_APP_ID and INSTANCE_ID, which it consists of",
     "acks": f"{_EXACTLY_ONCE}: always all",
     "request.required.acks": f"{_EXACTLY_ONCE}: always all",
     "enable.idempotence": f"{_EXACTLY_ONCE}: always true",
     "allow.auto.create.topics": "a mistyped origin must become a dead letter, not a new topic: always false",
     "partition.assignment.strategy": "all instances must use the same one: always cooperative-sticky",
-    "group.protocol": "restore and hand-over rest on the classic protocol: always classic",
+    "group.protocol": "restore and hand-over depend on the classic protocol: always classic",
     "bootstrap.servers": "set BOOTSTRAP_SERVERS",
     "metadata.broker.list": "set BOOTSTRAP_SERVERS",
     "group.id": "set GROUP_ID",

@@ -238,19 +238,19 @@ def is_topic_name(text: str) -> bool:
 
 SWITCH = Kind("true or false", _parse_switch, lambda value: "true" if value else "false", is_switch=True)
 LEVEL = Kind("one of debug, info, warning, error, critical", _parse_level)
-TOPIC = Kind("1 to 249 of the characters a-z, A-Z, 0-9, '.', '_', '-', and neither '.' nor '..'", _parse_topic)
+TOPIC = Kind("1 to 249 characters out of a-z, A-Z, 0-9, '.', '_', '-', but not '.' or '..'", _parse_topic)
 TOPIC_GLOB = Kind("a topic name or a glob such as orders-*", _matching(_TOPIC_GLOB))
-SERVERS = Kind("host:port, or several separated by commas, ports from 1 to 65535", _parse_servers)
+SERVERS = Kind("one or more host:port, separated by commas, ports from 1 to 65535", _parse_servers)
 TOPIC_GLOBS = Kind(
     "topic names or globs such as orders-*, separated by commas", _parse_topic_globs, _show_items, is_list=True
 )
 CLASS_GLOBS = Kind(
-    "class names or globs such as com.acme.*, separated by commas, without blanks",
+    "class names or globs such as com.acme.*, separated by commas, without spaces",
     _parse_class_globs,
     _show_items,
     is_list=True,
 )
-TEXT = Kind("text of one line that is not empty", _parse_text)
+TEXT = Kind("one line of text, not empty", _parse_text)
 FOLDER = Kind("the path of a folder", _parse_folder)
 HOST = Kind("an IP address or a host name", _matching(_HOST))
-TOKEN = Kind("16 or more printable ASCII characters without blanks", _matching(_TOKEN))
+TOKEN = Kind("16 or more printable ASCII characters without spaces", _matching(_TOKEN))

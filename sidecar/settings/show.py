@@ -11,26 +11,26 @@ from sidecar.settings.table import SETTINGS, WITHOUT_MEANING, Setting, Settings,
 _PAGE = """\
 # Settings
 
-Order: command line > environment > `--config file.yaml` > default. `retry-sidecar run --show-settings` prints the
-effective ones and where each came from.
+Precedence: command line > environment > `--config file.yaml` > default. `retry-sidecar run --show-settings` prints the
+effective values and where each comes from.
 
 Every setting has three names: `HTTP_PORT` is `KAFKA_RETRY_HTTP_PORT` in the environment, `http_port` in YAML and
-`--http-port` on the command line. A true-or-false setting is a pair of flags there: `--create-topics`,
-`--no-create-topics`. Durations are `250ms`, `20s`, `5m`, `1h`, `7d` or a whole number of milliseconds; lists are
-separated by commas, in YAML they may be lists.
+`--http-port` on the command line. On the command line, a boolean setting is a pair of flags: `--create-topics`,
+`--no-create-topics`. A duration is `250ms`, `20s`, `5m`, `1h`, `7d` or a whole number of milliseconds. A list is
+separated by commas, or a list in YAML.
 
-An unknown YAML key, an impossible value and settings that contradict each other stop the start with exit status 2, one
-line for each. So does an empty value on the command line or in YAML, where `[]` is a list without items. In the
-environment an empty variable counts as not set, whatever it sets, and the start says so in a line for each. An unknown
-name in the environment is warned of.
+An unknown YAML key, an invalid value, or two settings that contradict each other stop the start with exit status 2 and
+one line for each mistake. An empty value on the command line or in YAML is invalid too; write `[]` for an empty list.
+In the environment an empty variable counts as not set, and an unknown name is ignored; the start logs a warning for
+each.
 
-| name | default | what it must be | meaning |
+| name | default | allowed | meaning |
 |---|---|---|---|
 {rows}
 
 ## Policies of single origins
 
-`ORIGIN_POLICIES` gives some origins settings of their own, in YAML:
+`ORIGIN_POLICIES` overrides settings for single origins. In YAML:
 
 ```yaml
 delays: 5m,5m,30m
@@ -43,24 +43,24 @@ origin_policies:
     max_attempts: 10
 ```
 
-In the environment and on the command line it is the same on one line, as YAML or JSON:
-`KAFKA_RETRY_ORIGIN_POLICIES='{{"payments": {{"delays": "1s,10s,1m"}}}}'`. The source that comes first gives all of
-them; they are not put together from several.
+In the environment and on the command line, write it on one line, as YAML or JSON:
+`KAFKA_RETRY_ORIGIN_POLICIES='{{"payments": {{"delays": "1s,10s,1m"}}}}'`. The source with the highest precedence gives
+all policies; policies from several sources are not merged.
 
-An origin can have of its own: {per_origin}.
+A policy can set: {per_origin}.
 
-- What its policy does not give is as for all origins. A list that it gives takes the general one's place, `[]` too.
-- With `DELAYS` of its own and no `MAX_ATTEMPTS`, neither its own nor a general one, its limit is the number of its
-  delays.
-- One policy counts for an origin, never two together: that of its own name, else the longest glob that matches (of
-  equally long ones the first in the alphabet; their order in the file says nothing).
-- A policy decides when a message is taken in. What is pending keeps its due time and its limit.
+- A setting that the policy does not name keeps its general value. A list in the policy replaces the general list; `[]`
+  replaces it with an empty one.
+- If the policy sets `DELAYS` and `MAX_ATTEMPTS` is set nowhere, the limit is the number of the policy's delays.
+- At most one policy applies to an origin: the one with its exact name, else the longest matching glob. Between globs of
+  equal length the first in alphabetical order applies; their order in the file does not matter.
+- The policy applies when a message is ingested. A message that is already pending keeps its due time and its limit.
 
 ## Properties of the Kafka clients
 
-Any librdkafka property can be passed to every Kafka client. `security.protocol` for example: in the environment
+You can pass any librdkafka property to all Kafka clients. For example `security.protocol`: in the environment
 `KAFKA_RETRY_CLIENT_SECURITY_PROTOCOL=SASL_SSL`, in YAML `client: {{security.protocol: SASL_SSL}}`, on the command line
-`--client security.protocol=SASL_SSL`, as often as needed. These cannot be set:
+`--client security.protocol=SASL_SSL`, which you can repeat. These properties cannot be set:
 
 | property | why |
 |---|---|
@@ -68,7 +68,7 @@ Any librdkafka property can be passed to every Kafka client. `security.protocol`
 
 ## Names of IBM's kafka-retry
 
-Its image's other variables keep working: {aliases}. These are accepted, with a warning, and have no meaning here:
+The other variables of IBM's image keep working: {aliases}. These are accepted with a warning and have no effect:
 
 | name | why |
 |---|---|

@@ -81,13 +81,13 @@ class Settings:
     """The effective settings. `load` makes and checks them; made directly, nothing is checked."""
 
     bootstrap_servers: Annotated[
-        str, Setting(kinds.SERVERS, "Kafka brokers to start from: host:port, separated by commas.", common=True)
+        str, Setting(kinds.SERVERS, "Kafka bootstrap brokers: host:port, separated by commas.", common=True)
     ] = "localhost:9092"
     streams_app_id: Annotated[
         str,
         Setting(
             kinds.TOPIC,
-            "Application id: prefix of the internal topics and of the transactional id.",
+            "Application id: prefix of the internal topics and of transactional ids.",
             aliases=("APP_NAME",),
             common=True,
         ),
@@ -100,37 +100,39 @@ class Settings:
         str | None,
         Setting(
             kinds.TOPIC,
-            "Part of the transactional id, unique per running instance. Set it where it is stable (the pod name of a "
-            "StatefulSet): the group membership is static then, so a restart causes no rebalance.",
+            "Part of the transactional id; unique per running instance. Set it where it is stable, such as the pod "
+            "name of a StatefulSet: group membership is then static, so a restart causes no rebalance.",
             default_text="an id kept in STATE_DIR",
         ),
     ] = None
     input_topic: Annotated[str, Setting(kinds.TOPIC, "The shared retry topic.", common=True)] = "retry"
-    dlq_topic: Annotated[str, Setting(kinds.TOPIC, "The topic of dead letters.", common=True)] = "dlq"
+    dlq_topic: Annotated[str, Setting(kinds.TOPIC, "The dead-letter topic (DLQ).", common=True)] = "dlq"
     store_name: Annotated[str, Setting(kinds.TOPIC, "Middle part of the changelog topic's name.")] = "retry-queue"
     state_dir: Annotated[
         Path,
         Setting(
             kinds.FOLDER,
-            "Folder of the local store, a cache of the changelog topic.",
+            "Folder of the local store, which is a cache of the changelog topic.",
             common=True,
             default_text="the platform's user state folder; /var/lib/retry-sidecar in the image",
         ),
     ] = field(default_factory=lambda: platformdirs.user_state_path("retry-sidecar"))
 
     punctuation_interval_ms: Annotated[
-        int, Setting(duration(1, _HOUR_MS), "Most time between two looks for due messages while something is due.")
+        int, Setting(duration(1, _HOUR_MS), "Longest time between two scans for due messages while messages are due.")
     ] = 50
     commit_interval_ms: Annotated[
-        int, Setting(duration(0, 60_000), "Least time between two transactions while messages come in.")
+        int, Setting(duration(0, 60_000), "Shortest time between two transactions while messages arrive.")
     ] = 50
-    commit_max_messages: Annotated[int, Setting(whole(1, 10_000), "Most messages in one transaction.")] = 10_000
+    commit_max_messages: Annotated[int, Setting(whole(1, 10_000), "Maximum number of messages in one transaction.")] = (
+        10_000
+    )
 
     delays_ms: Annotated[
         tuple[int, ...],
         Setting(
             kinds.durations(_FOREVER_MS, most=1_000),
-            "Delay before retry 1, 2, 3, ..., used when a message names no time of its own.",
+            "Delay before retry 1, 2, 3, ...; used for a message that names no due time or delay.",
             name="DELAYS",
             common=True,
             per_origin=True,
@@ -140,7 +142,7 @@ class Settings:
         int | None,
         Setting(
             whole(1, 1_000),
-            "Retries before a message goes to the DLQ; the limits in its headers can only lower it.",
+            "Number of retries before a message goes to the DLQ. A limit in the message's headers can only lower it.",
             default_text="the number of delays",
             per_origin=True,
         ),
@@ -148,7 +150,9 @@ class Settings:
     max_delay_ms: Annotated[
         int,
         Setting(
-            duration(1, _FOREVER_MS), "Longest delay accepted; beyond it: DLQ `delay-out-of-range`.", name="MAX_DELAY"
+            duration(1, _FOREVER_MS),
+            "Longest accepted delay. A longer one goes to the DLQ: `delay-out-of-range`.",
+            name="MAX_DELAY",
         ),
     ] = 365 * DAY_MS
     first_delay_ms: Annotated[
@@ -162,52 +166,54 @@ class Settings:
     ] = 60_000
     droppable_exception: Annotated[
         tuple[str, ...],
-        Setting(kinds.CLASS_GLOBS, "Exceptions whose messages are dropped: names or globs.", per_origin=True),
+        Setting(kinds.CLASS_GLOBS, "Names or globs of exceptions; their messages are dropped.", per_origin=True),
     ] = ()
     retriable_exception: Annotated[
         tuple[str, ...],
         Setting(
             kinds.CLASS_GLOBS,
-            "Exceptions whose messages are retried; empty: all that no other list names are retried.",
+            "Names or globs of exceptions; their messages are retried. Empty: every exception on no other list.",
             per_origin=True,
         ),
     ] = ()
     fatal_exception: Annotated[
         tuple[str, ...],
-        Setting(kinds.CLASS_GLOBS, "Exceptions whose messages go to the DLQ at once.", per_origin=True),
+        Setting(
+            kinds.CLASS_GLOBS, "Names or globs of exceptions; their messages go to the DLQ at once.", per_origin=True
+        ),
     ] = ()
     origin_topics: Annotated[
         tuple[str, ...],
         Setting(
             kinds.TOPIC_GLOBS,
-            "Topics that messages may be fired to: names or globs. Never the input, the DLQ or the internal topics; "
-            "`__*`, `*-changelog`, `*-repartition` and `*-status` only when named literally.",
+            "Names or globs of the topics that messages may be fired to. The input, the DLQ and the internal topics "
+            "are never allowed; `__*`, `*-changelog`, `*-repartition` and `*-status` only when named literally.",
         ),
     ] = ("*",)
     origin_policies: Annotated[
         tuple[OriginPolicy, ...],
         Setting(
             _ORIGIN_POLICIES,
-            "Settings that are different for some origins, by topic or glob: see below.",
+            "Settings for single origins, by topic name or glob: see below.",
         ),
     ] = ()
     origin_timeout_ms: Annotated[
         int,
         Setting(
             duration(1_000, _FOREVER_MS),
-            "How long an origin may be unauthorised, vanished or unreachable before its messages go to the DLQ.",
+            "How long an origin may be unauthorised, vanished or unreachable before messages due for it go to the DLQ.",
             name="ORIGIN_TIMEOUT",
         ),
     ] = DAY_MS
     profiles: Annotated[
         tuple[str, ...],
-        Setting(kinds.choices(*DIALECTS), "Header dialects accepted; the first that matches wins."),
+        Setting(kinds.choices(*DIALECTS), "Accepted header dialects; the first one that matches wins."),
     ] = tuple(DIALECTS)
     max_clock_skew_ms: Annotated[
         int,
         Setting(
             duration(100, DAY_MS),
-            "Most difference to the broker's clock; beyond it firing holds and the instance is not ready.",
+            "Largest difference from the broker's clock. Beyond it nothing fires and the instance is not ready.",
             name="MAX_CLOCK_SKEW",
         ),
     ] = 60_000
@@ -217,14 +223,14 @@ class Settings:
         Setting(kinds.HOST, "Address that the HTTP server listens on.", default_text="127.0.0.1; 0.0.0.0 in the image"),
     ] = "127.0.0.1"
     http_port: Annotated[
-        int, Setting(whole(0, 65_535), "Port of the HTTP server; 0 takes any free one.", common=True)
+        int, Setting(whole(0, 65_535), "Port of the HTTP server; 0 picks a free one.", common=True)
     ] = 8080
     api_token: Annotated[
         str | None,
         Setting(
             kinds.TOKEN,
-            "Bearer token of the HTTP API. On a host that is not loopback, calls that change something answer 403 "
-            "until it is set. A command line can be read by other users of the machine: prefer the environment.",
+            "Bearer token of the HTTP API. On a host other than loopback, requests that change something answer 403 "
+            "until it is set. Other users of the machine can read a command line: prefer the environment.",
             secret=True,
         ),
     ] = field(default=None, repr=False)
@@ -236,36 +242,44 @@ class Settings:
     replication_factor: Annotated[
         int | None,
         Setting(
-            whole(1, 32_767), "Replication factor of topics that are created.", default_text="the broker's default"
+            whole(1, 32_767),
+            "Replication factor of the topics that the sidecar creates.",
+            default_text="the broker's default",
         ),
     ] = None
     startup_timeout_ms: Annotated[
         int,
-        Setting(duration(1, DAY_MS), "How long to wait for the brokers at the start.", name="STARTUP_TIMEOUT"),
+        Setting(duration(1, DAY_MS), "How long to wait for the brokers at startup.", name="STARTUP_TIMEOUT"),
     ] = 60_000
     shutdown_timeout_ms: Annotated[
         int,
-        Setting(duration(1, _HOUR_MS), "How long to finish the open transaction at the end.", name="SHUTDOWN_TIMEOUT"),
+        Setting(
+            duration(1, _HOUR_MS),
+            "How long to wait at shutdown for the open transaction to finish.",
+            name="SHUTDOWN_TIMEOUT",
+        ),
     ] = 20_000
     log_level: Annotated[
-        str, Setting(kinds.LEVEL, "Least level that is logged.", aliases=("LOG_LEVEL_IBM",), common=True)
+        str, Setting(kinds.LEVEL, "Lowest log level that is logged.", aliases=("LOG_LEVEL_IBM",), common=True)
     ] = "info"
-    log_format: Annotated[str, Setting(kinds.choice("console", "json"), "Form of the log lines on stderr.")] = "console"
+    log_format: Annotated[str, Setting(kinds.choice("console", "json"), "Format of the log lines on stderr.")] = (
+        "console"
+    )
     log_level_apache: Annotated[
-        str, Setting(kinds.LEVEL, "Least level that is logged of the Kafka client library.")
+        str, Setting(kinds.LEVEL, "Lowest log level of the Kafka client library that is logged.")
     ] = "info"
 
     security_protocol: Annotated[
         str | None,
         Setting(
-            kinds.choice("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"), "IBM's name of CLIENT_SECURITY_PROTOCOL."
+            kinds.choice("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"), "IBM's name for CLIENT_SECURITY_PROTOCOL."
         ),
     ] = None
     sasl_mechanism: Annotated[
         str | None,
         Setting(
             kinds.choice("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"),
-            "IBM's name of CLIENT_SASL_MECHANISM.",
+            "IBM's name for CLIENT_SASL_MECHANISM.",
             default_text="PLAIN when JAAS_ENABLED",
         ),
     ] = None
@@ -370,9 +384,9 @@ BY_NAME = {setting.name: setting for setting in SETTINGS}
 BY_ALIAS = {alias: setting for setting in SETTINGS for alias in setting.aliases}
 
 WITHOUT_MEANING = {
-    "JAAS_LOGIN_MODULE": "the login module follows from SASL_MECHANISM",
-    "SSL_PROTOCOL": "OpenSSL agrees on the TLS version with the broker",
-    "SSL_ENABLED_PROTOCOLS": "OpenSSL agrees on the TLS version with the broker",
+    "JAAS_LOGIN_MODULE": "SASL_MECHANISM determines the login module",
+    "SSL_PROTOCOL": "OpenSSL negotiates the TLS version with the broker",
+    "SSL_ENABLED_PROTOCOLS": "OpenSSL negotiates the TLS version with the broker",
     "DEFAULT_KEY_SERDE": "keys are kept byte for byte",
 }
 """IBM's names that are accepted and ignored -> why."""

@@ -92,12 +92,12 @@ Importance = Literal["HIGH", "LOW"]
 
 
 class ServerInfo(Body):
-    """Who answers."""
+    """Version and cluster of the server."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [SERVER_EXAMPLE]})
 
-    version: str = Field(description="Of Kafka Connect, whose REST API this is.")
-    commit: str = Field(description="Of this program.")
+    version: str = Field(description="Version of Kafka Connect, whose REST API this is.")
+    commit: str = Field(description="Version of retry-sidecar.")
     kafka_cluster_id: str | None
 
 
@@ -120,25 +120,25 @@ class ConnectorInfo(Body):
 
 
 class ConnectorStatus(Body):
-    """How the connector is."""
+    """State of the connector."""
 
     state: ConnectorState
     worker_id: str
 
 
 class TaskStatus(Body):
-    """How a task is."""
+    """State of a task."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [TASK_STATUS_EXAMPLE]})
 
     id: int
     state: TaskStateName
     worker_id: str
-    trace: str | None = Field(default=None, description="Only when it has failed: what happened.")
+    trace: str | None = Field(default=None, description="Reason of the failure; only for a failed task.")
 
 
 class ConnectorStateInfo(Body):
-    """How the connector and its tasks are."""
+    """State of the connector and its tasks."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [STATUS_EXAMPLE]})
 
@@ -149,14 +149,14 @@ class ConnectorStateInfo(Body):
 
 
 class Expanded(Body):
-    """What `?expand=` asks for."""
+    """The parts that `?expand=` selects."""
 
     info: ConnectorInfo | None = None
     status: ConnectorStateInfo | None = None
 
 
 class TaskInfo(Body):
-    """A task and what it has to do."""
+    """A task and its configuration."""
 
     id: TaskId
     config: dict[str, str]
@@ -176,20 +176,20 @@ class SinkPartition(Body):
 
 
 class SinkPlace(Body):
-    """How far it was read."""
+    """An offset of the connector."""
 
     kafka_offset: int
 
 
 class SinkOffset(Body):
-    """The place from which a partition is read on."""
+    """The offset from which a partition is read next."""
 
     partition: SinkPartition
     offset: SinkPlace
 
 
 class Offsets(Body):
-    """How far the connector has read."""
+    """Offsets of the connector."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [OFFSETS_EXAMPLE]})
 
@@ -205,7 +205,7 @@ class Plugin(Body):
 
 
 class ConfigKey(Body):
-    """A setting, as a plugin declares it."""
+    """A setting as the plugin declares it."""
 
     name: str
     type: ConfigType
@@ -221,7 +221,7 @@ class ConfigKey(Body):
 
 
 class ConfigValue(Body):
-    """A value that was given for a setting, and what is wrong with it."""
+    """The given value of a setting, with its errors."""
 
     name: str
     value: str | None
@@ -238,7 +238,7 @@ class Config(Body):
 
 
 class ConfigInfos(Body):
-    """What is right and wrong with a configuration."""
+    """Result of the validation of a configuration."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [VALIDATED_EXAMPLE]})
 
@@ -254,11 +254,11 @@ class LoggerLevel(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [LEVEL_EXAMPLE]})
 
     level: str
-    last_modified: int | None = Field(description="Epoch ms; null when it is as it was at the start.")
+    last_modified: int | None = Field(description="Epoch ms; null if the level has not changed since the start.")
 
 
 class LevelWanted(BaseModel):
-    """The level that a logger shall have."""
+    """The level to set."""
 
     # A level that is missing or unknown has its own status with Connect: it is looked at later.
     model_config = ConfigDict(json_schema_extra={"examples": [{"level": "DEBUG"}], "required": ["level"]})

@@ -27,15 +27,16 @@ _UNCHANGEABLE: Final = (
 """What makes, changes and ends connectors elsewhere."""
 _CHANGES: Final[dict[int | str, dict[str, object]]] = {
     401: {"model": ErrorBody, "description": "The token is missing or wrong."},
-    403: {"model": ErrorBody, "description": "Not on this address, or not from this page."},
+    403: {"model": ErrorBody, "description": "Refused on this address, or from a page of another site."},
     404: {"model": ErrorBody, "description": "There is no such connector or task."},
-    "4XX": {"model": ErrorBody, "description": "Any other mistake in the request."},
-    503: {"model": ErrorBody, "description": "No broker, or not every instance, answers."},
+    "4XX": {"model": ErrorBody, "description": "Any other error in the request."},
+    503: {"model": ErrorBody, "description": "No broker answers, or an instance does not."},
 }
 
 IncludeTasks = Annotated[bool, Query(alias="includeTasks", description="Restart the tasks.", examples=[True])]
 OnlyFailed = Annotated[
-    bool, Query(alias="onlyFailed", description="Of the tasks that have failed, what is stopped.", examples=[False])
+    bool,
+    Query(alias="onlyFailed", description="Restart only the stopped partitions of failed tasks.", examples=[False]),
 ]
 
 
@@ -59,7 +60,7 @@ def _add_switches(router: APIRouter, group: Group, desk: ControlDesk) -> None:
     @router.put(
         f"{CONNECTOR}/pause",
         summary="Pause the whole group",
-        description="Nothing is fired for any origin; messages are taken in, and what comes due is put off.",
+        description="Nothing fires to any origin. Messages are still ingested; what falls due is deferred.",
         status_code=202,
         response_description="Accepted; the state shows it in a second or two.",
     )
@@ -70,7 +71,7 @@ def _add_switches(router: APIRouter, group: Group, desk: ControlDesk) -> None:
     @router.put(
         f"{CONNECTOR}/resume",
         summary="Resume the whole group",
-        description="Origins that are paused by their own names stay paused.",
+        description="Origins that were paused by name stay paused.",
         status_code=202,
         response_description="Accepted; the state shows it in a second or two.",
     )
@@ -80,8 +81,8 @@ def _add_switches(router: APIRouter, group: Group, desk: ControlDesk) -> None:
 
     @router.put(
         f"{CONNECTOR}/stop",
-        summary="The same as pause",
-        description="Its orders come through the topic that it reads, so it cannot let go of it; the state is PAUSED.",
+        summary="Same as pause",
+        description="Keeps its partitions, because commands arrive on the topic that it reads; the state is PAUSED.",
         status_code=204,
         response_description="Done.",
     )
@@ -93,8 +94,8 @@ def _add_switches(router: APIRouter, group: Group, desk: ControlDesk) -> None:
 def _add_topics(router: APIRouter, group: Group) -> None:
     @router.put(
         f"{CONNECTOR}/topics/reset",
-        summary="Nothing is forgotten",
-        description="The topics come from the settings, not from what was seen.",
+        summary="No effect",
+        description="The topics come from the settings, so there is nothing to reset.",
         status_code=202,
         response_description="Accepted.",
     )
@@ -109,12 +110,12 @@ def _add_restarts(router: APIRouter, group: Group) -> None:
     @router.post(
         f"{CONNECTOR}/restart",
         summary="Restart tasks",
-        description="Without includeTasks there is nothing to restart: the connector is no process of its own.",
+        description="Without includeTasks it restarts nothing: the connector itself is not a process.",
         status_code=202,
         response_model=ConnectorStateInfo,
-        response_description="Accepted; how the tasks are now.",
+        response_description="Accepted; the state of the tasks.",
         response_class=JSONResponse,
-        responses={204: {"description": "Neither parameter was true: nothing to do."}},
+        responses={204: {"description": "Neither parameter is true: nothing to do."}},
     )
     async def restart_connector(
         request: Request,
@@ -136,9 +137,9 @@ def _add_restarts(router: APIRouter, group: Group) -> None:
     @router.post(
         f"{TASK}/restart",
         summary="Restart a task",
-        description="The partitions of its instance are restored anew.",
+        description="The partitions of the task's instance recover and restore.",
         status_code=204,
-        response_description="Asked for; the state is RESTARTING until they are restored.",
+        response_description="Requested; the state is RESTARTING until the partitions are restored.",
     )
     async def restart_task(
         request: Request,
@@ -162,8 +163,8 @@ def _add_refusals(router: APIRouter, group: Group) -> None:
             group.check(request.path_params["connector"])
         raise HTTPException(
             405,
-            "The one connector here is the retry-sidecar itself: it is made and ended with its processes, its settings "
-            "are theirs, and its offsets belong to the transactions that fire. Change the settings and restart it.",
+            "The only connector is retry-sidecar itself: it exists while its processes run, takes their settings, and "
+            "commits its offsets in the transactions that fire. Change the settings and restart the processes.",
             {ALLOW: "GET"},
         )
 

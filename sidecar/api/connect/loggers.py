@@ -25,15 +25,18 @@ from sidecar.errors import CommandFailed
 log = structlog.get_logger(__name__)
 
 CHANGES_AT_A_TIME: Final = 2
-LoggerName = Annotated[str, Path(description="`root`, or as it stands in the log.", examples=["sidecar.runtime"])]
-Scope = Annotated[str, Query(description="`worker`: this process; `cluster`: the whole group.", examples=["worker"])]
+LoggerName = Annotated[str, Path(description="`root`, or a logger as the log names it.", examples=["sidecar.runtime"])]
+Scope = Annotated[
+    str,
+    Query(description="`worker`: this process; `cluster`: every instance that owns partitions.", examples=["worker"]),
+]
 _REFUSED: Final[dict[int | str, dict[str, object]]] = {
-    400: {"model": ErrorBody, "description": "The body names no level."},
+    400: {"model": ErrorBody, "description": "The body has no level."},
     401: {"model": ErrorBody, "description": "The token is missing or wrong."},
-    403: {"model": ErrorBody, "description": "Not on this address, or not from this page."},
+    403: {"model": ErrorBody, "description": "Refused on this address, or from a page of another site."},
     404: {"model": ErrorBody, "description": "There is no such level."},
-    "4XX": {"model": ErrorBody, "description": "Any other mistake in the request."},
-    503: {"model": ErrorBody, "description": "An instance does not answer; the others have it."},
+    "4XX": {"model": ErrorBody, "description": "Any other error in the request."},
+    503: {"model": ErrorBody, "description": "An instance does not answer; the others have the new level."},
 }
 
 
@@ -45,8 +48,8 @@ def logger_routes(source: Source, worker: Worker, gate: Gate) -> APIRouter:
 
     @router.get(
         "/admin/loggers",
-        summary="Levels of all loggers",
-        description="Of the process that answers: each logger that there is by now, with the level that counts for it.",
+        summary="List log levels",
+        description="Every logger of the answering process, with its effective level.",
         response_model=dict[str, LoggerLevel],
         response_description="Level by logger.",
         responses=example({"root": LEVEL_EXAMPLE}),
@@ -56,13 +59,13 @@ def logger_routes(source: Source, worker: Worker, gate: Gate) -> APIRouter:
 
     @router.get(
         "/admin/loggers/{name}",
-        summary="Level of a logger",
-        description="Of the process that answers.",
+        summary="Show the level of a logger",
+        description="The level in the answering process.",
         response_model=LoggerLevel,
-        response_description="The level that counts for it.",
+        response_description="The effective level.",
         responses={
             404: {"model": ErrorBody, "description": "There is no such logger."},
-            "4XX": {"model": ErrorBody, "description": "Any other mistake in the request."},
+            "4XX": {"model": ErrorBody, "description": "Any other error in the request."},
         },
     )
     async def logger(name: LoggerName) -> JSONResponse:
@@ -74,13 +77,13 @@ def logger_routes(source: Source, worker: Worker, gate: Gate) -> APIRouter:
     @router.put(
         "/admin/loggers/{name}",
         summary="Set the level of a logger",
-        description="Until the process ends. `scope=cluster` sets it at every instance that owns partitions too.",
+        description="Lasts until the process ends. `scope=cluster` sets it on every instance that owns partitions.",
         response_model=list[str],
-        response_description="The loggers that have the level now.",
+        response_description="The loggers that now have the level.",
         responses={
             **_REFUSED,
             **example(["sidecar.runtime", "sidecar.runtime.loop"]),
-            204: {"description": "Done, at every instance."},
+            204: {"description": "Set on every instance."},
         },
         dependencies=[Depends(gate.change), Depends(require_json)],
     )

@@ -42,13 +42,13 @@ _NAMES: Final = frozenset({CONNECTOR_CLASS, _SHORT, _SHORT.removesuffix("Connect
 _OWN: Final = {
     "name": "Name of the connector: STREAMS_APP_ID.",
     "connector.class": f"Always {CONNECTOR_CLASS}.",
-    "tasks.max": "How many instances can have work: one for each partition of the retry topic.",
+    "tasks.max": "Maximum number of instances with partitions: one for each partition of the retry topic.",
     "topics": "The shared retry topic: INPUT_TOPIC.",
 }
 """What a connector's configuration has besides the settings."""
 _UNKNOWN_PLUGIN: Final[dict[int | str, dict[str, object]]] = {
     404: {"model": ErrorBody, "description": "There is no such plugin."},
-    "4XX": {"model": ErrorBody, "description": "Any other mistake in the request."},
+    "4XX": {"model": ErrorBody, "description": "Any other error in the request."},
 }
 
 
@@ -57,7 +57,7 @@ def _key_of(setting: Setting) -> str:
 
 
 PluginName = Annotated[
-    str, Path(description="Class of the connector, or the last part of it.", examples=[CONNECTOR_CLASS])
+    str, Path(description="Class of the connector, or the last part of its name.", examples=[CONNECTOR_CLASS])
 ]
 Given = Annotated[
     dict[str, str | bool | int | float | None], Body(examples=[{"connector.class": CONNECTOR_CLASS, "max.delay": "7d"}])
@@ -150,7 +150,7 @@ def _text(value: str | float) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as cause:
-        raise HTTPException(400, f"{text[:100]!r} is no text: it has half of a surrogate pair") from cause
+        raise HTTPException(400, f"{text[:100]!r} is not valid text: it has an unpaired surrogate") from cause
     return text
 
 
@@ -166,10 +166,10 @@ def plugin_routes(worker: Worker) -> APIRouter:
 
     @router.get(
         "/connector-plugins",
-        summary="Kinds of connectors",
-        description="There is one: this program.",
+        summary="List connector plugins",
+        description="There is one: retry-sidecar.",
         response_model=list[Plugin],
-        response_description="The kinds.",
+        response_description="The plugins.",
         responses=example([PLUGIN_EXAMPLE]),
     )
     async def plugins() -> JSONResponse:
@@ -178,8 +178,8 @@ def plugin_routes(worker: Worker) -> APIRouter:
 
     @router.get(
         f"{PLUGIN}/config",
-        summary="Settings of a kind of connectors",
-        description="Each setting with its default; `MAX_DELAY` is `max.delay` here.",
+        summary="List the settings of a plugin",
+        description="Each setting with its default. `MAX_DELAY` is called `max.delay` here.",
         response_model=list[ConfigKey],
         response_description="The settings.",
         responses={**_UNKNOWN_PLUGIN, **example([KEY_EXAMPLE])},
@@ -190,11 +190,14 @@ def plugin_routes(worker: Worker) -> APIRouter:
 
     @router.put(
         f"{PLUGIN}/config/validate",
-        summary="What is right and wrong with a configuration",
-        description="Changes nothing, so it needs no token.",
+        summary="Validate a configuration",
+        description="Changes nothing and needs no token.",
         response_model=ConfigInfos,
-        response_description="Each setting with its value and what is wrong with it.",
-        responses={**_UNKNOWN_PLUGIN, 400: {"model": ErrorBody, "description": "It is of another kind."}},
+        response_description="Each setting with its value and its errors.",
+        responses={
+            **_UNKNOWN_PLUGIN,
+            400: {"model": ErrorBody, "description": "The configuration is for another connector class."},
+        },
         dependencies=[Depends(_known), Depends(require_json)],
     )
     async def validate(given: Given) -> JSONResponse:

@@ -52,7 +52,7 @@ class Restarter:
     def restart_own(self, request: Request, wanted: str, *, only_failed: bool) -> None:
         """Do what another instance passed on, if it is this one that was meant."""
         if wanted != self._worker.instance_id:
-            raise HTTPException(409, f"Another instance than {wanted[:300]} answers here now; try again in a moment.")
+            raise HTTPException(409, f"An instance other than {wanted[:300]} answers here; try again in a moment.")
         self._worker.restart(only_failed)
         log.info(
             "api_change", who=caller(request), what="restart", target=wanted, only_failed=only_failed, outcome="asked"
@@ -75,12 +75,12 @@ class Restarter:
     def _ask(self, task: Task, only_failed: bool) -> tuple[int, str] | None:
         partitions = ", ".join(map(str, task.partitions))
         if not task.owner:
-            return 409, f"Nobody owns partition {partitions} now (a rebalance is in progress); try again in a moment."
+            return 409, f"No instance owns partition {partitions} (a rebalance is in progress); try again in a moment."
         if task.owner == self._worker.instance_id:
             self._worker.restart(only_failed)
             return None
         if task.url is None:
-            return 503, f"{task.owner}, which owns partition {partitions}, does not say where it answers."
+            return 503, f"{task.owner}, which owns partition {partitions}, does not report its URL."
         query = urlencode({"instance": task.owner, "onlyFailed": json.dumps(only_failed)})
         path = f"/connectors/{quote(self._worker.name, safe='')}/tasks/{task.number}/restart?{query}"
         try:

@@ -30,11 +30,13 @@ from sidecar.api.connect.connector import CONNECT_VERSION, config_of, info_of, o
 from sidecar.api.connect.group import CONNECTOR, TASK, ConnectorName, Group, TaskNumber, example
 from sidecar.api.source import Source
 
-Expand = Annotated[Sequence[str], Query(description="`info` and `status`, each by itself.", examples=[["info"]])]
+Expand = Annotated[
+    Sequence[str], Query(description="`info`, `status`, or both by repeating the parameter.", examples=[["info"]])
+]
 _READS: Final[dict[int | str, dict[str, object]]] = {
     404: {"model": ErrorBody, "description": "There is no such connector or task."},
-    "4XX": {"model": ErrorBody, "description": "Any other mistake in the request."},
-    503: {"model": ErrorBody, "description": "It has just started and does not know the group yet."},
+    "4XX": {"model": ErrorBody, "description": "Any other error in the request."},
+    503: {"model": ErrorBody, "description": "The instance has just started and does not know the group yet."},
 }
 
 
@@ -44,12 +46,12 @@ def info_route(source: Source, version: str) -> APIRouter:
 
     @router.get(
         "/",
-        summary="Who answers",
-        description="The version is Kafka Connect's, by which tools choose what they call; that of this program is in "
-        "`commit`. A browser (`Accept: text/html`) is led to the dashboard.",
+        summary="Show version and cluster",
+        description="`version` is Kafka Connect's, by which tools choose their requests; `commit` has the version of "
+        "retry-sidecar. A browser (`Accept: text/html`) is redirected to the dashboard.",
         response_model=ServerInfo,
         response_description="Version, commit and cluster.",
-        responses={302: {"description": "For whom text/html is welcome: the dashboard is at /ui/."}},
+        responses={302: {"description": "For clients that accept text/html: the dashboard is at /ui/."}},
     )
     async def server_info(request: Request) -> Response:
         if "text/html" in request.headers.get("accept", ""):
@@ -77,10 +79,10 @@ def _add_list(router: APIRouter, group: Group) -> None:
 
     @router.get(
         "/connectors",
-        summary="The connector",
-        description="There is one, and its name is the app id.",
+        summary="List connectors",
+        description="There is one; its name is the app id.",
         response_model=list[str] | dict[str, Expanded],
-        response_description="Its name, or what `expand` asks for by its name.",
+        response_description="The name, or the parts that `expand` selects, by name.",
         responses=example(expanded),
     )
     async def connectors(expand: Expand = ()) -> JSONResponse:
@@ -97,8 +99,8 @@ def _add_list(router: APIRouter, group: Group) -> None:
 def _add_connector(router: APIRouter, group: Group) -> None:
     @router.get(
         CONNECTOR,
-        summary="Settings and tasks",
-        description="The settings are those of the process that answers, without secrets.",
+        summary="Show settings and tasks",
+        description="The settings of the answering process, without secrets.",
         response_model=ConnectorInfo,
         response_description="Name, settings and tasks.",
     )
@@ -108,10 +110,10 @@ def _add_connector(router: APIRouter, group: Group) -> None:
 
     @router.get(
         f"{CONNECTOR}/config",
-        summary="Settings",
-        description="Of the process that answers, without secrets; a setting `MAX_DELAY` is `max.delay` here.",
+        summary="Show settings",
+        description="The settings of the answering process, without secrets. `MAX_DELAY` is called `max.delay` here.",
         response_model=dict[str, str],
-        response_description="Value by name, all of them text.",
+        response_description="Values by name, all as text.",
         responses=example(CONFIG_EXAMPLE),
     )
     async def connector_config(connector: ConnectorName) -> JSONResponse:
@@ -120,8 +122,8 @@ def _add_connector(router: APIRouter, group: Group) -> None:
 
     @router.get(
         f"{CONNECTOR}/status",
-        summary="How it is",
-        description="A task is an instance that owns partitions; the last one may be the partitions that nobody owns.",
+        summary="Show the connector's state",
+        description="A task is an instance that owns partitions. Partitions without an owner form the last task.",
         response_model=ConnectorStateInfo,
         response_description="State of the connector and of each task.",
     )
@@ -133,7 +135,7 @@ def _add_connector(router: APIRouter, group: Group) -> None:
 def _add_reading(router: APIRouter, group: Group) -> None:
     @router.get(
         f"{CONNECTOR}/topics",
-        summary="What it reads",
+        summary="List topics",
         description="The shared retry topic.",
         response_model=dict[str, TopicsOf],
         response_description="Topics by connector.",
@@ -145,8 +147,8 @@ def _add_reading(router: APIRouter, group: Group) -> None:
 
     @router.get(
         f"{CONNECTOR}/offsets",
-        summary="How far it has read",
-        description="The offset of each partition from which messages are not taken in yet, as far as it is known.",
+        summary="Show offsets",
+        description="For each partition the offset of the next record to ingest, if known.",
         response_model=Offsets,
         response_description="Offsets by partition of the retry topic.",
     )
@@ -159,8 +161,8 @@ def _add_reading(router: APIRouter, group: Group) -> None:
 def _add_tasks(router: APIRouter, group: Group) -> None:
     @router.get(
         f"{CONNECTOR}/tasks",
-        summary="Tasks",
-        description="One for each instance that owns partitions, and one for the partitions that nobody owns, if any.",
+        summary="List tasks",
+        description="One task for each instance that owns partitions, and one for partitions without an owner, if any.",
         response_model=list[TaskInfo],
         response_description="The tasks with their partitions.",
         responses=example([TASK_EXAMPLE]),
@@ -171,8 +173,8 @@ def _add_tasks(router: APIRouter, group: Group) -> None:
 
     @router.get(
         f"{CONNECTOR}/tasks-config",
-        summary="What the tasks have to do",
-        description="As in `/tasks`, in an older shape.",
+        summary="Show task configurations",
+        description="The same as `/tasks`, in an older format.",
         response_model=dict[str, dict[str, str]],
         response_description="Settings by task.",
         responses=example({"kafka-retry-0": TASK_EXAMPLE["config"]}),
@@ -184,8 +186,8 @@ def _add_tasks(router: APIRouter, group: Group) -> None:
 
     @router.get(
         f"{TASK}/status",
-        summary="How a task is",
-        description="The worst that is true of any of its partitions; `trace` says why it has failed.",
+        summary="Show a task's state",
+        description="The worst state of the task's partitions; `trace` has the reason of a failure.",
         response_model=TaskStatus,
         response_description="State and worker.",
     )

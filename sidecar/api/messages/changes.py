@@ -71,11 +71,13 @@ class Commands(Protocol):
 
 
 class ControlBody(Body):
-    """What became of a control record."""
+    """The outcome of a control record."""
 
-    result: Outcome | None = Field(description="Null while an owner has not answered.", examples=["cancelled"])
-    count: int = Field(description="Messages that it acted on; for an origin, those that wait for it.", examples=[1])
-    control_id: str = Field(description="GET /control/{control id} tells the outcome.", examples=[CONTROL_ID_EXAMPLE])
+    result: Outcome | None = Field(
+        description="The outcome; null while an owner has not answered.", examples=["cancelled"]
+    )
+    count: int = Field(description="Number of messages affected; for an origin, its pending messages.", examples=[1])
+    control_id: str = Field(description="Id for GET /control/{control_id}.", examples=[CONTROL_ID_EXAMPLE])
     target: str = Field(examples=[TIMER_ID_EXAMPLE])
     detail: str = Field(default="", examples=[""])
     missing: list[int] = Field(description="Partitions whose owner has not answered.", examples=[[]])
@@ -96,7 +98,7 @@ def _say_one_of_two(schema: dict[str, Any]) -> None:
 
 
 class ScheduleBody(BaseModel):
-    """When a message is to fire: exactly one of the two."""
+    """The new due time: exactly one of the two fields."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -105,16 +107,16 @@ class ScheduleBody(BaseModel):
     )
 
     due_ms: Annotated[int | None, BeforeValidator(_whole)] = Field(
-        default=None, description="Epoch ms; in the past: now.", ge=0, le=DUE_MS_MAX
+        default=None, description="New due time, epoch ms. A time in the past means now.", ge=0, le=DUE_MS_MAX
     )
     delay_ms: Annotated[int | None, BeforeValidator(_whole)] = Field(
-        default=None, description="From now.", ge=0, le=DUE_MS_MAX
+        default=None, description="Delay from now, ms.", ge=0, le=DUE_MS_MAX
     )
 
     @model_validator(mode="after")
     def _one(self) -> Self:
         if len(self.model_fields_set) != 1 or (self.due_ms is None and self.delay_ms is None):
-            raise ValueError("give due_ms or delay_ms, and not both")
+            raise ValueError("give either due_ms or delay_ms")
         return self
 
     def at_ms(self, now_ms: int) -> int:
@@ -143,18 +145,18 @@ def answered(outcome: Outcome | None, description: str, target: str = TIMER_ID_E
 ANSWERS: Final[dict[int | str, dict[str, object]]] = {
     202: answered(
         None,
-        "An owner has not answered within 5 s. The record waits for one; where an API_TOKEN "
-        "is set, for 10 minutes: an owner that comes later does nothing, and the outcome is `bad-request`.",
+        "An owner has not answered within 5 s. The record stays on the topic until one reads it. If API_TOKEN is set, "
+        "the record expires after 10 minutes: it then has no effect and its outcome is `bad-request`.",
     ),
-    400: {"model": ErrorBody, "description": "The target or the body is not what it must be; nothing was done."},
+    400: {"model": ErrorBody, "description": "The target or the body is invalid; nothing was changed."},
     401: {"model": ErrorBody, "description": "The token is missing or wrong."},
-    403: {"model": ErrorBody, "description": "Not on this address, or not from this page."},
-    "4XX": {"model": ErrorBody, "description": "Any other mistake in the request."},
-    503: {"model": ErrorBody, "description": "No broker answers, or too many changes at once."},
+    403: {"model": ErrorBody, "description": "Refused on this address, or from a page of another site."},
+    "4XX": {"model": ErrorBody, "description": "Any other error in the request."},
+    503: {"model": ErrorBody, "description": "No broker answers, or there are too many changes at once."},
 }
 TIMER_ANSWERS: Final[dict[int | str, dict[str, object]]] = {
     **ANSWERS,
-    404: answered(Outcome.NOT_PENDING, "Nothing waits under this name."),
+    404: answered(Outcome.NOT_PENDING, "No pending message has this id."),
 }
 
 
@@ -166,7 +168,7 @@ def caller(request: Request) -> str:
 async def refuse_parameters(request: Request) -> None:
     """Refuse a query where none belongs."""
     if request.query_params:
-        raise HTTPException(400, f"{next(iter(request.query_params))[:100]}: there is no such parameter here")
+        raise HTTPException(400, f"{next(iter(request.query_params))[:100]}: unknown parameter")
 
 
 async def require_json(request: Request) -> None:
@@ -175,7 +177,9 @@ async def require_json(request: Request) -> None:
         raise HTTPException(415, "Send the body as JSON, with the header Content-Type: application/json.")
 
 
-ControlIdText = Annotated[str, Path(description="`control_id` of the answer.", examples=[CONTROL_ID_EXAMPLE])]
+ControlIdText = Annotated[
+    str, Path(description="`control_id` of a response or a control record.", examples=[CONTROL_ID_EXAMPLE])
+]
 
 
 class ControlDesk:
@@ -223,13 +227,13 @@ class ControlDesk:
         look = partial(self._commands.lookup, control_id)
         result = await self._in_turn(self._looking, partial(self._lookups.run, look))
         if result is None:
-            raise HTTPException(404, f"There is no outcome of control id {control_id[:300]} yet.")
+            raise HTTPException(404, f"There is no outcome for control id {control_id[:300]} yet.")
         return JSONResponse(_body(result))
 
     @staticmethod
     async def _in_turn(limiter: CapacityLimiter, run: Callable[[], Awaitable[R]]) -> R:
         if limiter.statistics().tasks_waiting >= WAITING_MAX:
-            raise HTTPException(503, "Too many of these calls at once; try again in a moment.", {"retry-after": "1"})
+            raise HTTPException(503, "Too many of these requests at once; try again in a moment.", {"retry-after": "1"})
         try:
             return await run()
         except ValueError as cause:
@@ -241,7 +245,7 @@ class ControlDesk:
 def answer(result: Result) -> JSONResponse:
     """Return the answer to a change."""
     if result.outcome is Outcome.BAD_REQUEST:
-        raise HTTPException(400, result.detail or "It was refused.")
+        raise HTTPException(400, result.detail or "The request was refused.")
     return JSONResponse(_body(result), _STATUS.get(result.outcome, 200))
 
 
@@ -263,10 +267,10 @@ def control_routes(desk: ControlDesk, gate: Gate, now_ms: Callable[[], int]) -> 
 
     @router.delete(
         TARGET,
-        summary="Cancel",
-        description="Takes the message away before it fires: all of them, for the sender's own id.",
+        summary="Cancel a message",
+        description="Removes the message before it fires. For a retry id, removes all messages with that id.",
         response_model=ControlBody,
-        responses={**TIMER_ANSWERS, 200: answered(Outcome.CANCELLED, "It is gone and will not fire.")},
+        responses={**TIMER_ANSWERS, 200: answered(Outcome.CANCELLED, "The message is removed and will not fire.")},
         dependencies=guards,
     )
     async def cancel(request: Request, target: TargetText) -> JSONResponse:
@@ -274,10 +278,10 @@ def control_routes(desk: ControlDesk, gate: Gate, now_ms: Callable[[], int]) -> 
 
     @router.patch(
         TARGET,
-        summary="Reschedule",
-        description="Gives the message another due time; its timer id stays.",
+        summary="Reschedule a message",
+        description="Gives the message a new due time. Its timer id does not change.",
         response_model=ControlBody,
-        responses={**TIMER_ANSWERS, 200: answered(Outcome.RESCHEDULED, "It fires at the new time.")},
+        responses={**TIMER_ANSWERS, 200: answered(Outcome.RESCHEDULED, "The message will fire at the new time.")},
         dependencies=[*guards, Depends(require_json)],
     )
     async def reschedule(request: Request, target: TargetText, schedule: ScheduleBody) -> JSONResponse:
@@ -286,13 +290,13 @@ def control_routes(desk: ControlDesk, gate: Gate, now_ms: Callable[[], int]) -> 
 
     @router.post(
         f"{TARGET}/fire",
-        summary="Fire now",
-        description="Fires the message as if it had come due.",
+        summary="Fire a message now",
+        description="Fires the message as if it were due.",
         response_model=ControlBody,
         responses={
             **TIMER_ANSWERS,
-            200: answered(Outcome.FIRED, "It is on its way to its origin, exactly once."),
-            409: answered(Outcome.ORIGIN_PAUSED, "Its origin is paused or cannot be reached; it waits on."),
+            200: answered(Outcome.FIRED, "The message is being delivered to its origin, exactly once."),
+            409: answered(Outcome.ORIGIN_PAUSED, "Its origin is paused or unreachable; the message stays pending."),
         },
         dependencies=guards,
     )
@@ -301,14 +305,14 @@ def control_routes(desk: ControlDesk, gate: Gate, now_ms: Callable[[], int]) -> 
 
     @router.get(
         "/control/{control_id:path}",
-        summary="What became of a change",
-        description="For a change that was answered with 202, and for control records that others have sent.",
+        summary="Show the outcome of a change",
+        description="For a change that answered 202, and for control records from any other sender.",
         response_model=ControlBody,
         responses={
-            200: answered(Outcome.CANCELLED, "Its outcome; `result` is null while partitions are missing."),
-            404: {"model": ErrorBody, "description": "There is no outcome yet, or it is older than a day."},
-            "4XX": {"model": ErrorBody, "description": "Any other mistake in the request."},
-            503: {"model": ErrorBody, "description": "No broker answers, or too many lookups at once."},
+            200: answered(Outcome.CANCELLED, "The outcome; `result` is null while partitions are missing."),
+            404: {"model": ErrorBody, "description": "There is no outcome yet, or it is older than one day."},
+            "4XX": {"model": ErrorBody, "description": "Any other error in the request."},
+            503: {"model": ErrorBody, "description": "No broker answers, or there are too many lookups at once."},
         },
         dependencies=[Depends(refuse_parameters)],
     )

@@ -32,8 +32,8 @@ from sidecar.model import DUE_MS_MAX, TimerId
 log = structlog.get_logger(__name__)
 
 NOT_LISTED: Final = (
-    "Single messages cannot be listed or shown: Apache Spark keeps them, in a state that only it can read. "
-    "This does not say whether a message is pending. Counts are known, and messages can be cancelled, moved and fired."
+    "Single messages cannot be listed or shown on Apache Spark: only Spark can read the state that has them. "
+    "The message may be pending. Counts work, and so do cancel, reschedule and fire."
 )
 T = TypeVar("T")
 B = TypeVar("B", bound=Body)
@@ -68,9 +68,9 @@ class Position(NamedTuple):
         try:
             found = cls(*_CURSOR.unpack(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))))
         except (ValueError, error) as cause:
-            raise ValueError("it is not one that a page gave") from cause
+            raise ValueError("it is not a cursor that a page returned") from cause
         if found.to_cursor() != text:  # the decoder steps over what is not base64
-            raise ValueError("it is not one that a page gave")
+            raise ValueError("it is not a cursor that a page returned")
         return found
 
 
@@ -83,19 +83,21 @@ Cursor = Annotated[str, AfterValidator(_checked)]
 
 
 class MessageBody(Body):
-    """One message that waits."""
+    """One pending message."""
 
     id: str = Field(description="Timer id.", examples=["2-1841-1770000060000"])
     partition: int = Field(ge=0, le=2**31 - 1)
-    offset: int = Field(description="Of the timer id.", ge=0, le=2**64 - 1)
-    origin: str = Field(description="Topic that it goes to.")
-    due_ms: int = Field(description="When it was asked to fire.")
-    stored_due_ms: int = Field(description="When it is looked at next: later than due_ms when it is deferred.", ge=0)
-    first_due_ms: int = Field(description="Due time of the timer id.")
+    offset: int = Field(description="Stored offset, as in the timer id.", ge=0, le=2**64 - 1)
+    origin: str = Field(description="Origin topic, which the message is delivered to.")
+    due_ms: int = Field(description="Requested due time.")
+    stored_due_ms: int = Field(
+        description="Time of the next attempt to fire: later than due_ms if the message is deferred.", ge=0
+    )
+    first_due_ms: int = Field(description="First due time, as in the timer id.")
     attempt: int = Field(description="Retries already made.")
-    limit: int = Field(description="Attempts allowed in all.")
-    retry_id: str | None = Field(description="The sender's own id.")
-    deferred: bool = Field(description="Put off because its origin is not open.")
+    limit: int = Field(description="Total number of attempts allowed.")
+    retry_id: str | None = Field(description="The sender's id (`retry-id`).")
+    deferred: bool = Field(description="True if the message was due while its origin was closed.")
 
     @property
     def position(self) -> Position:
@@ -106,36 +108,36 @@ class HeaderBody(Body):
     """One header of a message."""
 
     name: str
-    value: str | None = Field(description="Null also when it is not UTF-8: see value_base64.")
-    value_base64: str | None = Field(default=None, description="The value when it is not UTF-8.")
+    value: str | None = Field(description="The value; null as it came, or if it is not UTF-8 (see value_base64).")
+    value_base64: str | None = Field(default=None, description="The value in base64 if it is not UTF-8.")
 
 
 class MessageDetailBody(MessageBody):
-    """One message with its headers and, when asked for, its payload."""
+    """One pending message with its headers and, on request, its payload."""
 
     headers: list[HeaderBody]
-    key: str | None = Field(default=None, description="Base64, or null as it came; only with ?payload=true.")
-    value: str | None = Field(default=None, description="Base64, or null as it came; only with ?payload=true.")
+    key: str | None = Field(default=None, description="Base64, or null; only with ?payload=true.")
+    value: str | None = Field(default=None, description="Base64, or null; only with ?payload=true.")
 
 
 class MessagesBody(Body):
     """A page of messages, in due order."""
 
     messages: list[MessageBody] = Field(max_length=LIMIT_MAX)
-    cursor: Cursor | None = Field(description="For the next page; null after the last one.")
-    complete: bool = Field(description="False: the messages of the partitions in `missing` are not in this page.")
+    cursor: Cursor | None = Field(description="Cursor of the next page; null on the last page.")
+    complete: bool = Field(description="False if messages of the partitions in `missing` are not on this page.")
     missing: list[int] = Field(description="Partitions without an owner, or whose owner did not answer.")
-    partitions: list[int] = Field(description="Partitions that this page speaks of.")
+    partitions: list[int] = Field(description="Partitions that this page covers.")
 
 
 class NamedMessagesBody(Body):
-    """All messages of one retry id."""
+    """All pending messages of one retry id."""
 
     messages: list[MessageDetailBody]
-    complete: bool = Field(description="False: the messages of the partitions in `missing` are not shown.")
+    complete: bool = Field(description="False if messages of the partitions in `missing` are not shown.")
     missing: list[int]
-    partitions: list[int] = Field(description="Partitions that this answer speaks of.")
-    truncated: bool = Field(description="There are more than are shown.")
+    partitions: list[int] = Field(description="Partitions that this response covers.")
+    truncated: bool = Field(description="True if there are more messages than shown.")
 
 
 MESSAGE_EXAMPLE: Final[dict[str, object]] = {

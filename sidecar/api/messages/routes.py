@@ -34,7 +34,7 @@ TARGET: Final = "/pending/messages/{target:path}"
 TargetText = Annotated[
     str,
     Path(
-        description="A timer id, `<partition>-<offset>-<first due ms>`, or `id:` and the sender's own id (`retry-id`).",
+        description="A timer id, `<partition>-<offset>-<first due ms>`, or `id:` followed by a retry id.",
         examples=["2-1841-1770000060000"],
         json_schema_extra={"pattern": "^((0|[1-9][0-9]{0,8})-(0|[1-9][0-9]{0,17})-(0|[1-9][0-9]{0,13})|id:.{1,64})$"},
     ),
@@ -43,44 +43,42 @@ _UNKNOWN: Final = "The group's figures are not known yet, or the store cannot be
 
 
 class MessagesQuery(BaseModel):
-    """Which messages. A parameter that is not named here is refused: a misspelt one would silently list everything."""
+    """Selects messages. Unknown parameters are refused: a misspelt one would silently list everything."""
 
     model_config = ConfigDict(extra="forbid")
 
     origin: str | None = Field(
         default=None,
-        description="Only what goes to this topic.",
+        description="Only messages for this origin topic.",
         pattern=r"^[A-Za-z0-9._-]{1,249}$",
         examples=["orders"],
     )
     partition: int | None = Field(
-        default=None, description="Only this input partition.", ge=0, le=2**31 - 1, examples=[0]
+        default=None, description="Only messages of this input partition.", ge=0, le=2**31 - 1, examples=[0]
     )
     due_from: int = Field(
         default=0,
-        description="Stored due at or after this, epoch ms.",
+        description="Only messages with a stored due time at or after this, epoch ms.",
         ge=0,
         le=DUE_MS_MAX,
         examples=[1_770_000_000_000],
     )
     due_to: int = Field(
         default=DUE_MS_MAX,
-        description="Stored due before this, epoch ms; not before `due_from`.",
+        description="Only messages with a stored due time before this, epoch ms. Must not be before `due_from`.",
         ge=0,
         le=DUE_MS_MAX,
         examples=[1_770_003_600_000],
     )
     limit: int = Field(
         default=LIMIT,
-        description="Most messages of a page. It may have fewer, even none, and a cursor: where many others stand "
-        "between them, one call does not look at all.",
+        description="Maximum number of messages on a page. A page can have fewer, even none, and still a cursor: one "
+        "request reads a bounded number of rows.",
         ge=1,
         le=LIMIT_MAX,
         examples=[20],
     )
-    cursor: Cursor | None = Field(
-        default=None, description="Go on behind the page that gave it.", examples=[CURSOR_EXAMPLE]
-    )
+    cursor: Cursor | None = Field(default=None, description="Cursor of the previous page.", examples=[CURSOR_EXAMPLE])
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -95,12 +93,12 @@ class MessagesQuery(BaseModel):
 
 
 class MessageQuery(BaseModel):
-    """What of a message."""
+    """What to show of a message."""
 
     model_config = ConfigDict(extra="forbid")
 
     payload: bool = Field(
-        default=False, description="Key and value too; needs the token when one is set.", examples=[False]
+        default=False, description="Include key and value; needs the token if one is set.", examples=[False]
     )
 
 
@@ -118,14 +116,14 @@ def message_routes(listing: Listing, gate: Gate) -> APIRouter:
 
     @router.get(
         "/pending/messages",
-        summary="List what waits",
-        description="Single messages of the whole group without key and value, in the order in which they come due, "
-        "page by page: each page has the cursor of the next one.",
+        summary="List pending messages",
+        description="Single messages of the whole group, without key and value, in due order. Each page has the cursor "
+        "of the next one.",
         response_model=MessagesBody,
         responses={
             200: {"content": {"application/json": {"example": MESSAGES_EXAMPLE}}},
-            400: {"model": ErrorBody, "description": "A parameter is not what it must be."},
-            "4XX": {"model": ErrorBody, "description": "Any other mistake in the request."},
+            400: {"model": ErrorBody, "description": "A parameter is invalid."},
+            "4XX": {"model": ErrorBody, "description": "Any other error in the request."},
             501: {"model": ErrorBody, "description": NOT_LISTED},
             503: {"model": ErrorBody, "description": _UNKNOWN},
         },
@@ -137,17 +135,17 @@ def message_routes(listing: Listing, gate: Gate) -> APIRouter:
 
     @router.get(
         TARGET,
-        summary="Show one message, or those of a retry id",
+        summary="Show a message, or all messages of a retry id",
         openapi_extra={"security": [{}]},  # without a token too, unless it is the payload that is asked for
-        description="Its headers and when it fires; key and value with `?payload=true`.",
+        description="Shows headers and due time; with `?payload=true` also key and value.",
         response_model=MessageDetailBody | NamedMessagesBody,
         responses={
             200: {"content": {"application/json": {"example": DETAIL_EXAMPLE}}},
-            400: {"model": ErrorBody, "description": "The target or a parameter is not what it must be."},
+            400: {"model": ErrorBody, "description": "The target or a parameter is invalid."},
             401: {"model": ErrorBody, "description": "The payload needs the token."},
-            403: {"model": ErrorBody, "description": "The payload is not shown on this address without a token."},
-            404: {"model": ErrorBody, "description": "Nothing waits under this name."},
-            "4XX": {"model": ErrorBody, "description": "Any other mistake in the request."},
+            403: {"model": ErrorBody, "description": "Payloads are refused on this address until a token is set."},
+            404: {"model": ErrorBody, "description": "No pending message has this id."},
+            "4XX": {"model": ErrorBody, "description": "Any other error in the request."},
             501: {"model": ErrorBody, "description": NOT_LISTED},
             503: {"model": ErrorBody, "description": "The owner of the partition does not answer."},
         },
@@ -167,7 +165,7 @@ def message_routes(listing: Listing, gate: Gate) -> APIRouter:
             return JSONResponse(message.model_dump(exclude_unset=True))
         found = await listing.named(named, payload=query.payload, forwarded=forwarded)
         if not found.messages and found.complete and not forwarded:
-            raise HTTPException(404, f"Nothing waits under {target}.")
+            raise HTTPException(404, f"No pending message has the id {target}.")
         return JSONResponse(found.model_dump(exclude_unset=True))
 
     return router

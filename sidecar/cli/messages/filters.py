@@ -79,7 +79,7 @@ def read_page(instances: Instances, wanted: Filter, limit: int, cursor: str | No
     body = reply.document("messages", "cursor", "complete", "missing")
     missing = list(body["missing"])
     if not body["complete"] and not missing:
-        raise Unanswered(f"{reply.asked}: how many partitions there are is not known yet; ask again in a second")
+        raise Unanswered(f"{reply.asked}: how many partitions there are is not known yet; try again in a second")
     return Page(list(body["messages"]), body["cursor"], missing)
 
 

@@ -119,7 +119,7 @@ def test_pending_is_not_guessed_before_the_group_is_known(client: Client, source
     source.reading = "the status topic has not been read to its end yet"
     answer = client.get("/pending")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
-    assert answer.json() == {"error_code": 503, "message": f"{source.reading}; ask again in a second"}
+    assert answer.json() == {"error_code": 503, "message": f"{source.reading}; try again in a second"}
 
 
 def test_pending_follows_the_snapshots(client: Client, source: Snapshots) -> None:
@@ -149,7 +149,7 @@ def test_pending_can_be_narrowed_to_a_partition(client: Client) -> None:
         ("partition=1.5", ["partition"]),
         ("partition=" + "9" * 5_000, ["partition"]),
         ("partition=2", ["partition", "0 to 1"]),
-        ("orign=orders", ["orign", "no such parameter"]),
+        ("orign=orders", ["orign", "unknown parameter"]),
     ],
 )
 def test_a_wrong_parameter_is_refused_by_name(client: Client, query: str, parts: list[str]) -> None:

@@ -185,7 +185,7 @@ def test_a_browser_is_led_to_the_dashboard_and_a_program_is_not(running: Client)
 def test_nothing_is_guessed_before_the_group_is_known(stage: Stage, client: Client) -> None:
     stage.source.reading = "the status topic has not been read to its end yet"
     for path in ("/connectors?expand=status", PATH, f"{PATH}/status", f"{PATH}/tasks", f"{PATH}/offsets"):
-        assert_problem(client.get(path), 503, "ask again")
+        assert_problem(client.get(path), 503, "try again")
     assert client.get("/connectors").json() == [NAME]
 
 

@@ -127,7 +127,7 @@ def test_of_many_values_that_are_none_the_first_ones_are_told(client: Client) ->
 def test_half_of_a_surrogate_pair_is_a_mistake_of_the_request(client: Client, name: str) -> None:
     content = b'{"%s": "a\\ud800"}' % name.encode()
     answer = client.request("PUT", VALIDATE, content=content, headers={"content-type": "application/json"})
-    assert_problem(answer, 400, "half of a surrogate pair")
+    assert_problem(answer, 400, "an unpaired surrogate")
 
 
 def test_numbers_and_true_are_taken_for_their_text(client: Client) -> None:

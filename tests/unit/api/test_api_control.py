@@ -129,7 +129,7 @@ def test_a_body_that_is_not_said_to_be_json_is_refused(client: Client, desk: Des
 
 def test_a_parameter_is_refused_where_none_belongs(client: Client, desk: Desk) -> None:
     for method, path in (("DELETE", PATH), ("POST", f"{PATH}/fire"), ("PUT", "/origins/a/pause"), ("GET", "/origins")):
-        assert_problem(client.request(method, f"{path}?dry_run=true"), 400, "dry_run", "no such parameter")
+        assert_problem(client.request(method, f"{path}?dry_run=true"), 400, "dry_run", "unknown parameter")
     assert desk.acted == []
 
 

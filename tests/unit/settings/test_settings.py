@@ -235,7 +235,7 @@ def test_all_mistakes_of_all_sources_are_told_at_once(tmp_path: Path) -> None:
         config=yaml_file(tmp_path, "wrong_key: 1\n"),
     )
     assert found == (
-        "client property acks: '1': cannot be set: exactly-once rests on it: always all (from command line --client)",
+        "client property acks: '1': cannot be set: exactly-once depends on it: always all (from command line --client)",
         (
             "client property 'nothing': has no value: it must be key=value, such as security.protocol=SASL_SSL "
             "(from command line --client)"
@@ -250,7 +250,7 @@ def test_all_mistakes_of_all_sources_are_told_at_once(tmp_path: Path) -> None:
             "(from environment KAFKA_RETRY_HTTP_PORT)"
         ),
         (
-            "API_TOKEN: *** is not allowed: it must be 16 or more printable ASCII characters without blanks "
+            "API_TOKEN: *** is not allowed: it must be 16 or more printable ASCII characters without spaces "
             "(from environment KAFKA_RETRY_API_TOKEN)"
         ),
     )
