@@ -75,7 +75,7 @@ class Cluster:
         future = self._admin.list_consumer_group_offsets([asked], require_stable=False, request_timeout=_REQUEST_S)
         return sum(max(0, each.offset) for each in future[group].result(_REQUEST_S).topic_partitions)
 
-    def watch_intake(self, sidecar: SidecarProcess, target: int, deadline_s: float) -> list[tuple[float, int]]:
+    def watch_ingest(self, sidecar: SidecarProcess, target: int, deadline_s: float) -> list[tuple[float, int]]:
         """Return (epoch ms, sum of the committed offsets of its input) until the sum is at the target.
 
         Raises:

@@ -42,7 +42,7 @@ def lateness(cluster: Cluster, folder: Path, seconds: int) -> list[Figure]:
         load.join(sending_s + 60)
         assert load.exitcode == 0, "the load generator did not do its work"
         ended_ms = clock.wall_ms()
-        cluster.watch_intake(sidecar, RATE * sending_s, 30)
+        cluster.watch_ingest(sidecar, RATE * sending_s, 30)
         until(lambda: sidecar.pending() == 0, 60, "everything has fired", step_s=0.2)
     arrivals = cluster.arrivals(origin, RATE * sending_s)
     all_late_ms = [each.append_ms - each.was_due_ms for each in arrivals]

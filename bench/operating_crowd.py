@@ -58,7 +58,7 @@ class Crowd:
         """Have so many stored."""
         dues_ms = over_a_day(many, _CLOCK.wall_ms(), _FAR_MS)
         send(self.cluster.bootstrap_servers, self.sidecar.topic, self.origins, dues_ms)
-        self.cluster.watch_intake(self.sidecar, many, _DEADLINE_S)
+        self.cluster.watch_ingest(self.sidecar, many, _DEADLINE_S)
         self.held = many
 
     def rate(
@@ -89,7 +89,7 @@ class Crowd:
             beside = timing(_work, work_ms)
         with beside:
             sender.commit()
-            progress = self.cluster.watch_intake(self.sidecar, target, _DEADLINE_S)
+            progress = self.cluster.watch_ingest(self.sidecar, target, _DEADLINE_S)
         self.held += self.batch
         per_s = rate_between([point for point in progress if point[1] > before]) * 1000
         say(f"full load{'' if asked is None else f', {asked.pid} is asked'}: {number(per_s)} msg/s")

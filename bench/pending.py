@@ -65,7 +65,7 @@ class Held:
             self.origin,
             over_a_day(wanted - held, _CLOCK.wall_ms(), _FAR_MS),
         )
-        self.cluster.watch_intake(self.sidecar, wanted, _DEADLINE_S)
+        self.cluster.watch_ingest(self.sidecar, wanted, _DEADLINE_S)
         threading.Event().wait(_QUIET_S)
         return self.sidecar.resident_bytes()
 
@@ -93,7 +93,7 @@ class Held:
         """Stop, let some become due, start again with the same state folder; return the time until the first fire."""
         due_ms = _CLOCK.wall_ms() + _AWAY_MS
         send(self.cluster.bootstrap_servers, self.topic, self.origin, [due_ms] * DUE_WHILE_AWAY)
-        self.cluster.watch_intake(self.sidecar, self.many + DUE_WHILE_AWAY, _DEADLINE_S)
+        self.cluster.watch_ingest(self.sidecar, self.many + DUE_WHILE_AWAY, _DEADLINE_S)
         stopping_s = _CLOCK.monotonic_s()
         self.sidecar.stop()
         stopped_s = _CLOCK.monotonic_s()

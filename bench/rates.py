@@ -80,9 +80,9 @@ class Rates:
         self._preloaded(STORE_TOPIC, self.count)
         with self._sidecar(STORE_TOPIC) as sidecar:
             say(f"store: sidecar {sidecar.pid}")
-            self.cluster.watch_intake(sidecar, 1, _DEADLINE_S)
+            self.cluster.watch_ingest(sidecar, 1, _DEADLINE_S)
             before_s = sidecar.cpu_seconds()
-            progress = self.cluster.watch_intake(sidecar, self.count, _DEADLINE_S)
+            progress = self.cluster.watch_ingest(sidecar, self.count, _DEADLINE_S)
             self._note("store", rate_between(progress), sidecar.cpu_seconds() - before_s)
 
     def fire(self) -> None:
@@ -116,7 +116,7 @@ class Rates:
             say(f"both: sidecar {sidecar.pid}")
             before_s = sidecar.cpu_seconds()
             sender.commit()
-            taken = self.cluster.watch_intake(sidecar, target, _DEADLINE_S)
+            taken = self.cluster.watch_ingest(sidecar, target, _DEADLINE_S)
             until(lambda: sidecar.pending() == self.count, _DEADLINE_S, "the first half has fired", step_s=0.2)
             cpu_s = sidecar.cpu_seconds() - before_s
         fired = appended(self.cluster.arrivals(origin, self.count))
@@ -135,7 +135,7 @@ class Rates:
         """Have `count` messages stored that are due within one second; return when that second starts."""
         due_ms = _CLOCK.wall_ms() + int((5 + self.count / 20_000 + seconds_more) * 1000)
         send(self.cluster.bootstrap_servers, topic, origin, within_a_second(self.count, due_ms))
-        self.cluster.watch_intake(sidecar, self.count, _DEADLINE_S)
+        self.cluster.watch_ingest(sidecar, self.count, _DEADLINE_S)
         assert _CLOCK.wall_ms() < due_ms, "storing took until the messages were due"
         return due_ms
 

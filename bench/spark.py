@@ -51,7 +51,7 @@ class SparkWorld:
     origin: str
     held: int = 0
 
-    def take_in(self, many: int) -> float:
+    def ingest(self, many: int) -> float:
         """Have so many stored that become visible at once; return the rate until the last of them is, a second."""
         sender = Sender(self.cluster.bootstrap_servers, self.topic, self.origin, f"bench-{uuid.uuid4().hex}")
         sender.send(over_a_day(many, _CLOCK.wall_ms(), _FAR_MS))
@@ -198,10 +198,10 @@ def spark(cluster: Cluster, folder: Path, *, quick: bool) -> list[Figure]:
         memory = Memory(world.sidecar.pid)
         try:
             for level in levels:
-                per_s = world.take_in(level - world.held)
+                per_s = world.ingest(level - world.held)
                 costs[level] = world.trickle()
             idle_ms = world.idle()
-            fires_per_s = world.fire(batch)
+            deliveries_per_s = world.fire(batch)
             late = world.lateness(8 if quick else 30)
         finally:
             most_bytes = memory.stop()
@@ -209,7 +209,7 @@ def spark(cluster: Cluster, folder: Path, *, quick: bool) -> list[Figure]:
     shown = ", ".join(f"{number(ms)} ms with {number(level)}" for level, ms in costs.items())
     return [
         measured("spark_in", per_s, f"the last {number(levels[-1] - levels[-2])} of {number(levels[-1])}"),
-        measured("spark_out", fires_per_s, f"{number(batch)} due within one second"),
+        measured("spark_out", deliveries_per_s, f"{number(batch)} due within one second"),
         measured("spark_idle", idle_ms, f"{number(levels[-1])} pending"),
         measured("spark_batch", most / least, f"{number(_TRICKLE_RATE)} msg/s: {shown}"),
         *late,
@@ -223,8 +223,8 @@ def shards(cluster: Cluster, folder: Path, *, quick: bool) -> list[Figure]:
     figures = []
     for count in SHARDS:
         with running(cluster, folder, "--state-partitions", str(count)) as world:
-            world.take_in(batch)  # what comes first runs in a JVM that is cold
-            in_per_s = world.take_in(2 * batch)
+            world.ingest(batch)  # what comes first runs in a JVM that is cold
+            in_per_s = world.ingest(2 * batch)
             out_per_s = world.fire(batch)
         figures += [measured(f"spark_in_{count}", in_per_s), measured(f"spark_out_{count}", out_per_s)]
         cluster.delete_except("bench-dlq", "bench-origin-day")

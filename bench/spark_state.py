@@ -24,8 +24,8 @@ from sidecar.policy import PolicyConfig
 from sidecar.spark.handover.changelog import slot_end_of, sorted_blocks, take_over, timers_of
 from sidecar.spark.state.entries import META, Meta, decode_meta, encode
 from sidecar.spark.state.shard_store import ShardStore
-from sidecar.spark.stream.step import Rules, Turned, Turns
-from sidecar.spark.stream.topic_metadata import Fact
+from sidecar.spark.stream.step import PartitionSteps, Rules, StepResult
+from sidecar.spark.stream.topic_metadata import TopicMetadata
 from sidecar.spark.stream.wire import Chunk, encode_chunk
 
 START_MS = 1_700_000_000_000
@@ -40,27 +40,27 @@ _RULES = Rules(
 _CLOCK = SystemClock()
 
 
-class CountedCells:
+class CountedState:
     """Cells in a dict, and what was done to them."""
 
-    def __init__(self, cells: Mapping[bytes, bytes] = {}) -> None:
-        self.cells = dict(cells)
+    def __init__(self, state: Mapping[bytes, bytes] = {}) -> None:
+        self.entries = dict(state)
         self.calls = 0
         self.bytes = 0
 
-    def get(self, cell: bytes) -> bytes | None:
-        value = self.cells.get(cell)
+    def get(self, state_key: bytes) -> bytes | None:
+        value = self.entries.get(state_key)
         self.calls += 1
         self.bytes += len(value or b"")
         return value
 
-    def put(self, cell: bytes, value: bytes) -> None:
-        self.cells[cell] = value
+    def put(self, state_key: bytes, value: bytes) -> None:
+        self.entries[state_key] = value
         self.calls += 1
         self.bytes += len(value)
 
-    def remove(self, cell: bytes) -> None:
-        self.cells.pop(cell, None)
+    def remove(self, state_key: bytes) -> None:
+        self.entries.pop(state_key, None)
         self.calls += 1
 
 
@@ -68,7 +68,7 @@ class CountedCells:
 class Cost:
     """Of a number of turns."""
 
-    turns: int = 0
+    steps: int = 0
     calls: int = 0
     bytes: int = 0
     most_calls: int = 0
@@ -77,9 +77,9 @@ class Cost:
     fired: int = 0
 
     def __str__(self) -> str:
-        turns = max(1, self.turns)
+        steps = max(1, self.steps)
         mean = (
-            f"{self.calls / turns:.1f} calls, {self.bytes / turns / 1024:.1f} KiB, {self.seconds / turns * 1e3:.2f} ms"
+            f"{self.calls / steps:.1f} calls, {self.bytes / steps / 1024:.1f} KiB, {self.seconds / steps * 1e3:.2f} ms"
         )
         return f"{mean}; at most {self.most_calls} calls, {self.most_bytes / 1024:.0f} KiB; {self.fired} fired"
 
@@ -94,33 +94,33 @@ class World:
     """
 
     def __init__(self, rate: int, longest_s: int = MONTH_S, payload_bytes: int = 100) -> None:
-        self.cells = CountedCells()
+        self.state = CountedState()
         self.now_ms = START_MS
         self.offset = 0
         self._rate = rate
         self._longest = log(longest_s)
         self._value = b"v" * payload_bytes
         self._random = Random(1)
-        self._turns = Turns(_RULES, [DIALECTS["native"]], self._lookup)
-        self.cells.put(META, encode(Meta(facts=dict(self._lookup(["orders"])))))
+        self._steps = PartitionSteps(_RULES, [DIALECTS["native"]], self._lookup)
+        self.state.put(META, encode(Meta(topics=dict(self._lookup(["orders"])))))
 
-    def run(self, turns: int) -> Cost:
+    def run(self, steps: int) -> Cost:
         """Give so many turns, a second apart."""
-        cost, cells = Cost(), self.cells
-        for _ in range(turns):
+        cost, state = Cost(), self.state
+        for _ in range(steps):
             self.now_ms += 1000
             arrivals = list(self._arrivals())
             chunks = [encode_chunk(Chunk(arrivals, []))] if arrivals else []
-            calls, size, began_s = cells.calls, cells.bytes, _CLOCK.monotonic_s()
-            turned = self._turns.turn(0, cells, chunks, self.now_ms)
-            assert turned is not None, "each instant has a turn"
+            calls, size, began_s = state.calls, state.bytes, _CLOCK.monotonic_s()
+            result = self._steps.step(0, state, chunks, self.now_ms)
+            assert result is not None, "each instant has a turn"
             cost.seconds += _CLOCK.monotonic_s() - began_s
-            cost.turns += 1
-            cost.calls += cells.calls - calls
-            cost.bytes += cells.bytes - size
-            cost.most_calls = max(cost.most_calls, cells.calls - calls)
-            cost.most_bytes = max(cost.most_bytes, cells.bytes - size)
-            cost.fired += _fired(turned)
+            cost.steps += 1
+            cost.calls += state.calls - calls
+            cost.bytes += state.bytes - size
+            cost.most_calls = max(cost.most_calls, state.calls - calls)
+            cost.most_bytes = max(cost.most_bytes, state.bytes - size)
+            cost.fired += _fired(result)
         return cost
 
     def take_rate(self, rate: int) -> None:
@@ -131,44 +131,44 @@ class World:
         """Give one turn to messages with these dues."""
         self.now_ms += 1000
         chunk = encode_chunk(Chunk([self._arrival(due_ms) for due_ms in dues_ms], []))
-        self._turns.turn(0, self.cells, [chunk], self.now_ms)
+        self._steps.step(0, self.state, [chunk], self.now_ms)
 
     def fresh(self) -> World:
         """Return a world with the same messages pending, in a state that was imported just now."""
-        meta = decode_meta(self.cells.cells[META])
+        meta = decode_meta(self.state.entries[META])
         checkpoint = meta.checkpoint
         watermark = KEY.pack(checkpoint.watermark_ms, checkpoint.watermark_offset)
-        blocks = (value for cell, value in self.cells.cells.items() if cell[:1] == b"b")
+        blocks = (value for state_key, value in self.state.entries.items() if state_key[:1] == b"b")
         # Nothing is cancelled here.
         entries = sorted(
             (slot_end_of(each), each[LEVEL_AT], each) for block in blocks for each in timers_of(block, watermark)
         )
         records = sorted_blocks(((0, entry) for _, _, entry in entries), {0: checkpoint.sequence})
         other = World(self._rate)
-        other.__dict__.update({**self.__dict__, "cells": CountedCells(), "_random": Random(2)})
-        other._turns = Turns(_RULES, [DIALECTS["native"]], other._lookup)
+        other.__dict__.update({**self.__dict__, "state": CountedState(), "_random": Random(2)})
+        other._steps = PartitionSteps(_RULES, [DIALECTS["native"]], other._lookup)
         imports = [(key, value) for _, key, value in records]
-        take_over(0, other.cells, [*imports, (CHECKPOINT_KEY, encode_checkpoint(checkpoint))])
-        imported = decode_meta(other.cells.cells[META])
-        imported.facts, imported.turned_ms = meta.facts, meta.turned_ms
-        store = ShardStore(other.cells, imported, 0)
+        take_over(0, other.state, [*imports, (CHECKPOINT_KEY, encode_checkpoint(checkpoint))])
+        imported = decode_meta(other.state.entries[META])
+        imported.topics, imported.last_step_ms = meta.topics, meta.last_step_ms
+        store = ShardStore(other.state, imported, 0)
         while not store.settle():
             pass
         store.save()
-        other.cells.put(META, encode(imported))
+        other.state.put(META, encode(imported))
         self._random.seed(2)
         return other
 
     def pending(self) -> int:
         """Return how many messages wait."""
-        return sum(decode_meta(self.cells.cells[META]).counted_origins.values())
+        return sum(decode_meta(self.state.entries[META]).counted_origins.values())
 
     def size(self) -> dict[str, int]:
         """Return the bytes of the state's cells by kind."""
         sizes: dict[str, int] = {}
-        for cell, value in self.cells.cells.items():
-            kind = cell[:1].decode()
-            sizes[kind] = sizes.get(kind, 0) + len(cell) + len(value)
+        for state_key, value in self.state.entries.items():
+            kind = state_key[:1].decode()
+            sizes[kind] = sizes.get(kind, 0) + len(state_key) + len(value)
         return sizes
 
     def _arrivals(self) -> Iterator[Arrival]:
@@ -182,12 +182,12 @@ class World:
         stays = lasting(due_ms, self.now_ms, 0, 3, code, b"orders", named, b"key", self._value, [])
         return Arrival(offset, due_ms, "orders", stays, named, False)
 
-    def _lookup(self, names: Iterable[str]) -> Mapping[str, Fact]:
-        return {name: Fact(1, 1_000_000, asked_ms=self.now_ms) for name in names}
+    def _lookup(self, names: Iterable[str]) -> Mapping[str, TopicMetadata]:
+        return {name: TopicMetadata(1, 1_000_000, asked_ms=self.now_ms) for name in names}
 
 
-def _fired(turned: Turned) -> int:
-    return sum(turned.tally.fired.values())
+def _fired(result: StepResult) -> int:
+    return sum(result.tally.fired.values())
 
 
 def main() -> None:
@@ -199,11 +199,11 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=4096, help="turns that are compared")
     options = parser.parse_args()
     world = World(options.rate, options.longest_s)
-    turns, step = int(options.days * 86_400), 43_200
-    for done in range(0, turns, step):
-        cost = world.run(min(step, turns - done))
+    steps, step = int(options.days * 86_400), 43_200
+    for done in range(0, steps, step):
+        cost = world.run(min(step, steps - done))
         size = world.size()
-        print(f"day {(done + cost.turns) / 86_400:.2f}: {world.pending()} pending, {cost}; {size}", flush=True)
+        print(f"day {(done + cost.steps) / 86_400:.2f}: {world.pending()} pending, {cost}; {size}", flush=True)
     fresh = world.fresh()
     for name, each in (("old", world), ("fresh", fresh)):
         before = sum(each.size().values())

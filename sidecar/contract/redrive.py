@@ -27,7 +27,7 @@ WOULD_DIE_AGAIN: Final = frozenset(
 )
 """Reasons that lie in the message: it stays where it is unless the operator names them."""
 
-MENDED_BY_ORIGIN: Final = frozenset(
+FIXED_BY_ORIGIN: Final = frozenset(
     {Reason.MISSING_HEADER, Reason.BAD_HEADER, Reason.TOO_LARGE, Reason.ORIGIN_NOT_ALLOWED}
 )
 """Those of them that another origin can mend."""
@@ -37,7 +37,7 @@ _OWN: Final = Native()
 _GOLDEN: Final = 0.6180339887498949
 
 
-class Why(StrEnum):
+class SkipReason(StrEnum):
     """Why a dead letter is not redriven."""
 
     NOT_A_DEAD_LETTER = "not-a-dead-letter"
@@ -49,16 +49,16 @@ class Why(StrEnum):
     """For the retry topic, which who calls `redrive` knows."""
 
 
-class Left(NamedTuple):
+class Skipped(NamedTuple):
     """The dead letter stays where it is."""
 
-    why: Why
+    why: SkipReason
     detail: str
     """For a person."""
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class RedriveTerms:
     """On what terms dead letters are redriven."""
 
     delay_ms: int = 0
@@ -79,12 +79,12 @@ def share_of(number: int) -> float:
 
 def redrive(
     headers: Headers | None,
-    terms: Terms,
+    terms: RedriveTerms,
     *,
     now_ms: int,
     share: float,
     dialects: Sequence[Dialect] = tuple(DIALECTS.values()),
-) -> Headers | Left:
+) -> Headers | Skipped:
     """Return the headers for the retry topic, as a new list, or why the record stays. Never raises.
 
     All headers that the sidecar does not know go as they came, in their order; so do key and value, which are the
@@ -97,33 +97,40 @@ def redrive(
         share: Where in the spread it goes, see `share_of`.
         dialects: In the order of preference, as the sidecar has them.
     """
-    letter = read_dead_letter(headers, dialects)
-    if headers is None or not letter.reason:
-        return Left(Why.NOT_A_DEAD_LETTER, "no header retry-dlq-reason: no sidecar wrote it")
-    if (obstacle := _obstacle(letter, terms)) is not None:
+    dead_letter = read_dead_letter(headers, dialects)
+    if headers is None or not dead_letter.reason:
+        return Skipped(SkipReason.NOT_A_DEAD_LETTER, "no header retry-dlq-reason: no sidecar wrote it")
+    if (obstacle := _obstacle(dead_letter, terms)) is not None:
         return obstacle
     at_ms = min(now_ms + terms.delay_ms + int(terms.spread_ms * share), DUE_MS_MAX)
-    again = (letter.dialect or _OWN).redriven(
+    again = (dead_letter.dialect or _OWN).redriven(
         _alive(headers), at_ms, keep_attempts=terms.keep_attempts, to_origin=terms.to_origin
     )
-    again.append((REDRIVES, b"%d" % ((letter.redrives or 0) + 1)))
+    again.append((REDRIVES, b"%d" % ((dead_letter.redrives or 0) + 1)))
     request = parse(Record(0, 0, NO_TIMESTAMP, None, None, again), dialects)
     if type(request) is Request:
         return again
-    return Left(Why.MALFORMED, request.detail if isinstance(request, Rejection) else "a control record")
+    return Skipped(SkipReason.MALFORMED, request.detail if isinstance(request, Rejection) else "a control record")
 
 
-def _obstacle(letter: DeadLetter, terms: Terms) -> Left | None:
-    if letter.is_control:
-        return Left(Why.MALFORMED, "a control record: send it anew")
-    if letter.truncated:
-        return Left(Why.TRUNCATED, "a part of it was too large for the DLQ and is not there: raise max.message.bytes")
-    if letter.redrives is None or letter.redrives >= terms.max_redrives:
-        count = "unknown" if letter.redrives is None else letter.redrives
-        return Left(Why.LOOP_GUARD, f"redriven before: {count}; allowed by --max-redrives: {terms.max_redrives}")
-    mended = letter.reason in MENDED_BY_ORIGIN and bool(terms.to_origin)
-    if letter.reason in WOULD_DIE_AGAIN and letter.reason not in terms.named and not mended:
-        return Left(Why.WOULD_DIE_AGAIN, f"{letter.reason}: it would die again unless --reason {letter.reason} says so")
+def _obstacle(dead_letter: DeadLetter, terms: RedriveTerms) -> Skipped | None:
+    if dead_letter.is_control:
+        return Skipped(SkipReason.MALFORMED, "a control record: send it anew")
+    if dead_letter.truncated:
+        return Skipped(
+            SkipReason.TRUNCATED, "a part of it was too large for the DLQ and is not there: raise max.message.bytes"
+        )
+    if dead_letter.redrives is None or dead_letter.redrives >= terms.max_redrives:
+        count = "unknown" if dead_letter.redrives is None else dead_letter.redrives
+        return Skipped(
+            SkipReason.LOOP_GUARD, f"redriven before: {count}; allowed by --max-redrives: {terms.max_redrives}"
+        )
+    fixed = dead_letter.reason in FIXED_BY_ORIGIN and bool(terms.to_origin)
+    if dead_letter.reason in WOULD_DIE_AGAIN and dead_letter.reason not in terms.named and not fixed:
+        return Skipped(
+            SkipReason.WOULD_DIE_AGAIN,
+            f"{dead_letter.reason}: it would die again unless --reason {dead_letter.reason} says so",
+        )
     return None
 
 

@@ -100,8 +100,8 @@ class Shop:
             self._undelivered = delivery.error
 
     def _confirm(self) -> None:
-        left = self._producer.flush(_FLUSH_S)
-        if left or self._undelivered is not None:
+        outputs = self._producer.flush(_FLUSH_S)
+        if outputs or self._undelivered is not None:
             why = "no answer in time" if self._undelivered is None else self._undelivered.str()
             raise CommandFailed(f"the application could not send messages to {INPUT_TOPIC}: {why}")
 

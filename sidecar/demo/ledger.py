@@ -19,7 +19,7 @@ from sidecar.model import Headers
 _NAMED: Final = 5
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Where a record is on the retry topic."""
 
     partition: int
@@ -37,10 +37,10 @@ class Content(NamedTuple):
     headers: Headers
 
 
-class Entered(NamedTuple):
+class InputRecord(NamedTuple):
     """A record that was committed to the retry topic."""
 
-    place: Place
+    position: Position
     plan: Plan
     attempt: int
     origin: str
@@ -49,10 +49,10 @@ class Entered(NamedTuple):
     content: Content
 
 
-class Left(NamedTuple):
+class OutputRecord(NamedTuple):
     """A record that came out of the sidecar."""
 
-    place: Place
+    position: Position
     outcome: str
     """FIRED, or the reason on the DLQ."""
     topic: str
@@ -146,8 +146,8 @@ class Ledger:
 
 
 def draw_up(
-    entered: Sequence[Entered],
-    left: Iterable[Left],
+    entered: Sequence[InputRecord],
+    outputs: Iterable[OutputRecord],
     *,
     planned: int,
     read_at_ms: int,
@@ -162,20 +162,20 @@ def draw_up(
         read_at_ms: The reading began then: what was not due by then may be pending, all else must be found.
         reported_pending: The answer of `GET /pending`, to be compared.
     """
-    found: dict[Place, list[Left]] = defaultdict(list)
-    for out in left:
-        found[out.place].append(out)
+    found: dict[Position, list[OutputRecord]] = defaultdict(list)
+    for out in outputs:
+        found[out.position].append(out)
     outcomes: Counter[str] = Counter()
     wrong: dict[str, list[str]] = {"lost": [], "twice": [], "early": [], "altered": [], "unplanned": []}
     late_ms: list[int] = []
     for record in entered:
-        outs = found.pop(record.place, [])
+        outs = found.pop(record.position, [])
         outcomes[_outcome(record, outs, read_at_ms)] += 1
         for kind, text in _faults(record, outs, read_at_ms):
             wrong[kind].append(text)
         if record.due_ms is not None:
             late_ms += [fired.at_ms - record.due_ms for fired in outs if fired.outcome == FIRED]
-    wrong["unplanned"] += [f"{place} came out, but never went in" for place in sorted(found)]
+    wrong["unplanned"] += [f"{position} came out, but never went in" for position in sorted(found)]
     return Ledger(
         entered=len(entered),
         planned=planned,
@@ -197,7 +197,7 @@ _PENDING: Final = "pending"
 _LOST: Final = "lost"
 
 
-def _outcome(record: Entered, outs: Sequence[Left], read_at_ms: int) -> str:
+def _outcome(record: InputRecord, outs: Sequence[OutputRecord], read_at_ms: int) -> str:
     if outs:
         return outs[0].outcome
     planned = record.plan.outcome(record.attempt)
@@ -206,26 +206,26 @@ def _outcome(record: Entered, outs: Sequence[Left], read_at_ms: int) -> str:
     return _PENDING if planned == FIRED and record.due_ms is not None and record.due_ms > read_at_ms else _LOST
 
 
-def _faults(record: Entered, outs: Sequence[Left], read_at_ms: int) -> Iterable[tuple[str, str]]:
+def _faults(record: InputRecord, outs: Sequence[OutputRecord], read_at_ms: int) -> Iterable[tuple[str, str]]:
     """Yield what is wrong with one record: the list it belongs to, and a text."""
     planned = record.plan.outcome(record.attempt)
     if _outcome(record, outs, read_at_ms) == _LOST:
-        yield "lost", f"{record.place} ({record.plan}, to be {planned})"
+        yield "lost", f"{record.position} ({record.plan}, to be {planned})"
     if len(outs) > 1:
-        yield "twice", f"{record.place} ({', '.join(out.outcome for out in outs)})"
+        yield "twice", f"{record.position} ({', '.join(out.outcome for out in outs)})"
     for out in outs:
         if out.outcome != planned:
-            yield "unplanned", f"{record.place} is {out.outcome}, not {planned}"
+            yield "unplanned", f"{record.position} is {out.outcome}, not {planned}"
         if out.content != record.content:
-            yield "altered", str(record.place)
+            yield "altered", str(record.position)
         if out.outcome != FIRED:
             continue
         if out.topic != record.origin:
-            yield "unplanned", f"{record.place} was fired to {out.topic}, not to {record.origin}"
+            yield "unplanned", f"{record.position} was fired to {out.topic}, not to {record.origin}"
         if out.was_due_ms != record.due_ms:
-            yield "unplanned", f"{record.place} was due {record.due_ms}, fired as due {out.was_due_ms}"
+            yield "unplanned", f"{record.position} was due {record.due_ms}, fired as due {out.was_due_ms}"
         if record.due_ms is not None and out.at_ms < record.due_ms:
-            yield "early", f"{record.place} by {record.due_ms - out.at_ms} ms"
+            yield "early", f"{record.position} by {record.due_ms - out.at_ms} ms"
 
 
 def _lateness(late_ms: list[int]) -> Lateness | None:

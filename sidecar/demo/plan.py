@@ -110,7 +110,7 @@ class Plan(NamedTuple):
         return _FAILURES.get(self.kind, 1)
 
     @property
-    def fires(self) -> int:
+    def deliveries(self) -> int:
         """How many of those come back while the demo runs."""
         return min(self.trips, len(POLICY_DELAYS_MS)) if self.kind in _FAILURES else 0
 
@@ -156,7 +156,7 @@ class Totals(NamedTuple):
     """What the retry topic must see of all messages together."""
 
     trips: int
-    fires: int
+    deliveries: int
     pending: int
 
 
@@ -164,7 +164,7 @@ def totals(messages: Sequence[DemoMessage]) -> Totals:
     """Add up the plans."""
     return Totals(
         trips=sum(message.plan.trips for message in messages),
-        fires=sum(message.plan.fires for message in messages),
+        deliveries=sum(message.plan.deliveries for message in messages),
         pending=sum(message.plan.kind is Kind.LATER for message in messages),
     )
 

@@ -12,7 +12,7 @@ from sidecar import log
 from sidecar.clock import SystemClock
 from sidecar.contract import dead_letter
 from sidecar.contract.dialects import native
-from sidecar.demo.ledger import Content, Entered, Left, Place
+from sidecar.demo.ledger import Content, InputRecord, OutputRecord, Position
 from sidecar.demo.plan import DLQ_TOPIC, FIRED, INPUT_TOPIC, ORIGINS, PLAN, POLICY_DELAYS_MS, Plan
 from sidecar.errors import BrokerUnavailable, CommandFailed
 from sidecar.model import Headers, TimerId
@@ -50,7 +50,7 @@ class Row(NamedTuple):
         return Content(self.key, self.value, [pair for pair in self.headers if not pair[0].startswith(_OURS)])
 
 
-def read_all(bootstrap_servers: str, deadline_s: float) -> tuple[list[Entered], list[Left]]:
+def read_all(bootstrap_servers: str, deadline_s: float) -> tuple[list[InputRecord], list[OutputRecord]]:
     """Read retry topic, origins and DLQ from the beginning to their ends.
 
     Args:
@@ -62,12 +62,12 @@ def read_all(bootstrap_servers: str, deadline_s: float) -> tuple[list[Entered], 
         CommandFailed: A record is none of the demo's.
     """
     rows = _rows(bootstrap_servers, (INPUT_TOPIC, DLQ_TOPIC, *ORIGINS), deadline_s)
-    entered = [as_entered(row) for row in rows if row.topic == INPUT_TOPIC]
-    left = [as_left(row) for row in rows if row.topic == DLQ_TOPIC or _was_fired(row)]
-    return entered, left
+    entered = [as_input(row) for row in rows if row.topic == INPUT_TOPIC]
+    outputs = [as_output(row) for row in rows if row.topic == DLQ_TOPIC or _was_fired(row)]
+    return entered, outputs
 
 
-def as_entered(row: Row) -> Entered:
+def as_input(row: Row) -> InputRecord:
     """Return what a record of the retry topic is to the ledger."""
     plan = Plan.parse(row.needed(PLAN))
     attempt = int(row.text(native.ATTEMPT) or 0)
@@ -75,8 +75,8 @@ def as_entered(row: Row) -> Entered:
     if plan.outcome(attempt) == FIRED:
         delay = row.text(native.DELAY_MS)
         due_ms = row.timestamp_ms + (POLICY_DELAYS_MS[attempt] if delay is None else int(delay))
-    return Entered(
-        place=Place(row.partition, row.offset),
+    return InputRecord(
+        position=Position(row.partition, row.offset),
         plan=plan,
         attempt=attempt,
         origin=row.text(native.ORIGIN_TOPIC) or "",
@@ -85,16 +85,18 @@ def as_entered(row: Row) -> Entered:
     )
 
 
-def as_left(row: Row) -> Left:
+def as_output(row: Row) -> OutputRecord:
     """Return what a fired record or a dead letter is to the ledger."""
     if row.topic == DLQ_TOPIC:
-        place = Place(int(row.needed(dead_letter.CONNECT_PARTITION)), int(row.needed(dead_letter.CONNECT_OFFSET)))
-        return Left(place, row.needed(dead_letter.REASON), row.topic, row.timestamp_ms, None, row.content)
+        position = Position(int(row.needed(dead_letter.CONNECT_PARTITION)), int(row.needed(dead_letter.CONNECT_OFFSET)))
+        return OutputRecord(position, row.needed(dead_letter.REASON), row.topic, row.timestamp_ms, None, row.content)
     timer = TimerId.parse(row.needed(native.TIMER_ID))
     if timer is None:
         raise CommandFailed(f"{row.topic} {row.partition}/{row.offset}: {native.TIMER_ID} has another form")
     was_due_ms = int(row.needed(native.WAS_DUE_MS))
-    return Left(Place(timer.partition, timer.offset), FIRED, row.topic, row.timestamp_ms, was_due_ms, row.content)
+    return OutputRecord(
+        Position(timer.partition, timer.offset), FIRED, row.topic, row.timestamp_ms, was_due_ms, row.content
+    )
 
 
 def _was_fired(row: Row) -> bool:
@@ -116,9 +118,9 @@ def _rows(bootstrap_servers: str, topics: Sequence[str], deadline_s: float) -> l
     )
     try:
         known = consumer.list_topics(timeout=_RPC_S).topics
-        places = [TopicPartition(topic, number, 0) for topic in topics for number in known[topic].partitions]
-        consumer.assign(places)
-        return _to_the_ends(consumer, {(place.topic, place.partition) for place in places}, deadline_s)
+        partitions = [TopicPartition(topic, number, 0) for topic in topics for number in known[topic].partitions]
+        consumer.assign(partitions)
+        return _to_the_ends(consumer, {(position.topic, position.partition) for position in partitions}, deadline_s)
     finally:
         consumer.close()
 

@@ -38,8 +38,8 @@ class Sender:
             share = 1.0 if self._seconds <= 0 else min(1.0, (clock.monotonic_s() - start_s) / self._seconds)
             for message in self._messages[self.sent : round(total * share)]:
                 self._send(message)
-        left = self._producer.flush(_FLUSH_S)
-        if left or self._undelivered is not None:
+        outputs = self._producer.flush(_FLUSH_S)
+        if outputs or self._undelivered is not None:
             why = "no answer in time" if self._undelivered is None else self._undelivered.str()
             raise CommandFailed(f"not all messages of the demo could be sent: {why}")
 

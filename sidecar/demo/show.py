@@ -44,7 +44,7 @@ _INPUT_PARTITIONS = 4
 _ORIGIN_PARTITIONS = 2
 _RPC_S = 30.0
 _STEP_S = 0.25
-_PATIENCE_S = DELAY_MAX_MS / 1000 + 40.0
+_STALL_S = DELAY_MAX_MS / 1000 + 40.0
 """How long nothing at all may happen before the ledger is drawn up all the same: it says what is missing."""
 _READ_S = 60.0
 _SPARK_READY_S = 240.0
@@ -82,7 +82,7 @@ def run_demo(options: Options, screen: Screen, progress: DownloadProgress) -> Le
         try:
             sidecar.start()
             screen.say(f"the sidecar is ready at {sidecar.url}; sending {len(messages):,} messages")
-            reported = _turn(broker, sidecar, messages, options.seconds, screen)
+            reported = _run_traffic(broker, sidecar, messages, options.seconds, screen)
             if not options.keep and (status := sidecar.stop()):
                 raise CommandFailed(f"the sidecar ended with status {status}")
             ledger = _audit(broker.bootstrap_servers, messages, reported)
@@ -154,7 +154,7 @@ def _create_topics(bootstrap_servers: str) -> None:
         created.result(_RPC_S)
 
 
-def _turn(
+def _run_traffic(
     broker: LocalBroker, sidecar: SidecarProcess, messages: list[DemoMessage], seconds: float, screen: Screen
 ) -> int:
     """Send, let the application work, show it, until all has come back. Returns what GET /pending says then."""
@@ -175,7 +175,7 @@ def _turn(
                 _check(broker)
                 if (now := (sender.sent, figures.received, figures.fired)) != seen:
                     seen, seen_s = now, clock.monotonic_s()
-                if _is_done(figures, goal) or clock.monotonic_s() - seen_s >= _PATIENCE_S:
+                if _is_done(figures, goal) or clock.monotonic_s() - seen_s >= _STALL_S:
                     break
                 stop.wait(_STEP_S)
         finally:
@@ -199,7 +199,7 @@ def _moment(elapsed_s: float, sender: Sender, shop: Shop, figures: Figures, goal
         failed=shop.failed,
         figures=figures,
         trips=goal.trips,
-        to_fire=goal.fires,
+        to_fire=goal.deliveries,
     )
 
 
@@ -215,15 +215,15 @@ def _raise_failure(working: list[Future[None]]) -> None:
 
 def _is_done(figures: Figures, goal: Totals) -> bool:
     """Tell when to stop waiting; whether all is right is for the ledger to say."""
-    return figures.received >= goal.trips and figures.fired >= goal.fires and figures.pending <= goal.pending
+    return figures.received >= goal.trips and figures.fired >= goal.deliveries and figures.pending <= goal.pending
 
 
 def _audit(bootstrap_servers: str, messages: list[DemoMessage], reported_pending: int) -> Ledger:
     read_at_ms = SystemClock().wall_ms()
-    entered, left = read_all(bootstrap_servers, _READ_S)
+    entered, outputs = read_all(bootstrap_servers, _READ_S)
     return draw_up(
         entered,
-        left,
+        outputs,
         planned=totals(messages).trips,
         read_at_ms=read_at_ms,
         reported_pending=reported_pending,

@@ -16,7 +16,7 @@ _RUN_CHARS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class LetterFilter:
+class DeadLetterFilter:
     """Dead letters by what their headers say and by when they died; empty and None: any.
 
     Each tuple is a list of names and globs of which one must match. The instants stand as they were given: a duration

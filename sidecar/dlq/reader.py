@@ -40,7 +40,7 @@ SLICE_BYTES: Final = 4 * 1024 * 1024
 SLICE_RECORDS_MAX: Final = 1_000
 
 
-class Letter(NamedTuple):
+class DlqRecord(NamedTuple):
     """A record on the DLQ."""
 
     partition: int
@@ -51,11 +51,11 @@ class Letter(NamedTuple):
     value: bytes | None
     headers: Headers | None
     """None when they cannot be read."""
-    said: DeadLetter
+    dead_letter: DeadLetter
 
     def to_json(self) -> dict[str, Any]:
         """Return it for programs, without its payload."""
-        said = self.said
+        said = self.dead_letter
         return {
             "partition": self.partition,
             "offset": self.offset,
@@ -73,7 +73,7 @@ class Letter(NamedTuple):
         }
 
 
-class Span(NamedTuple):
+class OffsetRange(NamedTuple):
     """A part of a partition of the DLQ, and where the log begins and ends."""
 
     first: int
@@ -84,7 +84,7 @@ class Span(NamedTuple):
     """Exclusive: behind all that is committed."""
 
 
-class Run(NamedTuple):
+class RunIdentity(NamedTuple):
     """One run of a redrive, over all its starts."""
 
     name: str
@@ -92,12 +92,12 @@ class Run(NamedTuple):
     transactional_id: str
 
 
-def run_of(settings: Settings, name: str) -> Run:
+def run_identity(settings: Settings, name: str) -> RunIdentity:
     """Return the ids under which a run is known to the cluster."""
-    return Run(name, f"{settings.group_id}-redrive-{name}", f"{settings.streams_app_id}-redrive-{name}")
+    return RunIdentity(name, f"{settings.group_id}-redrive-{name}", f"{settings.streams_app_id}-redrive-{name}")
 
 
-def part_of(run: Run, partition: int) -> Run:
+def part_of(run: RunIdentity, partition: int) -> RunIdentity:
     """Return a run as it goes through one partition of the DLQ, for those that go through several at once.
 
     The progress is the whole run's. The transactional id is the partition's own: of two that go through it, the later
@@ -117,7 +117,9 @@ def require_topic(admin: Admin, name: str, right: str) -> Topic:
     return topic
 
 
-def spans(settings: Settings, admin: Admin, since_ms: int | None, until_ms: int | None) -> dict[int, Span]:
+def offset_ranges(
+    settings: Settings, admin: Admin, since_ms: int | None, until_ms: int | None
+) -> dict[int, OffsetRange]:
     """Return what lies on the DLQ between two instants, by partition, to the end as it is now.
 
     Args:
@@ -142,7 +144,7 @@ def spans(settings: Settings, admin: Admin, since_ms: int | None, until_ms: int 
         # Negative: nothing is as late as that.
         end = min(last, ends[number]) if ends[number] >= 0 else last
         start = starts[number] if starts[number] >= 0 else last
-        found[number] = Span(firsts[number], min(start, end), end, last)
+        found[number] = OffsetRange(firsts[number], min(start, end), end, last)
     return found
 
 
@@ -153,7 +155,7 @@ def _offsets(admin: Admin, wanted: Sequence[TopicPartition], spec: object) -> di
         raise CommandFailed(f"topic {wanted[0].topic}: {error.args[0].str()}") from error
 
 
-def where_run_stopped(settings: Settings, run: Run, partitions: Sequence[int]) -> dict[int, int | None]:
+def where_run_stopped(settings: Settings, run: RunIdentity, partitions: Sequence[int]) -> dict[int, int | None]:
     """Return the next offset of a run by partition, None where it never was; no transaction is open on them.
 
     Raises:
@@ -176,7 +178,7 @@ def where_run_stopped(settings: Settings, run: Run, partitions: Sequence[int]) -
         consumer.close()
 
 
-def _ask(consumer: Consumer, run: Run, wanted: list[TopicPartition]) -> dict[int, int | None] | str:
+def _ask(consumer: Consumer, run: RunIdentity, wanted: list[TopicPartition]) -> dict[int, int | None] | str:
     """Return the committed offsets, or why there is no answer now. Raises CommandFailed when a right is missing."""
     try:
         found = consumer.committed(wanted, ASK_S)
@@ -192,7 +194,7 @@ def _ask(consumer: Consumer, run: Run, wanted: list[TopicPartition]) -> dict[int
     return str(error.str())
 
 
-def membership_of(settings: Settings, run: Run) -> bytes:
+def membership_of(settings: Settings, run: RunIdentity) -> bytes:
     """Return what names the group of a run to a transaction; it has no members."""
     made: dict[str, Any] = {**config.dead_letter_reader(settings, run.group_id), "logger": config.quiet_logger()}
     consumer = Consumer(made)
@@ -203,7 +205,7 @@ def membership_of(settings: Settings, run: Run) -> bytes:
     return named  # type: ignore[no-any-return]  # the library's own kind of value, handed back to it
 
 
-class DeadLetterReader:
+class KafkaDeadLetterReader:
     """Reads spans of the DLQ, each once; used by one thread.
 
     Args:
@@ -216,7 +218,7 @@ class DeadLetterReader:
     def __init__(
         self,
         settings: Settings,
-        whole: Mapping[int, Span],
+        whole: Mapping[int, OffsetRange],
         group_id: str,
         dialects: Sequence[Dialect],
         clock: Clock | None = None,
@@ -224,11 +226,11 @@ class DeadLetterReader:
         self._topic = settings.dlq_topic
         self._dialects = dialects
         self._clock = clock or SystemClock()
-        self._ends = {number: span.end for number, span in whole.items()}
-        self._next = {number: span.start for number, span in whole.items()}
-        self._reading = {number for number, span in whole.items() if span.start < span.end}
+        self._ends = {number: offsets.end for number, offsets in whole.items()}
+        self._next = {number: offsets.start for number, offsets in whole.items()}
+        self._reading = {number for number, offsets in whole.items() if offsets.start < offsets.end}
         self._limit = 100
-        self._trouble = "it gives nothing"
+        self._error = "it gives nothing"
         made: dict[str, Any] = {
             **config.dead_letter_reader(settings, group_id),
             "error_cb": self._said,
@@ -244,7 +246,7 @@ class DeadLetterReader:
         return not self._reading
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         """How many offsets are ahead."""
         return sum(end - self._next[number] for number, end in self._ends.items())
 
@@ -259,34 +261,34 @@ class DeadLetterReader:
         named: Any = self._consumer.consumer_group_metadata()
         return named  # type: ignore[no-any-return]  # the library's own kind of value, handed back to it
 
-    def read(self) -> list[Letter]:
+    def read(self) -> list[DlqRecord]:
         """Return what comes next, empty when nothing came at once.
 
         Raises:
             CommandFailed: It may not be read, or nothing has come for STALL_S.
         """
-        letters = []
+        records = []
         size = 0
         for message in self._consumer.consume(self._limit, READ_S):
             if (error := message.error()) is not None:
                 self._failed(error, message.partition())
-            elif (letter := self._letter(message)) is not None:
-                letters.append(letter)
-                size += len(letter.value or b"") + len(letter.key or b"")
+            elif (record := self._record(message)) is not None:
+                records.append(record)
+                size += len(record.value or b"") + len(record.key or b"")
         now_s = self._clock.monotonic_s()
-        if letters:
-            self._limit = max(1, min(SLICE_RECORDS_MAX, SLICE_BYTES * len(letters) // max(1, size)))
-        if letters or self.done:
+        if records:
+            self._limit = max(1, min(SLICE_RECORDS_MAX, SLICE_BYTES * len(records) // max(1, size)))
+        if records or self.done:
             self._heard_s = now_s
         elif now_s - self._heard_s >= STALL_S:
-            raise BrokerUnavailable(f"topic {self._topic}: nothing for {STALL_S:.0f} s: {self._trouble}")
-        return letters
+            raise BrokerUnavailable(f"topic {self._topic}: nothing for {STALL_S:.0f} s: {self._error}")
+        return records
 
     def close(self) -> None:
         """Let go of the consumer."""
         self._consumer.close()
 
-    def _letter(self, message: Message) -> Letter | None:
+    def _record(self, message: Message) -> DlqRecord | None:
         partition, offset = message.partition() or 0, message.offset() or 0
         if partition not in self._reading:
             return None
@@ -300,7 +302,7 @@ class DeadLetterReader:
         key: Any = message.key()
         value: Any = message.value()
         stamped_ms = message.timestamp()[1]
-        return Letter(partition, offset, stamped_ms, key, value, headers, read_dead_letter(headers, self._dialects))
+        return DlqRecord(partition, offset, stamped_ms, key, value, headers, read_dead_letter(headers, self._dialects))
 
     def _finish(self, partition: int) -> None:
         self._reading.discard(partition)
@@ -319,10 +321,10 @@ class DeadLetterReader:
             self._said(error)
 
     def _said(self, error: KafkaError) -> None:
-        self._trouble = error.str()
+        self._error = error.str()
 
 
-class Redrive:
+class RedriveProducer:
     """Sends records to the retry topic, together with how far a run has come; used by one thread.
 
     Args:
@@ -331,7 +333,7 @@ class Redrive:
         retry_topic: Where to.
     """
 
-    def __init__(self, settings: Settings, run: Run, retry_topic: Topic, clock: Clock | None = None) -> None:
+    def __init__(self, settings: Settings, run: RunIdentity, retry_topic: Topic, clock: Clock | None = None) -> None:
         self._dlq_topic = settings.dlq_topic
         self._run = run
         batch_bytes = min(config.BATCH_BYTES, retry_topic.max_message_bytes)

@@ -10,11 +10,11 @@ from typing import Any, Final, Protocol
 
 from sidecar.clock import Clock
 from sidecar.contract import dialects_of
-from sidecar.contract.redrive import Left, Terms, Why, share_of
+from sidecar.contract.redrive import RedriveTerms, Skipped, SkipReason, share_of
 from sidecar.contract.redrive import redrive as redriven_headers
 from sidecar.contract.sizes import record_bytes
-from sidecar.dlq.filter import LetterFilter
-from sidecar.dlq.reader import Letter, Redrive, Run, Span
+from sidecar.dlq.filter import DeadLetterFilter
+from sidecar.dlq.reader import DlqRecord, OffsetRange, RedriveProducer, RunIdentity
 from sidecar.engine.ports import Outgoing
 from sidecar.errors import CommandFailed
 from sidecar.kafka.cluster import Topic
@@ -27,11 +27,11 @@ NOTE_EVERY_S: Final = 1.0
 """How far a run has come is noted so often while there is nothing to send."""
 WAIT_S: Final = 0.05
 FIRST: Final = 10
-FIRST_LEFT: Final = 5
+FIRST_SKIPPED: Final = 5
 """Of each kind of those that stay."""
 
 
-class Judge:
+class RedrivePolicy:
     """Says what becomes of each dead letter.
 
     Args:
@@ -43,7 +43,7 @@ class Judge:
     """
 
     def __init__(
-        self, settings: Settings, retry_topic: Topic, wanted: LetterFilter, terms: Terms, clock: Clock
+        self, settings: Settings, retry_topic: Topic, wanted: DeadLetterFilter, terms: RedriveTerms, clock: Clock
     ) -> None:
         self._topic = retry_topic
         self._matches = wanted.matcher()
@@ -51,23 +51,23 @@ class Judge:
         self._clock = clock
         self._dialects = dialects_of(settings.profiles)
 
-    def of(self, letter: Letter) -> Outgoing | Left | None:
+    def decide(self, record: DlqRecord) -> Outgoing | Skipped | None:
         """Return the record for the retry topic, why there is none, or None when it is not meant."""
-        if not self._matches(letter.said):
+        if not self._matches(record.dead_letter):
             return None
         # By place, not by count: a run that goes on does not begin the spread anew.
-        now_ms, share = self._clock.wall_ms(), share_of(letter.offset + letter.partition)
-        headers = redriven_headers(letter.headers, self._terms, now_ms=now_ms, share=share, dialects=self._dialects)
-        if isinstance(headers, Left):
+        now_ms, share = self._clock.wall_ms(), share_of(record.offset + record.partition)
+        headers = redriven_headers(record.headers, self._terms, now_ms=now_ms, share=share, dialects=self._dialects)
+        if isinstance(headers, Skipped):
             return headers
-        size, most = record_bytes(letter.key, letter.value, headers), self._topic.max_message_bytes
+        size, most = record_bytes(record.key, record.value, headers), self._topic.max_message_bytes
         if size > most:
-            return Left(Why.TOO_LARGE, f"{size} bytes; {self._topic.name} takes {most} (max.message.bytes)")
-        return Outgoing(self._topic.name, self._partition(letter), letter.key, letter.value, headers, 0, b"")
+            return Skipped(SkipReason.TOO_LARGE, f"{size} bytes; {self._topic.name} takes {most} (max.message.bytes)")
+        return Outgoing(self._topic.name, self._partition(record), record.key, record.value, headers, 0, b"")
 
-    def _partition(self, letter: Letter) -> int:
+    def _partition(self, record: DlqRecord) -> int:
         """Return where it came from: there its order with others of its key is kept, and its id is looked for."""
-        came_from = letter.said.came_from
+        came_from = record.dead_letter.came_from
         if came_from is None or came_from.topic != self._topic.name or came_from.partition >= self._topic.partitions:
             return ANY_PARTITION
         return came_from.partition
@@ -80,26 +80,26 @@ class Tally:
     read: int = 0
     filtered: int = 0
     redriven: int = 0
-    left: dict[Why, Counter[str]] = field(default_factory=dict)
+    skipped: dict[SkipReason, Counter[str]] = field(default_factory=dict)
     """Why they stay, by the reason for which they died."""
-    first: list[Letter] = field(default_factory=list)
-    first_left: list[tuple[Letter, Left]] = field(default_factory=list)
+    first: list[DlqRecord] = field(default_factory=list)
+    first_skipped: list[tuple[DlqRecord, Skipped]] = field(default_factory=list)
 
-    def add(self, letter: Letter, verdict: Outgoing | Left | None) -> None:
+    def add(self, record: DlqRecord, verdict: Outgoing | Skipped | None) -> None:
         """Count one."""
         self.read += 1
         if verdict is None:
             self.filtered += 1
-        elif isinstance(verdict, Left):
-            self.left.setdefault(verdict.why, Counter())[letter.said.reason] += 1
-            if self.left[verdict.why].total() <= FIRST_LEFT:
-                self.first_left.append((letter, verdict))
+        elif isinstance(verdict, Skipped):
+            self.skipped.setdefault(verdict.why, Counter())[record.dead_letter.reason] += 1
+            if self.skipped[verdict.why].total() <= FIRST_SKIPPED:
+                self.first_skipped.append((record, verdict))
         else:
             self.redriven += 1
             if len(self.first) < FIRST:
-                self.first.append(letter)
+                self.first.append(record)
 
-    def to_json(self, run: Run, *, dry_run: bool) -> dict[str, Any]:
+    def to_json(self, run: RunIdentity, *, dry_run: bool) -> dict[str, Any]:
         """Return it for programs."""
         return {
             "run": run.name,
@@ -107,23 +107,24 @@ class Tally:
             "read": self.read,
             "redriven": self.redriven,
             "filtered": self.filtered,
-            "left": {why.value: dict(by_reason) for why, by_reason in self.left.items()},
+            "left": {why.value: dict(by_reason) for why, by_reason in self.skipped.items()},
             "first": [each.to_json() for each in self.first],
             "first_left": [
-                {**letter.to_json(), "why": left.why.value, "because": left.detail} for letter, left in self.first_left
+                {**record.to_json(), "why": skipped.why.value, "because": skipped.detail}
+                for record, skipped in self.first_skipped
             ],
         }
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class RedriveLimits:
     """How much, and how fast."""
 
     limit: int | None
     per_second: float | None
 
 
-class LetterReader(Protocol):
+class DeadLetterReader(Protocol):
     """Reads dead letters, each once."""
 
     @property
@@ -132,7 +133,7 @@ class LetterReader(Protocol):
         ...
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         """How many offsets are ahead."""
         ...
 
@@ -146,12 +147,12 @@ class LetterReader(Protocol):
         """What names the group of the run to a transaction."""
         ...
 
-    def read(self) -> Sequence[Letter]:
+    def read(self) -> Sequence[DlqRecord]:
         """Return what comes next, empty when nothing came at once."""
         ...
 
 
-class Going:
+class RedriveRun:
     """Carries a run through what a reader has.
 
     Args:
@@ -165,28 +166,28 @@ class Going:
 
     def __init__(
         self,
-        reader: LetterReader,
-        redrive: Redrive,
-        judge: Judge,
-        pace: Pace,
+        reader: DeadLetterReader,
+        redrive: RedriveProducer,
+        policy: RedrivePolicy,
+        limits: RedriveLimits,
         stopping: Callable[[], bool],
         clock: Clock,
     ) -> None:
         self._reader = reader
         self._redrive = redrive
-        self._judge = judge
-        self._pace = pace
+        self._policy = policy
+        self._limits = limits
         self._stopping = stopping
         self._clock = clock
         self.tally = Tally()
         self.sent = 0
         """Records in transactions that are committed."""
-        self._ahead: deque[Letter] = deque()
+        self._ahead: deque[DlqRecord] = deque()
         self._offsets = dict(reader.next_offsets)
         self._noted: Mapping[int, int] = {}
         self._began_s = self._noted_s = clock.monotonic_s()
 
-    def go(self, advanced: Callable[[int], None]) -> bool:
+    def run(self, advanced: Callable[[int], None]) -> bool:
         """Send all; return False when it was told to stop: what was sent is noted then.
 
         Args:
@@ -204,53 +205,55 @@ class Going:
             if not self._ahead:
                 self._ahead.extend(self._reader.read())
             if room := self._room():
-                records = self._next(room)
-                if records or self._clock.monotonic_s() - self._noted_s >= NOTE_EVERY_S:
-                    self._commit(records)
-                advanced(self._reader.left + len(self._ahead))
+                outgoing = self._next(room)
+                if outgoing or self._clock.monotonic_s() - self._noted_s >= NOTE_EVERY_S:
+                    self._commit(outgoing)
+                advanced(self._reader.remaining + len(self._ahead))
             else:
                 pause.wait(WAIT_S)
         self._commit([])
         return True
 
     def _finished(self) -> bool:
-        if self._pace.limit is not None and self.tally.redriven >= self._pace.limit:
+        if self._limits.limit is not None and self.tally.redriven >= self._limits.limit:
             return True
         return self._reader.done and not self._ahead
 
     def _room(self) -> int:
         room = BATCH_MAX
-        if self._pace.limit is not None:
-            room = min(room, self._pace.limit - self.tally.redriven)
-        if self._pace.per_second is not None:
-            earned = int((self._clock.monotonic_s() - self._began_s) * self._pace.per_second) + 1
+        if self._limits.limit is not None:
+            room = min(room, self._limits.limit - self.tally.redriven)
+        if self._limits.per_second is not None:
+            earned = int((self._clock.monotonic_s() - self._began_s) * self._limits.per_second) + 1
             room = min(room, earned - self.tally.redriven)
         return max(0, room)
 
     def _next(self, room: int) -> list[Outgoing]:
         """Take up to so many records to send, and go past those that stay."""
-        records: list[Outgoing] = []
-        while self._ahead and len(records) < room:
-            letter = self._ahead.popleft()
-            self._offsets[letter.partition] = letter.offset + 1
-            verdict = self._judge.of(letter)
-            self.tally.add(letter, verdict)
+        outgoing: list[Outgoing] = []
+        while self._ahead and len(outgoing) < room:
+            record = self._ahead.popleft()
+            self._offsets[record.partition] = record.offset + 1
+            verdict = self._policy.decide(record)
+            self.tally.add(record, verdict)
             if isinstance(verdict, Outgoing):
-                records.append(verdict)
+                outgoing.append(verdict)
         if not self._ahead:
             self._offsets.update(self._reader.next_offsets)
-        return records
+        return outgoing
 
-    def _commit(self, records: list[Outgoing]) -> None:
-        if not records and self._offsets == self._noted:
+    def _commit(self, outgoing: list[Outgoing]) -> None:
+        if not outgoing and self._offsets == self._noted:
             return
-        self._redrive.send(records, self._offsets, self._reader.membership)
-        self.sent += len(records)
+        self._redrive.send(outgoing, self._offsets, self._reader.membership)
+        self.sent += len(outgoing)
         self._noted = dict(self._offsets)
         self._noted_s = self._clock.monotonic_s()
 
 
-def still_ahead(whole: Mapping[int, Span], stopped: Mapping[int, int | None], run: str, topic: str) -> dict[int, Span]:
+def still_ahead(
+    whole: Mapping[int, OffsetRange], stopped: Mapping[int, int | None], run: str, topic: str
+) -> dict[int, OffsetRange]:
     """Return what a run still has before it.
 
     Args:
@@ -263,14 +266,14 @@ def still_ahead(whole: Mapping[int, Span], stopped: Mapping[int, int | None], ru
         CommandFailed: It stopped behind the end: this is another topic of the same name.
     """
     ahead = {}
-    for number, span in whole.items():
+    for number, offsets in whole.items():
         at = stopped.get(number)
-        if at is not None and at > span.last:
+        if at is not None and at > offsets.last:
             raise CommandFailed(
-                f"{run} stopped at offset {at} of partition {number}, and {topic} ends at {span.last}: it was made "
+                f"{run} stopped at offset {at} of partition {number}, and {topic} ends at {offsets.last}: it was made "
                 "anew; begin the run anew by --restart"
             )
-        start = span.start if at is None else max(at, span.first)
+        start = offsets.start if at is None else max(at, offsets.first)
         # Where the run is behind --until already, it stays.
-        ahead[number] = span._replace(start=start, end=max(start, span.end))
+        ahead[number] = offsets._replace(start=start, end=max(start, offsets.end))
     return ahead

@@ -15,19 +15,19 @@ from typing import Final
 from sidecar.changelog.codec import BLOCK_BYTES_MAX, decode_block, encode_block
 from sidecar.changelog.entry import DEFERRED, FLAGS_AT, HEAD, KEY, KEY_BYTES, OFFSET, ORIGIN_LENGTH, offset_of
 from sidecar.spark.state.entries import (
+    BLOCK_REFS,
     DIRECTORY,
-    FORMER_SPANS,
-    SPANS,
-    Cells,
+    FORMER_BLOCK_REFS,
+    BlockRef,
+    BlockRefs,
     Directory,
     Meta,
     Slot,
-    Span,
-    Spans,
-    block_cell,
-    directory_cell,
+    StateEntries,
+    block_state_key,
+    directory_page_state_key,
+    directory_state_key,
     encode,
-    spans_cell,
 )
 
 CACHE_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -35,11 +35,11 @@ FULL_BYTES: Final = BLOCK_BYTES_MAX // 2
 """Blocks of this size are merged no more."""
 MERGED: Final = 8
 """So many of one size become one."""
-PAGE_SPANS: Final = 64
+PAGE_REFS: Final = 64
 FORMER_BYTES: Final = 8 * 1024
 """What a block of the former layout counts for: it did not say how large they are."""
 
-Place = tuple[int, int]
+SlotKey = tuple[int, int]
 """Level and slot."""
 
 
@@ -52,18 +52,18 @@ class Blocks:
         pending: Leaves out of entries those that are gone.
     """
 
-    def __init__(self, cells: Cells, meta: Meta, pending: Callable[[Iterable[bytes]], Iterator[bytes]]) -> None:
-        self.slots: dict[Place, Slot] = {(slot.level, slot.slot): slot for slot in meta.slots}
-        self._cells = cells
+    def __init__(self, state: StateEntries, meta: Meta, pending: Callable[[Iterable[bytes]], Iterator[bytes]]) -> None:
+        self.slots: dict[SlotKey, Slot] = {(slot.level, slot.slot): slot for slot in meta.slots}
+        self._state = state
         self._meta = meta
         self._pending = pending
-        self._directories: dict[Place, Directory] = {}
-        self._pages: dict[bytes, Spans] = {}
-        self._changed: set[Place] = set()
+        self._directories: dict[SlotKey, Directory] = {}
+        self._pages: dict[bytes, BlockRefs] = {}
+        self._changed: set[SlotKey] = set()
         self._read: OrderedDict[bytes, dict[bytes, bytes]] = OrderedDict()
         self._read_bytes = 0
 
-    def add(self, place: Place, entries: Sequence[bytes], value: bytes | None = None) -> None:
+    def add(self, slot_key: SlotKey, entries: Sequence[bytes], value: bytes | None = None) -> None:
         """Add a block.
 
         Args:
@@ -71,11 +71,11 @@ class Blocks:
             entries: Of the block, at least one.
             value: The block, if it is encoded already.
         """
-        slot = self.slots.get(place)
+        slot = self.slots.get(slot_key)
         if slot is None:
-            slot = self.slots[place] = Slot(*place, next_block=0, least_due_ms=2**63)
-            self._directories[place] = Directory([], [])
-        directory = self._directory(place)
+            slot = self.slots[slot_key] = Slot(*slot_key, next_block=0, least_due_ms=2**63)
+            self._directories[slot_key] = Directory([], [])
+        directory = self._directory(slot_key)
         keys = [KEY.unpack_from(entry) for entry in entries]
         offsets = [offset for _, offset in keys]
         lane = 0 if min(offsets) > directory.greatest_offset else 1
@@ -83,194 +83,194 @@ class Blocks:
             directory.greatest_offset = max(offsets)
         least_ms, _ = min(keys)
         slot.least_due_ms = min(slot.least_due_ms, least_ms)
-        directory.spans.append(self._write(slot, entries, lane, value))
-        self._changed.add(place)
-        while merging := _to_merge([span for span in directory.spans if span.lane == lane]):
+        directory.refs.append(self._write(slot, entries, lane, value))
+        self._changed.add(slot_key)
+        while merging := _to_merge([ref for ref in directory.refs if ref.lane == lane]):
             self._merge(slot, directory, merging)
         self._page_out(slot, directory, lane)
 
-    def entries(self, place: Place) -> Iterator[bytes]:
+    def entries(self, slot_key: SlotKey) -> Iterator[bytes]:
         """Yield all entries of a slot, whether they are pending or not."""
-        for block in self.each(place):
+        for block in self.each(slot_key):
             yield from block
 
-    def each(self, place: Place, start: int = 0) -> Iterator[Sequence[bytes]]:
+    def each(self, slot_key: SlotKey, start: int = 0) -> Iterator[Sequence[bytes]]:
         """Yield the entries of each block of a slot, without those of the first `start` blocks, which are not read."""
-        for span in islice(self._spans(place), start, None):
-            yield self._block(place, span.number)
+        for ref in islice(self._refs(slot_key), start, None):
+            yield self._block(slot_key, ref.number)
 
-    def find(self, place: Place, key: bytes) -> bytes | None:
+    def find(self, slot_key: SlotKey, key: bytes) -> bytes | None:
         """Return the entry with this timer key, None when the slot has none."""
         offset = offset_of(key)
-        for span in self._covering(place, offset):
-            entry = self._by_key(place, span.number).get(key)
+        for ref in self._covering(slot_key, offset):
+            entry = self._by_key(slot_key, ref.number).get(key)
             if entry is not None:
                 return entry
         return None
 
-    def take(self, place: Place, limit_bytes: int) -> list[bytes]:
+    def take(self, slot_key: SlotKey, limit_bytes: int) -> list[bytes]:
         """Return the entries of a slot's first blocks, as many as reach the limit, and let go of these blocks.
 
         A slot whose blocks are all taken is gone.
         """
-        slot, directory = self.slots[place], self._directory(place)
+        slot, directory = self.slots[slot_key], self._directory(slot_key)
         taken: list[bytes] = []
         took = 0
-        while took < limit_bytes and (directory.pages or directory.spans):
-            left = list(self._page(place, directory.first_page) if directory.pages else directory.spans)
+        while took < limit_bytes and (directory.pages or directory.refs):
+            left = list(self._page(slot_key, directory.first_page) if directory.pages else directory.refs)
             while left and took < limit_bytes:
-                span = left.pop(0)
-                entries = self._block(place, span.number)
+                ref = left.pop(0)
+                entries = self._block(slot_key, ref.number)
                 taken += entries
-                took += max(span.bytes, sum(map(len, entries)))
-                self._remove(slot, span)
+                took += max(ref.bytes, sum(map(len, entries)))
+                self._remove(slot, ref)
             if not directory.pages:
-                directory.spans = left
+                directory.refs = left
             elif left:
-                self._put_spans(place, directory.first_page, left)
+                self._put_refs(slot_key, directory.first_page, left)
             else:
-                self._remove_spans(place, directory.first_page)
+                self._remove_refs(slot_key, directory.first_page)
                 directory.first_page += 1
                 del directory.pages[0]
-        self._changed.add(place)
-        if not directory.pages and not directory.spans:
-            self.drop(place)
+        self._changed.add(slot_key)
+        if not directory.pages and not directory.refs:
+            self.drop(slot_key)
         return taken
 
-    def drop(self, place: Place) -> None:
+    def drop(self, slot_key: SlotKey) -> None:
         """Let go of a slot with all of its blocks."""
-        directory, slot = self._directory(place), self.slots[place]
+        directory, slot = self._directory(slot_key), self.slots[slot_key]
         for page in range(directory.first_page, directory.first_page + len(directory.pages)):
-            for span in self._page(place, page):
-                self._remove(slot, span)
-            self._remove_spans(place, page)
-        for span in directory.spans:
-            self._remove(slot, span)
-        self._cells.remove(directory_cell(*place))
-        self._changed.discard(place)
-        del self.slots[place], self._directories[place]
+            for ref in self._page(slot_key, page):
+                self._remove(slot, ref)
+            self._remove_refs(slot_key, page)
+        for ref in directory.refs:
+            self._remove(slot, ref)
+        self._state.remove(directory_state_key(*slot_key))
+        self._changed.discard(slot_key)
+        del self.slots[slot_key], self._directories[slot_key]
 
     def save(self) -> None:
         """Write what changed."""
-        for place in self._changed:
-            self._cells.put(directory_cell(*place), encode(self._directories[place]))
+        for slot_key in self._changed:
+            self._state.put(directory_state_key(*slot_key), encode(self._directories[slot_key]))
         self._changed.clear()
         self._meta.slots = list(self.slots.values())
 
     def convert(self) -> None:
         """Take over from the former layout, in which a slot has one list of all its blocks."""
-        for place, slot in self.slots.items():
-            value = self._cells.get(directory_cell(*place))
-            spans = [
-                Span(number, least, greatest, FORMER_BYTES, 0)
-                for number, least, greatest, _ in ([] if value is None else FORMER_SPANS.decode(value))
+        for slot_key, slot in self.slots.items():
+            value = self._state.get(directory_state_key(*slot_key))
+            refs = [
+                BlockRef(number, least, greatest, FORMER_BYTES, 0)
+                for number, least, greatest, _ in ([] if value is None else FORMER_BLOCK_REFS.decode(value))
             ]
-            slot.bytes = FORMER_BYTES * len(spans)
-            directory = self._directories[place] = Directory([], [])
-            for at in range(0, len(spans), PAGE_SPANS):
-                self._put_page(slot, directory, spans[at : at + PAGE_SPANS])
+            slot.bytes = FORMER_BYTES * len(refs)
+            directory = self._directories[slot_key] = Directory([], [])
+            for at in range(0, len(refs), PAGE_REFS):
+                self._put_page(slot, directory, refs[at : at + PAGE_REFS])
             directory.greatest_offset = max((greatest for _, greatest in directory.pages), default=-1)
-            self._changed.add(place)
+            self._changed.add(slot_key)
 
     # One block
 
-    def _write(self, slot: Slot, entries: Sequence[bytes], lane: int, value: bytes | None = None) -> Span:
+    def _write(self, slot: Slot, entries: Sequence[bytes], lane: int, value: bytes | None = None) -> BlockRef:
         body = value if value is not None else encode_block(slot.level, by_origin(entries), entries)
         offsets = [int.from_bytes(entry[OFFSET], "big") for entry in entries]
-        span = Span(slot.next_block, min(offsets), max(offsets), len(body), lane)
-        self._cells.put(block_cell(slot.level, slot.slot, span.number), body)
+        ref = BlockRef(slot.next_block, min(offsets), max(offsets), len(body), lane)
+        self._state.put(block_state_key(slot.level, slot.slot, ref.number), body)
         slot.next_block += 1
-        slot.bytes += span.bytes
-        return span
+        slot.bytes += ref.bytes
+        return ref
 
-    def _remove(self, slot: Slot, span: Span) -> None:
-        self._cells.remove(block_cell(slot.level, slot.slot, span.number))
-        slot.bytes -= span.bytes
+    def _remove(self, slot: Slot, ref: BlockRef) -> None:
+        self._state.remove(block_state_key(slot.level, slot.slot, ref.number))
+        slot.bytes -= ref.bytes
 
-    def _block(self, place: Place, number: int) -> Sequence[bytes]:
-        value = self._cells.get(block_cell(*place, number))
+    def _block(self, slot_key: SlotKey, number: int) -> Sequence[bytes]:
+        value = self._state.get(block_state_key(*slot_key, number))
         return () if value is None else decode_block(value).entries
 
-    def _by_key(self, place: Place, number: int) -> dict[bytes, bytes]:
+    def _by_key(self, slot_key: SlotKey, number: int) -> dict[bytes, bytes]:
         """Return a block by the keys of its timers; those used last are kept for the turn."""
-        cell = block_cell(*place, number)
-        block = self._read.get(cell)
+        state_key = block_state_key(*slot_key, number)
+        block = self._read.get(state_key)
         if block is None:
-            block = {entry[:KEY_BYTES]: entry for entry in self._block(place, number)}
-            self._read[cell] = block
+            block = {entry[:KEY_BYTES]: entry for entry in self._block(slot_key, number)}
+            self._read[state_key] = block
             self._read_bytes += sum(map(len, block.values()))
             while self._read_bytes > CACHE_BYTES_MAX and len(self._read) > 1:
                 _, oldest = self._read.popitem(last=False)
                 self._read_bytes -= sum(map(len, oldest.values()))
         else:
-            self._read.move_to_end(cell)
+            self._read.move_to_end(state_key)
         return block
 
     # Directories
 
-    def _merge(self, slot: Slot, directory: Directory, spans: Spans) -> None:
+    def _merge(self, slot: Slot, directory: Directory, refs: BlockRefs) -> None:
         """Put one block in the place of these, without what is gone."""
-        place = (slot.level, slot.slot)
-        entries = [entry for span in spans for entry in self._pending(self._block(place, span.number))]
-        for span in spans:
-            self._remove(slot, span)
-        merged = [self._write(slot, entries, spans[0].lane)] if entries else []
-        at = directory.spans.index(spans[0])
-        gone = set(spans)
-        directory.spans = [
-            *directory.spans[:at],
+        slot_key = (slot.level, slot.slot)
+        entries = [entry for ref in refs for entry in self._pending(self._block(slot_key, ref.number))]
+        for ref in refs:
+            self._remove(slot, ref)
+        merged = [self._write(slot, entries, refs[0].lane)] if entries else []
+        at = directory.refs.index(refs[0])
+        gone = set(refs)
+        directory.refs = [
+            *directory.refs[:at],
             *merged,
-            *(span for span in directory.spans[at:] if span not in gone),
+            *(ref for ref in directory.refs[at:] if ref not in gone),
         ]
 
     def _page_out(self, slot: Slot, directory: Directory, lane: int) -> None:
-        full = [span for span in directory.spans if span.lane == lane and span.bytes >= FULL_BYTES]
-        if len(full) >= PAGE_SPANS:
+        full = [ref for ref in directory.refs if ref.lane == lane and ref.bytes >= FULL_BYTES]
+        if len(full) >= PAGE_REFS:
             gone = set(full)
-            directory.spans = [span for span in directory.spans if span not in gone]
+            directory.refs = [ref for ref in directory.refs if ref not in gone]
             self._put_page(slot, directory, full)
 
-    def _put_page(self, slot: Slot, directory: Directory, spans: Spans) -> None:
+    def _put_page(self, slot: Slot, directory: Directory, refs: BlockRefs) -> None:
         page = directory.first_page + len(directory.pages)
-        self._put_spans((slot.level, slot.slot), page, spans)
-        directory.pages.append((min(span.least_offset for span in spans), max(span.greatest_offset for span in spans)))
+        self._put_refs((slot.level, slot.slot), page, refs)
+        directory.pages.append((min(ref.least_offset for ref in refs), max(ref.greatest_offset for ref in refs)))
 
-    def _covering(self, place: Place, offset: int) -> Iterator[Span]:
-        directory = self._directory(place)
+    def _covering(self, slot_key: SlotKey, offset: int) -> Iterator[BlockRef]:
+        directory = self._directory(slot_key)
         for at, (least, greatest) in enumerate(directory.pages):
             if least <= offset <= greatest:
-                yield from _covering(self._page(place, directory.first_page + at), offset)
-        yield from _covering(directory.spans, offset)
+                yield from _covering(self._page(slot_key, directory.first_page + at), offset)
+        yield from _covering(directory.refs, offset)
 
-    def _spans(self, place: Place) -> Iterator[Span]:
-        directory = self._directory(place)
+    def _refs(self, slot_key: SlotKey) -> Iterator[BlockRef]:
+        directory = self._directory(slot_key)
         for page in range(directory.first_page, directory.first_page + len(directory.pages)):
-            yield from self._page(place, page)
-        yield from directory.spans
+            yield from self._page(slot_key, page)
+        yield from directory.refs
 
-    def _page(self, place: Place, page: int) -> Spans:
-        cell = spans_cell(*place, page)
-        spans = self._pages.get(cell)
-        if spans is None:
-            value = self._cells.get(cell)
-            spans = self._pages[cell] = [] if value is None else SPANS.decode(value)
-        return spans
+    def _page(self, slot_key: SlotKey, page: int) -> BlockRefs:
+        state_key = directory_page_state_key(*slot_key, page)
+        refs = self._pages.get(state_key)
+        if refs is None:
+            value = self._state.get(state_key)
+            refs = self._pages[state_key] = [] if value is None else BLOCK_REFS.decode(value)
+        return refs
 
-    def _put_spans(self, place: Place, page: int, spans: Spans) -> None:
-        cell = spans_cell(*place, page)
-        self._cells.put(cell, encode(spans))
-        self._pages[cell] = spans
+    def _put_refs(self, slot_key: SlotKey, page: int, refs: BlockRefs) -> None:
+        state_key = directory_page_state_key(*slot_key, page)
+        self._state.put(state_key, encode(refs))
+        self._pages[state_key] = refs
 
-    def _remove_spans(self, place: Place, page: int) -> None:
-        cell = spans_cell(*place, page)
-        self._cells.remove(cell)
-        self._pages.pop(cell, None)
+    def _remove_refs(self, slot_key: SlotKey, page: int) -> None:
+        state_key = directory_page_state_key(*slot_key, page)
+        self._state.remove(state_key)
+        self._pages.pop(state_key, None)
 
-    def _directory(self, place: Place) -> Directory:
-        directory = self._directories.get(place)
+    def _directory(self, slot_key: SlotKey) -> Directory:
+        directory = self._directories.get(slot_key)
         if directory is None:
-            value = self._cells.get(directory_cell(*place))
-            directory = self._directories[place] = Directory([], []) if value is None else DIRECTORY.decode(value)
+            value = self._state.get(directory_state_key(*slot_key))
+            directory = self._directories[slot_key] = Directory([], []) if value is None else DIRECTORY.decode(value)
         return directory
 
 
@@ -285,14 +285,14 @@ def by_origin(entries: Iterable[bytes]) -> dict[str, tuple[int, int]]:
     return {name.decode(): (total, deferred) for name, (total, deferred) in totals.items()}
 
 
-def _to_merge(lane: Spans) -> Spans:
+def _to_merge(lane: BlockRefs) -> BlockRefs:
     """Return the blocks of a lane that are to become one: the last ones of a size, or all that make a full one."""
-    small = [span for span in lane if span.bytes < FULL_BYTES]
-    if len(small) > 1 and sum(span.bytes for span in small) >= FULL_BYTES:
+    small = [ref for ref in lane if ref.bytes < FULL_BYTES]
+    if len(small) > 1 and sum(ref.bytes for ref in small) >= FULL_BYTES:
         return small
     alike = 0
-    for span in reversed(small):
-        if _size_class(span.bytes) > _size_class(small[-1].bytes):
+    for ref in reversed(small):
+        if _size_class(ref.bytes) > _size_class(small[-1].bytes):
             break
         alike += 1
     return small[-alike:] if alike >= MERGED else []
@@ -303,5 +303,5 @@ def _size_class(size: int) -> int:
     return max(0, size.bit_length() - 8) // 3
 
 
-def _covering(spans: Spans, offset: int) -> Iterator[Span]:
-    return (span for span in spans if span.least_offset <= offset <= span.greatest_offset)
+def _covering(refs: BlockRefs, offset: int) -> Iterator[BlockRef]:
+    return (ref for ref in refs if ref.least_offset <= offset <= ref.greatest_offset)

@@ -16,7 +16,7 @@ import msgspec
 
 from sidecar.engine.ports import Outgoing
 from sidecar.errors import SidecarError
-from sidecar.spark.stream.wire import Closing, Note
+from sidecar.spark.stream.wire import Closing, StatusRecord
 
 OUTCOME: Final = b"o/"
 """What the keys of outcomes begin with; every other record of the status topic is said again soon."""
@@ -92,10 +92,12 @@ class Digest:
     def __init__(self) -> None:
         self._hash = sha256()
 
-    def add(self, records: Iterable[Outgoing], notes: Iterable[Note]) -> None:
+    def add(self, records: Iterable[Outgoing], status_records: Iterable[StatusRecord]) -> None:
         """Add what is sent, but the counts."""
         self._hash.update(_unframed([each[:5] for each in records]))
-        self._hash.update(_unframed([(each.key, each.value) for each in notes if each.key.startswith(OUTCOME)]))
+        self._hash.update(
+            _unframed([(each.key, each.value) for each in status_records if each.key.startswith(OUTCOME)])
+        )
 
     def __str__(self) -> str:
         return self._hash.hexdigest()[:32]
@@ -107,7 +109,7 @@ def _unframed(values: Sequence[tuple[Any, ...]]) -> memoryview:
     return memoryview(_encode(values))[1 if length < 16 else 3 if length < 65_536 else 5 :]
 
 
-class Again(NamedTuple):
+class ReplayClosings(NamedTuple):
     """What the turns of the one micro-batch that runs again take for closed."""
 
     now_ms: int = -1
@@ -122,7 +124,9 @@ class Again(NamedTuple):
         return dict(self.closings).get(partition, self.others) if now_ms == self.now_ms else ()
 
 
-def again(now_ms: int, batch: int, marks: Mapping[int, Mark | None], learnt: Mapping[str, str]) -> Again:
+def replay_closings(
+    now_ms: int, batch: int, marks: Mapping[int, Mark | None], learnt: Mapping[str, str]
+) -> ReplayClosings:
     """Return what the turns of a micro-batch that runs again take for closed.
 
     Args:
@@ -139,4 +143,4 @@ def again(now_ms: int, batch: int, marks: Mapping[int, Mark | None], learnt: Map
             known = {each.topic for each in mark.closings}
             more = [Closing(name, why, mark.sequence) for name, why in fresh.items() if name not in known]
             closings.append((partition, [*mark.closings, *more]))
-    return Again(now_ms, tuple(closings), [Closing(name, why, -1) for name, why in fresh.items()])
+    return ReplayClosings(now_ms, tuple(closings), [Closing(name, why, -1) for name, why in fresh.items()])

@@ -17,13 +17,13 @@ from sidecar.spark.state.entries import (
     GROUP_SHIFT,
     PAGE,
     PAGE_SHIFT,
-    Cells,
-    Group,
     Meta,
     Page,
+    PageGroup,
+    StateEntries,
     encode,
-    group_cell,
-    page_cell,
+    page_group_state_key,
+    page_state_key,
 )
 
 PAGED: Final = frozenset({b"v", b"r", b"o"})
@@ -38,10 +38,10 @@ class Pages:
         meta: Where it stands.
     """
 
-    def __init__(self, cells: Cells, meta: Meta) -> None:
-        self._cells = cells
+    def __init__(self, state: StateEntries, meta: Meta) -> None:
+        self._state = state
         self._meta = meta
-        self._groups: dict[int, Group] = {}
+        self._groups: dict[int, PageGroup] = {}
         self._pages: dict[int, Page] = {}
         self._changed_groups: set[int] = set()
         self._changed_pages: set[int] = set()
@@ -86,13 +86,13 @@ class Pages:
     def save(self) -> None:
         """Write what changed."""
         for page in self._changed_pages:
-            self._cells.put(page_cell(page), encode(self._pages[page]))
+            self._state.put(page_state_key(page), encode(self._pages[page]))
         for number in self._changed_groups:
             if group := self._groups[number]:
-                self._cells.put(group_cell(number), encode(group))
+                self._state.put(page_group_state_key(number), encode(group))
                 self._meta.groups[number] = max(group.values())
             else:
-                self._cells.remove(group_cell(number))
+                self._state.remove(page_group_state_key(number))
                 self._meta.groups.pop(number, None)
         self._changed_pages.clear()
         self._changed_groups.clear()
@@ -128,19 +128,19 @@ class Pages:
         self._changed_groups.add(number)
         self._pages.pop(page, None)
         self._changed_pages.discard(page)
-        self._cells.remove(page_cell(page))
+        self._state.remove(page_state_key(page))
 
-    def _group(self, number: int) -> Group:
+    def _group(self, number: int) -> PageGroup:
         group = self._groups.get(number)
         if group is None:
-            value = self._cells.get(group_cell(number)) if number in self._meta.groups else None
+            value = self._state.get(page_group_state_key(number)) if number in self._meta.groups else None
             group = self._groups[number] = {} if value is None else GROUP.decode(value)
         return group
 
     def _page(self, page: int) -> Page:
         rows = self._pages.get(page)
         if rows is None:
-            value = self._cells.get(page_cell(page))
+            value = self._state.get(page_state_key(page))
             rows = self._pages[page] = {} if value is None else PAGE.decode(value)
         return rows
 

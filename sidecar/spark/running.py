@@ -14,10 +14,10 @@ from sidecar.errors import BrokerUnavailable, CommandFailed
 from sidecar.settings import Settings
 from sidecar.spark import group
 from sidecar.spark.manifest import CheckpointFolder, Kept, Manifest, Unfinished
-from sidecar.spark.marks import Mark, TopicsRefuse, again
+from sidecar.spark.marks import Mark, TopicsRefuse, replay_closings
 from sidecar.spark.stream.batches import Batches
-from sidecar.spark.stream.clock_check import ClockWatch
-from sidecar.spark.stream.query import Repeat
+from sidecar.spark.stream.clock_check import ClockCheck
+from sidecar.spark.stream.query import Replay
 from sidecar.spark.stream.step import Rules
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ DRAIN_S: Final = 30.0
 """For so long a micro-batch may go on after the stop was asked for."""
 
 
-class Run(NamedTuple):
+class StartedQuery(NamedTuple):
     """A query that was started."""
 
     query: StreamingQuery
@@ -59,7 +59,7 @@ class Starter:
         manifest: Manifest,
         folder: CheckpointFolder,
         rules: Callable[[], Rules],
-        start: Callable[[Rules, Repeat | None], StreamingQuery],
+        start: Callable[[Rules, Replay | None], StreamingQuery],
     ) -> None:
         self._settings = settings
         self._manifest = manifest
@@ -71,14 +71,14 @@ class Starter:
         self._learnt_of = -1
         self._looked = False
 
-    def start(self) -> Run:
+    def start(self) -> StartedQuery:
         """Start it. Raises CommandFailed: the micro-batch at hand cannot be told from one that was sent."""
         rules = self._fresh_rules()
         unfinished = self._folder.unfinished()
         if unfinished is None and self._looked:
             self._folder.keep(rules)
             self._folder.plan_empty(SystemClock().wall_ms())
-            return Run(self._start(rules, None), alone=False)
+            return StartedQuery(self._start(rules, None), alone=False)
         group.settle(self._settings, self._manifest.state_partitions)
         found = group.committed(self._settings, rules.input_partitions)
         self._looked = True
@@ -95,8 +95,8 @@ class Starter:
         logger.info(
             "micro_batch_repeated", batch=unfinished.batch, version=version or __version__, closed=sorted(learnt)
         )
-        repeat = Repeat(again(unfinished.now_ms, unfinished.batch, marks, learnt), version, alone)
-        return Run(self._start(former, repeat), alone)
+        replay = Replay(replay_closings(unfinished.now_ms, unfinished.batch, marks, learnt), version, alone)
+        return StartedQuery(self._start(former, replay), alone)
 
     def learns(self, failure: str) -> bool:
         """Take in why a query failed; return whether the next try differs."""
@@ -151,7 +151,7 @@ def keep_running(
     starter: Starter,
     stopping: Callable[[float], bool],
     batches: Batches,
-    clock: ClockWatch,
+    clock: ClockCheck,
 ) -> None:
     """Run the query, and start it again when it fails: it goes on from its checkpoint."""
     failures = away = 0
@@ -194,13 +194,13 @@ def keep_running(
             return
 
 
-def _held(clock: ClockWatch, stopping: Callable[[float], bool]) -> bool:
+def _held(clock: ClockCheck, stopping: Callable[[float], bool]) -> bool:
     """Wait until the clock is good; return True when told to stop meanwhile."""
     said = ""
-    while (obstacle := clock.obstacle()) is not None:
-        if obstacle != said:
-            logger.warning("firing_held", reason=obstacle)
-            said = obstacle
+    while (blocker := clock.blocker()) is not None:
+        if blocker != said:
+            logger.warning("firing_held", reason=blocker)
+            said = blocker
         if stopping(1.0):
             return True
     return False
@@ -210,7 +210,7 @@ def _watch(
     query: StreamingQuery,
     stopping: Callable[[float], bool],
     batches: Batches,
-    clock: ClockWatch,
+    clock: ClockCheck,
 ) -> tuple[int, str | None]:
     """Pass progress on until the query ends or is to be stopped.
 
@@ -220,7 +220,7 @@ def _watch(
     done, held = 0, None
     while query.isActive and held is None and not stopping(WAIT_S):
         done += batches.pass_on()
-        held = clock.obstacle()
+        held = clock.blocker()
     return done, held
 
 

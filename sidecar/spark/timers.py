@@ -31,7 +31,7 @@ Watermarks = Mapping[int, bytes]
 """The key up to which every timer is gone, by partition."""
 
 
-def read_cells(session: SparkSession, query_folder: str) -> DataFrame:
+def read_state(session: SparkSession, query_folder: str) -> DataFrame:
     """Return the state that a checkpoint has: the partition's key, cell and value. Raises CommandFailed."""
     from pyspark.errors import PySparkException  # noqa: PLC0415 - PySpark is an extra
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
@@ -52,9 +52,9 @@ def read_cells(session: SparkSession, query_folder: str) -> DataFrame:
     )
 
 
-def metas(cells: DataFrame) -> dict[int, Meta]:
+def metas(state: DataFrame) -> dict[int, Meta]:
     """Return where each partition of a state stands."""
-    rows = _of_kind(cells, "cell", META).select("key", "value").collect()
+    rows = _of_kind(state, "cell", META).select("key", "value").collect()
     return {partition_of(row["key"]): decode_meta(bytes(row["value"])) for row in rows}
 
 
@@ -63,7 +63,7 @@ def watermarks(checkpoints: Mapping[int, Checkpoint]) -> dict[int, bytes]:
     return {number: KEY.pack(each.watermark_ms, each.watermark_offset) for number, each in checkpoints.items()}
 
 
-def pending_in_state(cells: DataFrame, passed: Watermarks, *, entries: bool) -> DataFrame:
+def pending_in_state(state: DataFrame, passed: Watermarks, *, entries: bool) -> DataFrame:
     """Return the pending timers of a state.
 
     Args:
@@ -71,14 +71,14 @@ def pending_in_state(cells: DataFrame, passed: Watermarks, *, entries: bool) -> 
         passed: By the state's own checkpoints.
         entries: Whether to tell their slots and entries, too.
     """
-    blocks, pages = _of_kind(cells, "cell", b"b"), _of_kind(cells, "cell", b"p")
+    blocks, pages = _of_kind(state, "cell", b"b"), _of_kind(state, "cell", b"p")
     timers = blocks.mapInArrow(_Decode(_StoredIn(passed), entries).__call__, STORED if entries else TIMER)
     return timers.join(pages.mapInArrow(_Decode(_removed_in, False).__call__, TIMER), KEYS, "left_anti")
 
 
-def removed_records(cells: DataFrame) -> DataFrame:
+def removed_records(state: DataFrame) -> DataFrame:
     """Return partition, key and value of the changelog records that say what a state's timers were removed."""
-    return _of_kind(cells, "cell", b"p").mapInArrow(_removed_records, "partition int, key binary, value binary")
+    return _of_kind(state, "cell", b"p").mapInArrow(_removed_records, "partition int, key binary, value binary")
 
 
 def known_in_changelog(changelog: DataFrame, passed: Watermarks) -> DataFrame:

@@ -13,7 +13,16 @@ import msgspec
 from sidecar.engine.items import Arrival
 from sidecar.errors import RecordCorrupt
 from sidecar.model import Record
-from sidecar.spark.state.entries import INDEX, WAITING, Cells, Index, Piece, encode, held_cell, piece_cell
+from sidecar.spark.state.entries import (
+    INDEX,
+    WAITING,
+    ChunkRef,
+    StateEntries,
+    WaitingIndex,
+    chunk_state_key,
+    encode,
+    former_chunk_state_key,
+)
 from sidecar.spark.stream.wire import CHUNK_BYTES_MAX, Chunk, decode_chunk, encode_chunk, first_offset, record_bytes
 
 
@@ -25,21 +34,21 @@ class Waiting:
         limit_bytes: About so much is held in memory, and given at once.
     """
 
-    def __init__(self, cells: Cells, limit_bytes: int) -> None:
-        self._cells = cells
+    def __init__(self, state: StateEntries, limit_bytes: int) -> None:
+        self._state = state
         self._limit_bytes = limit_bytes
-        found = cells.get(INDEX)
-        self._index = Index() if found is None else WAITING.decode(found)
+        found = state.get(INDEX)
+        self._index = WaitingIndex() if found is None else WAITING.decode(found)
         self._saved_number = self._index.next_number
         self._fresh: list[tuple[int, bytes]] = []
         """A heap with the greatest offset first: what is put into cells when it is too much is what comes last."""
         self._bytes = 0
-        self._taken: list[Piece] = []
+        self._taken: list[ChunkRef] = []
         self._taken_fresh: list[bytes] = []
         self._left: Sequence[Arrival | Record] = ()
 
     def __bool__(self) -> bool:
-        return bool(self._index.pieces or self._fresh or self._left)
+        return bool(self._index.refs or self._fresh or self._left)
 
     def add(self, chunks: Iterable[bytes]) -> bool:
         """Take chunks that came; return whether there were any. None of them lies before one that waits already."""
@@ -57,21 +66,21 @@ class Waiting:
     def adopt(self, held: tuple[int, int]) -> None:
         """Take over the chunks that a former version kept."""
         for number in range(*held):
-            chunk = _decoded(self._cells.get(held_cell(number)))
-            self._cells.remove(held_cell(number))
+            chunk = _decoded(self._state.get(former_chunk_state_key(number)))
+            self._state.remove(former_chunk_state_key(number))
             self._keep(encode_chunk(chunk))
 
     def take(self) -> Iterator[Arrival | Record]:
         """Yield the records of the first chunks, at least one of them."""
         size = 0
-        pieces, fresh = sorted(self._index.pieces, reverse=True), sorted(self._fresh)
-        self._index.pieces, self._fresh = pieces, fresh  # sorted, so it is a heap
-        while (pieces or fresh) and size < self._limit_bytes:
-            if pieces and (not fresh or pieces[-1].first < -fresh[-1][0]):
-                piece = pieces.pop()
-                self._taken.append(piece)
-                size += piece.size
-                yield from _records(self._cells.get(piece_cell(piece.number)))
+        refs, fresh = sorted(self._index.refs, reverse=True), sorted(self._fresh)
+        self._index.refs, self._fresh = refs, fresh  # sorted, so it is a heap
+        while (refs or fresh) and size < self._limit_bytes:
+            if refs and (not fresh or refs[-1].first < -fresh[-1][0]):
+                ref = refs.pop()
+                self._taken.append(ref)
+                size += ref.size
+                yield from _records(self._state.get(chunk_state_key(ref.number)))
             else:
                 _, chunk = fresh.pop()
                 self._taken_fresh.append(chunk)
@@ -84,15 +93,15 @@ class Waiting:
 
     def save(self) -> None:
         """Write what waits, and remove what was taken."""
-        for piece in self._taken:
-            self._cells.remove(piece_cell(piece.number))
+        for ref in self._taken:
+            self._state.remove(chunk_state_key(ref.number))
         for chunk in _chunks(self._left):
             self._keep(chunk)
         self._save(changed=bool(self._taken))
 
     def save_all(self) -> None:
         """Write all that came; what was taken was not dealt with, and waits on."""
-        self._index.pieces = sorted({*self._index.pieces, *self._taken})
+        self._index.refs = sorted({*self._index.refs, *self._taken})
         for chunk in self._taken_fresh:
             self._keep(chunk)
         self._save(changed=False)
@@ -101,14 +110,14 @@ class Waiting:
         for _, chunk in self._fresh:
             self._keep(chunk)
         if changed or self._index.next_number != self._saved_number:
-            self._index.pieces.sort()
-            self._cells.put(INDEX, encode(self._index))
+            self._index.refs.sort()
+            self._state.put(INDEX, encode(self._index))
 
     def _keep(self, chunk: bytes) -> None:
-        piece = Piece(first_offset(chunk), self._index.next_number, len(chunk))
+        ref = ChunkRef(first_offset(chunk), self._index.next_number, len(chunk))
         self._index.next_number += 1
-        self._cells.put(piece_cell(piece.number), chunk)
-        self._index.pieces.append(piece)
+        self._state.put(chunk_state_key(ref.number), chunk)
+        self._index.refs.append(ref)
 
 
 def _chunks(items: Sequence[Arrival | Record]) -> Iterator[bytes]:

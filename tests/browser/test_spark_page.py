@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from sidecar.cli.spark.page import page as render
 from sidecar.settings import Settings
-from sidecar.spark.jobs.report import HOUR_MS, Dimension, Kind, Names, Report
+from sidecar.spark.jobs.report import HOUR_MS, Dimension, Kind, NameCounts, Report
 from tests.browser.conftest import Open, Scheme, faults, overflow
 
 NOW_MS = 1_770_000_000_000
@@ -25,17 +25,17 @@ HOSTILE = [
 
 def made(folder: Path) -> Path:
     hours = [(str(FIRST_MS + at * HOUR_MS), (at * 7919) % 4_000 + 10) for at in range(72)]
-    exceptions = Names([(name, 900 // (at + 1)) for at, name in enumerate(HOSTILE)], 12, 40)
-    attempts = Names([("0", 800), ("1", 300), ("2", 90)])
+    exceptions = NameCounts([(name, 900 // (at + 1)) for at, name in enumerate(HOSTILE)], 12, 40)
+    attempts = NameCounts([("0", 800), ("1", 300), ("2", 90)])
     by = {
-        Dimension.REASON: {Kind.DEAD: Names([("attempts-exhausted", 80), ("fatal", 20), ("", 1)])},
+        Dimension.REASON: {Kind.DEAD: NameCounts([("attempts-exhausted", 80), ("fatal", 20), ("", 1)])},
         Dimension.ORIGIN: {
-            Kind.RETRY: Names([("orders", 1_000), ("payments", 190)]),
-            Kind.DEAD: Names([("orders", 101)]),
+            Kind.RETRY: NameCounts([("orders", 1_000), ("payments", 190)]),
+            Kind.DEAD: NameCounts([("orders", 101)]),
         },
         Dimension.EXCEPTION: dict.fromkeys(Kind, exceptions),
         Dimension.ATTEMPT: dict.fromkeys(Kind, attempts),
-        Dimension.HOUR: {Kind.RETRY: Names(hours), Kind.DEAD: Names(hours[60:61])},
+        Dimension.HOUR: {Kind.RETRY: NameCounts(hours), Kind.DEAD: NameCounts(hours[60:61])},
     }
     path = folder / "report.html"
     path.write_text(render(Report({Kind.RETRY: 1_190, Kind.DEAD: 101}, by), Settings(), NOW_MS), encoding="utf-8")

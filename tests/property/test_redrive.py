@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sidecar.contract import DIALECTS, DIALECTS_BY_CODE, Dialect, parse, render_dead_letter
 from sidecar.contract.dead_letter import REDRIVES, read_dead_letter
-from sidecar.contract.redrive import MAX_REDRIVES, WOULD_DIE_AGAIN, Left, Terms, Why, redrive, share_of
+from sidecar.contract.redrive import MAX_REDRIVES, WOULD_DIE_AGAIN, RedriveTerms, Skipped, SkipReason, redrive, share_of
 from sidecar.model import DUE_MS_MAX, Headers, Reason, Request
 from tests.property.test_header_parsing import accepted_lists, any_lists, foreign_lists, names, orders, record, values
 
@@ -46,7 +46,7 @@ ibm_legal = st.fixed_dictionaries(
 ).map(lambda ours: list(ours.items()))
 legal = st.tuples(native_legal | ibm_legal, foreign_lists).flatmap(lambda both: st.permutations([*both[0], *both[1]]))
 terms = st.builds(
-    Terms,
+    RedriveTerms,
     delay_ms=st.integers(0, 2**63 - 1),
     spread_ms=st.integers(0, 2**63 - 1),
     keep_attempts=st.booleans(),
@@ -73,27 +73,27 @@ def dead(headers: Headers | None, reason: Reason, *, truncated: bool = False) ->
 
 @settings(max_examples=200)
 @given(headers=st.none() | mangled | st.builds(dead, any_lists, reasons), given_terms=terms, dialects=orders)
-@example([("retry-dlq-reason", b"fatal"), (REDRIVES, "²".encode())], Terms(), list(DIALECTS.values()))
-@example([("retry-dlq-reason", b"fatal"), ("retry-control", None)], Terms(), list(DIALECTS.values()))
+@example([("retry-dlq-reason", b"fatal"), (REDRIVES, "²".encode())], RedriveTerms(), list(DIALECTS.values()))
+@example([("retry-dlq-reason", b"fatal"), ("retry-control", None)], RedriveTerms(), list(DIALECTS.values()))
 def test_any_headers_are_reported_and_give_a_request_or_a_reason_to_leave_the_record(
-    headers: Headers | None, given_terms: Terms, dialects: list[Dialect]
+    headers: Headers | None, given_terms: RedriveTerms, dialects: list[Dialect]
 ) -> None:
-    letter = read_dead_letter(headers, dialects)
-    for text in (letter.reason, letter.detail, letter.origin, letter.exception, letter.group):
+    dead_letter = read_dead_letter(headers, dialects)
+    for text in (dead_letter.reason, dead_letter.detail, dead_letter.origin, dead_letter.exception, dead_letter.group):
         assert text.encode().decode() == text
     again = redrive(headers, given_terms, now_ms=NOW_MS, share=0.5, dialects=dialects)
-    if isinstance(again, Left):
+    if isinstance(again, Skipped):
         assert again.detail
-        assert again.why in Why
+        assert again.why in SkipReason
         return
     assert headers is not None
-    assert letter.reason
-    assert not letter.truncated
-    assert letter.redrives is not None
-    assert letter.redrives < given_terms.max_redrives
+    assert dead_letter.reason
+    assert not dead_letter.truncated
+    assert dead_letter.redrives is not None
+    assert dead_letter.redrives < given_terms.max_redrives
     request = parse(record(again), dialects)
     assert isinstance(request, Request)
-    assert dict(again)[REDRIVES] == b"%d" % (letter.redrives + 1)
+    assert dict(again)[REDRIVES] == b"%d" % (dead_letter.redrives + 1)
     assert [name for name, _ in again].count(REDRIVES) == 1
 
 
@@ -106,8 +106,8 @@ def test_every_legal_message_that_died_goes_again_in_its_dialect_with_all_that_i
     came = read_dead_letter(dead(headers, reason))
     assert (came.reason, came.detail, came.came_from) == (reason, "because", ("retry", 3, 99))
     assert (came.origin, came.attempt, came.timestamp_ms) == (lives.origin, lives.attempt, 1_700)
-    again = redrive(dead(headers, reason), Terms(delay_ms=1_000, keep_attempts=keep), now_ms=NOW_MS, share=0.0)
-    assert not isinstance(again, Left)
+    again = redrive(dead(headers, reason), RedriveTerms(delay_ms=1_000, keep_attempts=keep), now_ms=NOW_MS, share=0.0)
+    assert not isinstance(again, Skipped)
     request = parse(record(again), list(DIALECTS.values()))
     assert isinstance(request, Request)
     assert (request.dialect, request.origin, request.exception) == (lives.dialect, lives.origin, lives.exception)
@@ -127,23 +127,23 @@ def test_every_legal_message_that_died_goes_again_in_its_dialect_with_all_that_i
 
 
 @given(headers=any_lists, given_terms=terms)
-def test_the_loop_guard_ends_every_loop(headers: Headers, given_terms: Terms) -> None:
-    again: Headers | Left = headers
+def test_the_loop_guard_ends_every_loop(headers: Headers, given_terms: RedriveTerms) -> None:
+    again: Headers | Skipped = headers
     for _ in range(given_terms.max_redrives + 1):
-        assert not isinstance(again, Left)
+        assert not isinstance(again, Skipped)
         again = redrive(dead(again, Reason.FATAL), given_terms, now_ms=NOW_MS, share=0.0)
-        if isinstance(again, Left):
+        if isinstance(again, Skipped):
             break
-    assert isinstance(again, Left)
+    assert isinstance(again, Skipped)
 
 
 def test_a_redrive_that_is_not_bounded_by_the_operator_ends_after_three() -> None:
-    again: Headers | Left = [("retry-origin-topic", b"orders")]
+    again: Headers | Skipped = [("retry-origin-topic", b"orders")]
     count = 0
-    while not isinstance(again, Left):
-        again = redrive(dead(again, Reason.FATAL), Terms(), now_ms=NOW_MS, share=0.0)
+    while not isinstance(again, Skipped):
+        again = redrive(dead(again, Reason.FATAL), RedriveTerms(), now_ms=NOW_MS, share=0.0)
         count += 1
-    assert again.why is Why.LOOP_GUARD
+    assert again.why is SkipReason.LOOP_GUARD
     assert count == MAX_REDRIVES + 1
 
 
@@ -156,7 +156,7 @@ def test_the_spread_is_even_wherever_it_begins(first: int, count: int) -> None:
 
 
 def test_a_due_time_that_no_calendar_holds_stays_one_that_can_be_written() -> None:
-    letter = dead([("retry-origin-topic", b"orders")], Reason.FATAL)
-    again = redrive(letter, Terms(delay_ms=DUE_MS_MAX), now_ms=NOW_MS, share=0.0)
-    assert not isinstance(again, Left)
+    dead_letter = dead([("retry-origin-topic", b"orders")], Reason.FATAL)
+    again = redrive(dead_letter, RedriveTerms(delay_ms=DUE_MS_MAX), now_ms=NOW_MS, share=0.0)
+    assert not isinstance(again, Skipped)
     assert dict(again)["retry-due-ms"] == b"%d" % DUE_MS_MAX

@@ -11,7 +11,7 @@ from sidecar.changelog.entry import KEY_BYTES, MOVING, lasting
 from sidecar.spark import blocks
 from sidecar.spark.blocks import Blocks
 from sidecar.spark.state.entries import Meta
-from tests.spark.dict_state import DictCells
+from tests.spark.dict_state import DictState
 
 PLACE = (2, 5)
 LASTING = lasting(1, 1, 0, 1, 1, b"orders", None, b"key", b"value", [])
@@ -26,20 +26,20 @@ def entry(offset: int) -> bytes:
 def test_each_entry_is_found_and_taken_once(order: list[int], each: int, limit_bytes: int) -> None:
     # Half of them come in the order of their offsets, as messages do.
     offsets = [*range(100, 160), *order]
-    cells, meta = DictCells(), Meta()
+    state, meta = DictState(), Meta()
 
     def open_blocks() -> Blocks:
-        return Blocks(cells, meta, iter)
+        return Blocks(state, meta, iter)
 
-    with patch.multiple(blocks, FULL_BYTES=400, MERGED=2, PAGE_SPANS=2):
+    with patch.multiple(blocks, FULL_BYTES=400, MERGED=2, PAGE_REFS=2):
         for at in range(0, len(offsets), each):
             store = open_blocks()
             store.add(PLACE, [entry(offset) for offset in offsets[at : at + each]])
             store.save()
             assert store.slots[PLACE].bytes == sum(
-                len(value) for cell, value in cells.cells.items() if cell[:1] == b"b"
+                len(value) for state_key, value in state.entries.items() if state_key[:1] == b"b"
             )
-        assert any(cell[:1] == b"s" for cell in cells.cells) or each > 6
+        assert any(state_key[:1] == b"s" for state_key in state.entries) or each > 6
         for offset in offsets:
             assert open_blocks().find(PLACE, entry(offset)[:KEY_BYTES]) == entry(offset)
         assert open_blocks().find(PLACE, entry(99)[:KEY_BYTES]) is None
@@ -50,4 +50,4 @@ def test_each_entry_is_found_and_taken_once(order: list[int], each: int, limit_b
             taken += part
             store.save()
     assert sorted(taken) == sorted(map(entry, offsets))
-    assert cells.cells == {}
+    assert state.entries == {}

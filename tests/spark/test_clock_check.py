@@ -9,7 +9,7 @@ import pytest
 from sidecar.clock import SystemClock
 from sidecar.kafka.cluster import Admin
 from sidecar.kafka.topics import ensure_topics
-from sidecar.spark.stream.clock_check import EVERY_S, ClockWatch
+from sidecar.spark.stream.clock_check import EVERY_S, ClockCheck
 from tests.integration.sidecars import Stage
 from tests.spark.test_sink import settings_of
 
@@ -33,16 +33,16 @@ def test_a_clock_that_is_off_holds_firing_until_it_is_right_again(stage: Stage) 
     settings = dataclasses.replace(settings_of(stage), max_clock_skew_ms=60_000)
     ensure_topics(Admin(settings), settings)
     clock = SetClock()
-    watch = ClockWatch(settings, clock)
-    assert watch.obstacle() is None
+    watch = ClockCheck(settings, clock)
+    assert watch.blocker() is None
     clock.off_ms = 120_000
     # At once, before the next measurement, and by it.
     for passed_s in (0.0, EVERY_S):
         clock.passed_s += passed_s
-        obstacle = watch.obstacle()
-        assert obstacle is not None
-        assert "+120." in obstacle or "+119." in obstacle
-        assert "MAX_CLOCK_SKEW" in obstacle
+        blocker = watch.blocker()
+        assert blocker is not None
+        assert "+120." in blocker or "+119." in blocker
+        assert "MAX_CLOCK_SKEW" in blocker
     clock.off_ms = 0
     clock.passed_s += EVERY_S
-    assert watch.obstacle() is None
+    assert watch.blocker() is None

@@ -9,7 +9,17 @@ from sidecar.contract.control import Outcome
 from sidecar.contract.status import OutcomeRecord, outcome_key
 from sidecar.model import Record
 from sidecar.policy import Policy, PolicyConfig
-from sidecar.spark.jobs.dispositions import Fate, Fired, Kind, Sent, dead_of, fate_of, fired_of, outcome_of, sent_of
+from sidecar.spark.jobs.dispositions import (
+    Disposition,
+    Fired,
+    RecordKind,
+    Sent,
+    dead_of,
+    disposition_of,
+    fired_of,
+    outcome_of,
+    sent_of,
+)
 
 POLICY = Policy(PolicyConfig(origin_topics=("orders",), droppable=("Boring",)))
 NATIVE = [DIALECTS["native"]]
@@ -20,33 +30,33 @@ def record(*headers: tuple[str, bytes | None], timestamp_ms: int = 1000) -> Reco
 
 
 @pytest.mark.parametrize(
-    ("found", "fate"),
+    ("found", "disposition"),
     [
-        ({}, Fate.LOST),
-        ({"taken_in": False}, Fate.WAITING),
-        ({"cancelled": True}, Fate.CANCELLED),
-        ({"cancelled": True, "pending": 1}, Fate.PENDING),
-        ({"fired": 1}, Fate.FIRED),
-        ({"fired": 2}, Fate.TWICE),
-        ({"fired": 1, "pending": 1}, Fate.TWICE),
-        ({"fired": 1, "dead": 1}, Fate.TWICE),
-        ({"fired": 1, "early_ms": 5}, Fate.EARLY),
-        ({"dead": 1}, Fate.DEAD),
-        ({"kind": Kind.DROPPED}, Fate.DROPPED),
-        ({"kind": Kind.DROPPED, "fired": 1, "dead": 1}, Fate.TWICE),
-        ({"kind": Kind.REJECTED}, Fate.LOST),
+        ({}, Disposition.LOST),
+        ({"ingested": False}, Disposition.WAITING),
+        ({"cancelled": True}, Disposition.CANCELLED),
+        ({"cancelled": True, "pending": 1}, Disposition.PENDING),
+        ({"fired": 1}, Disposition.FIRED),
+        ({"fired": 2}, Disposition.TWICE),
+        ({"fired": 1, "pending": 1}, Disposition.TWICE),
+        ({"fired": 1, "dead": 1}, Disposition.TWICE),
+        ({"fired": 1, "early_ms": 5}, Disposition.EARLY),
+        ({"dead": 1}, Disposition.DEAD),
+        ({"kind": RecordKind.DROPPED}, Disposition.DROPPED),
+        ({"kind": RecordKind.DROPPED, "fired": 1, "dead": 1}, Disposition.TWICE),
+        ({"kind": RecordKind.REJECTED}, Disposition.LOST),
     ],
 )
-def test_a_message_has_one_fate(found: dict[str, object], fate: Fate) -> None:
+def test_a_message_has_one_disposition(found: dict[str, object], disposition: Disposition) -> None:
     nothing: dict[str, object] = {
-        "taken_in": True,
+        "ingested": True,
         "fired": 0,
         "early_ms": 0,
         "dead": 0,
         "pending": 0,
         "cancelled": False,
     }
-    assert fate_of(**{"kind": Kind.MESSAGE, **nothing, **found}) is fate  # type: ignore[arg-type]  # by name
+    assert disposition_of(**{"kind": RecordKind.MESSAGE, **nothing, **found}) is disposition  # type: ignore[arg-type]  # by name
 
 
 def test_records_are_told_by_their_headers() -> None:
@@ -60,7 +70,7 @@ def test_records_are_told_by_their_headers() -> None:
             record(("retry-control", b"pause"), ("retry-target", b"orders"), ("retry-control-id", b"c")),
         )
     ]
-    assert kinds == [Kind.MESSAGE, Kind.DROPPED, Kind.REJECTED, Kind.CANCEL, Kind.CONTROL]
+    assert kinds == [RecordKind.MESSAGE, RecordKind.DROPPED, RecordKind.REJECTED, RecordKind.CANCEL, RecordKind.CONTROL]
 
 
 def test_a_fired_record_says_which_message_it_is_and_whether_it_came_too_soon() -> None:
@@ -85,14 +95,14 @@ def test_a_dead_letter_says_which_record_it_was() -> None:
 def test_only_what_had_to_be_obeyed_ends_a_timer() -> None:
     cancel = ("retry-control", b"cancel"), ("retry-control-id", b"c")
     named = record(*cancel, ("retry-target", b"id:a"))
-    assert sent_of(named, POLICY, NATIVE) == Sent(Kind.CANCEL, None, None, None, b"a")
+    assert sent_of(named, POLICY, NATIVE) == Sent(RecordKind.CANCEL, None, None, None, b"a")
     assert not sent_of(named, POLICY, NATIVE, input_topic="retry", token="secret").trusted
     assert sent_of(record(*cancel, ("retry-target", b"3-1-5")), POLICY, NATIVE).ends == 1
-    assert sent_of(record(*cancel, ("retry-target", b"4-1-5")), POLICY, NATIVE).kind == Kind.CONTROL
+    assert sent_of(record(*cancel, ("retry-target", b"4-1-5")), POLICY, NATIVE).kind == RecordKind.CONTROL
     message = ("retry-id", b"a"), ("retry-replace", b"true")
     assert sent_of(record(("retry-origin-topic", b"orders"), *message), POLICY, NATIVE).ends_id == b"a"
     refused = sent_of(record(("retry-origin-topic", b"elsewhere"), *message), POLICY, NATIVE)
-    assert refused == Sent(Kind.REJECTED, "elsewhere", b"a", None, None)
+    assert refused == Sent(RecordKind.REJECTED, "elsewhere", b"a", None, None)
 
 
 def test_an_outcome_says_whether_a_cancel_did_anything() -> None:

@@ -6,20 +6,20 @@ from dataclasses import replace
 
 from sidecar.policy import PolicyConfig
 from sidecar.spark.state.entries import META, decode_meta
-from sidecar.spark.stream.topic_metadata import FORBIDDEN_AFTER_MS, UNKNOWN_MS, Fact
-from sidecar.spark.stream.wire import Delivery
+from sidecar.spark.stream.topic_metadata import FORBIDDEN_AFTER_MS, UNKNOWN_MS, TopicMetadata
+from sidecar.spark.stream.wire import OutputPart
 from tests.spark.test_partition_step import FORBIDDEN, World, order, outgoing
 
 
 def test_a_message_for_a_topic_that_may_not_be_looked_at_is_a_dead_letter_by_two_answers() -> None:
     world = World(orders=FORBIDDEN)
-    sent: list[Delivery] = []
+    sent: list[OutputPart] = []
     came, began_ms = [world.record(*order(0)), world.record(("no", b"header"))], world.now_ms
     while not outgoing(sent):
-        turned, came = world.turn(*came, wait_ms=500), []
-        assert turned is not None
-        assert turned.wakes_ms == world.now_ms + 1 or turned.deliveries
-        sent += turned.deliveries
+        result, came = world.step(*came, wait_ms=500), []
+        assert result is not None
+        assert result.wakes_ms == world.now_ms + 1 or result.output_parts
+        sent += result.output_parts
     assert outgoing(sent) == [("dlq", b"origin-not-allowed"), ("dlq", b"missing-header")]
     assert FORBIDDEN_AFTER_MS <= world.now_ms - began_ms <= FORBIDDEN_AFTER_MS + 1_500
     (detail,) = [value for name, value in sent[-1].records[0].headers if name == "retry-dlq-detail"]
@@ -28,8 +28,8 @@ def test_a_message_for_a_topic_that_may_not_be_looked_at_is_a_dead_letter_by_two
 
 def test_when_the_right_is_given_before_the_second_answer_the_message_is_taken_in() -> None:
     world = World(orders=FORBIDDEN)
-    world.turn(world.record(*order(0)))
-    world.topics = {"orders": Fact(2, 1_000_000)}
+    world.step(world.record(*order(0)))
+    world.topics = {"orders": TopicMetadata(2, 1_000_000)}
     assert outgoing(world.settle()) == [("orders", None)]
 
 
@@ -37,12 +37,12 @@ def test_a_topic_that_messages_wait_for_is_closed_when_it_may_not_be_looked_at_a
     world = World()
     world.settle(world.record(*order(20_000)))
     world.topics = {"orders": FORBIDDEN}
-    world.turn(wait_ms=16_000)
+    world.step(wait_ms=16_000)
     sent = [*world.settle(world.record(*order(0))), *world.settle()]
     world.now_ms += 10_000
     sent += world.settle()
     assert outgoing(sent) == []
-    assert sum(decode_meta(world.cells.cells[META]).counted_deferred.values()) == 2
+    assert sum(decode_meta(world.state.entries[META]).counted_deferred.values()) == 2
 
 
 def test_what_is_said_of_topics_that_are_not_there_is_forgotten() -> None:
@@ -50,7 +50,7 @@ def test_what_is_said_of_topics_that_are_not_there_is_forgotten() -> None:
     names = [b"gone-%d" % at for at in range(5)]
     world.rules = replace(world.rules, policy=PolicyConfig(origin_topics=("*",)))
     world.settle(*(world.record(("retry-origin-topic", name)) for name in names))
-    assert len(decode_meta(world.cells.cells[META]).facts) == 5
+    assert len(decode_meta(world.state.entries[META]).topics) == 5
     for _ in range(4):
-        world.turn(wait_ms=UNKNOWN_MS // 2 + 1)
-    assert decode_meta(world.cells.cells[META]).facts == {}
+        world.step(wait_ms=UNKNOWN_MS // 2 + 1)
+    assert decode_meta(world.state.entries[META]).topics == {}

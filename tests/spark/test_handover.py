@@ -14,7 +14,7 @@ from sidecar.spark.handover.changelog import slot_end_of, sorted_blocks, take_ov
 from sidecar.spark.state.entries import META, decode_meta, encode
 from sidecar.spark.state.shard_store import ShardStore
 from tests.simulation.stage import NOW, Stage
-from tests.spark.dict_state import DictCells, pending, removed_in
+from tests.spark.dict_state import DictState, pending, removed_in
 
 delays = st.integers(1, 1500) | st.integers(1, 10**8)
 worlds = st.lists(st.tuples(st.integers(0, 10**6), st.lists(delays, min_size=1, max_size=6)), min_size=1, max_size=6)
@@ -41,23 +41,23 @@ def test_what_is_pending_survives_the_way_there_and_back(
     records = [(record.key, record.value) for record in stage.log.records if record.key != CHECKPOINT_KEY]
     records.append((CHECKPOINT_KEY, encode_checkpoint(folded.checkpoint)))
     chance.shuffle(records)  # type: ignore[attr-defined]  # what st.randoms() gives has no public name
-    cells = DictCells()
+    state = DictState()
     for at in range(parts):
-        take_over(0, cells, records[at::parts])
-    meta = decode_meta(cells.cells[META])
-    store = ShardStore(cells, meta, 0)
+        take_over(0, state, records[at::parts])
+    meta = decode_meta(state.entries[META])
+    store = ShardStore(state, meta, 0)
     while not store.settle():
         pass
     store.finish()
-    cells.put(META, encode(meta))
-    assert pending(cells.cells) == folded.pending
+    state.put(META, encode(meta))
+    assert pending(state.entries) == folded.pending
     assert meta.checkpoint == replace(folded.checkpoint, engine=Engine.SPARK)
     assert meta.counts() == stage.partition.counts
 
-    entries = sorted(((0, entry) for entry in pending(cells.cells).values()), key=lambda row: _place(row[1]))
+    entries = sorted(((0, entry) for entry in pending(state.entries).values()), key=lambda row: _place(row[1]))
     back = [(key, value) for _, key, value in sorted_blocks(entries, {0: 99})]
     assert len({key for key, _ in back}) == len(back)
-    back += removed_in(cells.cells)
+    back += removed_in(state.entries)
     back.append((CHECKPOINT_KEY, encode_checkpoint(folded.checkpoint)))
     assert fold(back).pending == folded.pending
 

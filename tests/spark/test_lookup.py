@@ -9,7 +9,7 @@ from confluent_kafka.admin._resource import ResourceType
 
 from sidecar.settings import Settings
 from sidecar.spark.stream.lookup import BrokerLookup
-from sidecar.spark.stream.topic_metadata import Fact
+from sidecar.spark.stream.topic_metadata import TopicMetadata
 from tests.broker import create_topic
 from tests.integration.rights import broker_with_rights, deny
 
@@ -25,9 +25,9 @@ def test_a_topic_that_may_not_be_looked_at_is_told_from_one_that_may_not_be_writ
         deny(admin, ResourceType.TOPIC, "secret", AclOperation.DESCRIBE)
         lookup = BrokerLookup(Settings(bootstrap_servers=bootstrap))
         lookup.now_ms = 7
-        facts = lookup(["open", "guarded", "secret", "none"])
-    size = facts["open"].max_message_bytes
-    assert facts["open"] == Fact(3, size, asked_ms=7)
-    assert facts["guarded"] == Fact(3, size, "unauthorised", asked_ms=7)
-    assert facts["none"] == Fact(0, 0, asked_ms=7)
-    assert (facts["secret"].closure, facts["secret"].doubted_ms) == ("unauthorised", 7)
+        topics = lookup(["open", "guarded", "secret", "none"])
+    size = topics["open"].max_message_bytes
+    assert topics["open"] == TopicMetadata(3, size, asked_ms=7)
+    assert topics["guarded"] == TopicMetadata(3, size, "unauthorised", asked_ms=7)
+    assert topics["none"] == TopicMetadata(0, 0, asked_ms=7)
+    assert (topics["secret"].closure, topics["secret"].doubted_ms) == ("unauthorised", 7)

@@ -15,8 +15,8 @@ from sidecar.spark.state.entries import META, decode_meta
 from sidecar.spark.stream import processor
 from sidecar.spark.stream.placement import STEP
 from sidecar.spark.stream.processor import WheelProcessor
-from sidecar.spark.stream.topic_metadata import Fact
-from sidecar.spark.stream.wire import Chunk, Delivery, decode_delivery, encode_chunk
+from sidecar.spark.stream.topic_metadata import TopicMetadata
+from sidecar.spark.stream.wire import Chunk, OutputPart, decode_output_part, encode_chunk
 from tests.spark.test_partition_step import NOW, RULES, order
 
 KEY = 3 + 2 * STEP
@@ -28,8 +28,8 @@ class Topics:
 
     now_ms = 0
 
-    def __call__(self, names: Iterable[str]) -> Mapping[str, Fact]:
-        return {name: Fact(2, 1_000_000, asked_ms=self.now_ms) for name in names}
+    def __call__(self, names: Iterable[str]) -> Mapping[str, TopicMetadata]:
+        return {name: TopicMetadata(2, 1_000_000, asked_ms=self.now_ms) for name in names}
 
 
 @pytest.fixture
@@ -54,14 +54,14 @@ def arrive(tester: TwsTester, delay_ms: int) -> None:
     tester.testInPandas(KEY, pd.DataFrame({"key": [KEY], "payload": [encode_chunk(Chunk([], [record]))]}))
 
 
-def deliveries(frame: pd.DataFrame) -> list[Delivery]:
-    return [decode_delivery(bytes(payload)) for payload in frame["payload"]] if len(frame) else []
+def output_parts(frame: pd.DataFrame) -> list[OutputPart]:
+    return [decode_output_part(bytes(payload)) for payload in frame["payload"]] if len(frame) else []
 
 
 def test_a_partition_goes_on_from_the_checkpoint_that_it_is_given(tester: TwsTester) -> None:
     meta = decode_meta(tester.peekMapState("cells", KEY)[(META,)][0])
     assert (meta.checkpoint.engine, meta.checkpoint.sequence) == (Engine.SPARK, 7)
-    (first,) = deliveries(tester.setProcessingTime(NOW))
+    (first,) = output_parts(tester.setProcessingTime(NOW))
     assert (first.partition, first.before, first.after) == (3, 7, 7)
 
 
@@ -69,8 +69,8 @@ def test_a_message_fires_by_the_timer_of_its_partition(tester: TwsTester) -> Non
     tester.setProcessingTime(NOW)
     arrive(tester, 2500)
     tester.setProcessingTime(NOW + 1)  # its origin is known by now
-    assert [each.records for each in deliveries(tester.setProcessingTime(NOW + 2000))] in ([], [[]])
-    (fired,) = deliveries(tester.setProcessingTime(NOW + 2600))
+    assert [each.records for each in output_parts(tester.setProcessingTime(NOW + 2000))] in ([], [[]])
+    (fired,) = output_parts(tester.setProcessingTime(NOW + 2600))
     assert [(each.topic, each.value) for each in fired.records] == [("orders", b"v")]
     assert (fired.partition, fired.next_input_offset, fired.last) == (3, 6, True)
 

@@ -56,7 +56,7 @@ def world(stage: Stage, sidecars: Sidecars) -> World:
     return World(stage, dlq, sidecars.make("none", stage, DLQ_TOPIC=dlq).environment)
 
 
-def letters(world: World, count: int, origin: bytes, reason: Reason, *, truncated: bool = False) -> None:
+def put(world: World, count: int, origin: bytes, reason: Reason, *, truncated: bool = False) -> None:
     """Put letters on all partitions of the DLQ, each as it came from partition 1 of the retry topic."""
     headers: Pairs = [("retry-origin-topic", origin), ("twice", b"1"), ("twice", None), ("test", MARK)]
     gone = dead(headers, reason, topic=world.stage.input_topic, partition=1, truncated=truncated)
@@ -65,10 +65,10 @@ def letters(world: World, count: int, origin: bytes, reason: Reason, *, truncate
 
 
 def test_a_redrive_sends_what_is_meant_once_and_goes_on_with_what_has_come_since(java: Path, world: World) -> None:
-    letters(world, 1_200, b"orders", Reason.ATTEMPTS_EXHAUSTED)
-    letters(world, 30, b"orders", Reason.FATAL, truncated=True)
-    letters(world, 20, b"orders", Reason.TOO_LARGE)
-    letters(world, 300, b"payments", Reason.FATAL)
+    put(world, 1_200, b"orders", Reason.ATTEMPTS_EXHAUSTED)
+    put(world, 30, b"orders", Reason.FATAL, truncated=True)
+    put(world, 20, b"orders", Reason.TOO_LARGE)
+    put(world, 300, b"payments", Reason.FATAL)
     wanted = ("redrive", "--origin", "ord*", "--yes")
 
     first = world.run("spark", *wanted, "--keep-attempts")
@@ -90,14 +90,14 @@ def test_a_redrive_sends_what_is_meant_once_and_goes_on_with_what_has_come_since
 
     assert world.run("spark", *wanted)["read"] == 0
     assert world.run("dlq", *wanted)["read"] == 0, "it is the same run"
-    letters(world, 3, b"orders", Reason.FATAL)
+    put(world, 3, b"orders", Reason.FATAL)
     assert world.run("dlq", *wanted)["redriven"] == 3
     assert world.run("spark", *wanted)["read"] == 0
     assert len(world.redriven()) == 1_203
 
 
 def test_a_dry_run_changes_nothing_and_a_restart_sends_again(unhurried: Path, world: World) -> None:
-    letters(world, 30, b"orders", Reason.FATAL)
+    put(world, 30, b"orders", Reason.FATAL)
     looked = world.run("spark", "redrive", "--dry-run", "--run", "r")
     assert (looked["dry_run"], looked["redriven"], looked["run"]) == (True, 30, "r")
     assert not world.redriven()
@@ -108,7 +108,7 @@ def test_a_dry_run_changes_nothing_and_a_restart_sends_again(unhurried: Path, wo
 
 def test_a_redrive_that_is_killed_and_repeated_sends_each_once(unhurried: Path, world: World) -> None:
     count = 30_000
-    letters(world, count, b"orders", Reason.FATAL)
+    put(world, count, b"orders", Reason.FATAL)
     with subprocess.Popen(
         world.command("spark", "redrive", "--yes"), env=world.environment, stdout=subprocess.DEVNULL
     ) as first:

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 
 from sidecar.contract import DIALECTS
-from sidecar.contract.redrive import Terms, Why
-from sidecar.dlq.filter import LetterFilter
-from sidecar.dlq.reader import Redrive, membership_of, require_topic, run_of, where_run_stopped
+from sidecar.contract.redrive import RedriveTerms, SkipReason
+from sidecar.dlq.filter import DeadLetterFilter
+from sidecar.dlq.reader import RedriveProducer, membership_of, require_topic, run_identity, where_run_stopped
 from sidecar.kafka.cluster import Admin, Topic
 from sidecar.model import Reason
 from sidecar.settings import Settings
-from sidecar.spark.jobs.redrive import Order, _Looking, _Sending
-from sidecar.spark.jobs.task_report import Told, outcome_of
+from sidecar.spark.jobs.redrive import RedriveRequest, _Looking, _Sending
+from sidecar.spark.jobs.task_report import TaskReport, combined
 from tests.broker import read_committed
 from tests.integration.messages import Pairs
 from tests.integration.sidecars import Stage
@@ -39,7 +39,7 @@ SOURCE = pa.schema(
 )
 
 
-class Run:
+class RedriveStage:
     """One run over partition 0 of a DLQ, as its driver has begun it."""
 
     def __init__(self, stage: Stage) -> None:
@@ -50,16 +50,16 @@ class Run:
             dlq_topic=stage.dlq_topic,
         )
         self.topic: Topic = require_topic(Admin(self.settings), stage.input_topic, "WRITE")
-        self.run = run_of(self.settings, "r")
-        self.order = Order(self.settings, LetterFilter(origins=("orders",)), Terms(), self.run)
-        with closing(Redrive(self.settings, self.run, self.topic)) as redrive:
+        self.run = run_identity(self.settings, "r")
+        self.request = RedriveRequest(self.settings, DeadLetterFilter(origins=("orders",)), RedriveTerms(), self.run)
+        with closing(RedriveProducer(self.settings, self.run, self.topic)) as redrive:
             redrive.take_over()
             assert where_run_stopped(self.settings, self.run, [0]) == {0: None}
             redrive.send([], {0: 0}, membership_of(self.settings, self.run))
 
-    def attempt(self, batches: Iterator[pa.RecordBatch]) -> Told:
+    def attempt(self, batches: Iterator[pa.RecordBatch]) -> TaskReport:
         """Run the task as Spark does."""
-        return only(_Sending(self.order, self.topic, {0: END})(batches))
+        return only(_Sending(self.request, self.topic, {0: END})(batches))
 
     def sent(self) -> Counter[bytes]:
         """Return the values on the retry topic, all from partition 1, where they came from."""
@@ -68,10 +68,10 @@ class Run:
         return Counter(record.value or b"" for record in records)
 
 
-def only(rows: Iterator[pa.RecordBatch]) -> Told:
+def only(rows: Iterator[pa.RecordBatch]) -> TaskReport:
     (batch,) = rows
     (payload,) = batch.column("payload").to_pylist()
-    return msgspec.msgpack.decode(payload, type=Told)
+    return msgspec.msgpack.decode(payload, type=TaskReport)
 
 
 def batch(stage: Stage, *offsets: int) -> pa.RecordBatch:
@@ -91,10 +91,10 @@ SENT = Counter({b"%d" % offset: 1 for offset in range(END - 2) if offset % 10 < 
 
 
 def test_a_task_that_is_tried_again_sends_nothing_twice(stage: Stage) -> None:
-    run = Run(stage)
+    run = RedriveStage(stage)
     every = [batch(stage, *range(10)), batch(stage, *range(10, 28))]
     first = run.attempt(iter(every))
-    assert (first.read, first.redriven, first.filtered, first.left) == (28, 24, 2, {"truncated": {"fatal": 2}})
+    assert (first.read, first.redriven, first.filtered, first.skipped) == (28, 24, 2, {"truncated": {"fatal": 2}})
     again = run.attempt(iter(every))
     assert (again.read, again.redriven, again.passed, again.failure) == (0, 0, 28, "")
     assert run.sent() == SENT
@@ -102,7 +102,7 @@ def test_a_task_that_is_tried_again_sends_nothing_twice(stage: Stage) -> None:
 
 
 def test_a_task_that_was_lost_in_the_middle_is_gone_on_with(stage: Stage) -> None:
-    run = Run(stage)
+    run = RedriveStage(stage)
 
     def lost() -> Iterator[pa.RecordBatch]:
         yield batch(stage, *range(10))
@@ -116,8 +116,8 @@ def test_a_task_that_was_lost_in_the_middle_is_gone_on_with(stage: Stage) -> Non
 
 
 def test_a_task_that_was_thought_dead_can_send_nothing_more(stage: Stage) -> None:
-    run = Run(stage)
-    later: list[Told] = []
+    run = RedriveStage(stage)
+    later: list[TaskReport] = []
 
     def slow() -> Iterator[pa.RecordBatch]:
         yield batch(stage, *range(10))
@@ -131,21 +131,23 @@ def test_a_task_that_was_thought_dead_can_send_nothing_more(stage: Stage) -> Non
 
 
 def test_a_look_counts_the_same_and_sends_nothing(stage: Stage) -> None:
-    run = Run(stage)
-    looked = only(_Looking(run.order, run.topic)(iter([batch(stage, *range(28))])))
-    assert (looked.read, looked.redriven, looked.filtered, looked.left) == (28, 24, 2, {"truncated": {"fatal": 2}})
+    run = RedriveStage(stage)
+    looked = only(_Looking(run.request, run.topic)(iter([batch(stage, *range(28))])))
+    assert (looked.read, looked.redriven, looked.filtered, looked.skipped) == (28, 24, 2, {"truncated": {"fatal": 2}})
     assert not run.sent()
 
 
 def test_what_tasks_did_is_added_up_with_the_first_of_each_kind(stage: Stage) -> None:
-    run = Run(stage)
-    looked = only(_Looking(run.order, run.topic)(iter([batch(stage, *range(28))])))
+    run = RedriveStage(stage)
+    looked = only(_Looking(run.request, run.topic)(iter([batch(stage, *range(28))])))
     parts = [msgspec.structs.replace(looked, partition=number) for number in (2, 0, 1)]
-    outcome = outcome_of([*parts, Told(partition=3, failure="fenced")], [DIALECTS["native"]])
+    outcome = combined([*parts, TaskReport(partition=3, failure="fenced")], [DIALECTS["native"]])
     tally = outcome.tally
     assert (tally.read, tally.redriven, tally.filtered) == (84, 72, 6)
-    assert tally.left == {Why.TRUNCATED: {"fatal": 6}}
+    assert tally.skipped == {SkipReason.TRUNCATED: {"fatal": 6}}
     assert [each.offset for each in tally.first] == [0, 1, 2, 3, 4, 5, 6, 7, 10, 11]
-    assert {(each.said.origin, each.said.detail, each.value) for each in tally.first} == {("orders", "because", None)}
-    assert len(tally.first_left) == 5
+    assert {(each.dead_letter.origin, each.dead_letter.detail, each.value) for each in tally.first} == {
+        ("orders", "because", None)
+    }
+    assert len(tally.first_skipped) == 5
     assert outcome.failures == {3: "fenced"}

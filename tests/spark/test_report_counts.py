@@ -16,7 +16,7 @@ from sidecar.model import Headers, Reason, Record
 from sidecar.policy import Policy, PolicyConfig
 from sidecar.settings import Settings
 from sidecar.spark.jobs.job import said_by
-from sidecar.spark.jobs.report import HOUR_MS, Dimension, Group, Kind, Names, Report, death_of, retry_of
+from sidecar.spark.jobs.report import HOUR_MS, CountKey, Dimension, Kind, NameCounts, Report, death_of, retry_of
 
 POLICY = Policy(PolicyConfig(origin_topics=("orders",), droppable=("Boring",), fatal=("Fatal",), delays_ms=(10, 10)))
 DIALECTS_OF_ALL = list(DIALECTS.values())
@@ -40,7 +40,7 @@ ORIGIN = ("retry-origin-topic", b"orders")
 
 def test_a_record_that_was_to_wait_is_a_retry_and_no_other_is() -> None:
     late = record(ORIGIN, ("retry-exception", b"Late"), ("retry-attempt", b"1"))
-    assert retry_of(late, POLICY, DIALECTS_OF_ALL) == Group(Kind.RETRY, "orders", "Late", 1, 5 * HOUR_MS, "")
+    assert retry_of(late, POLICY, DIALECTS_OF_ALL) == CountKey(Kind.RETRY, "orders", "Late", 1, 5 * HOUR_MS, "")
     for other in (
         record(ORIGIN, ("retry-exception", b"Boring")),
         record(ORIGIN, ("retry-exception", b"Fatal")),
@@ -64,12 +64,12 @@ def test_a_dead_letter_counts_by_the_hour_of_its_death() -> None:
         connector_name="app",
         stage="intake",
     )
-    assert death_of(record(*headers), DIALECTS_OF_ALL) == Group(
+    assert death_of(record(*headers), DIALECTS_OF_ALL) == CountKey(
         Kind.DEAD, "orders", "sidecar.Fatal", 2, 5 * HOUR_MS, "fatal"
     )
     unknown: Headers | None = None
     strange = Record(0, 0, -1, None, None, unknown)
-    assert death_of(strange, DIALECTS_OF_ALL) == Group(Kind.DEAD, "", "", None, None, "")
+    assert death_of(strange, DIALECTS_OF_ALL) == CountKey(Kind.DEAD, "", "", None, None, "")
 
 
 def test_an_error_of_spark_is_told_without_its_stacks() -> None:
@@ -84,10 +84,10 @@ def test_an_error_of_spark_is_told_without_its_stacks() -> None:
 
 def found(names: list[str]) -> Report:
     counted = [(name, 100 - at) for at, name in enumerate(names)]
-    hours = Names([("", 1), (str(5 * HOUR_MS), 7), (str(9_007_199_254_740_000_000), 2)])
+    hours = NameCounts([("", 1), (str(5 * HOUR_MS), 7), (str(9_007_199_254_740_000_000), 2)])
     by = {
-        Dimension.REASON: {Kind.DEAD: Names(counted, 3, 44)},
-        Dimension.ORIGIN: {Kind.RETRY: Names(counted), Kind.DEAD: Names(counted)},
+        Dimension.REASON: {Kind.DEAD: NameCounts(counted, 3, 44)},
+        Dimension.ORIGIN: {Kind.RETRY: NameCounts(counted), Kind.DEAD: NameCounts(counted)},
         Dimension.HOUR: {Kind.RETRY: hours, Kind.DEAD: hours},
     }
     return Report({Kind.RETRY: 1_000, Kind.DEAD: 10}, by)
@@ -152,7 +152,9 @@ def test_what_is_not_shown_is_said_and_counted() -> None:
 
 @pytest.mark.parametrize("kind", Kind)
 def test_a_kind_of_which_there_is_nothing_has_no_pictures(kind: Kind) -> None:
-    only = Report({kind: 5}, {Dimension.ORIGIN: {kind: Names([("a", 5)])}, Dimension.HOUR: {kind: Names([("0", 5)])}})
+    only = Report(
+        {kind: 5}, {Dimension.ORIGIN: {kind: NameCounts([("a", 5)])}, Dimension.HOUR: {kind: NameCounts([("0", 5)])}}
+    )
     text = page(only, Settings(), 0)
     assert re.findall(r'id="hours-([a-z-]+)"', text) == [kind.value]
     nothing = page(Report({}, {}), Settings(), 0)

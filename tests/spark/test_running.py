@@ -14,8 +14,8 @@ from sidecar.errors import BrokerUnavailable, CommandFailed
 from sidecar.spark import group
 from sidecar.spark.manifest import Kept, Unfinished
 from sidecar.spark.marks import Mark, TopicsRefuse
-from sidecar.spark.running import FAILURES_MAX, Run, Starter, keep_running
-from sidecar.spark.stream.query import Repeat
+from sidecar.spark.running import FAILURES_MAX, StartedQuery, Starter, keep_running
+from sidecar.spark.stream.query import Replay
 from sidecar.spark.stream.step import Rules
 from tests.spark.test_partition_step import RULES
 from tests.spark.test_setup import MANIFEST
@@ -58,11 +58,11 @@ class Stand:
         monkeypatch.setattr(group, "settle", lambda *_: None)
         monkeypatch.setattr(group, "committed", lambda *_: marks)
         self.folder = folder
-        self.started: list[tuple[Rules, Repeat | None]] = []
+        self.started: list[tuple[Rules, Replay | None]] = []
         self.starter = Starter(SETTINGS, MANIFEST, folder, lambda: OTHER, self._start)  # type: ignore[arg-type]  # see Folder
 
-    def _start(self, rules: Rules, repeat: Repeat | None) -> Any:
-        self.started.append((rules, repeat))
+    def _start(self, rules: Rules, replay: Replay | None) -> Any:
+        self.started.append((rules, replay))
         return SimpleNamespace()
 
 
@@ -71,10 +71,10 @@ def test_what_was_cut_off_is_completed_alone_under_the_rules_and_version_that_be
 ) -> None:
     stand = Stand(monkeypatch, Folder(Unfinished(7, 1_000), Kept("0.0.1", RULES)), {})
     assert stand.starter.start().alone
-    ((rules, repeat),) = stand.started
+    ((rules, replay),) = stand.started
     assert rules == RULES
-    assert repeat is not None
-    assert (repeat.former, repeat.alone) == ("0.0.1", True)
+    assert replay is not None
+    assert (replay.former, replay.alone) == ("0.0.1", True)
     stand.folder.next = None
     assert not stand.starter.start().alone
     assert stand.started[1] == (OTHER, None)
@@ -100,10 +100,10 @@ def test_topics_that_refused_are_taken_for_closed_where_nothing_is_committed_yet
     assert not stand.starter.learns("something else")
     monkeypatch.setattr(group, "committed", lambda *_: {0: (5, done)})
     stand.starter.start()
-    repeat = stand.started[0][1]
-    assert repeat is not None
-    assert [each.sequence for each in repeat.again.of(0, 1_000)] == [12]
-    assert [each.sequence for each in repeat.again.of(1, 1_000)] == [-1]
+    replay = stand.started[0][1]
+    assert replay is not None
+    assert [each.sequence for each in replay.replay_closings.of(0, 1_000)] == [12]
+    assert [each.sequence for each in replay.replay_closings.of(1, 1_000)] == [-1]
 
 
 def test_offsets_that_another_tool_has_set_are_noticed(
@@ -124,12 +124,12 @@ class Failing:
     def __init__(self, *ends: Exception | str) -> None:
         self.ends = list(ends)
 
-    def start(self) -> Run:
+    def start(self) -> StartedQuery:
         end = self.ends.pop(0)
         if isinstance(end, Exception):
             raise end
         query: Any = SimpleNamespace(id=1, runId=1, isActive=False, exception=lambda: end or None)
-        return Run(query, alone=not end)
+        return StartedQuery(query, alone=not end)
 
     def learns(self, failure: str) -> bool:
         return "TopicsRefuse" in failure
@@ -145,7 +145,7 @@ def run(*ends: Exception | str) -> tuple[list[float], str]:
         return not starter.ends
 
     try:
-        keep_running(starter, stopping, batches, SimpleNamespace(obstacle=lambda: None))  # type: ignore[arg-type]  # all that is asked of them
+        keep_running(starter, stopping, batches, SimpleNamespace(blocker=lambda: None))  # type: ignore[arg-type]  # all that is asked of them
     except CommandFailed as error:
         return waits, str(error)
     return waits, ""

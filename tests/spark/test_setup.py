@@ -18,10 +18,10 @@ from sidecar.policy import PolicyConfig
 from sidecar.settings import Settings
 from sidecar.spark.java import find_java
 from sidecar.spark.manifest import Kept, Manifest, require_same
-from sidecar.spark.marks import ALL, CLOSINGS_MAX, Digest, Mark, TopicsRefuse, again
+from sidecar.spark.marks import ALL, CLOSINGS_MAX, Digest, Mark, TopicsRefuse, replay_closings
 from sidecar.spark.source import EARLIEST, source_options, starting_offsets
 from sidecar.spark.stream.start import _first_checkpoints, _refuse_what_was_exported
-from sidecar.spark.stream.wire import Closing, Note
+from sidecar.spark.stream.wire import Closing, StatusRecord
 from tests.spark.test_partition_step import RULES
 
 FACTS = TopicFacts("cluster", 2, 2, "topic-id", "changelog-id", 1, 1, 1)
@@ -169,7 +169,7 @@ def test_what_refused_records_is_for_what_is_not_committed_yet() -> None:
     known = Closing("orders", "vanished", -1)
     marks = {0: Mark(12, "c", 7, "d", "w", [known]), 1: Mark(9, "c", 6), 2: None}
     learnt = {"orders": "vanished", "silent": "unreachable"}
-    found = again(1_000, 7, marks, learnt)
+    found = replay_closings(1_000, 7, marks, learnt)
     assert found.of(0, 1_000) == [known, Closing("silent", "unreachable", 12)]
     for other in (1, 2, 3):
         assert found.of(other, 1_000) == [known, Closing("silent", "unreachable", -1)]
@@ -178,10 +178,10 @@ def test_what_refused_records_is_for_what_is_not_committed_yet() -> None:
 
 def test_a_mark_has_room_for_all_that_a_micro_batch_closes_by_name() -> None:
     many = {f"{at}".ljust(249, "x"): "unauthorised" for at in range(CLOSINGS_MAX)}
-    closings = again(1, 7, {}, many).of(0, 1)
+    closings = replay_closings(1, 7, {}, many).of(0, 1)
     assert len(closings) == CLOSINGS_MAX
     assert len(str(Mark(2**62, "b" * 36, 2**62, "d" * 32, "w" * 8, list(closings)))) < 4096
-    assert [each.topic for each in again(1, 7, {}, {**many, "more": "vanished"}).of(0, 1)] == [ALL]
+    assert [each.topic for each in replay_closings(1, 7, {}, {**many, "more": "vanished"}).of(0, 1)] == [ALL]
 
 
 def test_what_a_worker_says_of_topics_is_read_from_the_text_that_spark_hands_on() -> None:
@@ -193,7 +193,7 @@ def test_what_a_worker_says_of_topics_is_read_from_the_text_that_spark_hands_on(
 
 def test_a_digest_does_not_depend_on_how_what_is_sent_was_cut() -> None:
     records = [Outgoing("orders", -1, b"%d" % at, b"v", [("h", None)], at, b"") for at in range(40)]
-    outcome, count = Note(b"o/1", b"{}", []), Note(b"p/0", b"{}", [])
+    outcome, count = StatusRecord(b"o/1", b"{}", []), StatusRecord(b"p/0", b"{}", [])
     found = set()
     for size in (40, 15, 16, 1):
         digest = Digest()
@@ -202,7 +202,7 @@ def test_a_digest_does_not_depend_on_how_what_is_sent_was_cut() -> None:
         digest.add([], [outcome, count])
         found.add(str(digest))
     assert len(found) == 1
-    for other, notes in (([*records[1:], records[0]], [outcome]), (records, []), (records[:-1], [outcome])):
+    for other, status_records in (([*records[1:], records[0]], [outcome]), (records, []), (records[:-1], [outcome])):
         digest = Digest()
-        digest.add(other, notes)
+        digest.add(other, status_records)
         assert str(digest) not in found

@@ -22,19 +22,19 @@ from sidecar.spark.state import retry_ids, shard_store
 from sidecar.spark.state.entries import META, Meta, decode_meta, encode
 from sidecar.spark.state.shard_store import ShardStore
 from tests.simulation.stage import NOW, TERMS, Stage
-from tests.spark.dict_state import DictCells, pending
+from tests.spark.dict_state import DictState, pending
 
 
 class Twin:
     """One partition on cells; every step begins from the bytes, as every micro-batch does."""
 
     def __init__(self) -> None:
-        self.cells = DictCells()
-        self.cells.put(META, encode(Meta()))
+        self.state = DictState()
+        self.state.put(META, encode(Meta()))
 
     def commit(self, now_ms: int, items: Sequence[Item], terms: Terms) -> tuple[PartitionPlan | None, Sequence[Item]]:
-        meta = decode_meta(self.cells.cells[META])
-        store = ShardStore(self.cells, meta, 0)
+        meta = decode_meta(self.state.entries[META])
+        store = ShardStore(self.state, meta, 0)
         partition = Partition(0, State.RUNNING, checkpoint=meta.checkpoint, counts=meta.counts())
         assert store.split_due(now_ms) == now_ms
         partition.next_due_ms = store.next_due_ms()
@@ -44,12 +44,12 @@ class Twin:
             meta.checkpoint = msgspec.structs.replace(part.checkpoint, engine=Engine.SPARK)
             meta.count(part.counts)
         store.finish()
-        meta.turned_ms = now_ms
-        self.cells.put(META, encode(meta))
+        meta.last_step_ms = now_ms
+        self.state.put(META, encode(meta))
         return (planned.parts[0] if planned.parts else None), planned.left.get(0, ())
 
     def pending(self) -> dict[bytes, bytes]:
-        return pending(self.cells.cells)
+        return pending(self.state.entries)
 
 
 delays = st.integers(-5, 1500) | st.integers(0, 200_000) | st.integers(0, 10**8)
@@ -81,7 +81,7 @@ def test_plans_are_the_same_on_both_stores(world: World, at_once: int) -> None:
 @given(worlds, st.integers(2, 7))
 def test_plans_are_the_same_however_often_blocks_are_merged_split_and_spread(world: World, at_once: int) -> None:
     with (
-        patch.multiple(blocks, FULL_BYTES=300, MERGED=2, PAGE_SPANS=2),
+        patch.multiple(blocks, FULL_BYTES=300, MERGED=2, PAGE_REFS=2),
         patch.multiple(retry_ids, ROWS_MAX=2, ROOT_ROWS_MAX=2, SPREADS=1, SPREAD_ROWS=2),
         patch.multiple(shard_store, SPLIT_BYTES=200),
         patch.multiple(pages, PAGE_SHIFT=1, GROUP_SHIFT=1),
@@ -147,11 +147,11 @@ def test_a_state_that_is_empty_again_leaves_no_cells_but_its_own() -> None:
     stage, twin = Stage(), Twin()
     items: list[Arrival] = [stage.send(NOW + 3_600_000 + n, retry_id=b"%d" % n) for n in range(50)]
     twin.commit(NOW, items, TERMS)
-    assert len(twin.cells.cells) > 3
+    assert len(twin.state.entries) > 3
     control = stage.control(ControlKind.CANCEL, b"7")
     twin.commit(NOW + 10, [control], TERMS)
     part, _ = twin.commit(NOW + 4_000_000, [], TERMS)
     assert part is not None
     assert len(part.fires) == 49
     twin.commit(NOW + 8_000_000, [stage.send(NOW)], TERMS)
-    assert set(twin.cells.cells) == {META}
+    assert set(twin.state.entries) == {META}

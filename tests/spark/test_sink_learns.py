@@ -13,7 +13,7 @@ from sidecar.kafka.producer import Refusal, Refused
 from sidecar.model import Reason
 from sidecar.settings import Settings
 from sidecar.spark.marks import TopicsRefuse
-from sidecar.spark.stream.sink import Sender, Step, Unfireable
+from sidecar.spark.stream.sink import PlanOutput, Sender, Unfireable
 
 SETTINGS = Settings(bootstrap_servers="nowhere:9092", dlq_topic="dlq")
 
@@ -32,9 +32,9 @@ def learn(
     sender = Sender(SETTINGS, "checkpoint", 0, [0])
     refused = [Refused(0, record(topic, at), why, "said") for at, (topic, why) in enumerate(refusals)]
     sender._producer = SimpleNamespace(refused=refused, spared=Counter())  # type: ignore[assignment]  # what is asked of it
-    step = Step(0, 0, 1, 0, 1, records=[record("orders", at) for at in range(written)])
+    output = PlanOutput(0, 0, 1, 0, 1, records=[record("orders", at) for at in range(written)])
     try:
-        sender._learn([step], {} if unfireable is None else unfireable, attempt)
+        sender._learn([output], {} if unfireable is None else unfireable, attempt)
     except TopicsRefuse as error:
         return TopicsRefuse.read(f"TopicsRefuse: {error}")
     return {}

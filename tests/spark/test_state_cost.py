@@ -28,10 +28,10 @@ from sidecar.spark import blocks, pages
 from sidecar.spark.pages import Pages
 from sidecar.spark.state import retry_ids, shard_store
 from sidecar.spark.state.entries import FORMAT, FORMER, META, Meta, decode_meta, encode
-from sidecar.spark.state.retry_ids import Named, Names, row_of
+from sidecar.spark.state.retry_ids import Candidate, RetryIdIndex, row_of
 from sidecar.spark.state.shard_store import ShardStore
 from tests.simulation.stage import TERMS
-from tests.spark.dict_state import DictCells, pending
+from tests.spark.dict_state import DictState, pending
 
 FORMER_STATE = Path(__file__).with_name("former_state.json.gz")
 """168 timers on all levels, with retry ids, cancelled and moved ones, as the former layout kept them."""
@@ -77,7 +77,7 @@ def test_a_slot_that_is_far_too_large_for_a_turn_is_split_in_parts_before_it_is_
     cost = world.run(399)
     assert cost.fired == 0
     assert cost.most_bytes < before / 5
-    assert {cell[1] for cell in world.cells.cells if cell[:1] == b"b"} <= {0, 1}
+    assert {state_key[1] for state_key in world.state.entries if state_key[:1] == b"b"} <= {0, 1}
     fired = [world.run(100).fired for _ in range(11)]
     assert sum(fired) == 4000
     assert max(fired) == 400
@@ -90,7 +90,7 @@ def test_what_waits_under_retry_ids_leaves_nothing_behind() -> None:
     world.take_rate(0)
     world.run(900)
     assert world.pending() == 0
-    assert set(world.cells.cells) == {META}
+    assert set(world.state.entries) == {META}
 
 
 rows = st.tuples(st.integers(0, 5), st.integers(0, 40), st.integers(1, 60))
@@ -109,11 +109,11 @@ def test_the_index_of_retry_ids_finds_all_that_wait_and_lets_go_of_the_rest(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(retry_ids, "ROWS_MAX", 2)
         patch.setattr(retry_ids, "ROOT_ROWS_MAX", 1)
-        cells, meta = DictCells(), Meta()
+        state, meta = DictState(), Meta()
         waiting: dict[tuple[int, int, int], None] = {}
         seen: set[tuple[int, int, int]] = set()
         for act, what in acts:
-            index = Names(cells, meta)
+            index = RetryIdIndex(state, meta)
             if isinstance(what, list):
                 fresh = [each for each in dict.fromkeys(what) if each not in seen and each[2] > _watermark(meta)]
                 seen.update(fresh)
@@ -130,15 +130,15 @@ def test_the_index_of_retry_ids_finds_all_that_wait_and_lets_go_of_the_rest(
             index.tidy()
             meta = decode_meta(encode(meta))
             for name in range(6):
-                found = Names(cells, meta).found(b"%d" % name)
+                found = RetryIdIndex(state, meta).found(b"%d" % name)
                 # What has fired may still be found: it is checked against the timer.
                 assert [each for each in found if each.due_ms > _watermark(meta)] == sorted(
-                    Named(offset, 0, due_ms) for at, offset, due_ms in waiting if at == name
+                    Candidate(offset, 0, due_ms) for at, offset, due_ms in waiting if at == name
                 )
         meta.checkpoint = msgspec.structs.replace(meta.checkpoint, watermark_ms=100)
-        for _ in range(len(cells.cells) + 60):
-            Names(cells, meta).tidy()
-        assert cells.cells == {}
+        for _ in range(len(state.entries) + 60):
+            RetryIdIndex(state, meta).tidy()
+        assert state.entries == {}
 
 
 def _watermark(meta: Meta) -> int:
@@ -147,18 +147,18 @@ def _watermark(meta: Meta) -> int:
 
 def _row(each: tuple[int, int, int]) -> bytes:
     name, offset, due_ms = each
-    return row_of(b"%d" % name, Named(offset, 0, due_ms))
+    return row_of(b"%d" % name, Candidate(offset, 0, due_ms))
 
 
 def test_the_timers_of_one_id_are_spread_by_their_offsets() -> None:
-    cells, meta = DictCells(), Meta()
-    index = Names(cells, meta)
+    state, meta = DictState(), Meta()
+    index = RetryIdIndex(state, meta)
     for first in range(0, 20_000, 1000):
-        index.add(row_of(b"all", Named(offset, 5, 5)) for offset in range(first, first + 1000))
+        index.add(row_of(b"all", Candidate(offset, 5, 5)) for offset in range(first, first + 1000))
         index.tidy()
     index.spread()
     assert [each.offset for each in index.found(b"all")] == list(range(20_000))
-    assert max(map(len, cells.cells.values())) < 2 * retry_ids.ROWS_MAX * retry_ids.ROW.size
+    assert max(map(len, state.entries.values())) < 2 * retry_ids.ROWS_MAX * retry_ids.ROW.size
 
 
 @settings(max_examples=100)
@@ -169,10 +169,10 @@ def test_rows_by_offset_stay_until_their_due_has_passed_and_no_longer(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pages, "PAGE_SHIFT", 2)
         patch.setattr(pages, "GROUP_SHIFT", 1)
-        cells, meta = DictCells(), Meta()
+        state, meta = DictState(), Meta()
         model: dict[bytes, int] = {}
         for offset, due_ms, later in acts:
-            kept = Pages(cells, meta)
+            kept = Pages(state, meta)
             row = b"r\0\0\0\0" + offset.to_bytes(8, "big")
             kept.put(row, None if due_ms is None else due_ms.to_bytes(8, "big"))
             model.pop(row, None)
@@ -182,16 +182,16 @@ def test_rows_by_offset_stay_until_their_due_has_passed_and_no_longer(
             kept.tidy()
             kept.save()
             meta = decode_meta(encode(meta))
-            again = Pages(cells, meta)
+            again = Pages(state, meta)
             for each, until_ms in model.items():
                 if until_ms >= _watermark(meta):
                     assert again.get(each) == until_ms.to_bytes(8, "big")
         meta.checkpoint = msgspec.structs.replace(meta.checkpoint, watermark_ms=10_000)
-        for _ in range(2 * len(cells.cells) + 30):
-            kept = Pages(cells, meta)
+        for _ in range(2 * len(state.entries) + 30):
+            kept = Pages(state, meta)
             kept.tidy()
             kept.save()
-        assert cells.cells == {}
+        assert state.entries == {}
         assert meta.groups == {}
 
 
@@ -200,16 +200,16 @@ class Former:
 
     def __init__(self) -> None:
         kept = json.loads(gzip.decompress(FORMER_STATE.read_bytes()))
-        self.cells = DictCells()
-        for cell, value in kept["cells"].items():
-            self.cells.put(base64.b64decode(cell), base64.b64decode(value))
+        self.state = DictState()
+        for state_key, value in kept["cells"].items():
+            self.state.put(base64.b64decode(state_key), base64.b64decode(value))
         self.now_ms: int = kept["now_ms"]
         self.next_offset: int = kept["next_offset"]
         self.pending = {base64.b64decode(key) for key in kept["pending"]}
 
-    def turn(self, now_ms: int, *items: Control) -> PartitionPlan | None:
-        meta = decode_meta(self.cells.cells[META])
-        store = ShardStore(self.cells, meta, 0)
+    def step(self, now_ms: int, *items: Control) -> PartitionPlan | None:
+        meta = decode_meta(self.state.entries[META])
+        store = ShardStore(self.state, meta, 0)
         upto_ms = store.split_due(now_ms)
         partition = Partition(0, State.RUNNING, checkpoint=meta.checkpoint, counts=meta.counts())
         partition.next_due_ms = store.next_due_ms()
@@ -219,37 +219,37 @@ class Former:
             meta.checkpoint = msgspec.structs.replace(part.checkpoint, engine=Engine.SPARK)
             meta.count(part.counts)
         store.finish()
-        meta.turned_ms = now_ms
-        self.cells.put(META, encode(meta))
+        meta.last_step_ms = now_ms
+        self.state.put(META, encode(meta))
         return parts[0] if parts else None
 
 
 def test_a_state_of_the_former_layout_goes_on_and_fires_all_of_it_once() -> None:
     former = Former()
-    assert decode_meta(former.cells.cells[META]).format in FORMER
-    first = former.turn(former.now_ms + 10)
-    meta = decode_meta(former.cells.cells[META])
+    assert decode_meta(former.state.entries[META]).format in FORMER
+    first = former.step(former.now_ms + 10)
+    meta = decode_meta(former.state.entries[META])
     assert meta.format == FORMAT
     fired = {each.source for each in first.fires} if first else set()
-    waiting = pending(former.cells.cells)
+    waiting = pending(former.state.entries)
     assert waiting.keys() == former.pending - fired
 
     named = max(entry for entry in waiting.values() if retry_id_of(entry, head(entry)))
     retry_id = retry_id_of(named, head(named)) or b""
-    part = former.turn(former.now_ms + 20, Control(former.next_offset, "c", ControlKind.CANCEL, retry_id))
+    part = former.step(former.now_ms + 20, Control(former.next_offset, "c", ControlKind.CANCEL, retry_id))
     assert part is not None
     assert part.cancelled == 1
     now_ms, seen = former.now_ms, list(fired)
     for day in range(1, 60):
         now_ms += 86_400_000
         idle = Control(former.next_offset + day, "c", ControlKind.CANCEL, b"nobody")
-        part = former.turn(now_ms, idle)
+        part = former.step(now_ms, idle)
         assert part is not None
         dues = [int.from_bytes(each.source[:8], "big") for each in part.fires]
         assert dues == sorted(dues)
         assert all(due_ms <= now_ms for due_ms in dues)
         seen += [each.source for each in part.fires]
-    assert former.cells.cells.keys() == {META}
+    assert former.state.entries.keys() == {META}
     assert sorted(seen) == sorted(former.pending - {named[:16]})
 
 

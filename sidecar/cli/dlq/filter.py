@@ -15,8 +15,8 @@ from rich.text import Text
 from sidecar.cli.instants import parse_instant_ms, read_instant, shown_instant
 from sidecar.cli.terminal import console
 from sidecar.clock import SystemClock
-from sidecar.dlq.filter import LetterFilter
-from sidecar.dlq.reader import Letter
+from sidecar.dlq.filter import DeadLetterFilter
+from sidecar.dlq.reader import DlqRecord
 from sidecar.errors import printable
 from sidecar.model import Reason
 from sidecar.policy.globs import Globs
@@ -29,17 +29,17 @@ OTHERS: Final = "(others)"
 _DETAIL_CHARS: Final = 200
 
 
-def since_ms(wanted: LetterFilter) -> int | None:
+def since_ms(wanted: DeadLetterFilter) -> int | None:
     """Return the instant from which letters are meant, None for any."""
     return None if wanted.since is None else parse_instant_ms(wanted.since, SystemClock().wall_ms())
 
 
-def until_ms(wanted: LetterFilter) -> int | None:
+def until_ms(wanted: DeadLetterFilter) -> int | None:
     """Return the instant before which letters are meant, None for any."""
     return None if wanted.until is None else parse_instant_ms(wanted.until, SystemClock().wall_ms())
 
 
-def letter_options(function: F) -> F:
+def dead_letter_options(function: F) -> F:
     """Give a command the filter's options; it is called with `wanted`."""
 
     @functools.wraps(function)
@@ -53,7 +53,7 @@ def letter_options(function: F) -> F:
         until: str | None,
         **kwargs: Any,
     ) -> Any:
-        return function(*args, wanted=LetterFilter(reasons, origins, exceptions, groups, since, until), **kwargs)
+        return function(*args, wanted=DeadLetterFilter(reasons, origins, exceptions, groups, since, until), **kwargs)
 
     options = (
         click.option(
@@ -102,15 +102,15 @@ def _checked_instant(ctx: click.Context, parameter: click.Parameter, text: str |
     return text
 
 
-def letter_table(letters: Iterable[Letter]) -> Table:
+def dead_letter_table(records: Iterable[DlqRecord]) -> Table:
     """Return dead letters as a table."""
     shown = table(("partition-offset", "died", "origin", "exception", "came from", "detail"), ())
-    for letter in letters:
-        said = letter.said
+    for record in records:
+        said = record.dead_letter
         came_from = NONE if said.came_from is None else "{}-{}-{}".format(*said.came_from)
         detail = said.detail if len(said.detail) <= _DETAIL_CHARS else f"{said.detail[:_DETAIL_CHARS]}…"
-        where = f"{letter.partition}-{letter.offset}"
-        row = (where, shown_instant(letter.timestamp_ms), said.origin, said.exception, came_from, detail)
+        where = f"{record.partition}-{record.offset}"
+        row = (where, shown_instant(record.timestamp_ms), said.origin, said.exception, came_from, detail)
         shown.add_row(*(Text(printable(cell) or NONE) for cell in row))
     return shown
 

@@ -8,26 +8,26 @@ from dataclasses import dataclass, field
 
 import click
 
-from sidecar.cli.dlq.filter import bar, letter_options, since_ms, until_ms
+from sidecar.cli.dlq.filter import bar, dead_letter_options, since_ms, until_ms
 from sidecar.cli.dlq.terms import check, confirm, run_options, show, terms_options
 from sidecar.cli.messages.bulk import Interrupted, interruptible
 from sidecar.cli.options import settings_options
 from sidecar.clock import Clock, SystemClock
 from sidecar.contract import dialects_of
-from sidecar.contract.redrive import Terms
-from sidecar.dlq.filter import LetterFilter
+from sidecar.contract.redrive import RedriveTerms
+from sidecar.dlq.filter import DeadLetterFilter
 from sidecar.dlq.reader import (
-    DeadLetterReader,
-    Letter,
-    Redrive,
-    Run,
-    Span,
+    DlqRecord,
+    KafkaDeadLetterReader,
+    OffsetRange,
+    RedriveProducer,
+    RunIdentity,
+    offset_ranges,
     require_topic,
-    run_of,
-    spans,
+    run_identity,
     where_run_stopped,
 )
-from sidecar.dlq.redrive import Going, Judge, Pace, Tally, still_ahead
+from sidecar.dlq.redrive import RedriveLimits, RedrivePolicy, RedriveRun, Tally, still_ahead
 from sidecar.kafka.cluster import Admin, Topic
 from sidecar.kafka.config import validate_client_properties
 from sidecar.runtime.stop import Stop
@@ -35,7 +35,7 @@ from sidecar.settings import Settings
 
 
 @click.command(epilog="Example: retry-sidecar dlq redrive --reason attempts-exhausted --origin orders --spread 10m")
-@letter_options
+@dead_letter_options
 @terms_options
 @click.option("--limit", type=click.IntRange(min=1), help="Most messages; the same command again takes the next ones.")
 @click.option("--rate", "per_second", type=click.FloatRange(min=0, min_open=True), help="Most in a second.")
@@ -44,8 +44,8 @@ from sidecar.settings import Settings
 def redrive(
     settings: Settings,
     *,
-    wanted: LetterFilter,
-    terms: Terms,
+    wanted: DeadLetterFilter,
+    terms: RedriveTerms,
     limit: int | None,
     per_second: float | None,
     run_name: str | None,
@@ -69,7 +69,14 @@ def redrive(
     """
     validate_client_properties(settings)
     check(settings, terms, run_name, yes=yes, dry_run=dry_run)
-    job = _Job(settings, wanted, terms, Pace(limit, per_second), run_of(settings, run_name or wanted.run_name), restart)
+    job = _Job(
+        settings,
+        wanted,
+        terms,
+        RedriveLimits(limit, per_second),
+        run_identity(settings, run_name or wanted.run_name),
+        restart,
+    )
     if dry_run or not yes:
         found = job.look()
         if dry_run or not found.redriven:
@@ -82,60 +89,66 @@ def redrive(
 @dataclass(slots=True)
 class _Job:
     settings: Settings
-    wanted: LetterFilter
-    terms: Terms
-    pace: Pace
-    run: Run
+    wanted: DeadLetterFilter
+    terms: RedriveTerms
+    limits: RedriveLimits
+    run: RunIdentity
     restart: bool
     clock: Clock = field(default_factory=SystemClock)
     admin: Admin = field(init=False)
-    whole: dict[int, Span] = field(init=False)
+    whole: dict[int, OffsetRange] = field(init=False)
     retry_topic: Topic = field(init=False)
 
     def __post_init__(self) -> None:
         self.admin = Admin(self.settings)
         self.retry_topic = require_topic(self.admin, self.settings.input_topic, "WRITE")
-        self.whole = spans(self.settings, self.admin, since_ms(self.wanted), until_ms(self.wanted))
+        self.whole = offset_ranges(self.settings, self.admin, since_ms(self.wanted), until_ms(self.wanted))
 
     def look(self) -> Tally:
         """Return what would be done; changes nothing."""
-        judge, tally = self._new_judge(), Tally()
-        with closing(self._reader()) as reader, interruptible() as stop, bar("counting", reader.left) as shown:
-            for letter in _letters(reader, stop, shown):
-                tally.add(letter, judge.of(letter))
-                if self.pace.limit is not None and tally.redriven >= self.pace.limit:
+        policy, tally = self._new_policy(), Tally()
+        with closing(self._reader()) as reader, interruptible() as stop, bar("counting", reader.remaining) as shown:
+            for record in _records(reader, stop, shown):
+                tally.add(record, policy.decide(record))
+                if self.limits.limit is not None and tally.redriven >= self.limits.limit:
                     break
         return tally
 
     def carry_out(self) -> Tally:
         """Do it."""
-        with closing(Redrive(self.settings, self.run, self.retry_topic)) as redrive:
+        with closing(RedriveProducer(self.settings, self.run, self.retry_topic)) as redrive:
             redrive.take_over()
-            with closing(self._reader()) as reader, interruptible() as stop, bar("redriving", reader.left) as shown:
-                going = Going(reader, redrive, self._new_judge(), self.pace, lambda: stop.asked, self.clock)
-                if not going.go(shown):
-                    sent = f"{going.tally.redriven:,} were redriven"
+            with (
+                closing(self._reader()) as reader,
+                interruptible() as stop,
+                bar("redriving", reader.remaining) as shown,
+            ):
+                redrive_run = RedriveRun(
+                    reader, redrive, self._new_policy(), self.limits, lambda: stop.asked, self.clock
+                )
+                if not redrive_run.run(shown):
+                    sent = f"{redrive_run.tally.redriven:,} were redriven"
                     again = "the same command (without --restart) goes on from there"
                     raise Interrupted(f"interrupted: {sent}; {again}, run {self.run.name}")
-        return going.tally
+        return redrive_run.tally
 
-    def _new_judge(self) -> Judge:
-        return Judge(self.settings, self.retry_topic, self.wanted, self.terms, self.clock)
+    def _new_policy(self) -> RedrivePolicy:
+        return RedrivePolicy(self.settings, self.retry_topic, self.wanted, self.terms, self.clock)
 
-    def _reader(self) -> DeadLetterReader:
+    def _reader(self) -> KafkaDeadLetterReader:
         dialects = dialects_of(self.settings.profiles)
-        return DeadLetterReader(self.settings, self._ahead(), self.run.group_id, dialects)
+        return KafkaDeadLetterReader(self.settings, self._ahead(), self.run.group_id, dialects)
 
-    def _ahead(self) -> dict[int, Span]:
+    def _ahead(self) -> dict[int, OffsetRange]:
         if self.restart:
             return self.whole
         stopped = where_run_stopped(self.settings, self.run, list(self.whole))
         return still_ahead(self.whole, stopped, f"run {self.run.name}", f"topic {self.settings.dlq_topic}")
 
 
-def _letters(reader: DeadLetterReader, stop: Stop, advanced: Callable[[int], None]) -> Iterator[Letter]:
+def _records(reader: KafkaDeadLetterReader, stop: Stop, advanced: Callable[[int], None]) -> Iterator[DlqRecord]:
     while not reader.done:
         if stop.asked:
             raise Interrupted("interrupted")
         yield from reader.read()
-        advanced(reader.left)
+        advanced(reader.remaining)

@@ -12,14 +12,14 @@ from rich.columns import Columns
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sidecar.cli.dlq.filter import NONE, OTHERS, bar, letter_options, letter_table, since_ms, table, until_ms
+from sidecar.cli.dlq.filter import NONE, OTHERS, bar, dead_letter_options, dead_letter_table, since_ms, table, until_ms
 from sidecar.cli.instants import shown_hour
 from sidecar.cli.messages.bulk import Interrupted, interruptible
 from sidecar.cli.options import settings_options
 from sidecar.cli.terminal import console
 from sidecar.contract import dialects_of
-from sidecar.dlq.filter import LetterFilter
-from sidecar.dlq.reader import DeadLetterReader, Letter, spans
+from sidecar.dlq.filter import DeadLetterFilter
+from sidecar.dlq.reader import DlqRecord, KafkaDeadLetterReader, offset_ranges
 from sidecar.errors import printable
 from sidecar.kafka.cluster import Admin
 from sidecar.kafka.config import validate_client_properties
@@ -40,26 +40,26 @@ class Count:
         examples: How many to keep of each reason.
     """
 
-    def __init__(self, wanted: LetterFilter, examples: int) -> None:
+    def __init__(self, wanted: DeadLetterFilter, examples: int) -> None:
         self._matches = wanted.matcher()
         self._examples = examples
         self.total = 0
         self.read = 0
         self.by: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
-        self.first: dict[str, list[Letter]] = {}
+        self.first: dict[str, list[DlqRecord]] = {}
 
-    def add(self, letters: Iterable[Letter]) -> None:
+    def add(self, records: Iterable[DlqRecord]) -> None:
         """Count those that are meant."""
-        for letter in letters:
+        for record in records:
             self.read += 1
-            if self._matches(letter.said):
-                self._add(letter)
+            if self._matches(record.dead_letter):
+                self._add(record)
 
-    def _add(self, letter: Letter) -> None:
-        said = letter.said
+    def _add(self, record: DlqRecord) -> None:
+        said = record.dead_letter
         self.total += 1
         attempt = "" if said.attempt is None else str(said.attempt)
-        names = (said.reason, said.origin, said.exception, attempt, said.group, shown_hour(letter.timestamp_ms))
+        names = (said.reason, said.origin, said.exception, attempt, said.group, shown_hour(record.timestamp_ms))
         for kind, name in zip(KINDS, names, strict=True):
             counter = self.by[kind]
             short = name if len(name) <= _NAME_CHARS else f"{name[:_NAME_CHARS]}…"
@@ -67,7 +67,7 @@ class Count:
         if self._examples and (said.reason in self.first or len(self.first) < NAMES_MAX):
             first = self.first.setdefault(said.reason, [])
             if len(first) < self._examples:
-                first.append(letter)
+                first.append(record)
 
     def to_json(self, topic: str) -> dict[str, Any]:
         """Return it for programs; what is not named counts under the empty name."""
@@ -79,7 +79,7 @@ class Count:
 
 
 @click.command(epilog="Example: retry-sidecar dlq report --since -24h --examples 3")
-@letter_options
+@dead_letter_options
 @click.option(
     "--examples",
     default=0,
@@ -89,7 +89,7 @@ class Count:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @settings_options()
-def report(settings: Settings, *, wanted: LetterFilter, examples: int, as_json: bool) -> None:
+def report(settings: Settings, *, wanted: DeadLetterFilter, examples: int, as_json: bool) -> None:
     """Count the dead letters by reason, origin, exception, attempt, group and hour of their death.
 
     Reads what is committed, to the end as it is at the start; changes nothing. The user needs the rights Read and
@@ -97,16 +97,16 @@ def report(settings: Settings, *, wanted: LetterFilter, examples: int, as_json: 
     """
     validate_client_properties(settings)
     count = Count(wanted, examples)
-    found = spans(settings, Admin(settings), since_ms(wanted), until_ms(wanted))
+    found = offset_ranges(settings, Admin(settings), since_ms(wanted), until_ms(wanted))
     dialects = dialects_of(settings.profiles)
-    reader = DeadLetterReader(settings, found, f"{settings.group_id}-dlq-report", dialects)
+    reader = KafkaDeadLetterReader(settings, found, f"{settings.group_id}-dlq-report", dialects)
     try:
-        with interruptible() as stop, bar("reading the DLQ", reader.left) as shown:
+        with interruptible() as stop, bar("reading the DLQ", reader.remaining) as shown:
             while not reader.done:
                 if stop.asked:
                     raise Interrupted("interrupted")
                 count.add(reader.read())
-                shown(reader.left)
+                shown(reader.remaining)
     finally:
         reader.close()
     if as_json:
@@ -124,10 +124,10 @@ def _sorted(kind: str, counter: Counter[str]) -> dict[str, int]:
     return dict(sorted(counter.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _show(settings: Settings, count: Count, wanted: LetterFilter) -> None:
+def _show(settings: Settings, count: Count, wanted: DeadLetterFilter) -> None:
     out = console()
-    letters = "dead letter" if count.total == 1 else "dead letters"
-    out.print(f"{settings.dlq_topic}: {count.total:,} {letters} {wanted}, of {count.read:,} read")
+    records = "dead letter" if count.total == 1 else "dead letters"
+    out.print(f"{settings.dlq_topic}: {count.total:,} {records} {wanted}, of {count.read:,} read")
     if not count.total:
         return
     parts: list[RenderableType] = [
@@ -136,7 +136,7 @@ def _show(settings: Settings, count: Count, wanted: LetterFilter) -> None:
     parts[1:1] = [_table("exception", count.by["exception"])]
     parts.append(_table("hour", count.by["hour"]))
     for reason, first in count.first.items():
-        parts.append(Group(Text(f"{printable(reason) or NONE}, the first {len(first)}:"), letter_table(first)))
+        parts.append(Group(Text(f"{printable(reason) or NONE}, the first {len(first)}:"), dead_letter_table(first)))
     for part in parts:
         out.print("", part, sep="\n")
 

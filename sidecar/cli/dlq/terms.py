@@ -11,20 +11,20 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from sidecar.cli.dlq.filter import letter_table
+from sidecar.cli.dlq.filter import dead_letter_table
 from sidecar.cli.instants import read_duration
 from sidecar.cli.terminal import console, say
 from sidecar.contract.dead_letter import REASON
-from sidecar.contract.redrive import MAX_REDRIVES, Left, Terms, Why, redrive
-from sidecar.dlq.filter import LetterFilter
-from sidecar.dlq.reader import Run
+from sidecar.contract.redrive import MAX_REDRIVES, RedriveTerms, Skipped, SkipReason, redrive
+from sidecar.dlq.filter import DeadLetterFilter
+from sidecar.dlq.reader import RunIdentity
 from sidecar.dlq.redrive import Tally
 from sidecar.errors import printable
 from sidecar.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_SINGLE: Final = frozenset({Why.MALFORMED, Why.TOO_LARGE})
+_SINGLE: Final = frozenset({SkipReason.MALFORMED, SkipReason.TOO_LARGE})
 """What is wrong with them is another thing for each."""
 _RUN_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,100}")
 
@@ -35,7 +35,7 @@ def terms_options(function: F) -> F:
     @functools.wraps(function)
     def command(
         *args: Any,
-        wanted: LetterFilter,
+        wanted: DeadLetterFilter,
         to_origin: str,
         delay_ms: int | None,
         spread_ms: int | None,
@@ -43,7 +43,7 @@ def terms_options(function: F) -> F:
         max_redrives: int,
         **kwargs: Any,
     ) -> Any:
-        terms = Terms(delay_ms or 0, spread_ms or 0, keep_attempts, max_redrives, to_origin, wanted.named)
+        terms = RedriveTerms(delay_ms or 0, spread_ms or 0, keep_attempts, max_redrives, to_origin, wanted.named)
         return function(*args, wanted=wanted, terms=terms, **kwargs)
 
     options = (
@@ -88,14 +88,14 @@ def run_options(function: F) -> F:
     return function
 
 
-def check(settings: Settings, terms: Terms, run_name: str | None, *, yes: bool, dry_run: bool) -> None:
+def check(settings: Settings, terms: RedriveTerms, run_name: str | None, *, yes: bool, dry_run: bool) -> None:
     """Raise UsageError for what cannot be done in these words."""
     to_origin = terms.to_origin
     if to_origin in (settings.input_topic, settings.dlq_topic):
         raise click.UsageError(f"--to-origin: {to_origin} is no origin: name the topic that the messages should reach")
-    mended = redrive([(REASON, b"fatal")], Terms(to_origin=to_origin), now_ms=0, share=0.0)
-    if to_origin and isinstance(mended, Left):
-        raise click.UsageError(f"--to-origin: {mended.detail}")
+    fixed = redrive([(REASON, b"fatal")], RedriveTerms(to_origin=to_origin), now_ms=0, share=0.0)
+    if to_origin and isinstance(fixed, Skipped):
+        raise click.UsageError(f"--to-origin: {fixed.detail}")
     if run_name is not None and not _RUN_NAME.fullmatch(run_name):
         raise click.UsageError(f"--run: {run_name!r}: allowed are 1 to 100 characters of a-z A-Z 0-9 . _ -")
     if not dry_run and not yes and not sys.stdin.isatty():
@@ -105,41 +105,41 @@ def check(settings: Settings, terms: Terms, run_name: str | None, *, yes: bool, 
 def confirm(settings: Settings, found: Tally) -> None:
     """Show what would be sent and ask; raises Abort."""
     out = console(stderr=True)
-    out.print(letter_table(found.first))
-    for line in _lines_of_left(found):
+    out.print(dead_letter_table(found.first))
+    for line in _lines_of_skipped(found):
         out.print(line)
     messages = "message" if found.redriven == 1 else "messages"
     click.confirm(f"send {found.redriven:,} {messages} to {settings.input_topic} again?", abort=True, err=True)
 
 
-def show(settings: Settings, run: Run, tally: Tally, *, as_json: bool, dry_run: bool) -> None:
+def show(settings: Settings, run: RunIdentity, tally: Tally, *, as_json: bool, dry_run: bool) -> None:
     """Print what was done, or would be."""
     if as_json:
         click.echo(json.dumps(tally.to_json(run, dry_run=dry_run)))
         return
     if dry_run and tally.first:
-        console().print(letter_table(tally.first), "", sep="\n")
+        console().print(dead_letter_table(tally.first), "", sep="\n")
     did = "would be sent" if dry_run else "sent"
     say(f"{tally.redriven:,} {did} to {settings.input_topic} again, of {tally.read:,} read; run {run.name}")
-    for line in _lines_of_left(tally):
+    for line in _lines_of_skipped(tally):
         say(line)
-    for letter, left in tally.first_left:
-        if left.why in _SINGLE:
-            say(f"{letter.partition}-{letter.offset}: {left.why}: {printable(left.detail)}", err=True)
+    for record, skipped in tally.first_skipped:
+        if skipped.why in _SINGLE:
+            say(f"{record.partition}-{record.offset}: {skipped.why}: {printable(skipped.detail)}", err=True)
 
 
-def _lines_of_left(tally: Tally) -> Iterator[str]:
+def _lines_of_skipped(tally: Tally) -> Iterator[str]:
     """Yield what stays, and how it could go after all."""
     if tally.filtered:
         yield f"{tally.filtered:,} are not meant by the filter"
     hints = {
-        Why.WOULD_DIE_AGAIN: "would only die again: name the reason by --reason, or mend them by --to-origin",
-        Why.LOOP_GUARD: "were redriven as often as --max-redrives allows",
-        Why.TRUNCATED: "have lost a part on the way to the DLQ: they can never be redriven",
-        Why.MALFORMED: "have headers that cannot be read, so they would only die again",
-        Why.NOT_A_DEAD_LETTER: "were not written by a sidecar",
-        Why.TOO_LARGE: "are too large for the retry topic",
+        SkipReason.WOULD_DIE_AGAIN: "would only die again: name the reason by --reason, or mend them by --to-origin",
+        SkipReason.LOOP_GUARD: "were redriven as often as --max-redrives allows",
+        SkipReason.TRUNCATED: "have lost a part on the way to the DLQ: they can never be redriven",
+        SkipReason.MALFORMED: "have headers that cannot be read, so they would only die again",
+        SkipReason.NOT_A_DEAD_LETTER: "were not written by a sidecar",
+        SkipReason.TOO_LARGE: "are too large for the retry topic",
     }
-    for why, by_reason in tally.left.items():
+    for why, by_reason in tally.skipped.items():
         named = ", ".join(f"{printable(reason)} {count:,}" for reason, count in by_reason.most_common() if reason)
         yield f"{by_reason.total():,} stay: they {hints[why]}" + (f" ({named})" if named else "")

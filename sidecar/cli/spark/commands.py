@@ -132,10 +132,10 @@ def export(
     begin_log(settings, (*settings.warnings, *advice_for_run(settings)))
     _require_pyspark()
     # Here and not above: `--help` needs neither librdkafka nor PySpark.
-    from sidecar.spark.handover.export import hand_back  # noqa: PLC0415
+    from sidecar.spark.handover.export import export_state  # noqa: PLC0415
 
     with downloads() as bar:
-        pending = hand_back(settings, checkpoint, master, conf, source, bar)
+        pending = export_state(settings, checkpoint, master, conf, source, bar)
     say(f"{pending} pending messages are in {settings.changelog_topic}: start `retry-sidecar run`")
 
 

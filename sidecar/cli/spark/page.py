@@ -15,7 +15,7 @@ from sidecar.cli.dlq.filter import NONE, OTHERS
 from sidecar.cli.instants import shown_hour, shown_instant
 from sidecar.errors import printable
 from sidecar.settings import Settings
-from sidecar.spark.jobs.report import HOUR_MS, HOURS_MAX, Dimension, Kind, Names, Report
+from sidecar.spark.jobs.report import HOUR_MS, HOURS_MAX, Dimension, Kind, NameCounts, Report
 
 _PACKAGE: Final = files("sidecar")
 _TITLES: Final = {Kind.RETRY: "Retries", Kind.DEAD: "Dead letters"}
@@ -74,7 +74,7 @@ def _hours(found: Report, kind: Kind, now_ms: int) -> dict[str, list[int]]:
 
     Senders may stamp records as they like. What is ahead of the clock or far behind the last hour is in the table.
     """
-    names = found.by.get(Dimension.HOUR, {}).get(kind, Names())
+    names = found.by.get(Dimension.HOUR, {}).get(kind, NameCounts())
     hours = {int(name): count for name, count in names.shown if name and int(name) <= now_ms}
     first_ms = max(hours, default=0) - HOURS_MAX * HOUR_MS
     drawn = {at_ms: count for at_ms, count in hours.items() if at_ms > first_ms}
@@ -104,7 +104,7 @@ def _section(found: Report, kind: Kind, topic: str) -> Element:
     return section
 
 
-def _table(dimension: Dimension, names: Names) -> Element:
+def _table(dimension: Dimension, names: NameCounts) -> Element:
     table = Element("table")
     SubElement(table, "caption").text = f"by {dimension.value}"
     body = SubElement(table, "tbody")
@@ -117,7 +117,7 @@ def _table(dimension: Dimension, names: Names) -> Element:
     return table
 
 
-def _rows(dimension: Dimension, names: Names) -> Iterator[tuple[str, int]]:
+def _rows(dimension: Dimension, names: NameCounts) -> Iterator[tuple[str, int]]:
     for name, count in names.shown:
         yield shown_name(dimension, name), count
     if names.other_names:

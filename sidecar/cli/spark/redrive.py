@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sidecar.cli.dlq.filter import letter_options, since_ms, until_ms
+from sidecar.cli.dlq.filter import dead_letter_options, since_ms, until_ms
 from sidecar.cli.dlq.terms import check, confirm, run_options, show, terms_options
 from sidecar.cli.options import settings_options
 from sidecar.cli.spark.options import downloads, engine_options, with_progress
 from sidecar.cli.terminal import say
-from sidecar.contract.redrive import Terms
-from sidecar.dlq.filter import LetterFilter
-from sidecar.dlq.reader import run_of
+from sidecar.contract.redrive import RedriveTerms
+from sidecar.dlq.filter import DeadLetterFilter
+from sidecar.dlq.reader import run_identity
 from sidecar.errors import printable
 from sidecar.kafka.config import validate_client_properties
 from sidecar.settings import Settings
 
 if TYPE_CHECKING:
-    from sidecar.spark.jobs.task_report import Outcome
+    from sidecar.spark.jobs.task_report import RedriveReport
 
 
 @click.command(epilog="Example: retry-sidecar spark redrive --origin orders --spread 6h --dry-run")
-@letter_options
+@dead_letter_options
 @terms_options
 @run_options
 @engine_options
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 def redrive(
     settings: Settings,
     *,
-    wanted: LetterFilter,
-    terms: Terms,
+    wanted: DeadLetterFilter,
+    terms: RedriveTerms,
     run_name: str | None,
     restart: bool,
     dry_run: bool,
@@ -55,11 +55,11 @@ def redrive(
     from sidecar.spark.session import require_pyspark  # noqa: PLC0415
 
     require_pyspark()
-    from sidecar.spark.jobs.redrive import Order, Place, SparkRedrive  # noqa: PLC0415
+    from sidecar.spark.jobs.redrive import RedriveRequest, SparkRedrive, SparkTarget  # noqa: PLC0415
 
-    run = run_of(settings, run_name or wanted.run_name)
+    run = run_identity(settings, run_name or wanted.run_name)
 
-    def tell(outcome: Outcome, *, dry_run: bool) -> None:
+    def tell(outcome: RedriveReport, *, dry_run: bool) -> None:
         if as_json:
             failures = {str(number): text for number, text in outcome.failures.items()}
             more = {"passed": outcome.passed, "failures": failures}
@@ -74,8 +74,8 @@ def redrive(
 
     with downloads() as bar:
         job = SparkRedrive(
-            Order(settings, wanted, terms, run),
-            Place(master, with_progress(conf), source, bar),
+            RedriveRequest(settings, wanted, terms, run),
+            SparkTarget(master, with_progress(conf), source, bar),
             since_ms=since_ms(wanted),
             until_ms=until_ms(wanted),
             restart=restart,

@@ -22,7 +22,7 @@ from sidecar.clock import SystemClock
 from sidecar.errors import CommandFailed
 from sidecar.settings import Settings
 from sidecar.settings.policy import policy_config
-from sidecar.spark.jobs.report import Dimension, Kind, Names, Report
+from sidecar.spark.jobs.report import Dimension, Kind, NameCounts, Report
 
 _LATEST: Final = 20
 """Hours on the console."""
@@ -124,7 +124,7 @@ def report(
 def to_json(found: Report, settings: Settings) -> dict[str, Any]:
     """Return it for programs; what is not named counts under the empty name."""
 
-    def names(dimension: Dimension, these: Names) -> dict[str, Any]:
+    def names(dimension: Dimension, these: NameCounts) -> dict[str, Any]:
         texts = [(shown_hour(int(name)) if dimension is Dimension.HOUR and name else name) for name, _ in these.shown]
         counts = [count for _, count in these.shown]
         listed = [{"name": name, "count": count} for name, count in zip(texts, counts, strict=True)]

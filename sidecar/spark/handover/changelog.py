@@ -21,12 +21,12 @@ from sidecar.changelog.codec import (
 )
 from sidecar.changelog.entry import KEY_BYTES, LEVEL_AT, due_ms_of
 from sidecar.spark.blocks import by_origin
-from sidecar.spark.state.entries import META, Cells, Meta, decode_meta, encode
+from sidecar.spark.state.entries import META, Meta, StateEntries, decode_meta, encode
 from sidecar.spark.state.shard_store import ShardStore
 from sidecar.wheel.geometry import slot_end_ms, slot_of
 
 
-def take_over(partition: int, cells: Cells, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
+def take_over(partition: int, state: StateEntries, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
     """Write changelog records into the state; their order does not matter, as it does not to the fold.
 
     Tombstones may be left out or come in: what they delete lies behind the watermark.
@@ -36,9 +36,9 @@ def take_over(partition: int, cells: Cells, records: Iterable[tuple[bytes | None
         cells: Its state.
         records: Any part of its changelog. The checkpoint must be the last one there is.
     """
-    value = cells.get(META)
+    value = state.get(META)
     meta = Meta(settled=False) if value is None else decode_meta(value)
-    store = ShardStore(cells, meta, partition)
+    store = ShardStore(state, meta, partition)
     for record_key, record_value in records:
         if record_key is None or record_value is None:
             continue
@@ -52,7 +52,7 @@ def take_over(partition: int, cells: Cells, records: Iterable[tuple[bytes | None
         elif decoded is not None:
             store.import_removed(decoded, body)
     store.save()
-    cells.put(META, encode(meta))
+    state.put(META, encode(meta))
 
 
 def timers_of(block: bytes, watermark: bytes) -> Iterator[bytes]:

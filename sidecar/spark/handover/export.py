@@ -24,7 +24,7 @@ from sidecar.spark.source import source_options
 logger = structlog.get_logger(__name__)
 
 
-def hand_back(
+def export_state(
     settings: Settings,
     checkpoint: str,
     master: str | None,

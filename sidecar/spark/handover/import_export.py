@@ -20,7 +20,7 @@ from sidecar.spark.timers import (
     known_in_changelog,
     metas,
     pending_in_state,
-    read_cells,
+    read_state,
     removed_records,
     watermarks,
 )
@@ -93,8 +93,8 @@ def export(
         CommandFailed: The query was not stopped in order; start and stop it once more.
     """
 
-    cells = read_cells(session, query_folder)
-    standing = metas(cells)
+    state = read_state(session, query_folder)
+    standing = metas(state)
     for number, meta in standing.items():
         _, mark = marks.get(number, (0, None))
         if meta.checkpoint.sequence != (mark.sequence if mark is not None else meta.checkpoint.sequence):
@@ -104,12 +104,12 @@ def export(
             )
     # What the changelog has of before stays: a timer is in one block only, and what of it is no longer pending lies
     # behind the watermark, or is among the removed.
-    _write(settings, source, removed_records(cells))
+    _write(settings, source, removed_records(state))
     passed = watermarks({number: meta.checkpoint for number, meta in standing.items()})
     known = known_in_changelog(_changelog(session, settings, source), passed)
     sequences = {number: meta.checkpoint.sequence + 1 for number, meta in standing.items()}
     blocks = (
-        pending_in_state(cells, passed, entries=True)
+        pending_in_state(state, passed, entries=True)
         .join(known, KEYS, "left_anti")
         .select("partition", "slot_end", "level", "entry")
         .repartition("partition", "slot_end")

@@ -15,25 +15,25 @@ from sidecar.contract import dialects_of
 from sidecar.policy import Policy
 from sidecar.settings import Settings
 from sidecar.spark.jobs.arrow import batch_of, schema_of
-from sidecar.spark.jobs.dispositions import OFFENCES, Kind, dead_of, fate_of, fired_of, outcome_of, sent_of
+from sidecar.spark.jobs.dispositions import OFFENCES, RecordKind, dead_of, disposition_of, fired_of, outcome_of, sent_of
 from sidecar.spark.jobs.job import read_log
 from sidecar.spark.stream.ingest import records_of
 from sidecar.spark.stream.step import Rules
-from sidecar.spark.timers import metas, pending_in_changelog, pending_in_state, read_cells, watermarks
+from sidecar.spark.timers import metas, pending_in_changelog, pending_in_state, read_state, watermarks
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 SHOWN_MAX: Final = 100
-_PLACE: Final = "partition int, offset long"
+_POSITION: Final = "partition int, offset long"
 _SENT: Final = (
-    f"{_PLACE}, kind string, origin string, retry_id binary, ends long, ends_id binary, trusted boolean, "
+    f"{_POSITION}, kind string, origin string, retry_id binary, ends long, ends_id binary, trusted boolean, "
     "taken boolean, stamp long"
 )
-_DEAD: Final = f"{_PLACE}, died long"
-_OUTCOME: Final = f"{_PLACE}, acted boolean"
-_FIRED: Final = f"{_PLACE}, early_ms long"
-_FATE: Final = f"{_PLACE}, kind string, origin string, fate string"
+_DEAD: Final = f"{_POSITION}, died long"
+_OUTCOME: Final = f"{_POSITION}, acted boolean"
+_FIRED: Final = f"{_POSITION}, early_ms long"
+_DISPOSITION: Final = f"{_POSITION}, kind string, origin string, fate string"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Audit:
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class AuditInputs:
     """What is audited."""
 
     session: SparkSession
@@ -72,7 +72,7 @@ class Ledger:
     """Of a Spark checkpoint: what is pending is there, and not in the changelog."""
 
 
-def audit(ledger: Ledger, out: str | None) -> Audit:
+def audit(inputs: AuditInputs, out: str | None) -> Audit:
     """Return what is found, and write every message with its fate as Parquet.
 
     While messages come and go one can be between two looks. So offenders are looked at twice, and only what offends
@@ -84,43 +84,43 @@ def audit(ledger: Ledger, out: str | None) -> Audit:
     """
     from pyspark.sql import functions as f  # noqa: PLC0415 - PySpark is an extra
 
-    fates = _fates(ledger).cache()
+    dispositions = _dispositions(inputs).cache()
     offences = [each.value for each in OFFENCES]
-    offending = fates.filter(f.col("fate").isin(offences))
+    offending = dispositions.filter(f.col("fate").isin(offences))
     if offending.head(1):
-        again = _fates(ledger).select("partition", "offset", f.col("fate").alias("now"))
-        fates = (
-            fates.join(again, ["partition", "offset"], "left")
+        again = _dispositions(inputs).select("partition", "offset", f.col("fate").alias("now"))
+        dispositions = (
+            dispositions.join(again, ["partition", "offset"], "left")
             .withColumn(
                 "fate", f.when(f.col("fate").isin(offences), f.coalesce("now", "fate")).otherwise(f.col("fate"))
             )
             .drop("now")
             .cache()
         )
-        offending = fates.filter(f.col("fate").isin(offences))
+        offending = dispositions.filter(f.col("fate").isin(offences))
     if out is not None:
-        fates.write.mode("overwrite").parquet(out)
-    counts = {row["fate"]: row["count"] for row in fates.groupBy("fate").count().collect()}
+        dispositions.write.mode("overwrite").parquet(out)
+    counts = {row["fate"]: row["count"] for row in dispositions.groupBy("fate").count().collect()}
     shown = [row.asDict() for row in offending.orderBy("partition", "offset").limit(SHOWN_MAX).collect()]
     return Audit(counts, shown, sum(counts.get(each, 0) for each in offences))
 
 
-def _fates(ledger: Ledger) -> DataFrame:
+def _dispositions(inputs: AuditInputs) -> DataFrame:
     """Return each message with its fate: all that is known of a place is brought together once."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
-    settings = ledger.settings
-    sent = _headers(ledger, settings.input_topic).mapInArrow(_Sent(ledger.rules, ledger.committed).__call__, _SENT)
+    settings = inputs.settings
+    sent = _headers(inputs, settings.input_topic).mapInArrow(_Sent(inputs.rules, inputs.committed).__call__, _SENT)
     sent = sent.cache()
-    messages = sent.filter(~f.col("kind").isin([Kind.CANCEL.value, Kind.CONTROL.value]))
+    messages = sent.filter(~f.col("kind").isin([RecordKind.CANCEL.value, RecordKind.CONTROL.value]))
     found = [
         messages.select(*_known("kind", "origin")),
-        _in_topic(ledger, _pending(ledger)).withColumn("pending", f.lit(1)).select(*_known("pending")),
-        _dead(ledger, messages).withColumn("dead", f.lit(1)).select(*_known("dead")),
-        _cancelled(ledger, sent).withColumn("cancelled", f.lit(1)).select(*_known("cancelled")),
+        _in_topic(inputs, _pending(inputs)).withColumn("pending", f.lit(1)).select(*_known("pending")),
+        _dead(inputs, messages).withColumn("dead", f.lit(1)).select(*_known("dead")),
+        _cancelled(inputs, sent).withColumn("cancelled", f.lit(1)).select(*_known("cancelled")),
     ]
-    if origins := _origins(ledger, messages):
-        fired = _in_topic(ledger, _headers(ledger, ",".join(origins)).mapInArrow(_fired, _FIRED))
+    if origins := _origins(inputs, messages):
+        fired = _in_topic(inputs, _headers(inputs, ",".join(origins)).mapInArrow(_fired, _FIRED))
         found.append(fired.withColumn("fired", f.lit(1)).select(*_known("fired", "early_ms")))
     facts = found[0]
     for each in found[1:]:
@@ -131,7 +131,7 @@ def _fates(ledger: Ledger) -> DataFrame:
         *(f.max(name).alias(name) for name in ("early_ms", "cancelled")),
     )
     # What was fired or is dead of messages that the retry topic holds no more has no kind.
-    return counted.filter(f.col("kind").isNotNull()).mapInArrow(_Judge(ledger.committed).__call__, _FATE)
+    return counted.filter(f.col("kind").isNotNull()).mapInArrow(_Classify(inputs.committed).__call__, _DISPOSITION)
 
 
 _FACTS: Final = {
@@ -157,14 +157,14 @@ def _known(*names: str) -> list[Column]:
     return [f.col("partition"), f.col("offset"), *facts]
 
 
-def _origins(ledger: Ledger, messages: DataFrame) -> list[str]:
+def _origins(inputs: AuditInputs, messages: DataFrame) -> list[str]:
     """Return the topics that messages name and that exist: senders can invent names without end."""
-    existing = ledger.session.createDataFrame([(name,) for name in sorted(ledger.existing)], "origin string")
+    existing = inputs.session.createDataFrame([(name,) for name in sorted(inputs.existing)], "origin string")
     named = existing.join(messages.select("origin").distinct(), ["origin"], "left_semi").collect()
     return sorted(row["origin"] for row in named)
 
 
-def _cancelled(ledger: Ledger, sent: DataFrame) -> DataFrame:
+def _cancelled(inputs: AuditInputs, sent: DataFrame) -> DataFrame:
     """Return the messages that a cancel, or a message that takes their place, has ended.
 
     Of each name the last such record counts, so an id that is used very often costs as much as many ids.
@@ -174,8 +174,8 @@ def _cancelled(ledger: Ledger, sent: DataFrame) -> DataFrame:
     ends = sent.filter("taken and (ends is not null or ends_id is not null)").select(
         "partition", "offset", "ends", "ends_id", "trusted"
     )
-    if ledger.settings.status_topic in ledger.existing:
-        status = _read(ledger, ledger.settings.status_topic, payloads=True).mapInArrow(_outcomes, _OUTCOME)
+    if inputs.settings.status_topic in inputs.existing:
+        status = _read(inputs, inputs.settings.status_topic, payloads=True).mapInArrow(_outcomes, _OUTCOME)
         told = status.groupBy("partition", "offset").agg(f.max("acted").alias("acted"))
         ends = ends.join(told, ["partition", "offset"], "left")
     else:
@@ -186,31 +186,31 @@ def _cancelled(ledger: Ledger, sent: DataFrame) -> DataFrame:
     timers = ends.filter("ends is not null").select("partition", f.col("ends").alias("timer"), "offset")
     timers = timers.select("partition", f.col("timer").alias("offset"), f.col("offset").alias("behind"))
     # An id has the offset of the timer, or that of a delivery report.
-    timers = timers.unionByName(_in_topic(ledger, timers))
+    timers = timers.unionByName(_in_topic(inputs, timers))
     by_timer = timers.groupBy("partition", "offset").agg(f.max("behind").alias("behind"))
     by_name = ends.filter("ends_id is not null").groupBy("partition", f.col("ends_id").alias("retry_id")).agg(last)
-    place = ["partition", "offset"]
-    named = sent.filter("retry_id is not null").select(*place, "retry_id").join(by_name, ["partition", "retry_id"])
-    return by_timer.select(*place, "behind").unionByName(named.select(*place, "behind")).filter("behind > offset")
+    position = ["partition", "offset"]
+    named = sent.filter("retry_id is not null").select(*position, "retry_id").join(by_name, ["partition", "retry_id"])
+    return by_timer.select(*position, "behind").unionByName(named.select(*position, "behind")).filter("behind > offset")
 
 
-def _dead(ledger: Ledger, messages: DataFrame) -> DataFrame:
+def _dead(inputs: AuditInputs, messages: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
-    place = ["partition", "offset"]
-    dead = _headers(ledger, ledger.settings.dlq_topic).mapInArrow(_Dead(ledger.settings.input_topic).__call__, _DEAD)
-    if any(ledger.bases.values()):
+    position = ["partition", "offset"]
+    dead = _headers(inputs, inputs.settings.dlq_topic).mapInArrow(_Dead(inputs.settings.input_topic).__call__, _DEAD)
+    if any(inputs.bases.values()):
         # Those of a topic before this one name the same places; their messages had other timestamps.
         same = f.col("died").isNull() | (f.col("died") == f.col("stamp"))
-        dead = dead.join(messages.select(*place, "stamp"), place).filter(same)
-    return dead.select(*place)
+        dead = dead.join(messages.select(*position, "stamp"), position).filter(same)
+    return dead.select(*position)
 
 
-def _in_topic(ledger: Ledger, timers: DataFrame) -> DataFrame:
+def _in_topic(inputs: AuditInputs, timers: DataFrame) -> DataFrame:
     """Return the places of timers as places in the retry topic; those of a topic before this one are left out."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
-    bases = {number: base for number, base in ledger.bases.items() if base}
+    bases = {number: base for number, base in inputs.bases.items() if base}
     if not bases:
         return timers
     known = f.create_map(*(f.lit(each) for pair in bases.items() for each in pair))
@@ -218,26 +218,26 @@ def _in_topic(ledger: Ledger, timers: DataFrame) -> DataFrame:
     return timers.withColumn("offset", f.col("offset") - base).filter("offset >= 0")
 
 
-def _pending(ledger: Ledger) -> DataFrame:
-    if ledger.query_folder is not None:
-        cells = read_cells(ledger.session, ledger.query_folder)
-        passed = watermarks({number: meta.checkpoint for number, meta in metas(cells).items()})
-        return pending_in_state(cells, passed, entries=False)
-    changelog = _read(ledger, ledger.settings.changelog_topic, payloads=True)
-    return pending_in_changelog(changelog, ledger.watermarks)
+def _pending(inputs: AuditInputs) -> DataFrame:
+    if inputs.query_folder is not None:
+        state = read_state(inputs.session, inputs.query_folder)
+        passed = watermarks({number: meta.checkpoint for number, meta in metas(state).items()})
+        return pending_in_state(state, passed, entries=False)
+    changelog = _read(inputs, inputs.settings.changelog_topic, payloads=True)
+    return pending_in_changelog(changelog, inputs.watermarks)
 
 
-def _headers(ledger: Ledger, topics: str) -> DataFrame:
+def _headers(inputs: AuditInputs, topics: str) -> DataFrame:
     """Return records without key and value, which stay in the JVM."""
-    return _read(ledger, topics, payloads=False)
+    return _read(inputs, topics, payloads=False)
 
 
-def _read(ledger: Ledger, topics: str, *, payloads: bool) -> DataFrame:
+def _read(inputs: AuditInputs, topics: str, *, payloads: bool) -> DataFrame:
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     bounds = {"subscribe": topics, "startingOffsets": "earliest", "endingOffsets": "latest", "failOnDataLoss": "true"}
     kept = [f.col(name) if payloads else f.lit(None).cast("binary").alias(name) for name in ("key", "value")]
-    return read_log(ledger.session, ledger.source, **bounds).select(
+    return read_log(inputs.session, inputs.source, **bounds).select(
         "partition", "offset", "timestamp", "headers", *kept
     )
 
@@ -282,7 +282,7 @@ class _Dead:
             yield from batch_of([each for each in found if each is not None], _DEAD_ARROW)
 
 
-class _Judge:
+class _Classify:
     def __init__(self, committed: Mapping[int, int]) -> None:
         self._committed = committed
 
@@ -290,21 +290,21 @@ class _Judge:
         for batch in batches:
             rows = []
             for row in batch.to_pylist():
-                fate = fate_of(
+                disposition = disposition_of(
                     row["kind"],
-                    taken_in=row["offset"] < self._committed.get(row["partition"], 0),
+                    ingested=row["offset"] < self._committed.get(row["partition"], 0),
                     fired=row["fired"],
                     early_ms=row["early_ms"],
                     dead=row["dead"],
                     pending=row["pending"],
                     cancelled=bool(row["cancelled"]),
                 )
-                rows.append((row["partition"], row["offset"], row["kind"], row["origin"], fate.value))
-            yield from batch_of(rows, _FATE_ARROW)
+                rows.append((row["partition"], row["offset"], row["kind"], row["origin"], disposition.value))
+            yield from batch_of(rows, _DISPOSITION_ARROW)
 
 
 _SENT_ARROW: Final = schema_of(_SENT)
 _FIRED_ARROW: Final = schema_of(_FIRED)
 _DEAD_ARROW: Final = schema_of(_DEAD)
 _OUTCOME_ARROW: Final = schema_of(_OUTCOME)
-_FATE_ARROW: Final = schema_of(_FATE)
+_DISPOSITION_ARROW: Final = schema_of(_DISPOSITION)

@@ -18,7 +18,7 @@ from sidecar.kafka.topics import look
 from sidecar.policy import PolicyConfig
 from sidecar.settings import Settings
 from sidecar.spark import group
-from sidecar.spark.jobs.audit import Audit, Ledger, audit
+from sidecar.spark.jobs.audit import Audit, AuditInputs, audit
 from sidecar.spark.jobs.job import job_session
 from sidecar.spark.manifest import CheckpointFolder
 from sidecar.spark.source import source_options
@@ -81,7 +81,7 @@ def run_audit(
             owner="audit",
             api_token=settings.api_token,
         )
-        return audit(Ledger(session, settings, rules, options, *standing, folder), out)
+        return audit(AuditInputs(session, settings, rules, options, *standing, folder), out)
 
 
 def _standing(admin: Admin, settings: Settings) -> _Standing:

@@ -16,7 +16,7 @@ from sidecar.model import Drop, Record, Rejection, TimerId
 from sidecar.policy import Policy
 
 
-class Kind(StrEnum):
+class RecordKind(StrEnum):
     """What a record of the input is, by its headers and the settings."""
 
     MESSAGE = "message"
@@ -26,7 +26,7 @@ class Kind(StrEnum):
     CONTROL = "control"
 
 
-class Fate(StrEnum):
+class Disposition(StrEnum):
     """What became of a message."""
 
     WAITING = "waiting"
@@ -41,13 +41,13 @@ class Fate(StrEnum):
     EARLY = "early"
 
 
-OFFENCES: Final = (Fate.LOST, Fate.TWICE, Fate.EARLY)
+OFFENCES: Final = (Disposition.LOST, Disposition.TWICE, Disposition.EARLY)
 
 
 class Sent(NamedTuple):
     """A record of the input."""
 
-    kind: Kind
+    kind: RecordKind
     origin: str | None
     retry_id: bytes | None
     ends: int | None
@@ -81,19 +81,21 @@ def sent_of(
     """
     request = parse(record, dialects)
     if isinstance(request, Rejection):
-        return Sent(Kind.REJECTED, None, None, None, None)
+        return Sent(RecordKind.REJECTED, None, None, None, None)
     if isinstance(request, ControlRequest):
         if request.kind is not ControlKind.CANCEL or request.problem:
-            return Sent(Kind.CONTROL, None, None, None, None)
+            return Sent(RecordKind.CONTROL, None, None, None, None)
         headers, target = dict(record.headers or ()), request.target
         trusted = not signature_problem(headers, token, input_topic, record.partition, record.timestamp_ms)
         ends = target.offset if isinstance(target, TimerId) else None
-        return Sent(Kind.CANCEL, None, None, ends, target if isinstance(target, bytes) else None, trusted)
+        return Sent(RecordKind.CANCEL, None, None, ends, target if isinstance(target, bytes) else None, trusted)
     verdict = policy.decide(request, timestamp_ms=record.timestamp_ms, arrived_ms=record.timestamp_ms)
     if isinstance(verdict, Drop | Rejection):
-        kind = Kind.DROPPED if isinstance(verdict, Drop) else Kind.REJECTED
+        kind = RecordKind.DROPPED if isinstance(verdict, Drop) else RecordKind.REJECTED
         return Sent(kind, request.origin, request.retry_id, None, None)
-    return Sent(Kind.MESSAGE, request.origin, request.retry_id, None, request.retry_id if request.replace else None)
+    return Sent(
+        RecordKind.MESSAGE, request.origin, request.retry_id, None, request.retry_id if request.replace else None
+    )
 
 
 def outcome_of(record: Record) -> tuple[int, int, bool] | None:
@@ -132,7 +134,9 @@ def dead_of(record: Record, input_topic: str) -> tuple[int, int, int | None] | N
     return int(partition), int(offset), int(stamp) if stamp.isdigit() else None
 
 
-def fate_of(kind: str, *, taken_in: bool, fired: int, early_ms: int, dead: int, pending: int, cancelled: bool) -> Fate:
+def disposition_of(
+    kind: str, *, ingested: bool, fired: int, early_ms: int, dead: int, pending: int, cancelled: bool
+) -> Disposition:
     """Return what became of a message.
 
     Args:
@@ -146,17 +150,17 @@ def fate_of(kind: str, *, taken_in: bool, fired: int, early_ms: int, dead: int, 
     """
     found = fired + dead + pending
     if found > 1:
-        return Fate.TWICE
+        return Disposition.TWICE
     if early_ms > 0:
-        return Fate.EARLY
+        return Disposition.EARLY
     if fired:
-        return Fate.FIRED
+        return Disposition.FIRED
     if dead:
-        return Fate.DEAD
+        return Disposition.DEAD
     if pending:
-        return Fate.PENDING
-    if not taken_in:
-        return Fate.WAITING
-    if kind == Kind.DROPPED:
-        return Fate.DROPPED
-    return Fate.CANCELLED if cancelled else Fate.LOST
+        return Disposition.PENDING
+    if not ingested:
+        return Disposition.WAITING
+    if kind == RecordKind.DROPPED:
+        return Disposition.DROPPED
+    return Disposition.CANCELLED if cancelled else Disposition.LOST

@@ -19,34 +19,34 @@ import pyarrow as pa
 from sidecar.clock import SystemClock
 from sidecar.contract import dialects_of
 from sidecar.contract.dead_letter import read_dead_letter
-from sidecar.contract.redrive import Terms
+from sidecar.contract.redrive import RedriveTerms
 from sidecar.devbroker.jars import DownloadProgress
-from sidecar.dlq.filter import LetterFilter
+from sidecar.dlq.filter import DeadLetterFilter
 from sidecar.dlq.reader import (
-    Letter,
-    Redrive,
-    Run,
-    Span,
+    DlqRecord,
+    OffsetRange,
+    RedriveProducer,
+    RunIdentity,
     membership_of,
+    offset_ranges,
     part_of,
     require_topic,
-    spans,
     where_run_stopped,
 )
-from sidecar.dlq.redrive import Going, Judge, Pace, Tally, still_ahead
+from sidecar.dlq.redrive import RedriveLimits, RedrivePolicy, RedriveRun, Tally, still_ahead
 from sidecar.errors import CommandFailed, SidecarError
 from sidecar.kafka.cluster import Admin, Topic
 from sidecar.settings import Settings
 from sidecar.spark.jobs.arrow import batch_of, schema_of
 from sidecar.spark.jobs.job import job_session, read_log
-from sidecar.spark.jobs.task_report import ArrowLetters, Outcome, Told, outcome_of, told_of
+from sidecar.spark.jobs.task_report import ArrowDeadLetterReader, RedriveReport, TaskReport, combined, task_report_of
 from sidecar.spark.source import source_options, starting_offsets
 from sidecar.spark.stream.ingest import records_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_TOLD: Final = "payload binary"
+_REPORT: Final = "payload binary"
 _COLUMNS: Final = ("partition", "offset", "timestamp", "key", "value", "headers")
 _CONF: Final = {
     # Dead letters come with their payload: so many are in memory at once.
@@ -55,17 +55,17 @@ _CONF: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RedriveRequest:
     """What is to be redriven, and how."""
 
     settings: Settings
-    wanted: LetterFilter
-    terms: Terms
-    run: Run
+    wanted: DeadLetterFilter
+    terms: RedriveTerms
+    run: RunIdentity
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SparkTarget:
     """Where the job runs; see `open_session` and `source_options`."""
 
     master: str | None
@@ -89,25 +89,25 @@ class SparkRedrive:
     """
 
     def __init__(
-        self, order: Order, place: Place, *, since_ms: int | None, until_ms: int | None, restart: bool
+        self, request: RedriveRequest, target: SparkTarget, *, since_ms: int | None, until_ms: int | None, restart: bool
     ) -> None:
-        settings = order.settings
-        self._order = order
-        self._place = place
+        settings = request.settings
+        self._request = request
+        self._target = target
         self._restart = restart
-        self._options = source_options(settings, place.source)
+        self._options = source_options(settings, target.source)
         admin = Admin(settings)
         self._retry_topic = require_topic(admin, settings.input_topic, "WRITE")
-        self._whole = spans(settings, admin, since_ms, until_ms)
+        self._whole = offset_ranges(settings, admin, since_ms, until_ms)
 
-    def look(self) -> Outcome:
+    def look(self) -> RedriveReport:
         """Return what would be done; changes nothing."""
         stopped = {} if self._restart else self._stopped()
-        return self._go_through(self._ahead(stopped), _Looking(self._order, self._retry_topic))
+        return self._go_through(self._ahead(stopped), _Looking(self._request, self._retry_topic))
 
-    def carry_out(self) -> Outcome:
+    def carry_out(self) -> RedriveReport:
         """Do it."""
-        with closing(Redrive(self._order.settings, self._order.run, self._retry_topic)) as redrive:
+        with closing(RedriveProducer(self._request.settings, self._request.run, self._retry_topic)) as redrive:
             # Ends a `dlq redrive` of this run, and another one of Spark's that has not noted yet where it begins.
             redrive.take_over()
             if self._restart:
@@ -115,125 +115,129 @@ class SparkRedrive:
             stopped = {} if self._restart else self._stopped()
             ahead = self._ahead(stopped)
             # The place where the run begins is noted first: who repeats the command begins there, whatever the time is.
-            begins = {number: span.start for number, span in ahead.items() if stopped.get(number) is None}
+            begins = {number: offsets.start for number, offsets in ahead.items() if stopped.get(number) is None}
             if begins:
-                redrive.send([], begins, membership_of(self._order.settings, self._order.run))
-        ends = {number: span.end for number, span in ahead.items()}
-        return self._go_through(ahead, _Sending(self._order, self._retry_topic, ends))
+                redrive.send([], begins, membership_of(self._request.settings, self._request.run))
+        ends = {number: offsets.end for number, offsets in ahead.items()}
+        return self._go_through(ahead, _Sending(self._request, self._retry_topic, ends))
 
     def _stopped(self) -> dict[int, int | None]:
-        return where_run_stopped(self._order.settings, self._order.run, list(self._whole))
+        return where_run_stopped(self._request.settings, self._request.run, list(self._whole))
 
-    def _ahead(self, stopped: Mapping[int, int | None]) -> dict[int, Span]:
-        topic = self._order.settings.dlq_topic
+    def _ahead(self, stopped: Mapping[int, int | None]) -> dict[int, OffsetRange]:
+        topic = self._request.settings.dlq_topic
         return still_ahead(
             self._whole,
             {number: stopped.get(number) for number in self._whole},
-            f"run {self._order.run.name}",
+            f"run {self._request.run.name}",
             f"topic {topic}",
         )
 
     def _fence(self) -> None:
         """End all tasks of the run that may still be at work: they would move the progress that is about to be set."""
         for number in self._whole:
-            with closing(Redrive(self._order.settings, part_of(self._order.run, number), self._retry_topic)) as part:
+            with closing(
+                RedriveProducer(self._request.settings, part_of(self._request.run, number), self._retry_topic)
+            ) as part:
                 part.take_over()
 
-    def _go_through(self, ahead: Mapping[int, Span], step: _Looking | _Sending) -> Outcome:
-        settings, place = self._order.settings, self._place
-        some = {number: span for number, span in ahead.items() if span.start < span.end}
+    def _go_through(self, ahead: Mapping[int, OffsetRange], step: _Looking | _Sending) -> RedriveReport:
+        settings, target = self._request.settings, self._target
+        some = {number: offsets for number, offsets in ahead.items() if offsets.start < offsets.end}
         dialects = dialects_of(settings.profiles)
         if not some:
-            return Outcome()
+            return RedriveReport()
         topic = settings.dlq_topic
-        name, conf = f"{settings.streams_app_id}-redrive-{self._order.run.name}", {**_CONF, **place.conf}
-        with job_session(name, place.master, conf, place.downloads) as session:
+        name, conf = f"{settings.streams_app_id}-redrive-{self._request.run.name}", {**_CONF, **target.conf}
+        with job_session(name, target.master, conf, target.downloads) as session:
             # One task for each partition: no option of the source that would split one is taken over.
-            letters: DataFrame = read_log(
+            records: DataFrame = read_log(
                 session,
                 self._options,
                 assign=msgspec.json.encode({topic: sorted(some)}).decode(),
-                startingOffsets=starting_offsets(topic, {number: span.start for number, span in some.items()}),
-                endingOffsets=starting_offsets(topic, {number: span.end for number, span in some.items()}),
+                startingOffsets=starting_offsets(topic, {number: offsets.start for number, offsets in some.items()}),
+                endingOffsets=starting_offsets(topic, {number: offsets.end for number, offsets in some.items()}),
             ).select(*_COLUMNS)
-            rows = letters.mapInArrow(step.__call__, _TOLD).collect()
-        return outcome_of((msgspec.msgpack.decode(bytes(row["payload"]), type=Told) for row in rows), dialects)
+            rows = records.mapInArrow(step.__call__, _REPORT).collect()
+        return combined((msgspec.msgpack.decode(bytes(row["payload"]), type=TaskReport) for row in rows), dialects)
 
 
 class _Looking:
     """Counts what would be done with the letters of a partition."""
 
-    def __init__(self, order: Order, retry_topic: Topic) -> None:
-        self._order = order
+    def __init__(self, request: RedriveRequest, retry_topic: Topic) -> None:
+        self._request = request
         self._retry_topic = retry_topic
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        judge, tally, partition = _judge(self._order, self._retry_topic), Tally(), 0
-        for letters in _letters(batches, self._order.settings):
-            for letter in letters:
-                partition = letter.partition
-                tally.add(letter, judge.of(letter))
-        yield from _row(told_of(partition, tally))
+        policy, tally, partition = _policy(self._request, self._retry_topic), Tally(), 0
+        for records in _records(batches, self._request.settings):
+            for record in records:
+                partition = record.partition
+                tally.add(record, policy.decide(record))
+        yield from _row(task_report_of(partition, tally))
 
 
 class _Sending:
     """Carries the run through a partition."""
 
-    def __init__(self, order: Order, retry_topic: Topic, ends: Mapping[int, int]) -> None:
-        self._order = order
+    def __init__(self, request: RedriveRequest, retry_topic: Topic, ends: Mapping[int, int]) -> None:
+        self._request = request
         self._retry_topic = retry_topic
         self._ends = ends
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        slices = _letters(batches, self._order.settings)
+        slices = _records(batches, self._request.settings)
         if (first := next(slices, None)) is not None:
             yield from _row(self._carried_out(first[0].partition, chain([first], slices)))
 
-    def _carried_out(self, partition: int, slices: Iterator[Sequence[Letter]]) -> Told:
-        order = self._order
-        run = part_of(order.run, partition)
-        reader: ArrowLetters | None = None
-        going: Going | None = None
+    def _carried_out(self, partition: int, slices: Iterator[Sequence[DlqRecord]]) -> TaskReport:
+        request = self._request
+        run = part_of(request.run, partition)
+        reader: ArrowDeadLetterReader | None = None
+        redrive_run: RedriveRun | None = None
         failure = ""
         try:
-            with closing(Redrive(order.settings, run, self._retry_topic)) as redrive:
+            with closing(RedriveProducer(request.settings, run, self._retry_topic)) as redrive:
                 # First, so that no other try of this task can commit behind what is read now.
                 redrive.take_over()
-                start = _progress(order.settings, run, partition)
-                membership = membership_of(order.settings, run)
-                reader = ArrowLetters(partition, slices, start, self._ends[partition], membership)
-                judge = _judge(order, self._retry_topic)
-                going = Going(reader, redrive, judge, Pace(None, None), lambda: False, SystemClock())
-                going.go(lambda _: None)
+                start = _progress(request.settings, run, partition)
+                membership = membership_of(request.settings, run)
+                reader = ArrowDeadLetterReader(partition, slices, start, self._ends[partition], membership)
+                policy = _policy(request, self._retry_topic)
+                redrive_run = RedriveRun(
+                    reader, redrive, policy, RedriveLimits(None, None), lambda: False, SystemClock()
+                )
+                redrive_run.run(lambda _: None)
         except SidecarError as error:
             # Not raised: Spark would try the task again, and so would end who has taken it over.
             failure = str(error)
-        tally = going.tally if going is not None else Tally()
+        tally = redrive_run.tally if redrive_run is not None else Tally()
         # It has counted the records of a transaction that failed, too.
-        tally.redriven = going.sent if going is not None else 0
-        return told_of(partition, tally, reader.passed if reader is not None else 0, failure)
+        tally.redriven = redrive_run.sent if redrive_run is not None else 0
+        return task_report_of(partition, tally, reader.passed if reader is not None else 0, failure)
 
 
-def _progress(settings: Settings, run: Run, partition: int) -> int:
+def _progress(settings: Settings, run: RunIdentity, partition: int) -> int:
     at = where_run_stopped(settings, run, [partition])[partition]
     if at is None:
         raise CommandFailed(f"the progress of run {run.name} was deleted while it went on (group {run.group_id})")
     return at
 
 
-def _judge(order: Order, retry_topic: Topic) -> Judge:
-    return Judge(order.settings, retry_topic, order.wanted, order.terms, SystemClock())
+def _policy(request: RedriveRequest, retry_topic: Topic) -> RedrivePolicy:
+    return RedrivePolicy(request.settings, retry_topic, request.wanted, request.terms, SystemClock())
 
 
-def _letters(batches: Iterator[pa.RecordBatch], settings: Settings) -> Iterator[Sequence[Letter]]:
+def _records(batches: Iterator[pa.RecordBatch], settings: Settings) -> Iterator[Sequence[DlqRecord]]:
     """Yield the dead letters of each batch that has any."""
     dialects = dialects_of(settings.profiles)
     for batch in batches:
-        letters = [Letter(*record, read_dead_letter(record.headers, dialects)) for record in records_of(batch)]
-        if letters:
-            yield letters
+        records = [DlqRecord(*record, read_dead_letter(record.headers, dialects)) for record in records_of(batch)]
+        if records:
+            yield records
 
 
-def _row(told: Told) -> Iterator[pa.RecordBatch]:
-    rows: list[tuple[Any, ...]] = [(msgspec.msgpack.encode(told),)]
-    return batch_of(rows, schema_of(_TOLD))
+def _row(report: TaskReport) -> Iterator[pa.RecordBatch]:
+    rows: list[tuple[Any, ...]] = [(msgspec.msgpack.encode(report),)]
+    return batch_of(rows, schema_of(_REPORT))

@@ -26,7 +26,7 @@ class Kind(StrEnum):
     DEAD = "dead-letter"
 
 
-class Group(NamedTuple):
+class CountKey(NamedTuple):
     """What is counted together."""
 
     kind: Kind
@@ -54,7 +54,7 @@ class Dimension(StrEnum):
         return "hour_ms" if self is Dimension.HOUR else self.value
 
 
-class Names(NamedTuple):
+class NameCounts(NamedTuple):
     """How often each name of a dimension was met."""
 
     shown: Sequence[tuple[str, int]] = ()
@@ -70,10 +70,10 @@ class Report:
     """What was counted."""
 
     totals: Mapping[Kind, int]
-    by: Mapping[Dimension, Mapping[Kind, Names]]
+    by: Mapping[Dimension, Mapping[Kind, NameCounts]]
 
 
-def retry_of(record: Record, policy: Policy, dialects: Sequence[Dialect]) -> Group | None:
+def retry_of(record: Record, policy: Policy, dialects: Sequence[Dialect]) -> CountKey | None:
     """Return what a record of the retry topic counts as; None for one that was not to wait."""
     request = parse(record, dialects)
     if not isinstance(request, Request):
@@ -81,13 +81,13 @@ def retry_of(record: Record, policy: Policy, dialects: Sequence[Dialect]) -> Gro
     verdict = policy.decide(request, timestamp_ms=record.timestamp_ms, arrived_ms=record.timestamp_ms)
     if not isinstance(verdict, Schedule):
         return None
-    return Group(Kind.RETRY, request.origin, request.exception or "", request.attempt, _hour_ms(record), "")
+    return CountKey(Kind.RETRY, request.origin, request.exception or "", request.attempt, _hour_ms(record), "")
 
 
-def death_of(record: Record, dialects: Sequence[Dialect]) -> Group:
+def death_of(record: Record, dialects: Sequence[Dialect]) -> CountKey:
     """Return what a record of the DLQ counts as."""
     said = read_dead_letter(record.headers, dialects)
-    return Group(Kind.DEAD, said.origin, said.exception, said.attempt, _hour_ms(record), said.reason)
+    return CountKey(Kind.DEAD, said.origin, said.exception, said.attempt, _hour_ms(record), said.reason)
 
 
 def _hour_ms(record: Record) -> int | None:

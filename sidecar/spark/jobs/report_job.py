@@ -18,7 +18,7 @@ from sidecar.policy import Policy, PolicyConfig
 from sidecar.settings import Settings
 from sidecar.spark.jobs.arrow import batch_of, schema_of
 from sidecar.spark.jobs.job import job_session, read_log
-from sidecar.spark.jobs.report import HOURS_MAX, Dimension, Kind, Names, Report, death_of, retry_of
+from sidecar.spark.jobs.report import HOURS_MAX, Dimension, Kind, NameCounts, Report, death_of, retry_of
 from sidecar.spark.source import source_options
 from sidecar.spark.stream.ingest import records_of
 
@@ -183,10 +183,10 @@ def _short(name: str) -> str:
     return name if len(name) <= NAME_CHARS else f"{name[:NAME_CHARS]}…"
 
 
-def _names(dimension: Dimension, greatest: list[tuple[str, int]], every: int, total: int) -> Names:
+def _names(dimension: Dimension, greatest: list[tuple[str, int]], every: int, total: int) -> NameCounts:
     """Return the names in their order, and what remains."""
     if dimension in (Dimension.HOUR, Dimension.ATTEMPT):
         greatest.sort(key=lambda each: (len(each[0]), each[0]))
     else:
         greatest.sort(key=lambda each: (-each[1], each[0]))
-    return Names(greatest, every - len(greatest), total - sum(count for _, count in greatest))
+    return NameCounts(greatest, every - len(greatest), total - sum(count for _, count in greatest))

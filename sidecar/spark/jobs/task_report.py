@@ -11,14 +11,14 @@ import msgspec
 
 from sidecar.contract.dead_letter import read_dead_letter
 from sidecar.contract.dialects.dialect import Dialect
-from sidecar.contract.redrive import Left, Why
-from sidecar.dlq.reader import Letter
-from sidecar.dlq.redrive import FIRST, FIRST_LEFT, Tally
+from sidecar.contract.redrive import Skipped, SkipReason
+from sidecar.dlq.reader import DlqRecord
+from sidecar.dlq.redrive import FIRST, FIRST_SKIPPED, Tally
 from sidecar.errors import invariant
 from sidecar.model import Headers
 
 
-class Shown(NamedTuple):
+class DeadLetterSummary(NamedTuple):
     """A dead letter without its payload."""
 
     partition: int
@@ -26,13 +26,13 @@ class Shown(NamedTuple):
     timestamp_ms: int
     headers: Headers | None
 
-    def letter(self, dialects: Sequence[Dialect]) -> Letter:
+    def record(self, dialects: Sequence[Dialect]) -> DlqRecord:
         """Return it as the commands show it."""
         said = read_dead_letter(self.headers, dialects)
-        return Letter(self.partition, self.offset, self.timestamp_ms, None, None, self.headers, said)
+        return DlqRecord(self.partition, self.offset, self.timestamp_ms, None, None, self.headers, said)
 
 
-class Told(msgspec.Struct, frozen=True):
+class TaskReport(msgspec.Struct, frozen=True):
     """What a task did, as it goes to the driver."""
 
     partition: int
@@ -41,15 +41,15 @@ class Told(msgspec.Struct, frozen=True):
     redriven: int = 0
     passed: int = 0
     """Behind which the run was already: an earlier try of the task has dealt with them, or another process."""
-    left: dict[str, dict[str, int]] = {}
-    first: list[Shown] = []
-    first_left: list[tuple[Shown, Left]] = []
+    skipped: dict[str, dict[str, int]] = {}
+    first: list[DeadLetterSummary] = []
+    first_skipped: list[tuple[DeadLetterSummary, Skipped]] = []
     failure: str = ""
     """Why it could not go on; empty: it came to the end."""
 
 
 @dataclass(slots=True)
-class Outcome:
+class RedriveReport:
     """What all tasks did."""
 
     tally: Tally = field(default_factory=Tally)
@@ -58,48 +58,48 @@ class Outcome:
     """Why a partition of the DLQ could not be gone through to its end."""
 
 
-def outcome_of(told: Iterable[Told], dialects: Sequence[Dialect]) -> Outcome:
+def combined(report: Iterable[TaskReport], dialects: Sequence[Dialect]) -> RedriveReport:
     """Return what all tasks did together."""
-    outcome = Outcome()
+    outcome = RedriveReport()
     tally = outcome.tally
-    for each in sorted(told, key=lambda each: each.partition):
+    for each in sorted(report, key=lambda each: each.partition):
         tally.read += each.read
         tally.filtered += each.filtered
         tally.redriven += each.redriven
         outcome.passed += each.passed
         if each.failure:
             outcome.failures[each.partition] = each.failure
-        tally.first += [shown.letter(dialects) for shown in each.first[: FIRST - len(tally.first)]]
-        shown_left = Counter(left.why for _, left in tally.first_left)
-        for shown, left in each.first_left:
-            shown_left[left.why] += 1
-            if shown_left[left.why] <= FIRST_LEFT:
-                tally.first_left.append((shown.letter(dialects), left))
-        for why, by_reason in each.left.items():
-            tally.left.setdefault(Why(why), Counter()).update(by_reason)
+        tally.first += [shown.record(dialects) for shown in each.first[: FIRST - len(tally.first)]]
+        shown_skipped = Counter(skipped.why for _, skipped in tally.first_skipped)
+        for shown, skipped in each.first_skipped:
+            shown_skipped[skipped.why] += 1
+            if shown_skipped[skipped.why] <= FIRST_SKIPPED:
+                tally.first_skipped.append((shown.record(dialects), skipped))
+        for why, by_reason in each.skipped.items():
+            tally.skipped.setdefault(SkipReason(why), Counter()).update(by_reason)
     return outcome
 
 
-def told_of(partition: int, tally: Tally, passed: int = 0, failure: str = "") -> Told:
+def task_report_of(partition: int, tally: Tally, passed: int = 0, failure: str = "") -> TaskReport:
     """Return a tally without payloads."""
-    return Told(
+    return TaskReport(
         partition=partition,
         read=tally.read,
         filtered=tally.filtered,
         redriven=tally.redriven,
         passed=passed,
-        left={why.value: dict(by_reason) for why, by_reason in tally.left.items()},
+        skipped={why.value: dict(by_reason) for why, by_reason in tally.skipped.items()},
         first=[_shown(each) for each in tally.first],
-        first_left=[(_shown(letter), left) for letter, left in tally.first_left],
+        first_skipped=[(_shown(record), skipped) for record, skipped in tally.first_skipped],
         failure=failure,
     )
 
 
-def _shown(letter: Letter) -> Shown:
-    return Shown(letter.partition, letter.offset, letter.timestamp_ms, letter.headers)
+def _shown(record: DlqRecord) -> DeadLetterSummary:
+    return DeadLetterSummary(record.partition, record.offset, record.timestamp_ms, record.headers)
 
 
-class ArrowLetters:
+class ArrowDeadLetterReader:
     """The dead letters of one partition, as they come from Spark; those that a run is past are passed over.
 
     Args:
@@ -111,7 +111,7 @@ class ArrowLetters:
     """
 
     def __init__(
-        self, partition: int, slices: Iterator[Sequence[Letter]], start: int, end: int, membership: bytes
+        self, partition: int, slices: Iterator[Sequence[DlqRecord]], start: int, end: int, membership: bytes
     ) -> None:
         self._partition = partition
         self._slices = slices
@@ -124,7 +124,7 @@ class ArrowLetters:
         self.done = False
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         """How many offsets are ahead."""
         return self._end - self._next
 
@@ -138,18 +138,18 @@ class ArrowLetters:
         """What names the group of the run to a transaction."""
         return self._membership
 
-    def read(self) -> Sequence[Letter]:
+    def read(self) -> Sequence[DlqRecord]:
         """Return what comes next."""
-        letters = next(self._slices, None)
-        if letters is None:
+        records = next(self._slices, None)
+        if records is None:
             # What stands behind the last record are markers of transactions.
             self.done, self._next = True, self._end
             return ()
         invariant(
-            all(each.partition == self._partition for each in letters), "a task goes through one partition of the DLQ"
+            all(each.partition == self._partition for each in records), "a task goes through one partition of the DLQ"
         )
-        ahead = [each for each in letters if each.offset >= self._start]
-        self.passed += len(letters) - len(ahead)
+        ahead = [each for each in records if each.offset >= self._start]
+        self.passed += len(records) - len(ahead)
         if ahead:
             self._next = ahead[-1].offset + 1
         return ahead

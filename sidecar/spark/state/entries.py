@@ -26,7 +26,7 @@ import msgspec
 
 from sidecar.changelog.codec import Checkpoint, Engine
 from sidecar.errors import FormatUnknown, RecordCorrupt
-from sidecar.spark.stream.topic_metadata import Fact
+from sidecar.spark.stream.topic_metadata import TopicMetadata
 from sidecar.wheel.counts import Counts
 
 FORMAT: Final = 3
@@ -45,18 +45,18 @@ _BLOCK: Final = Struct(">cBQQ")
 _NUMBERED: Final = Struct(">cQ")
 
 
-class Cells(Protocol):
+class StateEntries(Protocol):
     """The state of one partition, as Spark or a dict keeps it."""
 
-    def get(self, cell: bytes) -> bytes | None:
+    def get(self, state_key: bytes) -> bytes | None:
         """Return the value of a cell, None when there is none."""
         ...
 
-    def put(self, cell: bytes, value: bytes) -> None:
+    def put(self, state_key: bytes, value: bytes) -> None:
         """Write a cell."""
         ...
 
-    def remove(self, cell: bytes) -> None:
+    def remove(self, state_key: bytes) -> None:
         """Delete a cell; there is nothing to do when there is none."""
         ...
 
@@ -74,7 +74,7 @@ class Slot(msgspec.Struct, array_like=True):
     """Of its blocks."""
 
 
-class Span(NamedTuple):
+class BlockRef(NamedTuple):
     """One block of a slot."""
 
     number: int
@@ -85,13 +85,13 @@ class Span(NamedTuple):
     """0: behind all offsets that came before, as messages arrive; 1: out of their order, as what was split or moved."""
 
 
-Spans = list[Span]
+BlockRefs = list[BlockRef]
 
 
 class Directory(msgspec.Struct, array_like=True):
     """The blocks of one slot."""
 
-    spans: Spans
+    refs: BlockRefs
     """Those that are in no page, in the order in which they were written."""
     pages: list[tuple[int, int]]
     """Least and greatest offset of each page."""
@@ -127,10 +127,10 @@ class Meta(msgspec.Struct, array_like=True, kw_only=True):
     """The digits up to which the index of retry ids was swept."""
     held: tuple[int, int] = (0, 0)
     """First and next number of the chunks that wait from a former version."""
-    facts: dict[str, Fact] = {}
+    topics: dict[str, TopicMetadata] = {}
     wakes_ms: int = 0
     """The expiry of the timer that is registered; 0: none."""
-    turned_ms: int = -1
+    last_step_ms: int = -1
     """The instant of the last turn."""
     published_ms: int = 0
     """When counts were last published."""
@@ -157,11 +157,11 @@ class Meta(msgspec.Struct, array_like=True, kw_only=True):
         self.counted_deferred = counts.deferred
 
 
-Group = dict[int, int]
+PageGroup = dict[int, int]
 """Page to a due up to which its rows matter."""
 
 
-class Piece(NamedTuple):
+class ChunkRef(NamedTuple):
     """A chunk that waits."""
 
     first: int
@@ -170,10 +170,10 @@ class Piece(NamedTuple):
     size: int
 
 
-class Index(msgspec.Struct, array_like=True):
+class WaitingIndex(msgspec.Struct, array_like=True):
     """The chunks that wait, in the order of their offsets."""
 
-    pieces: list[Piece] = []
+    refs: list[ChunkRef] = []
     next_number: int = 0
 
 
@@ -190,7 +190,7 @@ class Stopped(msgspec.Struct, array_like=True):
 
 Page = dict[bytes, bytes]
 """Row of the store (removed or moved) to its value."""
-FormerSpans = list[tuple[int, int, int, int]]
+FormerBlockRefs = list[tuple[int, int, int, int]]
 """Number, least and greatest offset, least due of each block of a slot."""
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -198,7 +198,7 @@ _meta: msgspec.msgpack.Decoder[Meta] = msgspec.msgpack.Decoder(Meta)
 _T = TypeVar("_T")
 
 
-class Kind(Generic[_T]):
+class EntryDecoder(Generic[_T]):
     """Reads the cells of one kind.
 
     Args:
@@ -218,52 +218,52 @@ class Kind(Generic[_T]):
             raise RecordCorrupt(f"{self._name} does not decode: {cause}") from cause
 
 
-DIRECTORY: Final = Kind(Directory, "the directory of a slot's blocks")
-SPANS: Final = Kind(Spans, "a page of a slot's blocks")
-FORMER_SPANS: Final = Kind(FormerSpans, "the list of a slot's blocks")
-GROUP: Final = Kind(Group, "a group of pages")
-PAGE: Final = Kind(Page, "a page of rows")
-WAITING: Final = Kind(Index, "the list of what waits to be taken in")
-REASON: Final = Kind(Stopped, "the reason why a partition has stopped")
+DIRECTORY: Final = EntryDecoder(Directory, "the directory of a slot's blocks")
+BLOCK_REFS: Final = EntryDecoder(BlockRefs, "a page of a slot's blocks")
+FORMER_BLOCK_REFS: Final = EntryDecoder(FormerBlockRefs, "the list of a slot's blocks")
+GROUP: Final = EntryDecoder(PageGroup, "a group of pages")
+PAGE: Final = EntryDecoder(Page, "a page of rows")
+WAITING: Final = EntryDecoder(WaitingIndex, "the list of what waits to be taken in")
+REASON: Final = EntryDecoder(Stopped, "the reason why a partition has stopped")
 
 
-def block_cell(level: int, slot: int, number: int) -> bytes:
+def block_state_key(level: int, slot: int, number: int) -> bytes:
     return _BLOCK.pack(b"b", level, slot, number)
 
 
-def directory_cell(level: int, slot: int) -> bytes:
+def directory_state_key(level: int, slot: int) -> bytes:
     return _SLOT.pack(b"d", level, slot)
 
 
-def spans_cell(level: int, slot: int, page: int) -> bytes:
+def directory_page_state_key(level: int, slot: int, page: int) -> bytes:
     return _BLOCK.pack(b"s", level, slot, page)
 
 
-def group_cell(group: int) -> bytes:
+def page_group_state_key(group: int) -> bytes:
     return _NUMBERED.pack(b"q", group)
 
 
-def page_cell(page: int) -> bytes:
+def page_state_key(page: int) -> bytes:
     return _NUMBERED.pack(b"p", page)
 
 
-def node_cell(depth: int, prefix: int) -> bytes:
+def node_state_key(depth: int, prefix: int) -> bytes:
     return _SLOT.pack(b"n", depth, prefix)
 
 
-def former_names_cell(number: int) -> bytes:
+def former_run_state_key(number: int) -> bytes:
     return _NUMBERED.pack(b"n", number)
 
 
-def held_cell(number: int) -> bytes:
+def former_chunk_state_key(number: int) -> bytes:
     return _NUMBERED.pack(b"h", number)
 
 
-def piece_cell(number: int) -> bytes:
+def chunk_state_key(number: int) -> bytes:
     return _NUMBERED.pack(b"i", number)
 
 
-def encode(value: Meta | Directory | Spans | Group | Page | Index | Stopped) -> bytes:
+def encode(value: Meta | Directory | BlockRefs | PageGroup | Page | WaitingIndex | Stopped) -> bytes:
     """Return the bytes of a cell."""
     return _encode(value)
 
@@ -279,26 +279,26 @@ def decode_meta(value: bytes) -> Meta:
     return meta
 
 
-class Buffered:
+class BufferedEntries:
     """Cells whose changes are written at the end, or never."""
 
-    def __init__(self, cells: Cells) -> None:
-        self._cells = cells
+    def __init__(self, state: StateEntries) -> None:
+        self._state = state
         self._changed: dict[bytes, bytes | None] = {}
 
-    def get(self, cell: bytes) -> bytes | None:
-        return self._changed[cell] if cell in self._changed else self._cells.get(cell)
+    def get(self, state_key: bytes) -> bytes | None:
+        return self._changed[state_key] if state_key in self._changed else self._state.get(state_key)
 
-    def put(self, cell: bytes, value: bytes) -> None:
-        self._changed[cell] = value
+    def put(self, state_key: bytes, value: bytes) -> None:
+        self._changed[state_key] = value
 
-    def remove(self, cell: bytes) -> None:
-        self._changed[cell] = None
+    def remove(self, state_key: bytes) -> None:
+        self._changed[state_key] = None
 
     def flush(self) -> None:
         """Write what changed."""
-        for cell, value in self._changed.items():
+        for state_key, value in self._changed.items():
             if value is None:
-                self._cells.remove(cell)
+                self._state.remove(state_key)
             else:
-                self._cells.put(cell, value)
+                self._state.put(state_key, value)

@@ -22,7 +22,7 @@ from itertools import groupby
 from struct import Struct
 from typing import Final, NamedTuple
 
-from sidecar.spark.state.entries import Cells, Meta, former_names_cell, node_cell
+from sidecar.spark.state.entries import Meta, StateEntries, former_run_state_key, node_state_key
 
 ROW: Final = Struct(">8sQQQ")
 ROWS_MAX: Final = 2_048
@@ -47,11 +47,11 @@ _OFFSET: Final = slice(8, 16)
 _STORED_DUE: Final = slice(24, 32)
 _ROOT: Final = (0, 0)
 
-At = tuple[int, int]
+NodePath = tuple[int, int]
 """Depth of a node, and the digits that lead to it."""
 
 
-class Named(NamedTuple):
+class Candidate(NamedTuple):
     """A candidate: the timer that stood at this key under this id."""
 
     offset: int
@@ -59,12 +59,12 @@ class Named(NamedTuple):
     due_ms: int
 
 
-def row_of(retry_id: bytes, named: Named) -> bytes:
+def row_of(retry_id: bytes, named: Candidate) -> bytes:
     """Return the row of one timer."""
     return ROW.pack(_hash(retry_id), *named)
 
 
-class Names:
+class RetryIdIndex:
     """The index of one partition.
 
     Args:
@@ -72,10 +72,10 @@ class Names:
         meta: Where it stands.
     """
 
-    def __init__(self, cells: Cells, meta: Meta) -> None:
-        self._cells = cells
+    def __init__(self, state: StateEntries, meta: Meta) -> None:
+        self._state = state
         self._meta = meta
-        self._cache: OrderedDict[At, bytes] = OrderedDict()
+        self._cache: OrderedDict[NodePath, bytes] = OrderedDict()
         self._cached_bytes = 0
         self._added = 0
 
@@ -85,13 +85,13 @@ class Names:
         self._added += len(came)
         self._merge(_ROOT, came)
 
-    def found(self, retry_id: bytes) -> list[Named]:
+    def found(self, retry_id: bytes) -> list[Candidate]:
         """Return the candidates of a retry id, in the order of offsets."""
         wanted = _hash(retry_id)
         rows = list(self._found(_ROOT, wanted))
         for run in self._meta.former_names:
-            rows += _matching(self._cells.get(former_names_cell(run.number)) or b"", wanted)
-        return [Named(*ROW.unpack(row)[1:]) for row in _once(sorted(rows))]
+            rows += _matching(self._state.get(former_run_state_key(run.number)) or b"", wanted)
+        return [Candidate(*ROW.unpack(row)[1:]) for row in _once(sorted(rows))]
 
     def tidy(self) -> None:
         """Do what a step does: take over from the former layout, spread full nodes, sweep one way."""
@@ -108,7 +108,7 @@ class Names:
 
     # Nodes
 
-    def _found(self, at: At, wanted: bytes) -> Iterator[bytes]:
+    def _found(self, at: NodePath, wanted: bytes) -> Iterator[bytes]:
         node = self._node(at)
         yield from _matching(node[_CHILDREN.stop :], wanted)
         depth, prefix = at
@@ -120,14 +120,14 @@ class Names:
             if _children(node) >> digit & 1:
                 yield from self._found((depth + 1, prefix << 4 | digit), wanted)
 
-    def _merge(self, at: At, came: Iterable[bytes]) -> None:
+    def _merge(self, at: NodePath, came: Iterable[bytes]) -> None:
         node = self._node(at)
         rows = self._alive([*_rows(node), *came])
         self._write(at, _children(node), rows)
         if len(rows) > _most(at) and at[0] < _DIGITS and at not in self._meta.full_names:
             self._meta.full_names.append(at)
 
-    def _spread(self, at: At) -> None:
+    def _spread(self, at: NodePath) -> None:
         node = self._node(at)
         rows, children, (depth, prefix) = self._alive(_rows(node)), _children(node), at
         if len(rows) > _most(at):
@@ -162,7 +162,7 @@ class Names:
             parent = self._node(above)
             self._write(above, _children(parent) & ~(1 << (prefix & 15)), _rows(parent))
 
-    def _cleaned(self, at: At) -> bytes:
+    def _cleaned(self, at: NodePath) -> bytes:
         node = self._node(at)
         rows = _rows(node)
         alive = self._alive(rows)
@@ -172,25 +172,25 @@ class Names:
         least = self._meta.checkpoint.watermark_ms.to_bytes(8, "big")
         return _once(sorted(row for row in rows if row[_STORED_DUE] >= least))
 
-    def _node(self, at: At) -> bytes:
+    def _node(self, at: NodePath) -> bytes:
         node = self._cache.get(at)
         if node is None:
-            node = self._cells.get(node_cell(*at)) or _EMPTY
+            node = self._state.get(node_state_key(*at)) or _EMPTY
             self._hold(at, node)
         return node
 
-    def _write(self, at: At, children: int, rows: Sequence[bytes]) -> bytes:
+    def _write(self, at: NodePath, children: int, rows: Sequence[bytes]) -> bytes:
         node = children.to_bytes(_CHILDREN.stop, "big") + b"".join(rows)
         if node == self._node(at):
             return node
         if node == _EMPTY:
-            self._cells.remove(node_cell(*at))
+            self._state.remove(node_state_key(*at))
         else:
-            self._cells.put(node_cell(*at), node)
+            self._state.put(node_state_key(*at), node)
         self._hold(at, node)
         return node
 
-    def _hold(self, at: At, node: bytes) -> None:
+    def _hold(self, at: NodePath, node: bytes) -> None:
         self._cached_bytes += len(node) - len(self._cache.pop(at, b""))
         self._cache[at] = node
         while self._cached_bytes > CACHE_BYTES_MAX and len(self._cache) > 1:
@@ -202,21 +202,21 @@ class Names:
     def _move_former(self) -> None:
         runs, watermark_ms = self._meta.former_names, self._meta.checkpoint.watermark_ms
         for run in [run for run in runs if run.greatest_due_ms < watermark_ms]:
-            self._cells.remove(former_names_cell(run.number))
+            self._state.remove(former_run_state_key(run.number))
             runs.remove(run)
         if not runs:
             return
-        cell = former_names_cell(runs[-1].number)
-        rows = self._alive(_rows(_EMPTY + (self._cells.get(cell) or b"")))
+        state_key = former_run_state_key(runs[-1].number)
+        rows = self._alive(_rows(_EMPTY + (self._state.get(state_key) or b"")))
         self.add(rows[-FORMER_ROWS:])
         if rest := rows[:-FORMER_ROWS]:
-            self._cells.put(cell, b"".join(rest))
+            self._state.put(state_key, b"".join(rest))
         else:
-            self._cells.remove(cell)
+            self._state.remove(state_key)
             runs.pop()
 
 
-def _most(at: At) -> int:
+def _most(at: NodePath) -> int:
     return ROWS_MAX if at != _ROOT else ROOT_ROWS_MAX
 
 

@@ -31,10 +31,10 @@ from sidecar.engine.rows import (
     timer_of_named_row,
 )
 from sidecar.engine.transaction import PartitionPlan
-from sidecar.spark.blocks import Blocks, Place
+from sidecar.spark.blocks import Blocks, SlotKey
 from sidecar.spark.pages import PAGED, Pages
-from sidecar.spark.state.entries import FORMAT, FORMER, Cells, Meta, Slot
-from sidecar.spark.state.retry_ids import Named, Names, row_of
+from sidecar.spark.state.entries import FORMAT, FORMER, Meta, Slot, StateEntries
+from sidecar.spark.state.retry_ids import Candidate, RetryIdIndex, row_of
 from sidecar.wheel.counts import Counts
 from sidecar.wheel.geometry import LEVELS, WIDTHS_MS, level_ends_ms, slot_end_ms, slot_start_ms
 
@@ -44,7 +44,7 @@ SPLIT_BYTES_MAX: Final = 64 * 1024 * 1024
 """So much of all coarse slots is split in one turn; what is due behind it waits for the next."""
 SETTLE_BYTES: Final = 16 * 1024 * 1024
 """About so much of what was imported is counted and indexed in one turn."""
-TURN_MS_MAX: Final = 5_000
+STEP_MS_MAX: Final = 5_000
 """Turns that are further apart are taken for an interruption, not for the pace of micro-batches."""
 
 _NEVER_MS: Final = 2**63
@@ -54,12 +54,12 @@ _NEVER_MS: Final = 2**63
 class ShardStore:
     """Reads and writes the timers of one partition; made anew for each turn."""
 
-    def __init__(self, cells: Cells, meta: Meta, partition: int) -> None:
+    def __init__(self, state: StateEntries, meta: Meta, partition: int) -> None:
         self._meta = meta
         self._rows = Rows(partition)
-        self._blocks = Blocks(cells, meta, self._pending)
-        self._pages = Pages(cells, meta)
-        self._names = Names(cells, meta)
+        self._blocks = Blocks(state, meta, self._pending)
+        self._pages = Pages(state, meta)
+        self._names = RetryIdIndex(state, meta)
         self._due: list[bytes] = []
         self._due_slots: set[int] = set()
         self._looked_ahead = False
@@ -150,23 +150,23 @@ class ShardStore:
 
     def _split_ahead(self, now_ms: int) -> int:
         """Split a part of each slot that will take half of the turns until it is due; return how much that was."""
-        turn_ms = min(max(now_ms - self._meta.turned_ms, 1), TURN_MS_MAX)
+        step_ms = min(max(now_ms - self._meta.last_step_ms, 1), STEP_MS_MAX)
         split = 0
-        for place, slot in sorted(self._blocks.slots.items(), key=lambda each: each[1].least_due_ms):
-            turns = -(-slot.bytes // SPLIT_BYTES)
-            if place[0] > 0 and split < SPLIT_BYTES_MAX and slot.least_due_ms - now_ms <= 2 * turns * turn_ms:
-                split += self._split(place, now_ms)
+        for slot_key, slot in sorted(self._blocks.slots.items(), key=lambda each: each[1].least_due_ms):
+            steps = -(-slot.bytes // SPLIT_BYTES)
+            if slot_key[0] > 0 and split < SPLIT_BYTES_MAX and slot.least_due_ms - now_ms <= 2 * steps * step_ms:
+                split += self._split(slot_key, now_ms)
         return split
 
-    def _split(self, place: Place, now_ms: int) -> int:
-        groups: dict[Place, list[bytes]] = {}
-        sizes: dict[Place, int] = {}
+    def _split(self, slot_key: SlotKey, now_ms: int) -> int:
+        groups: dict[SlotKey, list[bytes]] = {}
+        sizes: dict[SlotKey, int] = {}
         ends_ms = level_ends_ms(now_ms)
-        before = self._blocks.slots[place].bytes
-        taken = self._blocks.take(place, SPLIT_BYTES)
+        before = self._blocks.slots[slot_key].bytes
+        taken = self._blocks.take(slot_key, SPLIT_BYTES)
         for entry in self._pending(taken):
             due_ms = int.from_bytes(entry[DUE], "big")
-            level = min(bisect_right(ends_ms, due_ms), place[0] - 1)
+            level = min(bisect_right(ends_ms, due_ms), slot_key[0] - 1)
             target = (level, due_ms // WIDTHS_MS[level])
             groups.setdefault(target, []).append(entry)
             sizes[target] = sizes.get(target, 0) + len(entry) + 4
@@ -175,7 +175,7 @@ class ShardStore:
                 del sizes[target]
         for target, entries in groups.items():
             self._add(target, entries)
-        left = self._blocks.slots.get(place)
+        left = self._blocks.slots.get(slot_key)
         return before - (left.bytes if left is not None else 0)
 
     def _pending(self, entries: Iterable[bytes]) -> Iterator[bytes]:
@@ -207,7 +207,7 @@ class ShardStore:
                 retry_id, (offset, first_ms) = retry_id_of_row(row), timer_of_named_row(row)
                 # A row that comes twice is gone; one that was never there is no harm.
                 dues = [*taken.get(offset, ()), *(() if content is None else (decode_due(content),))]
-                named += [row_of(retry_id, Named(offset, first_ms, due_ms)) for due_ms in dues]
+                named += [row_of(retry_id, Candidate(offset, first_ms, due_ms)) for due_ms in dues]
         if named:
             self._names.add(named)
 
@@ -233,11 +233,11 @@ class ShardStore:
         meta.uncounted = meta.uncounted or list(self._blocks.slots)
         size = 0
         while meta.uncounted and size < SETTLE_BYTES:
-            place = meta.uncounted[0]
-            slot = self._blocks.slots[place]
+            slot_key = meta.uncounted[0]
+            slot = self._blocks.slots[slot_key]
             if not meta.counted_blocks:
                 slot.least_due_ms = _NEVER_MS
-            for block in self._blocks.each(place, meta.counted_blocks):
+            for block in self._blocks.each(slot_key, meta.counted_blocks):
                 meta.counted_blocks += 1
                 size += sum(map(len, block))
                 self._settle(block, slot, counts)
@@ -247,7 +247,7 @@ class ShardStore:
                 meta.uncounted.pop(0)
                 meta.counted_blocks = 0
                 if slot.least_due_ms == _NEVER_MS:
-                    self._blocks.drop(place)
+                    self._blocks.drop(slot_key)
         self._names.spread()
         meta.count(counts)
         meta.settled = not meta.uncounted
@@ -266,17 +266,17 @@ class ShardStore:
             if fixed.due_ms != fixed.first_ms:
                 self._pages.put(self._rows.moved_row(fixed.offset, fixed.first_ms), encode_due(fixed.due_ms))
             if (retry_id := retry_id_of(entry, fixed)) is not None:
-                named.append(row_of(retry_id, Named(fixed.offset, fixed.first_ms, fixed.due_ms)))
+                named.append(row_of(retry_id, Candidate(fixed.offset, fixed.first_ms, fixed.due_ms)))
             stored.least_due_ms = min(stored.least_due_ms, fixed.due_ms)
         self._names.add(named)
 
     def finish(self) -> None:
         """Let go of what the watermark has passed, and save."""
         watermark_ms = self._meta.checkpoint.watermark_ms
-        for place, slot in list(self._blocks.slots.items()):
-            level, number = place
+        for slot_key, slot in list(self._blocks.slots.items()):
+            level, number = slot_key
             if slot_end_ms(number, level) <= watermark_ms:
-                self._blocks.drop(place)
+                self._blocks.drop(slot_key)
             elif level == 0 and number in self._due_slots:
                 self._look_behind_the_watermark(slot)
         self._names.tidy()
@@ -304,9 +304,9 @@ class ShardStore:
 
     # Single timers
 
-    def _add(self, place: Place, entries: Sequence[bytes], value: bytes | None = None) -> None:
-        self._blocks.add(place, entries, value)
-        if place[0] == 0 and place[1] in self._due_slots:
+    def _add(self, slot_key: SlotKey, entries: Sequence[bytes], value: bytes | None = None) -> None:
+        self._blocks.add(slot_key, entries, value)
+        if slot_key[0] == 0 and slot_key[1] in self._due_slots:
             self._due = sorted([*self._due, *entries])
 
     def _least_coarse(self) -> Slot | None:
@@ -318,8 +318,8 @@ class ShardStore:
         if key <= self._watermark or self._is_removed(key):
             return None
         for level in range(LEVELS):
-            place = (level, due_ms // WIDTHS_MS[level])
-            if place in self._blocks.slots and (entry := self._blocks.find(place, key)) is not None:
+            slot_key = (level, due_ms // WIDTHS_MS[level])
+            if slot_key in self._blocks.slots and (entry := self._blocks.find(slot_key, key)) is not None:
                 return entry
         return None
 
@@ -338,7 +338,7 @@ class ShardStore:
         listed = self._pages.get(self._rows.removed_list_row(offset))
         return listed is not None and due_ms in decode_removed_list(listed)
 
-    def _is_named(self, retry_id: bytes, named: Named) -> bool:
+    def _is_named(self, retry_id: bytes, named: Candidate) -> bool:
         entry = self._entry(KEY.pack(named.due_ms, named.offset))
         if entry is None:
             return False

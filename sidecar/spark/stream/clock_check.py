@@ -20,7 +20,7 @@ EVERY_S: Final = 10.0
 ANSWER_S: Final = 5.0
 
 
-class ClockWatch:
+class ClockCheck:
     """Says when nothing may fire because the clock cannot be trusted."""
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
@@ -30,7 +30,7 @@ class ClockWatch:
         self._producer = Producer({**config.status_producer(settings), "logger": log.librdkafka_logger()})
         self._measured_s = float("-inf")
 
-    def obstacle(self) -> str | None:
+    def blocker(self) -> str | None:
         """Return why nothing may fire, None when the clock is good; measures when it is time to."""
         if self._clock.monotonic_s() - self._measured_s >= EVERY_S:
             self._measure()

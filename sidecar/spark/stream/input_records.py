@@ -20,16 +20,16 @@ READ_RECORDS: Final = 500
 GAP_RECORDS: Final = 5_000
 """So many others are read rather than leapt over."""
 
-Place = tuple[int, int]
+Position = tuple[int, int]
 """Partition and offset."""
 
 
-def originals(settings: Settings, places: Iterable[Place]) -> dict[Place, Record]:
+def read_input_records(settings: Settings, positions: Iterable[Position]) -> dict[Position, Record]:
     """Return the records at these places, but those that the topic does not hold any more or that take too long."""
     wanted: dict[int, list[int]] = defaultdict(list)
-    for partition, offset in sorted(set(places)):
+    for partition, offset in sorted(set(positions)):
         wanted[partition].append(offset)
-    found: dict[Place, Record] = {}
+    found: dict[Position, Record] = {}
     until_s = SystemClock().monotonic_s() + WAIT_S
     reader = Consumer(dict(config.committed_reader(settings)), logger=config.quiet_logger())
     try:
@@ -43,7 +43,7 @@ def originals(settings: Settings, places: Iterable[Place]) -> dict[Place, Record
 
 
 def _read(
-    reader: Consumer, topic: str, partition: int, offsets: list[int], found: dict[Place, Record], until_s: float
+    reader: Consumer, topic: str, partition: int, offsets: list[int], found: dict[Position, Record], until_s: float
 ) -> None:
     clock, left = SystemClock(), offsets[::-1]
     position: int | None = None

@@ -11,7 +11,7 @@ from sidecar.clock import SystemClock
 from sidecar.kafka.catalogue import PARTITIONS_MAX, Catalogue
 from sidecar.kafka.cluster import Admin
 from sidecar.settings import Settings
-from sidecar.spark.stream.topic_metadata import Fact
+from sidecar.spark.stream.topic_metadata import TopicMetadata
 
 WAIT_S: Final = 5.0
 _STEP_S: Final = 0.005
@@ -27,7 +27,7 @@ class BrokerLookup:
         self.now_ms = 0
         """The instant that the facts are dated with: that of the micro-batch."""
 
-    def __call__(self, names: Iterable[str]) -> Mapping[str, Fact]:
+    def __call__(self, names: Iterable[str]) -> Mapping[str, TopicMetadata]:
         wanted = set(names)
         catalogue = Catalogue(self._admin)
         catalogue.expected = wanted
@@ -41,10 +41,10 @@ class BrokerLookup:
                 return {name: self._fact(catalogue, name) for name in found}
             self._pause.wait(_STEP_S)
 
-    def _fact(self, catalogue: Catalogue, name: str) -> Fact:
+    def _fact(self, catalogue: Catalogue, name: str) -> TopicMetadata:
         origin = catalogue.origins.get(name)
         if origin is None:
-            return Fact(0, 0, asked_ms=self.now_ms)
+            return TopicMetadata(0, 0, asked_ms=self.now_ms)
         why = ""
         if name in catalogue.denied:
             why = Closure.UNAUTHORISED.value
@@ -52,4 +52,6 @@ class BrokerLookup:
             why = Closure.UNREACHABLE.value
         # All that is wanted is expected, and one that may not be looked at is given as many as there can be.
         doubted_ms = self.now_ms if origin.partitions == PARTITIONS_MAX else 0
-        return Fact(origin.partitions, origin.max_message_bytes, why, asked_ms=self.now_ms, doubted_ms=doubted_ms)
+        return TopicMetadata(
+            origin.partitions, origin.max_message_bytes, why, asked_ms=self.now_ms, doubted_ms=doubted_ms
+        )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sidecar.settings import Settings
 from sidecar.spark.manifest import CheckpointFolder, Manifest
-from sidecar.spark.marks import Again
+from sidecar.spark.marks import ReplayClosings
 from sidecar.spark.stream.ingest import CHUNK_SCHEMA, COLUMNS, Pack
 from sidecar.spark.stream.placement import key_of
 from sidecar.spark.stream.processor import OUTPUT_SCHEMA, WheelProcessor
@@ -23,10 +23,10 @@ OBSERVATION: Final = "turns"
 TALLY_CHARS_MAX: Final = 100_000
 
 
-class Repeat(NamedTuple):
+class Replay(NamedTuple):
     """How a micro-batch runs that was planned and not completed."""
 
-    again: Again = Again()
+    replay_closings: ReplayClosings = ReplayClosings()
     former: str = ""
     """The version that has begun it, if another one has."""
     alone: bool = False
@@ -53,7 +53,7 @@ def start_query(
     initial: DataFrame,
     trigger: str,
     *,
-    repeat: Repeat | None = None,
+    replay: Replay | None = None,
 ) -> StreamingQuery:
     """Start the query and return it.
 
@@ -68,21 +68,21 @@ def start_query(
         trigger: Least time between the starts of two micro-batches: `500 milliseconds`.
         repeat: How the first micro-batch runs, if it is one that runs again.
     """
-    again, former, alone = repeat or Repeat()
+    replay_closings, former, alone = replay or Replay()
     from pyspark.sql import functions as f  # noqa: PLC0415 - PySpark is an extra
 
     records = session.readStream.format("kafka").options(**source).load()
     chunks = records.select(*COLUMNS[:-1], f.current_timestamp().alias(COLUMNS[-1])).mapInArrow(
         Pack(rules, manifest.state_partitions).__call__, CHUNK_SCHEMA
     )
-    turns = chunks.groupBy("key").transformWithStateInPandas(
-        WheelProcessor(rules, settings, again),
+    steps = chunks.groupBy("key").transformWithStateInPandas(
+        WheelProcessor(rules, settings, replay_closings),
         OUTPUT_SCHEMA,
         "Append",
         "ProcessingTime",
         initialState=initial.groupBy("key"),
     )
-    watched = turns.observe(OBSERVATION, f.collect_list("tally").alias("tallies"))
+    watched = steps.observe(OBSERVATION, f.collect_list("tally").alias("tallies"))
     partitions = rules.input_partitions, manifest.state_partitions
     writer = (
         watched.writeStream.queryName(settings.streams_app_id)

@@ -29,9 +29,9 @@ from sidecar.kafka.producer import CALL_TIMEOUT_S, Refusal, Refused, Transaction
 from sidecar.model import ANY_PARTITION, NO_TIMESTAMP, Reason, Record
 from sidecar.settings import Settings
 from sidecar.spark.marks import Digest, Mark, TopicsRefuse
-from sidecar.spark.stream.input_records import originals
+from sidecar.spark.stream.input_records import read_input_records
 from sidecar.spark.stream.lookup import BrokerLookup
-from sidecar.spark.stream.wire import Closing, Note, decode_delivery
+from sidecar.spark.stream.wire import Closing, StatusRecord, decode_output_part
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -68,7 +68,7 @@ class Unfireable(NamedTuple):
 
 
 @dataclass(slots=True)
-class Step:
+class PlanOutput:
     """What one step of a turn sends, and the mark that goes with it."""
 
     partition: int
@@ -84,7 +84,7 @@ class Step:
     digest: str = ""
     """Of the turn up to the end of this step."""
     records: list[Outgoing] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
+    status_records: list[StatusRecord] = field(default_factory=list)
     closings: list[Closing] = field(default_factory=list)
 
     @property
@@ -132,7 +132,7 @@ class Sender:
         # It subscribes to nothing: it only reads and names the group's offsets.
         self._group = Consumer(dict(config.input_consumer(settings)), logger=config.quiet_logger())
 
-    def deliver(self, batch: int, steps: Sequence[Step], former: str = "") -> None:
+    def deliver(self, batch: int, outputs: Sequence[PlanOutput], former: str = "") -> None:
         """Commit all of it in one transaction, unless it was committed before.
 
         Args:
@@ -145,17 +145,17 @@ class Sender:
             TopicsRefuse: Some topics take no records: the micro-batch is to be decided anew, with these closed.
             TransactionFailed: It could not be done in several tries.
         """
-        if not any(step.moves for step in steps):
-            self._tell(steps)
+        if not any(output.moves for output in outputs):
+            self._tell(outputs)
             return
         unfireable: dict[tuple[int, bytes], Unfireable] = {}
         failure: TransactionFailed | None = None
         for attempt in range(TRIES):
             try:
-                self._try(batch, steps, unfireable, former, traced=attempt > 0)
+                self._try(batch, outputs, unfireable, former, traced=attempt > 0)
             except TransactionFailed as error:
                 failure = error
-                self._learn(steps, unfireable, attempt)
+                self._learn(outputs, unfireable, attempt)
                 self._forget_producer()
                 if attempt:
                     self._pause.wait(_PAUSE_S)
@@ -170,28 +170,32 @@ class Sender:
     def _try(
         self,
         batch: int,
-        steps: Sequence[Step],
+        outputs: Sequence[PlanOutput],
         unfireable: Mapping[tuple[int, bytes], Unfireable],
         former: str,
         *,
         traced: bool,
     ) -> None:
-        producer, found = self._ready(steps)
-        waiting = [step for step in steps if not self._is_done(batch, step, found[step.partition], former)]
+        producer, found = self._ready(outputs)
+        waiting = [output for output in outputs if not self._is_done(batch, output, found[output.partition], former)]
         if not waiting:
             return
         producer.begin()
-        marks = {step.partition: (step.next_input_offset, self._mark(batch, step)) for step in waiting if step.moves}
+        marks = {
+            output.partition: (output.next_input_offset, self._mark(batch, output))
+            for output in waiting
+            if output.moves
+        }
         if marks:
             # First, as it waits for an answer: another worker may have had this state partition in between, and then
             # this producer is fenced.
             producer.send_marks(self._settings.input_topic, marks, self._group.consumer_group_metadata())
-        for step in waiting:
-            records = [self._replaced(step.partition, each, unfireable) for each in step.records]
-            _exhaust(producer.fire(step.partition, records, traced=traced))
-            notes = [(note.key, note.value, note.headers) for note in step.notes]
+        for output in waiting:
+            records = [self._replaced(output.partition, each, unfireable) for each in output.records]
+            _exhaust(producer.fire(output.partition, records, traced=traced))
+            status_records = [(each.key, each.value, each.headers) for each in output.status_records]
             try:
-                _exhaust(producer.write_outcomes(self._settings.status_topic, step.partition, notes))
+                _exhaust(producer.write_outcomes(self._settings.status_topic, output.partition, status_records))
             except KafkaException as cause:
                 text = f"{self._settings.status_topic} cannot be written: {cause.args[0].str()}"
                 raise TransactionFailed(text, unknown=False, replace=True) from cause
@@ -199,12 +203,12 @@ class Sender:
             raise TransactionFailed(producer.refused[0].text, unknown=False, replace=True)
         producer.commit()
 
-    def _mark(self, batch: int, step: Step) -> Mark:
-        return Mark(step.after, self._checkpoint, batch, step.digest, self._writer, step.closings)
+    def _mark(self, batch: int, output: PlanOutput) -> Mark:
+        return Mark(output.after, self._checkpoint, batch, output.digest, self._writer, output.closings)
 
-    def _ready(self, steps: Sequence[Step]) -> tuple[MarkingProducer, Mapping[int, Mark | None]]:
+    def _ready(self, outputs: Sequence[PlanOutput]) -> tuple[MarkingProducer, Mapping[int, Mark | None]]:
         """Return a producer, and the marks, read when nobody else can be committing any more."""
-        asked = {*self._siblings, *(step.partition for step in steps)}
+        asked = {*self._siblings, *(output.partition for output in outputs)}
         if self._producer is not None:
             marks = self._marks(asked)
             last = max((mark for mark in marks.values() if mark is not None), key=_batch_of, default=None)
@@ -232,77 +236,88 @@ class Sender:
             raise TransactionFailed(text, unknown=False, replace=False) from cause
         return {each.partition: Mark.parse(each.metadata) if each.offset >= 0 else None for each in found}
 
-    def _is_done(self, batch: int, step: Step, mark: Mark | None, former: str) -> bool:
-        if mark is None or not step.moves or mark.sequence <= step.began:
-            if mark is not None and step.moves and mark.sequence < step.began and mark.checkpoint == self._checkpoint:
-                raise self._refused(step, mark)
+    def _is_done(self, batch: int, output: PlanOutput, mark: Mark | None, former: str) -> bool:
+        if mark is None or not output.moves or mark.sequence <= output.began:
+            if (
+                mark is not None
+                and output.moves
+                and mark.sequence < output.began
+                and mark.checkpoint == self._checkpoint
+            ):
+                raise self._refused(output, mark)
             return False
         if mark.checkpoint != self._checkpoint or mark.batch > batch:
-            raise self._refused(step, mark)
-        if mark.batch == batch and step.before >= mark.sequence:
+            raise self._refused(output, mark)
+        if mark.batch == batch and output.before >= mark.sequence:
             return False
-        if mark.batch == batch and step.after < mark.sequence and not step.last:
+        if mark.batch == batch and output.after < mark.sequence and not output.last:
             return True
-        if mark.batch == batch and step.after == mark.sequence and mark.digest == step.digest:
+        if mark.batch == batch and output.after == mark.sequence and mark.digest == output.digest:
             return True
         begun_by = f"version {former}" if former else "the version and the settings"
         raise CommandFailed(
             f"micro-batch {batch} was sent to Kafka in part before Spark had completed it, and this version, "
-            f"{__version__}, makes other records of it for partition {step.partition} of {self._settings.input_topic}: "
-            "what was sent would be lost or come twice. Nothing is. "
+            f"{__version__}, makes other records of it for partition {output.partition} of "
+            f"{self._settings.input_topic}: what was sent would be lost or come twice. Nothing is. "
             f"Run {begun_by} that have begun it once more on this checkpoint, stop that when it has written "
             "`query_started` and is ready, and start this one again"
         )
 
-    def _refused(self, step: Step, mark: Mark) -> CommandFailed:
+    def _refused(self, output: PlanOutput, mark: Mark) -> CommandFailed:
         return CommandFailed(
-            f"partition {step.partition} of {self._settings.input_topic} was committed up to sequence "
+            f"partition {output.partition} of {self._settings.input_topic} was committed up to sequence "
             f"{mark.sequence} by checkpoint {mark.checkpoint}, and this micro-batch of {self._checkpoint} goes from "
-            f"{step.before} to {step.after}: another query runs for this application, or the checkpoint "
+            f"{output.before} to {output.after}: another query runs for this application, or the checkpoint "
             "is an old copy. Stop the other one, or go on from the newest checkpoint."
         )
 
-    def _tell(self, steps: Sequence[Step]) -> None:
+    def _tell(self, outputs: Sequence[PlanOutput]) -> None:
         """Write counts, for which nothing else is changed: no transaction, and none that comes before is in doubt."""
         if self._status is None:
             self._status = Producer(dict(config.status_producer(self._settings)), logger=config.quiet_logger())
-        for step in steps:
-            for note in step.notes:
+        for output in outputs:
+            for status_record in output.status_records:
                 try:
-                    headers: Any = note.headers
+                    headers: Any = status_record.headers
                     self._status.produce(
-                        self._settings.status_topic, note.value, note.key, step.partition, headers=headers
+                        self._settings.status_topic,
+                        status_record.value,
+                        status_record.key,
+                        output.partition,
+                        headers=headers,
                     )
                 except (KafkaException, BufferError):
                     self._status.list_topics(self._settings.status_topic, timeout=STATUS_S)
         self._status.flush(STATUS_S)
 
-    def _learn(self, steps: Sequence[Step], unfireable: dict[tuple[int, bytes], Unfireable], attempt: int) -> None:
+    def _learn(
+        self, outputs: Sequence[PlanOutput], unfireable: dict[tuple[int, bytes], Unfireable], attempt: int
+    ) -> None:
         """Keep which records the broker will not have. Raises TopicsRefuse for topics that take none at all."""
         producer = self._producer
         if producer is None or not attempt:
             return
         if not producer.refused:
-            self._doubt(steps)
+            self._doubt(outputs)
             return
         closed: dict[str, str] = {}
-        guilty = {_place(each) for each in guilty_of(producer.refused, producer.spared)}
+        guilty = {_record_key(each) for each in guilty_of(producer.refused, producer.spared)}
         learnt: list[Refused] = []
-        written = sum(len(step.records) for step in steps)
+        written = sum(len(output.records) for output in outputs)
         # When nothing at all was written, that says little of any one topic; but the group has answered.
         patient = len(producer.refused) == written and attempt < 2
         for refused in producer.refused:
             topic = refused.outgoing.topic
             why = _CLOSURES.get(refused.why)
-            known = unfireable.get(_place(refused))
+            known = unfireable.get(_record_key(refused))
             if why is Closure.UNREACHABLE and patient:
                 continue
-            if why is None and _place(refused) not in guilty and self._batch_bytes > 1:
+            if why is None and _record_key(refused) not in guilty and self._batch_bytes > 1:
                 self._batch_bytes = 1  # it means any one of a batch: each is a batch by itself then
                 return
             if topic == self._settings.dlq_topic and refused.why is Refusal.LARGE and not (known and known.bare):
                 known = known or Unfireable(topic, Reason.TOO_LARGE, refused.text, None, None)
-                unfireable[_place(refused)] = known._replace(bare=True)
+                unfireable[_record_key(refused)] = known._replace(bare=True)
                 continue
             if why is not None or topic == self._settings.dlq_topic:
                 closed[topic] = (why or Closure.UNREACHABLE).value
@@ -313,23 +328,23 @@ class Sender:
             learnt.append(refused)
         if closed:
             raise TopicsRefuse(closed, producer.refused[0].text)
-        bases = {step.partition: step.offset_base for step in steps}
-        offsets = {_place(each): _input_offset(each, bases) for each in learnt}
-        came = originals(
+        bases = {output.partition: output.offset_base for output in outputs}
+        offsets = {_record_key(each): _input_offset(each, bases) for each in learnt}
+        came = read_input_records(
             self._settings, ((number, offset) for (number, _), offset in offsets.items() if offset is not None)
         )
         for each in learnt:
-            said, offset = f"{each.outgoing.topic}: {each.text}", offsets[_place(each)]
+            said, offset = f"{each.outgoing.topic}: {each.text}", offsets[_record_key(each)]
             record = None if offset is None else came.get((each.partition, offset))
             reason = Reason.TOO_LARGE if each.why is Refusal.LARGE else Reason.UNFIREABLE
-            unfireable[_place(each)] = Unfireable(each.outgoing.topic, reason, said, record, offset)
+            unfireable[_record_key(each)] = Unfireable(each.outgoing.topic, reason, said, record, offset)
 
-    def _doubt(self, steps: Sequence[Step]) -> None:
+    def _doubt(self, outputs: Sequence[PlanOutput]) -> None:
         """Look for a missing right: it fails a transaction as a whole, and no record is named."""
         if self._lookup is None:
             self._lookup = BrokerLookup(self._settings)
-        facts = self._lookup({record.topic for step in steps for record in step.records})
-        closed = {name: fact.closure or Closure.VANISHED.value for name, fact in facts.items() if fact.closed}
+        topics = self._lookup({record.topic for output in outputs for record in output.records})
+        closed = {name: topic.closure or Closure.VANISHED.value for name, topic in topics.items() if topic.closed}
         if closed:
             raise TopicsRefuse(closed, "it may not be written, or is not there")
 
@@ -383,7 +398,7 @@ def _input_offset(refused: Refused, bases: Mapping[int, int]) -> int | None:
     return Checkpoint(offset_base=bases[refused.partition]).input_offset(stored)
 
 
-def _place(refused: Refused) -> tuple[int, bytes]:
+def _record_key(refused: Refused) -> tuple[int, bytes]:
     return refused.partition, refused.outgoing.source
 
 
@@ -409,8 +424,8 @@ class TransactionalSink:
     def open(self, partition_id: int, epoch_id: int) -> bool:
         self._state_partition = partition_id
         self._batch = epoch_id
-        self._steps: list[Step] = []
-        self._open: dict[int, Step] = {}
+        self._outputs: list[PlanOutput] = []
+        self._open: dict[int, PlanOutput] = {}
         self._digests: dict[int, Digest] = {}
         self._began: dict[int, int] = {}
         self._records = self._bytes = 0
@@ -418,25 +433,27 @@ class TransactionalSink:
 
     def process(self, row: Row) -> None:
         payload = bytes(row["payload"])
-        part = decode_delivery(payload)
+        part = decode_output_part(payload)
         number = part.partition
         began = self._began.setdefault(number, part.before)
-        step = self._open.pop(number, None)
-        if step is None:
-            step = Step(number, part.before, part.after, began, part.next_input_offset, offset_base=part.offset_base)
-        step.records += part.records
-        step.notes += part.notes
-        step.closings += part.closings
-        step.last = part.last
+        output = self._open.pop(number, None)
+        if output is None:
+            output = PlanOutput(
+                number, part.before, part.after, began, part.next_input_offset, offset_base=part.offset_base
+            )
+        output.records += part.records
+        output.status_records += part.status_records
+        output.closings += part.closings
+        output.last = part.last
         digest = self._digests.setdefault(number, Digest())
-        digest.add(part.records, part.notes)
+        digest.add(part.records, part.status_records)
         self._records += len(part.records)
         self._bytes += len(payload)
         if not part.ends:
-            self._open[number] = step
+            self._open[number] = output
             return
-        step.digest = str(digest)
-        self._steps.append(step)
+        output.digest = str(digest)
+        self._outputs.append(output)
         if self._records >= TRANSACTION_RECORDS_MAX or self._bytes >= TRANSACTION_BYTES_MAX:
             self._deliver()
 
@@ -452,9 +469,9 @@ class TransactionalSink:
         self._deliver()
 
     def _deliver(self) -> None:
-        if not self._steps:
+        if not self._outputs:
             return
-        steps, self._steps = self._steps, []
+        outputs, self._outputs = self._outputs, []
         self._records = self._bytes = 0
         settings = self._settings
         key = (settings.bootstrap_servers, settings.streams_app_id, self._checkpoint, self._state_partition)
@@ -462,4 +479,4 @@ class TransactionalSink:
             inputs, states = self._partitions
             siblings = [each for each in range(inputs) if each % states == self._state_partition]
             _senders[key] = Sender(settings, self._checkpoint, self._state_partition, siblings)
-        _senders[key].deliver(self._batch, steps, self._former)
+        _senders[key].deliver(self._batch, outputs, self._former)

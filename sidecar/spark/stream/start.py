@@ -27,8 +27,8 @@ from sidecar.spark.running import Starter, keep_running
 from sidecar.spark.session import open_session
 from sidecar.spark.source import EARLIEST, source_options, starting_offsets
 from sidecar.spark.stream.batches import Batches
-from sidecar.spark.stream.clock_check import ClockWatch
-from sidecar.spark.stream.query import Repeat, initial_state, start_query
+from sidecar.spark.stream.clock_check import ClockCheck
+from sidecar.spark.stream.query import Replay, initial_state, start_query
 from sidecar.spark.stream.step import Rules
 
 if TYPE_CHECKING:
@@ -98,14 +98,14 @@ def run(
             # What the status topic and the changelog lack of an input that has grown is made here too.
             return _rules(settings, policy, ensure_topics(admin, settings), manifest, options.url)
 
-        def start(rules: Rules, repeat: Repeat | None) -> StreamingQuery:
+        def start(rules: Rules, replay: Replay | None) -> StreamingQuery:
             trigger = f"{options.trigger_ms} milliseconds"
-            return start_query(session, settings, rules, manifest, folder, reading, initial, trigger, repeat=repeat)
+            return start_query(session, settings, rules, manifest, folder, reading, initial, trigger, replay=replay)
 
         batches = Batches(progressed)
         session.streams.addListener(batches)
         starter = Starter(settings, manifest, folder, rules, start)
-        keep_running(starter, stopping, batches, ClockWatch(settings))
+        keep_running(starter, stopping, batches, ClockCheck(settings))
     finally:
         session.stop()
 

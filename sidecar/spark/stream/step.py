@@ -27,19 +27,29 @@ from sidecar.engine.transaction import PartitionPlan, Terms
 from sidecar.errors import PartitionStopped
 from sidecar.model import Record
 from sidecar.policy import Policy, PolicyConfig
-from sidecar.spark.marks import ALL, Again
-from sidecar.spark.state.entries import META, REASON, STOPPED, Buffered, Cells, Meta, Stopped, decode_meta, encode
+from sidecar.spark.marks import ALL, ReplayClosings
+from sidecar.spark.state.entries import (
+    META,
+    REASON,
+    STOPPED,
+    BufferedEntries,
+    Meta,
+    StateEntries,
+    Stopped,
+    decode_meta,
+    encode,
+)
 from sidecar.spark.state.shard_store import ShardStore
 from sidecar.spark.stream import topic_metadata
-from sidecar.spark.stream.topic_metadata import Fact, Lookup
-from sidecar.spark.stream.wire import LATE_STEP_MS, Closing, Delivery, Note, Tally, cut
+from sidecar.spark.stream.topic_metadata import Lookup, TopicMetadata
+from sidecar.spark.stream.wire import LATE_STEP_MS, Closing, OutputPart, StatusRecord, Tally, cut
 from sidecar.spark.waiting import Waiting
 
-STEPS_MAX: Final = 5
+PLANS_MAX: Final = 5
 """Most steps of one turn, each with what one plan gives; what is left wakes the next micro-batch at once."""
-FIRES_MAX: Final = 10_000
-FIRE_BYTES_MAX: Final = 16 * 1024 * 1024
-INTAKE_BYTES_MAX: Final = 32 * 1024 * 1024
+DELIVERIES_MAX: Final = 10_000
+DELIVERY_BYTES_MAX: Final = 16 * 1024 * 1024
+INGEST_BYTES_MAX: Final = 32 * 1024 * 1024
 """About so much of what came is taken in by one turn; the rest waits in the state."""
 SHARING: Final = 4
 """So many input partitions of one state partition have these bounds; of more each one has less."""
@@ -72,16 +82,16 @@ class Rules:
         return min(1.0, SHARING * self.state_partitions / self.input_partitions)
 
     @property
-    def fire_share(self) -> float:
+    def delivery_share(self) -> float:
         """Return which part of a step's bounds it has, where the bound of the steps cannot be divided further."""
-        return min(1.0, STEPS_MAX * self.share)
+        return min(1.0, PLANS_MAX * self.share)
 
 
 @dataclass(slots=True)
-class Turned:
+class StepResult:
     """What a turn gives."""
 
-    deliveries: list[Delivery]
+    output_parts: list[OutputPart]
     tally: Tally
     wakes_ms: int
     """When the partition wants its next turn at the latest; after the instant of this one."""
@@ -90,18 +100,18 @@ class Turned:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _PlanOutput:
     """What one plan sends."""
 
     before: int
     checkpoint: Checkpoint
     records: list[Outgoing]
-    notes: list[Note]
+    status_records: list[StatusRecord]
 
 
 @dataclass(slots=True)
 class _Sent:
-    steps: list[_Step] = field(default_factory=list)
+    outputs: list[_PlanOutput] = field(default_factory=list)
     fired: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     deferred: Counter[str] = field(default_factory=Counter)
@@ -114,8 +124,10 @@ class _Sent:
 
     def add(self, part: PartitionPlan, before: int, now_ms: int) -> None:
         records = [*(outgoing for _, outgoing in part.dead_letters), *part.fires]
-        notes = [Note(key, value, []) for key, value in outcome_records(part.answers, part.number, now_ms)]
-        self.steps.append(_Step(before, part.checkpoint, records, notes))
+        status_records = [
+            StatusRecord(key, value, []) for key, value in outcome_records(part.answers, part.number, now_ms)
+        ]
+        self.outputs.append(_PlanOutput(before, part.checkpoint, records, status_records))
         self.fired.update(part.fired)
         self.reasons.update(reason.value for reason, _ in part.dead_letters)
         self.deferred.update(part.deferred)
@@ -140,7 +152,7 @@ class _Sent:
         )
 
 
-class Turns:
+class PartitionSteps:
     """Runs the turns of partitions. Pure but for `lookup`, which is asked last and only for the turn to come.
 
     Args:
@@ -150,14 +162,20 @@ class Turns:
         again: What the turns of one micro-batch take for closed.
     """
 
-    def __init__(self, rules: Rules, dialects: Sequence[Dialect], lookup: Lookup, again: Again = Again()) -> None:  # noqa: B008 - it never changes
+    def __init__(
+        self,
+        rules: Rules,
+        dialects: Sequence[Dialect],
+        lookup: Lookup,
+        replay_closings: ReplayClosings = ReplayClosings(),  # noqa: B008 - it never changes
+    ) -> None:
         self._rules = rules
         self._dialects = dialects
         self._policy = Policy(rules.policy)
         self._lookup = lookup
-        self._again = again
+        self._replay_closings = replay_closings
 
-    def turn(self, partition: int, cells: Cells, chunks: Iterable[bytes], now_ms: int) -> Turned | None:
+    def step(self, partition: int, state: StateEntries, chunks: Iterable[bytes], now_ms: int) -> StepResult | None:
         """Take in what came and fire what is due; None when this instant has had its turn.
 
         Args:
@@ -167,75 +185,83 @@ class Turns:
             chunks: What came, in any order.
             now_ms: The instant of the micro-batch.
         """
-        waiting = Waiting(cells, max(1, int(INTAKE_BYTES_MAX * self._rules.share)))
+        waiting = Waiting(state, max(1, int(INGEST_BYTES_MAX * self._rules.share)))
         came = waiting.add(chunks)
-        found = cells.get(STOPPED)
+        found = state.get(STOPPED)
         stopped = None if found is None else REASON.decode(found)
         if stopped is not None and now_ms - stopped.tried_ms < TRY_AGAIN_MS:
-            return self._stop(partition, cells, waiting, stopped, now_ms)
-        buffered = Buffered(cells)
+            return self._stop(partition, state, waiting, stopped, now_ms)
+        buffered = BufferedEntries(state)
         try:
-            turned = self._go_on(partition, buffered, waiting, now_ms, came=came)
+            result = self._go_on(partition, buffered, waiting, now_ms, came=came)
         except PartitionStopped as error:
             since_ms = now_ms if stopped is None else stopped.since_ms
-            wakes_ms = _wakes_ms(cells) if stopped is None else stopped.wakes_ms
-            return self._stop(partition, cells, waiting, Stopped(str(error), since_ms, now_ms, wakes_ms), now_ms)
-        if turned is None:
+            wakes_ms = _wakes_ms(state) if stopped is None else stopped.wakes_ms
+            return self._stop(partition, state, waiting, Stopped(str(error), since_ms, now_ms, wakes_ms), now_ms)
+        if result is None:
             return None
         waiting.save()
         buffered.flush()
         if stopped is not None:
-            cells.remove(STOPPED)
-            turned.woke_ms = stopped.wakes_ms
-        return turned
+            state.remove(STOPPED)
+            result.woke_ms = stopped.wakes_ms
+        return result
 
-    def _go_on(self, partition: int, cells: Cells, waiting: Waiting, now_ms: int, *, came: bool) -> Turned | None:
-        value = cells.get(META)
+    def _go_on(
+        self, partition: int, state: StateEntries, waiting: Waiting, now_ms: int, *, came: bool
+    ) -> StepResult | None:
+        value = state.get(META)
         meta = Meta() if value is None else decode_meta(value)
-        if meta.turned_ms == now_ms and not came:
+        if meta.last_step_ms == now_ms and not came:
             return None
         if meta.held[0] != meta.held[1]:
             waiting.adopt(meta.held)
             meta.held = (meta.held[1], meta.held[1])
-        closings = self._again.of(partition, now_ms)
-        turned = _Turn(self._rules, self._policy, self._dialects, partition, cells, meta, now_ms, closings)
-        turned.run(waiting)
-        used, unresolved = turned.used()
-        answers = self._lookup(asked) if (asked := topic_metadata.to_ask(meta.facts, unresolved, now_ms)) else {}
-        meta.facts = topic_metadata.refreshed(meta.facts, answers, used, turned.sent_to(), meta.counted_origins, now_ms)
-        deliveries = turned.deliveries()
-        woke_ms, meta.wakes_ms = meta.wakes_ms, turned.wakes_ms()
-        meta.turned_ms = now_ms
-        cells.put(META, encode(meta))
-        return Turned(deliveries, turned.sent.tally(), meta.wakes_ms, woke_ms)
+        closings = self._replay_closings.of(partition, now_ms)
+        result = _PartitionStep(self._rules, self._policy, self._dialects, partition, state, meta, now_ms, closings)
+        result.run(waiting)
+        used, unresolved = result.used()
+        answers = self._lookup(asked) if (asked := topic_metadata.to_ask(meta.topics, unresolved, now_ms)) else {}
+        meta.topics = topic_metadata.refreshed(
+            meta.topics, answers, used, result.sent_to(), meta.counted_origins, now_ms
+        )
+        output_parts = result.output_parts()
+        woke_ms, meta.wakes_ms = meta.wakes_ms, result.wakes_ms()
+        meta.last_step_ms = now_ms
+        state.put(META, encode(meta))
+        return StepResult(output_parts, result.sent.tally(), meta.wakes_ms, woke_ms)
 
-    def _stop(self, partition: int, cells: Cells, waiting: Waiting, stopped: Stopped, now_ms: int) -> Turned:
+    def _stop(self, partition: int, state: StateEntries, waiting: Waiting, stopped: Stopped, now_ms: int) -> StepResult:
         """Keep what came, and say why the partition cannot go on."""
         waiting.save_all()
         woke_ms, stopped.wakes_ms = stopped.wakes_ms, now_ms + PUBLISH_MS
-        cells.put(STOPPED, encode(stopped))
+        state.put(STOPPED, encode(stopped))
         view = stopped_view(partition, self._rules, stopped)
-        note = signed(self._rules, partition, Note(status.partition_key(partition), view.to_json(), []), now_ms)
-        delivery = Delivery(partition=partition, before=0, after=0, next_input_offset=0, records=[], notes=[note])
-        return Turned([delivery], Tally(stopped={partition: stopped.reason}), stopped.wakes_ms, woke_ms)
+        status_record = signed(
+            self._rules, partition, StatusRecord(status.partition_key(partition), view.to_json(), []), now_ms
+        )
+        part = OutputPart(
+            partition=partition, before=0, after=0, next_input_offset=0, records=[], status_records=[status_record]
+        )
+        return StepResult([part], Tally(stopped={partition: stopped.reason}), stopped.wakes_ms, woke_ms)
 
 
-def _wakes_ms(cells: Cells) -> int:
+def _wakes_ms(state: StateEntries) -> int:
     """Return the expiry of the timer that is registered, 0 when that is what cannot be read."""
     try:
-        return decode_meta(cells.get(META) or b"").wakes_ms
+        return decode_meta(state.get(META) or b"").wakes_ms
     except PartitionStopped:
         return 0
 
 
-class _Turn:
+class _PartitionStep:
     def __init__(
         self,
         rules: Rules,
         policy: Policy,
         dialects: Sequence[Dialect],
         number: int,
-        cells: Cells,
+        state: StateEntries,
         meta: Meta,
         now_ms: int,
         closings: Sequence[Closing],
@@ -249,7 +275,7 @@ class _Turn:
         self._number = number
         self._now_ms = now_ms
         self._before = meta.checkpoint.sequence
-        self._store = ShardStore(cells, meta, number)
+        self._store = ShardStore(state, meta, number)
         self._unresolved: set[str] = set()
         self._complete = True
         self._waits = False
@@ -261,21 +287,21 @@ class _Turn:
         for topic, why, sequence in self._closings:
             if sequence == meta.checkpoint.sequence or sequence < self._before == meta.checkpoint.sequence:
                 if topic == rules.policy.dlq_topic:
-                    meta.facts.setdefault(topic, Fact(1, rules.dlq_max_message_bytes))
-                for name in meta.facts.keys() & ({topic} if topic != ALL else meta.facts.keys()):
-                    meta.facts[name] = topic_metadata.refusing(meta.facts[name], why, now_ms)
-        self._origins: Mapping[str, Origin] = topic_metadata.known_origins(meta.facts)
-        self._closed = topic_metadata.closed_origins(meta.facts, meta.checkpoint.closed, now_ms)
+                    meta.topics.setdefault(topic, TopicMetadata(1, rules.dlq_max_message_bytes))
+                for name in meta.topics.keys() & ({topic} if topic != ALL else meta.topics.keys()):
+                    meta.topics[name] = topic_metadata.refusing(meta.topics[name], why, now_ms)
+        self._origins: Mapping[str, Origin] = topic_metadata.known_origins(meta.topics)
+        self._closed = topic_metadata.closed_origins(meta.topics, meta.checkpoint.closed, now_ms)
         self._dlq_open = rules.policy.dlq_topic not in self._closed
         self._intake = Intake(
             self._policy,
             self._dialects,
             self._origins,
-            topic_metadata.missing_topics(meta.facts, now_ms),
+            topic_metadata.missing_topics(meta.topics, now_ms),
             input_topic=rules.policy.input_topic,
             app_id=rules.app_id,
             api_token=rules.api_token,
-            forbidden=topic_metadata.forbidden_topics(meta.facts, now_ms),
+            forbidden=topic_metadata.forbidden_topics(meta.topics, now_ms),
         )
 
     def run(self, waiting: Waiting) -> None:
@@ -283,7 +309,7 @@ class _Turn:
         meta, share = self._meta, self._rules.share
         if not meta.settled:
             self._store.settle()
-            self._unresolved = meta.counted_origins.keys() - meta.facts.keys()
+            self._unresolved = meta.counted_origins.keys() - meta.topics.keys()
             if not meta.settled or self._unresolved:
                 # What an origin is like is asked for before anything that was imported is decided.
                 self._complete = False
@@ -297,8 +323,8 @@ class _Turn:
         came = sorted(waiting.take(), key=_offset_of) if self._dlq_open else []
         items = self._items(came)
         left: Sequence[Item] = items
-        for _ in range(max(1, int(STEPS_MAX * share))):
-            if self._closings and self.sent.steps:
+        for _ in range(max(1, int(PLANS_MAX * share))):
+            if self._closings and self.sent.outputs:
                 self._look()
             upto_ms = self._store.split_due(self._now_ms)
             partition.next_due_ms = self._store.next_due_ms()
@@ -327,8 +353,8 @@ class _Turn:
             origin_timeout_ms=rules.origin_timeout_ms,
             dlq_max_message_bytes=rules.dlq_max_message_bytes,
             dlq_open=self._dlq_open,
-            fires_max=max(1, int(FIRES_MAX * rules.fire_share)),
-            fire_bytes_max=max(1, int(FIRE_BYTES_MAX * rules.fire_share)),
+            fires_max=max(1, int(DELIVERIES_MAX * rules.delivery_share)),
+            fire_bytes_max=max(1, int(DELIVERY_BYTES_MAX * rules.delivery_share)),
         )
 
     def _take_over(self, partition: Partition, part: PartitionPlan, now_ms: int) -> None:
@@ -386,32 +412,35 @@ class _Turn:
             return self._now_ms + 1
         return max(self._now_ms + 1, min(self._meta.published_ms + PUBLISH_MS, due_ms or 2**62))
 
-    def deliveries(self) -> list[Delivery]:
+    def output_parts(self) -> list[OutputPart]:
         """Return what is sent, in parts; empty when there is nothing to say."""
-        meta, now_ms, steps = self._meta, self._now_ms, self.sent.steps
-        if not steps and now_ms - meta.published_ms < PUBLISH_MS - 500:
+        meta, now_ms, outputs = self._meta, self._now_ms, self.sent.outputs
+        if not outputs and now_ms - meta.published_ms < PUBLISH_MS - 500:
             return []
         meta.published_ms = now_ms
-        view = Note(status.partition_key(self._number), self._view().to_json(), [])
-        found: list[Delivery] = []
-        for step in steps or [_Step(meta.checkpoint.sequence, meta.checkpoint, [], [])]:
-            last = not steps or step is steps[-1]
-            notes = [signed(self._rules, self._number, note, now_ms) for note in [*step.notes, *[view] * last]]
-            parts = list(cut(step.records))
+        view = StatusRecord(status.partition_key(self._number), self._view().to_json(), [])
+        found: list[OutputPart] = []
+        for output in outputs or [_PlanOutput(meta.checkpoint.sequence, meta.checkpoint, [], [])]:
+            last = not outputs or output is outputs[-1]
+            status_records = [
+                signed(self._rules, self._number, status_record, now_ms)
+                for status_record in [*output.status_records, *[view] * last]
+            ]
+            parts = list(cut(output.records))
             for at, part in enumerate(parts, 1):
                 ends = at == len(parts)
                 found.append(
-                    Delivery(
+                    OutputPart(
                         partition=self._number,
-                        before=step.before,
-                        after=step.checkpoint.sequence,
-                        next_input_offset=step.checkpoint.next_input_offset,
+                        before=output.before,
+                        after=output.checkpoint.sequence,
+                        next_input_offset=output.checkpoint.next_input_offset,
                         records=part,
-                        notes=notes if ends else [],
+                        status_records=status_records if ends else [],
                         ends=ends,
                         last=ends and last,
-                        offset_base=step.checkpoint.offset_base,
-                        closings=[each for each in self._closings if each.sequence <= step.before] if ends else [],
+                        offset_base=output.checkpoint.offset_base,
+                        closings=[each for each in self._closings if each.sequence <= output.before] if ends else [],
                     )
                 )
         return found
@@ -448,10 +477,12 @@ def _record(number: int, arrival: Arrival) -> Record:
     return Record(number, arrival.offset, timestamp_ms, key, value, headers)
 
 
-def signed(rules: Rules, partition: int, note: Note, now_ms: int) -> Note:
+def signed(rules: Rules, partition: int, status_record: StatusRecord, now_ms: int) -> StatusRecord:
     """Return a record of the status topic with its signature, if there is a token."""
-    headers = status.signed(rules.api_token, rules.status_topic, partition, note.key, note.value, now_ms)
-    return Note(note.key, note.value, headers)
+    headers = status.signed(
+        rules.api_token, rules.status_topic, partition, status_record.key, status_record.value, now_ms
+    )
+    return StatusRecord(status_record.key, status_record.value, headers)
 
 
 def stopped_view(partition: int, rules: Rules, stopped: Stopped) -> PartitionView:

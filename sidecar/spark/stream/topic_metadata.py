@@ -27,7 +27,7 @@ AGAIN_MAX_MS: Final = 300_000
 """A topic that refused records is closed for so long, twice as long each time; then what is due is tried again."""
 
 
-class Fact(msgspec.Struct, array_like=True, frozen=True):
+class TopicMetadata(msgspec.Struct, array_like=True, frozen=True):
     """A definite answer of the broker about one topic."""
 
     partitions: int
@@ -57,38 +57,40 @@ class Fact(msgspec.Struct, array_like=True, frozen=True):
 class Lookup(Protocol):
     """Asks the broker."""
 
-    def __call__(self, names: Iterable[str]) -> Mapping[str, Fact]:
+    def __call__(self, names: Iterable[str]) -> Mapping[str, TopicMetadata]:
         """Return the facts of those topics that a definite answer came for in time."""
         ...
 
 
-def known_origins(facts: Mapping[str, Fact]) -> dict[str, Origin]:
+def known_origins(topics: Mapping[str, TopicMetadata]) -> dict[str, Origin]:
     """Return the topics that exist."""
-    return {name: Origin(fact.partitions, fact.max_message_bytes) for name, fact in facts.items() if fact.partitions}
+    return {
+        name: Origin(topic.partitions, topic.max_message_bytes) for name, topic in topics.items() if topic.partitions
+    }
 
 
-def missing_topics(facts: Mapping[str, Fact], now_ms: int) -> frozenset[str]:
+def missing_topics(topics: Mapping[str, TopicMetadata], now_ms: int) -> frozenset[str]:
     """Return the topics that do not exist, by an answer that is fresh."""
     return frozenset(
         name
-        for name, fact in facts.items()
-        if not fact.partitions and not fact.doubted_ms and now_ms - fact.asked_ms <= UNKNOWN_MS
+        for name, topic in topics.items()
+        if not topic.partitions and not topic.doubted_ms and now_ms - topic.asked_ms <= UNKNOWN_MS
     )
 
 
-def forbidden_topics(facts: Mapping[str, Fact], now_ms: int) -> frozenset[str]:
+def forbidden_topics(topics: Mapping[str, TopicMetadata], now_ms: int) -> frozenset[str]:
     """Return the topics that may not be looked at, by repeated answers, the last of which is fresh."""
     return frozenset(
         name
-        for name, fact in facts.items()
-        if not fact.partitions
-        and fact.doubted_ms
-        and fact.asked_ms - fact.doubted_ms >= FORBIDDEN_AFTER_MS
-        and now_ms - fact.asked_ms <= UNKNOWN_MS
+        for name, topic in topics.items()
+        if not topic.partitions
+        and topic.doubted_ms
+        and topic.asked_ms - topic.doubted_ms >= FORBIDDEN_AFTER_MS
+        and now_ms - topic.asked_ms <= UNKNOWN_MS
     )
 
 
-def closed_origins(facts: Mapping[str, Fact], before: Mapping[str, Closed], now_ms: int) -> dict[str, Closed]:
+def closed_origins(topics: Mapping[str, TopicMetadata], before: Mapping[str, Closed], now_ms: int) -> dict[str, Closed]:
     """Return the origins that cannot be fired to, paused ones aside.
 
     Args:
@@ -97,57 +99,57 @@ def closed_origins(facts: Mapping[str, Fact], before: Mapping[str, Closed], now_
         now_ms: The instant of the turn.
     """
     closed = {}
-    for name, fact in facts.items():
-        why = _why_closed(fact, now_ms)
+    for name, topic in topics.items():
+        why = _why_closed(topic, now_ms)
         if why is None:
             continue
         known = before.get(name)
-        since_ms = fact.since_ms or now_ms
+        since_ms = topic.since_ms or now_ms
         if known is not None and known.why != Closure.PAUSED:
             since_ms = min(since_ms, known.since_ms)
         closed[name] = Closed(why, since_ms)
     return closed
 
 
-def _why_closed(fact: Fact, now_ms: int) -> Closure | None:
-    if fact.closed:
-        return Closure(fact.closure or Closure.VANISHED)
-    return Closure(fact.refused) if now_ms < fact.again_ms else None
+def _why_closed(topic: TopicMetadata, now_ms: int) -> Closure | None:
+    if topic.closed:
+        return Closure(topic.closure or Closure.VANISHED)
+    return Closure(topic.refused) if now_ms < topic.again_ms else None
 
 
-def refusing(fact: Fact, why: str, now_ms: int) -> Fact:
+def refusing(topic: TopicMetadata, why: str, now_ms: int) -> TopicMetadata:
     """Return what is known of a topic that has just refused records: it is closed, and asked for at once."""
-    if now_ms - fact.again_ms > AGAIN_MAX_MS:
-        fact = msgspec.structs.replace(fact, since_ms=0, closed_ms=0)  # open for so long, this is another closure
-    closed_ms = min(2 * fact.closed_ms, AGAIN_MAX_MS) or AGAIN_FIRST_MS
+    if now_ms - topic.again_ms > AGAIN_MAX_MS:
+        topic = msgspec.structs.replace(topic, since_ms=0, closed_ms=0)  # open for so long, this is another closure
+    closed_ms = min(2 * topic.closed_ms, AGAIN_MAX_MS) or AGAIN_FIRST_MS
     return msgspec.structs.replace(
-        fact,
+        topic,
         asked_ms=0,
         refused=why,
-        since_ms=fact.since_ms or now_ms,
+        since_ms=topic.since_ms or now_ms,
         closed_ms=closed_ms,
         again_ms=now_ms + closed_ms,
     )
 
 
-def to_ask(facts: Mapping[str, Fact], unresolved: Iterable[str], now_ms: int) -> set[str]:
+def to_ask(topics: Mapping[str, TopicMetadata], unresolved: Iterable[str], now_ms: int) -> set[str]:
     """Return the topics to ask the broker for now: those that a record waits for, and what is known for long."""
     stale = {
         name
-        for name, fact in facts.items()
-        if now_ms - fact.asked_ms >= (REFRESH_MS if fact.partitions else UNKNOWN_MS)
+        for name, topic in topics.items()
+        if now_ms - topic.asked_ms >= (REFRESH_MS if topic.partitions else UNKNOWN_MS)
     }
     return {*unresolved, *stale}
 
 
 def refreshed(
-    facts: Mapping[str, Fact],
-    answers: Mapping[str, Fact],
+    topics: Mapping[str, TopicMetadata],
+    answers: Mapping[str, TopicMetadata],
     used: Iterable[str],
     sent: Collection[str],
     pending: Collection[str],
     now_ms: int,
-) -> dict[str, Fact]:
+) -> dict[str, TopicMetadata]:
     """Return the facts for the next turn.
 
     Args:
@@ -160,27 +162,29 @@ def refreshed(
     """
     wanted = set(used)
     kept = {}
-    for name in {**facts, **answers}:
-        fact = _answered(facts.get(name), answers.get(name), taken=name in sent, pending=name in pending)
+    for name in {**topics, **answers}:
+        topic = _answered(topics.get(name), answers.get(name), taken=name in sent, pending=name in pending)
         if name in wanted:
-            kept[name] = msgspec.structs.replace(fact, used_ms=now_ms)
-        elif now_ms - fact.used_ms <= (FORGET_MS if fact.partitions else UNKNOWN_MS):
-            kept[name] = fact
+            kept[name] = msgspec.structs.replace(topic, used_ms=now_ms)
+        elif now_ms - topic.used_ms <= (FORGET_MS if topic.partitions else UNKNOWN_MS):
+            kept[name] = topic
     return kept
 
 
-def _answered(known: Fact | None, answer: Fact | None, *, taken: bool, pending: bool) -> Fact:
+def _answered(
+    known: TopicMetadata | None, answer: TopicMetadata | None, *, taken: bool, pending: bool
+) -> TopicMetadata:
     """Return a topic's fact: what the broker says of it, and how it has taken records."""
-    fact = answer or known
-    assert fact is not None, "one of the two has the name"
+    topic = answer or known
+    assert topic is not None, "one of the two has the name"
     if known is None:
-        known = Fact(0, 0)
-    if fact.doubted_ms and not known.partitions and not pending:
+        known = TopicMetadata(0, 0)
+    if topic.doubted_ms and not known.partitions and not pending:
         # What comes for it is not taken in: nobody can tell whether it exists.
-        fact = msgspec.structs.replace(fact, partitions=0, doubted_ms=known.doubted_ms or fact.doubted_ms)
-    before = Fact(0, 0) if taken else known
+        topic = msgspec.structs.replace(topic, partitions=0, doubted_ms=known.doubted_ms or topic.doubted_ms)
+    before = TopicMetadata(0, 0) if taken else known
     return msgspec.structs.replace(
-        fact,
+        topic,
         used_ms=known.used_ms,
         refused=before.refused,
         since_ms=before.since_ms,

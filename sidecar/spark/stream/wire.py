@@ -35,7 +35,7 @@ class Closing(NamedTuple):
     """From the step on that begins here; what was committed before was decided without it."""
 
 
-class Note(msgspec.Struct, array_like=True, frozen=True):
+class StatusRecord(msgspec.Struct, array_like=True, frozen=True):
     """A record for the status topic, of the same partition."""
 
     key: bytes
@@ -43,7 +43,7 @@ class Note(msgspec.Struct, array_like=True, frozen=True):
     headers: Headers
 
 
-class Delivery(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+class OutputPart(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """Part of what one step of a turn sends. All parts of a step are committed together, or none is."""
 
     partition: int
@@ -55,7 +55,7 @@ class Delivery(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     next_input_offset: int
     records: list[Outgoing]
     """Fires and dead letters, in the order in which they are sent."""
-    notes: list[Note] = []
+    status_records: list[StatusRecord] = []
     ends: bool = True
     """It is the last part of its step."""
     last: bool = True
@@ -86,7 +86,7 @@ class Tally(msgspec.Struct, frozen=True):
 _encode = msgspec.msgpack.Encoder().encode
 _FIRST: Final = Struct(">Q")
 _chunk: msgspec.msgpack.Decoder[Chunk] = msgspec.msgpack.Decoder(Chunk)
-_delivery: msgspec.msgpack.Decoder[Delivery] = msgspec.msgpack.Decoder(Delivery)
+_output_part: msgspec.msgpack.Decoder[OutputPart] = msgspec.msgpack.Decoder(OutputPart)
 _tally_encoder = msgspec.json.Encoder()
 _tally: msgspec.json.Decoder[Tally] = msgspec.json.Decoder(Tally)
 
@@ -108,12 +108,12 @@ def decode_chunk(value: bytes) -> Chunk:
     return _chunk.decode(value[_FIRST.size :] if value[0] == 0 else value)
 
 
-def encode_delivery(delivery: Delivery) -> bytes:
-    return _encode(delivery)
+def encode_output_part(part: OutputPart) -> bytes:
+    return _encode(part)
 
 
-def decode_delivery(value: bytes) -> Delivery:
-    return _delivery.decode(value)
+def decode_output_part(value: bytes) -> OutputPart:
+    return _output_part.decode(value)
 
 
 def encode_tally(tally: Tally) -> str:

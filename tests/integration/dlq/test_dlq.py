@@ -254,8 +254,8 @@ def test_what_would_only_die_again_stays_until_it_is_mended_and_each_keeps_its_d
     assert (again.key, again.value, again.header("x-ibm-retry-attempts")) == (None, b"i", b'"1"')
     assert int(again.header("x-ibm-retry-timestamp-ms") or 0) > now_ms() - 3_600_000
 
-    mended = answer(world, *wanted, "--run", unique("run"), "--reason", "missing-header", "--to-origin", origin)
-    assert mended["redriven"] == 1
+    fixed = answer(world, *wanted, "--run", unique("run"), "--reason", "missing-header", "--to-origin", origin)
+    assert fixed["redriven"] == 1
     (again,) = (each for each in world.fired(marker, 2, origin) if each.value is None)
     assert (again.key, again.value, again.header("retry-origin-topic")) == (b"k", None, origin.encode())
     assert [each for each in again.headers if each[0] == "twice"] == [("twice", b"1"), ("twice", None)]

@@ -129,7 +129,7 @@ class TestReasons:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def letters(cls, world: World) -> dict[str, tuple[Case, Given, int, Read]]:
+    def records(cls, world: World) -> dict[str, tuple[Case, Given, int, Read]]:
         """All cases, sent at once with a good message behind them, and the dead letter of each."""
         cases = _cases(world.stage)
         given = {
@@ -152,9 +152,9 @@ class TestReasons:
 
     @pytest.mark.parametrize("name", _NAMES)
     def test_a_dead_letter_is_the_message_as_it_came_with_the_reason_and_connects_headers(
-        self, world: World, letters: dict[str, tuple[Case, Given, int, Read]], name: str
+        self, world: World, records: dict[str, tuple[Case, Given, int, Read]], name: str
     ) -> None:
-        case, given, offset, dead = letters[name]
+        case, given, offset, dead = records[name]
         came = given.headers or []
         detail = (dead.header("retry-dlq-detail") or b"").decode()
         camel = "".join(word.capitalize() for word in case.reason.split("-"))
@@ -241,9 +241,9 @@ class TestReasons:
             30,
             until=lambda seen: any(each.value == marker for each in seen),
         )
-        (letter,) = [each for each in dead if each.value == marker]
-        assert letter.header("retry-dlq-reason") == b"bad-header"
-        assert b"UTF-8" in (letter.header("retry-dlq-detail") or b"")
+        (record,) = [each for each in dead if each.value == marker]
+        assert record.header("retry-dlq-reason") == b"bad-header"
+        assert b"UTF-8" in (record.header("retry-dlq-detail") or b"")
 
     def test_a_droppable_message_is_no_dead_letter_and_never_fires(self, world: World) -> None:
         marker = unique("m").encode()
@@ -264,13 +264,13 @@ class TestReasons:
         assert now_ms() - began_ms < 15_000
 
     def test_each_dead_letter_is_counted_once_by_its_reason(
-        self, world: World, letters: dict[str, tuple[Case, Given, int, Read]]
+        self, world: World, records: dict[str, tuple[Case, Given, int, Read]]
     ) -> None:
         there = Counter(
             (dead.header("retry-dlq-reason") or b"").decode()
             for dead in read_committed(world.stage.bootstrap, [world.stage.dlq_topic])
             if dead.header("__connect.errors.stage") == b"intake"
         )
-        assert there.keys() >= {case.reason for case, *_ in letters.values()}
+        assert there.keys() >= {case.reason for case, *_ in records.values()}
         lines = {f'retry_sidecar_dead_lettered_total{{reason="{reason}"}} {n}.0' for reason, n in there.items()}
         eventually(lambda: lines <= set(scrape(world.sidecar).splitlines()), 5, f"the metrics say {lines}")

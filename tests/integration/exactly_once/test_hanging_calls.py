@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from sidecar.devbroker.local_broker import LocalBroker
-from sidecar.dlq.reader import Redrive, membership_of, require_topic, run_of, where_run_stopped
+from sidecar.dlq.reader import RedriveProducer, membership_of, require_topic, run_identity, where_run_stopped
 from sidecar.errors import CommandFailed
 from sidecar.kafka import bounded
 from sidecar.kafka.cluster import Admin
@@ -31,13 +31,13 @@ def test_a_redrive_that_finds_no_coordinator_ends_and_the_next_one_goes_on(
         client={"retry.backoff.ms": "1"},
     )
     topic = require_topic(Admin(settings), stage.input_topic, "WRITE")
-    run = run_of(settings, "r")
-    with closing(Redrive(settings, run, topic)) as first:
+    run = run_identity(settings, "r")
+    with closing(RedriveProducer(settings, run, topic)) as first:
         first.take_over()
         with pytest.raises(CommandFailed, match=r"no answer within 5 s: .* give the command again: run r goes on"):
             first.send([], {0: 7}, membership_of(settings, run))
 
-    with closing(Redrive(settings, run, topic)) as second:
+    with closing(RedriveProducer(settings, run, topic)) as second:
         second.take_over()
         second.send([], {0: 8}, membership_of(settings, run))
     assert where_run_stopped(settings, run, [0]) == {0: 8}

@@ -15,7 +15,7 @@ from sidecar.cli import demo as demo_command
 from sidecar.clock import SystemClock
 from sidecar.contract.dead_letter import render_dead_letter
 from sidecar.demo import process, screen, show
-from sidecar.demo.ledger import Ledger, Place, draw_up
+from sidecar.demo.ledger import Ledger, Position, draw_up
 from sidecar.demo.plan import (
     DELAY_MAX_MS,
     DELAY_MIN_MS,
@@ -28,7 +28,7 @@ from sidecar.demo.plan import (
     totals,
 )
 from sidecar.demo.process import SidecarProcess
-from sidecar.demo.reading import Row, as_entered, as_left
+from sidecar.demo.reading import Row, as_input, as_output
 from sidecar.errors import CommandFailed
 from sidecar.metrics import Metrics
 from sidecar.model import Headers, Reason
@@ -71,7 +71,7 @@ def test_only_malformed_messages_are_sent_straight_to_the_retry_topic() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "trips", "fires"),
+    ("kind", "trips", "deliveries"),
     [
         (Kind.FIRST_TRY, 0, 0),
         (Kind.SECOND_TRY, 1, 1),
@@ -83,11 +83,11 @@ def test_only_malformed_messages_are_sent_straight_to_the_retry_topic() -> None:
         (Kind.BAD_DELAY, 1, 0),
     ],
 )
-def test_a_plan_knows_how_often_it_goes_and_comes_back(kind: Kind, trips: int, fires: int) -> None:
+def test_a_plan_knows_how_often_it_goes_and_comes_back(kind: Kind, trips: int, deliveries: int) -> None:
     plan = Plan(kind)
-    assert (plan.trips, plan.fires) == (trips, fires)
+    assert (plan.trips, plan.deliveries) == (trips, deliveries)
     outcomes = [plan.outcome(attempt) for attempt in range(trips)]
-    assert outcomes.count("fired") == (1 if kind is Kind.LATER else fires)
+    assert outcomes.count("fired") == (1 if kind is Kind.LATER else deliveries)
 
 
 def test_totals_add_the_plans_up() -> None:
@@ -100,22 +100,22 @@ def test_totals_add_the_plans_up() -> None:
 def test_the_due_time_is_worked_out_from_the_record_itself() -> None:
     plan = (PLAN, b"third-try:300:900")
     origin = ("retry-origin-topic", b"orders")
-    asked = as_entered(row("retry", [plan, origin, ("retry-delay-ms", b"300")]))
-    assert (asked.place, asked.due_ms, asked.attempt, asked.origin) == (Place(2, 7), 1_300, 0, "orders")
-    policy = as_entered(row("retry", [(PLAN, b"never"), origin, ("retry-attempt", b"1")]))
+    asked = as_input(row("retry", [plan, origin, ("retry-delay-ms", b"300")]))
+    assert (asked.position, asked.due_ms, asked.attempt, asked.origin) == (Position(2, 7), 1_300, 0, "orders")
+    policy = as_input(row("retry", [(PLAN, b"never"), origin, ("retry-attempt", b"1")]))
     assert policy.due_ms == 2_000
-    assert as_entered(row("retry", [(PLAN, b"fatal"), origin])).due_ms is None
+    assert as_input(row("retry", [(PLAN, b"fatal"), origin])).due_ms is None
 
 
 def test_the_sidecars_own_headers_are_no_content() -> None:
-    plain = as_entered(row("retry", [(PLAN, b"fatal"), ("a", None), ("retry-exception", b"E"), ("a", b"")]))
+    plain = as_input(row("retry", [(PLAN, b"fatal"), ("a", None), ("retry-exception", b"E"), ("a", b"")]))
     assert plain.content.headers == [(PLAN, b"fatal"), ("a", None), ("a", b"")]
 
 
 def test_a_fired_record_names_the_place_it_came_from() -> None:
-    out = as_left(row("orders", [("retry-timer-id", b"3-15-900"), ("retry-was-due-ms", b"950")], 1_010))
-    assert (out.place, out.outcome, out.topic, out.at_ms, out.was_due_ms) == (
-        Place(3, 15),
+    out = as_output(row("orders", [("retry-timer-id", b"3-15-900"), ("retry-was-due-ms", b"950")], 1_010))
+    assert (out.position, out.outcome, out.topic, out.at_ms, out.was_due_ms) == (
+        Position(3, 15),
         "fired",
         "orders",
         1010,
@@ -135,16 +135,16 @@ def test_a_dead_letter_names_the_place_it_came_from() -> None:
         connector_name="c",
         stage="s",
     )
-    out = as_left(row("dlq", headers))
-    assert (out.place, out.outcome) == (Place(1, 22), "bad-header")
+    out = as_output(row("dlq", headers))
+    assert (out.position, out.outcome) == (Position(1, 22), "bad-header")
     assert out.content.headers == [(PLAN, b"bad-delay")]
 
 
 def test_a_record_without_what_the_ledger_needs_is_named() -> None:
     with pytest.raises(CommandFailed, match="retry 2/7 has no header demo-plan"):
-        as_entered(row("retry", []))
+        as_input(row("retry", []))
     with pytest.raises(CommandFailed, match="retry-timer-id has another form"):
-        as_left(row("orders", [("retry-timer-id", b"x"), ("retry-was-due-ms", b"1")]))
+        as_output(row("orders", [("retry-timer-id", b"x"), ("retry-was-due-ms", b"1")]))
 
 
 def test_figures_are_read_from_the_metrics_page() -> None:
@@ -177,7 +177,7 @@ def test_a_sidecar_that_ends_at_its_start_is_reported_with_its_log(tmp_path: Pat
 
 
 def wrong_ledger() -> Ledger:
-    entered = as_entered(row("retry", [(PLAN, b"second-try:1"), ("retry-delay-ms", b"1")]))
+    entered = as_input(row("retry", [(PLAN, b"second-try:1"), ("retry-delay-ms", b"1")]))
     return draw_up([entered], [], planned=1, read_at_ms=SystemClock().wall_ms())
 
 

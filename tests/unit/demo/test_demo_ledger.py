@@ -6,25 +6,25 @@ from collections.abc import Iterable
 
 import pytest
 
-from sidecar.demo.ledger import Content, Entered, Ledger, Left, Place, draw_up
+from sidecar.demo.ledger import Content, InputRecord, Ledger, OutputRecord, Position, draw_up
 from sidecar.demo.plan import FIRED, LATER_MS, Kind, Plan
 from sidecar.model import Reason
 
 NOW_MS = 1_700_000_100_000
 
 
-def went_in(offset: int, plan: Plan, attempt: int = 0, due_ms: int | None = NOW_MS - 10_000) -> Entered:
+def went_in(offset: int, plan: Plan, attempt: int = 0, due_ms: int | None = NOW_MS - 10_000) -> InputRecord:
     malformed = plan.outcome(attempt) != FIRED
-    return Entered(Place(0, offset), plan, attempt, "orders", None if malformed else due_ms, content(offset))
+    return InputRecord(Position(0, offset), plan, attempt, "orders", None if malformed else due_ms, content(offset))
 
 
-def fired(record: Entered, late_ms: int = 20) -> Left:
+def fired(record: InputRecord, late_ms: int = 20) -> OutputRecord:
     assert record.due_ms is not None
-    return Left(record.place, FIRED, record.origin, record.due_ms + late_ms, record.due_ms, record.content)
+    return OutputRecord(record.position, FIRED, record.origin, record.due_ms + late_ms, record.due_ms, record.content)
 
 
-def dead(record: Entered, reason: Reason) -> Left:
-    return Left(record.place, reason.value, "dlq", NOW_MS, None, record.content)
+def dead(record: InputRecord, reason: Reason) -> OutputRecord:
+    return OutputRecord(record.position, reason.value, "dlq", NOW_MS, None, record.content)
 
 
 def content(offset: int) -> Content:
@@ -44,8 +44,10 @@ ALL_OUT = [
 ]
 
 
-def ledger(entered: Iterable[Entered] = ALL_IN, left: Iterable[Left] = ALL_OUT, reported: int | None = 1) -> Ledger:
-    return draw_up(list(entered), left, planned=len(ALL_IN), read_at_ms=NOW_MS, reported_pending=reported)
+def ledger(
+    entered: Iterable[InputRecord] = ALL_IN, outputs: Iterable[OutputRecord] = ALL_OUT, reported: int | None = 1
+) -> Ledger:
+    return draw_up(list(entered), outputs, planned=len(ALL_IN), read_at_ms=NOW_MS, reported_pending=reported)
 
 
 def test_it_holds_when_each_record_came_out_as_planned() -> None:
@@ -63,14 +65,14 @@ def test_lateness_is_of_the_nearest_rank() -> None:
 
 
 def test_a_loss_is_found() -> None:
-    drawn = ledger(left=ALL_OUT[1:])
+    drawn = ledger(outputs=ALL_OUT[1:])
     assert drawn.lost == ["0-0 (second-try:1000, to be fired)"]
     assert drawn.problems[0].startswith("1 lost: 0-0")
     assert "14 went in, but 13 are accounted for" in drawn.problems
 
 
 def test_a_missing_dead_letter_is_a_loss_at_any_time() -> None:
-    drawn = ledger(left=[out for out in ALL_OUT if out.outcome != "fatal"])
+    drawn = ledger(outputs=[out for out in ALL_OUT if out.outcome != "fatal"])
     assert drawn.lost == ["0-10 (fatal, to be fatal)"]
 
 
@@ -81,19 +83,19 @@ def test_what_is_due_when_the_reading_begins_can_not_be_pending() -> None:
 
 
 def test_a_message_that_is_fired_twice_is_found() -> None:
-    drawn = ledger(left=[*ALL_OUT, ALL_OUT[3]])
+    drawn = ledger(outputs=[*ALL_OUT, ALL_OUT[3]])
     assert drawn.twice == ["0-3 (fired, fired)"]
     assert not drawn.holds
 
 
 def test_a_message_that_is_fired_and_dead_lettered_is_found() -> None:
-    drawn = ledger(left=[*ALL_OUT, dead(SECOND[3], Reason.UNFIREABLE)])
+    drawn = ledger(outputs=[*ALL_OUT, dead(SECOND[3], Reason.UNFIREABLE)])
     assert drawn.twice == ["0-3 (fired, unfireable)"]
     assert drawn.unplanned == ["0-3 is unfireable, not fired"]
 
 
 def test_a_message_that_is_fired_one_millisecond_early_is_found() -> None:
-    drawn = ledger(left=[fired(SECOND[0], -1), *ALL_OUT[1:]])
+    drawn = ledger(outputs=[fired(SECOND[0], -1), *ALL_OUT[1:]])
     assert drawn.early == ["0-0 by 1 ms"]
     assert not drawn.holds
 
@@ -101,7 +103,7 @@ def test_a_message_that_is_fired_one_millisecond_early_is_found() -> None:
 def test_the_due_time_is_the_ledgers_own_and_not_the_one_that_the_sidecar_names() -> None:
     assert SECOND[0].due_ms is not None
     too_soon = fired(SECOND[0], -500)._replace(was_due_ms=SECOND[0].due_ms - 500)
-    drawn = ledger(left=[too_soon, *ALL_OUT[1:]])
+    drawn = ledger(outputs=[too_soon, *ALL_OUT[1:]])
     assert drawn.early == ["0-0 by 500 ms"]
     assert len(drawn.unplanned) == 1
 
@@ -117,29 +119,29 @@ def test_the_due_time_is_the_ledgers_own_and_not_the_one_that_the_sidecar_names(
     ids=["key", "value", "null header", "header order"],
 )
 def test_an_altered_message_is_found(changed: Content) -> None:
-    drawn = ledger(left=[ALL_OUT[0]._replace(content=changed), *ALL_OUT[1:]])
+    drawn = ledger(outputs=[ALL_OUT[0]._replace(content=changed), *ALL_OUT[1:]])
     assert drawn.altered == ["0-0"]
     assert not drawn.holds
 
 
 def test_a_dropped_message_that_comes_back_is_found() -> None:
-    back = Left(DROPPED.place, FIRED, "orders", NOW_MS, None, DROPPED.content)
-    drawn = ledger(left=[*ALL_OUT, back])
+    back = OutputRecord(DROPPED.position, FIRED, "orders", NOW_MS, None, DROPPED.content)
+    drawn = ledger(outputs=[*ALL_OUT, back])
     assert drawn.unplanned == ["0-11 is fired, not dropped"]
 
 
 def test_a_message_at_another_origin_is_found() -> None:
-    drawn = ledger(left=[ALL_OUT[0]._replace(topic="emails"), *ALL_OUT[1:]])
+    drawn = ledger(outputs=[ALL_OUT[0]._replace(topic="emails"), *ALL_OUT[1:]])
     assert drawn.unplanned == ["0-0 was fired to emails, not to orders"]
 
 
 def test_a_record_from_nowhere_is_found() -> None:
-    drawn = ledger(left=[*ALL_OUT, ALL_OUT[0]._replace(place=Place(7, 7))])
+    drawn = ledger(outputs=[*ALL_OUT, ALL_OUT[0]._replace(position=Position(7, 7))])
     assert drawn.unplanned == ["7-7 came out, but never went in"]
 
 
 def test_records_that_never_reached_the_retry_topic_are_found() -> None:
-    drawn = ledger(entered=ALL_IN[1:], left=ALL_OUT[1:])
+    drawn = ledger(entered=ALL_IN[1:], outputs=ALL_OUT[1:])
     assert drawn.problems == ["13 records are on the retry topic, 14 were planned"]
 
 
@@ -148,12 +150,12 @@ def test_a_sidecar_that_reports_another_number_is_found() -> None:
 
 
 def test_json_says_whether_it_holds_and_why_not() -> None:
-    right, wrong = ledger().as_json(), ledger(left=ALL_OUT[1:]).as_json()
+    right, wrong = ledger().as_json(), ledger(outputs=ALL_OUT[1:]).as_json()
     assert (right["holds"], right["problems"], right["dead_lettered"]) == (True, [], 2)
     assert (wrong["holds"], wrong["lost"]) == (False, 1)
 
 
 def test_a_long_list_is_cut() -> None:
-    (first, *_) = ledger(left=ALL_OUT[8:]).problems
+    (first, *_) = ledger(outputs=ALL_OUT[8:]).problems
     assert first.startswith("8 lost: ")
     assert first.endswith("; and 3 more")

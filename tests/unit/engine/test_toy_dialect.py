@@ -9,7 +9,7 @@ import pytest
 from sidecar.contract import DIALECTS, DIALECTS_BY_CODE, Dialect
 from sidecar.contract.dead_letter import REDRIVES, read_dead_letter
 from sidecar.contract.dialects.dialect import Check, Delays, HeaderValues
-from sidecar.contract.redrive import Terms, redrive
+from sidecar.contract.redrive import RedriveTerms, redrive
 from sidecar.contract.values import HeaderError, read_number, read_text, read_topic
 from sidecar.engine.ingest import Intake
 from sidecar.engine.items import Arrival, Dead, Dropped, Item
@@ -168,7 +168,7 @@ def test_a_dead_letter_is_understood() -> None:
 
 def test_a_dead_letter_is_redriven_and_fires() -> None:
     headers = dead(said(topic="A", tries="2", error="E")).headers
-    again = redrive(headers, Terms(to_origin="B"), now_ms=NOW, share=0.0, dialects=[NATIVE, TOY])
+    again = redrive(headers, RedriveTerms(to_origin="B"), now_ms=NOW, share=0.0, dialects=[NATIVE, TOY])
     assert again == [("trace", b"1"), (TOPIC, b"B"), (ERROR, b"<E>"), (WAIT_S, b"<0>"), (REDRIVES, b"1")]
     item = examined(again)
     assert isinstance(item, Arrival)
@@ -178,7 +178,7 @@ def test_a_dead_letter_is_redriven_and_fires() -> None:
 
 def test_a_redrive_that_keeps_the_attempts_keeps_them() -> None:
     headers = dead(said(topic="A", tries="2")).headers
-    again = redrive(headers, Terms(keep_attempts=True), now_ms=NOW, share=0.0, dialects=[TOY])
+    again = redrive(headers, RedriveTerms(keep_attempts=True), now_ms=NOW, share=0.0, dialects=[TOY])
     assert isinstance(again, list)
     assert dict(again)[TRIES] == b"<2>"
 
