@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -11,6 +11,7 @@ from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperatio
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from tests.broker import local_broker
+from tests.waiting import eventually
 
 RPC_S: Final = 15.0
 USER: Final = "User:ANONYMOUS"
@@ -36,6 +37,7 @@ def deny(admin: AdminClient, kind: ResourceType, name: str, operation: AclOperat
     ]
     for future in admin.create_acls(rules).values():
         future.result(RPC_S)
+    _await_rules(admin, kind, name, lambda found: any(each.operation == operation for each in found))
 
 
 def give_back(admin: AdminClient, kind: ResourceType, name: str) -> None:
@@ -43,3 +45,14 @@ def give_back(admin: AdminClient, kind: ResourceType, name: str) -> None:
     rules = AclBindingFilter(kind, name, ResourcePatternType.ANY, USER, "*", AclOperation.ANY, AclPermissionType.ANY)
     for future in admin.delete_acls([rules]).values():
         assert future.result(RPC_S)
+    _await_rules(admin, kind, name, lambda found: not found)
+
+
+def _await_rules(
+    admin: AdminClient, kind: ResourceType, name: str, met: Callable[[Sequence[AclBinding]], bool]
+) -> None:
+    """Wait until the broker applies what its controller has committed: it authorises by what it describes."""
+    rules = AclBindingFilter(
+        kind, name, ResourcePatternType.LITERAL, USER, "*", AclOperation.ANY, AclPermissionType.ANY
+    )
+    eventually(lambda: met(admin.describe_acls(rules).result(RPC_S)), RPC_S, f"the rules on {name} apply")
