@@ -75,41 +75,29 @@ class Intake:
         if type(request) is ControlRequest:
             return self._control(record, request, arrived_ms)
         assert type(request) is Request
-        _, offset, timestamp_ms, key, value, headers = record
-        dialect, topic, _, _, _, attempt, _, _, target, retry_id, replace = request
+        topic = request.origin
         origin = self._origins.get(topic)
-        if origin is None and dialect not in self._verdict_first and self._policy.origin_allowed(topic):
+        if origin is None and request.dialect not in self._verdict_first and self._policy.origin_allowed(topic):
             return self._unresolved(record, request)
-        verdict = self._policy.decide(request, timestamp_ms, arrived_ms)
+        verdict = self._policy.decide(request, record.timestamp_ms, arrived_ms)
         if origin is None and type(verdict) is Schedule:
             return self._unresolved(record, request)
         if (
             origin is not None
-            and (target >= 0 or (self._measures and len(value or b"") * 2 > origin.max_message_bytes))
+            and (
+                request.origin_partition >= 0
+                or (self._measures and len(record.value or b"") * 2 > origin.max_message_bytes)
+            )
             and (obstacle := self._obstacle(record, request, origin))
         ):
             return self._dead(record, obstacle)
         if type(verdict) is Schedule:
-            due_ms, limit = verdict
-            kept = lasting(
-                due_ms,
-                timestamp_ms,
-                attempt,
-                limit,
-                dialect,
-                topic.encode(),
-                retry_id,
-                key,
-                value,
-                headers or [],
-                target,
-            )
+            arrival = arrival_of(record, request, verdict)
             assert origin is not None
             # Large headers with a small value.
-            if self._measures and len(kept) + FIRE_OVERHEAD_BYTES > origin.max_message_bytes:
+            if self._measures and len(arrival.lasting) + FIRE_OVERHEAD_BYTES > origin.max_message_bytes:
                 return self._dead(record, _too_large(record, request, origin))
-            # In the hot path: twice as quick as its own constructor.
-            return tuple.__new__(Arrival, (offset, due_ms, topic, kept, retry_id, replace))
+            return arrival
         if type(verdict) is Drop:
             return Dropped(record.offset, verdict.detail)
         assert type(verdict) is Rejection
@@ -172,6 +160,28 @@ class Intake:
             stage=STAGE,
         )
         return Dead(record.offset, rejection.reason, record.key, record.value, headers)
+
+
+def arrival_of(record: Record, request: Request, schedule: Schedule) -> Arrival:
+    """Return the timer that a message becomes."""
+    _, offset, timestamp_ms, key, value, headers = record
+    dialect, topic, _, _, _, attempt, _, _, target, retry_id, replace = request
+    due_ms, limit = schedule
+    kept = lasting(
+        due_ms,
+        timestamp_ms,
+        attempt,
+        limit,
+        dialect,
+        topic.encode(),
+        retry_id,
+        key,
+        value,
+        headers or [],
+        target,
+    )
+    # In the hot path: twice as quick as its own constructor.
+    return tuple.__new__(Arrival, (offset, due_ms, topic, kept, retry_id, replace))
 
 
 def _too_large(record: Record, request: Request, origin: Origin) -> Rejection:

@@ -1,73 +1,52 @@
-"""The first step on the executors: records of the input become few rows of packed, examined records.
+"""Parses the records of the input on the executors and packs them into few rows, one for each chunk.
 
-Parsing and policy happen here, with the core's own functions. What depends on the origin topic is left to the turn,
-which decides by what its state knows of it: so a micro-batch that runs again decides the same.
+Parsing and policy run here, with the core's functions. What depends on the origin topic is left to the partition step,
+which decides by the metadata in its state: so a micro-batch that runs again decides the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
-from sidecar.contract import dialects_of
-from sidecar.engine.ingest import Intake
+from sidecar.contract import Dialect, dialects_of, parse
+from sidecar.engine.ingest import arrival_of
 from sidecar.engine.items import Arrival
-from sidecar.engine.ports import Origin
-from sidecar.model import NO_TIMESTAMP, Headers, Record
+from sidecar.model import NO_TIMESTAMP, Headers, Record, Request, Schedule
 from sidecar.policy import Policy
 from sidecar.spark.stream.placement import key_of
 from sidecar.spark.stream.step import Rules
 from sidecar.spark.stream.wire import CHUNK_BYTES_MAX, Chunk, encode_chunk, record_bytes
 
 COLUMNS: Final = ("partition", "offset", "timestamp", "key", "value", "headers", "now")
-"""What is taken of the source; `now` is the instant of the micro-batch."""
+"""The columns that are read from the source; `now` is the instant of the micro-batch."""
 CHUNK_SCHEMA: Final = "key int, payload binary"
 _ARROW: Final = pa.schema([("key", pa.int32()), ("payload", pa.binary())])
 _REPLACED: Final = "\ufffd"
-"""What Kafka's Java client makes of bytes in a header key that are not UTF-8."""
-
-
-class _Any(Mapping[str, Origin]):
-    """Says of each topic that it takes everything."""
-
-    def __getitem__(self, name: str) -> Origin:
-        return Origin(2**31 - 1, 2**31 - 1)
-
-    def get(self, key: str, default: Any = None) -> Any:  # noqa: ARG002 - the signature of every mapping
-        return self[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
+"""The character that Kafka's Java client puts for bytes of a header key that are not UTF-8."""
 
 
 class Pack:
-    """Examines and packs the records of a source partition."""
+    """Parses and packs the records of a source partition.
+
+    Args:
+        rules: Those of the partition steps.
+        state_partitions: Of the stateful operator.
+    """
 
     def __init__(self, rules: Rules, state_partitions: int) -> None:
         self._rules = rules
         self._state_partitions = state_partitions
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rules = self._rules
-        intake = Intake(
-            Policy(rules.policy),
-            dialects_of(rules.profiles),
-            _Any(),
-            (),
-            input_topic=rules.policy.input_topic,
-            app_id=rules.app_id,
-            api_token=rules.api_token,
-        )
+        policy, dialects = Policy(self._rules.policy), dialects_of(self._rules.profiles)
         for batch in batches:
             keys: list[int] = []
             payloads: list[bytes] = []
-            for partition, payload in _pack(intake, batch):
+            for partition, payload in _pack(policy, dialects, batch):
                 keys.append(key_of(partition, self._state_partitions))
                 payloads.append(payload)
             if keys:
@@ -76,7 +55,7 @@ class Pack:
                 )
 
 
-def _pack(intake: Intake, batch: pa.RecordBatch) -> Iterator[tuple[int, bytes]]:
+def _pack(policy: Policy, dialects: Sequence[Dialect], batch: pa.RecordBatch) -> Iterator[tuple[int, bytes]]:
     """Yield partition and chunk, cut by partition and size."""
     arrivals: list[Arrival] = []
     records: list[Record] = []
@@ -87,10 +66,12 @@ def _pack(intake: Intake, batch: pa.RecordBatch) -> Iterator[tuple[int, bytes]]:
             yield last, encode_chunk(Chunk(arrivals, records))
             arrivals, records, size = [], [], 0
         last = record.partition
-        item = intake.examine(record, now_ms)
-        if type(item) is Arrival:
-            arrivals.append(item)
-            size += len(item.lasting) + 64
+        request = parse(record, dialects)
+        verdict = policy.decide(request, record.timestamp_ms, now_ms) if type(request) is Request else None
+        if type(request) is Request and type(verdict) is Schedule:
+            arrival = arrival_of(record, request, verdict)
+            arrivals.append(arrival)
+            size += len(arrival.lasting) + 64
         else:
             records.append(record)
             size += record_bytes(record)
@@ -102,7 +83,7 @@ def records_of(batch: pa.RecordBatch) -> Iterator[Record]:
     """Yield the records of a batch of the source, as a Kafka client would have read them."""
     columns = [batch.column(name) for name in ("partition", "offset", "key", "value")]
     partitions, offsets, keys, values = (column.to_pylist() for column in columns)
-    # Microseconds, as numbers: dates would be made of them otherwise, one by one.
+    # As microseconds: `to_pylist` would make a date of each.
     stamps = batch.column("timestamp").cast(pa.int64()).to_pylist()
     for partition, offset, key, value, stamp, headers in zip(
         partitions, offsets, keys, values, stamps, _headers(batch.column("headers")), strict=True
@@ -116,8 +97,8 @@ def _headers(column: pa.ListArray) -> Iterator[Headers | None]:
     structs = column.values
     names = structs.field("key").to_pylist()
     pairs = list(zip(names, structs.field("value").to_pylist(), strict=True))
-    strange = any(_REPLACED in name for name in set(names))
+    garbled = any(_REPLACED in name for name in set(names))
     ends = column.offsets.to_pylist()
     for start, end in pairwise(ends):
         headers = pairs[start:end]
-        yield None if strange and any(_REPLACED in name for name, _ in headers) else headers
+        yield None if garbled and any(_REPLACED in name for name, _ in headers) else headers
