@@ -4,6 +4,7 @@ SidecarError
  ├── SettingsInvalid        the operator mends the settings: exit status 2
  ├── CommandFailed          a command could not do its work: exit status 1
  │    └── BrokerUnavailable
+ ├── KafkaFailed            a broker or the client library refuses a call: whoever made it decides what to do
  ├── TopicsInvalid          the operator mends a topic: the message names the command
  ├── Twin                   another process runs under the same instance id: exit status 1
  ├── PartitionStopped       one partition stops, unready, the others go on
@@ -38,6 +39,26 @@ class CommandFailed(SidecarError):
 
 class BrokerUnavailable(CommandFailed):
     """No broker answered in the time that was given."""
+
+
+class KafkaFailed(SidecarError):
+    """A broker or the client library refuses a call; the text is in its words.
+
+    Args:
+        code: Kafka's name of the error, for example `TOPIC_AUTHORIZATION_FAILED`.
+        away: No broker answers: the same call can succeed later.
+        denied: This user lacks a right.
+        fatal: The client cannot be used any more.
+    """
+
+    def __init__(
+        self, text: str, *, code: str = "", away: bool = False, denied: bool = False, fatal: bool = False
+    ) -> None:
+        super().__init__(text)
+        self.code = code
+        self.away = away
+        self.denied = denied
+        self.fatal = fatal
 
 
 class TopicsInvalid(SidecarError):

@@ -11,17 +11,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
-import confluent_kafka
-from confluent_kafka import KafkaError, KafkaException
 
 from sidecar import __version__
 from sidecar.cli.options import settings_options
 from sidecar.cli.terminal import say
 from sidecar.clock import SystemClock
 from sidecar.contract.status import CLOCK_KEY
-from sidecar.errors import CommandFailed, TopicsInvalid, printable
-from sidecar.kafka.cluster import Admin, Cluster, Deadline, Topic, describe_cluster, is_refused
-from sidecar.kafka.config import TRANSACTION_TIMEOUT_MS, validate_client_properties
+from sidecar.errors import CommandFailed, KafkaFailed, TopicsInvalid, printable
+from sidecar.kafka.cluster import Admin, Cluster, Deadline, Topic, describe_cluster
+from sidecar.kafka.config import TRANSACTION_TIMEOUT_MS, library_versions, validate_client_properties
 from sidecar.kafka.probes import describe_group, measure_clock, try_transactions
 from sidecar.kafka.topics import Found, check_topics, look, notes, topic_names
 from sidecar.settings import Settings
@@ -89,7 +87,7 @@ def doctor(settings: Settings, *, timeout_s: float, as_json: bool) -> None:
 
 def examine(settings: Settings, timeout_s: float) -> Iterator[Check]:
     """Yield each check as it is done; without a broker those that need one are left out."""
-    libraries = f"confluent-kafka {confluent_kafka.__version__}, librdkafka {confluent_kafka.libversion()[0]}"
+    libraries = ", ".join(f"{name} {version}" for name, version in library_versions().items())
     yield Check("versions", OK, f"retry-sidecar {__version__}, {libraries}")
     yield from _state_dir(settings.state_dir)
     admin = Admin(settings)
@@ -105,8 +103,8 @@ def examine(settings: Settings, timeout_s: float) -> Iterator[Check]:
             yield from part(admin, settings, timeout_s)
         except (CommandFailed, TopicsInvalid) as error:
             yield Check(name, PROBLEM, str(error), "try again; if it stays so look into the broker's log")
-        except KafkaException as error:
-            yield _refused(settings, name, error.args[0])
+        except KafkaFailed as error:
+            yield _refused(settings, name, error)
 
 
 def _broker(settings: Settings, cluster: Cluster) -> Check:
@@ -166,20 +164,19 @@ def _transactions(admin: Admin, settings: Settings, timeout_s: float) -> Iterato
     transactional_id = f"{settings.transactional_id_prefix}doctor"
     try:
         try_transactions(admin, settings, transactional_id, Deadline(timeout_s))
-    except KafkaException as error:
-        said = error.args[0]
-        if said.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+    except KafkaFailed as error:
+        if error.code == "INVALID_TRANSACTION_TIMEOUT":
             text = f"the broker allows no transaction of {TRANSACTION_TIMEOUT_MS} ms"
             yield Check("transactions", PROBLEM, text, f"set transaction.max.timeout.ms={TRANSACTION_TIMEOUT_MS} there")
             return
-        if not is_refused(said):
+        if not error.denied:
             raise
         mend = _acl(
             settings,
             f"--operation Write --operation Describe --resource-pattern-type prefixed "
             f"--transactional-id {settings.transactional_id_prefix}",
         )
-        yield Check("transactions", PROBLEM, f"{transactional_id}: {said.str()}", mend)
+        yield Check("transactions", PROBLEM, f"{transactional_id}: {error}", mend)
         return
     yield Check("transactions", OK, f"possible (an empty one was begun and aborted as {transactional_id})")
 
@@ -234,13 +231,13 @@ def _count(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-def _refused(settings: Settings, name: str, error: KafkaError) -> Check:
-    if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+def _refused(settings: Settings, name: str, error: KafkaFailed) -> Check:
+    if error.code == "GROUP_AUTHORIZATION_FAILED":
         mend = _acl(settings, f"--operation Read --operation Describe --group {settings.group_id}")
-        return Check(name, PROBLEM, f"{settings.group_id}: {error.str()}", mend)
-    if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-        return Check(name, PROBLEM, error.str(), _acl(settings, f"--operation Write --topic {settings.status_topic}"))
-    return Check(name, PROBLEM, f"{error.name()}: {error.str()}", "look into the broker's log")
+        return Check(name, PROBLEM, f"{settings.group_id}: {error}", mend)
+    if error.code == "TOPIC_AUTHORIZATION_FAILED":
+        return Check(name, PROBLEM, str(error), _acl(settings, f"--operation Write --topic {settings.status_topic}"))
+    return Check(name, PROBLEM, f"{error.code}: {error}", "look into the broker's log")
 
 
 def _acl(settings: Settings, what: str) -> str:

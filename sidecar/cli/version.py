@@ -8,10 +8,10 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 
 import click
-import confluent_kafka
 
 from sidecar import __version__
 from sidecar.cli.terminal import say
+from sidecar.kafka.config import library_versions
 
 
 @click.command(epilog="Example: retry-sidecar version --json")
@@ -21,8 +21,7 @@ def version(*, as_json: bool) -> None:
     versions = {
         "retry-sidecar": __version__,
         "python": platform.python_version(),
-        "confluent-kafka": confluent_kafka.__version__,
-        "librdkafka": confluent_kafka.libversion()[0],
+        **library_versions(),
         "rocksdict": _installed("rocksdict"),
     }
     if as_json:

@@ -11,19 +11,17 @@ import secrets
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Self
-
-from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin._listoffsets import OffsetSpec
+from typing import Final, NamedTuple, Self
 
 from sidecar.clock import Clock, SystemClock
 from sidecar.contract.control import ControlKind, Outcome, Target, parse_target, render_control, sign_control
 from sidecar.contract.status import OutcomeRecord
 from sidecar.control.outcomes import OutcomeReader
 from sidecar.engine.items import target_text
-from sidecar.errors import BrokerUnavailable, CommandFailed
+from sidecar.errors import BrokerUnavailable, CommandFailed, KafkaFailed
 from sidecar.kafka import config
-from sidecar.kafka.cluster import Admin, Deadline, is_away, list_offsets, unavailable
+from sidecar.kafka.cluster import Admin, Deadline, end_offsets, unavailable
+from sidecar.kafka.writer import Writer, Written
 from sidecar.model import Headers, TimerId
 from sidecar.settings import Settings
 
@@ -74,11 +72,10 @@ class ControlClient:
         self._settings = settings
         self._clock = clock or SystemClock()
         self._admin = Admin(settings)
-        self._producer = self._make_producer()
+        self._writer = self._make_writer()
 
-    def _make_producer(self) -> Producer:
-        properties: dict[str, Any] = {**config.retry_producer(self._settings), "linger.ms": 0}
-        return Producer(properties, logger=config.quiet_logger())
+    def _make_writer(self) -> Writer:
+        return Writer({**config.retry_producer(self._settings), "linger.ms": 0})
 
     def __enter__(self) -> Self:
         return self
@@ -87,8 +84,8 @@ class ControlClient:
         self.close()
 
     def close(self) -> None:
-        """Let go of the clients; what is not sent yet is given a moment."""
-        self._producer.flush(1.0)
+        """Close the clients; what is not sent yet is given a moment."""
+        self._writer.flush(1.0)
 
     def act(
         self,
@@ -170,8 +167,8 @@ class ControlClient:
     ) -> Sent:
         control_id = control_id or self._new_id()
         headers = render_control(kind, target, control_id, due_ms)
-        # The producer itself asks, and so knows partitions that are new.
-        total = self._partitions(self._settings.input_topic, deadline, self._producer)
+        # The writer itself asks, and so knows partitions that are new.
+        total = self._partitions(self._settings.input_topic, deadline, self._writer)
         wanted = range(total)
         if isinstance(target, TimerId):
             # A partition that does not exist holds no timer: nobody is asked, and all of nobody say "not pending".
@@ -183,52 +180,48 @@ class ControlClient:
     def _new_id(self) -> str:
         return f"{self._clock.wall_ms()}-{secrets.token_hex(8)}"
 
-    def _partitions(self, topic: str, deadline: Deadline, client: Producer | None = None) -> int:
+    def _partitions(self, topic: str, deadline: Deadline, client: Writer | None = None) -> int:
         try:
-            found = (client or self._admin).list_topics(topic, timeout=deadline.left_s).topics[topic]
-        except KafkaException as error:
-            raise self._failed(error.args[0], f"topic {topic}") from error
-        if found.error is not None:
-            raise self._failed(found.error, f"topic {topic}")
-        return len(found.partitions)
+            return (client or self._admin).partition_count(topic, deadline.left_s)
+        except KafkaFailed as error:
+            raise self._failed(error, f"topic {topic}") from error
 
     def _status_offsets(self, partitions: Iterable[int], deadline: Deadline) -> dict[int, int]:
         """Return the ends of the status topic's partitions; those that it does not have yet are left out."""
         topic = self._settings.status_topic
         existing = self._partitions(topic, deadline)
-        spec: Any = OffsetSpec
-        wanted = [TopicPartition(topic, each) for each in partitions if each < existing]
+        wanted = [each for each in partitions if each < existing]
         if not wanted:
             return {}
         try:
-            return list_offsets(self._admin, wanted, spec.latest(), deadline)
-        except KafkaException as error:
-            raise self._failed(error.args[0], f"topic {topic}") from error
+            return end_offsets(self._admin, topic, wanted, deadline)
+        except KafkaFailed as error:
+            raise self._failed(error, f"topic {topic}") from error
 
     def _produce(
         self, headers: Headers, partitions: Iterable[int], control_id: str, deadline: Deadline
     ) -> dict[int, int]:
         topic, token = self._settings.input_topic, self._settings.api_token
         offsets: dict[int, int] = {}
-        errors: list[KafkaError] = []
-        producer = self._producer
+        errors: list[KafkaFailed] = []
+        writer = self._writer
 
-        def delivered(error: KafkaError | None, message: Message) -> None:
-            if error is not None:
-                errors.append(error)
+        def report(written: Written | KafkaFailed) -> None:
+            if isinstance(written, KafkaFailed):
+                errors.append(written)
             else:
-                offsets[message.partition() or 0] = message.offset() or 0
+                offsets[written.partition] = written.offset
 
         asked = 0
         for partition in partitions:
-            signed: Any = list(headers)
+            signed = list(headers)
             if token is not None:
                 signed.append(sign_control(headers, token, topic, partition, self._clock.wall_ms()))
             asked += 1
             try:
-                producer.produce(topic, headers=signed, partition=partition, on_delivery=delivered)
-            except KafkaException as error:
-                errors.append(error.args[0])
+                writer.write(topic, None, None, partition=partition, headers=signed, report=report)
+            except KafkaFailed as error:
+                errors.append(error)
         while len(offsets) + len(errors) < asked:
             if deadline.passed:
                 raise BrokerUnavailable(
@@ -236,9 +229,9 @@ class ControlClient:
                     f"{topic} in time: they may be applied all the same, look the id up"
                 )
             # Another thread may serve the report while this one waits.
-            producer.poll(min(POLL_S / 10, deadline.left_s))
-        if any(error.fatal() for error in errors):
-            self._producer = self._make_producer()  # the next record has nothing to do with this one
+            writer.poll(min(POLL_S / 10, deadline.left_s))
+        if any(error.fatal for error in errors):
+            self._writer = self._make_writer()  # the next record has nothing to do with this one
         if errors:
             raise self._failed(
                 errors[0], f"{len(errors)} of {asked} records of control id {control_id} to topic {topic}"
@@ -256,12 +249,12 @@ class ControlClient:
                 answers, unsigned = reader.answers, reader.unsigned
         return added_up(sent.control_id, sent.target, sent.offsets, answers, unsigned)
 
-    def _failed(self, error: KafkaError, what: str) -> CommandFailed:
-        if is_away(error):
-            return unavailable(self._admin, error.str())
-        if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+    def _failed(self, error: KafkaFailed, what: str) -> CommandFailed:
+        if error.away:
+            return unavailable(self._admin, str(error))
+        if error.code in ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"):
             return CommandFailed(f"{what}: it does not exist: start `retry-sidecar run`, or check the settings")
-        return CommandFailed(f"{what}: {error.str()}")
+        return CommandFailed(f"{what}: {error}")
 
 
 class _Answers(OutcomeReader):

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, Self
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-
 from sidecar.contract.status import parse_outcome_key
-from sidecar.errors import CommandFailed
+from sidecar.errors import CommandFailed, KafkaFailed
 from sidecar.kafka import config
-from sidecar.kafka.arrivals import arrivals
-from sidecar.kafka.cluster import Deadline, is_away
+from sidecar.kafka.cluster import Deadline
+from sidecar.kafka.log_reader import End, LogReader, Unread
 from sidecar.kafka.status_reader import StatusRead
 from sidecar.settings import Settings
 
@@ -33,7 +31,7 @@ class OutcomeReader:
     def __init__(self, settings: Settings) -> None:
         self._topic = settings.status_topic
         self._token = settings.api_token
-        self._consumer = Consumer(dict(config.status_reader(settings)), logger=config.quiet_logger())
+        self._log = LogReader(config.status_reader(settings), self._topic)
         self._unread: set[int] = set()
 
     def __enter__(self) -> Self:
@@ -43,12 +41,12 @@ class OutcomeReader:
         self.close()
 
     def close(self) -> None:
-        """Let go of the consumer."""
-        self._consumer.close()
+        """Close the consumer."""
+        self._log.close()
 
     def start(self, offsets: Mapping[int, int]) -> None:
         """Read these partitions from these offsets on."""
-        self._consumer.assign([TopicPartition(self._topic, each, offset) for each, offset in offsets.items()])
+        self._log.start(offsets)
         self._unread = set(offsets)
 
     def start_at(self, partitions: Iterable[int], at_ms: int, deadline: Deadline) -> None:
@@ -57,12 +55,10 @@ class OutcomeReader:
         Raises:
             CommandFailed: They cannot be asked for it.
         """
-        wanted = [TopicPartition(self._topic, each, at_ms) for each in partitions]
         try:
-            found = self._consumer.offsets_for_times(wanted, deadline.left_s)
-        except KafkaException as error:
-            raise CommandFailed(f"topic {self._topic}: {error.args[0].str()}") from error
-        self.start({each.partition: each.offset for each in found})
+            self.start(self._log.offsets_at(partitions, at_ms, deadline.left_s))
+        except KafkaFailed as error:
+            raise CommandFailed(f"topic {self._topic}: {error}") from error
 
     @property
     def caught_up(self) -> bool:
@@ -76,15 +72,14 @@ class OutcomeReader:
             CommandFailed: The topic cannot be read.
         """
         found = []
-        for message in arrivals(self._consumer, READ_RECORDS, timeout_s):
-            error = message.error()
-            if error is None:
-                if (named := parse_outcome_key(message.key())) is not None and (read := StatusRead.of(message)):
-                    found.append(OutcomeRead(*named, read))
-            elif error.code() == KafkaError._PARTITION_EOF:
-                self._unread.discard(message.partition() or 0)
-            elif not is_away(error):
-                raise CommandFailed(f"topic {self._topic} cannot be read: {error.str()}")
+        for read in self._log.read(READ_RECORDS, timeout_s):
+            if isinstance(read, End):
+                self._unread.discard(read.partition)
+            elif isinstance(read, Unread):
+                if not read.error.away:
+                    raise CommandFailed(f"topic {self._topic} cannot be read: {read.error}")
+            elif (named := parse_outcome_key(read.key)) is not None and (record := StatusRead.of(read)):
+                found.append(OutcomeRead(*named, record))
         return found
 
     def is_signed(self, read: StatusRead) -> bool:

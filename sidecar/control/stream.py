@@ -9,16 +9,16 @@ with ControlStream(settings, ControlKind.CANCEL) as stream:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
-
-from confluent_kafka import KafkaError, KafkaException, Message
+from typing import Final, NamedTuple
 
 from sidecar.clock import Clock
 from sidecar.contract.control import ControlKind, Outcome, render_control, sign_control
 from sidecar.contract.status import OutcomeRecord
 from sidecar.control.client import ControlClient
 from sidecar.control.outcomes import OutcomeReader
+from sidecar.errors import KafkaFailed
 from sidecar.kafka.cluster import Deadline
+from sidecar.kafka.writer import Written
 from sidecar.model import TimerId
 from sidecar.settings import Settings
 
@@ -53,7 +53,7 @@ class ControlStream(ControlClient):
         self._due_ms = due_ms
         self._reader = OutcomeReader(settings)
         self._waiting: dict[str, TimerId] = {}
-        self._error: KafkaError | None = None
+        self._error: KafkaFailed | None = None
 
     @property
     def in_flight(self) -> Sequence[TimerId]:
@@ -82,11 +82,10 @@ class ControlStream(ControlClient):
         headers = render_control(self._kind, timer, control_id, self._due_ms)
         if token is not None:
             headers = [*headers, sign_control(headers, token, topic, timer.partition, self._clock.wall_ms())]
-        given: Any = headers
         try:
-            self._producer.produce(topic, headers=given, partition=timer.partition, on_delivery=self._delivered)
-        except KafkaException as error:
-            raise self._failed(error.args[0], f"topic {topic}") from error
+            self._writer.write(topic, None, None, partition=timer.partition, headers=headers, report=self._reported)
+        except KafkaFailed as error:
+            raise self._failed(error, f"topic {topic}") from error
         self._waiting[control_id] = timer
 
     def answers(self, timeout_s: float) -> list[Answer]:
@@ -95,7 +94,7 @@ class ControlStream(ControlClient):
         Raises:
             CommandFailed: Records were not taken, or the status topic cannot be read.
         """
-        self._producer.poll(0)
+        self._writer.poll(0)
         if self._error is not None:
             raise self._failed(self._error, f"topic {self._settings.input_topic}")
         found = []
@@ -112,6 +111,6 @@ class ControlStream(ControlClient):
         super().close()
         self._reader.close()
 
-    def _delivered(self, error: KafkaError | None, _message: Message) -> None:
-        if error is not None:
-            self._error = error
+    def _reported(self, written: Written | KafkaFailed) -> None:
+        if isinstance(written, KafkaFailed):
+            self._error = written

@@ -25,12 +25,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
-
 from sidecar.clock import SystemClock
 from sidecar.devbroker.jars import INSTALL, DownloadProgress, Quiet, classpath
 from sidecar.errors import BrokerUnavailable, CommandFailed
+from sidecar.kafka.cluster import node_ids
 
 HOST = "127.0.0.1"
 _STOP_S = 20.0
@@ -333,11 +331,7 @@ class LocalBroker:
         )
 
     def _answers(self) -> bool:
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
-        try:
-            return 1 in admin.list_topics(timeout=2).brokers
-        except KafkaException:
-            return False
+        return 1 in node_ids(self.bootstrap_servers, 2.0)
 
     def _end(self, *, abruptly: bool = False) -> None:
         """End the process with SIGTERM, or SIGKILL when `abruptly` or when it takes too long; dismiss the watchdog."""

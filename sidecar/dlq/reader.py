@@ -10,26 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import (
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicPartition,
-)
-from confluent_kafka.admin._listoffsets import OffsetSpec
-
 from sidecar.clock import Clock, SystemClock
 from sidecar.contract.dead_letter import DeadLetter, read_dead_letter
 from sidecar.contract.dialects.dialect import Dialect
 from sidecar.engine.ports import Outgoing
-from sidecar.errors import BrokerUnavailable, CommandFailed, TransactionFailed
+from sidecar.errors import BrokerUnavailable, CommandFailed, KafkaFailed, TransactionFailed
 from sidecar.kafka import config
 from sidecar.kafka.bounded import bounded
-from sidecar.kafka.cluster import Admin, Deadline, Topic, describe_topics, is_refused, list_offsets
-from sidecar.kafka.input import headers_of
+from sidecar.kafka.cluster import Admin, Deadline, Topic, describe_topics, end_offsets, first_offsets, offsets_at
+from sidecar.kafka.log_reader import End, LogReader, Unread
 from sidecar.kafka.producer import TransactionalProducer
-from sidecar.model import Headers
+from sidecar.model import Headers, Record
 from sidecar.settings import Settings
 
 ASK_S: Final = 15.0
@@ -133,26 +124,21 @@ def offset_ranges(
         CommandFailed: It does not exist, or may not be read.
     """
     topic = require_topic(admin, settings.dlq_topic, "READ")
-    spec: Any = OffsetSpec
-    wanted = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
-    firsts = _offsets(admin, wanted, spec.earliest())
-    lasts = _offsets(admin, wanted, spec.latest())
-    starts = firsts if since_ms is None else _offsets(admin, wanted, spec.for_timestamp(since_ms))
-    ends = lasts if until_ms is None else _offsets(admin, wanted, spec.for_timestamp(until_ms))
+    name, wanted = topic.name, range(topic.partitions)
+    try:
+        firsts = first_offsets(admin, name, wanted, Deadline(ASK_S))
+        lasts = end_offsets(admin, name, wanted, Deadline(ASK_S))
+        starts = firsts if since_ms is None else offsets_at(admin, name, wanted, since_ms, Deadline(ASK_S))
+        ends = lasts if until_ms is None else offsets_at(admin, name, wanted, until_ms, Deadline(ASK_S))
+    except KafkaFailed as error:
+        raise CommandFailed(f"topic {name}: {error}") from error
     found = {}
     for number, last in lasts.items():
-        # Negative: nothing is as late as that.
-        end = min(last, ends[number]) if ends[number] >= 0 else last
-        start = starts[number] if starts[number] >= 0 else last
+        # None: nothing is as late as that.
+        end = last if (bound := ends[number]) is None else min(last, bound)
+        start = last if (bound := starts[number]) is None else bound
         found[number] = OffsetRange(firsts[number], min(start, end), end, last)
     return found
-
-
-def _offsets(admin: Admin, wanted: Sequence[TopicPartition], spec: object) -> dict[int, int]:
-    try:
-        return list_offsets(admin, wanted, spec, Deadline(ASK_S))
-    except KafkaException as error:
-        raise CommandFailed(f"topic {wanted[0].topic}: {error.args[0].str()}") from error
 
 
 def where_run_stopped(settings: Settings, run: RunIdentity, partitions: Sequence[int]) -> dict[int, int | None]:
@@ -163,46 +149,29 @@ def where_run_stopped(settings: Settings, run: RunIdentity, partitions: Sequence
         CommandFailed: This user may not ask.
     """
     # The admin client can crash the process when it asks this of a coordinator that is just starting.
-    made: dict[str, Any] = {**config.dead_letter_reader(settings, run.group_id), "logger": config.quiet_logger()}
-    consumer = Consumer(made)
     deadline = Deadline(ASK_S)
-    try:
+    with LogReader(config.dead_letter_reader(settings, run.group_id), settings.dlq_topic) as reader:
         while True:
-            said = _ask(consumer, run, [TopicPartition(settings.dlq_topic, each) for each in partitions])
-            if not isinstance(said, str):
-                return said
-            if deadline.passed:
-                raise BrokerUnavailable(f"no answer on the offsets of group {run.group_id}: {said}; try again")
-            deadline.pause()
-    finally:
-        consumer.close()
-
-
-def _ask(consumer: Consumer, run: RunIdentity, wanted: list[TopicPartition]) -> dict[int, int | None] | str:
-    """Return the committed offsets, or why there is no answer now. Raises CommandFailed when a right is missing."""
-    try:
-        found = consumer.committed(wanted, ASK_S)
-        error = next((each.error for each in found if each.error is not None), None)
-    except KafkaException as cause:
-        error = cause.args[0]
-    if error is None:
-        return {each.partition: each.offset if each.offset >= 0 else None for each in found}
-    if is_refused(error):
-        raise CommandFailed(
-            f"group {run.group_id}: this user needs the right Read on it; kafka-acls: docs/how-to/dlq.md"
-        )
-    return str(error.str())
+            try:
+                found = reader.committed(partitions, ASK_S)
+            except KafkaFailed as error:
+                if error.denied:
+                    raise CommandFailed(
+                        f"group {run.group_id}: this user needs the right Read on it; kafka-acls: docs/how-to/dlq.md"
+                    ) from error
+                if deadline.passed:
+                    raise BrokerUnavailable(
+                        f"no answer on the offsets of group {run.group_id}: {error}; try again"
+                    ) from error
+                deadline.pause()
+            else:
+                return {each: found[each].offset if each in found else None for each in partitions}
 
 
 def membership_of(settings: Settings, run: RunIdentity) -> bytes:
     """Return what names the group of a run to a transaction; it has no members."""
-    made: dict[str, Any] = {**config.dead_letter_reader(settings, run.group_id), "logger": config.quiet_logger()}
-    consumer = Consumer(made)
-    try:
-        named: Any = consumer.consumer_group_metadata()
-    finally:
-        consumer.close()
-    return named  # type: ignore[no-any-return]  # the library's own kind of value, handed back to it
+    with LogReader(config.dead_letter_reader(settings, run.group_id), settings.dlq_topic) as reader:
+        return reader.membership()
 
 
 class KafkaDeadLetterReader:
@@ -230,14 +199,8 @@ class KafkaDeadLetterReader:
         self._next = {number: offsets.start for number, offsets in whole.items()}
         self._reading = {number for number, offsets in whole.items() if offsets.start < offsets.end}
         self._limit = 100
-        self._error = "it gives nothing"
-        made: dict[str, Any] = {
-            **config.dead_letter_reader(settings, group_id),
-            "error_cb": self._said,
-            "logger": config.quiet_logger(),
-        }
-        self._consumer = Consumer(made)
-        self._consumer.assign([TopicPartition(self._topic, each, self._next[each]) for each in self._reading])
+        self._log = LogReader(config.dead_letter_reader(settings, group_id), self._topic)
+        self._log.start({each: self._next[each] for each in self._reading})
         self._heard_s = self._clock.monotonic_s()
 
     @property
@@ -258,8 +221,7 @@ class KafkaDeadLetterReader:
     @property
     def membership(self) -> bytes:
         """What names the group to a transaction."""
-        named: Any = self._consumer.consumer_group_metadata()
-        return named  # type: ignore[no-any-return]  # the library's own kind of value, handed back to it
+        return self._log.membership()
 
     def read(self) -> list[DlqRecord]:
         """Return what comes next, empty when nothing came at once.
@@ -269,10 +231,14 @@ class KafkaDeadLetterReader:
         """
         records = []
         size = 0
-        for message in self._consumer.consume(self._limit, READ_S):
-            if (error := message.error()) is not None:
-                self._failed(error, message.partition())
-            elif (record := self._record(message)) is not None:
+        for read in self._log.read(self._limit, READ_S):
+            if isinstance(read, End):
+                # What stands behind the last record are markers of transactions.
+                if read.partition in self._reading:
+                    self._finish(read.partition)
+            elif isinstance(read, Unread):
+                self._check(read.error)
+            elif (record := self._record(read)) is not None:
                 records.append(record)
                 size += len(record.value or b"") + len(record.key or b"")
         now_s = self._clock.monotonic_s()
@@ -281,15 +247,17 @@ class KafkaDeadLetterReader:
         if records or self.done:
             self._heard_s = now_s
         elif now_s - self._heard_s >= STALL_S:
-            raise BrokerUnavailable(f"topic {self._topic}: nothing for {STALL_S:.0f} s: {self._error}")
+            raise BrokerUnavailable(
+                f"topic {self._topic}: nothing for {STALL_S:.0f} s: {self._log.trouble or 'it gives nothing'}"
+            )
         return records
 
     def close(self) -> None:
-        """Let go of the consumer."""
-        self._consumer.close()
+        """Close the consumer."""
+        self._log.close()
 
-    def _record(self, message: Message) -> DlqRecord | None:
-        partition, offset = message.partition() or 0, message.offset() or 0
+    def _record(self, record: Record) -> DlqRecord | None:
+        partition, offset = record.partition, record.offset
         if partition not in self._reading:
             return None
         if offset >= self._ends[partition]:
@@ -298,30 +266,17 @@ class KafkaDeadLetterReader:
         self._next[partition] = offset + 1
         if offset + 1 >= self._ends[partition]:
             self._finish(partition)
-        headers = headers_of(message)
-        key: Any = message.key()
-        value: Any = message.value()
-        stamped_ms = message.timestamp()[1]
-        return DlqRecord(partition, offset, stamped_ms, key, value, headers, read_dead_letter(headers, self._dialects))
+        return DlqRecord(*record, read_dead_letter(record.headers, self._dialects))
 
     def _finish(self, partition: int) -> None:
         self._reading.discard(partition)
         self._next[partition] = self._ends[partition]
-        self._consumer.incremental_unassign([TopicPartition(self._topic, partition)])
+        self._log.stop(partition)
 
-    def _failed(self, error: KafkaError, partition: int | None) -> None:
-        if error.code() == KafkaError._PARTITION_EOF:
-            # What stands behind the last record are markers of transactions.
-            if partition in self._reading:
-                self._finish(partition)
-        elif error.fatal() or (is_refused(error) and error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED):
-            # To read alone, no right on a group is needed.
-            raise CommandFailed(f"topic {self._topic}: {error.str()}")
-        else:
-            self._said(error)
-
-    def _said(self, error: KafkaError) -> None:
-        self._error = error.str()
+    def _check(self, error: KafkaFailed) -> None:
+        # To read alone, no right on a group is needed.
+        if error.fatal or (error.denied and error.code != "GROUP_AUTHORIZATION_FAILED"):
+            raise CommandFailed(f"topic {self._topic}: {error}")
 
 
 class RedriveProducer:
@@ -359,7 +314,7 @@ class RedriveProducer:
         producer = self._producer
         try:
             producer.begin()
-            for _ in producer.fire(0, records, traced=True):
+            for _ in producer.write_outgoing(0, records, traced=True):
                 pass  # it goes on to wait for room in the queue by itself
             if producer.refused:
                 said = producer.refused[0].text

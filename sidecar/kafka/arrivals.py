@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 from confluent_kafka import Consumer, Message
 
+from sidecar.kafka.errors import translated
+
 
 def arrivals(consumer: Consumer, limit: int, timeout_s: float) -> Sequence[Message]:
-    """Return the messages and errors that have come, waiting so long for the first; raises KafkaException.
+    """Return the messages and errors that have come, waiting so long for the first. Raises KafkaFailed.
 
     Args:
         consumer: Assigned by hand.
@@ -16,5 +18,6 @@ def arrivals(consumer: Consumer, limit: int, timeout_s: float) -> Sequence[Messa
         timeout_s: Longest wait.
     """
     # poll() returns with the first record, consume() only with the last of so many.
-    first = consumer.poll(timeout_s)
-    return () if first is None else (first, *consumer.consume(limit, 0))
+    with translated():
+        first = consumer.poll(timeout_s)
+        return () if first is None else (first, *consumer.consume(limit, 0))

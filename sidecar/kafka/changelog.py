@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from sidecar.engine.restore import ChangelogRead
+from sidecar.kafka.errors import failed, translated
 
 SLICE_BYTES: Final = 1024 * 1024
 SLICE_RECORDS_MAX: Final = 2_000
@@ -41,17 +42,19 @@ class ChangelogReader:
         """Return the next slice, about SLICE_BYTES, by partition.
 
         Raises:
-            KafkaException: fatal.
+            KafkaFailed: The consumer cannot be used any more.
         """
         slices: dict[int, list[ChangelogRead]] = {}
         size = count = 0
-        for message in self._consumer.consume(self._limit, timeout_s):
+        with translated():
+            messages = self._consumer.consume(self._limit, timeout_s)
+        for message in messages:
             partition = message.partition() or 0
             if (error := message.error()) is not None:
                 if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
                     self._lost.add(partition)
                 elif error.code() == KafkaError._FATAL:
-                    raise KafkaException(error)
+                    raise failed(error)
                 elif partition in self._assigned and message.topic() == self._topic:
                     self._troubles[partition] = error.str()
                 continue

@@ -8,49 +8,34 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._resource import ResourceType
-from confluent_kafka.cimpl import NewPartitions, NewTopic
+from confluent_kafka.cimpl import NewPartitions
+from confluent_kafka.cimpl import NewTopic as LibraryTopic
 
 from sidecar.clock import Clock, SystemClock
-from sidecar.errors import BrokerUnavailable, CommandFailed, TopicsInvalid
+from sidecar.errors import BrokerUnavailable, CommandFailed, KafkaFailed, TopicsInvalid
 from sidecar.kafka import config
+from sidecar.kafka.errors import failed, translated
 from sidecar.settings import Settings
 
 T = TypeVar("T")
 
 _LOOK_AGAIN_S = 0.1
-_AWAY = frozenset(
-    {
-        KafkaError._TRANSPORT,
-        KafkaError._TIMED_OUT,
-        KafkaError._TIMED_OUT_QUEUE,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._RESOLVE,
-        KafkaError._SSL,
-        KafkaError._AUTHENTICATION,
-        KafkaError._WAIT_COORD,
-        KafkaError.REQUEST_TIMED_OUT,
-        KafkaError.NETWORK_EXCEPTION,
-        KafkaError.BROKER_NOT_AVAILABLE,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.NOT_COORDINATOR,
-        KafkaError.NOT_CONTROLLER,
-    }
-)
-_REFUSED = frozenset(
-    {
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    }
-)
+_SPEC: Any = OffsetSpec
+"""Its methods have no types."""
 
 
 class Deadline:
@@ -85,6 +70,10 @@ class Admin(AdminClient):
         # Whoever gives no logger shows the errors itself.
         super().__init__(properties, logger=logger or config.quiet_logger())
 
+    def partition_count(self, topic: str, timeout_s: float) -> int:
+        """Return how many partitions a topic has. Raises KafkaFailed."""
+        return partition_count(self, topic, timeout_s)
+
     def _remember(self, error: KafkaError) -> None:
         # The sum of all others comes last, and says least.
         if error.code() != KafkaError._ALL_BROKERS_DOWN or self.last_error is None:
@@ -112,6 +101,17 @@ class Topic(NamedTuple):
         return frozenset(word.strip() for word in self.config["cleanup.policy"].split(",") if word.strip())
 
 
+class NewTopic(NamedTuple):
+    """A topic to be created."""
+
+    name: str
+    partitions: int
+    """-1: as many as the broker's default is."""
+    replicas: int
+    """-1: as many as the broker's default is."""
+    config: Mapping[str, str] = {}
+
+
 class NoRight(NamedTuple):
     """A topic that may not be described."""
 
@@ -129,16 +129,6 @@ class Cluster(NamedTuple):
     brokers: tuple[str, ...]
 
 
-def is_away(error: KafkaError) -> bool:
-    """Tell whether an error means that no broker answered, so that trying again later may help."""
-    return error.code() in _AWAY
-
-
-def is_refused(error: KafkaError) -> bool:
-    """Tell whether a right is missing."""
-    return error.code() in _REFUSED
-
-
 def unavailable(admin: Admin, said: str) -> BrokerUnavailable:
     """Return the error for a cluster that does not answer, with the last reason that the client library has."""
     admin.poll(0)
@@ -154,16 +144,17 @@ def answer(admin: Admin, future: concurrent.futures.Future[T], deadline: Deadlin
 
     Raises:
         BrokerUnavailable: No answer in time.
-        KafkaException: A definite answer that is an error.
+        KafkaFailed: A definite answer that is an error.
     """
     try:
         return future.result(deadline.left_s + 1.0)
-    except concurrent.futures.TimeoutError as error:
-        raise unavailable(admin, "timed out") from error
-    except KafkaException as error:
-        if is_away(error.args[0]):
-            raise unavailable(admin, error.args[0].str()) from error
-        raise
+    except concurrent.futures.TimeoutError as cause:
+        raise unavailable(admin, "timed out") from cause
+    except KafkaException as cause:
+        error = failed(cause.args[0])
+        if error.away:
+            raise unavailable(admin, str(error)) from cause
+        raise error from cause
 
 
 def describe_cluster(admin: Admin, deadline: Deadline) -> Cluster:
@@ -175,9 +166,9 @@ def describe_cluster(admin: Admin, deadline: Deadline) -> Cluster:
     """
     try:
         found = answer(admin, admin.describe_cluster(request_timeout=deadline.left_s), deadline)
-    except KafkaException as error:
+    except KafkaFailed as error:
         raise CommandFailed(
-            f"Kafka at {admin.bootstrap_servers} (BOOTSTRAP_SERVERS) cannot be described: {error.args[0].str()}; "
+            f"Kafka at {admin.bootstrap_servers} (BOOTSTRAP_SERVERS) cannot be described: {error}; "
             "check the address and the broker's log"
         ) from error
     controller = found.controller
@@ -202,8 +193,8 @@ def describe_topics(admin: Admin, names: Sequence[str], deadline: Deadline) -> d
     for name in names:
         try:
             described = answer(admin, futures[name], deadline)
-        except KafkaException as error:
-            found[name] = _absence(name, error.args[0], "DESCRIBE")
+        except KafkaFailed as error:
+            found[name] = _absence(name, error, "DESCRIBE")
             continue
         found[name] = Topic(
             name,
@@ -228,42 +219,85 @@ def _with_config(
         name = resource.name
         try:
             entries = answer(admin, future, deadline)
-        except KafkaException as error:
-            found[name] = _absence(name, error.args[0], "DESCRIBE_CONFIGS")
+        except KafkaFailed as error:
+            found[name] = _absence(name, error, "DESCRIBE_CONFIGS")
             continue
         values = {entry.name: entry.value for entry in entries.values() if entry.value is not None}
         found[name] = topics[name]._replace(config=values)
     return found
 
 
-def _absence(name: str, error: KafkaError, operation: str) -> NoRight | None:
-    if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+def _absence(name: str, error: KafkaFailed, operation: str) -> NoRight | None:
+    if error.code == "UNKNOWN_TOPIC_OR_PART":
         return None
-    if is_refused(error):
+    if error.denied:
         return NoRight(name, operation)
     raise TopicsInvalid(
-        f"topic {name} cannot be described: {error.str()}; check its name and the broker's log "
+        f"topic {name} cannot be described: {error}; check its name and the broker's log "
         "(the sidecar's own are named by INPUT_TOPIC, DLQ_TOPIC, STREAMS_APP_ID and STORE_NAME)"
     )
 
 
-def list_offsets(admin: Admin, wanted: Iterable[TopicPartition], spec: object, deadline: Deadline) -> dict[int, int]:
-    """Return by partition the offset that is asked for, among committed records.
+def existing_topics(admin: Admin, timeout_s: float) -> frozenset[str]:
+    """Return the topics that there are and that this user may describe. Raises BrokerUnavailable."""
+    try:
+        return frozenset(admin.list_topics(timeout=timeout_s).topics)
+    except KafkaException as cause:
+        raise unavailable(admin, cause.args[0].str()) from cause
 
-    Args:
-        admin: Asks.
-        wanted: Partitions of one topic.
-        spec: Which offset of each, made by OffsetSpec.
-        deadline: For the answers of all.
+
+def node_ids(bootstrap_servers: str, timeout_s: float) -> frozenset[int]:
+    """Return the ids of the brokers that a cluster without a login shows; empty when none answers. Logs nothing."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+    try:
+        return frozenset(admin.list_topics(timeout=timeout_s).brokers)
+    except KafkaException:
+        return frozenset()
+
+
+def partition_count(client: AdminClient | Consumer | Producer, topic: str, timeout_s: float) -> int:
+    """Return how many partitions a topic has, by the metadata. Raises KafkaFailed."""
+    with translated():
+        found = client.list_topics(topic, timeout=timeout_s).topics[topic]
+        if found.error is not None:
+            raise KafkaException(found.error)
+    return len(found.partitions)
+
+
+def first_offsets(admin: Admin, topic: str, partitions: Iterable[int], deadline: Deadline) -> dict[int, int]:
+    """Return by partition where the log begins. Raises as `end_offsets`."""
+    return _list_offsets(admin, topic, partitions, _SPEC.earliest(), deadline)
+
+
+def end_offsets(admin: Admin, topic: str, partitions: Iterable[int], deadline: Deadline) -> dict[int, int]:
+    """Return by partition the offset behind all that is committed.
 
     Raises:
         BrokerUnavailable: No answer in time.
-        KafkaException: A definite answer that is an error.
+        KafkaFailed: A definite answer that is an error.
     """
+    return _list_offsets(admin, topic, partitions, _SPEC.latest(), deadline)
+
+
+def offsets_at(
+    admin: Admin, topic: str, partitions: Iterable[int], at_ms: int, deadline: Deadline
+) -> dict[int, int | None]:
+    """Return by partition the first committed record that is as late or later, None without one.
+
+    Raises:
+        BrokerUnavailable: No answer in time.
+        KafkaFailed: A definite answer that is an error.
+    """
+    found = _list_offsets(admin, topic, partitions, _SPEC.for_timestamp(at_ms), deadline)
+    return {number: offset if offset >= 0 else None for number, offset in found.items()}
+
+
+def _list_offsets(
+    admin: Admin, topic: str, partitions: Iterable[int], spec: object, deadline: Deadline
+) -> dict[int, int]:
     ask: Any = admin.list_offsets
-    futures = ask(
-        dict.fromkeys(wanted, spec), isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=deadline.left_s
-    )
+    wanted = {TopicPartition(topic, each): spec for each in partitions}
+    futures = ask(wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=deadline.left_s)
     return {tp.partition: answer(admin, future, deadline).offset for tp, future in futures.items()}
 
 
@@ -272,14 +306,15 @@ def create_topic(admin: Admin, topic: NewTopic, deadline: Deadline) -> bool:
 
     Raises:
         BrokerUnavailable: No answer in time.
-        KafkaException: The cluster refuses; `is_refused` tells a missing right.
+        KafkaFailed: The cluster refuses.
     """
     left_s = deadline.left_s
-    futures = admin.create_topics([topic], operation_timeout=left_s, request_timeout=left_s)
+    new = LibraryTopic(topic.name, topic.partitions, topic.replicas, config=dict(topic.config))
+    futures = admin.create_topics([new], operation_timeout=left_s, request_timeout=left_s)
     try:
-        answer(admin, futures[topic.topic], deadline)
-    except KafkaException as error:
-        if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+        answer(admin, futures[topic.name], deadline)
+    except KafkaFailed as error:
+        if error.code == "TOPIC_ALREADY_EXISTS":
             return False
         raise
     return True
@@ -290,7 +325,7 @@ def grow_topic(admin: Admin, name: str, partitions: int, deadline: Deadline) -> 
 
     Raises:
         BrokerUnavailable: No answer in time.
-        KafkaException: The cluster refuses; `is_refused` tells a missing right.
+        KafkaFailed: The cluster refuses.
     """
     left_s = deadline.left_s
     futures = admin.create_partitions(
@@ -298,8 +333,8 @@ def grow_topic(admin: Admin, name: str, partitions: int, deadline: Deadline) -> 
     )
     try:
         answer(admin, futures[name], deadline)
-    except KafkaException as error:
-        if error.args[0].code() != KafkaError.INVALID_PARTITIONS:
+    except KafkaFailed as error:
+        if error.code != "INVALID_PARTITIONS":
             raise
 
 

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 
+import confluent_kafka
 from confluent_kafka import Consumer, KafkaException, Producer
 
 from sidecar.errors import SettingsInvalid
@@ -53,6 +54,11 @@ _ALIASES = {
     "compression.type": "compression.codec",
 }
 """Our tuning -> the other name that the operator may have used for it."""
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions of the client library, by name."""
+    return {"confluent-kafka": str(confluent_kafka.__version__), "librdkafka": str(confluent_kafka.libversion()[0])}
 
 
 def common(settings: Settings, role: str = "client") -> Config:

@@ -14,6 +14,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from sidecar.errors import InvariantViolated, invariant
+from sidecar.kafka.errors import failed, translated
 from sidecar.kafka.fences import Fences
 from sidecar.kafka.stable import StableOffsets
 from sidecar.model import NO_TIMESTAMP, Headers, Record
@@ -201,7 +202,7 @@ class InputConsumer:
         elif code in _LOST_OFFSET and partition is not None:
             self._listener.offset_lost(partition)
         elif error.fatal() or code == KafkaError._FATAL:
-            raise KafkaException(error)
+            raise failed(error)
         else:
             if code == KafkaError.GROUP_AUTHORIZATION_FAILED:
                 self.refusal = error.str()
@@ -220,7 +221,7 @@ class InputConsumer:
         self._consumer.resume([TopicPartition(self._topic, each) for each in partitions])
 
     def seek(self, partition: int, offset: int) -> None:
-        """Read on from `offset`; what was fetched before is dropped. Raises KafkaException when not assigned.
+        """Read on from `offset`; what was fetched before is dropped. Raises KafkaFailed when not assigned.
 
         The partition stays paused.
         """
@@ -229,9 +230,10 @@ class InputConsumer:
             self._consumer.seek(place[0])
         except KafkaException:
             # The library has stopped reading it, as it does when the topic was made anew.
-            self._consumer.incremental_unassign(place)
-            self._consumer.incremental_assign(place)
-            self._consumer.pause(place)
+            with translated():
+                self._consumer.incremental_unassign(place)
+                self._consumer.incremental_assign(place)
+                self._consumer.pause(place)
 
     def end_offsets(self) -> dict[int, int]:
         """Return the last known end of each assigned partition, without asking the broker."""
@@ -278,3 +280,12 @@ def headers_of(message: Message) -> Headers | None:
     except (UnicodeDecodeError, SystemError):
         return None
     return headers or []
+
+
+def record_of(message: Message) -> Record:
+    """Return a message without an error as a record."""
+    kind, timestamp_ms = message.timestamp()
+    stamped_ms = timestamp_ms if kind else NO_TIMESTAMP
+    key: Any = message.key()
+    value: Any = message.value()
+    return Record(message.partition() or 0, message.offset() or 0, stamped_ms, key, value, headers_of(message))

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
-from sidecar.kafka.cluster import is_away
+from sidecar.kafka.errors import failed
 
 REQUEST_TIMEOUT_S: Final = 5.0
 
@@ -25,7 +25,7 @@ class Bounds(NamedTuple):
 
 def _refusal(what: str, error: KafkaError) -> str:
     """Return what is refused and in whose words; empty while no broker answers or a transaction is open."""
-    passes = is_away(error) or error.code() == KafkaError.UNSTABLE_OFFSET_COMMIT
+    passes = failed(error).away or error.code() == KafkaError.UNSTABLE_OFFSET_COMMIT
     return "" if passes else f"{what}: {error.str()}"
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin._acl import AclOperation
 
 from sidecar.clock import Clock
 from sidecar.contract.status import CLOCK_KEY
-from sidecar.errors import BrokerUnavailable
+from sidecar.errors import BrokerUnavailable, KafkaFailed
 from sidecar.kafka import config
 from sidecar.kafka.clock_guard import Skew
-from sidecar.kafka.cluster import Admin, Deadline, answer, is_away, unavailable
+from sidecar.kafka.cluster import Admin, Deadline, answer, unavailable
+from sidecar.kafka.errors import failed
+from sidecar.kafka.writer import Writer, Written
 from sidecar.settings import Settings
 
 _MEASUREMENTS = 4
@@ -23,6 +25,8 @@ class Group(NamedTuple):
 
     state: str
     members: int
+    hosts: tuple[str, ...]
+    """Of the members, each once."""
     operations: frozenset[str]
 
 
@@ -31,17 +35,18 @@ def try_transactions(admin: Admin, settings: Settings, transactional_id: str, de
 
     Raises:
         BrokerUnavailable: No answer in time.
-        KafkaException: The cluster refuses; the right Write on the transactional id may be missing.
+        KafkaFailed: The cluster refuses; the right Write on the transactional id may be missing.
     """
     producer = Producer(config.transactional_producer(settings, transactional_id), logger=config.quiet_logger())
     try:
         producer.init_transactions(deadline.left_s)
         producer.begin_transaction()
         producer.abort_transaction(deadline.left_s)
-    except KafkaException as error:
-        if is_away(error.args[0]):
-            raise unavailable(admin, error.args[0].str()) from error
-        raise
+    except KafkaException as cause:
+        error = failed(cause.args[0])
+        if error.away:
+            raise unavailable(admin, str(error)) from cause
+        raise error from cause
 
 
 def measure_clock(settings: Settings, clock: Clock, deadline: Deadline) -> Skew:
@@ -51,10 +56,10 @@ def measure_clock(settings: Settings, clock: Clock, deadline: Deadline) -> Skew:
 
     Raises:
         BrokerUnavailable: No report in time.
-        KafkaException: The status topic cannot be written, or does not stamp with the broker's time.
+        KafkaFailed: The status topic cannot be written, or does not stamp with the broker's time.
     """
-    producer = Producer(config.status_producer(settings), logger=config.quiet_logger())
-    trips = [_trip(producer, settings.status_topic, clock, deadline) for _ in range(_MEASUREMENTS)]
+    writer = Writer(config.status_producer(settings))
+    trips = [_trip(writer, settings.status_topic, clock, deadline) for _ in range(_MEASUREMENTS)]
     return min(trips, key=lambda skew: skew.error_ms)
 
 
@@ -63,7 +68,7 @@ def describe_group(admin: Admin, settings: Settings, deadline: Deadline) -> Grou
 
     Raises:
         BrokerUnavailable: No answer in time.
-        KafkaException: The cluster refuses; the right Describe on the group may be missing.
+        KafkaFailed: The cluster refuses; the right Describe on the group may be missing.
     """
     while True:
         future = admin.describe_consumer_groups(
@@ -77,30 +82,27 @@ def describe_group(admin: Admin, settings: Settings, deadline: Deadline) -> Grou
                 raise
             deadline.pause(0.5)
             continue
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+        except KafkaFailed as error:
+            if error.code == "GROUP_ID_NOT_FOUND":
                 return None
             raise
         operations = frozenset(AclOperation(operation).name for operation in found.authorized_operations or ())
-        return Group(found.state.name, len(found.members), operations)
+        hosts = sorted({member.host for member in found.members})
+        return Group(found.state.name, len(found.members), tuple(hosts), operations)
 
 
-def _trip(producer: Producer, topic: str, clock: Clock, deadline: Deadline) -> Skew:
-    reports: list[tuple[KafkaError | None, tuple[int, int]]] = []
-
-    def report(error: KafkaError | None, message: Message) -> None:
-        reports.append((error, message.timestamp()))
-
+def _trip(writer: Writer, topic: str, clock: Clock, deadline: Deadline) -> Skew:
+    reports: list[Written | KafkaFailed] = []
     sent_ms = clock.wall_ms()
-    producer.produce(topic, key=CLOCK_KEY, value=None, partition=0, on_delivery=report)
+    writer.write(topic, CLOCK_KEY, None, partition=0, report=reports.append)
     while not reports:
         if deadline.passed:
             raise BrokerUnavailable(f"no record could be written to topic {topic} in time")
-        producer.poll(min(0.5, deadline.left_s))
+        writer.poll(min(0.5, deadline.left_s))
     heard_ms = clock.wall_ms()
-    error, (kind, stamped_ms) = reports[0]
-    if error is not None:
-        raise KafkaException(error)
-    if kind != TIMESTAMP_LOG_APPEND_TIME:
-        raise KafkaException(KafkaError(KafkaError.INVALID_TIMESTAMP, "the topic does not stamp with LogAppendTime"))
-    return Skew.of(sent_ms=sent_ms, acknowledged_ms=heard_ms, broker_ms=stamped_ms)
+    written = reports[0]
+    if isinstance(written, KafkaFailed):
+        raise written
+    if written.broker_ms is None:
+        raise KafkaFailed("the topic does not stamp with LogAppendTime", code="INVALID_TIMESTAMP")
+    return Skew.of(sent_ms=sent_ms, acknowledged_ms=heard_ms, broker_ms=written.broker_ms)

@@ -178,7 +178,7 @@ class TransactionalProducer:
                 self._unwritten_for[more["partition"]] = text
                 raise TransactionFailed(text, unknown=False, replace=True) from cause
 
-    def fire(self, partition: int, records: Iterable[Outgoing], *, traced: bool) -> Waits:
+    def write_outgoing(self, partition: int, records: Iterable[Outgoing], *, traced: bool) -> Waits:
         """Write fires or dead letters; what cannot be written is kept in `refused`. Raises TransactionFailed.
 
         Args:
@@ -199,11 +199,11 @@ class TransactionalProducer:
                 # counts only where the other is not given. ANY_PARTITION is the library's own word too.
                 produce(topic, value, key, target, report, None, 0, headers)  # type: ignore[arg-type]
             except BufferError:
-                yield from self._fire_slowly(outgoing, report)
+                yield from self._write_slowly(outgoing, report)
             except KafkaException as cause:
                 yield from self._refuse_or_learn(partition, outgoing, report, cause.args[0])
 
-    def _fire_slowly(self, outgoing: Outgoing, report: Any) -> Waits:
+    def _write_slowly(self, outgoing: Outgoing, report: Any) -> Waits:
         where = {} if outgoing.partition < 0 else {"partition": outgoing.partition}
         more = {"headers": outgoing.headers, "on_delivery": report, **where}
         yield from self._produce(outgoing.topic, outgoing.value, outgoing.key, **more)
@@ -214,7 +214,7 @@ class TransactionalProducer:
             yield
             try:
                 self._producer.list_topics(outgoing.topic, METADATA_TIMEOUT_S)
-                yield from self._fire_slowly(outgoing, report)
+                yield from self._write_slowly(outgoing, report)
             except KafkaException as cause:
                 error = cause.args[0]
             else:
@@ -298,9 +298,23 @@ class TransactionalProducer:
         """One more than the greatest changelog offset that this transaction wrote, by partition."""
         return self._next_changelog_offsets
 
-    def send_offsets(self, topic: str, offsets: Mapping[int, int], membership: bytes) -> None:
-        """Put the input offsets into the transaction, under the membership that fences it. Raises TransactionFailed."""
-        named = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
+    def send_offsets(
+        self, topic: str, offsets: Mapping[int, int], membership: bytes, metadata: Mapping[int, str] = {}
+    ) -> None:
+        """Put the input offsets into the transaction, under the membership that fences it. Raises TransactionFailed.
+
+        Args:
+            topic: The input topic.
+            offsets: The next one of each partition.
+            membership: As the consumer gives it.
+            metadata: What is kept beside the offset, of partitions for which there is something to keep.
+        """
+        named = [
+            TopicPartition(topic, each, offset, metadata=metadata[each])
+            if each in metadata
+            else TopicPartition(topic, each, offset)
+            for each, offset in offsets.items()
+        ]
         group: Any = membership
         try:
             self._producer.send_offsets_to_transaction(named, group, CALL_TIMEOUT_S)

@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin._listoffsets import OffsetSpec
-
 from sidecar.clock import Clock, SystemClock
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Store
 from sidecar.engine.restore import Restore
 from sidecar.engine.rows import Identity
-from sidecar.errors import CommandFailed, PartitionStopped, TopicsInvalid
+from sidecar.errors import CommandFailed, KafkaFailed, PartitionStopped, TopicsInvalid
 from sidecar.kafka import config
 from sidecar.kafka.changelog import ChangelogReader
-from sidecar.kafka.cluster import Admin, Deadline, Topic, describe_cluster, describe_topics, list_offsets, unavailable
+from sidecar.kafka.cluster import (
+    Admin,
+    Deadline,
+    Topic,
+    describe_cluster,
+    describe_topics,
+    end_offsets,
+    first_offsets,
+    unavailable,
+)
 from sidecar.kafka.offsets import Bounds
 from sidecar.kafka.topics import create_command
 from sidecar.settings import Settings
@@ -89,20 +95,15 @@ def _look(settings: Settings, admin: Admin) -> tuple[Mapping[int, Bounds], Ident
         raise TopicsInvalid(f"topic {name}: does not exist; create it with: {create_command(settings)}")
     if not isinstance(topic, Topic) or "READ" not in topic.operations:
         raise CommandFailed(f"topic {name} may not be read: this user needs the rights Read and DescribeConfigs on it")
-    wanted = [TopicPartition(name, number) for number in range(topic.partitions)]
-    spec: Any = OffsetSpec
-    starts = _offsets(admin, wanted, spec.earliest(), deadline)
-    # What is committed: an open transaction of a sidecar that runs lies behind it.
-    ends = _offsets(admin, wanted, spec.latest(), deadline)
+    wanted = range(topic.partitions)
+    try:
+        starts = first_offsets(admin, name, wanted, deadline)
+        # What is committed: an open transaction of a sidecar that runs lies behind it.
+        ends = end_offsets(admin, name, wanted, deadline)
+    except KafkaFailed as error:
+        raise CommandFailed(f"topic {name}: {error}") from error
     bounds = {number: Bounds(starts[number], ends[number]) for number in starts}
     return bounds, Identity(cluster.cluster_id, topic.topic_id)
-
-
-def _offsets(admin: Admin, wanted: list[TopicPartition], spec: object, deadline: Deadline) -> dict[int, int]:
-    try:
-        return list_offsets(admin, wanted, spec, deadline)
-    except KafkaException as error:
-        raise CommandFailed(f"topic {wanted[0].topic}: {error.args[0].str()}") from error
 
 
 def _read(

@@ -10,15 +10,17 @@ from confluent_kafka import (
     TIMESTAMP_LOG_APPEND_TIME,
     Consumer,
     KafkaError,
-    KafkaException,
     Message,
     TopicPartition,
 )
 
 from sidecar.clock import Clock
 from sidecar.contract.status import is_signed
+from sidecar.errors import KafkaFailed
 from sidecar.kafka.arrivals import arrivals
-from sidecar.kafka.input import headers_of
+from sidecar.kafka.errors import failed, translated
+from sidecar.kafka.input import record_of
+from sidecar.model import Record
 
 READ_RECORDS: Final = 2_000
 LOOK_EVERY_S: Final = 5.0
@@ -43,13 +45,12 @@ class StatusRead(NamedTuple):
     """It came after all that was there at the start: it was just written."""
 
     @classmethod
-    def of(cls, message: Message, *, live: bool = False) -> StatusRead | None:
-        """Return the record, None for a tombstone and for one without a key."""
-        key, value, partition = message.key(), message.value(), message.partition()
-        if partition is None or not isinstance(key, bytes) or not isinstance(value, bytes):
+    def of(cls, record: Record, *, live: bool = False) -> StatusRead | None:
+        """Return a record that has a key and a value, None for any other."""
+        if record.key is None or record.value is None:
             return None
-        headers = dict(headers_of(message) or ())
-        return cls(partition, message.offset() or 0, message.timestamp()[1], key, value, headers, live)
+        headers = dict(record.headers or ())
+        return cls(record.partition, record.offset, record.timestamp_ms, record.key, record.value, headers, live)
 
     def is_signed(self, topic: str, token: str | None) -> bool:
         """Return whether the record is to be trusted, see contract/status.py."""
@@ -89,7 +90,7 @@ class StatusReader:
         """Return what has come, after at most about `timeout_s` seconds, longer while the brokers are away.
 
         Raises:
-            KafkaException: fatal; a new reader must take over.
+            KafkaFailed: A new reader must take over.
         """
         if self._clock.monotonic_s() >= self._look_at_s:
             self._look()
@@ -109,15 +110,15 @@ class StatusReader:
         # A time that the writer chose says nothing.
         if message.timestamp()[0] != TIMESTAMP_LOG_APPEND_TIME:
             return None
-        return StatusRead.of(message, live=message.partition() in self._read)
+        return StatusRead.of(record_of(message), live=message.partition() in self._read)
 
     def _look(self) -> None:
         self._look_at_s = self._clock.monotonic_s() + LOOK_AGAIN_S
         try:
             status = self._partitions(self._topic)
             self.input_partitions = self._partitions(self._input_topic)
-        except KafkaException as cause:
-            self.trouble = cause.args[0].str()
+        except KafkaFailed as error:
+            self.trouble = str(error)
             return
         self.trouble = ""
         self._look_at_s = self._clock.monotonic_s() + LOOK_EVERY_S
@@ -130,18 +131,19 @@ class StatusReader:
         self._read &= self._assigned
 
     def _partitions(self, topic: str) -> int:
-        metadata = self._consumer.list_topics(topic, LOOK_TIMEOUT_S)
+        with translated():
+            metadata = self._consumer.list_topics(topic, LOOK_TIMEOUT_S)
         self.cluster_id = metadata.cluster_id or self.cluster_id
         found = metadata.topics[topic]
         if found.error is not None:
-            raise KafkaException(KafkaError(found.error.code(), f"topic {topic}: {found.error.str()}"))
+            raise KafkaFailed(f"topic {topic}: {found.error.str()}")
         return len(found.partitions)
 
     def _failed(self, error: KafkaError, partition: int | None) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
             self._read.add(-1 if partition is None else partition)
         elif error.fatal():
-            raise KafkaException(error)
+            raise failed(error)
         else:
             # Not there any more, or not ours to read: ask soon what there is.
             self._said(error)

@@ -8,13 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.cimpl import NewTopic
-
-from sidecar.errors import TopicsInvalid
+from sidecar.errors import KafkaFailed, TopicsInvalid
 from sidecar.kafka.cluster import (
     Admin,
     Deadline,
+    NewTopic,
     NoRight,
     Topic,
     await_partitions,
@@ -22,7 +20,6 @@ from sidecar.kafka.cluster import (
     describe_cluster,
     describe_topics,
     grow_topic,
-    is_refused,
 )
 from sidecar.settings import SETTINGS, Settings
 
@@ -37,7 +34,7 @@ _DAY_MS = 24 * _HOUR_MS
 # What a broker says just after a change may be a moment old, so what looks wrong is looked at twice.
 _SECOND_LOOK_S = 1.0
 
-_ABOUT_REPLICAS = frozenset({KafkaError.INVALID_REPLICATION_FACTOR, KafkaError.POLICY_VIOLATION})
+_ABOUT_REPLICAS = frozenset({"INVALID_REPLICATION_FACTOR", "POLICY_VIOLATION"})
 
 _STATUS_CONFIG: Mapping[str, str] = {
     "cleanup.policy": "compact,delete",
@@ -217,7 +214,7 @@ def _create_internal(
     )
     for topic, name, config in wanted:
         if topic is None:
-            new = NewTopic(name, count, _replicas(settings), config=dict(config))
+            new = NewTopic(name, count, _replicas(settings), config)
             _create(admin, settings, new, deadline, changes)
         elif isinstance(topic, Topic) and topic.partitions < count:
             _grow(admin, topic, count, deadline, changes)
@@ -226,31 +223,28 @@ def _create_internal(
 def _create(admin: Admin, settings: Settings, topic: NewTopic, deadline: Deadline, changes: list[str]) -> None:
     try:
         created = create_topic(admin, topic, deadline)
-    except KafkaException as error:
-        said = error.args[0]
-        if is_refused(said):
+    except KafkaFailed as error:
+        if error.denied:
             raise TopicsInvalid(
-                f"topic {topic.topic}: does not exist, and the right to create it is missing ({said.str()}); "
+                f"topic {topic.name}: does not exist, and the right to create it is missing ({error}); "
                 f"let somebody who has it run: {create_command(settings)}"
             ) from error
         factor = f"; set another REPLICATION_FACTOR ({_shown_factor(settings)})"
-        hint = factor if said.code() in _ABOUT_REPLICAS else ""
-        raise TopicsInvalid(f"topic {topic.topic}: cannot be created: {said.str()}{hint}") from error
-    await_partitions(admin, topic.topic, max(1, topic.num_partitions), deadline)
+        hint = factor if error.code in _ABOUT_REPLICAS else ""
+        raise TopicsInvalid(f"topic {topic.name}: cannot be created: {error}{hint}") from error
+    await_partitions(admin, topic.name, max(1, topic.partitions), deadline)
     if created:
-        shown = "the broker's default of" if topic.num_partitions < 0 else str(topic.num_partitions)
-        changes.append(f"topic {topic.topic} created with {shown} partitions")
+        shown = "the broker's default of" if topic.partitions < 0 else str(topic.partitions)
+        changes.append(f"topic {topic.name} created with {shown} partitions")
 
 
 def _grow(admin: Admin, topic: Topic, count: int, deadline: Deadline, changes: list[str]) -> None:
     try:
         grow_topic(admin, topic.name, count, deadline)
-    except KafkaException as error:
-        if is_refused(error.args[0]):
+    except KafkaFailed as error:
+        if error.denied:
             return
-        raise TopicsInvalid(f"topic {topic.name}: cannot be grown to {count} partitions: {error.args[0].str()}") from (
-            error
-        )
+        raise TopicsInvalid(f"topic {topic.name}: cannot be grown to {count} partitions: {error}") from error
     await_partitions(admin, topic.name, count, deadline)
     changes.append(f"topic {topic.name} grown from {topic.partitions} to {count} partitions")
 

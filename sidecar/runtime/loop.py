@@ -19,12 +19,11 @@ from functools import partial
 from typing import Final
 
 import structlog
-from confluent_kafka import KafkaException
 
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Store
 from sidecar.engine.read_ahead import Ahead
-from sidecar.errors import RecordCorrupt, StoreFailed, TransactionFailed
+from sidecar.errors import KafkaFailed, RecordCorrupt, StoreFailed, TransactionFailed
 from sidecar.runtime.assignment import Assignment
 from sidecar.runtime.components import Components
 from sidecar.runtime.fetching import Fetching
@@ -173,10 +172,10 @@ class Loop:
         """A reset is over: take in and fire from here on."""
         try:
             self._consumer.seek(partition.number, next_offset)
-        except KafkaException as cause:
-            log.warning("seek_failed", partition=partition.number, reason=str(cause))
+        except KafkaFailed as error:
+            log.warning("seek_failed", partition=partition.number, reason=str(error))
             self._assignment.to_reset.add(partition.number)
-            self._failures.back_off(f"partition {partition.number} cannot be read: {cause.args[0].str()}")
+            self._failures.back_off(f"partition {partition.number} cannot be read: {error}")
         else:
             self._held.begin(partition.number, next_offset)
             self._components.closed.restored(partition.checkpoint.closed, self._clock.monotonic_s())

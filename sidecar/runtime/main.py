@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
 import structlog
-from confluent_kafka.admin import AdminClient
 
 from sidecar import __version__, log
 from sidecar.clock import Clock, SystemClock
@@ -28,6 +27,7 @@ from sidecar.kafka.patience import TRY_S, await_answer
 from sidecar.kafka.producer import TransactionalProducer
 from sidecar.kafka.stable import StableOffsets
 from sidecar.kafka.topics import TopicFacts, ensure_topics, grow_internal
+from sidecar.kafka.writer import Writer
 from sidecar.metrics import VERDICTS, Metrics
 from sidecar.model import Reason
 from sidecar.policy import Policy
@@ -159,7 +159,7 @@ def _await_topics(admin: Admin, settings: Settings, clock: Clock, stop: Stop) ->
 def build(
     settings: Settings,
     clock: Clock,
-    admin: AdminClient,
+    admin: Admin,
     facts: TopicFacts,
     state: LocalState,
     snapshots: Snapshots,
@@ -215,7 +215,7 @@ def build(
             open_consumer=partial(_open_consumer, settings, clock, metrics, fences, client_log),
             make_producer=make_producer,
             make_executor=partial(Committer, clock),
-            grow_topics=_growing(admin, settings),
+            grow_topics=partial(grow_internal, admin, settings),
             instance_id=instance_id,
             url=url,
             takes_in=takes_in,
@@ -240,8 +240,8 @@ def _open_consumer(
 
 
 def _status(settings: Settings, clock: Clock, guard: ClockGuard, client_log: Mapping[str, Any]) -> StatusPublisher:
-    properties = {**config.status_producer(settings), **client_log}
-    return StatusPublisher(properties, settings.status_topic, clock, guard, settings.api_token)
+    writer = Writer({**config.status_producer(settings), **client_log})
+    return StatusPublisher(writer, settings.status_topic, clock, guard, settings.api_token)
 
 
 def _intake(settings: Settings, catalogue: Catalogue) -> Intake:
@@ -256,11 +256,3 @@ def _intake(settings: Settings, catalogue: Catalogue) -> Intake:
         forbidden=catalogue.forbidden,
         compressed=config.compresses(settings),
     )
-
-
-def _growing(admin: AdminClient, settings: Settings) -> Callable[[], TopicFacts]:
-    def grow() -> TopicFacts:
-        assert isinstance(admin, Admin)
-        return grow_internal(admin, settings)
-
-    return grow

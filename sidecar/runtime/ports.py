@@ -17,6 +17,7 @@ from sidecar.errors import StoreFailed
 from sidecar.kafka.input import Rebalanced
 from sidecar.kafka.offsets import Bounds
 from sidecar.kafka.producer import Refused, Unwritten, Waits
+from sidecar.kafka.writer import Report
 from sidecar.model import Headers, Record
 
 
@@ -44,7 +45,7 @@ class Consumer(Protocol):
         ...
 
     def seek(self, partition: int, offset: int) -> None:
-        """Read on from `offset`. Raises KafkaException when the partition is not assigned."""
+        """Read on from `offset`. Raises KafkaFailed when the partition is not assigned."""
         ...
 
     def end_offsets(self) -> Mapping[int, int]:
@@ -114,8 +115,8 @@ class Producer(Protocol):
         """Write outcomes of control records; yields before it would wait."""
         ...
 
-    def fire(self, partition: int, records: Iterable[Outgoing], *, traced: bool) -> Waits:
-        """Write fires or dead letters; yields before it would wait."""
+    def write_outgoing(self, partition: int, records: Iterable[Outgoing], *, traced: bool) -> Waits:
+        """Write records that leave: deliveries, dead letters, redrives; yields before it would wait."""
         ...
 
     def send_offsets(self, topic: str, offsets: Mapping[int, int], membership: bytes) -> None:
@@ -140,6 +141,24 @@ class Producer(Protocol):
 
     def close(self) -> None:
         """Release it without waiting for anything."""
+        ...
+
+
+class Writer(Protocol):
+    """A producer of single records, outside of any transaction: `kafka.writer.Writer`."""
+
+    def write(
+        self, topic: str, key: bytes | None, value: bytes | None, *, partition: int, headers: Headers, report: Report
+    ) -> None:
+        """Put a record into the queue. Raises BufferError or KafkaFailed when it is not taken."""
+        ...
+
+    def poll(self, timeout_s: float) -> None:
+        """Call the reports that have come, waiting at most so long for the first one."""
+        ...
+
+    def flush(self, timeout_s: float) -> int:
+        """Wait at most so long until all is written; return how many records are not."""
         ...
 
 
@@ -217,7 +236,7 @@ class ChangelogReader(Protocol):
         ...
 
     def read(self, timeout_s: float) -> Mapping[int, Sequence[ChangelogRead]]:
-        """Return the next slice by partition, waiting so long for it."""
+        """Return the next slice by partition, waiting so long for it. Raises KafkaFailed when it cannot go on."""
         ...
 
     def take_lost(self) -> Sequence[int]:

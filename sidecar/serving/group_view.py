@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 import structlog
-from confluent_kafka import KafkaException
 
 from sidecar.api.source import Health, Source
 from sidecar.clock import Clock
@@ -20,6 +19,7 @@ from sidecar.contract.status import OutcomeRecord, parse_outcome_key
 from sidecar.engine.group.activity import Activity
 from sidecar.engine.group.merge import BrokerTime, Outcomes, Place, Published, Standing, group_views
 from sidecar.engine.group.view import PartitionView
+from sidecar.errors import KafkaFailed
 from sidecar.kafka import config
 from sidecar.kafka.status_reader import StatusRead, StatusReader
 from sidecar.log import librdkafka_logger
@@ -140,15 +140,15 @@ class ClusterView:
             try:
                 while not self._end.is_set():
                     self.step(reader, READ_S)
-            except KafkaException as cause:
-                self.trouble = cause.args[0].str()
+            except KafkaFailed as error:
+                self.trouble = str(error)
                 log.warning("status_reader_failed", topic=self._topic, reason=self.trouble)
                 self._end.wait(AGAIN_S)
             finally:
                 reader.close()
 
     def step(self, reader: Reader, timeout_s: float) -> None:
-        """Read once and take in what has come. Raises KafkaException when a new reader must take over."""
+        """Read once and take in what has come. Raises KafkaFailed when a new reader must take over."""
         records = reader.read(timeout_s)
         self.trouble = reader.trouble
         if self.unread() is None and self.trouble != self._said:

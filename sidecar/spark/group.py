@@ -6,17 +6,20 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from msgspec.structs import replace
 
 from sidecar.changelog.codec import CHECKPOINT_KEY, Checkpoint, Engine, decode_checkpoint, encode_checkpoint
 from sidecar.clock import SystemClock
-from sidecar.errors import BrokerUnavailable, CommandFailed, TransactionFailed
+from sidecar.errors import BrokerUnavailable, CommandFailed, KafkaFailed, TransactionFailed
 from sidecar.kafka import config
-from sidecar.kafka.cluster import Admin, Deadline, answer
+from sidecar.kafka.cluster import Admin, Deadline
+from sidecar.kafka.log_reader import LogReader
 from sidecar.kafka.patience import TRY_S
+from sidecar.kafka.probes import describe_group
 from sidecar.kafka.producer import TransactionalProducer
 from sidecar.kafka.topics import TopicFacts, ensure_topics
+from sidecar.kafka.writer import Writer, Written
+from sidecar.model import Record
 from sidecar.settings import Settings
 from sidecar.spark.marks import Mark
 from sidecar.spark.stream.sink import INIT_TIMEOUT_S, transactional_id
@@ -49,18 +52,14 @@ def require_no_members(admin: Admin, settings: Settings, wait_s: float = WAIT_S)
         BrokerUnavailable: No answer in time.
         CommandFailed: There are members.
     """
-    deadline = Deadline(wait_s)
     try:
-        futures = admin.describe_consumer_groups([settings.group_id], request_timeout=deadline.left_s)
-        members = answer(admin, futures[settings.group_id], deadline).members
-    except KafkaException as cause:
-        if "not found" in cause.args[0].str().lower():
-            return
-        raise CommandFailed(f"the group {settings.group_id} cannot be described: {cause.args[0].str()}") from cause
-    if members:
-        hosts = ", ".join(sorted({member.host for member in members}))
+        group = describe_group(admin, settings, Deadline(wait_s))
+    except KafkaFailed as error:
+        raise CommandFailed(f"the group {settings.group_id} cannot be described: {error}") from error
+    if group is not None and group.members:
+        hosts = ", ".join(group.hosts)
         raise CommandFailed(
-            f"the group {settings.group_id} has {len(members)} members ({hosts}): stop these instances first; "
+            f"the group {settings.group_id} has {group.members} members ({hosts}): stop these instances first; "
             "two engines cannot share a group"
         )
 
@@ -85,25 +84,21 @@ def settle(settings: Settings, state_partitions: int) -> None:
 
 def committed(settings: Settings, partitions: int) -> dict[int, tuple[int, Mark | None]]:
     """Return the committed offset of each partition that has one, and its mark. Raises BrokerUnavailable."""
-    asked = [TopicPartition(settings.input_topic, each) for each in range(partitions)]
     deadline = Deadline(WAIT_S)
-    # It subscribes to nothing, so it joins no group; and it waits for open transactions, being read_committed.
-    reader = Consumer(dict(config.input_consumer(settings)), logger=config.quiet_logger())
-    try:
+    # It waits for open transactions, being read_committed.
+    with LogReader(config.input_consumer(settings), settings.input_topic) as reader:
         while True:
             try:
-                found = reader.committed(asked, min(CALL_S, deadline.left_s))
-            except KafkaException as cause:
+                found = reader.committed(range(partitions), min(CALL_S, deadline.left_s))
+            except KafkaFailed as error:
                 if deadline.passed:
                     raise BrokerUnavailable(
-                        f"the offsets of {settings.group_id} cannot be read ({cause.args[0].str()}): does a "
+                        f"the offsets of {settings.group_id} cannot be read ({error}): does a "
                         "transaction stay open because another query or instance is running?"
-                    ) from cause
+                    ) from error
                 deadline.pause()
             else:
-                return {each.partition: (each.offset, Mark.parse(each.metadata)) for each in found if each.offset >= 0}
-    finally:
-        reader.close()
+                return {number: (each.offset, Mark.parse(each.metadata)) for number, each in found.items()}
 
 
 def last_checkpoints(settings: Settings, partitions: int) -> dict[int, Checkpoint]:
@@ -119,10 +114,9 @@ def last_checkpoints(settings: Settings, partitions: int) -> dict[int, Checkpoin
         "auto.offset.reset": "earliest",
         "enable.partition.eof": True,
     }
-    reader = Consumer(properties, logger=config.quiet_logger())
     last: dict[int, Checkpoint] = {}
-    try:
-        bounds = {each: _bounds(reader, TopicPartition(settings.changelog_topic, each)) for each in range(partitions)}
+    with LogReader(properties, settings.changelog_topic) as reader:
+        bounds = {each: _bounds(reader, settings.changelog_topic, each) for each in range(partitions)}
         records = TAIL_RECORDS
         while wanted := {each: (low, high) for each, (low, high) in bounds.items() if each not in last and low < high}:
             starts = {each: max(low, high - records) for each, (low, high) in wanted.items()}
@@ -130,36 +124,30 @@ def last_checkpoints(settings: Settings, partitions: int) -> dict[int, Checkpoin
             # What lies behind was read.
             bounds = {each: (low, starts[each]) for each, (low, _) in wanted.items()}
             records *= 8
-    finally:
-        reader.close()
     return last
 
 
-def _bounds(reader: Consumer, partition: TopicPartition) -> tuple[int, int]:
+def _bounds(reader: LogReader, topic: str, partition: int) -> tuple[int, int]:
     try:
-        found = reader.get_watermark_offsets(partition, CALL_S)
-    except KafkaException as cause:
-        raise BrokerUnavailable(f"the changelog {partition.topic} cannot be read: {cause.args[0].str()}") from cause
-    if found is None:
-        raise BrokerUnavailable(f"the changelog {partition.topic} cannot be read: no answer within {CALL_S:g} s")
-    return found
+        return reader.bounds(partition, CALL_S)
+    except KafkaFailed as error:
+        raise BrokerUnavailable(f"the changelog {topic} cannot be read: {error}") from error
 
 
-def _checkpoints(reader: Consumer, topic: str, starts: Mapping[int, int]) -> dict[int, Checkpoint]:
+def _checkpoints(reader: LogReader, topic: str, starts: Mapping[int, int]) -> dict[int, Checkpoint]:
     """Return the last checkpoint behind each of the offsets."""
     last: dict[int, Checkpoint] = {}
     clock = SystemClock()
-    reader.assign([TopicPartition(topic, each, start) for each, start in starts.items()])
+    reader.start(starts)
     unfinished, until_s = set(starts), clock.monotonic_s() + WAIT_S
     while unfinished:
-        messages = reader.consume(READ_RECORDS, 0.5)
-        for message in messages:
-            number = message.partition() or 0
-            if message.error() is not None:
-                unfinished.discard(number)
-            elif message.key() == CHECKPOINT_KEY and (value := message.value()) is not None:
-                last[number] = decode_checkpoint(value)
-        if messages:
+        came = list(reader.read(READ_RECORDS, 0.5))
+        for read in came:
+            if not isinstance(read, Record):
+                unfinished.discard(read.partition or 0)
+            elif read.key == CHECKPOINT_KEY and read.value is not None:
+                last[read.partition] = decode_checkpoint(read.value)
+        if came:
             until_s = clock.monotonic_s() + WAIT_S
         elif clock.monotonic_s() > until_s:
             raise BrokerUnavailable(f"the changelog {topic} cannot be read: no answer within {WAIT_S:g} s")
@@ -173,16 +161,16 @@ def fence(settings: Settings, checkpoints: Mapping[int, Checkpoint]) -> None:
 
 def write_checkpoints(settings: Settings, checkpoints: Mapping[int, Checkpoint]) -> None:
     """Write checkpoints to the changelog. Raises CommandFailed."""
-    producer = Producer({**config.retry_producer(settings), "linger.ms": 0}, logger=config.quiet_logger())
-    problems: list[str] = []
+    writer = Writer({**config.retry_producer(settings), "linger.ms": 0})
+    problems: list[KafkaFailed] = []
 
-    def delivered(error: Any, _message: Any) -> None:
-        if error is not None:
-            problems.append(error.str())
+    def report(written: Written | KafkaFailed) -> None:
+        if isinstance(written, KafkaFailed):
+            problems.append(written)
 
     for partition, checkpoint in checkpoints.items():
         value = encode_checkpoint(checkpoint)
-        producer.produce(settings.changelog_topic, value, CHECKPOINT_KEY, partition, on_delivery=delivered)
-    if producer.flush(WAIT_S) or problems:
+        writer.write(settings.changelog_topic, CHECKPOINT_KEY, value, partition=partition, report=report)
+    if writer.flush(WAIT_S) or problems:
         said = problems[0] if problems else "no answer"
         raise CommandFailed(f"the changelog {settings.changelog_topic} cannot be written: {said}")

@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, Message, Producer
 from sidecar.changelog.codec import Checkpoint
 from sidecar.clock import SystemClock
 from sidecar.devbroker.local_broker import LocalBroker
+from sidecar.kafka import log_reader
 from sidecar.kafka.cluster import Admin
 from sidecar.kafka.patience import await_answer
 from sidecar.settings import Settings
@@ -46,7 +47,7 @@ def test_of_a_long_changelog_only_the_end_is_read(bootstrap: str, monkeypatch: p
         producer.produce(settings.changelog_topic, b"behind it", b"c%d" % at, 1)
     assert producer.flush(60) == 0
     Counting.records = 0
-    monkeypatch.setattr(group, "Consumer", Counting)
+    monkeypatch.setattr(log_reader, "Consumer", Counting)
     found = group.last_checkpoints(settings, 4)
     assert {number: each.sequence for number, each in found.items()} == {0: 1, 1: 2, 3: 3}
     assert Counting.records < 2 * 1_100 + 9_100
@@ -61,3 +62,8 @@ class Counting(Consumer):
         messages: list[Message] = super().consume(*arguments, **named)
         Counting.records += len(messages)
         return messages
+
+    def poll(self, *arguments: Any, **named: Any) -> Message | None:
+        message: Message | None = super().poll(*arguments, **named)
+        Counting.records += message is not None
+        return message

@@ -5,19 +5,21 @@ These records are no part of any transaction: at most one a second for a partiti
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import structlog
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, Producer
 
 from sidecar.clock import Clock
 from sidecar.contract import status
 from sidecar.engine.group.view import PartitionView
 from sidecar.engine.partition import State
+from sidecar.errors import KafkaFailed
 from sidecar.kafka.clock_guard import ClockGuard
+from sidecar.kafka.writer import Written
+from sidecar.runtime.ports import Writer
 
 log = structlog.get_logger(__name__)
 
@@ -27,15 +29,18 @@ CHANGED_FIELDS: Final = ("state", "pending", "sequence", "restore_remaining", "d
 
 
 class StatusPublisher:
-    """Owns the producer of the status topic; used by the loop."""
+    """Owns the writer of the status topic; used by the loop.
 
-    def __init__(
-        self, config: Mapping[str, Any], topic: str, clock: Clock, guard: ClockGuard, token: str | None = None
-    ) -> None:
-        """Args:
+    Args:
+        writer: Its reports must not wait, as they measure the clock.
+        topic: The status topic.
+        clock: This machine's.
+        guard: Told each measurement.
         token: API_TOKEN; when set, the records are signed with it.
-        """
-        self._producer = Producer(dict(config))
+    """
+
+    def __init__(self, writer: Writer, topic: str, clock: Clock, guard: ClockGuard, token: str | None = None) -> None:
+        self._writer = writer
         self._topic = topic
         self._token = token
         self._clock = clock
@@ -55,30 +60,29 @@ class StatusPublisher:
             if now_s - published_s >= (EVERY_S if seen == published else CHANGED_EVERY_S):
                 self._published[view.partition] = (now_s, seen)
                 self._publish(view)
-        self._producer.poll(0)
+        self._writer.poll(0)
 
     def _publish(self, view: PartitionView) -> None:
         now_ms = self._clock.wall_ms()
         key, value = status.partition_key(view.partition), view.to_json()
-        headers: Any = status.signed(self._token, self._topic, view.partition, key, value, now_ms)
+        headers = status.signed(self._token, self._topic, view.partition, key, value, now_ms)
         try:
-            self._producer.produce(
-                self._topic, value, key, view.partition, headers=headers, on_delivery=partial(self._delivered, now_ms)
-            )
-        except (BufferError, KafkaException) as cause:
+            report = partial(self._reported, now_ms)
+            self._writer.write(self._topic, key, value, partition=view.partition, headers=headers, report=report)
+        except (BufferError, KafkaFailed) as cause:
             self.trouble = str(cause)
 
-    def _delivered(self, sent_ms: int, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            if self.trouble != error.str():
-                log.warning("status_not_written", topic=self._topic, reason=error.str())
-            self.trouble = error.str()
+    def _reported(self, sent_ms: int, written: Written | KafkaFailed) -> None:
+        if isinstance(written, KafkaFailed):
+            if self.trouble != str(written):
+                log.warning("status_not_written", topic=self._topic, reason=str(written))
+            self.trouble = str(written)
             return
         self.trouble = ""
         self.delivered_s = self._clock.monotonic_s()
-        kind, broker_ms = message.timestamp()
-        if kind == TIMESTAMP_LOG_APPEND_TIME:
-            self._guard.measured(sent_ms=sent_ms, acknowledged_ms=self._clock.wall_ms(), broker_ms=broker_ms)
+        if written.broker_ms is not None:
+            acknowledged_ms = self._clock.wall_ms()
+            self._guard.measured(sent_ms=sent_ms, acknowledged_ms=acknowledged_ms, broker_ms=written.broker_ms)
         else:
             self.trouble = f"{self._topic} has no message.timestamp.type=LogAppendTime, so the clock cannot be measured"
 
@@ -93,4 +97,4 @@ class StatusPublisher:
 
     def close(self, timeout_s: float) -> None:
         """Give what is under way so long."""
-        self._producer.flush(timeout_s)
+        self._writer.flush(timeout_s)

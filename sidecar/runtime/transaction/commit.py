@@ -157,9 +157,9 @@ def _write(work: Work, producer: Producer, observe: Observe) -> Waits:
     for part in work.plan.parts:  # 2
         yield from producer.write_changelog(work.changelog_topic, part.number, part.records)
         yield from producer.write_outcomes(work.status_topic, part.number, _outcomes(work, part))
-        yield from producer.fire(part.number, [outgoing for _, outgoing in part.dead_letters], traced=True)
+        yield from producer.write_outgoing(part.number, [outgoing for _, outgoing in part.dead_letters], traced=True)
         fires = part.fires if work.traced or work.keeps_fires else _released(part.fires)
-        yield from producer.fire(part.number, fires, traced=work.traced)
+        yield from producer.write_outgoing(part.number, fires, traced=work.traced)
 
 
 def _released(records: list[Outgoing]) -> Iterator[Outgoing]:

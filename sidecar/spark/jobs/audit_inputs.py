@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from threading import Event
 from typing import NamedTuple
 
-from confluent_kafka import KafkaException
-
 from sidecar import log
 from sidecar.clock import SystemClock
 from sidecar.devbroker.jars import DownloadProgress, Quiet
 from sidecar.errors import CommandFailed
-from sidecar.kafka.cluster import Admin, Deadline, Topic, describe_cluster, unavailable
+from sidecar.kafka.cluster import Admin, Deadline, Topic, describe_cluster, existing_topics
 from sidecar.kafka.patience import TRY_S, await_answer
 from sidecar.kafka.topics import look
 from sidecar.policy import PolicyConfig
@@ -93,14 +91,11 @@ def _standing(admin: Admin, settings: Settings) -> _Standing:
     partitions = found.input.partitions
     committed = group.committed(settings, partitions)
     checkpoints = group.last_checkpoints(settings, partitions)
-    try:
-        topics = admin.list_topics(timeout=TRY_S).topics
-    except KafkaException as cause:
-        raise unavailable(admin, cause.args[0].str()) from cause
+    topics = existing_topics(admin, TRY_S)
     anew = {number for number, each in checkpoints.items() if not each.meets(found.input.topic_id)}
     return _Standing(
         {number: offset for number, (offset, _) in committed.items() if number not in anew},
         watermarks(checkpoints),
         {number: each.of_topic(found.input.topic_id, 0).offset_base for number, each in checkpoints.items()},
-        frozenset(topics),
+        topics,
     )

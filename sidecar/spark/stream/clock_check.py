@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 import structlog
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, Message, Producer
 
 from sidecar import log
 from sidecar.clock import Clock, SystemClock
 from sidecar.contract.status import DRIVER_CLOCK_KEY
+from sidecar.errors import KafkaFailed
 from sidecar.kafka import config
 from sidecar.kafka.clock_guard import ClockGuard
+from sidecar.kafka.writer import Writer, Written
 from sidecar.settings import Settings
 
 logger = structlog.get_logger(__name__)
@@ -27,7 +28,7 @@ class ClockCheck:
         self._topic = settings.status_topic
         self._clock = clock or SystemClock()
         self._guard = ClockGuard(self._clock, settings.max_clock_skew_ms)
-        self._producer = Producer({**config.status_producer(settings), "logger": log.librdkafka_logger()})
+        self._writer = Writer({**config.status_producer(settings), "logger": log.librdkafka_logger()})
         self._measured_s = float("-inf")
 
     def blocker(self) -> str | None:
@@ -39,14 +40,12 @@ class ClockCheck:
     def _measure(self) -> None:
         self._measured_s = self._clock.monotonic_s()
         self._sent_ms = self._clock.wall_ms()
-        self._producer.produce(self._topic, b"", DRIVER_CLOCK_KEY, 0, on_delivery=self._delivered)
-        self._producer.flush(ANSWER_S)
+        self._writer.write(self._topic, DRIVER_CLOCK_KEY, b"", partition=0, report=self._reported)
+        self._writer.flush(ANSWER_S)
 
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            logger.warning("clock_not_measured", reason=error.str())
-            return
-        kind, broker_ms = message.timestamp()
-        if kind == TIMESTAMP_LOG_APPEND_TIME:
-            now_ms = self._clock.wall_ms()
-            self._guard.measured(sent_ms=self._sent_ms, acknowledged_ms=now_ms, broker_ms=broker_ms)
+    def _reported(self, written: Written | KafkaFailed) -> None:
+        if isinstance(written, KafkaFailed):
+            logger.warning("clock_not_measured", reason=str(written))
+        elif written.broker_ms is not None:
+            acknowledged_ms = self._clock.wall_ms()
+            self._guard.measured(sent_ms=self._sent_ms, acknowledged_ms=acknowledged_ms, broker_ms=written.broker_ms)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
-
 from sidecar.clock import SystemClock
+from sidecar.errors import KafkaFailed
 from sidecar.kafka import config
-from sidecar.kafka.input import headers_of
-from sidecar.model import NO_TIMESTAMP, Record
+from sidecar.kafka.log_reader import LogReader
+from sidecar.model import Record
 from sidecar.settings import Settings
 
 WAIT_S: Final = 10.0
@@ -31,38 +31,27 @@ def read_input_records(settings: Settings, positions: Iterable[Position]) -> dic
         wanted[partition].append(offset)
     found: dict[Position, Record] = {}
     until_s = SystemClock().monotonic_s() + WAIT_S
-    reader = Consumer(dict(config.committed_reader(settings)), logger=config.quiet_logger())
-    try:
+    with LogReader(config.committed_reader(settings), settings.input_topic) as reader, suppress(KafkaFailed):
         for partition, offsets in wanted.items():
-            _read(reader, settings.input_topic, partition, offsets, found, until_s)
-    except KafkaException:
-        return found
-    finally:
-        reader.close()
+            _read(reader, partition, offsets, found, until_s)
     return found
 
 
-def _read(
-    reader: Consumer, topic: str, partition: int, offsets: list[int], found: dict[Position, Record], until_s: float
-) -> None:
+def _read(reader: LogReader, partition: int, offsets: list[int], found: dict[Position, Record], until_s: float) -> None:
     clock, left = SystemClock(), offsets[::-1]
     position: int | None = None
     while left and (left_s := until_s - clock.monotonic_s()) > 0:
         if position is None or left[-1] - position > GAP_RECORDS:
             position = left[-1]
-            reader.assign([TopicPartition(topic, partition, position)])
-        for message in reader.consume(READ_RECORDS, min(left_s, 0.1)):
-            if message.error() is not None:
+            reader.start({partition: position})
+        for read in reader.read(READ_RECORDS, min(left_s, 0.1)):
+            if not isinstance(read, Record):
                 left.pop()  # the log begins further on by now
                 position = None
                 break
-            offset = message.offset() or 0
-            while left and left[-1] < offset:
+            while left and left[-1] < read.offset:
                 left.pop()
-            if left and left[-1] == offset:
-                kind, timestamp_ms = message.timestamp()
-                stamped_ms = timestamp_ms if kind else NO_TIMESTAMP
-                key, value, headers = message.key(), message.value(), headers_of(message)
-                found[partition, offset] = Record(partition, offset, stamped_ms, key, value, headers)
+            if left and left[-1] == read.offset:
+                found[partition, read.offset] = read
                 left.pop()
-            position = offset + 1
+            position = read.offset + 1

@@ -12,9 +12,7 @@ import uuid
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sidecar import __version__
 from sidecar.changelog.codec import Checkpoint, Closure
@@ -22,10 +20,12 @@ from sidecar.changelog.entry import offset_of
 from sidecar.clock import SystemClock
 from sidecar.contract import fit_dead_letter, render_dead_letter
 from sidecar.engine.ports import Outgoing
-from sidecar.errors import CommandFailed, TransactionFailed, invariant
+from sidecar.errors import CommandFailed, KafkaFailed, TransactionFailed, invariant
 from sidecar.kafka import config
 from sidecar.kafka.bounded import bounded
+from sidecar.kafka.log_reader import LogReader
 from sidecar.kafka.producer import CALL_TIMEOUT_S, Refusal, Refused, TransactionalProducer, Waits, guilty_of
+from sidecar.kafka.writer import Writer
 from sidecar.model import ANY_PARTITION, NO_TIMESTAMP, Reason, Record
 from sidecar.settings import Settings
 from sidecar.spark.marks import Digest, Mark, TopicsRefuse
@@ -44,7 +44,6 @@ TRANSACTION_BYTES_MAX: Final = 32 * 1024 * 1024
 """When a transaction has so much it is committed; one step of a turn is never divided."""
 STATUS_S: Final = 5.0
 _PAUSE_S: Final = 0.5
-_SEND_OFFSETS: Final = "send_offsets_to_transaction"
 _CLOSURES: Final[Mapping[Refusal, Closure]] = {
     Refusal.DENIED: Closure.UNAUTHORISED,
     Refusal.GONE: Closure.VANISHED,
@@ -93,20 +92,6 @@ class PlanOutput:
         return self.after != self.before
 
 
-class MarkingProducer(TransactionalProducer):
-    """A transactional producer that commits offsets with marks."""
-
-    def send_marks(self, topic: str, marks: Mapping[int, tuple[int, Mark]], membership: object) -> None:
-        """Put the offsets into the transaction, each with its mark. Raises TransactionFailed."""
-        named = [TopicPartition(topic, each, offset, metadata=str(mark)) for each, (offset, mark) in marks.items()]
-        group: Any = membership
-        try:
-            bounded(lambda: self._producer.send_offsets_to_transaction(named, group, CALL_TIMEOUT_S), _SEND_OFFSETS)
-        except KafkaException as cause:
-            text = f"{_SEND_OFFSETS}: {cause.args[0].str()}"
-            raise TransactionFailed(text, unknown=False, replace=True) from cause
-
-
 class Sender:
     """Delivers for one state partition; lives as long as its worker process.
 
@@ -125,12 +110,12 @@ class Sender:
         self._writer = uuid.uuid4().hex[:8]
         self._clock = SystemClock()
         self._pause = threading.Event()
-        self._producer: MarkingProducer | None = None
-        self._status: Producer | None = None
+        self._producer: TransactionalProducer | None = None
+        self._status: Writer | None = None
         self._lookup: BrokerLookup | None = None
         self._batch_bytes = config.BATCH_BYTES
         # It subscribes to nothing: it only reads and names the group's offsets.
-        self._group = Consumer(dict(config.input_consumer(settings)), logger=config.quiet_logger())
+        self._group = LogReader(config.input_consumer(settings), settings.input_topic)
 
     def deliver(self, batch: int, outputs: Sequence[PlanOutput], former: str = "") -> None:
         """Commit all of it in one transaction, unless it was committed before.
@@ -181,32 +166,30 @@ class Sender:
         if not waiting:
             return
         producer.begin()
-        marks = {
-            output.partition: (output.next_input_offset, self._mark(batch, output))
-            for output in waiting
-            if output.moves
-        }
-        if marks:
+        if moving := [output for output in waiting if output.moves]:
             # First, as it waits for an answer: another worker may have had this state partition in between, and then
             # this producer is fenced.
-            producer.send_marks(self._settings.input_topic, marks, self._group.consumer_group_metadata())
+            self._send_marks(batch, moving, producer)
         for output in waiting:
             records = [self._replaced(output.partition, each, unfireable) for each in output.records]
-            _exhaust(producer.fire(output.partition, records, traced=traced))
+            _exhaust(producer.write_outgoing(output.partition, records, traced=traced))
             status_records = [(each.key, each.value, each.headers) for each in output.status_records]
-            try:
-                _exhaust(producer.write_outcomes(self._settings.status_topic, output.partition, status_records))
-            except KafkaException as cause:
-                text = f"{self._settings.status_topic} cannot be written: {cause.args[0].str()}"
-                raise TransactionFailed(text, unknown=False, replace=True) from cause
+            _exhaust(producer.write_outcomes(self._settings.status_topic, output.partition, status_records))
         if producer.refused:
             raise TransactionFailed(producer.refused[0].text, unknown=False, replace=True)
         producer.commit()
 
+    def _send_marks(self, batch: int, outputs: Sequence[PlanOutput], producer: TransactionalProducer) -> None:
+        """Put the group's offsets into the transaction, each with the mark of its output. Raises TransactionFailed."""
+        topic, membership = self._settings.input_topic, self._group.membership()
+        offsets = {output.partition: output.next_input_offset for output in outputs}
+        marks = {output.partition: str(self._mark(batch, output)) for output in outputs}
+        bounded(lambda: producer.send_offsets(topic, offsets, membership, marks), "send_offsets_to_transaction")
+
     def _mark(self, batch: int, output: PlanOutput) -> Mark:
         return Mark(output.after, self._checkpoint, batch, output.digest, self._writer, output.closings)
 
-    def _ready(self, outputs: Sequence[PlanOutput]) -> tuple[MarkingProducer, Mapping[int, Mark | None]]:
+    def _ready(self, outputs: Sequence[PlanOutput]) -> tuple[TransactionalProducer, Mapping[int, Mark | None]]:
         """Return a producer, and the marks, read when nobody else can be committing any more."""
         asked = {*self._siblings, *(output.partition for output in outputs)}
         if self._producer is not None:
@@ -217,7 +200,7 @@ class Sender:
                 return self._producer, marks
             self._forget_producer()
         properties = config.transactional_producer(self._settings, self._transactional_id, self._batch_bytes)
-        producer = MarkingProducer({**properties, "logger": config.quiet_logger()}, self._clock)
+        producer = TransactionalProducer({**properties, "logger": config.quiet_logger()}, self._clock)
         producer.init(INIT_TIMEOUT_S)
         self._producer = producer
         return producer, self._marks(asked)
@@ -228,13 +211,13 @@ class Sender:
             self._producer = None
 
     def _marks(self, partitions: Iterable[int]) -> dict[int, Mark | None]:
-        asked = [TopicPartition(self._settings.input_topic, each) for each in partitions]
+        asked = tuple(partitions)
         try:
             found = self._group.committed(asked, CALL_TIMEOUT_S)
-        except KafkaException as cause:
-            text = f"the group's offsets are not known: {cause.args[0].str()}"
-            raise TransactionFailed(text, unknown=False, replace=False) from cause
-        return {each.partition: Mark.parse(each.metadata) if each.offset >= 0 else None for each in found}
+        except KafkaFailed as error:
+            text = f"the group's offsets are not known: {error}"
+            raise TransactionFailed(text, unknown=False, replace=False) from error
+        return {each: Mark.parse(found[each].metadata) if each in found else None for each in asked}
 
     def _is_done(self, batch: int, output: PlanOutput, mark: Mark | None, former: str) -> bool:
         if mark is None or not output.moves or mark.sequence <= output.began:
@@ -274,20 +257,14 @@ class Sender:
     def _tell(self, outputs: Sequence[PlanOutput]) -> None:
         """Write counts, for which nothing else is changed: no transaction, and none that comes before is in doubt."""
         if self._status is None:
-            self._status = Producer(dict(config.status_producer(self._settings)), logger=config.quiet_logger())
+            self._status = Writer(config.status_producer(self._settings))
+        topic = self._settings.status_topic
         for output in outputs:
-            for status_record in output.status_records:
+            for each in output.status_records:
                 try:
-                    headers: Any = status_record.headers
-                    self._status.produce(
-                        self._settings.status_topic,
-                        status_record.value,
-                        status_record.key,
-                        output.partition,
-                        headers=headers,
-                    )
-                except (KafkaException, BufferError):
-                    self._status.list_topics(self._settings.status_topic, timeout=STATUS_S)
+                    self._status.write(topic, each.key, each.value, partition=output.partition, headers=each.headers)
+                except (KafkaFailed, BufferError):
+                    self._status.partition_count(topic, STATUS_S)
         self._status.flush(STATUS_S)
 
     def _learn(

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 import pytest
 from click.testing import CliRunner
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions, NewTopic
+from confluent_kafka.cimpl import NewPartitions
 
 from sidecar import cli
 from sidecar.errors import BrokerUnavailable, TopicsInvalid
 from sidecar.kafka import cluster
-from sidecar.kafka.cluster import Admin, Deadline, NoRight, Topic
+from sidecar.kafka.cluster import Admin, Deadline, NewTopic, NoRight, Topic
 from sidecar.kafka.topics import Found, check_topics, ensure_topics, grow_internal, look, notes, problems
 from sidecar.settings import Settings
 from tests.broker import create_topic, partitions_of
@@ -115,7 +115,7 @@ def test_topics_that_another_instance_is_quicker_to_create_are_no_reason_to_leav
     admin: Admin, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lose(admin: Admin, topic: NewTopic, deadline: Deadline) -> bool:
-        create_topic(settings.bootstrap_servers, topic.topic, 3, topic.config)
+        create_topic(settings.bootstrap_servers, topic.name, 3, dict(topic.config))
         return cluster.create_topic(admin, topic, deadline)
 
     monkeypatch.setattr("sidecar.kafka.topics.create_topic", lose)

@@ -9,6 +9,7 @@ import pytest
 from sidecar.contract.control import Outcome
 from sidecar.contract.status import OutcomeRecord
 from sidecar.control.client import CLOCKS_APART_MS, _made_ms, added_up, found_result
+from sidecar.kafka.input import record_of
 from sidecar.kafka.status_reader import StatusRead
 from tests.clocks import NOW_MS
 
@@ -89,7 +90,7 @@ class UnreadableHeaders:
 def test_a_record_whose_headers_can_not_be_read_is_not_signed() -> None:
     """Anyone may write to the status topic, and whoever waits for an outcome reads on."""
     message: Any = UnreadableHeaders()
-    read = StatusRead.of(message)
+    read = StatusRead.of(record_of(message))
     assert read is not None
     assert not read.is_signed("app-status", "secret")
     assert read.is_signed("app-status", None)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 
+from sidecar.errors import KafkaFailed
 from sidecar.kafka.changelog import ChangelogReader
 
 TOPIC = "app-changelog"
@@ -96,5 +97,5 @@ def test_an_error_of_a_broker_is_no_partitions(reader: ChangelogReader) -> None:
 def test_a_position_that_is_gone_is_told_once_and_what_ends_the_reader_is_raised(reader: ChangelogReader) -> None:
     read(reader, Given(1, KafkaError._AUTO_OFFSET_RESET))
     assert (reader.take_lost(), reader.take_lost(), reader.trouble(1)) == ([1], [], "")
-    with pytest.raises(KafkaException):
+    with pytest.raises(KafkaFailed):
         read(reader, Given(0, KafkaError._FATAL))

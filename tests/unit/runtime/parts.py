@@ -109,7 +109,7 @@ class MemoryProducer:
     def write_outcomes(self, topic: str, partition: int, records: Sequence[tuple[bytes, bytes, Headers]]) -> Waits:
         yield from ()
 
-    def fire(self, partition: int, records: Iterable[Outgoing], *, traced: bool) -> Waits:
+    def write_outgoing(self, partition: int, records: Iterable[Outgoing], *, traced: bool) -> Waits:
         self._open[0].extend(records)
         yield from ()
 

@@ -1,0 +1,61 @@
+"""Turns the client library's errors into the project's own, the only one that code outside of this folder sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException
+
+from sidecar.errors import KafkaFailed
+
+_AWAY: Final = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._SSL,
+        KafkaError._AUTHENTICATION,
+        KafkaError._WAIT_COORD,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.NOT_CONTROLLER,
+    }
+)
+_DENIED: Final = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+
+
+def failed(error: KafkaError) -> KafkaFailed:
+    """Return an error of the client library as the project's own."""
+    code = error.code()
+    return KafkaFailed(
+        error.str(),
+        code=error.name(),
+        away=code in _AWAY,
+        denied=code in _DENIED,
+        fatal=error.fatal() or code == KafkaError._FATAL,
+    )
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raise KafkaFailed where the client library raises an error of its own."""
+    try:
+        yield
+    except KafkaException as cause:
+        raise failed(cause.args[0]) from cause
