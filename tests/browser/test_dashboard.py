@@ -172,7 +172,7 @@ def test_a_message_is_found_shown_and_cancelled_with_the_keyboard_alone(group: G
     press(page, "Cancel the message")
     expect(page.locator("#change-answer")).to_contain_text("Cancelled: 1 message will not be delivered.")
     page.keyboard.press("Enter")
-    expect(entry).to_contain_text("Nothing waits under this name")
+    expect(entry).to_contain_text("No pending message has this id")
     assert group.status(timer) == 404
 
 
@@ -196,7 +196,7 @@ def test_all_of_a_retry_id_are_fired_to_their_origin(group: Group, open_page: Op
         group.put(retry_id="twin", header="fired-by-hand")
     page = open_page(group.url, phone=True)
     find(page, "id:twin")
-    expect(page.locator("#entry")).to_contain_text("2 messages wait under this id")
+    expect(page.locator("#entry")).to_contain_text("2 messages have this id")
     assert overflow(page) == 0
     press(page, "Fire now …")
     press(page, "Fire now")
@@ -214,7 +214,7 @@ def test_an_origin_is_paused_and_resumed(group: Group, open_page: Open) -> None:
     row.get_by_role("button", name=f"Pause {group.other}").focus()
     page.keyboard.press("Enter")
     press(page, "Pause")
-    expect(page.locator("#change-answer")).to_contain_text(f"Paused: {PENDING // 3:,} messages wait for it.")
+    expect(page.locator("#change-answer")).to_contain_text(f"Paused: {PENDING // 3:,} messages pending.")
     page.keyboard.press("Escape")
     expect(row).to_contain_text("paused")
     assert {each["origin"]: each["state"] for each in group.get("/origins")["origins"]}[group.other] == "paused"

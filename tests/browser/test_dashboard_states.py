@@ -159,9 +159,9 @@ def test_a_partition_that_is_not_known_is_named_with_the_age_of_its_figure(
     with serving(source) as url:
         page = open_page(url)
         notices = page.get_by_role("alert")
-        expect(notices).to_contain_text(re.compile(r"Not complete: partition 1 \(no owner, figure 1 min 3\d s old\)"))
+        expect(notices).to_contain_text(re.compile(r"Incomplete: partition 1 \(no owner, figure 1 min 3\d s old\)"))
         expect(notices).to_contain_text("not ready: No broker answers at kafka:9092.")
-        expect(page.locator("#known")).to_have_text("Not complete")
+        expect(page.locator("#known")).to_have_text("Incomplete")
         expect(page.locator("#age")).to_have_text(re.compile("oldest figure 1 min"))
         expect(page.locator("#total")).to_have_text("9")
         rows = page.locator("#partitions tbody tr")
@@ -177,7 +177,7 @@ def test_a_group_that_is_paused_as_a_whole_is_said_to_be_and_resumed(open_page: 
     stopped = replace(view_of([], partition=1), state="stopped", reason="a changelog record cannot be read")
     with serving(Live([view, stopped], total=2), desk=desk) as url:
         page = open_page(url)
-        expect(page.get_by_role("alert")).to_contain_text("All origins are paused since ")
+        expect(page.get_by_role("alert")).to_contain_text("All origins have been paused since ")
         expect(page.locator("#origins tbody tr")).to_have_count(1)
         expect(page.locator("#origins tbody tr")).to_contain_text("paused with all")
         expect(page.locator("#partitions tbody tr").nth(1)).to_contain_text("a changelog record cannot be read")
@@ -206,9 +206,9 @@ def test_an_instance_that_is_gone_is_said_to_be_and_found_again(open_page: Open,
         page = open_page(url)
         expect(page.locator("#total")).to_have_text("3")
     expect(page.get_by_role("alert")).to_contain_text("cannot be reached")
-    expect(page.get_by_role("alert")).to_contain_text("What is shown is of ")
+    expect(page.get_by_role("alert")).to_contain_text("The page shows the figures of ")
     expect(page.locator("#total")).to_have_text("3")
-    expect(page.locator("#known")).to_have_text("Not known now")
+    expect(page.locator("#known")).to_have_text("Unknown")
     keep(page, "unreachable")
     with serving(Live([view_of([now_ms + HOUR_MS] * 4)], total=1), port=urlsplit(url).port or 0):
         page.get_by_role("button", name="Try now").click()
@@ -236,7 +236,7 @@ def test_a_wrong_clock_of_the_browser_makes_no_figure_look_old(open_page: Open, 
     page.clock.install(time=SystemClock().wall_ms() / 1000 - 3 * 3600)
     page.goto(url)
     ready(page)
-    expect(page.locator("#age")).to_have_text("figures of this moment")
+    expect(page.locator("#age")).to_have_text("up to date")
     expect(page.locator("#skew")).to_contain_text(re.compile(r"clock is (3 h|2 h 59 min).* ahead of the browser"))
 
 
@@ -281,7 +281,7 @@ def test_every_answer_is_said_in_plain_words(open_page: Open, url: str, desk: De
     entry = open_first(page)
     answers: list[tuple[Told | Exception, str]] = [
         (Told(Outcome.FIRED, 1), "Fired: 1 message sent to orders."),
-        (Told(Outcome.NOT_PENDING), "It does not wait any more"),
+        (Told(Outcome.NOT_PENDING), "The message is not pending"),
         (Told(Outcome.ORIGIN_PAUSED), "Its origin is paused or cannot be reached."),
         (Told(Outcome.BAD_REQUEST, detail="it is signed by nobody"), "it is signed by nobody"),
         (CommandFailed("no broker answers"), "no broker answers"),

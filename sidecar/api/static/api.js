@@ -4,7 +4,7 @@ const KEY = "retry-sidecar-token";
 const TIMEOUT_MS = 8000;
 const CHANGE_TIMEOUT_MS = 15000;
 
-/** Nobody answered: whether anything was done is not known. */
+/** No answer: the change may or may not have been made. */
 export class Unreachable extends Error {}
 
 export const token = {

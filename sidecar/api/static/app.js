@@ -1,4 +1,4 @@
-// The dashboard: asks the API every two seconds while somebody looks, less often while nobody answers.
+// The dashboard: polls the API every two seconds while the tab is visible, less often while the API does not answer.
 
 import { get, token, Unreachable } from "./api.js";
 import { onChanged, startChange } from "./change.js";
@@ -27,12 +27,12 @@ async function poll() {
     const [ready, ...answers] = await Promise.all(["readyz", ...FIGURES].map(get));
     const refused = answers.find((each) => each.status !== 200);
     failures = refused ? failures + 1 : 0;
-    if (refused) stale(`This instance answers without figures: ${refused.body.message}.`);
+    if (refused) stale(`This instance has no figures: ${refused.body.message}.`);
     else show(ready, answers.map((each) => each.body));
-  } catch (trouble) {
-    if (!(trouble instanceof Unreachable)) throw trouble;
+  } catch (error) {
+    if (!(error instanceof Unreachable)) throw error;
     failures += 1;
-    stale(`This instance cannot be reached: ${trouble.message}.`);
+    stale(`This instance cannot be reached: ${error.message}.`);
   } finally {
     asking = false;
     timer = setTimeout(poll, Math.min(BACK_OFF_MAX_MS, EVERY_MS * 2 ** Math.min(failures, 5)));
@@ -41,7 +41,7 @@ async function poll() {
 
 function show(ready, [pending, partitions, origins, histogram, activity]) {
   const ahead = learn(histogram.from_ms + 500);
-  say(byId("skew"), ahead ? `The instance’s clock is ${span(Math.abs(ahead))} ${ahead > 0 ? "ahead of" : "behind"} the browser’s; its time counts here.` : "");
+  say(byId("skew"), ahead ? `The instance’s clock is ${span(Math.abs(ahead))} ${ahead > 0 ? "ahead of" : "behind"} the browser’s; this page uses the instance’s.` : "");
   const nowMs = now();
   answeredMs = nowMs;
   showPending(pending, origins.origins, nowMs);
@@ -63,10 +63,10 @@ function show(ready, [pending, partitions, origins, histogram, activity]) {
 function stale(why) {
   const wait = span(Math.min(BACK_OFF_MAX_MS, EVERY_MS * 2 ** Math.min(failures, 5)));
   document.body.classList.toggle("stale", answeredMs > 0);
-  const since = answeredMs ? ` What is shown is of ${clock(answeredMs, now())}.` : "";
+  const since = answeredMs ? ` The page shows the figures of ${clock(answeredMs, now())}.` : "";
   showUnknown(answeredMs ? `figures of ${clock(answeredMs, now())}` : "");
   notices([["bad", why + since]], el("button", { type: "button", onclick: poll }, "Try now"));
-  link("bad", `No answer, next try after ${wait}`);
+  link("bad", `No answer, retry in ${wait}`);
 }
 
 function link(tone, text) {
@@ -132,7 +132,7 @@ onChanged(() => {
   relist();
   poll();
 });
-say(byId("zone"), `Times are of your browser: ${zone()}.`);
+say(byId("zone"), `Times are in the browser’s time zone: ${zone()}.`);
 document.addEventListener("visibilitychange", poll);
 introduce();
 poll();

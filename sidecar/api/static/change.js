@@ -1,11 +1,11 @@
-// Asks before anything is changed, does it, and says in plain words what the answer means.
+// Asks for confirmation, makes the change, and explains the result.
 
 import { change, get, messagePath, originPath, token, Unreachable } from "./api.js";
 import { byId, el, say } from "./dom.js";
 import { listed, plural } from "./format.js";
 
 const ASK_AGAIN_MS = [1000, 2000, 4000, 8000, 15000];
-const DONE = "It is committed: this is what the log says.";
+const DONE = "The outcome is committed to Kafka.";
 const UNTOUCHED = "Nothing was changed.";
 
 const listeners = new Set();
@@ -14,7 +14,7 @@ let current = null;
 let opener = null;
 let working = false;
 
-/** Be told the target or origin of every change that has an answer. */
+/** Call the listener with the target or origin of every change that has an answer. */
 export const onChanged = (listener) => listeners.add(listener);
 
 export function startChange(openToken) {
@@ -68,7 +68,7 @@ async function carryOut(question, openToken) {
   current = null;
   button.disabled = byId("change-back").disabled = working = true;
   answer.replaceChildren(words("soft", "Asking the owner …"));
-  const said = await change(...request).catch((trouble) => trouble);
+  const said = await change(...request).catch((error) => error);
   byId("change-back").disabled = working = false;
   if (turn !== asked) return;
   say(byId("change-title"), question.title.replace("?", ""));
@@ -92,7 +92,7 @@ async function follow(controlId, question, answer, turn) {
   for (let time = 0; ; time += 1) {
     await new Promise((go) => setTimeout(go, ASK_AGAIN_MS[Math.min(time, ASK_AGAIN_MS.length - 1)]));
     if (turn !== asked) return;
-    const said = await get(`control/${encodeURIComponent(controlId)}`).catch((trouble) => trouble);
+    const said = await get(`control/${encodeURIComponent(controlId)}`).catch((error) => error);
     if (turn !== asked) return;
     if (said.status !== 200 || !said.body.result) continue;
     answer.replaceChildren(...explain({ status: statusOf(said.body.result), body: said.body }, question));
@@ -109,8 +109,8 @@ const words = (tone, ...text) => el("p", { class: tone }, ...text);
 function explain(said, question) {
   if (said instanceof Unreachable) {
     return [
-      words("bad", "No answer: whether it was done is not known."),
-      words("soft", `The instance gave ${said.message}. Look at it again before you repeat it.`),
+      words("bad", "No answer: the change may or may not have been made."),
+      words("soft", `The instance gave ${said.message}. Check before you repeat it.`),
     ];
   }
   if (said instanceof Error) throw said;
@@ -122,26 +122,26 @@ function explain(said, question) {
     case 202:
       return [
         words("warn", "Not answered yet."),
-        words("soft", `The command is in the retry topic and will be carried out when the owner of ${missing(body)} comes. `
-          + "This goes on asking while it is open."),
+        words("soft", `The command is in the retry topic; the owner of ${missing(body)} will carry it out. `
+          + "This dialog keeps asking while it is open."),
         words("soft", "Control id: ", el("code", {}, body.control_id)),
       ];
     case 404:
-      return [words("warn", "It does not wait any more: it has fired, was cancelled, or never was."), words("soft", UNTOUCHED)];
+      return [words("warn", "The message is not pending: it has fired, was cancelled, or never existed."), words("soft", UNTOUCHED)];
     case 409:
       return [
         words("warn", "Its origin is paused or cannot be reached."),
-        words("soft", `It waits on. ${UNTOUCHED}${message ? ` ${message}` : ""}`),
+        words("soft", `The message stays pending. ${UNTOUCHED}${message ? ` ${message}` : ""}`),
       ];
     case 401:
-      return [words("bad", token.get() ? "The API token is not the right one." : "This needs the API token."), words("soft", UNTOUCHED)];
+      return [words("bad", token.get() ? "The API token is wrong." : "This needs the API token."), words("soft", UNTOUCHED)];
     case 400:
     case 403:
-      return [words("bad", message || "It was refused."), words("soft", UNTOUCHED)];
+      return [words("bad", message || "The change was refused."), words("soft", UNTOUCHED)];
     case 503:
-      return [words("bad", message || "It cannot be done now."), words("soft", "Look at it again before you repeat it.")];
+      return [words("bad", message || "The change cannot be made now."), words("soft", "Check before you repeat it.")];
     default:
-      return [words("bad", `Unexpected answer ${status}: ${message}`), words("soft", "Look at it again before you repeat it.")];
+      return [words("bad", `Unexpected answer ${status}: ${message}`), words("soft", "Check before you repeat it.")];
   }
 }
 
@@ -153,16 +153,16 @@ const missing = (body) =>
 const what = (target, number) => (number > 1 ? `all ${plural(number, "message")} of ${target}` : target);
 
 /**
- * Ask to cancel what waits under a target.
- * @param {{target: string, number: number, origin: string}} subject `number` waited when it was looked at
+ * Ask to cancel the messages of a target.
+ * @param {{target: string, number: number, origin: string}} subject `number` messages were pending when it was shown
  */
 export function askCancel(subject) {
   const many = subject.number > 1;
   ask({
     subject: subject.target,
     title: many ? `Cancel ${plural(subject.number, "message")}?` : "Cancel this message?",
-    text: [code(subject.target), many ? " will never be delivered. " : ` will never be delivered to ${subject.origin}. `, "This cannot be taken back."],
-    verb: many ? "Cancel all of them" : "Cancel the message",
+    text: [code(subject.target), many ? " will never be delivered. " : ` will never be delivered to ${subject.origin}. `, "This cannot be undone."],
+    verb: many ? "Cancel all" : "Cancel the message",
     danger: true,
     request: () => ["DELETE", messagePath(subject.target)],
     done: (body) => `Cancelled: ${plural(body.count, "message")} will not be delivered.`,
@@ -173,7 +173,7 @@ export function askFire(subject) {
   ask({
     subject: subject.target,
     title: subject.number > 1 ? `Fire ${plural(subject.number, "message")} now?` : "Fire this message now?",
-    text: [code(what(subject.target, subject.number)), ` goes to ${subject.origin} at once, before its time.`],
+    text: [code(what(subject.target, subject.number)), ` goes to ${subject.origin} now, before it is due.`],
     verb: "Fire now",
     request: () => ["POST", messagePath(subject.target, "/fire")],
     done: (body) => `Fired: ${plural(body.count, "message")} sent to ${subject.origin}.`,
@@ -196,7 +196,7 @@ export function askReschedule(subject) {
     request: () => {
       if (picked() !== "at") return ["PATCH", messagePath(subject.target), { delay_ms: Number(picked()) }];
       const due = new Date(at.value).getTime();
-      if (!Number.isFinite(due) || due < 0) throw new Error("Give date and time.");
+      if (!Number.isFinite(due) || due < 0) throw new Error("Enter a date and time.");
       return ["PATCH", messagePath(subject.target), { due_ms: due }];
     },
     done: (body) => `Rescheduled: ${plural(body.count, "message")}.`,
@@ -211,10 +211,10 @@ export function askPause(origin) {
   ask({
     subject: origin.origin,
     title: "Pause this origin?",
-    text: [`Nothing fires to `, code(origin.origin), ` until it is resumed; ${plural(origin.pending, "message")} for it and those to come wait.`],
+    text: [`Nothing fires to `, code(origin.origin), ` until you resume it; ${plural(origin.pending, "message")} and all new ones for it stay pending.`],
     verb: "Pause",
     request: () => ["PUT", originPath(origin.origin, "pause")],
-    done: (body) => `Paused: ${plural(body.count, "message")} wait for it.`,
+    done: (body) => `Paused: ${plural(body.count, "message")} pending.`,
   });
 }
 
@@ -222,7 +222,7 @@ export function askResume(origin) {
   ask({
     subject: origin.origin,
     title: "Resume this origin?",
-    text: [`What is due for `, code(origin.origin), " fires again, spread over the next minutes so that it is not flooded."],
+    text: [`What is due for `, code(origin.origin), " fires again, spread over the next minutes so that its consumers are not flooded."],
     verb: "Resume",
     request: () => ["PUT", originPath(origin.origin, "resume")],
     done: (body) => `Resumed: ${plural(body.count, "message")} fire when they are due.`,
@@ -233,11 +233,11 @@ export function askPauseAll() {
   ask({
     subject: "*",
     title: "Pause all origins?",
-    text: ["Nothing fires to any origin until all are resumed. Messages are still taken in and kept."],
+    text: ["Nothing fires to any origin until you resume all. Messages are still ingested and stored."],
     verb: "Pause all",
     danger: true,
     request: () => ["PUT", originPath("*", "pause")],
-    done: (body) => `Paused: ${plural(body.count, "message")} wait.`,
+    done: (body) => `Paused: ${plural(body.count, "message")} pending in all.`,
   });
 }
 
@@ -245,7 +245,7 @@ export function askResumeAll() {
   ask({
     subject: "*",
     title: "Resume all origins?",
-    text: ["What is due fires again, spread over the next minutes. Origins that were paused by their own names stay paused."],
+    text: ["What is due fires again, spread over the next minutes. Origins that were paused by name stay paused."],
     verb: "Resume all",
     request: () => ["PUT", originPath("*", "resume")],
     done: () => "Resumed.",

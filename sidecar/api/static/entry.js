@@ -1,4 +1,4 @@
-// One message, or those of one retry id, in a drawer: fields, headers, payload when asked for, and what can be done.
+// One message, or those of one retry id, in a drawer: fields, headers, payload on request, and actions.
 
 import { get, messagePath, token, Unreachable } from "./api.js";
 import { askCancel, askFire, askReschedule } from "./change.js";
@@ -28,20 +28,20 @@ export function openEntry(target) {
   opener = document.activeElement;
   shown = target;
   say(byId("entry-title"), target);
-  byId("entry-body").replaceChildren(el("p", { class: "soft" }, "Asking its owner …"));
+  byId("entry-body").replaceChildren(el("p", { class: "soft" }, "Asking the owner …"));
   if (!byId("entry").open) byId("entry").showModal();
   byId("entry-title").focus();
   return load(target);
 }
 
-/** Look again at what the drawer shows, if it was this. */
+/** Reload what the drawer shows. */
 export function refreshEntry() {
   if (shown !== null) load(shown);
 }
 
 async function load(target, payload = false) {
   const mine = ++turn;
-  const said = await get(messagePath(target, payload ? "?payload=true" : "")).catch((trouble) => trouble);
+  const said = await get(messagePath(target, payload ? "?payload=true" : "")).catch((error) => error);
   if (mine !== turn) return;
   const body = byId("entry-body");
   if (said instanceof Unreachable) body.replaceChildren(notice("bad", `Not shown: ${said.message}.`));
@@ -49,13 +49,13 @@ async function load(target, payload = false) {
     body.replaceChildren(...drawn(target, said.body, payload));
     if (payload) (body.querySelector("pre") ?? byId("entry-title")).focus();
   }
-  else if (said.status === 404) body.replaceChildren(notice("warn", "Nothing waits under this name: it has fired, was cancelled, or never was."));
+  else if (said.status === 404) body.replaceChildren(notice("warn", "No pending message has this id: it has fired, was cancelled, or never existed."));
   else if (said.status === 401) {
     body.replaceChildren(
-      notice("bad", token.get() ? "The API token is not the right one." : "The payload needs the API token."),
+      notice("bad", token.get() ? "The API token is wrong." : "The payload needs the API token."),
       el("div", { class: "row" },
         el("button", { type: "button", onclick: tokenDialog }, "Enter the token"),
-        el("button", { type: "button", onclick: () => load(target) }, "Show it without payload")),
+        el("button", { type: "button", onclick: () => load(target) }, "Show without payload")),
     );
   } else body.replaceChildren(notice("bad", `Not shown: ${said.body.message}`));
 }
@@ -67,13 +67,13 @@ function drawn(target, body, payload) {
   const messages = several ? body.messages : [body];
   const parts = [];
   if (several && !body.complete) {
-    parts.push(notice("warn", `Partition ${listed(body.missing)} does not answer: there may be more under this id.`));
+    parts.push(notice("warn", `No answer for partition${body.missing.length === 1 ? "" : "s"} ${listed(body.missing)}: there may be more messages with this id.`));
   }
-  if (several && body.truncated) parts.push(notice("warn", "There are more under this id than are shown."));
-  if (!messages.length) return [...parts, notice("warn", "Nothing was found where an owner answers.")];
+  if (several && body.truncated) parts.push(notice("warn", "There are more messages with this id than shown."));
+  if (!messages.length) return [...parts, notice("warn", "The owners that answered have no such message.")];
   parts.push(actions(target, messages, several && body.truncated));
   const open = messages.length === 1;
-  if (!open) parts.push(el("p", { class: "soft" }, `${plural(messages.length, "message")} wait under this id; the buttons act on all of them.`));
+  if (!open) parts.push(el("p", { class: "soft" }, `${plural(messages.length, "message")} have this id; the buttons act on all of them.`));
   for (const each of messages) parts.push(open ? message(each, payload) : folded(each, payload));
   if (!payload) parts.push(el("button", { type: "button", onclick: () => load(target, true) }, "Show key and value"));
   return parts;
@@ -83,7 +83,7 @@ function actions(target, messages, more) {
   const origins = [...new Set(messages.map((each) => each.origin))];
   const subject = { target, number: messages.length + (more ? 1 : 0), origin: origins.length === 1 ? origins[0] : "their origins" };
   const button = (text, act, tone) => el("button", { type: "button", class: tone, onclick: () => act(subject) }, text);
-  return el("div", { class: "row actions", role: "group", "aria-label": "What can be done" },
+  return el("div", { class: "row actions", role: "group", "aria-label": "Actions" },
     button("Fire now …", askFire), button("Reschedule …", askReschedule), button("Cancel …", askCancel, "danger"));
 }
 
@@ -101,9 +101,9 @@ function message(each, payload) {
     ["Attempt", `${count(each.attempt)} made, ${count(each.limit)} allowed`],
     ["Retry id", each.retry_id === null ? "none" : el("bdi", {}, each.retry_id)],
     ["Timer id", el("code", {}, each.id)],
-    ["Taken in from", `partition ${each.partition}, offset ${each.offset}`],
+    ["Ingested from", `partition ${each.partition}, offset ${each.offset}`],
   ];
-  if (each.stored_due_ms !== each.due_ms) fields.splice(2, 0, ["Looked at", moment(each.stored_due_ms, nowMs)]);
+  if (each.stored_due_ms !== each.due_ms) fields.splice(2, 0, ["Next attempt", moment(each.stored_due_ms, nowMs)]);
   if (each.first_due_ms !== each.due_ms) fields.splice(2, 0, ["First due", moment(each.first_due_ms, nowMs)]);
   const list = el("dl", { class: "fields" }, ...fields.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
   const parts = [list, headers(each.headers)];

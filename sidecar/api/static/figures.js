@@ -45,7 +45,7 @@ export function showPending(pending, origins, nowMs) {
   say(byId("overdue"), count(pending.overdue));
   const deferred = Math.min(pending.overdue, origins.reduce((sum, each) => sum + each.deferred, 0));
   byId("overdue").className = `big ${pending.overdue > deferred ? "bad" : deferred ? "warn" : ""}`;
-  say(byId("deferred"), deferred ? `${count(deferred)} deferred: their origin is not open` : "");
+  say(byId("deferred"), deferred ? `${count(deferred)} deferred: origin closed` : "");
   const next = pending.next_due_ms;
   say(byId("next"), next === null ? "nothing" : next <= nowMs ? `${span(nowMs - next)} ago` : distance(next, nowMs));
   say(byId("next-at"), next === null ? "" : clock(next, nowMs));
@@ -53,26 +53,26 @@ export function showPending(pending, origins, nowMs) {
   document.title = `${count(pending.total)} pending · Retry Sidecar`;
 }
 
-/** Say how far the figures can be trusted; return the sentence for the notice, empty when all is known. */
+/** Show how complete the figures are; return the sentence for the notice, empty when they are complete. */
 export function showKnown(pending, list, nowMs) {
   const unknown = list.filter((each) => !isKnown(each, nowMs));
   const known = byId("known");
   known.classList.toggle("bad", !pending.complete);
-  say(known, pending.complete ? `All ${plural(list.length, "partition")}` : `Not complete`);
+  say(known, pending.complete ? `All ${plural(list.length, "partition")}` : "Incomplete");
   const age = Math.max(0, nowMs - pending.as_of_ms);
-  say(byId("age"), age < 2000 ? "figures of this moment" : `oldest figure ${span(age)} old`);
+  say(byId("age"), age < 2000 ? "up to date" : `oldest figure ${span(age)} old`);
   if (pending.complete) return "";
-  if (!unknown.length) return "Not complete: the number of input partitions is not known yet.";
+  if (!unknown.length) return "Incomplete: the number of input partitions is not known yet.";
   const one = unknown.length === 1;
   const names = unknown.map((each) => `${each.partition} (${why(each, nowMs)})`);
   const more = names.length > 6 ? [...names.slice(0, 6), `${names.length - 6} more`] : names;
-  return `Not complete: partition${one ? "" : "s"} ${listed(more)}. The totals hold ${one ? "its" : "their"} last known figure${one ? "" : "s"}.`;
+  return `Incomplete: partition${one ? "" : "s"} ${listed(more)}. The totals include ${one ? "its" : "their"} last known figures.`;
 }
 
-/** Say that nothing is known of this moment. */
+/** Show that there are no current figures. */
 export function showUnknown(age) {
   byId("known").classList.add("bad");
-  say(byId("known"), "Not known now");
+  say(byId("known"), "Unknown");
   say(byId("age"), age);
 }
 
@@ -127,12 +127,12 @@ export function showOrigins(all, nowMs = now()) {
   keepRows(byId("origins").tBodies[0], origins, shown, (each) => each.origin, makeOrigin, (row, each) => {
     row.now = each;
     const closed = each.state !== "open";
-    const held = !closed && everyOrigin !== null;
+    const pausedWithAll = !closed && everyOrigin !== null;
     say(row.pending, count(each.pending));
     row.share.value = each.pending / most;
     say(row.deferred, count(each.deferred));
-    say(row.state, held ? "paused with all" : each.state);
-    row.state.className = `state ${held || each.state === "paused" ? "warn" : closed ? "bad" : "good"}`;
+    say(row.state, pausedWithAll ? "paused with all" : each.state);
+    row.state.className = `state ${pausedWithAll || each.state === "paused" ? "warn" : closed ? "bad" : "good"}`;
     say(row.since, closed && each.since_ms ? `since ${clock(each.since_ms, nowMs)}` : "");
     say(row.button.firstChild, each.state === "paused" ? "Resume" : "Pause");
   });
@@ -141,7 +141,7 @@ export function showOrigins(all, nowMs = now()) {
   if (wanted.join("\n") !== [...names.children].map((each) => each.value).join("\n")) {
     names.replaceChildren(...wanted.map((name) => el("option", { value: name })));
   }
-  return everyOrigin ? `All origins are paused since ${clock(everyOrigin.since_ms, nowMs)}: nothing fires.` : "";
+  return everyOrigin ? `All origins have been paused since ${clock(everyOrigin.since_ms, nowMs)}: nothing fires.` : "";
 }
 
 function makeOrigin(first) {
@@ -183,7 +183,7 @@ export function showPartitions(list, nowMs) {
     row.progress.setAttribute("aria-label", `Restore of partition ${each.partition}`);
     const left = restoring ? `${Math.floor(each.restored * 100)} %, ${count(each.restore_remaining)} records left` : "";
     say(row.detail, known ? left || each.reason || "" : why(each, nowMs));
-    say(row.owner, each.owner ?? "nobody");
+    say(row.owner, each.owner ?? "none");
     say(row.pending, count(each.pending));
     say(row.lag, each.lag === null ? "–" : count(each.lag));
     say(row.watermark, each.watermark_ms === null ? "nothing yet" : clock(each.watermark_ms, nowMs));

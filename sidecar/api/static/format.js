@@ -61,8 +61,8 @@ export function listed(names) {
   return names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} and ${names.at(-1)}`;
 }
 
-/** Return in words how a message waits. */
+/** Return the state of a pending message. */
 export function stateOf(each, nowMs) {
-  if (each.deferred) return `deferred, next look ${distance(each.stored_due_ms, nowMs)}`;
-  return each.stored_due_ms === each.due_ms ? "waits" : `waits until ${clock(each.stored_due_ms, nowMs)}`;
+  if (each.deferred) return `deferred, next attempt ${distance(each.stored_due_ms, nowMs)}`;
+  return each.stored_due_ms === each.due_ms ? "pending" : `pending until ${clock(each.stored_due_ms, nowMs)}`;
 }

@@ -69,7 +69,7 @@ async function show(page) {
   if (page >= cursors.length) cursors.push(nextCursor);
   else cursors.length = Math.max(1, page + 1);
   const query = new URLSearchParams(Object.entries({ ...filter, cursor: cursors[page] }).filter(([, value]) => value !== "" && value !== undefined));
-  const said = await get(`pending/messages?${query}`).catch((trouble) => trouble);
+  const said = await get(`pending/messages?${query}`).catch((error) => error);
   if (mine !== turn) return;
   if (said instanceof Unreachable || said.status !== 200) {
     say(byId("listed"), `Not listed: ${said.message ?? said.body.message}`);
@@ -88,8 +88,8 @@ function fill({ messages, complete, missing, cursor }) {
   byId("messages").hidden = messages.length === 0;
   byId("messages").tBodies[0].replaceChildren(...messages.map((each) => row(each, nowMs)));
   const found = messages.length ? `${plural(messages.length, "message")}${cursor ? " on this page" : ""}, as of ${clock(nowMs, nowMs)}.` : "";
-  const none = cursor ? "None on this page yet; the next one looks further." : "Nothing waits that fits.";
-  const lacking = complete ? "" : ` Those of partition${missing.length === 1 ? "" : "s"} ${listed(missing)} are missing: no owner answers.`;
+  const none = cursor ? "None on this page; the next page reads further." : "No pending message matches.";
+  const lacking = complete ? "" : ` Messages of partition${missing.length === 1 ? "" : "s"} ${listed(missing)} are missing: no owner answers.`;
   say(byId("listed"), (found || none) + lacking);
 }
 
