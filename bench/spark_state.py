@@ -1,15 +1,18 @@
 """What a micro-batch of the Spark engine costs its state, over simulated weeks: calls, bytes, and the state's size.
 
-The turns are the engine's own, on a state in memory, one for each second of a simulated clock; no JVM. Calls and bytes
-of the state are exact and the same on every machine. Then what is pending is imported into a fresh state, as by a
-handover, and both go on with the same messages.
+The steps are the engine's own, on a state in memory, at the pace of a simulated clock; no JVM. Calls and bytes of the
+state are exact and the same on every machine; time is CPU time of the process. Then what is pending is imported into a
+fresh state, as by a handover, and both go on with the same messages, a few steps of the one and then of the other.
 
-    python -m bench.spark_state --days 7 --rate 10
+    python -m bench.spark_state --days 7 --rate 1                                  # 604,800 steps, delays up to a month
+    python -m bench.spark_state --days 7 --rate 1000 --every-s 60                  # the same week in 10,080 large steps
+    python -m bench.spark_state --days 0.167 --rate 1000 --longest-s 3600          # four times the longest delay
 """
 
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import exp, log
@@ -17,7 +20,6 @@ from random import Random
 
 from sidecar.changelog.codec import CHECKPOINT_KEY, encode_checkpoint
 from sidecar.changelog.entry import KEY, LEVEL_AT, lasting
-from sidecar.clock import SystemClock
 from sidecar.contract import DIALECTS
 from sidecar.engine.items import Arrival
 from sidecar.policy import PolicyConfig
@@ -30,6 +32,7 @@ from sidecar.spark.stream.wire import Chunk, encode_chunk
 
 START_MS = 1_700_000_000_000
 MONTH_S = 30 * 86_400
+REPORTS = 14
 _RULES = Rules(
     policy=PolicyConfig(origin_topics=("orders",)),
     profiles=("native",),
@@ -37,7 +40,8 @@ _RULES = Rules(
     status_topic="app-status",
     owner="spark",
 )
-_CLOCK = SystemClock()
+COMPARED_STEPS = 32
+"""The old state and the fresh one take so many alternately, so that what else the machine does slows both."""
 
 
 class CountedState:
@@ -91,30 +95,32 @@ class World:
         rate: Messages in each turn, each with a retry id of its own.
         longest_s: Delays are spread from a second to this, evenly over their logarithm.
         payload_bytes: Of each message.
+        every_s: Simulated seconds from step to step.
     """
 
-    def __init__(self, rate: int, longest_s: int = MONTH_S, payload_bytes: int = 100) -> None:
+    def __init__(self, rate: int, longest_s: int = MONTH_S, payload_bytes: int = 100, every_s: int = 1) -> None:
         self.state = CountedState()
         self.now_ms = START_MS
         self.offset = 0
         self._rate = rate
+        self._every_ms = 1000 * every_s
         self._longest = log(longest_s)
         self._value = b"v" * payload_bytes
         self._random = Random(1)
         self._steps = PartitionSteps(_RULES, [DIALECTS["native"]], self._lookup)
         self.state.put(META, encode(Meta(topics=dict(self._lookup(["orders"])))))
 
-    def run(self, steps: int) -> Cost:
-        """Give so many turns, a second apart."""
-        cost, state = Cost(), self.state
+    def run(self, steps: int, cost: Cost | None = None) -> Cost:
+        """Give so many steps; return what they cost, added to what is given."""
+        cost, state = cost or Cost(), self.state
         for _ in range(steps):
-            self.now_ms += 1000
+            self.now_ms += self._every_ms
             arrivals = list(self._arrivals())
             chunks = [encode_chunk(Chunk(arrivals, []))] if arrivals else []
-            calls, size, began_s = state.calls, state.bytes, _CLOCK.monotonic_s()
+            calls, size, began_s = state.calls, state.bytes, time.process_time()
             result = self._steps.step(0, state, chunks, self.now_ms)
             assert result is not None, "each instant has a turn"
-            cost.seconds += _CLOCK.monotonic_s() - began_s
+            cost.seconds += time.process_time() - began_s
             cost.steps += 1
             cost.calls += state.calls - calls
             cost.bytes += state.bytes - size
@@ -129,7 +135,7 @@ class World:
 
     def send(self, dues_ms: Iterable[int]) -> None:
         """Give one turn to messages with these dues."""
-        self.now_ms += 1000
+        self.now_ms += self._every_ms
         chunk = encode_chunk(Chunk([self._arrival(due_ms) for due_ms in dues_ms], []))
         self._steps.step(0, self.state, [chunk], self.now_ms)
 
@@ -196,20 +202,26 @@ def main() -> None:
     parser.add_argument("--days", type=float, default=7)
     parser.add_argument("--rate", type=int, default=10)
     parser.add_argument("--longest-s", type=int, default=MONTH_S)
-    parser.add_argument("--window", type=int, default=4096, help="turns that are compared")
+    parser.add_argument("--every-s", type=int, default=1, help="simulated seconds from step to step")
+    parser.add_argument("--window", type=int, default=4096, help="steps that are compared")
     options = parser.parse_args()
-    world = World(options.rate, options.longest_s)
-    steps, step = int(options.days * 86_400), 43_200
-    for done in range(0, steps, step):
-        cost = world.run(min(step, steps - done))
+    world = World(options.rate, options.longest_s, every_s=options.every_s)
+    steps = int(options.days * 86_400) // options.every_s
+    shown = -(-steps // REPORTS)
+    for done in range(0, steps, shown):
+        cost = world.run(min(shown, steps - done))
         size = world.size()
-        print(f"day {(done + cost.steps) / 86_400:.2f}: {world.pending()} pending, {cost}; {size}", flush=True)
-    fresh = world.fresh()
-    for name, each in (("old", world), ("fresh", fresh)):
-        before = sum(each.size().values())
-        cost = each.run(options.window)
+        days = (done + cost.steps) * options.every_s / 86_400
+        print(f"day {days:.2f}: {world.pending()} pending, {cost}; {size}", flush=True)
+    worlds = {"old": world, "fresh": world.fresh()}
+    before = {name: sum(each.size().values()) for name, each in worlds.items()}
+    costs = {name: Cost() for name in worlds}
+    for _ in range(0, options.window, COMPARED_STEPS):
+        for name, each in worlds.items():
+            each.run(COMPARED_STEPS, costs[name])
+    for name, each in worlds.items():
         after = sum(each.size().values())
-        print(f"{name}: {each.pending()} pending, {before} bytes, then {after}; {cost}; {each.size()}", flush=True)
+        print(f"{name}: {each.pending()} pending, {before[name]} bytes, then {after}; {costs[name]}; {each.size()}")
 
 
 if __name__ == "__main__":

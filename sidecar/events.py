@@ -49,6 +49,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "the topic's retention.",
     "input_topic_made_anew": "The input topic was deleted and recreated. The sidecar reads it from its start, and its "
     "timers get stored offsets from `offset_base` on.",
+    "input_topic_replaced": "The input topic was deleted and recreated while the sidecar read it. The partitions "
+    "recover and read the new topic from its start. What they had read of it before may fire twice.",
     "member_fenced": "The group fenced this static member; a new consumer joins in its place. With `session_over`, the "
     "brokers had been silent for longer than the session. Otherwise another process joined under this INSTANCE_ID, "
     "and the third time within a minute stops this process.",

@@ -140,8 +140,11 @@ class TopicsNow:
         return all(future.done() for future in self._futures.values())
 
     def id_of(self, topic: str) -> str:
-        """Return the id of a topic without troubles."""
-        return str(self._futures[topic].result().topic_id)
+        """Return the id of a topic; empty when no broker says."""
+        try:
+            return str(self._futures[topic].result().topic_id)
+        except KafkaException:
+            return ""
 
     def troubles(self, numbers: Sequence[int]) -> dict[int, str]:
         """Return the partitions that cannot be used, and why; empty text while nothing but waiting is needed."""

@@ -15,7 +15,16 @@ from sidecar.runtime.origins import ClosedOrigins
 from sidecar.runtime.partitions.inheritance import Inheritance
 from sidecar.runtime.partitions.leftovers import Leftovers
 from sidecar.runtime.partitions.restarts import Restarts
-from sidecar.runtime.ports import Catalogue, MakeExecutor, MakeProducer, OpenConsumer, Resets, State, Status
+from sidecar.runtime.ports import (
+    Catalogue,
+    MakeExecutor,
+    MakeProducer,
+    OpenConsumer,
+    Resets,
+    State,
+    Status,
+    TopicWatch,
+)
 from sidecar.runtime.reporting.snapshot import Snapshots
 from sidecar.runtime.reporting.spans import Spans
 from sidecar.runtime.transaction.commit import Observe, unobserved
@@ -42,6 +51,7 @@ class Components:
     inheritance: Inheritance
     leftovers: Leftovers
     restarts: Restarts
+    topic_watch: TopicWatch
     open_consumer: OpenConsumer
     make_producer: MakeProducer
     make_executor: MakeExecutor

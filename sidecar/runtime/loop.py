@@ -221,6 +221,7 @@ class Loop:
         self._cared_s = now_s
         self._limits.care()
         self._assignment.reset(components.restarts.take(self._assignment.partitions))
+        self._assignment.reset(components.topic_watch.replaced(self._assignment.running()))
         components.closed.care(self._assignment.running(), self._clock.wall_ms(), now_s)
         self._fetching.look_at_ends()
         self._guard_store(lambda: components.state.care(self._jobs.busy))

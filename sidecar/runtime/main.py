@@ -26,6 +26,7 @@ from sidecar.kafka.offsets import Brokers
 from sidecar.kafka.patience import TRY_S, await_answer
 from sidecar.kafka.producer import TransactionalProducer
 from sidecar.kafka.stable import StableOffsets
+from sidecar.kafka.topic_watch import TopicWatch
 from sidecar.kafka.topics import TopicFacts, ensure_topics, grow_internal
 from sidecar.kafka.writer import Writer
 from sidecar.metrics import VERDICTS, Metrics
@@ -184,8 +185,9 @@ def build(
         properties = config.transactional_producer(settings, transactional_id, batch_bytes, message_timeout_ms)
         return TransactionalProducer({**properties, **client_log}, clock)
 
+    brokers = Brokers(admin, {**config.committed_reader(settings), **client_log})
     reset = Reset(
-        Brokers(admin, {**config.committed_reader(settings), **client_log}),
+        brokers,
         ChangelogReader({**config.changelog_reader(settings), **client_log}, settings.changelog_topic),
         clock,
         Topics(settings.input_topic, settings.changelog_topic, settings.group_id),
@@ -212,6 +214,7 @@ def build(
             inheritance=Inheritance(cluster, clock),
             leftovers=Leftovers(cluster, clock, instance_id),
             restarts=restarts,
+            topic_watch=TopicWatch(brokers.topics, clock, settings.input_topic),
             open_consumer=partial(_open_consumer, settings, clock, metrics, fences, client_log),
             make_producer=make_producer,
             make_executor=partial(Committer, clock),

@@ -200,7 +200,7 @@ class TopicsQuestion(Question, Protocol):
     """For what topics are now: `kafka.offsets.TopicsNow`."""
 
     def id_of(self, topic: str) -> str:
-        """Return the id of a topic without troubles."""
+        """Return the id of a topic; empty when no broker says."""
         ...
 
     def troubles(self, numbers: Sequence[int]) -> Mapping[int, str]:
@@ -329,6 +329,14 @@ class Catalogue(Protocol):
 
     def advance(self, now_s: float) -> None:
         """Take in answers and send questions. Never waits."""
+        ...
+
+
+class TopicWatch(Protocol):
+    """Notices that the input topic was deleted and made again: `kafka.topic_watch.TopicWatch`."""
+
+    def replaced(self, partitions: Iterable[Partition]) -> set[int]:
+        """Return the numbers of the partitions whose offsets count in a former topic of the name. Never waits."""
         ...
 
 

@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
+from msgspec import structs
 
 from sidecar import __version__
 from sidecar.clock import SystemClock
 from sidecar.errors import BrokerUnavailable, CommandFailed
 from sidecar.settings import Settings
 from sidecar.spark import group
-from sidecar.spark.manifest import CheckpointFolder, Kept, Manifest, Unfinished
+from sidecar.spark.manifest import CheckpointFolder, Kept, Manifest, Unfinished, require_same
 from sidecar.spark.marks import Mark, TopicsRefuse, replay_closings
 from sidecar.spark.stream.batches import Batches
 from sidecar.spark.stream.clock_check import ClockCheck
@@ -72,8 +73,16 @@ class Starter:
         self._looked = False
 
     def start(self) -> StartedQuery:
-        """Start it. Raises CommandFailed: the micro-batch at hand cannot be told from one that was sent."""
+        """Start it.
+
+        Raises:
+            SettingsInvalid: The input topic is not the one that the checkpoint's offsets count in.
+            CommandFailed: The micro-batch at hand cannot be told from one that was sent.
+        """
         rules = self._fresh_rules()
+        manifest = self._manifest
+        here = structs.replace(manifest, input_topic_id=rules.input_topic_id)
+        require_same(manifest, here, self._folder.location, manifest.state_partitions)
         unfinished = self._folder.unfinished()
         if unfinished is None and self._looked:
             self._folder.keep(rules)
@@ -152,8 +161,17 @@ def keep_running(
     stopping: Callable[[float], bool],
     batches: Batches,
     clock: ClockCheck,
+    replaced: Callable[[], str | None],
 ) -> None:
-    """Run the query, and start it again when it fails: it goes on from its checkpoint."""
+    """Run the query, and start it again when it fails: it goes on from its checkpoint.
+
+    Args:
+        starter: Starts it, or refuses to.
+        stopping: Waits at most so many seconds and tells whether to stop.
+        batches: What micro-batches have done.
+        clock: Says when nothing may fire.
+        replaced: Says when the input topic is another one, for which the query must be started again.
+    """
     failures = away = 0
     while not _held(clock, stopping):
         try:
@@ -167,7 +185,7 @@ def keep_running(
             continue
         away = 0
         logger.info("query_started", query=str(query.id), run=str(query.runId))
-        done, held = _watch(query, stopping, batches, clock)
+        done, held = _watch(query, stopping, batches, lambda: clock.blocker() or replaced())
         stopped = query.isActive
         if stopped:
             _drain(query)
@@ -210,17 +228,17 @@ def _watch(
     query: StreamingQuery,
     stopping: Callable[[float], bool],
     batches: Batches,
-    clock: ClockCheck,
+    blocker: Callable[[], str | None],
 ) -> tuple[int, str | None]:
     """Pass progress on until the query ends or is to be stopped.
 
     Returns:
-        How many micro-batches were passed on, and the clock's obstacle that it is to be stopped for.
+        How many micro-batches were passed on, and the reason that it is to be stopped for.
     """
     done, held = 0, None
     while query.isActive and held is None and not stopping(WAIT_S):
         done += batches.pass_on()
-        held = clock.blocker()
+        held = blocker()
     return done, held
 
 

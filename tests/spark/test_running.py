@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sidecar import __version__
-from sidecar.errors import BrokerUnavailable, CommandFailed
+from sidecar.errors import BrokerUnavailable, CommandFailed, SettingsInvalid
 from sidecar.spark import group
 from sidecar.spark.manifest import Kept, Unfinished
 from sidecar.spark.marks import Mark, TopicsRefuse
@@ -22,11 +22,13 @@ from tests.spark.test_setup import MANIFEST
 from tests.spark.test_sink import settings_of
 
 SETTINGS = settings_of(SimpleNamespace(bootstrap="nowhere:9092", app_id="app", input_topic="retry", dlq_topic="dlq"))  # type: ignore[arg-type]  # all that is asked of a stage
-OTHER = dataclasses.replace(RULES, origin_timeout_ms=5)
+OTHER = dataclasses.replace(RULES, origin_timeout_ms=5, input_topic_id=MANIFEST.input_topic_id)
 
 
 class Folder:
     """A checkpoint in memory."""
+
+    location = "file:///checkpoint"
 
     def __init__(self, unfinished: Unfinished | None, kept: Kept | None) -> None:
         self.next = unfinished
@@ -118,6 +120,34 @@ def test_offsets_that_another_tool_has_set_are_noticed(
         stand.starter.start()
 
 
+def test_another_topic_of_the_name_is_refused_at_each_start_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source would go on at the old offset."""
+    stand = Stand(monkeypatch, Folder(None, None), {})
+    monkeypatch.setattr(stand.starter, "_make_rules", lambda: dataclasses.replace(OTHER, input_topic_id="another"))
+    with pytest.raises(SettingsInvalid, match="spark export"):
+        stand.starter.start()
+    assert not stand.started
+
+
+def test_a_topic_that_is_replaced_under_a_query_stops_it_and_the_next_start_decides() -> None:
+    ends: list[str | None] = [None, None, "replaced"]
+    query: Any = SimpleNamespace(id=1, runId=1, isActive=True, lastProgress=None, status={"isTriggerActive": False})
+    query.stop = lambda: setattr(query, "isActive", False)
+    starts = iter([StartedQuery(query, alone=False)])
+
+    class Refusing:
+        def start(self) -> StartedQuery:
+            if query.isActive:
+                return next(starts)
+            raise SettingsInvalid(["id of the input topic"])
+
+    batches = SimpleNamespace(pass_on=lambda: 0, pass_on_rest=lambda _: 0)
+    good = SimpleNamespace(blocker=lambda: None)
+    with pytest.raises(SettingsInvalid):
+        keep_running(Refusing(), lambda _: False, batches, good, lambda: ends.pop(0))  # type: ignore[arg-type]  # as above
+    assert ends == []
+
+
 class Failing:
     """Starts queries that have ended, by what is given for each."""
 
@@ -145,7 +175,7 @@ def run(*ends: Exception | str) -> tuple[list[float], str]:
         return not starter.ends
 
     try:
-        keep_running(starter, stopping, batches, SimpleNamespace(blocker=lambda: None))  # type: ignore[arg-type]  # all that is asked of them
+        keep_running(starter, stopping, batches, SimpleNamespace(blocker=lambda: None), lambda: None)  # type: ignore[arg-type]  # all that is asked of them
     except CommandFailed as error:
         return waits, str(error)
     return waits, ""

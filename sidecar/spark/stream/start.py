@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -15,7 +16,9 @@ from sidecar.devbroker.jars import DownloadProgress, Quiet
 from sidecar.errors import CommandFailed
 from sidecar.kafka import config
 from sidecar.kafka.cluster import Admin
+from sidecar.kafka.offsets import TopicsNow
 from sidecar.kafka.patience import await_answer
+from sidecar.kafka.topic_watch import TopicWatch
 from sidecar.kafka.topics import TopicFacts, ensure_topics
 from sidecar.policy import PolicyConfig
 from sidecar.settings import Settings
@@ -105,7 +108,13 @@ def run(
         batches = Batches(progressed)
         session.streams.addListener(batches)
         starter = Starter(settings, manifest, folder, rules, start)
-        keep_running(starter, stopping, batches, ClockCheck(settings))
+        watch = TopicWatch(partial(TopicsNow, admin), SystemClock(), settings.input_topic)
+
+        def replaced() -> str | None:
+            same = watch.topic_id() in {"", facts.input_topic_id}
+            return None if same else "the input topic was deleted and recreated"
+
+        keep_running(starter, stopping, batches, ClockCheck(settings), replaced)
     finally:
         session.stop()
 

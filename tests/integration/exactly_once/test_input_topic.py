@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from typing import Final, NamedTuple
 
 import pytest
@@ -19,6 +20,8 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.broker
 
 RPC_S = 15.0
+NOTICED: Final = "input_topic_made_anew"
+"""Logged for each partition that recovers in the new topic."""
 TOKEN: Final = "token-of-sixteen-or-more"
 LOGIN: Final = {"authorization": f"Bearer {TOKEN}"}
 
@@ -143,6 +146,11 @@ class Anew(NamedTuple):
         )
         return sorted(record.value or b"" for record in marked(records, self.marker))
 
+    def counted(self) -> Counter[bytes]:
+        """Return how often each value is on the origin now."""
+        records = read_committed(self.stage.bootstrap, [self.stage.origin], 60)
+        return Counter(record.value or b"" for record in marked(records, self.marker))
+
     def waiting(self) -> dict[str, bytes]:
         """Return what can be listed by timer id; empty while some of it cannot."""
         status, body = self.sidecar.get("/pending/messages?limit=100")
@@ -177,9 +185,12 @@ def test_an_input_topic_made_anew_is_read_at_once_though_timers_of_former_ones_w
     def make_topic() -> None:
         if not running:
             one.stop()
+        before = one.log.count(NOTICED)
         make_topic_anew(stage.bootstrap, stage.input_topic, stage.partitions)
         if not running:
             one.start()
+        else:
+            eventually(lambda: one.log.count(NOTICED) == before + stage.partitions, 60, "it has noticed")
 
     far_ms = now_ms() + 3_600_000
     assert anew.act("PUT", f"/origins/{anew.paused}/pause") == 200
@@ -224,3 +235,30 @@ def test_an_input_topic_made_anew_is_read_at_once_though_timers_of_former_ones_w
     everything = [b"1"] * 20 + [b"2"] * 40 + [b"3"] * 10 + [b"1 paused"] * 2 + far
     assert anew.fired(len(everything)) == sorted(everything)
     wait_for_pending(one, 0)
+
+
+def test_an_input_topic_made_again_with_more_records_than_were_read_is_read_from_its_start(
+    stage: Stage, sidecars: Sidecars, marker: bytes
+) -> None:
+    """The client library finds its position in the new log and reads on there, without a word."""
+    one = sidecars.start("one", stage)
+    anew = Anew(stage, one, marker)
+    anew.send_soon(b"former", 10)
+    assert anew.fired(10) == [b"former"] * 10
+    one.freeze()
+    eventually(one.frozen, 20, "it is frozen")
+    make_topic_anew(stage.bootstrap, stage.input_topic, stage.partitions)
+    headers = native(stage, marker, 1)
+    new = [b"new %02d" % n for n in range(30)]
+    send(stage.bootstrap, stage.input_topic, *(Given(value, headers=headers) for value in new))
+    one.thaw()
+    once = dict.fromkeys([b"former", *new], 1) | {b"former": 10}
+    eventually(lambda: anew.counted().keys() == once.keys(), 90, "what lies before the position is read too")
+    anew.send_soon(b"last", 1)
+    eventually(lambda: b"last" in anew.counted(), 90, "it goes on")
+    fired = anew.counted()
+    twice = {value for value in fired if value in once and fired[value] != once[value]}
+    assert twice <= set(new[10:]), "at most what was read at the old position comes again"
+    assert fired[b"last"] == 1
+    assert NOTICED in one.log
+    assert one.get("/health")[1]["details"]["skipped_input_records"] == 0

@@ -41,7 +41,7 @@ class Stage:
         self.components.guard.obstacle.return_value = self.components.state.obstacle.return_value = None
         self.components.status.delivered_s = 0.0
         self.components.guard.skew_ms = None
-        self.components.restarts.take.return_value = set()
+        self.components.restarts.take.return_value = self.components.topic_watch.replaced.return_value = set()
         self.components.closed.advance.return_value = ()
         self.components.make_executor = partial(Committer, self.clock)
         self.consumer: Any = self.components.open_consumer.return_value
@@ -102,6 +102,15 @@ def test_a_state_folder_that_goes_away_resets_what_runs_and_does_not_end_the_pro
     assert 0 in stage.loop._assignment.to_reset
 
 
+def test_partitions_of_a_topic_that_was_made_again_recover(stage: Stage) -> None:
+    stage.loop._assignment.partitions[0].transition_to(State.RESTORING)
+    stage.loop._assignment.partitions[0].transition_to(State.RUNNING)
+    stage.components.topic_watch.replaced.side_effect = lambda running: {each.number for each in running}
+    stage.clock.now_s += CARE_EVERY_S
+    stage.loop._care()
+    assert stage.loop._assignment.to_reset == {0}
+
+
 def test_the_end_holds_its_deadline_though_partitions_are_given_back_under_a_transaction(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,7 +144,7 @@ def test_a_message_goes_through_the_loop_without_a_broker(parts: LoopParts) -> N
     components.state.store = MemoryStore()
     components.guard.obstacle.return_value = components.state.obstacle.return_value = None
     components.guard.skew_ms, components.status.delivered_s = None, 0.0
-    components.restarts.take.return_value = set()
+    components.restarts.take.return_value = components.topic_watch.replaced.return_value = set()
     components.reset.busy, components.reset.progress.return_value = False, (0.0, 0)
     loop = Loop(components)
 

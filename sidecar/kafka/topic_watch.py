@@ -1,0 +1,79 @@
+"""Watches the id of the input topic, to notice when the topic is deleted and made again while it is read.
+
+The client library reads on at its position when the new log is longer than that, and reports nothing. What lies below
+the position then stays unread, unless the partitions recover.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
+
+import structlog
+
+from sidecar.clock import Clock
+from sidecar.engine.partition import Partition
+
+log = structlog.get_logger(__name__)
+
+ASK_EVERY_S: Final = 1.0
+
+
+class Question(Protocol):
+    """A question to the brokers, on its way from the moment it exists: `offsets.TopicsNow`."""
+
+    def done(self) -> bool:
+        """Return whether it is answered, be it by a refusal. Never waits."""
+        ...
+
+    def id_of(self, topic: str) -> str:
+        """Return the id of a topic; empty when no broker says."""
+        ...
+
+
+class TopicWatch:
+    """Asks one question at a time, in the background; used by one thread.
+
+    Args:
+        ask: Asks for the ids of topics.
+        clock: This machine's.
+        topic: The input topic.
+    """
+
+    def __init__(self, ask: Callable[[Sequence[str]], Question], clock: Clock, topic: str) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._topic = topic
+        self._question: Question | None = None
+        self._ask_at_s = clock.monotonic_s() + ASK_EVERY_S
+
+    def topic_id(self) -> str:
+        """Return the topic's id when an answer has come since the last call, else empty text. Never waits.
+
+        A topic that does not exist for now has no id either: the next answer counts.
+        """
+        question = self._question
+        if question is None:
+            now_s = self._clock.monotonic_s()
+            if now_s >= self._ask_at_s:
+                self._ask_at_s = now_s + ASK_EVERY_S
+                self._question = self._ask((self._topic,))
+            return ""
+        if not question.done():
+            return ""
+        self._question = None
+        return question.id_of(self._topic)
+
+    def replaced(self, partitions: Iterable[Partition]) -> set[int]:
+        """Return the numbers of the partitions whose offsets count in a former topic of the name. Never waits.
+
+        An answer that comes from a broker behind the others costs a recovery, which asks again before it decides.
+
+        Args:
+            partitions: Those that run.
+        """
+        topic_id = self.topic_id()
+        replaced = {each.number for each in partitions if topic_id and not each.checkpoint.meets(topic_id)}
+        if replaced:
+            log.warning("input_topic_replaced", partitions=sorted(replaced), topic_id=topic_id)
+        return replaced
