@@ -11,7 +11,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from sidecar.api.guard import Purse, Turnstile
+from sidecar.api.guard import Metered, Purse, Turnstile
 from sidecar.api.messages.changes import ControlDesk
 from sidecar.clock import SystemClock
 from tests.unit.api_stage import CANCELLED, Desk, Told
@@ -56,7 +56,8 @@ def test_who_would_wait_too_long_is_told_to_come_again(monkeypatch: pytest.Monke
 
 def test_one_request_alone_never_keeps_the_next_one_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long it took: a garbage collection may have run meanwhile."""
-    monkeypatch.setattr(Turnstile, "WAIT_MAX_S", 0.7 * COST_S / Turnstile.SHARE)
+    monkeypatch.setattr(Turnstile, "WAIT_MAX_S", 1.0)
+    monkeypatch.setattr(Metered, "spent_s", 60.0)
 
     async def one_after_the_other() -> list[int]:
         app = Turnstile(costly)
