@@ -32,7 +32,7 @@ _CLOCK = SystemClock()
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Buffer:
     """One sidecar with many pending messages.
 
     Args:
@@ -138,7 +138,7 @@ def held(cluster: Cluster, folder: Path, many: int, wanted: set[str]) -> list[Fi
     topic, origin = f"bench-{name}", f"bench-origin-{name}"
     cluster.create(topic, origin)
     sidecar = SidecarProcess(cluster.bootstrap_servers, f"bench-{name}", topic, folder)
-    world = Held(cluster, sidecar, topic, origin, many)
+    world = Buffer(cluster, sidecar, topic, origin, many)
     try:
         figures = [world.fill()]
         if "pending" in wanted:

@@ -120,9 +120,9 @@ class Rates:
             until(lambda: sidecar.pending() == self.count, _DEADLINE_S, "the first half has fired", step_s=0.2)
             cpu_s = sidecar.cpu_seconds() - before_s
         fired = appended(self.cluster.arrivals(origin, self.count))
-        intake = [point for point in taken if point[1] > self.count]
-        started_ms, ended_ms = min(intake[0][0], fired[0][0]), max(intake[-1][0], fired[-1][0])
-        say(f"both: in for {intake[-1][0] - intake[0][0]:.0f} ms, out for {fired[-1][0] - fired[0][0]:.0f} ms")
+        ingest = [point for point in taken if point[1] > self.count]
+        started_ms, ended_ms = min(ingest[0][0], fired[0][0]), max(ingest[-1][0], fired[-1][0])
+        say(f"both: in for {ingest[-1][0] - ingest[0][0]:.0f} ms, out for {fired[-1][0] - fired[0][0]:.0f} ms")
         self._note("both", self.count / (ended_ms - started_ms), cpu_s)
 
     def _fresh(self, what: str) -> tuple[str, str]:

@@ -65,7 +65,7 @@ class TopicsInvalid(SidecarError):
     """A topic is missing or has the wrong shape; the text names the command that mends it."""
 
 
-class Twin(SidecarError):
+class DuplicateInstance(SidecarError):
     """Another running process uses the same instance id."""
 
 

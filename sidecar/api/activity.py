@@ -20,7 +20,7 @@ from sidecar.engine.group.view import PartitionView
 _NOW_MS: Final = 1_770_000_000_000
 
 
-class Group(Body):
+class GroupBody(Body):
     """Age and completeness of the figures."""
 
     as_of_ms: int = Field(description="Time of the oldest partition's figures.")
@@ -38,7 +38,7 @@ class BarsBody(Body):
     after: int = Field(description="Messages due after the last bar.")
 
 
-class HistogramBody(Group):
+class HistogramBody(GroupBody):
     """Pending messages by due time. A bar that ends inside a slot of the wheel is an estimate; the sums are exact."""
 
     from_ms: int = Field(description="Start of the first bar of every span: the current second.")
@@ -46,7 +46,7 @@ class HistogramBody(Group):
     spans: list[BarsBody]
 
 
-class ActivityBody(Group):
+class ActivityBody(GroupBody):
     """The last hour of the whole group, oldest minute first. The last minute is still running."""
 
     from_ms: int = Field(description="Start of the first minute.")
@@ -76,7 +76,7 @@ class PartitionBody(Body):
     as_of_ms: int | None = Field(description="Time of the partition's counts; null if there are none.")
 
 
-class PartitionsBody(Group):
+class PartitionsBody(GroupBody):
     """All input partitions."""
 
     partitions: list[PartitionBody]

@@ -13,11 +13,11 @@ from sidecar.api.activity import activity_routes
 from sidecar.api.auth import Gate
 from sidecar.api.connect import Worker
 from sidecar.api.connect.changes import change_routes
-from sidecar.api.connect.group import Group
+from sidecar.api.connect.group import ConnectGroup
 from sidecar.api.connect.loggers import logger_routes
 from sidecar.api.connect.plugins import plugin_routes
 from sidecar.api.connect.routes import connector_routes, info_route
-from sidecar.api.guard import Farewell, RequestShape, Turnstile, Unstored
+from sidecar.api.guard import RateLimiter, RequestShape, ShutdownResponder, Unstored
 from sidecar.api.health import health_routes
 from sidecar.api.messages.changes import Commands, ControlDesk, control_routes
 from sidecar.api.messages.listing import Entries, Listing, Peers
@@ -73,10 +73,10 @@ def create_app(
     )
     problems.install(app)
     document.install(app)
-    app.add_middleware(Turnstile)
+    app.add_middleware(RateLimiter)
     app.add_middleware(RequestShape)
     app.add_middleware(Unstored)
-    app.add_middleware(Farewell)
+    app.add_middleware(ShutdownResponder)
     app.include_router(pending_routes(source))
     app.include_router(activity_routes(source))
     app.include_router(health_routes(source, actuator=actuator))
@@ -86,7 +86,7 @@ def create_app(
         app.include_router(control_routes(desk, operations.gate, source.now_ms))
         app.include_router(message_routes(Listing(source, operations.entries, operations.peers), operations.gate))
         app.include_router(origin_routes(source, desk, operations.gate))
-        group = Group(source, operations.worker)
+        group = ConnectGroup(source, operations.worker)
         app.include_router(connector_routes(group))
         app.include_router(change_routes(group, desk, operations.gate))
         app.include_router(plugin_routes(operations.worker))

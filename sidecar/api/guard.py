@@ -76,7 +76,7 @@ class Unstored:
         await self._app(scope, receive, send_unstored)
 
 
-class Farewell:
+class ShutdownResponder:
     """Answers what is still under way when the server has stopped: whoever waits is told that nothing is known."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -99,7 +99,7 @@ class Farewell:
             await problem(503, text, {"connection": "close", "retry-after": "1"})(scope, receive, send)
 
 
-class Turnstile:
+class RateLimiter:
     """Lets requests in one after the other, so slowly that answering them takes a part of one core only.
 
     The loop that fires messages shares the interpreter with the API: what a flood of requests costs here is missing
@@ -115,28 +115,28 @@ class Turnstile:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._purses = {is_probe: Purse() for is_probe in (True, False)}
+        self._budgets = {is_probe: Budget() for is_probe in (True, False)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        purse = self._purses[scope["path"] in PROBES]
+        budget = self._budgets[scope["path"] in PROBES]
         try:
             async with asyncio.timeout(self.WAIT_MAX_S):
-                await purse.wait()
+                await budget.wait()
         except TimeoutError:
             refusal = problem(503, TOO_MANY, {"retry-after": "1"})
             await refusal(scope, receive, send)
             return
-        purse.pay(self.OVERHEAD_S / self.SHARE)
+        budget.pay(self.OVERHEAD_S / self.SHARE)
 
         async def pay_and_send(message: Message) -> None:
             # Up to here the route computes; what follows may wait for a slow reader.
             if message["type"] == "http.response.start":
                 # A garbage collection that ran meanwhile is no flood: never so much that this one request keeps the
                 # next one out.
-                purse.pay(min(answering.spent_s / self.SHARE, self.WAIT_MAX_S / 2))
+                budget.pay(min(answering.elapsed_s / self.SHARE, self.WAIT_MAX_S / 2))
             await send(message)
 
         answering = Metered(self._app(scope, receive, pay_and_send))
@@ -152,7 +152,7 @@ class Metered:
         self._began_s = 0.0
 
     @property
-    def spent_s(self) -> float:
+    def elapsed_s(self) -> float:
         """Processor time so far; asked for while it computes."""
         return self._before_s + time.thread_time() - self._began_s
 
@@ -165,7 +165,7 @@ class Metered:
                 waits_for = advance(given)
             except StopIteration:
                 return
-            self._before_s = self.spent_s
+            self._before_s = self.elapsed_s
             try:
                 given, advance = (yield waits_for), self._steps.send
             except BaseException as error:  # noqa: BLE001  # a cancellation among others: it is the awaited one's to take
@@ -181,37 +181,37 @@ class PaidThread:
 
     def __init__(self, limiter: CapacityLimiter) -> None:
         self._limiter = limiter
-        self._purse = Purse()
+        self._budget = Budget()
 
     async def run(self, work: Callable[[], T]) -> T:
         """Return what the work returns, and raise what it raises; HTTPException when its turn does not come."""
-        spent_s = 0.0
+        elapsed_s = 0.0
 
         def timed() -> T:
-            nonlocal spent_s
+            nonlocal elapsed_s
             began_s = time.thread_time()
             try:
                 return work()
             finally:
-                spent_s = time.thread_time() - began_s
+                elapsed_s = time.thread_time() - began_s
 
-        turn = asyncio.timeout(Turnstile.WAIT_MAX_S)
+        turn = asyncio.timeout(RateLimiter.WAIT_MAX_S)
         try:
             # The place first: who has one waits until the one before has paid.
             async with turn, self._limiter:
-                await self._purse.wait()
+                await self._budget.wait()
                 turn.reschedule(None)
                 try:
                     return await to_thread.run_sync(timed)
                 finally:
-                    self._purse.pay(spent_s / Turnstile.SHARE)
+                    self._budget.pay(elapsed_s / RateLimiter.SHARE)
         except TimeoutError:
             if not turn.expired():
                 raise
             raise HTTPException(503, TOO_MANY, {"retry-after": "1"}) from None
 
 
-class Purse:
+class Budget:
     """When the next request may enter."""
 
     def __init__(self) -> None:

@@ -36,7 +36,7 @@ _STYLES: Mapping[str, Mapping[str, Any]] = {
     PROBLEM: {"fg": "red", "bold": True},
 }
 
-_RIGHTS = {
+_PERMISSIONS = {
     "input": ("READ",),
     "dlq": ("WRITE",),
     "changelog": ("READ", "WRITE"),
@@ -124,25 +124,25 @@ def _topics(admin: Admin, settings: Settings, timeout_s: float) -> Iterator[Chec
         if isinstance(topic, Topic) and topic.name not in bad:
             text = f"{topic.name}: {_count(topic.partitions, 'partition')}, {_count(topic.replication, 'replica')}"
             yield Check(f"topic {role}", OK, text)
-            yield from _rights(settings, role, topic)
+            yield from _permissions(settings, role, topic)
             if topic.replication < min(3, brokers):
                 text = f"{topic.name}: {topic.replication} of {brokers} brokers hold it: what they lose is lost"
                 yield Check(f"topic {role}", NOTE, text, "give it 3 replicas, and min.insync.replicas=2")
     roles = dict(zip(topic_names(settings), Found._fields, strict=True))
     for problem in wrong:
-        yield Check(f"topic {roles[problem.topic]}", PROBLEM, f"{problem.topic}: {problem.wrong}", problem.mend)
+        yield Check(f"topic {roles[problem.topic]}", PROBLEM, f"{problem.topic}: {problem.wrong}", problem.fix)
     for note in notes(settings, found):
-        text, _, mend = note.partition("; mend it with: ")
-        yield Check("topics", NOTE, text, mend)
+        text, _, fix = note.partition("; mend it with: ")
+        yield Check("topics", NOTE, text, fix)
 
 
-def _rights(settings: Settings, role: str, topic: Topic) -> Iterator[Check]:
-    missing = [right for right in _RIGHTS[role] if right not in topic.operations]
+def _permissions(settings: Settings, role: str, topic: Topic) -> Iterator[Check]:
+    missing = [permission for permission in _PERMISSIONS[role] if permission not in topic.operations]
     if missing:
-        names = " and ".join(right.capitalize() for right in missing)
-        operations = " ".join(f"--operation {right.capitalize()}" for right in missing)
-        mend = _acl(settings, f"{operations} --topic {topic.name}")
-        yield Check(f"topic {role}", PROBLEM, f"{topic.name}: the right {names} is missing", mend)
+        names = " and ".join(permission.capitalize() for permission in missing)
+        operations = " ".join(f"--operation {permission.capitalize()}" for permission in missing)
+        fix = _acl(settings, f"{operations} --topic {topic.name}")
+        yield Check(f"topic {role}", PROBLEM, f"{topic.name}: the right {names} is missing", fix)
 
 
 def _group(admin: Admin, settings: Settings, timeout_s: float) -> Iterator[Check]:
@@ -156,8 +156,8 @@ def _group(admin: Admin, settings: Settings, timeout_s: float) -> Iterator[Check
     if "READ" in group.operations:
         yield Check("group", OK, text)
     else:
-        mend = _acl(settings, f"--operation Read --group {settings.group_id}")
-        yield Check("group", PROBLEM, f"{settings.group_id}: the right Read is missing", mend)
+        fix = _acl(settings, f"--operation Read --group {settings.group_id}")
+        yield Check("group", PROBLEM, f"{settings.group_id}: the right Read is missing", fix)
 
 
 def _transactions(admin: Admin, settings: Settings, timeout_s: float) -> Iterator[Check]:
@@ -171,12 +171,12 @@ def _transactions(admin: Admin, settings: Settings, timeout_s: float) -> Iterato
             return
         if not error.denied:
             raise
-        mend = _acl(
+        fix = _acl(
             settings,
             f"--operation Write --operation Describe --resource-pattern-type prefixed "
             f"--transactional-id {settings.transactional_id_prefix}",
         )
-        yield Check("transactions", PROBLEM, f"{transactional_id}: {error}", mend)
+        yield Check("transactions", PROBLEM, f"{transactional_id}: {error}", fix)
         return
     yield Check("transactions", OK, f"possible (an empty one was begun and aborted as {transactional_id})")
 
@@ -233,8 +233,8 @@ def _count(count: int, what: str) -> str:
 
 def _refused(settings: Settings, name: str, error: KafkaFailed) -> Check:
     if error.code == "GROUP_AUTHORIZATION_FAILED":
-        mend = _acl(settings, f"--operation Read --operation Describe --group {settings.group_id}")
-        return Check(name, PROBLEM, f"{settings.group_id}: {error}", mend)
+        fix = _acl(settings, f"--operation Read --operation Describe --group {settings.group_id}")
+        return Check(name, PROBLEM, f"{settings.group_id}: {error}", fix)
     if error.code == "TOPIC_AUTHORIZATION_FAILED":
         return Check(name, PROBLEM, str(error), _acl(settings, f"--operation Write --topic {settings.status_topic}"))
     return Check(name, PROBLEM, f"{error.code}: {error}", "look into the broker's log")

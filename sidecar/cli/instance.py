@@ -29,7 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 ASK_S: Final = 15.0
 """Longest silence: a change waits up to 5 s for its owner, and a page for owners that hang."""
 LOOK_S: Final = 0.05
-TROUBLE_S: Final = 5.0
+ERROR_S: Final = 5.0
 """So long the brokers may be silent before it is said."""
 STOP_S: Final = 2.0
 _PARAMETER: Final = "setting_api_token"
@@ -211,7 +211,7 @@ def reach(settings: Settings, url: str | None) -> Iterator[Instances]:
             missing = (
                 f"no instance of {settings.streams_app_id} (STREAMS_APP_ID) shows itself on topic "
                 f"{settings.status_topic} at {settings.bootstrap_servers} (BOOTSTRAP_SERVERS)"
-                f"{f': {cluster.trouble}' if cluster.trouble else ''}; start `retry-sidecar run`, check the settings"
+                f"{f': {cluster.error}' if cluster.error else ''}; start `retry-sidecar run`, check the settings"
                 f"{' and API_TOKEN' if cluster.refused else ''}, or name an instance with --url"
             )
             yield Instances(urls, settings.api_token, missing)
@@ -222,8 +222,8 @@ def reach(settings: Settings, url: str | None) -> Iterator[Instances]:
 def _await_first_reading(cluster: ClusterView) -> None:
     """Return once the status topic was read, or is not going to be."""
     clock, pause = SystemClock(), threading.Event()
-    troubled_until_s = clock.monotonic_s() + TROUBLE_S
-    while cluster.unread() is not None and not (cluster.trouble and clock.monotonic_s() >= troubled_until_s):
+    retry_until_s = clock.monotonic_s() + ERROR_S
+    while cluster.unread() is not None and not (cluster.error and clock.monotonic_s() >= retry_until_s):
         pause.wait(LOOK_S)
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from sidecar.cli.options import settings_options
 from sidecar.cli.terminal import console, say
-from sidecar.kafka.cluster import Admin, NoRight, Topic
+from sidecar.kafka.cluster import Admin, MissingPermission, Topic
 from sidecar.kafka.config import validate_client_properties
 from sidecar.kafka.topics import BROKER_DEFAULT, Found, Problem, check_topics, ensure_topics, notes, topic_names
 from sidecar.settings import Settings
@@ -80,7 +80,7 @@ def _show(settings: Settings, found: Found) -> None:
             counts = (topic.partitions, topic.replication, topic.max_message_bytes)
             table.add_row(role, name, *map(str, counts), topic.config["cleanup.policy"])
         else:
-            table.add_row(role, name, "no right" if isinstance(topic, NoRight) else "missing")
+            table.add_row(role, name, "no right" if isinstance(topic, MissingPermission) else "missing")
     console().print(table)
 
 

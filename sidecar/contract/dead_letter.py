@@ -55,7 +55,7 @@ _CLASS_NAMES: Final = {
 _EVERY_DIALECT: Final = tuple(DIALECTS.values())
 
 
-class Place(NamedTuple):
+class RecordLocation(NamedTuple):
     """Where the record that failed lies, or lay."""
 
     topic: str
@@ -81,7 +81,7 @@ class DeadLetter(NamedTuple):
     group: str = ""
     timestamp_ms: int | None = None
     """The timestamp of the record that failed."""
-    came_from: Place | None = None
+    came_from: RecordLocation | None = None
     redrives: int | None = 0
     """None: what the header says cannot be read."""
     truncated: bool = False
@@ -237,11 +237,11 @@ def _attempt(dialect: Dialect | None, values: HeaderValues) -> int | None:
         return None
 
 
-def _place(values: HeaderValues) -> Place | None:
+def _place(values: HeaderValues) -> RecordLocation | None:
     topic = _text(values.get(CONNECT_TOPIC))
     partition = _number(values.get(CONNECT_PARTITION), INT32_MAX)
     offset = _number(values.get(CONNECT_OFFSET))
-    return None if not topic or partition is None or offset is None else Place(topic, partition, offset)
+    return None if not topic or partition is None or offset is None else RecordLocation(topic, partition, offset)
 
 
 def _redrives(headers: Headers) -> int | None:

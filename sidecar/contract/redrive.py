@@ -100,8 +100,8 @@ def redrive(
     dead_letter = read_dead_letter(headers, dialects)
     if headers is None or not dead_letter.reason:
         return Skipped(SkipReason.NOT_A_DEAD_LETTER, "no header retry-dlq-reason: no sidecar wrote it")
-    if (obstacle := _obstacle(dead_letter, terms)) is not None:
-        return obstacle
+    if (blocker := _blocker(dead_letter, terms)) is not None:
+        return blocker
     at_ms = min(now_ms + terms.delay_ms + int(terms.spread_ms * share), DUE_MS_MAX)
     again = (dead_letter.dialect or _OWN).redriven(
         _alive(headers), at_ms, keep_attempts=terms.keep_attempts, to_origin=terms.to_origin
@@ -113,7 +113,7 @@ def redrive(
     return Skipped(SkipReason.MALFORMED, request.detail if isinstance(request, Rejection) else "a control record")
 
 
-def _obstacle(dead_letter: DeadLetter, terms: RedriveTerms) -> Skipped | None:
+def _blocker(dead_letter: DeadLetter, terms: RedriveTerms) -> Skipped | None:
     if dead_letter.is_control:
         return Skipped(SkipReason.MALFORMED, "a control record: send it anew")
     if dead_letter.truncated:

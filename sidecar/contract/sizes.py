@@ -12,7 +12,7 @@ FRAMING_BYTES: Final = 36
 """Of a record at most: length, attributes, timestamp and offset delta, lengths of key and value, count of headers."""
 HEADER_BYTES: Final = 10
 """Of a header at most: the lengths of its name and of its value."""
-FIRE_OVERHEAD_BYTES: Final = 512
+DELIVERY_OVERHEAD_BYTES: Final = 512
 """What the record that fires a timer is larger than the timer's entry at most: its frame, and the headers that a fire
 adds. All else takes no less room in an entry than on the wire."""
 

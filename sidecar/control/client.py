@@ -151,7 +151,7 @@ class ControlClient:
         with _Answers(self._settings, control_id) as reader:
             reader.start_at(range(total), _made_ms(control_id), deadline)
             while not deadline.passed:
-                if reader.take_in():
+                if reader.poll():
                     return found_result(control_id, reader.answers, total)
         raise unavailable(self._admin, f"topic {self._settings.status_topic} was not read to its end in time")
 
@@ -245,7 +245,7 @@ class ControlClient:
             with _Answers(self._settings, sent.control_id) as reader:
                 reader.start(sent.status_offsets)
                 while len(reader.answers) < len(sent.offsets) and not deadline.passed:
-                    reader.take_in()
+                    reader.poll()
                 answers, unsigned = reader.answers, reader.unsigned
         return added_up(sent.control_id, sent.target, sent.offsets, answers, unsigned)
 
@@ -269,7 +269,7 @@ class _Answers(OutcomeReader):
         self.unsigned: set[int] = set()
         """Partitions in which there is an answer that API_TOKEN did not sign."""
 
-    def take_in(self) -> bool:
+    def poll(self) -> bool:
         """Take in what there is; return whether every partition has been read to its end once.
 
         Raises:

@@ -25,7 +25,7 @@ from sidecar.settings import Settings
 IN_FLIGHT_MAX: Final = 1_000
 
 
-class Answer(NamedTuple):
+class TimerOutcome(NamedTuple):
     """What became of one timer."""
 
     timer: TimerId
@@ -88,7 +88,7 @@ class ControlStream(ControlClient):
             raise self._failed(error, f"topic {topic}") from error
         self._waiting[control_id] = timer
 
-    def answers(self, timeout_s: float) -> list[Answer]:
+    def answers(self, timeout_s: float) -> list[TimerOutcome]:
         """Return the outcomes that have come, waiting so long for the first one.
 
         Raises:
@@ -103,7 +103,7 @@ class ControlStream(ControlClient):
                 continue
             record = OutcomeRecord.from_json(read.value)
             if record is not None and self._reader.is_signed(read):
-                found.append(Answer(self._waiting.pop(control_id), record.outcome, record.detail))
+                found.append(TimerOutcome(self._waiting.pop(control_id), record.outcome, record.detail))
         return found
 
     def close(self) -> None:

@@ -33,6 +33,6 @@ class Allowance:
         self.headers = headers
 
     @property
-    def spent(self) -> bool:
+    def exhausted(self) -> bool:
         """Whether nothing more may be begun."""
         return self.timers <= 0 or self.bytes <= 0 or self.headers.left <= 0

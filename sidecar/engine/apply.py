@@ -11,7 +11,7 @@ from sidecar.engine.transaction import PartitionPlan
 def apply_committed(
     store: Store,
     partition: Partition,
-    part: PartitionPlan,
+    partition_plan: PartitionPlan,
     identity: Identity,
     changelog_offset: int,
     prepared: Prepared | None = None,
@@ -23,12 +23,12 @@ def apply_committed(
             checkpoint, the last of its records.
         prepared: The plan's mutations, if they were prepared before.
     """
-    changes = store.prepare([part.mutations]) if prepared is None else prepared
-    meta = meta_row(identity, part.checkpoint, changelog_offset, to_confirm=changelog_offset - 1)
+    changes = store.prepare([partition_plan.mutations]) if prepared is None else prepared
+    meta = meta_row(identity, partition_plan.checkpoint, changelog_offset, to_confirm=changelog_offset - 1)
     changes.put(partition.rows.meta, meta)
     store.write(changes)
-    partition.checkpoint = part.checkpoint
-    partition.counts = part.counts
+    partition.checkpoint = partition_plan.checkpoint
+    partition.counts = partition_plan.counts
     partition.closures_over = False
     partition.changelog_offset = changelog_offset
-    partition.look_ahead(store, part.stored_end_ms)
+    partition.look_ahead(store, partition_plan.stored_end_ms)

@@ -17,7 +17,7 @@ from sidecar.changelog.codec import Checkpoint, Closed, Closure, Unfinished
 from sidecar.changelog.entry import MOVING, Head, head, origin_of
 from sidecar.contract.control import EVERY_ORIGIN, ControlKind, Outcome
 from sidecar.engine.allowance import Allowance
-from sidecar.engine.items import Answer, BadControl, Control, target_text
+from sidecar.engine.items import BadControl, Control, ControlOutcome, target_text
 from sidecar.engine.overlay import Overlay
 from sidecar.engine.ports import Origin
 from sidecar.errors import invariant
@@ -67,7 +67,7 @@ class Controls:
         self.unfinished = checkpoint.unfinished
         self.unresolved: set[str] = set()
         """Origins of timers to be fired now, of which nothing is known."""
-        self.answers: list[Answer] = []
+        self.outcomes: list[ControlOutcome] = []
         self.cancelled = 0
         self._overlay = overlay
         self._origins = origins
@@ -91,14 +91,16 @@ class Controls:
         self.unfinished = None
         if not answered:
             timers = 0 if started is None else started.acted  # its signature grew old meanwhile
-            self.answers.append(Answer(bad.offset, bad.control_id, Outcome.BAD_REQUEST, timers, bad.target, bad.detail))
+            self.outcomes.append(
+                ControlOutcome(bad.offset, bad.control_id, Outcome.BAD_REQUEST, timers, bad.target, bad.detail)
+            )
 
     def act(self, control: Control, dispose: Dispose, keep: Keep, *, answered: bool) -> bool:
         """Act, and answer unless it was answered before; return False when the next transaction must go on with it."""
         if control.kind.is_for_origins:
             outcome, timers, detail = self._switch(control.kind, str(control.target))
         else:
-            if self._allowance.spent:
+            if self._allowance.exhausted:
                 return False
             progress, detail, more = self._act_on(control, dispose, keep)
             self.unfinished = progress if more and progress.seen_offset >= 0 else None
@@ -109,8 +111,8 @@ class Controls:
                 _DONE[control.kind] if timers else Outcome.ORIGIN_PAUSED if progress.skipped else Outcome.NOT_PENDING
             )
         if not answered:
-            self.answers.append(
-                Answer(control.offset, control.control_id, outcome, timers, target_text(control.target), detail)
+            self.outcomes.append(
+                ControlOutcome(control.offset, control.control_id, outcome, timers, target_text(control.target), detail)
             )
         return True
 
@@ -153,7 +155,7 @@ class Controls:
             self._allowance.bytes -= len(entry)
             fixed = head(entry)
             origin = origin_of(entry, fixed)
-            if self._fires_now(control) and self.is_unknown(origin):
+            if self._due_now(control) and self.is_unknown(origin):
                 full = True
                 break
             seen = (fixed.offset, fixed.first_ms)
@@ -182,7 +184,7 @@ class Controls:
         entry = self._overlay.find_meant(target.offset, target.first_ms)  # type: ignore[union-attr]  # the invariant above
         return (() if entry is None else (entry,)), False
 
-    def _fires_now(self, control: Control) -> bool:
+    def _due_now(self, control: Control) -> bool:
         """Return whether its targets are due with it."""
         moves = control.kind is ControlKind.RESCHEDULE and control.due_ms <= self._overlay.now_ms
         return moves or control.kind is ControlKind.FIRE
@@ -202,7 +204,7 @@ class Controls:
             self.cancelled += 1
         elif control.kind is ControlKind.FIRE:
             return dispose(entry, fixed, origin)
-        elif not self._fires_now(control):
+        elif not self._due_now(control):
             return keep(entry, fixed, control.due_ms, control.due_ms, deferred=False)
         else:
             moved = MOVING.pack(fixed.due_ms, fixed.offset, control.due_ms, fixed.level, 0) + entry[MOVING.size :]

@@ -6,7 +6,7 @@ from sidecar.changelog.entry import HEAD, KEY, KEY_BYTES, Head, origin_of, paylo
 from sidecar.contract import DIALECTS_BY_CODE
 from sidecar.engine.allowance import Headers
 from sidecar.engine.partition import Partition
-from sidecar.engine.ports import Outgoing, Reader
+from sidecar.engine.ports import Outgoing, StoreReader
 from sidecar.wheel.counts import SlotKey
 from sidecar.wheel.geometry import WIDTHS_MS
 
@@ -20,7 +20,7 @@ apart."""
 
 def read_due(
     partition: Partition,
-    store: Reader,
+    store: StoreReader,
     lower: bytes,
     now_ms: int,
     limit: int,
@@ -47,7 +47,7 @@ def read_due(
         if origin is None:
             origin = origins[name] = origin_of(entry, Head._make(fixed))
         slot = (level, due_ms // WIDTHS_MS[level]) if due_ms == first_ms and not named else None
-        outgoing = render_fire(number, entry, fixed, origin)
+        outgoing = render_delivery(number, entry, fixed, origin)
         due.append((outgoing.source, entry if keeps_entries else None, len(entry), slot, outgoing))
         headers_left -= len(outgoing.headers)
         if headers_left <= 0:
@@ -56,7 +56,7 @@ def read_due(
     return due
 
 
-def render_fire(number: int, entry: bytes, fixed: tuple[int, ...], origin: str) -> Outgoing:
+def render_delivery(number: int, entry: bytes, fixed: tuple[int, ...], origin: str) -> Outgoing:
     """Return the record that goes to the origin. Raises RecordCorrupt.
 
     Args:

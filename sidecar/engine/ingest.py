@@ -12,7 +12,7 @@ from sidecar.changelog.entry import lasting
 from sidecar.contract import ControlRequest, Dialect, parse, render_dead_letter
 from sidecar.contract.control import EVERY_ORIGIN, ControlKind, signature_problem
 from sidecar.contract.dialects.dialect import Check
-from sidecar.contract.sizes import FIRE_OVERHEAD_BYTES, record_bytes
+from sidecar.contract.sizes import DELIVERY_OVERHEAD_BYTES, record_bytes
 from sidecar.engine.items import Arrival, BadControl, Control, Dead, Dropped, Item
 from sidecar.engine.ports import Origin
 from sidecar.model import Drop, Reason, Record, Rejection, Request, Schedule
@@ -21,7 +21,7 @@ from sidecar.policy import Policy
 STAGE: Final = "intake"
 
 
-class Intake:
+class Ingest:
     """Examines records.
 
     Args:
@@ -88,14 +88,14 @@ class Intake:
                 request.origin_partition >= 0
                 or (self._measures and len(record.value or b"") * 2 > origin.max_message_bytes)
             )
-            and (obstacle := self._obstacle(record, request, origin))
+            and (blocker := self._blocker(record, request, origin))
         ):
-            return self._dead(record, obstacle)
+            return self._dead(record, blocker)
         if type(verdict) is Schedule:
             arrival = arrival_of(record, request, verdict)
             assert origin is not None
             # Large headers with a small value.
-            if self._measures and len(arrival.lasting) + FIRE_OVERHEAD_BYTES > origin.max_message_bytes:
+            if self._measures and len(arrival.lasting) + DELIVERY_OVERHEAD_BYTES > origin.max_message_bytes:
                 return self._dead(record, _too_large(record, request, origin))
             return arrival
         if type(verdict) is Drop:
@@ -103,14 +103,14 @@ class Intake:
         assert type(verdict) is Rejection
         return self._dead(record, verdict)
 
-    def _obstacle(self, record: Record, request: Request, origin: Origin) -> Rejection | None:
+    def _blocker(self, record: Record, request: Request, origin: Origin) -> Rejection | None:
         if request.origin_partition >= origin.partitions:
             return Rejection(
                 Reason.BAD_HEADER,
                 f"retry-origin-partition {request.origin_partition}: {request.origin} has {origin.partitions}"
                 " partitions",
             )
-        if self._measures and _fire_bytes(record) > origin.max_message_bytes:
+        if self._measures and _delivery_bytes(record) > origin.max_message_bytes:
             return _too_large(record, request, origin)
         return None
 
@@ -187,11 +187,11 @@ def arrival_of(record: Record, request: Request, schedule: Schedule) -> Arrival:
 def _too_large(record: Record, request: Request, origin: Origin) -> Rejection:
     return Rejection(
         Reason.TOO_LARGE,
-        f"{_fire_bytes(record)} bytes with headers and framing; {request.origin} takes {origin.max_message_bytes}"
+        f"{_delivery_bytes(record)} bytes with headers and framing; {request.origin} takes {origin.max_message_bytes}"
         " (max.message.bytes)",
     )
 
 
-def _fire_bytes(record: Record) -> int:
+def _delivery_bytes(record: Record) -> int:
     """Return the most bytes that the record takes when it fires, uncompressed."""
-    return record_bytes(record.key, record.value, record.headers or []) + FIRE_OVERHEAD_BYTES
+    return record_bytes(record.key, record.value, record.headers or []) + DELIVERY_OVERHEAD_BYTES

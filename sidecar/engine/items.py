@@ -63,7 +63,7 @@ class BadControl(NamedTuple):
 Item = Arrival | Dead | Dropped | Control | BadControl
 
 
-class Answer(NamedTuple):
+class ControlOutcome(NamedTuple):
     """The outcome of one control record."""
 
     offset: int
@@ -75,7 +75,7 @@ class Answer(NamedTuple):
     detail: str = ""
 
 
-def outcome_records(answers: Iterable[Answer], partition: int, at_ms: int) -> list[tuple[bytes, bytes]]:
+def outcome_records(outcomes: Iterable[ControlOutcome], partition: int, at_ms: int) -> list[tuple[bytes, bytes]]:
     """Return key and value of each answer's record on the status topic.
 
     Args:
@@ -85,10 +85,10 @@ def outcome_records(answers: Iterable[Answer], partition: int, at_ms: int) -> li
     """
     return [
         (
-            outcome_key(answer.control_id, answer.offset),
-            OutcomeRecord(answer.outcome, answer.timers, answer.target, partition, at_ms, answer.detail).to_json(),
+            outcome_key(outcome.control_id, outcome.offset),
+            OutcomeRecord(outcome.outcome, outcome.timers, outcome.target, partition, at_ms, outcome.detail).to_json(),
         )
-        for answer in answers
+        for outcome in outcomes
     ]
 
 

@@ -19,7 +19,7 @@ from sidecar.changelog.entry import (
     retry_id_of,
 )
 from sidecar.engine.partition import Partition
-from sidecar.engine.ports import Mutations, Reader
+from sidecar.engine.ports import Mutations, StoreReader
 from sidecar.engine.rows import NAMED_OFFSET, after, decode_due, encode_due
 from sidecar.errors import invariant
 from sidecar.wheel.counts import CountsDelta, SlotKey
@@ -29,7 +29,7 @@ NAMED_MAX = 1000
 """Most timers of one retry id that a message can replace."""
 
 
-class Group:
+class SlotEntries:
     """What a plan stores in one slot: entries, and the origin of each."""
 
     __slots__ = ("deferred", "entries", "origins")
@@ -44,14 +44,14 @@ class Group:
 class Overlay:
     """Reads see what was written before them in the same plan; nothing reaches the store."""
 
-    def __init__(self, partition: Partition, store: Reader, now_ms: int) -> None:
+    def __init__(self, partition: Partition, store: StoreReader, now_ms: int) -> None:
         self.partition = partition
         self.rows = partition.rows
         self.now_ms = now_ms
         self.watermark = partition.watermark
         self.watermark_ms = partition.checkpoint.watermark_ms
         self.mutations = Mutations()
-        self.groups: defaultdict[SlotKey, Group] = defaultdict(Group)
+        self.groups: defaultdict[SlotKey, SlotEntries] = defaultdict(SlotEntries)
         """What is to be packed into blocks, by (level, slot)."""
         self.taken: set[bytes] = set()
         """Keys of timers that this plan took away."""

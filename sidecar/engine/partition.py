@@ -22,7 +22,7 @@ from typing import Final
 from sidecar.changelog.codec import Checkpoint
 from sidecar.changelog.entry import KEY, due_ms_of
 from sidecar.engine.group.activity import Activity
-from sidecar.engine.ports import Reader
+from sidecar.engine.ports import StoreReader
 from sidecar.engine.rows import BEHIND_PARTITION, Rows, after
 from sidecar.errors import invariant
 from sidecar.wheel.counts import Counts
@@ -88,7 +88,7 @@ class Partition:
         self.state = state
         self.reason = reason
 
-    def look_ahead(self, store: Reader, stored_end_ms: int | None = None) -> None:
+    def look_ahead(self, store: StoreReader, stored_end_ms: int | None = None) -> None:
         """Find what comes due next, by one seek each.
 
         Args:

@@ -33,15 +33,15 @@ from sidecar.changelog.entry import (
     payload,
 )
 from sidecar.contract import fit_dead_letter, render_dead_letter
-from sidecar.contract.sizes import FIRE_OVERHEAD_BYTES
+from sidecar.contract.sizes import DELIVERY_OVERHEAD_BYTES
 from sidecar.engine.allowance import HEADERS_EACH, Allowance, Headers
 from sidecar.engine.closures import CLOSED_BYTES_MAX, within
 from sidecar.engine.controls import Controls
-from sidecar.engine.deliver import Due, render_fire
+from sidecar.engine.deliver import Due, render_delivery
 from sidecar.engine.items import Arrival, BadControl, Control, Dead, Dropped, Item
 from sidecar.engine.overlay import NAMED_MAX, Overlay
 from sidecar.engine.partition import Partition
-from sidecar.engine.ports import Origin, Outgoing, Reader
+from sidecar.engine.ports import Origin, Outgoing, StoreReader
 from sidecar.engine.read_ahead import due_in_turn
 from sidecar.engine.records import block_records, removed_records, tombstones
 from sidecar.engine.transaction import PartitionPlan, Plan, Terms
@@ -62,7 +62,7 @@ _DUE_MS_OF: Final = itemgetter(5)
 def plan(
     partitions: Sequence[Partition],
     batches: Mapping[int, Sequence[Item]],
-    store: Reader,
+    store: StoreReader,
     now_ms: int,
     terms: Terms,
 ) -> Plan:
@@ -76,13 +76,13 @@ def plan(
         terms: See there.
     """
     due = sum(1 for partition in partitions if partition.next_due_ms is not None and partition.next_due_ms <= now_ms)
-    share = max(1, terms.fires_max // max(1, due)) if terms.fires_max else 0
-    share_bytes = max(1, terms.fire_bytes_max // max(1, due))
-    taking_in = max(1, len(batches))
-    headers_max = max(1, terms.fires_max) * HEADERS_EACH
+    share = max(1, terms.deliveries_max // max(1, due)) if terms.deliveries_max else 0
+    share_bytes = max(1, terms.delivery_bytes_max // max(1, due))
+    ingesting = max(1, len(batches))
+    headers_max = max(1, terms.deliveries_max) * HEADERS_EACH
     # Two of them: what comes in must not hold up what is due.
     headers_in, headers_due = Headers(headers_max), Headers(headers_max)
-    parts: list[PartitionPlan] = []
+    partition_plans: list[PartitionPlan] = []
     unresolved: set[str] = set()
     left: dict[int, Sequence[Item]] = {}
     for partition in partitions:
@@ -90,22 +90,22 @@ def plan(
         wakes_ms = partition.wakes_at_ms()
         if not batch and (wakes_ms is None or wakes_ms > now_ms):
             continue
-        planner = _Planner(partition, store, now_ms, terms, taking_in, headers_in)
-        taken_in = planner.take_in(batch)
-        if taken_in < len(batch):
-            left[partition.number] = batch[taken_in:]
+        planner = _Planner(partition, store, now_ms, terms, ingesting, headers_in)
+        ingested = planner.ingest(batch)
+        if ingested < len(batch):
+            left[partition.number] = batch[ingested:]
         planner.scan(share, share_bytes, headers_due)
         unresolved |= planner.unresolved | planner.controls.unresolved
-        if (part := planner.finish(taken_in)) is not None:
-            parts.append(part)
-    return Plan(now_ms, parts, frozenset(unresolved), left)
+        if (partition_plan := planner.finish(ingested)) is not None:
+            partition_plans.append(partition_plan)
+    return Plan(now_ms, partition_plans, frozenset(unresolved), left)
 
 
 class _Planner:
     """Plans one partition's part of a transaction."""
 
     def __init__(
-        self, partition: Partition, store: Reader, now_ms: int, terms: Terms, taking_in: int, headers: Headers
+        self, partition: Partition, store: StoreReader, now_ms: int, terms: Terms, ingesting: int, headers: Headers
     ) -> None:
         self.partition = partition
         self.store = store
@@ -114,13 +114,13 @@ class _Planner:
         self.overlay = Overlay(partition, store, now_ms)
         self.checkpoint = partition.checkpoint
         self.allowance = Allowance(
-            max(1, terms.fires_max // taking_in), max(1, terms.fire_bytes_max // taking_in), headers
+            max(1, terms.deliveries_max // ingesting), max(1, terms.delivery_bytes_max // ingesting), headers
         )
         self.controls = Controls(self.overlay, self.checkpoint, terms.origins, terms.closed, self.allowance)
         self.next_input_offset = self.checkpoint.next_input_offset
         self.highest = self.checkpoint.highest_input_offset
         self.offset_base = self.checkpoint.offset_base
-        self.fires: list[Outgoing] = []
+        self.deliveries: list[Outgoing] = []
         self.dead_letters: list[tuple[Reason, Outgoing]] = []
         self.dropped: list[Dropped] = []
         self.deferred: dict[str, int] = {}
@@ -133,7 +133,7 @@ class _Planner:
 
     # Intake
 
-    def take_in(self, batch: Sequence[Item]) -> int:
+    def ingest(self, batch: Sequence[Item]) -> int:
         """Dispose of the items in their order; return how many: the rest, if any, waits for the next plan."""
         if batch:
             self.controls.begin(batch[0].offset)
@@ -174,7 +174,7 @@ class _Planner:
     def _arrive(self, arrival: Arrival) -> bool:
         """Store a message, or dispose of it; return False when that is more than this plan may do."""
         input_offset, due_ms, origin, lasting, retry_id, replace = arrival
-        if (replace or due_ms <= self.now_ms) and self.allowance.spent:
+        if (replace or due_ms <= self.now_ms) and self.allowance.exhausted:
             return False
         offset, seen = self.offset_base + input_offset, input_offset < self.highest
         if seen and self.overlay.find(offset, due_ms) is not None:
@@ -240,7 +240,7 @@ class _Planner:
 
     def _dispose_of(self, due: Iterable[Due]) -> bool:
         """Dispose of timers that are due; stop and return False at one whose origin nothing is known of."""
-        overlay, fire, open_origins = self.overlay, self.fires.append, dict[str, Origin | None]()
+        overlay, fire, open_origins = self.overlay, self.deliveries.append, dict[str, Origin | None]()
         fired: defaultdict[tuple[SlotKey, str], int] = defaultdict(int)
         known, compressed = True, self.terms.compressed
         for key, entry, size, slot, outgoing in due:
@@ -252,7 +252,7 @@ class _Planner:
             if (
                 topic is not None
                 and slot is not None
-                and (compressed or size + FIRE_OVERHEAD_BYTES <= topic.max_message_bytes)
+                and (compressed or size + DELIVERY_OVERHEAD_BYTES <= topic.max_message_bytes)
                 and outgoing.partition < topic.partitions
             ):
                 fired[slot, origin] += 1
@@ -306,22 +306,22 @@ class _Planner:
             # Overdue at arrival, and nothing is known of its origin any more: it waits like one whose origin is closed.
             self.unresolved.add(origin)
             return self._defer(entry, fixed, origin)
-        obstacle = self._obstacle(entry, fixed, origin, topic)
-        if obstacle is not None and not self.terms.dlq_open:
+        blocker = self._blocker(entry, fixed, origin, topic)
+        if blocker is not None and not self.terms.dlq_open:
             return self._defer(entry, fixed, origin)
-        if obstacle is not None:
-            self._dead_letter(entry, fixed, *obstacle, "fire")
+        if blocker is not None:
+            self._dead_letter(entry, fixed, *blocker, "fire")
             return True
         if rendered is None:
-            rendered = render_fire(self.partition.number, entry, fixed, origin)
+            rendered = render_delivery(self.partition.number, entry, fixed, origin)
             self.allowance.headers.left -= len(rendered.headers)
-        self.fires.append(rendered)
+        self.deliveries.append(rendered)
         return False
 
-    def _obstacle(self, entry: bytes, fixed: Head, origin: str, topic: Origin) -> tuple[Reason, str] | None:
+    def _blocker(self, entry: bytes, fixed: Head, origin: str, topic: Origin) -> tuple[Reason, str] | None:
         """Return why a timer can never be fired, None when it can."""
-        if not self.terms.compressed and len(entry) + FIRE_OVERHEAD_BYTES > topic.max_message_bytes:
-            size = len(entry) + FIRE_OVERHEAD_BYTES
+        if not self.terms.compressed and len(entry) + DELIVERY_OVERHEAD_BYTES > topic.max_message_bytes:
+            size = len(entry) + DELIVERY_OVERHEAD_BYTES
             return Reason.TOO_LARGE, f"{size} bytes; {origin} takes {topic.max_message_bytes} (max.message.bytes)"
         if fixed.origin_partition >= topic.partitions:
             return Reason.UNFIREABLE, f"partition {fixed.origin_partition}; {origin} has {topic.partitions} now"
@@ -357,7 +357,7 @@ class _Planner:
     def _send_dead_letter(self, dead: Dead, due_ms: int, source: bytes) -> None:
         terms, (_, reason, key, value, headers) = self.terms, dead
         known = None if terms.compressed else terms.dlq_max_message_bytes
-        bytes_max = terms.cut_letters.get((self.partition.number, source), known)
+        bytes_max = terms.cut_dead_letters.get((self.partition.number, source), known)
         if bytes_max is not None:
             key, value, headers = fit_dead_letter(key, value, headers, bytes_max)
         outgoing = Outgoing(terms.dlq_topic, ANY_PARTITION, key, value, headers, due_ms, source)
@@ -365,7 +365,7 @@ class _Planner:
 
     # Records
 
-    def finish(self, taken_in: int) -> PartitionPlan | None:
+    def finish(self, ingested: int) -> PartitionPlan | None:
         """Return the partition's part, None when there is nothing to commit."""
         watermark = self._watermark()
         sequence = self.checkpoint.sequence + 1
@@ -373,7 +373,7 @@ class _Planner:
         records += removed_records(self.overlay, watermark)
         records += tombstones(self.overlay, self.store, watermark)
         changed = self.partition.closures_over or self.controls.unfinished != self.checkpoint.unfinished
-        if not (taken_in or self.fires or self.dead_letters or records or self.scanned or changed):
+        if not (ingested or self.deliveries or self.dead_letters or records or self.scanned or changed):
             return None
         due_ms, offset = KEY.unpack(watermark)
         counts = self.partition.counts.plus(self.overlay.delta)
@@ -387,7 +387,7 @@ class _Planner:
             wall_ms=self.now_ms,
             closed=self._closed(counts),
             unfinished=self.controls.unfinished,
-            has_fired=self.checkpoint.has_fired or bool(self.fires),
+            has_fired=self.checkpoint.has_fired or bool(self.deliveries),
             offset_base=self.offset_base,
         )
         records.append((CHECKPOINT_KEY, encode_checkpoint(checkpoint)))
@@ -398,15 +398,15 @@ class _Planner:
             checkpoint=checkpoint,
             counts=counts,
             records=records,
-            fires=self.fires,
-            fired=Counter(map(_TOPIC_OF, self.fires)),
-            fired_dues_ms=sorted(map(_DUE_MS_OF, self.fires)),
+            deliveries=self.deliveries,
+            fired=Counter(map(_TOPIC_OF, self.deliveries)),
+            fired_dues_ms=sorted(map(_DUE_MS_OF, self.deliveries)),
             dead_letters=self.dead_letters,
-            answers=self.controls.answers,
+            control_outcomes=self.controls.outcomes,
             dropped=self.dropped,
             deferred=self.deferred,
             mutations=self.overlay.mutations,
-            taken_in=taken_in,
+            ingested=ingested,
             stored=self.stored,
             rejected=self.rejected,
             cancelled=self.cancelled + self.controls.cancelled,

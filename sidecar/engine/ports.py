@@ -20,7 +20,7 @@ class Mutations:
         """Inclusive start, exclusive end."""
 
 
-class Reader(Protocol):
+class StoreReader(Protocol):
     """Reads of the local store. Ranges are [lower, upper). Every method may raise StoreFailed or StoreCorrupt."""
 
     def get(self, row: bytes) -> bytes | None:
@@ -52,7 +52,7 @@ class Prepared(Protocol):
         ...
 
 
-class Store(Reader, Protocol):
+class Store(StoreReader, Protocol):
     """The local store: a cache of the committed changelog, lost and rebuilt at any time."""
 
     def prepare(self, mutations: Sequence[Mutations]) -> Prepared:

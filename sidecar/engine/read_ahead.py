@@ -16,7 +16,7 @@ from typing import Final
 from sidecar.engine.allowance import HEADERS_EACH, Headers
 from sidecar.engine.deliver import Due, read_due
 from sidecar.engine.partition import Partition
-from sidecar.engine.ports import Reader
+from sidecar.engine.ports import StoreReader
 
 AHEAD_BYTES_MAX: Final = 12 * 1024 * 1024
 AHEAD_HEADERS_MAX: Final = 10_000 * HEADERS_EACH
@@ -27,7 +27,7 @@ _KEY_OF: Final = itemgetter(0)
 
 def due_in_turn(
     partition: Partition,
-    store: Reader,
+    store: StoreReader,
     ahead: ReadAhead | None,
     now_ms: int,
     limit: int,
@@ -104,7 +104,7 @@ class ReadAhead:
             limit = 1 + sum(1 for _ in takewhile(limit_bytes.__gt__, sizes))
         return self.rows[:limit]
 
-    def advance(self, store: Reader, limit: int) -> None:
+    def advance(self, store: StoreReader, limit: int) -> None:
         """Read a slice."""
         lower = self.partition.rows.timer + self.reached + b"\0"
         # What is held is held without the entries: they are half of it, and plan() seldom wants one.
@@ -147,7 +147,7 @@ class Ahead:
             if known is not None and known.watermark == ahead.partition.watermark and known.now_ms <= ahead.now_ms:
                 ahead.carry_over(known)
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Hold nothing."""
         self.partitions = {}
 
@@ -165,7 +165,7 @@ class Ahead:
             and not all(each.finished for each in held)
         )
 
-    def advance(self, store: Reader, limit: int = SLICE_ROWS) -> None:
+    def advance(self, store: StoreReader, limit: int = SLICE_ROWS) -> None:
         """Read a slice of the partition that has least."""
         open_ones = (each for each in self.partitions.values() if not each.finished)
         min(open_ones, key=lambda each: len(each.rows)).advance(store, limit)

@@ -16,8 +16,8 @@ from sidecar.changelog.codec import (
     removed_key,
 )
 from sidecar.changelog.entry import DEFERRED, FLAGS_AT, KEY
-from sidecar.engine.overlay import Group, Overlay
-from sidecar.engine.ports import Reader
+from sidecar.engine.overlay import Overlay, SlotEntries
+from sidecar.engine.ports import StoreReader
 from sidecar.engine.transaction import BLOCK_OVERHEAD_BYTES, ChangelogRecord, Terms
 from sidecar.wheel.geometry import slot_end_ms
 
@@ -54,7 +54,7 @@ def removed_records(overlay: Overlay, watermark: bytes) -> list[ChangelogRecord]
     return records
 
 
-def tombstones(overlay: Overlay, store: Reader, watermark: bytes) -> list[ChangelogRecord]:
+def tombstones(overlay: Overlay, store: StoreReader, watermark: bytes) -> list[ChangelogRecord]:
     """Delete the blocks and removed records that the watermark has passed: blocks by slot end, removed by key."""
     records: list[ChangelogRecord] = []
     rows, changes = overlay.rows, overlay.mutations.rows
@@ -92,7 +92,7 @@ def _cut(entries: list[bytes], bytes_max: int) -> Iterator[tuple[int, int]]:
         yield start, len(entries)
 
 
-def _by_origin(group: Group, start: int, end: int) -> dict[str, tuple[int, int]]:
+def _by_origin(group: SlotEntries, start: int, end: int) -> dict[str, tuple[int, int]]:
     """Count the entries of a block per origin, and how many of these are deferred."""
     totals, deferred = Counter(group.origins[start:end]), Counter[str]()
     if group.deferred:

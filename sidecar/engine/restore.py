@@ -131,7 +131,7 @@ class Restore:
         self.partition.changelog_offset = 0
         self.partition.next_slot_end_ms = None
 
-    def take_in(self, records: Sequence[ChangelogRead], topic: str) -> None:
+    def apply(self, records: Sequence[ChangelogRead], topic: str) -> None:
         """Apply a slice of the log; nothing of it while the store is `unconfirmed`.
 
         Raises:

@@ -9,7 +9,7 @@ from typing import Final
 from sidecar.changelog.codec import BLOCK_BYTES_MAX, Checkpoint, Closed
 from sidecar.changelog.entry import KEY
 from sidecar.contract.sizes import BATCH_BYTES, FRAMING_BYTES
-from sidecar.engine.items import Answer, Dropped, Item
+from sidecar.engine.items import ControlOutcome, Dropped, Item
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Mutations, Origin, Outgoing
 from sidecar.engine.read_ahead import ReadAhead
@@ -49,12 +49,12 @@ class Terms:
     """Timers whose fire the broker refused, by (partition, key), with its words."""
     unstorable: Mapping[tuple[int, int], str] = field(default_factory=dict)
     """Timers that the changelog refused, by (partition, offset), with the broker's words."""
-    cut_letters: Mapping[tuple[int, bytes], int] = field(default_factory=dict)
+    cut_dead_letters: Mapping[tuple[int, bytes], int] = field(default_factory=dict)
     """Dead letters that were too large for the DLQ, by (partition, `Outgoing.source`), and to what each is cut."""
     ahead: Mapping[int, ReadAhead] = field(default_factory=dict)
     """What was read before its turn, by partition."""
-    fires_max: int = 10_000
-    fire_bytes_max: int = 16 * 1024 * 1024
+    deliveries_max: int = 10_000
+    delivery_bytes_max: int = 16 * 1024 * 1024
 
     def why_unstorable(self, partition: int, offset: int, entry_bytes: int) -> str:
         """Return why the changelog cannot hold a timer, empty when it can, as far as is known."""
@@ -74,19 +74,19 @@ class PartitionPlan:
     counts: Counts
     records: list[ChangelogRecord]
     """Changelog records."""
-    fires: list[Outgoing]
+    deliveries: list[Outgoing]
     """Those that are still to be written."""
     fired: Mapping[str, int]
     """How many by origin, written or not."""
     fired_dues_ms: Sequence[int]
     """Requested dues of all of them, in their order."""
     dead_letters: list[tuple[Reason, Outgoing]]
-    answers: list[Answer]
+    control_outcomes: list[ControlOutcome]
     dropped: list[Dropped]
     deferred: Mapping[str, int]
     """Deferrals by origin."""
     mutations: Mutations
-    taken_in: int
+    ingested: int
     stored: int
     rejected: int
     """Records of the batch that went to the DLQ without ever being a timer."""
@@ -109,24 +109,26 @@ class Plan:
     """One transaction."""
 
     now_ms: int
-    parts: list[PartitionPlan]
+    partition_plans: list[PartitionPlan]
     unresolved: frozenset[str]
     """Origins of due timers that wait for an answer of the broker."""
     left: Mapping[int, Sequence[Item]] = field(default_factory=dict)
     """Items that are not part of it, by partition: the first ones of the next plan."""
 
     @property
-    def fires(self) -> int:
+    def deliveries(self) -> int:
         """How many records it fires."""
-        return sum(len(part.fired_dues_ms) for part in self.parts)
+        return sum(len(partition_plan.fired_dues_ms) for partition_plan in self.partition_plans)
 
     @property
     def complete(self) -> bool:
         """Whether everything due was disposed of."""
-        return all(part.complete for part in self.parts)
+        return all(partition_plan.complete for partition_plan in self.partition_plans)
 
     def read_aheads(self, partitions: Mapping[int, Partition]) -> Iterator[ReadAhead]:
         """Yield an empty read-ahead of each partition that has more due than the plan disposes of."""
-        for part in self.parts:
-            if not part.complete:
-                yield ReadAhead(partitions[part.number], part.watermark, part.taken, self.now_ms)
+        for partition_plan in self.partition_plans:
+            if not partition_plan.complete:
+                yield ReadAhead(
+                    partitions[partition_plan.number], partition_plan.watermark, partition_plan.taken, self.now_ms
+                )

@@ -49,7 +49,7 @@ class Catalogue:
         """Topics of which some partition has no leader."""
         self.expected: Collection[str] = ()
         """Topics that are there by all that is known: what may not be looked at of these waits for the right."""
-        self._doubted: dict[str, float] = {}
+        self._forbidden_since: dict[str, float] = {}
         """Topics that may not be looked at, and when that was said first."""
         self._wanted: dict[str, None] = {}
         self._asked_at: dict[str, float] = {}
@@ -60,13 +60,13 @@ class Catalogue:
         """Ask for these at the next `advance`."""
         self._wanted.update(dict.fromkeys(names))
 
-    def forget(self, name: str) -> None:
+    def invalidate(self, name: str) -> None:
         """Ask for this one anew before it is taken as known."""
         self.origins.pop(name, None)
         self.unknown.pop(name, None)
         self.want((name,))
 
-    def doubt_right(self, name: str) -> None:
+    def invalidate_permission(self, name: str) -> None:
         """Ask for this one anew before the right to write it is taken as given."""
         self.allowed.discard(name)
         self.want((name,))
@@ -85,7 +85,7 @@ class Catalogue:
 
     def _too_early(self, name: str, now_s: float) -> bool:
         """Return whether the same answer would not count yet."""
-        told_s = self._doubted.get(name)
+        told_s = self._forbidden_since.get(name)
         return told_s is not None and now_s - told_s < FORBIDDEN_AFTER_S and name not in self.expected
 
     def _ask(self, wanted: Iterable[str], now_s: float) -> None:
@@ -114,7 +114,7 @@ class Catalogue:
             except KafkaException as cause:
                 self._failed(name, cause.args[0], now_s)
                 continue
-            self._forget_answers(name)
+            self._clear_answers(name)
             operations = described.authorized_operations
             if operations:
                 may_write = any(AclOperation(each) is AclOperation.WRITE for each in operations)
@@ -129,25 +129,25 @@ class Catalogue:
     def _failed(self, name: str, error: KafkaError, now_s: float) -> None:
         code = error.code()
         if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION):
-            self._forget_answers(name)
+            self._clear_answers(name)
             self.origins.pop(name, None)
             self.unknown[name] = now_s
         elif code != KafkaError.TOPIC_AUTHORIZATION_FAILED:
             self.want((name,))  # no definite answer: what was known stays known
         elif name in self.origins or name in self.expected:
             # It exists: its messages wait for the right, checked against nothing that is not known.
-            self._forget_answers(name)
+            self._clear_answers(name)
             self.origins.setdefault(name, Origin(PARTITIONS_MAX, MAX_MESSAGE_BYTES_DEFAULT))
             self.denied.add(name)
             self._asked_at[name] = now_s
-        elif now_s - self._doubted.setdefault(name, now_s) >= FORBIDDEN_AFTER_S:
+        elif now_s - self._forbidden_since.setdefault(name, now_s) >= FORBIDDEN_AFTER_S:
             self.forbidden.pop(name, None)
             self.forbidden[name] = now_s
-        elif len(self._doubted) > DOUBTED_MAX:
-            del self._doubted[next(iter(self._doubted))]
+        elif len(self._forbidden_since) > DOUBTED_MAX:
+            del self._forbidden_since[next(iter(self._forbidden_since))]
 
-    def _forget_answers(self, name: str) -> None:
-        for told in (self.unknown, self.forbidden, self._doubted):
+    def _clear_answers(self, name: str) -> None:
+        for told in (self.unknown, self.forbidden, self._forbidden_since):
             told.pop(name, None)
         for names in (self.denied, self.allowed, self.leaderless):
             names.discard(name)

@@ -22,7 +22,7 @@ class ChangelogReader:
         self._consumer = Consumer(dict(config))
         self._assigned: set[int] = set()
         self._lost: set[int] = set()
-        self._troubles: dict[int, str] = {}
+        self._errors: dict[int, str] = {}
         self._limit = 16
 
     def start(self, partition: int, offset: int) -> None:
@@ -35,7 +35,7 @@ class ChangelogReader:
         """Read it no more."""
         if partition in self._assigned:
             self._assigned.discard(partition)
-            self._troubles.pop(partition, None)
+            self._errors.pop(partition, None)
             self._consumer.incremental_unassign([TopicPartition(self._topic, partition)])
 
     def read(self, timeout_s: float) -> dict[int, list[ChangelogRead]]:
@@ -56,7 +56,7 @@ class ChangelogReader:
                 elif error.code() == KafkaError._FATAL:
                     raise failed(error)
                 elif partition in self._assigned and message.topic() == self._topic:
-                    self._troubles[partition] = error.str()
+                    self._errors[partition] = error.str()
                 continue
             if partition not in self._assigned:
                 continue
@@ -66,7 +66,7 @@ class ChangelogReader:
             size += len(value or b"") + len(key or b"")
             count += 1
         for partition in slices:
-            self._troubles.pop(partition, None)
+            self._errors.pop(partition, None)
         if count:
             self._limit = max(1, min(SLICE_RECORDS_MAX, SLICE_BYTES * count // max(1, size)))
         return slices
@@ -77,9 +77,9 @@ class ChangelogReader:
         self._lost.clear()
         return lost
 
-    def trouble(self, partition: int) -> str:
+    def error_of(self, partition: int) -> str:
         """Return why nothing of it can be read now, as the library says it; empty when nothing is known to be wrong."""
-        return self._troubles.get(partition, "")
+        return self._errors.get(partition, "")
 
     def position(self, partition: int) -> int:
         """Return the next offset to be read; negative before the first one."""

@@ -42,7 +42,7 @@ class ClockGuard:
         self.skew_ms, _ = Skew.of(sent_ms=sent_ms, acknowledged_ms=acknowledged_ms, broker_ms=broker_ms)
         self._measured = (self._clock.wall_ms(), self._clock.monotonic_s())
 
-    def obstacle(self) -> str | None:
+    def blocker(self) -> str | None:
         """Return why nothing may fire now, None when the clock is good."""
         if self._measured is None or self.skew_ms is None:
             return "the clock has not been measured against the broker's yet"

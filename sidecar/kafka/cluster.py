@@ -112,7 +112,7 @@ class NewTopic(NamedTuple):
     config: Mapping[str, str] = {}
 
 
-class NoRight(NamedTuple):
+class MissingPermission(NamedTuple):
     """A topic that may not be described."""
 
     name: str
@@ -179,7 +179,9 @@ def describe_cluster(admin: Admin, deadline: Deadline) -> Cluster:
     )
 
 
-def describe_topics(admin: Admin, names: Sequence[str], deadline: Deadline) -> dict[str, Topic | NoRight | None]:
+def describe_topics(
+    admin: Admin, names: Sequence[str], deadline: Deadline
+) -> dict[str, Topic | MissingPermission | None]:
     """Return each topic; None for one that does not exist, by a definite answer.
 
     Raises:
@@ -189,7 +191,7 @@ def describe_topics(admin: Admin, names: Sequence[str], deadline: Deadline) -> d
     futures = admin.describe_topics(
         TopicCollection(list(names)), include_authorized_operations=True, request_timeout=deadline.left_s
     )
-    found: dict[str, Topic | NoRight | None] = {}
+    found: dict[str, Topic | MissingPermission | None] = {}
     for name in names:
         try:
             described = answer(admin, futures[name], deadline)
@@ -208,8 +210,8 @@ def describe_topics(admin: Admin, names: Sequence[str], deadline: Deadline) -> d
 
 
 def _with_config(
-    admin: Admin, found: dict[str, Topic | NoRight | None], deadline: Deadline
-) -> dict[str, Topic | NoRight | None]:
+    admin: Admin, found: dict[str, Topic | MissingPermission | None], deadline: Deadline
+) -> dict[str, Topic | MissingPermission | None]:
     topics = {name: topic for name, topic in found.items() if isinstance(topic, Topic)}
     if not topics:
         return found
@@ -227,11 +229,11 @@ def _with_config(
     return found
 
 
-def _absence(name: str, error: KafkaFailed, operation: str) -> NoRight | None:
+def _absence(name: str, error: KafkaFailed, operation: str) -> MissingPermission | None:
     if error.code == "UNKNOWN_TOPIC_OR_PART":
         return None
     if error.denied:
-        return NoRight(name, operation)
+        return MissingPermission(name, operation)
     raise TopicsInvalid(
         f"topic {name} cannot be described: {error}; check its name and the broker's log "
         "(the sidecar's own are named by INPUT_TOPIC, DLQ_TOPIC, STREAMS_APP_ID and STORE_NAME)"

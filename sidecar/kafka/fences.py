@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from sidecar.clock import Clock
-from sidecar.errors import Twin
+from sidecar.errors import DuplicateInstance
 
 FENCES_MAX: Final = 3
 FENCES_WITHIN_S: Final = 60.0
@@ -54,4 +54,4 @@ class Fences:
             text = (
                 "uses the same transactional id; give every running instance a STATE_DIR, or an INSTANCE_ID, of its own"
             )
-        raise Twin(f"fenced {FENCES_MAX} times in a minute: another running process {text}")
+        raise DuplicateInstance(f"fenced {FENCES_MAX} times in a minute: another running process {text}")

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from sidecar.errors import InvariantViolated, invariant
 from sidecar.kafka.errors import failed, translated
 from sidecar.kafka.fences import Fences
-from sidecar.kafka.stable import StableOffsets
+from sidecar.kafka.lso_monitor import LsoMonitor
 from sidecar.model import NO_TIMESTAMP, Headers, Record
 
 log = structlog.get_logger(__name__)
@@ -54,7 +54,7 @@ class Rebalanced(Protocol):
         """The position of this partition is no longer in the log."""
         ...
 
-    def trouble(self, text: str) -> None:
+    def broker_error(self, text: str) -> None:
         """The client library reported an error that passes by itself."""
         ...
 
@@ -71,7 +71,7 @@ class InputConsumer:
         topic: str,
         listener: Rebalanced,
         fences: Fences,
-        stable: StableOffsets | None = None,
+        lso_monitor: LsoMonitor | None = None,
     ) -> None:
         self._topic = topic
         self._listener = listener
@@ -87,11 +87,11 @@ class InputConsumer:
         self._session_over = self._was_over = False
         """The partitions were lost since the consumer joined; the same, as of the beginning of the last poll."""
         statistics: dict[str, Any] = {}
-        if stable is not None:
-            heard = stable.heard
+        if lso_monitor is not None:
+            on_statistics = lso_monitor.on_statistics
             statistics = {
                 "statistics.interval.ms": STATISTICS_EVERY_MS,
-                "stats_cb": lambda report: heard(report, self._fetched),
+                "stats_cb": lambda report: on_statistics(report, self._fetched),
             }
         self._config = {**statistics, **config}
         self._consumer = self._join()
@@ -106,7 +106,7 @@ class InputConsumer:
         self._fences.member_fenced(session_over=self._was_over)
         self._consumer.close()
         if self._owned:
-            self._part_with(self._owned, self._listener.lost)
+            self._release(self._owned, self._listener.lost)
         self._fenced = self._session_over = False
         self._consumer = self._join()
 
@@ -127,16 +127,16 @@ class InputConsumer:
         if partitions:
             # What a fenced member had belongs to whoever fenced it.
             told = self._listener.lost if self._fenced else self._listener.revoked
-            self._part_with({each.partition for each in partitions}, told)
+            self._release({each.partition for each in partitions}, told)
             consumer.incremental_unassign(partitions)
 
     def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._session_over = True
         if partitions:
-            self._part_with({each.partition for each in partitions}, self._listener.lost)
+            self._release({each.partition for each in partitions}, self._listener.lost)
             consumer.incremental_unassign(partitions)
 
-    def _part_with(self, numbers: Collection[int], told: Callable[[Sequence[int]], None]) -> None:
+    def _release(self, numbers: Collection[int], told: Callable[[Sequence[int]], None]) -> None:
         gone = frozenset(numbers)
         self._fetched -= gone
         self._owned -= gone
@@ -206,7 +206,7 @@ class InputConsumer:
         else:
             if code == KafkaError.GROUP_AUTHORIZATION_FAILED:
                 self.refusal = error.str()
-            self._listener.trouble(error.str())
+            self._listener.broker_error(error.str())
 
     # Position
 

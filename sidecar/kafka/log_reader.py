@@ -8,12 +8,12 @@ from typing import Any, NamedTuple, Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from sidecar.errors import KafkaFailed
-from sidecar.kafka.arrivals import arrivals
 from sidecar.kafka.cluster import partition_count
 from sidecar.kafka.config import quiet_logger
 from sidecar.kafka.errors import failed, translated
 from sidecar.kafka.input import record_of
 from sidecar.kafka.offsets import Bounds
+from sidecar.kafka.poll_batch import poll_batch
 from sidecar.model import Record
 
 
@@ -77,7 +77,7 @@ class LogReader:
         Raises:
             KafkaFailed: The consumer cannot be used any more.
         """
-        for message in arrivals(self._consumer, limit - 1, timeout_s):
+        for message in poll_batch(self._consumer, limit - 1, timeout_s):
             if (error := message.error()) is None:
                 yield record_of(message)
             elif error.code() == KafkaError._PARTITION_EOF:

@@ -43,7 +43,7 @@ class CommittedOffsets:
         topic: The input topic.
         partitions: Of it.
         """
-        self.troubles: dict[int, str] = {}
+        self.errors: dict[int, str] = {}
         """Why a partition is not in the result; empty text while nothing but waiting is needed."""
         self._group = str(config["group.id"])
         self._partitions = tuple(partitions)
@@ -70,13 +70,13 @@ class CommittedOffsets:
             answer = self._future.result()
         except KafkaException as cause:
             said = _refusal(f"committed offsets of group {self._group}", cause.args[0])
-            self.troubles = dict.fromkeys(self._partitions, said)
+            self.errors = dict.fromkeys(self._partitions, said)
             return {}
         offsets: dict[int, int | None] = {}
         for each in answer:
             if each.error is not None:
                 what = f"committed offsets of group {self._group} for topic {each.topic}"
-                self.troubles[each.partition] = _refusal(what, each.error)
+                self.errors[each.partition] = _refusal(what, each.error)
             else:
                 offsets[each.partition] = each.offset if each.offset >= 0 else None
         return offsets
@@ -96,7 +96,7 @@ class LogBounds:
     """One question for the bounds of partitions of several topics, seen by nobody's isolation level."""
 
     def __init__(self, admin: AdminClient, partitions: Mapping[str, Sequence[int]]) -> None:
-        self.troubles: dict[int, str] = {}
+        self.errors: dict[int, str] = {}
         """As of `CommittedOffsets`, by the number of the partition."""
         tps = [TopicPartition(topic, each) for topic, numbers in partitions.items() for each in numbers]
         ask: Any = admin.list_offsets
@@ -124,7 +124,7 @@ class LogBounds:
         for (topic, number), error in errors.items():
             what = f"bounds of topic {topic}, partition {number}"
             # When others are told it is not the brokers as a whole that are away.
-            self.troubles[number] = f"{what}: {error.str()}" if offsets else _refusal(what, error)
+            self.errors[number] = f"{what}: {error.str()}" if offsets else _refusal(what, error)
         return offsets
 
 
@@ -146,7 +146,7 @@ class TopicsNow:
         except KafkaException:
             return ""
 
-    def troubles(self, numbers: Sequence[int]) -> dict[int, str]:
+    def errors(self, numbers: Sequence[int]) -> dict[int, str]:
         """Return the partitions that cannot be used, and why; empty text while nothing but waiting is needed."""
         found: dict[int, str] = {}
         for topic, future in self._futures.items():

@@ -20,7 +20,7 @@ from sidecar.settings import Settings
 _MEASUREMENTS = 4
 
 
-class Group(NamedTuple):
+class ConsumerGroup(NamedTuple):
     """The consumer group as the cluster describes it."""
 
     state: str
@@ -63,7 +63,7 @@ def measure_clock(settings: Settings, clock: Clock, deadline: Deadline) -> Skew:
     return min(trips, key=lambda skew: skew.error_ms)
 
 
-def describe_group(admin: Admin, settings: Settings, deadline: Deadline) -> Group | None:
+def describe_group(admin: Admin, settings: Settings, deadline: Deadline) -> ConsumerGroup | None:
     """Return the consumer group; None when it does not exist yet.
 
     Raises:
@@ -88,7 +88,7 @@ def describe_group(admin: Admin, settings: Settings, deadline: Deadline) -> Grou
             raise
         operations = frozenset(AclOperation(operation).name for operation in found.authorized_operations or ())
         hosts = sorted({member.host for member in found.members})
-        return Group(found.state.name, len(found.members), tuple(hosts), operations)
+        return ConsumerGroup(found.state.name, len(found.members), tuple(hosts), operations)
 
 
 def _trip(writer: Writer, topic: str, clock: Clock, deadline: Deadline) -> Skew:

@@ -118,8 +118,8 @@ class TransactionalProducer:
         self._producer = Producer(dict(config))
         self._refused: list[Refused] = []
         self._unwritten: list[Unwritten] = []
-        self._took = set[tuple[str, int]]()
-        self._spared = Counter[tuple[str, int]]()
+        self._delivered_to = set[tuple[str, int]]()
+        self._accepted = Counter[tuple[str, int]]()
         self._changelog_error: KafkaError | None = None
         self._status_error: KafkaError | None = None
         self._unwritten_for: dict[int, str] = {}
@@ -139,8 +139,8 @@ class TransactionalProducer:
         self._claimed = False
         self._refused = []
         self._unwritten = []
-        self._took = set()
-        self._spared = Counter()
+        self._delivered_to = set()
+        self._accepted = Counter()
         self._changelog_error = self._status_error = None
         self._unwritten_for = {}
         self._next_changelog_offsets = {}
@@ -236,7 +236,7 @@ class TransactionalProducer:
 
     def _delivered(self, partition: int, outgoing: Outgoing, error: KafkaError | None, message: Message) -> None:
         if error is None:
-            self._took.add((outgoing.topic, message.partition() or 0))
+            self._delivered_to.add((outgoing.topic, message.partition() or 0))
             return
         if error.code() not in _BLAMELESS:
             refused = _refused(partition, outgoing, error)
@@ -244,7 +244,7 @@ class TransactionalProducer:
                 refused = refused._replace(target=message.partition() or 0)
             self._refused.append(refused)
         elif error.code() == KafkaError._INVALID_DIFFERENT_RECORD:
-            self._spared[outgoing.topic, message.partition() or 0] += 1
+            self._accepted[outgoing.topic, message.partition() or 0] += 1
 
     def _changelog_delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
@@ -279,9 +279,9 @@ class TransactionalProducer:
         return self._unwritten
 
     @property
-    def took(self) -> frozenset[tuple[str, int]]:
+    def delivered_to(self) -> frozenset[tuple[str, int]]:
         """The partitions of topics that took a record of those whose delivery was asked for."""
-        return frozenset(self._took)
+        return frozenset(self._delivered_to)
 
     @property
     def unwritten_for(self) -> Mapping[int, str]:
@@ -289,9 +289,9 @@ class TransactionalProducer:
         return self._unwritten_for
 
     @property
-    def spared(self) -> Mapping[tuple[str, int], int]:
+    def accepted(self) -> Mapping[tuple[str, int], int]:
         """By topic and partition, how many records the broker said to be good while it named others of their batch."""
-        return self._spared
+        return self._accepted
 
     @property
     def next_changelog_offsets(self) -> Mapping[int, int]:
@@ -386,7 +386,7 @@ class TransactionalProducer:
         self._producer.purge()
 
 
-def guilty_of(refused: Sequence[Refused], spared: Mapping[tuple[str, int], int]) -> list[Refused]:
+def rejected_of(refused: Sequence[Refused], accepted: Mapping[tuple[str, int], int]) -> list[Refused]:
     """Return the records that the broker named of their batch, and means.
 
     Args:
@@ -397,7 +397,7 @@ def guilty_of(refused: Sequence[Refused], spared: Mapping[tuple[str, int], int])
     places = Counter((each.outgoing.topic, each.target) for each in named)
     # A broker that names nobody is reported as one that names the whole batch: so whoever is named must be few beside
     # those of the same partition of which it said that they are good.
-    return [each for each in named if places[place := (each.outgoing.topic, each.target)] <= spared.get(place, 0)]
+    return [each for each in named if places[place := (each.outgoing.topic, each.target)] <= accepted.get(place, 0)]
 
 
 def _refused(partition: int, outgoing: Outgoing, error: KafkaError) -> Refused:

@@ -117,7 +117,7 @@ def _read(
         if number not in reading:
             continue
         try:
-            restores[number].take_in(records, settings.changelog_topic)
+            restores[number].apply(records, settings.changelog_topic)
         except PartitionStopped as error:
             problems[number] = str(error)
     if lost := reader.take_lost():

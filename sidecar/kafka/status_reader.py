@@ -17,9 +17,9 @@ from confluent_kafka import (
 from sidecar.clock import Clock
 from sidecar.contract.status import is_signed
 from sidecar.errors import KafkaFailed
-from sidecar.kafka.arrivals import arrivals
 from sidecar.kafka.errors import failed, translated
 from sidecar.kafka.input import record_of
+from sidecar.kafka.poll_batch import poll_batch
 from sidecar.model import Record
 
 READ_RECORDS: Final = 2_000
@@ -78,7 +78,7 @@ class StatusReader:
         self.input_partitions: int | None = None
         """How many partitions the input topic has; None while that is unknown."""
         self.cluster_id: str | None = None
-        self.trouble = ""
+        self.error = ""
         """Why nothing can be read, for a person; empty when all is well."""
 
     @property
@@ -95,7 +95,7 @@ class StatusReader:
         if self._clock.monotonic_s() >= self._look_at_s:
             self._look()
         records = []
-        for message in arrivals(self._consumer, READ_RECORDS, timeout_s):
+        for message in poll_batch(self._consumer, READ_RECORDS, timeout_s):
             if (error := message.error()) is not None:
                 self._failed(error, message.partition())
             elif (record := self._record(message)) is not None:
@@ -118,9 +118,9 @@ class StatusReader:
             status = self._partitions(self._topic)
             self.input_partitions = self._partitions(self._input_topic)
         except KafkaFailed as error:
-            self.trouble = str(error)
+            self.error = str(error)
             return
-        self.trouble = ""
+        self.error = ""
         self._look_at_s = self._clock.monotonic_s() + LOOK_EVERY_S
         if gone := sorted(self._assigned - set(range(status))):
             self._consumer.incremental_unassign([TopicPartition(self._topic, number) for number in gone])
@@ -150,4 +150,4 @@ class StatusReader:
             self._look_at_s = min(self._look_at_s, self._clock.monotonic_s() + LOOK_AGAIN_S)
 
     def _said(self, error: KafkaError) -> None:
-        self.trouble = error.str()
+        self.error = error.str()

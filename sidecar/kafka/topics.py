@@ -12,8 +12,8 @@ from sidecar.errors import KafkaFailed, TopicsInvalid
 from sidecar.kafka.cluster import (
     Admin,
     Deadline,
+    MissingPermission,
     NewTopic,
-    NoRight,
     Topic,
     await_partitions,
     create_topic,
@@ -76,20 +76,20 @@ class Problem(NamedTuple):
 
     topic: str
     wrong: str
-    mend: str
+    fix: str
     """A command, or what to do."""
 
     def __str__(self) -> str:
-        return f"topic {self.topic}: {self.wrong}; mend it with: {self.mend}"
+        return f"topic {self.topic}: {self.wrong}; mend it with: {self.fix}"
 
 
 class Found(NamedTuple):
     """The four topics as the cluster describes them; None: there is no such topic."""
 
-    input: Topic | NoRight | None
-    dlq: Topic | NoRight | None
-    changelog: Topic | NoRight | None
-    status: Topic | NoRight | None
+    input: Topic | MissingPermission | None
+    dlq: Topic | MissingPermission | None
+    changelog: Topic | MissingPermission | None
+    status: Topic | MissingPermission | None
 
 
 def changelog_config(input_bytes_max: int) -> dict[str, str]:
@@ -208,7 +208,7 @@ def _create_internal(
     admin: Admin, settings: Settings, found: Found, entry: Topic, deadline: Deadline, changes: list[str]
 ) -> None:
     count = entry.partitions
-    wanted: tuple[tuple[Topic | NoRight | None, str, Mapping[str, str]], ...] = (
+    wanted: tuple[tuple[Topic | MissingPermission | None, str, Mapping[str, str]], ...] = (
         (found.changelog, settings.changelog_topic, changelog_config(entry.max_message_bytes)),
         (found.status, settings.status_topic, _STATUS_CONFIG),
     )
@@ -273,9 +273,9 @@ def _problems(settings: Settings, found: Found) -> Iterator[Problem]:
                 yield Problem(name, "does not exist", create_command(settings, _SUGGESTED_PARTITIONS))
             elif found.input is not None or name == settings.dlq_topic:
                 yield Problem(name, "does not exist", create_command(settings))
-        elif isinstance(topic, NoRight):
-            right = "Describe" if topic.operation == "DESCRIBE" else "DescribeConfigs"
-            yield Problem(name, f"the right {right} is missing", _grant(settings, right, name))
+        elif isinstance(topic, MissingPermission):
+            permission = "Describe" if topic.operation == "DESCRIBE" else "DescribeConfigs"
+            yield Problem(name, f"the right {permission} is missing", _grant(settings, permission, name))
     entry = found.input if isinstance(found.input, Topic) else None
     if isinstance(found.changelog, Topic):
         yield from _changelog_problems(settings, entry, found.changelog)
@@ -304,8 +304,8 @@ def _status_problems(settings: Settings, entry: Topic | None, status: Topic) -> 
     kind = status.config["message.timestamp.type"]
     if kind != "LogAppendTime":
         wrong = f"message.timestamp.type is {kind}: it must be LogAppendTime, the broker's clock is read from it"
-        mend = configure_command(settings, status.name, "message.timestamp.type=LogAppendTime")
-        yield Problem(status.name, wrong, mend)
+        fix = configure_command(settings, status.name, "message.timestamp.type=LogAppendTime")
+        yield Problem(status.name, wrong, fix)
 
 
 def _count_problems(settings: Settings, entry: Topic | None, topic: Topic) -> Iterator[Problem]:
@@ -314,11 +314,11 @@ def _count_problems(settings: Settings, entry: Topic | None, topic: Topic) -> It
         return
     counts = f"has {topic.partitions} partitions, the input topic {entry.name} has {entry.partitions}"
     if topic.partitions > entry.partitions:
-        mend = (
+        fix = (
             f"kafka-topics.sh --bootstrap-server {shlex.quote(settings.bootstrap_servers)} --alter "
             f"--topic {entry.name} --partitions {topic.partitions}"
         )
-        yield Problem(topic.name, f"{counts}: they must be equal, and partitions cannot be taken away", mend)
+        yield Problem(topic.name, f"{counts}: they must be equal, and partitions cannot be taken away", fix)
     elif "ALTER" in topic.operations:
         yield Problem(topic.name, f"{counts}: they must be equal", create_command(settings))
 
@@ -374,9 +374,9 @@ def configure_command(settings: Settings, topic: str, config: str) -> str:
     )
 
 
-def _grant(settings: Settings, right: str, topic: str) -> str:
+def _grant(settings: Settings, permission: str, topic: str) -> str:
     server = shlex.quote(settings.bootstrap_servers)
     return (
         f"kafka-acls.sh --bootstrap-server {server} --add --allow-principal User:<this user> "
-        f"--operation {right} --topic {topic}"
+        f"--operation {permission} --topic {topic}"
     )

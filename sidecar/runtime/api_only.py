@@ -23,7 +23,7 @@ logger = structlog.get_logger(__name__)
 STOP_S: Final = 2.0
 
 
-class Onlooker:
+class Observer:
     """The snapshots of a process that owns no partition."""
 
     def __init__(self, cluster: ClusterView, clock: Clock) -> None:
@@ -41,9 +41,9 @@ class Onlooker:
         return self._cluster.unread()
 
     def health(self) -> Health:
-        trouble = self._cluster.trouble
-        self._was_ready = self._was_ready or not (trouble or self._cluster.unread())
-        reasons = (f"the status topic cannot be read: {trouble}",) if trouble else ()
+        error = self._cluster.error
+        self._was_ready = self._was_ready or not (error or self._cluster.unread())
+        reasons = (f"the status topic cannot be read: {error}",) if error else ()
         return Health(
             live=True,
             ready=not reasons,
@@ -70,7 +70,7 @@ def serve(settings: Settings) -> int:
     stop.listen()
     config.validate_client_properties(settings)
     cluster = follow(settings, clock)
-    source = GroupSource(Onlooker(cluster, clock), cluster)
+    source = GroupSource(Observer(cluster, clock), cluster)
     metrics = Metrics(version=__version__, now_ms=clock.wall_ms)
     server, commands = start_server(settings, clock, source, metrics, lambda: None)
     try:

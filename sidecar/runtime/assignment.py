@@ -10,8 +10,8 @@ from sidecar.engine.partition import Partition, State
 from sidecar.engine.read_ahead import Ahead
 from sidecar.kafka.topics import TopicFacts
 from sidecar.runtime.fetching import Fetching
-from sidecar.runtime.partitions.held import Held
-from sidecar.runtime.ports import Resets
+from sidecar.runtime.partitions.buffer import Buffer
+from sidecar.runtime.ports import Recoveries
 
 log = structlog.get_logger(__name__)
 
@@ -19,16 +19,18 @@ log = structlog.get_logger(__name__)
 class Assignment:
     """Knows which partitions are owned, and which of them wait for a reset or for topics that have to grow."""
 
-    def __init__(self, facts: TopicFacts, fetching: Fetching, held: Held, ahead: Ahead, resets: Resets) -> None:
+    def __init__(
+        self, facts: TopicFacts, fetching: Fetching, buffer: Buffer, ahead: Ahead, recovery: Recoveries
+    ) -> None:
         self.partitions: dict[int, Partition] = {}
-        self.to_reset: set[int] = set()
+        self.to_recover: set[int] = set()
         self.to_grow: set[int] = set()
         """Partitions that changelog or status topic do not have yet."""
         self._usable_partitions = facts.usable_partitions
         self._fetching = fetching
-        self._held = held
+        self._buffer = buffer
         self._ahead = ahead
-        self._resets = resets
+        self._recovery = recovery
 
     def running(self) -> list[Partition]:
         """Return the partitions that take in and fire."""
@@ -42,7 +44,7 @@ class Assignment:
         """Own these partitions from now on."""
         for number in numbers:
             self.partitions[number] = Partition(number)
-            (self.to_reset if number < self._usable_partitions else self.to_grow).add(number)
+            (self.to_recover if number < self._usable_partitions else self.to_grow).add(number)
 
     def release(self, number: int) -> None:
         """Own a partition no longer."""
@@ -53,37 +55,37 @@ class Assignment:
 
     def end(self, number: int) -> None:
         """Drop all that is held for a partition: none of it may enter a plan any more."""
-        self._held.drop(number)
+        self._buffer.drop(number)
         self._ahead.drop(number)
-        self._resets.drop(number)
-        self.to_reset.discard(number)
+        self._recovery.drop(number)
+        self.to_recover.discard(number)
         self._fetching.drop(number)
 
-    def reset(self, numbers: Collection[int]) -> None:
+    def recover(self, numbers: Collection[int]) -> None:
         """Have these partitions reset, except those that wait for larger topics."""
-        self.to_reset |= set(numbers) - self.to_grow
+        self.to_recover |= set(numbers) - self.to_grow
 
-    def reset_all(self) -> None:
+    def recover_all(self) -> None:
         """Have all partitions reset; what is held for them is dropped."""
-        self._ahead.forget()
-        self.reset(self.partitions)
-        for number in self.to_reset:
-            self._held.drop(number)
+        self._ahead.clear()
+        self.recover(self.partitions)
+        for number in self.to_recover:
+            self._buffer.drop(number)
 
-    def start_resets(self) -> None:
+    def start_recoveries(self) -> None:
         """Begin the resets that are asked for."""
-        numbers, self.to_reset = self.to_reset, set()
+        numbers, self.to_recover = self.to_recover, set()
         self._fetching.pause(numbers)
         for number in numbers:
             self.end(number)
-        self._resets.start(each for each in self.owned(numbers) if each.state is not State.STOPPED)
+        self._recovery.start(each for each in self.owned(numbers) if each.state is not State.STOPPED)
 
     def grown(self, facts: TopicFacts) -> None:
         """The topics were looked at, and grown where that was possible."""
         self._usable_partitions = facts.usable_partitions
         usable = {number for number in self.to_grow if number < facts.usable_partitions}
         self.to_grow -= usable
-        self.to_reset |= usable
+        self.to_recover |= usable
         self.not_grown("; ".join(facts.notes) or "changelog and status have no such partition")
 
     def not_grown(self, reason: str) -> None:

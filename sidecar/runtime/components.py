@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sidecar.clock import Clock
-from sidecar.engine.ingest import Intake
+from sidecar.engine.ingest import Ingest
 from sidecar.kafka.clock_guard import ClockGuard
 from sidecar.kafka.fences import Fences
 from sidecar.kafka.topics import TopicFacts
@@ -20,7 +20,7 @@ from sidecar.runtime.ports import (
     MakeExecutor,
     MakeProducer,
     OpenConsumer,
-    Resets,
+    Recoveries,
     State,
     Status,
     TopicWatch,
@@ -41,8 +41,8 @@ class Components:
     state: State
     catalogue: Catalogue
     closed: ClosedOrigins
-    intake: Intake
-    reset: Resets
+    ingest: Ingest
+    recovery: Recoveries
     guard: ClockGuard
     fences: Fences
     status: Status
@@ -58,7 +58,7 @@ class Components:
     grow_topics: Callable[[], TopicFacts]
     instance_id: str
     url: str | None = None
-    takes_in: bool = True
+    ingests: bool = True
     """False: the input topic is not read; what waits is fired."""
     observe: Observe = unobserved
     spans: Spans | None = None

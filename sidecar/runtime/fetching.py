@@ -7,7 +7,7 @@ from typing import Final
 
 from sidecar.clock import Clock
 from sidecar.engine.partition import Partition
-from sidecar.runtime.partitions.held import Held
+from sidecar.runtime.partitions.buffer import Buffer
 from sidecar.runtime.ports import Consumer
 
 POLL_RECORDS: Final = 500
@@ -21,14 +21,14 @@ class Fetching:
         consumer: Its partitions come paused.
         held: What is consumed goes there.
         clock: For the time of arrival.
-        takes_in: False: the input topic is not read.
+        ingests: False: the input topic is not read.
     """
 
-    def __init__(self, consumer: Consumer, held: Held, clock: Clock, *, takes_in: bool) -> None:
+    def __init__(self, consumer: Consumer, buffer: Buffer, clock: Clock, *, ingests: bool) -> None:
         self._consumer = consumer
-        self._held = held
+        self._buffer = buffer
         self._clock = clock
-        self._takes_in = takes_in
+        self._ingests = ingests
         self._fetched: set[int] = set()
         self.lag: Mapping[int, int] = {}
         """Input records of each partition that are not yet consumed, at the last look."""
@@ -38,8 +38,8 @@ class Fetching:
         unresolved: set[str] = set()
         for records in self._consumer.poll(POLL_RECORDS, timeout_s):
             # Read when they are here: an instant before it would make their timestamps ones of the future.
-            unresolved |= self._held.take_in(records, self._clock.wall_ms())
-        return unresolved | self._held.examine(self._clock.wall_ms(), EXAMINE_MAX)
+            unresolved |= self._buffer.ingest(records, self._clock.wall_ms())
+        return unresolved | self._buffer.examine(self._clock.wall_ms(), EXAMINE_MAX)
 
     def pause(self, partitions: Collection[int]) -> None:
         """Fetch no more of these until `adjust` says otherwise."""
@@ -51,7 +51,7 @@ class Fetching:
 
     def adjust(self, running: Iterable[Partition], owned: Collection[int]) -> None:
         """Pause and resume by what is true now, so that no pause outlives its reason."""
-        wanted = self._held.room() & {each.number for each in running} if self._takes_in else set()
+        wanted = self._buffer.room() & {each.number for each in running} if self._ingests else set()
         if wanted == self._fetched:
             return
         if paused := self._fetched - wanted:
@@ -60,6 +60,6 @@ class Fetching:
             self._consumer.resume(resumed)
         self._fetched = wanted
 
-    def look_at_ends(self) -> None:
+    def measure_lag(self) -> None:
         """Measure the lag."""
-        self.lag = self._held.lags(self._consumer.end_offsets())
+        self.lag = self._buffer.lags(self._consumer.end_offsets())

@@ -50,9 +50,9 @@ class Jobs:
         """Whether there is a producer that transactions can be handed to."""
         return self._producer is not None
 
-    def obstacle(self) -> str | None:
+    def blocker(self) -> str | None:
         """Return what to tell people while a job takes long, None when it does not."""
-        return self._committer.obstacle()
+        return self._committer.blocker()
 
     def wait(self, timeout_s: float) -> bool:
         """Return whether a job can be finished, waiting for it at most so long."""
@@ -98,18 +98,18 @@ class Jobs:
             self._producer = outcome.producer
             self._failures.renewed()
         elif isinstance(outcome, TopicFacts):
-            self._components.snapshots.know_cluster(outcome.cluster_id, outcome.partitions)
+            self._components.snapshots.set_cluster(outcome.cluster_id, outcome.partitions)
             self._assignment.grown(outcome)
         return outcome if isinstance(outcome, Result) else None
 
-    def leave_behind(self) -> bool:
+    def abandon(self) -> bool:
         """Return whether a transaction that hangs was given up: all must be reset then.
 
         The library may wait for ever for a coordinator; a new producer ends the transaction.
         """
         if self._producer is None or not self._committer.hangs or not self._producer.give_up():
             return False
-        log.error("commit_hangs", reason=self._committer.obstacle())
+        log.error("commit_hangs", reason=self._committer.blocker())
         self._committer.close()
         self._committer = self._components.make_executor()
         self._producer = None

@@ -29,7 +29,7 @@ from sidecar.runtime.components import Components
 from sidecar.runtime.fetching import Fetching
 from sidecar.runtime.jobs import Jobs
 from sidecar.runtime.memory import Memory
-from sidecar.runtime.partitions.held import Held
+from sidecar.runtime.partitions.buffer import Buffer
 from sidecar.runtime.planning import Planning
 from sidecar.runtime.readiness import Readiness
 from sidecar.runtime.reporter import Reporter
@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 
 POLL_IDLE_S: Final = 0.1
 POLL_BUSY_S: Final = 0.003
-CARE_EVERY_S: Final = 0.25
+MAINTAIN_EVERY_S: Final = 0.25
 REVOKE_WAIT_S: Final = 5.0
 
 
@@ -56,59 +56,59 @@ class Loop:
         self._consumer = components.open_consumer(self)
         self._failures = Failures(clock, components.fences)
         self._limits = Limits(components.settings, components.catalogue, components.facts)
-        self._held = Held(components.intake)
+        self._buffer = Buffer(components.ingest)
         self._ahead = Ahead()
-        self._fetching = Fetching(self._consumer, self._held, clock, takes_in=components.takes_in)
-        self._assignment = Assignment(components.facts, self._fetching, self._held, self._ahead, components.reset)
+        self._fetching = Fetching(self._consumer, self._buffer, clock, ingests=components.ingests)
+        self._assignment = Assignment(components.facts, self._fetching, self._buffer, self._ahead, components.recovery)
         self._jobs = Jobs(components, self._assignment, self._failures, self._limits)
-        self._planning = Planning(components, self._assignment, self._held, self._ahead, self._failures, self._limits)
+        self._planning = Planning(components, self._assignment, self._buffer, self._ahead, self._failures, self._limits)
         self._readiness = Readiness(
             *(clock, components.guard, components.state, components.status, self._consumer),
             *(self._assignment, self._failures, self._jobs),
         )
         self._reporter = Reporter(components, self._assignment, self._fetching, self._readiness)
         self._memory = Memory(clock)
-        self._spent: list[Result] = []
-        self._cared_s = float("-inf")
+        self._retired: list[Result] = []
+        self._maintained_s = float("-inf")
         self._end_at_s = float("inf")
 
     # One round
 
     def run_once(self) -> None:
         """Poll, and do the one next thing."""
-        self._components.snapshots.beat()
+        self._components.snapshots.heartbeat()
         self._components.catalogue.want(self._fetching.poll(self._poll_timeout_s()))
         if self._jobs.busy:
-            self._spent.clear()  # tens of thousands of objects: they die while nobody needs the interpreter
+            self._retired.clear()  # tens of thousands of objects: they die while nobody needs the interpreter
         if self._jobs.wait(0):
             self._finish_job()
-        elif self._jobs.leave_behind():
-            self._assignment.reset_all()
-        self._care()
+        elif self._jobs.abandon():
+            self._assignment.recover_all()
+        self._maintain()
         if not self._jobs.busy:
             self._next_job()
         elif self._ahead.busy:
             self._guard_store(self._render_ahead)
         if self._jobs.has_producer:
-            self._guard_store(self._advance_resets)
+            self._guard_store(self._advance_recovery)
         self._fetching.adjust(self._assignment.running(), self._assignment.partitions)
         self._reporter.advance()
 
     def _poll_timeout_s(self) -> float:
         if self._jobs.busy and self._ahead.busy:
             return 0
-        if self._jobs.busy or self._held.waits:
+        if self._jobs.busy or self._buffer.waits:
             return POLL_BUSY_S
-        if self._components.reset.busy or self._assignment.to_reset:
+        if self._components.recovery.busy or self._assignment.to_recover:
             return 0.001
         return max(POLL_BUSY_S, self._planning.due_in_s(POLL_IDLE_S))
 
     def _next_job(self) -> None:
         if self._failures.waiting() or self._jobs.prepare():
             return
-        if self._assignment.to_reset:
-            self._assignment.start_resets()
-        elif self._planning.is_due() and not self._readiness.obstacles():
+        if self._assignment.to_recover:
+            self._assignment.start_recoveries()
+        elif self._planning.is_due() and not self._readiness.blockers():
             self._guard_store(self._plan)
 
     def _plan(self) -> None:
@@ -121,7 +121,7 @@ class Loop:
             return
         if self._limits.unfit(work.plan, singly=self._failures.oversize.singly):
             self._jobs.drop_producer()
-            self._assignment.reset_all()
+            self._assignment.recover_all()
             return
         self._ahead.begin(work.plan.read_aheads(work.partitions))
         self._jobs.commit(work, store)
@@ -138,22 +138,22 @@ class Loop:
 
     def _committed(self, result: Result) -> None:
         components = self._components
-        self._failures.committed(result, more=self._held.ready > 0 or not result.work.plan.complete)
-        self._spent.append(result)
-        components.reset.went_through(result.work.partitions)
+        self._failures.committed(result, more=self._buffer.ready > 0 or not result.work.plan.complete)
+        self._retired.append(result)
+        components.recovery.on_committed(result.work.partitions)
         tally(components.metrics, components.spans, result)
-        for part in result.work.plan.parts:
-            components.closed.fired(part.fired, result.fired_ms)
+        for partition_plan in result.work.plan.partition_plans:
+            components.closed.fired(partition_plan.fired, result.fired_ms)
 
     def _not_committed(self, result: Result, error: TransactionFailed) -> None:
         components = self._components
-        self._spent.clear()
+        self._retired.clear()
         tally_ended(components.metrics, components.spans, result, self._failures.outcome(error))
         if self._failures.failed(error, result, components.closed, components.settings.dlq_topic, self._limits.of):
             self._jobs.drop_producer()
         stuck = self._failures.oversize.stuck
-        components.reset.hold_back(result.unwritten_for, len(result.work.partitions), stuck)
-        self._assignment.reset_all()
+        components.recovery.back_off(result.unwritten_for, len(result.work.partitions), stuck)
+        self._assignment.recover_all()
 
     def _render_ahead(self) -> None:
         if (store := self._components.state.store) is None:
@@ -161,12 +161,12 @@ class Loop:
         try:
             self._ahead.advance(store)
         except RecordCorrupt:
-            self._ahead.forget()  # plan() meets the same row and says what is wrong
+            self._ahead.clear()  # plan() meets the same row and says what is wrong
 
-    def _advance_resets(self) -> None:
+    def _advance_recovery(self) -> None:
         store = self._components.state.store
-        if self._components.reset.busy and store is not None:
-            self._components.reset.advance(store, others_run=bool(self._assignment.running()))
+        if self._components.recovery.busy and store is not None:
+            self._components.recovery.advance(store, others_run=bool(self._assignment.running()))
 
     def running(self, partition: Partition, next_offset: int) -> None:
         """A reset is over: take in and fire from here on."""
@@ -174,10 +174,10 @@ class Loop:
             self._consumer.seek(partition.number, next_offset)
         except KafkaFailed as error:
             log.warning("seek_failed", partition=partition.number, reason=str(error))
-            self._assignment.to_reset.add(partition.number)
+            self._assignment.to_recover.add(partition.number)
             self._failures.back_off(f"partition {partition.number} cannot be read: {error}")
         else:
-            self._held.begin(partition.number, next_offset)
+            self._buffer.begin(partition.number, next_offset)
             self._components.closed.restored(partition.checkpoint.closed, self._clock.monotonic_s())
 
     # Rebalanced: called inside the poll
@@ -190,7 +190,7 @@ class Loop:
         log.info("partitions_revoked", partitions=list(partitions))
         self._jobs.wait(min(REVOKE_WAIT_S, self._left_s()))
         for view in self._reporter.views(partitions):
-            self._components.status.part_with(view)
+            self._components.status.publish_release(view)
         self._release(partitions)
 
     def lost(self, partitions: Sequence[int]) -> None:
@@ -200,40 +200,40 @@ class Loop:
     def _release(self, partitions: Sequence[int]) -> None:
         for number in partitions:
             self._assignment.release(number)
-            self._failures.forget({number})
-            self._components.status.forget(number)
+            self._failures.clear({number})
+            self._components.status.clear(number)
 
     def offset_lost(self, partition: int) -> None:
         log.error("input_offset_lost", partition=partition)
         if partition in self._assignment.partitions:
-            self._assignment.to_reset.add(partition)
+            self._assignment.to_recover.add(partition)
 
-    def trouble(self, text: str) -> None:
-        self._readiness.trouble(text)
+    def broker_error(self, text: str) -> None:
+        self._readiness.broker_error(text)
 
     # Care
 
-    def _care(self) -> None:
+    def _maintain(self) -> None:
         components, now_s = self._components, self._clock.monotonic_s()
         components.catalogue.advance(now_s)
-        if now_s - self._cared_s < CARE_EVERY_S:
+        if now_s - self._maintained_s < MAINTAIN_EVERY_S:
             return
-        self._cared_s = now_s
-        self._limits.care()
-        self._assignment.reset(components.restarts.take(self._assignment.partitions))
-        self._assignment.reset(components.topic_watch.replaced(self._assignment.running()))
-        components.closed.care(self._assignment.running(), self._clock.wall_ms(), now_s)
-        self._fetching.look_at_ends()
-        self._guard_store(lambda: components.state.care(self._jobs.busy))
-        self._memory.care(self._jobs.busy or components.reset.busy or self._held.ready > 0)
+        self._maintained_s = now_s
+        self._limits.maintain()
+        self._assignment.recover(components.restarts.take(self._assignment.partitions))
+        self._assignment.recover(components.topic_watch.replaced(self._assignment.running()))
+        components.closed.maintain(self._assignment.running(), self._clock.wall_ms(), now_s)
+        self._fetching.measure_lag()
+        self._guard_store(lambda: components.state.maintain(self._jobs.busy))
+        self._memory.maintain(self._jobs.busy or components.recovery.busy or self._buffer.ready > 0)
         if (store := components.state.store) is not None:
-            self._guard_store(partial(self._care_for, store))
+            self._guard_store(partial(self._maintain_store, store))
         if (skew_ms := components.guard.skew_ms) is not None:
             components.metrics.clock_skew_seconds.set(skew_ms / 1000)
 
-    def _care_for(self, store: Store) -> None:
+    def _maintain_store(self, store: Store) -> None:
         self._components.metrics.store_bytes.set(store.size_bytes())
-        self._components.leftovers.care(store, self._assignment.partitions)
+        self._components.leftovers.maintain(store, self._assignment.partitions)
 
     def _guard_store(self, act: Callable[[], None]) -> None:
         try:
@@ -247,7 +247,7 @@ class Loop:
         for number in list(self._assignment.partitions):
             self._assignment.end(number)
         self._components.state.failed(error)
-        self._assignment.reset_all()
+        self._assignment.recover_all()
 
     # End
 

@@ -13,7 +13,7 @@ import structlog
 from sidecar import __version__, log
 from sidecar.clock import Clock, SystemClock
 from sidecar.contract import dialects_of
-from sidecar.engine.ingest import Intake
+from sidecar.engine.ingest import Ingest
 from sidecar.engine.rows import Identity
 from sidecar.kafka import config
 from sidecar.kafka.catalogue import Catalogue
@@ -22,10 +22,10 @@ from sidecar.kafka.clock_guard import ClockGuard
 from sidecar.kafka.cluster import Admin
 from sidecar.kafka.fences import Fences
 from sidecar.kafka.input import InputConsumer, Rebalanced
+from sidecar.kafka.lso_monitor import LsoMonitor
 from sidecar.kafka.offsets import Brokers
-from sidecar.kafka.patience import TRY_S, await_answer
 from sidecar.kafka.producer import TransactionalProducer
-from sidecar.kafka.stable import StableOffsets
+from sidecar.kafka.startup_retry import TRY_S, await_brokers
 from sidecar.kafka.topic_watch import TopicWatch
 from sidecar.kafka.topics import TopicFacts, ensure_topics, grow_internal
 from sidecar.kafka.writer import Writer
@@ -36,11 +36,11 @@ from sidecar.runtime.components import Components
 from sidecar.runtime.drain import Drain
 from sidecar.runtime.loop import Loop
 from sidecar.runtime.origins import ClosedOrigins
-from sidecar.runtime.partitions.asking import Topics
 from sidecar.runtime.partitions.inheritance import Inheritance
 from sidecar.runtime.partitions.leftovers import Leftovers
-from sidecar.runtime.partitions.reset import Reset
+from sidecar.runtime.partitions.recovery import Recovery
 from sidecar.runtime.partitions.restarts import Restarts
+from sidecar.runtime.partitions.start_offsets import Topics
 from sidecar.runtime.reporting.snapshot import Snapshots
 from sidecar.runtime.reporting.spans import spans_of_environment
 from sidecar.runtime.reporting.status import StatusPublisher
@@ -105,14 +105,14 @@ def run(
         facts = _await_topics(admin, settings, clock, stop)
         if facts is None:
             return int(drain)
-        snapshots.know_cluster(facts.cluster_id, facts.partitions)
+        snapshots.set_cluster(facts.cluster_id, facts.partitions)
         url = advertised_url(settings, server.url)
         loop = build(
             *(settings, clock, admin, facts, state, snapshots, metrics, cluster),
             restarts=restarts,
             observe=observe,
             url=url,
-            takes_in=not drain,
+            ingests=not drain,
         )
         logger.info("sidecar_started", version=__version__, input_topic=settings.input_topic, url=server.url)
         draining = Drain(source, instance_id, clock, drain_timeout_ms) if drain else None
@@ -151,7 +151,7 @@ def _turn(loop: Loop, stop: Stop, shutdown_timeout_s: float, drain: Drain | None
 
 def _await_topics(admin: Admin, settings: Settings, clock: Clock, stop: Stop) -> TopicFacts | None:
     """Return the facts of the topics once the brokers answer; None when told to stop meanwhile."""
-    facts = await_answer(lambda: ensure_topics(admin, settings, TRY_S), settings, clock, stop.within)
+    facts = await_brokers(lambda: ensure_topics(admin, settings, TRY_S), settings, clock, stop.within)
     for line in () if facts is None else (*facts.changes, *facts.notes):
         logger.info("topic_noted", text=line)
     return facts
@@ -170,7 +170,7 @@ def build(
     restarts: Restarts,
     observe: Observe,
     url: str | None,
-    takes_in: bool = True,
+    ingests: bool = True,
 ) -> Loop:
     """Wire the loop."""
     client_log: dict[str, Any] = {"logger": log.librdkafka_logger()}
@@ -186,7 +186,7 @@ def build(
         return TransactionalProducer({**properties, **client_log}, clock)
 
     brokers = Brokers(admin, {**config.committed_reader(settings), **client_log})
-    reset = Reset(
+    recovery = Recovery(
         brokers,
         ChangelogReader({**config.changelog_reader(settings), **client_log}, settings.changelog_topic),
         clock,
@@ -204,8 +204,8 @@ def build(
             state=state,
             catalogue=catalogue,
             closed=ClosedOrigins(catalogue),
-            intake=_intake(settings, catalogue),
-            reset=reset,
+            ingest=_ingest(settings, catalogue),
+            recovery=recovery,
             guard=guard,
             fences=fences,
             status=_status(settings, clock, guard, client_log),
@@ -221,7 +221,7 @@ def build(
             grow_topics=partial(grow_internal, admin, settings),
             instance_id=instance_id,
             url=url,
-            takes_in=takes_in,
+            ingests=ingests,
             observe=observe,
             spans=spans_of_environment(),
         )
@@ -238,8 +238,8 @@ def _open_consumer(
     listener: Rebalanced,
 ) -> InputConsumer:
     properties = {**config.input_consumer(settings, settings.instance_id), **client_log}
-    stable = StableOffsets(settings.input_topic, clock, metrics.stable_offset_stuck_seconds.publish)
-    return InputConsumer(properties, settings.input_topic, listener, fences, stable)
+    lso_monitor = LsoMonitor(settings.input_topic, clock, metrics.stable_offset_stuck_seconds.publish)
+    return InputConsumer(properties, settings.input_topic, listener, fences, lso_monitor)
 
 
 def _status(settings: Settings, clock: Clock, guard: ClockGuard, client_log: Mapping[str, Any]) -> StatusPublisher:
@@ -247,8 +247,8 @@ def _status(settings: Settings, clock: Clock, guard: ClockGuard, client_log: Map
     return StatusPublisher(writer, settings.status_topic, clock, guard, settings.api_token)
 
 
-def _intake(settings: Settings, catalogue: Catalogue) -> Intake:
-    return Intake(
+def _ingest(settings: Settings, catalogue: Catalogue) -> Ingest:
+    return Ingest(
         Policy(policy_config(settings)),
         dialects_of(settings.profiles),
         catalogue.origins,

@@ -25,7 +25,7 @@ class Memory:
             # Each thread would get an arena of its own, and none of them gives back what another could use.
             mallopt(_M_ARENA_MAX, ARENAS)
 
-    def care(self, busy: bool) -> None:
+    def maintain(self, busy: bool) -> None:
         """Call now and then, saying whether there is work."""
         now_s = self._clock.monotonic_s()
         if busy:

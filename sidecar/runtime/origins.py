@@ -64,7 +64,7 @@ class ClosedOrigins:
         self._closures: dict[str, _Closure] = {}
         self._open_ms: dict[str, int] = {}
         """When origins were last seen open, the longest ago first."""
-        self._doubted: set[str] = set()
+        self._rechecked: set[str] = set()
 
     @property
     def closed(self) -> Mapping[str, Closed]:
@@ -121,17 +121,17 @@ class ClosedOrigins:
             name = record.outgoing.topic
             closure = _CLOSURES.get(record.why)
             if closure is None:
-                self._catalogue.forget(name)
+                self._catalogue.invalidate(name)
                 own_fault.append(record)
             elif closure is not Closure.UNREACHABLE or not everything:
                 if closure is Closure.VANISHED:
-                    self._catalogue.forget(name)
+                    self._catalogue.invalidate(name)
                 elif closure is Closure.UNAUTHORISED:
-                    self._catalogue.doubt_right(name)
+                    self._catalogue.invalidate_permission(name)
                 self.close(name, closure, now_ms, now_s)
         return own_fault
 
-    def care(self, running: Collection[Partition], now_ms: int, now_s: float) -> None:
+    def maintain(self, running: Collection[Partition], now_ms: int, now_s: float) -> None:
         """Advance, and find the partitions whose checkpoints name closures that are over."""
         pending = {origin for each in running for origin in each.counts.origins}
         for name in self.advance(pending, now_ms, now_s):
@@ -150,7 +150,7 @@ class ClosedOrigins:
         """
         catalogue = self._catalogue
         used = {*pending, *catalogue.denied}
-        catalogue.expected = used | self._doubted
+        catalogue.expected = used | self._rechecked
         for name in used:
             if self._is_closed(name):
                 continue
@@ -165,7 +165,7 @@ class ClosedOrigins:
             if name in used:
                 closure.used_s = now_s
             elif now_s - closure.used_s > UNUSED_S:
-                self._forget(name)
+                self._remove(name)
                 continue
             if closure.trial_s is not None:
                 self._try(name, closure, closure.trial_s, now_ms, now_s)
@@ -203,7 +203,7 @@ class ClosedOrigins:
             closure.since_ms = None
             self._saw_open(name, now_ms)
         if now_s - since_s > TRIAL_S:
-            self._forget(name)
+            self._remove(name)
 
     def _is_there(self, name: str) -> bool:
         catalogue = self._catalogue
@@ -217,7 +217,7 @@ class ClosedOrigins:
         closure = self._closures.get(name)
         return closure is not None and closure.trial_s is None
 
-    def _forget(self, name: str) -> None:
+    def _remove(self, name: str) -> None:
         del self._closures[name]
         self._closed = None
 
@@ -227,10 +227,10 @@ class ClosedOrigins:
         if len(self._open_ms) > SEEN_MAX:
             del self._open_ms[next(iter(self._open_ms))]
 
-    def doubt(self, names: Iterable[str]) -> None:
+    def recheck(self, names: Iterable[str]) -> None:
         """A transaction that wrote to these failed, and nobody said why: ask what they are like now."""
         names = set(names)
-        self._doubted |= names
+        self._rechecked |= names
         self._catalogue.expected = {*self._catalogue.expected, *names}
         self._catalogue.want(names)
 
@@ -243,4 +243,4 @@ class ClosedOrigins:
         for name in names:
             self._saw_open(name, now_ms)
             if name in self._closures and not self._is_closed(name):
-                self._forget(name)
+                self._remove(name)

@@ -13,7 +13,7 @@ from sidecar.engine.transaction import Plan, Terms
 from sidecar.errors import RecordCorrupt, StoreCorrupt
 from sidecar.runtime.assignment import Assignment
 from sidecar.runtime.components import Components
-from sidecar.runtime.partitions.held import Held
+from sidecar.runtime.partitions.buffer import Buffer
 from sidecar.runtime.transaction.commit import Work
 from sidecar.runtime.transaction.failures import Failures
 from sidecar.runtime.transaction.limits import Limits
@@ -27,7 +27,7 @@ class Planning:
         self,
         components: Components,
         assignment: Assignment,
-        held: Held,
+        buffer: Buffer,
         ahead: Ahead,
         failures: Failures,
         limits: Limits,
@@ -36,7 +36,7 @@ class Planning:
         self._settings = components.settings
         self._clock = components.clock
         self._assignment = assignment
-        self._held = held
+        self._buffer = buffer
         self._ahead = ahead
         self._failures = failures
         self._limits = limits
@@ -50,7 +50,7 @@ class Planning:
     def is_due(self) -> bool:
         """Return whether it is time for a plan."""
         since_ms = (self._clock.monotonic_s() - self._planned_s) * 1000
-        ready = self._held.ready
+        ready = self._buffer.ready
         if ready and (since_ms >= self._settings.commit_interval_ms or ready >= self._settings.commit_max_messages):
             return True
         if not self._backlog and since_ms < self._settings.punctuation_interval_ms:
@@ -63,7 +63,7 @@ class Planning:
         """Return for how long no plan is due by what is known; below 0 when one is overdue."""
         wait_s = at_most_s
         since_s = self._clock.monotonic_s() - self._planned_s
-        if self._held.ready:
+        if self._buffer.ready:
             wait_s = min(wait_s, self._settings.commit_interval_ms / 1000 - since_s)
         now_ms = self._clock.wall_ms()
         for partition in self._assignment.running():
@@ -84,29 +84,29 @@ class Planning:
         terms = self._limits.terms(self._failures, self._components.closed, self._ahead.partitions)
         limit = min(self._settings.commit_max_messages, self._failures.items_max)
         waits_for_dlq = set() if terms.dlq_open else self._waits_for_dlq
-        open_for_intake = [each.number for each in turns if each.number not in waits_for_dlq]
+        open_for_ingest = [each.number for each in turns if each.number not in waits_for_dlq]
         now_ms = self._clock.wall_ms()
         self._planned_s = self._clock.monotonic_s()
         few = len(turns) > self._failures.items_max
         if few:
-            waiting = {each for each in open_for_intake if self._held.ready_of(each)}
-            fires_first = bool(self._turn // len(turns) % 2)
-            share = fewer(turns, waiting, self._failures.items_max, now_ms, fires_first=fires_first)
-            turns, open_for_intake = share.partitions, share.take_in
-            terms = terms if share.fires else replace(terms, fires_max=0)
-        batches = self._held.batches(open_for_intake, limit, self._failures.pace.bytes_max)
+            waiting = {each for each in open_for_ingest if self._buffer.ready_of(each)}
+            fire_first = bool(self._turn // len(turns) % 2)
+            share = fewer(turns, waiting, self._failures.items_max, now_ms, fire_first=fire_first)
+            turns, open_for_ingest = share.partitions, share.ingest
+            terms = terms if share.fire_due else replace(terms, deliveries_max=0)
+        batches = self._buffer.batches(open_for_ingest, limit, self._failures.pace.bytes_max)
         try:
             made = plan(turns, batches, store, now_ms, terms)
         except RecordCorrupt as cause:
             raise StoreCorrupt(f"a row of the state folder cannot be read: {cause}") from cause
-        self._held.give_back(made.left)
+        self._buffer.put_back(made.left)
         next_dead = {number for number, items in made.left.items() if type(items[0]) is Dead}
         self._waits_for_dlq = set() if terms.dlq_open else waits_for_dlq | next_dead
         self._components.catalogue.want(made.unresolved)
         self._backlog = few or (not made.complete and not made.unresolved)
-        if made.parts:
+        if made.partition_plans:
             return self._work(made, terms, membership)
-        self._ahead.forget()
+        self._ahead.clear()
         return None
 
     def _turns(self, running: list[Partition]) -> list[Partition]:
@@ -119,15 +119,18 @@ class Planning:
         settings = self._settings
         return Work(
             made,
-            {part.number: self._assignment.partitions[part.number] for part in made.parts},
+            {
+                partition_plan.number: self._assignment.partitions[partition_plan.number]
+                for partition_plan in made.partition_plans
+            },
             membership,
-            self._components.reset.identity,
+            self._components.recovery.identity,
             settings.input_topic,
             settings.changelog_topic,
             settings.status_topic,
             settings.api_token,
             unanswerable=self._failures.oversize.unanswerable,
             tries_dlq=terms.dlq_open,
-            traced=self._failures.tracing(made.fires),
-            keeps_fires=self._components.spans is not None,
+            traced=self._failures.tracing(made.deliveries),
+            keeps_deliveries=self._components.spans is not None,
         )

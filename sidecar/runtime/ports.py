@@ -85,12 +85,12 @@ class Producer(Protocol):
         ...
 
     @property
-    def took(self) -> frozenset[tuple[str, int]]:
+    def delivered_to(self) -> frozenset[tuple[str, int]]:
         """Partitions of topics that took a record of those whose delivery was asked for."""
         ...
 
     @property
-    def spared(self) -> Mapping[tuple[str, int], int]:
+    def accepted(self) -> Mapping[tuple[str, int], int]:
         """By topic and partition, how many records the broker said to be good while it named others of their batch."""
         ...
 
@@ -174,7 +174,7 @@ class CommittedQuestion(Question, Protocol):
     """For the committed input offsets of the group: `kafka.offsets.CommittedOffsets`."""
 
     @property
-    def troubles(self) -> Mapping[int, str]:
+    def errors(self) -> Mapping[int, str]:
         """Why a partition is not in the result; empty text while nothing but waiting is needed."""
         ...
 
@@ -187,7 +187,7 @@ class BoundsQuestion(Question, Protocol):
     """For where logs start and end, uncommitted records included: `kafka.offsets.LogBounds`."""
 
     @property
-    def troubles(self) -> Mapping[int, str]:
+    def errors(self) -> Mapping[int, str]:
         """As of `CommittedQuestion`."""
         ...
 
@@ -203,7 +203,7 @@ class TopicsQuestion(Question, Protocol):
         """Return the id of a topic; empty when no broker says."""
         ...
 
-    def troubles(self, numbers: Sequence[int]) -> Mapping[int, str]:
+    def errors(self, numbers: Sequence[int]) -> Mapping[int, str]:
         """Return the partitions that cannot be used, and why; empty text while nothing but waiting is needed."""
         ...
 
@@ -243,7 +243,7 @@ class ChangelogReader(Protocol):
         """Return, once, the partitions whose position is no longer in the log."""
         ...
 
-    def trouble(self, partition: int) -> str:
+    def error_of(self, partition: int) -> str:
         """Return why nothing of it can be read now; empty when nothing is known to be wrong."""
         ...
 
@@ -267,7 +267,7 @@ class Executor(Protocol):
         """Start a job; the one before must have been taken."""
         ...
 
-    def obstacle(self) -> str | None:
+    def blocker(self) -> str | None:
         """Return what to tell people while a job takes long, None when it does not."""
         ...
 
@@ -319,11 +319,11 @@ class Catalogue(Protocol):
         """Ask for these at the next `advance`."""
         ...
 
-    def forget(self, name: str) -> None:
+    def invalidate(self, name: str) -> None:
         """Ask for this one before it is taken as known again."""
         ...
 
-    def doubt_right(self, name: str) -> None:
+    def invalidate_permission(self, name: str) -> None:
         """Ask for this one before the right to write it is taken as given again."""
         ...
 
@@ -352,11 +352,11 @@ class Status(Protocol):
         """Publish what is due to be published. Never waits."""
         ...
 
-    def forget(self, partition: int) -> None:
+    def clear(self, partition: int) -> None:
         """Publish this partition at once when it is owned again."""
         ...
 
-    def part_with(self, view: PartitionView) -> None:
+    def publish_release(self, view: PartitionView) -> None:
         """Publish the last figures of a partition that is given back."""
         ...
 
@@ -378,7 +378,7 @@ class State(Protocol):
         """How often the database was set aside and rebuilt."""
         ...
 
-    def obstacle(self) -> str | None:
+    def blocker(self) -> str | None:
         """Return why no transaction may be begun, None when nothing is in the way."""
         ...
 
@@ -386,7 +386,7 @@ class State(Protocol):
         """Close the store, to open it again later."""
         ...
 
-    def care(self, committing: bool) -> None:
+    def maintain(self, committing: bool) -> None:
         """Open, look at the disk, flush. Raises StoreFailed when the open store cannot be trusted any more."""
         ...
 
@@ -395,8 +395,8 @@ class State(Protocol):
         ...
 
 
-class Resets(Protocol):
-    """Brings partitions from ASSIGNED to RUNNING: `partitions.reset.Reset`."""
+class Recoveries(Protocol):
+    """Brings partitions from ASSIGNED to RUNNING: `partitions.recovery.Recovery`."""
 
     @property
     def identity(self) -> Identity:
@@ -414,7 +414,7 @@ class Resets(Protocol):
         ...
 
     @property
-    def went_through(self) -> Callable[[Iterable[int]], None]:
+    def on_committed(self) -> Callable[[Iterable[int]], None]:
         """Told the partitions of a transaction that was committed."""
         ...
 
@@ -426,7 +426,7 @@ class Resets(Protocol):
         """Forget a partition."""
         ...
 
-    def hold_back(self, unwritten: Mapping[int, str], written_for: int, stuck: Mapping[int, str] = {}) -> None:
+    def back_off(self, unwritten: Mapping[int, str], written_for: int, stuck: Mapping[int, str] = {}) -> None:
         """Leave partitions out of the next transactions whose changelog or status topic takes nothing."""
         ...
 

@@ -17,7 +17,7 @@ from sidecar.runtime.transaction.failures import Failures
 
 log = structlog.get_logger(__name__)
 
-TROUBLE_EVERY_S: Final = 10.0
+BROKER_ERROR_EVERY_S: Final = 10.0
 
 
 class Readiness:
@@ -42,28 +42,28 @@ class Readiness:
         self._assignment = assignment
         self._failures = failures
         self._jobs = jobs
-        self._trouble = ""
-        self._trouble_s = self._trouble_said_s = float("-inf")
+        self._broker_error = ""
+        self._broker_error_s = self._logged_s = float("-inf")
 
-    def trouble(self, text: str) -> None:
+    def broker_error(self, text: str) -> None:
         """Note an error of the client library that passes by itself; a new one is logged now and then."""
         now_s = self._clock.monotonic_s()
-        if text != self._trouble and now_s - self._trouble_said_s >= TROUBLE_EVERY_S:
+        if text != self._broker_error and now_s - self._logged_s >= BROKER_ERROR_EVERY_S:
             log.warning("broker_trouble", reason=text)
-            self._trouble_said_s = now_s
-        self._trouble = text
-        self._trouble_s = now_s
+            self._logged_s = now_s
+        self._broker_error = text
+        self._broker_error_s = now_s
 
-    def obstacles(self) -> list[str]:
+    def blockers(self) -> list[str]:
         """Return why no transaction may be begun now."""
-        return [each for each in (self._guard.obstacle(), self._state.obstacle()) if each]
+        return [each for each in (self._guard.blocker(), self._state.blocker()) if each]
 
     def reasons(self) -> list[str]:
         """Return why it is not ready; nothing: it is."""
-        reasons = self.obstacles()
-        reasons.extend(filter(None, (self._failures.obstacle(), self._jobs.obstacle())))
-        if self._trouble_s > max(self._status.delivered_s, self._failures.committed_s):
-            reasons.append(f"no broker answers: {self._trouble}")
+        reasons = self.blockers()
+        reasons.extend(filter(None, (self._failures.blocker(), self._jobs.blocker())))
+        if self._broker_error_s > max(self._status.delivered_s, self._failures.committed_s):
+            reasons.append(f"no broker answers: {self._broker_error}")
         if not self._jobs.has_producer:
             reasons.append("the transactional producer is not ready yet")
         if self._consumer.membership() is None:

@@ -45,7 +45,7 @@ class Reporter:
         """Return what those of these partitions that are owned look like from outside, in their order."""
         components = self._components
         owned = self._assignment.owned(sorted(numbers))
-        progress, lag, now_ms = components.reset.progress, self._fetching.lag, self._clock.wall_ms()
+        progress, lag, now_ms = components.recovery.progress, self._fetching.lag, self._clock.wall_ms()
         return views_of(owned, components.instance_id, components.url, progress, lag, now_ms)
 
     def _details(self) -> dict[str, Any]:
@@ -54,5 +54,5 @@ class Reporter:
             "instance_id": components.instance_id,
             "partitions": sorted(self._assignment.partitions),
             "quarantines": components.state.quarantines,
-            "skipped_input_records": components.reset.skipped_input,
+            "skipped_input_records": components.recovery.skipped_input,
         }

@@ -26,7 +26,7 @@ class LocalState:
         self._clock = clock
         self._store: RocksStore | None = folder.open()
         self.instance_id = folder.instance_id()
-        self._trouble = ""
+        self._error = ""
         self._open_at_s = 0.0
         self._flushed_s = clock.monotonic_s()
         self.free_bytes = folder.free_bytes()
@@ -42,10 +42,10 @@ class LocalState:
         """How often the database was set aside and rebuilt."""
         return self._folder.quarantines
 
-    def obstacle(self) -> str | None:
+    def blocker(self) -> str | None:
         """Return why no transaction may be begun, None when nothing is in the way."""
         if self._store is None:
-            return f"the state folder cannot be used: {self._trouble}"
+            return f"the state folder cannot be used: {self._error}"
         if self.free_bytes < FREE_BYTES_MIN:
             least = f"{FREE_BYTES_MIN // 1024**2} MiB"
             return f"the disk of STATE_DIR {self._folder.path} has less than {least} left: free some"
@@ -54,16 +54,16 @@ class LocalState:
     def failed(self, error: StoreFailed) -> None:
         """Close the store; a damaged one is set aside at once, another is tried again later."""
         self._close()
-        self._trouble = str(error)
+        self._error = str(error)
         self._open_at_s = self._clock.monotonic_s() + OPEN_AGAIN_S
         if isinstance(error, StoreCorrupt):
             try:
                 log.error("store_quarantined", folder=str(self._folder.quarantine()), reason=str(error))
             except StoreFailed as worse:
-                self._trouble = str(worse)
+                self._error = str(worse)
             self._open_at_s = 0.0
 
-    def care(self, committing: bool) -> None:
+    def maintain(self, committing: bool) -> None:
         """Open the store again when it is time, look at the disk, flush what has long been unflushed.
 
         Raises:
@@ -76,13 +76,13 @@ class LocalState:
                 self._store = self._folder.open()
                 log.info("store_opened", folder=str(self._folder.path))
             except StoreFailed as error:
-                self._trouble = str(error)
+                self._error = str(error)
         try:
             self.free_bytes = self._folder.free_bytes()
         except StoreFailed as error:
             if self._store is not None:
                 raise
-            self._trouble = str(error)
+            self._error = str(error)
         if self._store is not None and now_s - self._flushed_s > FLUSH_EVERY_S:
             self._flushed_s = now_s
             self._store.flush()

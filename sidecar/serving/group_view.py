@@ -17,7 +17,7 @@ from sidecar.clock import Clock
 from sidecar.contract import status
 from sidecar.contract.status import OutcomeRecord, parse_outcome_key
 from sidecar.engine.group.activity import Activity
-from sidecar.engine.group.merge import BrokerTime, Outcomes, Place, Published, Standing, group_views
+from sidecar.engine.group.merge import BrokerTime, Outcomes, Published, Standing, StatusPosition, group_views
 from sidecar.engine.group.view import PartitionView
 from sidecar.errors import KafkaFailed
 from sidecar.kafka import config
@@ -33,12 +33,12 @@ FIRST_READ_S: Final = 15.0
 """So long the first reading of the topic may take before answers are given without the rest."""
 
 
-class Reader(Protocol):
+class StatusSource(Protocol):
     """What is asked of `kafka.status_reader.StatusReader`."""
 
     input_partitions: int | None
     cluster_id: str | None
-    trouble: str
+    error: str
 
     @property
     def caught_up(self) -> bool: ...
@@ -58,7 +58,7 @@ class ClusterView:
         token: API_TOKEN; when set, views without its signature are not taken.
     """
 
-    def __init__(self, make_reader: Callable[[], Reader], clock: Clock, *, topic: str, token: str | None) -> None:
+    def __init__(self, make_reader: Callable[[], StatusSource], clock: Clock, *, topic: str, token: str | None) -> None:
         self._make_reader = make_reader
         self._clock = clock
         self._topic = topic
@@ -74,7 +74,7 @@ class ClusterView:
         self.partitions_total: int | None = None
         """How many partitions the input topic has; None while that is unknown."""
         self.cluster_id: str | None = None
-        self.trouble = ""
+        self.error = ""
         """Why nothing can be read, for a person."""
         self._said = ""
         self.refused = 0
@@ -114,7 +114,7 @@ class ClusterView:
         """Return why no answer can be given for the group yet; None once the topic was read, or took too long."""
         if self._first_read or self._clock.monotonic_s() - self._began_s >= FIRST_READ_S:
             return None
-        return "the status topic has not been read to its end yet" + (f": {self.trouble}" if self.trouble else "")
+        return "the status topic has not been read to its end yet" + (f": {self.error}" if self.error else "")
 
     @property
     def alive(self) -> bool:
@@ -141,28 +141,28 @@ class ClusterView:
                 while not self._end.is_set():
                     self.step(reader, READ_S)
             except KafkaFailed as error:
-                self.trouble = str(error)
-                log.warning("status_reader_failed", topic=self._topic, reason=self.trouble)
+                self.error = str(error)
+                log.warning("status_reader_failed", topic=self._topic, reason=self.error)
                 self._end.wait(AGAIN_S)
             finally:
                 reader.close()
 
-    def step(self, reader: Reader, timeout_s: float) -> None:
+    def step(self, reader: StatusSource, timeout_s: float) -> None:
         """Read once and take in what has come. Raises KafkaFailed when a new reader must take over."""
         records = reader.read(timeout_s)
-        self.trouble = reader.trouble
-        if self.unread() is None and self.trouble != self._said:
+        self.error = reader.error
+        if self.unread() is None and self.error != self._said:
             # Before, it may be that the topic is about to be made.
-            self._said = self.trouble
-            if self.trouble:
-                log.warning("status_not_read", topic=self._topic, reason=self.trouble)
+            self._said = self.error
+            if self.error:
+                log.warning("status_not_read", topic=self._topic, reason=self.error)
         self.partitions_total = reader.input_partitions
         self.cluster_id = reader.cluster_id
         if records:
-            self.take_in(records)
+            self.add(records)
         self._first_read = self._first_read or reader.caught_up
 
-    def take_in(self, records: Iterable[StatusRead]) -> None:
+    def add(self, records: Iterable[StatusRead]) -> None:
         """Take in records of the topic, in any order; keys of other kinds are somebody else's."""
         standings = dict(self._standings)
         arrived_s = self._clock.monotonic_s()
@@ -170,16 +170,16 @@ class ClusterView:
             if record.live:
                 self._time.heard(record.stamped_ms, arrived_s)
             if record.key == status.partition_key(record.partition):
-                self._take_in_view(record, standings)
+                self._add_view(record, standings)
             elif (found := parse_outcome_key(record.key)) is not None:
                 outcome = OutcomeRecord.from_json(record.value)
                 if outcome is not None and outcome.partition == record.partition and self._is_signed(record):
-                    self._outcomes.take_in(*found, outcome, record.stamped_ms)
+                    self._outcomes.add(*found, outcome, record.stamped_ms)
         self._standings = standings
         with self._outcomes_came:
             self._outcomes_came.notify_all()
 
-    def _take_in_view(self, record: StatusRead, standings: dict[int, Standing]) -> None:
+    def _add_view(self, record: StatusRead, standings: dict[int, Standing]) -> None:
         if not self._is_signed(record):
             self.refused += 1
             if self.refused == 1:
@@ -188,7 +188,9 @@ class ClusterView:
         view = PartitionView.from_json(record.value)
         if view is not None and view.partition == record.partition:
             before = standings.get(record.partition, Standing())
-            standings[record.partition] = before.joined(Published(view, Place(record.stamped_ms, record.offset)))
+            standings[record.partition] = before.joined(
+                Published(view, StatusPosition(record.stamped_ms, record.offset))
+            )
 
     def _is_signed(self, record: StatusRead) -> bool:
         return record.is_signed(self._topic, self._token)

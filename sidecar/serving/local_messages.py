@@ -16,7 +16,7 @@ from sidecar.api.messages.listing import HeaderBody, MessageBody, MessageDetailB
 from sidecar.api.source import Source
 from sidecar.changelog.entry import DEFERRED, HEAD, KEY, KEY_BYTES, Head, head, origin_of, payload, retry_id_of
 from sidecar.engine.partition import State
-from sidecar.engine.ports import Reader
+from sidecar.engine.ports import StoreReader
 from sidecar.engine.rows import Rows, after, decode_due, decode_meta
 from sidecar.errors import StoreFailed
 from sidecar.model import OFFSET_MAX, TimerId
@@ -40,7 +40,7 @@ class LocalEntries:
         instance_id: Of this instance; empty when it owns no partition, ever.
     """
 
-    def __init__(self, store: Callable[[], Reader | None], source: Source, instance_id: str = "") -> None:
+    def __init__(self, store: Callable[[], StoreReader | None], source: Source, instance_id: str = "") -> None:
         self._store = store
         self._source = source
         self._instance_id = instance_id
@@ -69,7 +69,7 @@ class LocalEntries:
             return _named(store, retry_id, partitions, payload)
 
     @contextmanager
-    def _reading(self) -> Iterator[Reader]:
+    def _reading(self) -> Iterator[StoreReader]:
         store = self._store()
         if store is None:
             raise StoreFailed("the state folder cannot be used now")
@@ -82,7 +82,7 @@ class LocalEntries:
             raise
 
 
-def _page(store: Reader, partitions: Collection[int], wanted: Wanted) -> Page:
+def _page(store: StoreReader, partitions: Collection[int], wanted: Wanted) -> Page:
     first = wanted.limit // max(1, len(partitions)) + 1
     keys = heapq.merge(*(_positions(store, number, wanted, first) for number in partitions))
     found: list[MessageBody] = []
@@ -103,7 +103,7 @@ def _page(store: Reader, partitions: Collection[int], wanted: Wanted) -> Page:
     return Page(found, None)
 
 
-def _find(store: Reader, timer: TimerId, with_payload: bool) -> MessageDetailBody | None:
+def _find(store: StoreReader, timer: TimerId, with_payload: bool) -> MessageDetailBody | None:
     rows = Rows(timer.partition)
     value = store.get(rows.meta)
     offsets = (timer.offset,) if value is None else decode_meta(value).checkpoint.offsets_meant(timer.offset)
@@ -114,7 +114,7 @@ def _find(store: Reader, timer: TimerId, with_payload: bool) -> MessageDetailBod
     return None
 
 
-def _find_at(store: Reader, rows: Rows, timer: TimerId, with_payload: bool) -> MessageDetailBody | None:
+def _find_at(store: StoreReader, rows: Rows, timer: TimerId, with_payload: bool) -> MessageDetailBody | None:
     moved = rows.moved_row(timer.offset, timer.first_ms)
     for _ in range(TRIES):
         value = store.get(moved)
@@ -128,7 +128,7 @@ def _find_at(store: Reader, rows: Rows, timer: TimerId, with_payload: bool) -> M
     raise StoreFailed(f"{timer} moves faster than it can be read")
 
 
-def _named(store: Reader, retry_id: bytes, partitions: Collection[int], with_payload: bool) -> Named:
+def _named(store: StoreReader, retry_id: bytes, partitions: Collection[int], with_payload: bool) -> Named:
     places: list[tuple[bytes, int]] = []
     truncated = False
     for number in partitions:
@@ -149,7 +149,7 @@ def _named(store: Reader, retry_id: bytes, partitions: Collection[int], with_pay
     return Named(found, truncated)
 
 
-def _watermark(store: Reader, rows: Rows) -> bytes:
+def _watermark(store: StoreReader, rows: Rows) -> bytes:
     """Return the key at or below which every timer is gone."""
     value = store.get(rows.meta)
     meta = None if value is None else decode_meta(value)
@@ -158,7 +158,7 @@ def _watermark(store: Reader, rows: Rows) -> bytes:
     return KEY.pack(meta.checkpoint.watermark_ms, meta.checkpoint.watermark_offset)
 
 
-def _positions(store: Reader, number: int, wanted: Wanted, first: int) -> Iterator[Position]:
+def _positions(store: StoreReader, number: int, wanted: Wanted, first: int) -> Iterator[Position]:
     """Yield the places of a partition's messages within the bounds, in order; reads ahead in growing slices."""
     rows = Rows(number)
     begin = max(_watermark(store, rows) + b"\0", KEY.pack(wanted.due_from_ms, 0), _start(number, wanted.after))

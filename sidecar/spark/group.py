@@ -14,9 +14,9 @@ from sidecar.errors import BrokerUnavailable, CommandFailed, KafkaFailed, Transa
 from sidecar.kafka import config
 from sidecar.kafka.cluster import Admin, Deadline
 from sidecar.kafka.log_reader import LogReader
-from sidecar.kafka.patience import TRY_S
 from sidecar.kafka.probes import describe_group
 from sidecar.kafka.producer import TransactionalProducer
+from sidecar.kafka.startup_retry import TRY_S
 from sidecar.kafka.topics import TopicFacts, ensure_topics
 from sidecar.kafka.writer import Writer, Written
 from sidecar.model import Record

@@ -87,7 +87,7 @@ class Waiting:
                 size += len(chunk)
                 yield from _records(chunk)
 
-    def give_back(self, items: Sequence[Arrival | Record]) -> None:
+    def put_back(self, items: Sequence[Arrival | Record]) -> None:
         """Let records wait on that `take` gave."""
         self._left = items
 

@@ -17,7 +17,7 @@ from rocksdict import AccessType, Rdict
 
 from sidecar.changelog.entry import DEFERRED, KEY, KEY_BYTES, head, origin_of
 from sidecar.engine.group.view import HORIZONS_MS
-from sidecar.engine.ports import Prepared, Reader
+from sidecar.engine.ports import Prepared, StoreReader
 from sidecar.engine.rows import Meta, Rows, after, decode_due, decode_meta
 from sidecar.errors import RecordCorrupt, StoreFailed
 from sidecar.store.classify import classify
@@ -130,13 +130,13 @@ class Survey:
         return not self.meta.restored or self.counted == self.pending
 
 
-def partitions_of(store: Reader) -> list[int]:
+def partitions_of(store: StoreReader) -> list[int]:
     """Return the partitions that the store has rows of."""
     rows = store.keys(META, after(META), limit=PARTITIONS_MAX)
     return [int.from_bytes(row[len(META) :], "big") for row in rows]
 
 
-def survey(store: Reader, partition: int, now_ms: int, *, first: int, seen: Callable[[int], object]) -> Survey:
+def survey(store: StoreReader, partition: int, now_ms: int, *, first: int, seen: Callable[[int], object]) -> Survey:
     """Count the timers of one partition that are above its watermark.
 
     Args:
@@ -182,7 +182,7 @@ def survey(store: Reader, partition: int, now_ms: int, *, first: int, seen: Call
     return found
 
 
-def _counted(store: Reader, rows: Rows) -> int:
+def _counted(store: StoreReader, rows: Rows) -> int:
     counts = Counts()
     for row, value in store.items(rows.counter, after(rows.counter), limit=COUNTER_ROWS_MAX):
         counts.load(row[len(rows.counter) :], value)

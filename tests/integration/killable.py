@@ -30,7 +30,7 @@ from sidecar.store.rocks import RocksStore
 from tests.integration.sidecars import Command
 from tests.simulation.mutations import MUTATIONS, Mutation
 
-POINTS_OF_A_RESTORE: Final = {"restoring": "take_in", "settling": "settle", "restored": "finish"}
+POINTS_OF_A_RESTORE: Final = {"restoring": "apply", "settling": "settle", "restored": "finish"}
 """Point -> the method of Restore before which it lies."""
 
 EMPTY_OFFSETS: Final = "the offsets are an empty list"
@@ -54,7 +54,8 @@ _OF_THE_RUNTIME: Final = (
         "runtime.transaction.commit:commit",
         "producer.send_offsets(",
         "producer._producer.flush(5); _apply(writing, producer.next_changelog_offsets);"
-        " writing.prepared = {part.number: writing.store.prepare([part.mutations]) for part in work.plan.parts};"
+        " writing.prepared = {each.number: writing.store.prepare([each.mutations])"
+        " for each in work.plan.partition_plans};"
         " producer.send_offsets(",
     ),
     Mutation(

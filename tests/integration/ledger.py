@@ -157,7 +157,7 @@ class Ledger:
         running = list(sidecars)
         eventually(lambda: sum(each.pending() for each in running) == count, deadline_s, f"{count} are pending")
 
-    def await_taken_in(self, deadline_s: float = 30.0) -> None:
+    def await_ingested(self, deadline_s: float = 30.0) -> None:
         """Wait until the group has committed past every message that was sent."""
         eventually(lambda: not self._unread(), deadline_s, "all that was sent is taken in")
 

@@ -89,7 +89,7 @@ def a_former_owner_commits_after_the_takeover(stage: Stage, sidecars: Sidecars, 
 
     one.thaw()
     eventually(lambda: share(one, two), TAKEOVER_S, "one has joined again")
-    ledger.await_taken_in()
+    ledger.await_ingested()
     ledger.await_due()
     eventually(lambda: one.overdue() == two.overdue() == 0, 20, "nothing that they know of is overdue")
     return ledger.balance()
@@ -107,14 +107,14 @@ def a_kill_before_the_commit(stage: Stage, sidecars: Sidecars, mutation: str = "
     one.start(command(kill_at=Step.OFFSETS_SENT, armed_by=armed, flush=True, mutation=mutation))
     one.await_ready()
     ledger.send(600, (1_500, 3_000))
-    ledger.await_taken_in()
+    ledger.await_ingested()
     armed.touch()
     one.wait()
 
     one.start(command(mutation=afterwards))
     one.await_ready()
     ledger.await_due()
-    ledger.await_taken_in()
+    ledger.await_ingested()
     ledger.await_pending([one], 0)
     return ledger.balance()
 
@@ -126,7 +126,7 @@ def a_steady_stream(stage: Stage, sidecars: Sidecars, mutation: str = "") -> Bal
     one.start(command(mutation=mutation))
     one.await_ready()
     ledger.send(4_000, (1_500, 5_500))
-    ledger.await_taken_in()
+    ledger.await_ingested()
     ledger.await_due()
     assert one.stop() == 0
     return ledger.balance()

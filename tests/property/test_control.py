@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sidecar.contract import ControlRequest, parse
 from sidecar.contract.control import SIGNATURE, SIGNED, sign_control, signature_problem
 from sidecar.contract.status import OutcomeRecord, outcome_key, parse_outcome_key
-from sidecar.engine.ingest import Intake
+from sidecar.engine.ingest import Ingest
 from sidecar.engine.items import BadControl, Control, Dead, target_text
 from sidecar.model import Headers, Record, Rejection, TimerId
 from sidecar.policy import Policy, PolicyConfig
@@ -38,19 +38,19 @@ tidy_lists = st.fixed_dictionaries(
     optional={"retry-target": good | odd, "retry-due-ms": st.integers(-1, 2**70).map(lambda n: b"%d" % n)},
 ).map(lambda headers: list(headers.items()))
 INTAKES = [
-    Intake(Policy(PolicyConfig()), [], {}, (), input_topic="r", app_id="a", api_token=token) for token in (None, "t")
+    Ingest(Policy(PolicyConfig()), [], {}, (), input_topic="r", app_id="a", api_token=token) for token in (None, "t")
 ]
 
 
 @settings(max_examples=400)
-@given(headers=loose_lists | tidy_lists, intake=st.sampled_from(INTAKES), partition=st.integers(0, 9))
+@given(headers=loose_lists | tidy_lists, ingest=st.sampled_from(INTAKES), partition=st.integers(0, 9))
 def test_any_headers_give_a_command_an_answer_or_a_dead_letter(
-    headers: Headers, intake: Intake, partition: int
+    headers: Headers, ingest: Ingest, partition: int
 ) -> None:
     record = Record(partition, 5, NOW_MS, None, None, headers)
     parsed = parse(record, [])
     assert isinstance(parsed, ControlRequest | Rejection)
-    item = intake.examine(record, NOW_MS)
+    item = ingest.examine(record, NOW_MS)
     if isinstance(parsed, Rejection):
         assert isinstance(item, Dead)
         return

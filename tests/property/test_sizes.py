@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sidecar.changelog.entry import HEAD, MOVING, head, lasting, payload
 from sidecar.contract import DIALECTS_BY_CODE, fit_dead_letter, render_dead_letter
-from sidecar.contract.sizes import BATCH_BYTES, FIRE_OVERHEAD_BYTES, content_bytes, record_bytes
+from sidecar.contract.sizes import BATCH_BYTES, DELIVERY_OVERHEAD_BYTES, content_bytes, record_bytes
 from sidecar.model import Headers, Reason
 
 SIZES = st.sampled_from((0, 1, 31, 32, 63, 64, 127, 128, 255, 256, 8_191, 8_192, 65_535, 65_536, 200_000))
@@ -47,7 +47,7 @@ def test_a_fire_takes_no_more_than_its_entry_and_a_constant(
     fixed = head(entry)
     came = payload(entry, HEAD.size + fixed.origin_length + fixed.retry_id_length)
     rendered = DIALECTS_BY_CODE[dialect].render(came[2], 999, 1_000, (2**31 - 1, offset, 2**43), 2**43)
-    assert on_the_wire(key, value, rendered) <= len(entry) + FIRE_OVERHEAD_BYTES
+    assert on_the_wire(key, value, rendered) <= len(entry) + DELIVERY_OVERHEAD_BYTES
 
 
 @given(BYTES, BYTES, HEADERS, st.sampled_from((0, 1_500, 5_000, 70_000, 300_000, 10**7)))

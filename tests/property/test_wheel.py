@@ -54,7 +54,7 @@ def test_no_two_levels_have_a_slot_of_the_same_end_at_one_instant(now_ms: int, s
 )
 def test_what_fires_is_what_a_sorted_list_says(batches: list[list[int]], steps: list[int], at_once: int) -> None:
     stage, now_ms = Stage(), NOW
-    bounded = replace(TERMS, fires_max=at_once)
+    bounded = replace(TERMS, deliveries_max=at_once)
     waiting: list[tuple[int, int]] = []
     for batch in batches:
         if batch:

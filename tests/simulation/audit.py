@@ -5,7 +5,7 @@ from __future__ import annotations
 from sidecar.changelog.entry import DEFERRED, KEY, head, origin_of, retry_id_of
 from sidecar.changelog.fold import Folded
 from sidecar.engine.partition import Partition
-from sidecar.engine.ports import Reader
+from sidecar.engine.ports import StoreReader
 from sidecar.engine.rows import Rows, after, decode_meta
 from sidecar.wheel.counts import Counts
 from sidecar.wheel.geometry import slot_of
@@ -14,12 +14,12 @@ from tests.simulation.reference import Id
 ALL = 1_000_000
 
 
-def rows_of(store: Reader, prefix: bytes) -> dict[bytes, bytes]:
+def rows_of(store: StoreReader, prefix: bytes) -> dict[bytes, bytes]:
     """Return the rows of one kind, without their prefix."""
     return {row[len(prefix) :]: value for row, value in store.items(prefix, after(prefix), limit=ALL)}
 
 
-def timers_of(store: Reader, rows: Rows) -> dict[Id, tuple[int, str, bytes | None]]:
+def timers_of(store: StoreReader, rows: Rows) -> dict[Id, tuple[int, str, bytes | None]]:
     """Return requested due, origin and retry id of every timer in the store."""
     found = {}
     for entry in rows_of(store, rows.timer).values():
@@ -30,7 +30,7 @@ def timers_of(store: Reader, rows: Rows) -> dict[Id, tuple[int, str, bytes | Non
     return found
 
 
-def check_rows(partition: Partition, store: Reader) -> None:
+def check_rows(partition: Partition, store: StoreReader) -> None:
     """Recount counters and pointers from the timers, and what the partition holds in memory from the rows."""
     own = partition.rows
     counts, moved, named = Counts(), {}, {}
@@ -59,7 +59,7 @@ def check_rows(partition: Partition, store: Reader) -> None:
     _check_memory(partition, store, list(timers))
 
 
-def _check_memory(partition: Partition, store: Reader, keys: list[bytes]) -> None:
+def _check_memory(partition: Partition, store: StoreReader, keys: list[bytes]) -> None:
     own = partition.rows
     _same("next due", partition.next_due_ms, int.from_bytes(min(keys)[:8], "big") if keys else None)
     ends = [own.block_of(own.block + row).slot_end_ms for row in rows_of(store, own.block)]
@@ -73,7 +73,7 @@ def _check_memory(partition: Partition, store: Reader, keys: list[bytes]) -> Non
     assert meta.changelog_offset == partition.changelog_offset
 
 
-def check_fold(partition: Partition, store: Reader, folded: Folded) -> None:
+def check_fold(partition: Partition, store: StoreReader, folded: Folded) -> None:
     """Compare with the changelog; only what the watermark covers may linger in one and not in the other."""
     own, watermark = partition.rows, partition.watermark
     _same("timers of the log", rows_of(store, own.timer), folded.pending)

@@ -34,7 +34,7 @@ class MemoryLog:
     def left_for(self, restore: Restore) -> list[ChangelogRead]:
         """Begin a restore and return what it has still to take in."""
         left = self.from_offset(restore.begin(0, self.end))
-        restore.take_in(left[:1], "changelog")
+        restore.apply(left[:1], "changelog")
         if not restore.unconfirmed:
             return left[1:]
         restore.start_over()

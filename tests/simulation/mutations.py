@@ -147,7 +147,7 @@ MUTATIONS = (
     ),
     Mutation(
         "highest ever not kept",
-        "engine.plan:_Planner.take_in",
+        "engine.plan:_Planner.ingest",
         "max(self.highest, self.next_input_offset)",
         "self.next_input_offset",
     ),
@@ -236,7 +236,7 @@ MUTATIONS = (
     Mutation("fires while the whole group is paused", "engine.controls:Controls._close", "every is None", "True"),
     Mutation("deferred is forgotten", "engine.plan:_Planner._dispose", "self._defer(entry, fixed, origin)", "True"),
     Mutation("a paused origin times out", "engine.plan:_Planner._dispose", "closed.why != Closure.PAUSED", "True"),
-    Mutation("next slot end is not lowered", "engine.apply:apply_committed", "part.stored_end_ms", "None"),
+    Mutation("next slot end is not lowered", "engine.apply:apply_committed", "partition_plan.stored_end_ms", "None"),
     Mutation(
         "removed that is left over is forgotten",
         "engine.partition:Partition.wakes_at_ms",
@@ -273,7 +273,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a store row says more than its batch",
-        "engine.restore:Restore.take_in",
+        "engine.restore:Restore.apply",
         "records[-1].offset + 1",
         "records[-1].offset + 2",
     ),

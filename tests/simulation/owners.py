@@ -24,7 +24,7 @@ from tests.simulation.broker import Broker, Fate, FencedError
 from tests.simulation.memory_store import MemoryStore
 
 START_MS = 1_700_000_000_000
-TERMS = Terms("retry", "dlq", "app", {"A": Origin(4, 1_000_000)}, fires_max=3)
+TERMS = Terms("retry", "dlq", "app", {"A": Origin(4, 1_000_000)}, deliveries_max=3)
 IDENTITY = Identity("cluster", "topic")
 MESSAGES = 6
 TURNS = 2500
@@ -103,10 +103,10 @@ class Instance:
         self.partition.transition_to(State.RESTORING)
         restore = Restore(self.partition, self.store, IDENTITY)
         start = restore.begin(0, broker.end_offset())
-        restore.take_in(broker.read_committed(start, target), "changelog")
+        restore.apply(broker.read_committed(start, target), "changelog")
         if restore.unconfirmed:
             restore.start_over()
-            restore.take_in(broker.read_committed(0, target), "changelog")
+            restore.apply(broker.read_committed(0, target), "changelog")
         while not restore.settle():
             yield
         restore.finish(target)
@@ -118,31 +118,31 @@ class Instance:
         rng, next_input = self.group.rng, self.partition.checkpoint.next_input_offset
         arrivals = [self.group.arrival(next_input)] if next_input < MESSAGES and rng.random() < 0.6 else []
         made = plan([self.partition], {0: arrivals}, self.store, self.group.now_ms, TERMS)
-        if not made.parts:
+        if not made.partition_plans:
             return
-        (part,) = made.parts
+        (partition_plan,) = made.partition_plans
         transaction = self.broker.begin()
         try:
-            yield from self._commit(transaction, part, bool(arrivals))
+            yield from self._commit(transaction, partition_plan, bool(arrivals))
         except FencedError:
             if self.broker.fates[transaction] is Fate.OPEN:
                 self.broker.end(transaction, Fate.ABORTED)
             self.generation = -1
 
-    def _commit(self, transaction: int, part: PartitionPlan, took_in: bool) -> Iterator[None]:
+    def _commit(self, transaction: int, partition_plan: PartitionPlan, took_in: bool) -> Iterator[None]:
         broker, rng, mistake = self.broker, self.group.rng, self.group.mistake
         late = rng.random() < 0.5  # the client library may hand the data over behind the offsets
         if mistake == "apply first":
-            apply_committed(self.store, self.partition, part, IDENTITY, self.partition.changelog_offset)
+            apply_committed(self.store, self.partition, partition_plan, IDENTITY, self.partition.changelog_offset)
         yield
         if not late:
-            yield from self._produce(transaction, part)
+            yield from self._produce(transaction, partition_plan)
         named = mistake != "empty" and (took_in or mistake != "unnamed")
-        offsets = [part.checkpoint.next_input_offset] if named else []
+        offsets = [partition_plan.checkpoint.next_input_offset] if named else []
         broker.send_offsets(transaction, self.generation, offsets)
         yield
         if late:
-            yield from self._produce(transaction, part)
+            yield from self._produce(transaction, partition_plan)
         if rng.random() < 0.05:
             broker.end(transaction, Fate.ABORTED)
             self.generation = -1
@@ -155,13 +155,13 @@ class Instance:
             if mistake != "assume abort":
                 self.generation = -1
         elif mistake != "apply first":
-            apply_committed(self.store, self.partition, part, IDENTITY, max(written) + 1)
+            apply_committed(self.store, self.partition, partition_plan, IDENTITY, max(written) + 1)
 
-    def _produce(self, transaction: int, part: PartitionPlan) -> Iterator[None]:
-        for fire in part.fires:
+    def _produce(self, transaction: int, partition_plan: PartitionPlan) -> Iterator[None]:
+        for fire in partition_plan.deliveries:
             self.broker.produce_fire(transaction, fire.value or b"")
             yield
-        for key, value in part.records:
+        for key, value in partition_plan.records:
             self.broker.produce_changelog(transaction, key, value)
             if self.group.rng.random() < 0.5:
                 yield

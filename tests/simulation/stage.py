@@ -70,11 +70,11 @@ class Stage:
 
     def commit(self, now_ms: int, *items: Item, terms: Terms = TERMS) -> PartitionPlan:
         """Plan, commit and apply; there must be something to do."""
-        (part,) = self.plan(now_ms, *items, terms=terms).parts
-        apply_committed(self.store, self.partition, part, IDENTITY, self.log.commit(part.records))
+        (partition_plan,) = self.plan(now_ms, *items, terms=terms).partition_plans
+        apply_committed(self.store, self.partition, partition_plan, IDENTITY, self.log.commit(partition_plan.records))
         check_rows(self.partition, self.store)
         assert rows_of(self.store, self.partition.rows.timer) == self.folded().pending
-        return part
+        return partition_plan
 
     def folded(self) -> Folded:
         return fold((record.key, record.value) for record in self.log.records)
@@ -93,7 +93,7 @@ class Stage:
         restore = Restore(partition, store, IDENTITY)
         left = self.log.left_for(restore)
         while left:
-            restore.take_in(left[:slice_size], "changelog")
+            restore.apply(left[:slice_size], "changelog")
             left = left[slice_size:]
         while not restore.settle():
             pass
@@ -101,11 +101,11 @@ class Stage:
         return partition
 
 
-def fired(part: PartitionPlan) -> list[int]:
+def fired(partition_plan: PartitionPlan) -> list[int]:
     """Return the input offsets that a plan fires, in its order."""
-    return [int.from_bytes(fire.source[8:], "big") for fire in part.fires]
+    return [int.from_bytes(fire.source[8:], "big") for fire in partition_plan.deliveries]
 
 
-def outcomes(part: PartitionPlan) -> list[tuple[Outcome, int]]:
+def outcomes(partition_plan: PartitionPlan) -> list[tuple[Outcome, int]]:
     """Return what a plan answers, without the offsets."""
-    return [(answer.outcome, answer.timers) for answer in part.answers]
+    return [(answer.outcome, answer.timers) for answer in partition_plan.control_outcomes]

@@ -17,7 +17,7 @@ from sidecar.contract.control import ControlKind, render_control, sign_control
 from sidecar.engine import plan as planning
 from sidecar.engine import records, restore
 from sidecar.engine.apply import apply_committed
-from sidecar.engine.ingest import Intake
+from sidecar.engine.ingest import Ingest
 from sidecar.engine.items import Arrival, Item
 from sidecar.engine.overlay import Overlay
 from sidecar.engine.partition import Partition, State
@@ -42,7 +42,7 @@ STEPS_MS = (1, 1, 2, 500, 1000, 3000, 5000, 8000, 30_000, 70_000, 600_000, 5_000
 TIMEOUT_MS = 3_600_000
 IDENTITY = Identity("cluster", "topic")
 TOKEN = "token"
-INTAKE = Intake(Policy(PolicyConfig()), [], {}, (), input_topic="retry", app_id="app", api_token=TOKEN)
+INTAKE = Ingest(Policy(PolicyConfig()), [], {}, (), input_topic="retry", app_id="app", api_token=TOKEN)
 WAKES_MAX = 5_000
 
 
@@ -115,42 +115,46 @@ class World:
             dict.fromkeys(known, Origin(4, 1_000_000)),
             closed={name: Closed(why, closure.told_ms) for name, (why, closure) in self.closed.items()},
             origin_timeout_ms=TIMEOUT_MS,
-            fires_max=self.rng.choice([1, 2, 3, 50]),
-            fire_bytes_max=self.rng.choice([100, 300, 1 << 20]),
+            deliveries_max=self.rng.choice([1, 2, 3, 50]),
+            delivery_bytes_max=self.rng.choice([100, 300, 1 << 20]),
         )
         made = plan([self.partition], {0: items}, self.store, self.now_ms, terms)
-        if not made.parts:
+        if not made.partition_plans:
             return False
-        (part,) = made.parts
+        (partition_plan,) = made.partition_plans
         partial = None
-        if (unfinished := part.checkpoint.unfinished) is not None:
+        if (unfinished := partition_plan.checkpoint.unfinished) is not None:
             command = self.inputs[unfinished.control_offset]
             assert isinstance(command, Command)
             partial = Partial(command, (unfinished.seen_offset, unfinished.seen_first_ms))
-        taken = taken[: part.taken_in]
-        assert made.left.get(0, []) == items[part.taken_in :], ("items are lost", items, made.left)
-        self.trace.append(("plan", self.now_ms, ends, part.checkpoint, [str(item) for item in taken], partial))
+        taken = taken[: partition_plan.ingested]
+        assert made.left.get(0, []) == items[partition_plan.ingested :], ("items are lost", items, made.left)
+        self.trace.append(
+            ("plan", self.now_ms, ends, partition_plan.checkpoint, [str(item) for item in taken], partial)
+        )
         if self._apply_before_commit:
-            apply_committed(self.store, self.partition, part, IDENTITY, self.log.end)
+            apply_committed(self.store, self.partition, partition_plan, IDENTITY, self.log.end)
         if ends == "aborted":
-            self.log.abort(len(part.records))
+            self.log.abort(len(partition_plan.records))
             return True
         if ends == "rolled back":
-            apply_committed(self.store, self.partition, part, IDENTITY, self.log.end + len(part.records))
+            apply_committed(
+                self.store, self.partition, partition_plan, IDENTITY, self.log.end + len(partition_plan.records)
+            )
             self.store.flush()  # only the broker ended
-            self.log.abort(len(part.records))
+            self.log.abort(len(partition_plan.records))
             return True
-        *others, checkpoint = part.records
+        *others, checkpoint = partition_plan.records
         self.rng.shuffle(others)
-        part.records[:] = [*others, checkpoint]
-        written_to = self.log.commit(part.records)
-        self.committed = part.checkpoint.next_input_offset
+        partition_plan.records[:] = [*others, checkpoint]
+        written_to = self.log.commit(partition_plan.records)
+        self.committed = partition_plan.checkpoint.next_input_offset
         self.ledger.skip(self.base + self.start)
-        self._tell_ledger(part, taken, partial, known)
+        self._tell_ledger(partition_plan, taken, partial, known)
         if ends == "applied":
             if not self._apply_before_commit:
-                apply_committed(self.store, self.partition, part, IDENTITY, written_to)
-            self._check(part)
+                apply_committed(self.store, self.partition, partition_plan, IDENTITY, written_to)
+            self._check(partition_plan)
         return True
 
     def _item(self, item: Input) -> Item:
@@ -185,28 +189,31 @@ class World:
         return item
 
     def _tell_ledger(
-        self, part: PartitionPlan, taken: Sequence[Input], partial: Partial | None, known: frozenset[str]
+        self, partition_plan: PartitionPlan, taken: Sequence[Input], partial: Partial | None, known: frozenset[str]
     ) -> None:
         scanned = self.ledger.commit(
             Transaction(
                 self.now_ms,
                 taken,
                 partial,
-                [_id_of(fire) for fire in part.fires],
-                [_id_of(dead) for _, dead in part.dead_letters],
-                [(self.base + answer.offset, answer.outcome.value, answer.timers) for answer in part.answers],
+                [_id_of(fire) for fire in partition_plan.deliveries],
+                [_id_of(dead) for _, dead in partition_plan.dead_letters],
+                [
+                    (self.base + answer.offset, answer.outcome.value, answer.timers)
+                    for answer in partition_plan.control_outcomes
+                ],
                 known,
                 {name: closure for name, (_, closure) in self.closed.items()},
                 TIMEOUT_MS,
             )
         )
-        sources = {_id_of(fire): fire.source for fire in part.fires}
+        sources = {_id_of(fire): fire.source for fire in partition_plan.deliveries}
         order = [sources[timer_id] for timer_id in scanned]
         assert order == sorted(order), ("fired out of order", scanned)
 
     # Checks
 
-    def _check(self, part: PartitionPlan | None = None) -> None:
+    def _check(self, partition_plan: PartitionPlan | None = None) -> None:
         store, rows = self.store, self.partition.rows
         have = timers_of(store, rows)
         truth = {key: (timer.requested_ms, timer.origin, timer.retry_id) for key, timer in self.ledger.pending.items()}
@@ -217,7 +224,10 @@ class World:
         for entry in rows_of(store, rows.timer).values():
             fixed = head(entry)
             assert fixed.due_ms <= max(fixed.requested_ms + bumps_ms, latest_ms), ("put off too far", fixed)
-            assert part is None or not part.complete or fixed.due_ms > self.now_ms, ("due and not fired", fixed)
+            assert partition_plan is None or not partition_plan.complete or fixed.due_ms > self.now_ms, (
+                "due and not fired",
+                fixed,
+            )
         overlay = Overlay(self.partition, store, self.now_ms)
         for timer_id in truth:
             assert overlay.find(*timer_id) is not None, ("not found by its id", timer_id)
@@ -263,7 +273,7 @@ class World:
         deadly = 0.05 if rng.random() < 0.5 else 0.0
         while left:
             size = rng.choice([1, 2, 5, 1000])
-            one.take_in(left[:size], "changelog")
+            one.apply(left[:size], "changelog")
             left = left[size:]
             self._maybe_die(deadly)
         while not one.settle():

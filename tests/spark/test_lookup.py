@@ -11,13 +11,13 @@ from sidecar.settings import Settings
 from sidecar.spark.stream.lookup import BrokerLookup
 from sidecar.spark.stream.topic_metadata import TopicMetadata
 from tests.broker import create_topic
-from tests.integration.rights import broker_with_rights, deny
+from tests.integration.permissions import broker_with_permissions, deny
 
 pytestmark = pytest.mark.broker
 
 
 def test_a_topic_that_may_not_be_looked_at_is_told_from_one_that_may_not_be_written() -> None:
-    with broker_with_rights() as bootstrap:
+    with broker_with_permissions() as bootstrap:
         for name in ("open", "guarded", "secret"):
             create_topic(bootstrap, name, 3)
         admin = AdminClient({"bootstrap.servers": bootstrap})

@@ -39,14 +39,14 @@ class Twin:
         assert store.split_due(now_ms) == now_ms
         partition.next_due_ms = store.next_due_ms()
         planned = plan([partition], {0: items} if items else {}, store, now_ms, terms)
-        for part in planned.parts:
+        for part in planned.partition_plans:
             store.apply(part)
             meta.checkpoint = msgspec.structs.replace(part.checkpoint, engine=Engine.SPARK)
             meta.count(part.counts)
         store.finish()
         meta.last_step_ms = now_ms
         self.state.put(META, encode(meta))
-        return (planned.parts[0] if planned.parts else None), planned.left.get(0, ())
+        return (planned.partition_plans[0] if planned.partition_plans else None), planned.left.get(0, ())
 
     def pending(self) -> dict[bytes, bytes]:
         return pending(self.state.entries)
@@ -91,7 +91,7 @@ def test_plans_are_the_same_however_often_blocks_are_merged_split_and_spread(wor
 
 def _same(world: World, at_once: int) -> None:
     stage, twin, now_ms = Stage(), Twin(), NOW
-    terms = replace(TERMS, fires_max=at_once)
+    terms = replace(TERMS, deliveries_max=at_once)
     ids: list[TimerId] = []
     for wait_ms, acts in world:
         now_ms += wait_ms
@@ -100,14 +100,14 @@ def _same(world: World, at_once: int) -> None:
             planned = stage.plan(now_ms, *items, terms=terms)
             left = list(planned.left.get(0, ()))
             theirs, twins_left = twin.commit(now_ms, items, terms)
-            ours = stage.commit(now_ms, *items, terms=terms) if planned.parts else None
+            ours = stage.commit(now_ms, *items, terms=terms) if planned.partition_plans else None
             if theirs is None:  # then all that the other one does is to delete blocks from its changelog
-                assert ours is None or not (ours.taken_in or ours.fires or ours.dead_letters or ours.deferred)
+                assert ours is None or not (ours.ingested or ours.deliveries or ours.dead_letters or ours.deferred)
                 break
             assert ours is not None
-            assert theirs.fires == ours.fires
+            assert theirs.deliveries == ours.deliveries
             assert theirs.dead_letters == ours.dead_letters
-            assert theirs.answers == ours.answers
+            assert theirs.control_outcomes == ours.control_outcomes
             assert theirs.counts == ours.counts
             assert theirs.deferred == ours.deferred
             assert _comparable(theirs) == _comparable(ours)
@@ -152,6 +152,6 @@ def test_a_state_that_is_empty_again_leaves_no_cells_but_its_own() -> None:
     twin.commit(NOW + 10, [control], TERMS)
     part, _ = twin.commit(NOW + 4_000_000, [], TERMS)
     assert part is not None
-    assert len(part.fires) == 49
+    assert len(part.deliveries) == 49
     twin.commit(NOW + 8_000_000, [stage.send(NOW)], TERMS)
     assert set(twin.state.entries) == {META}

@@ -31,7 +31,7 @@ def learn(
     """Return the topics that are closed."""
     sender = Sender(SETTINGS, "checkpoint", 0, [0])
     refused = [Refused(0, record(topic, at), why, "said") for at, (topic, why) in enumerate(refusals)]
-    sender._producer = SimpleNamespace(refused=refused, spared=Counter())  # type: ignore[assignment]  # what is asked of it
+    sender._producer = SimpleNamespace(refused=refused, accepted=Counter())  # type: ignore[assignment]  # what is asked of it
     output = PlanOutput(0, 0, 1, 0, 1, records=[record("orders", at) for at in range(written)])
     try:
         sender._learn([output], {} if unfireable is None else unfireable, attempt)

@@ -13,7 +13,7 @@ from sidecar.clock import SystemClock
 from sidecar.devbroker.local_broker import LocalBroker
 from sidecar.kafka import log_reader
 from sidecar.kafka.cluster import Admin
-from sidecar.kafka.patience import await_answer
+from sidecar.kafka.startup_retry import await_brokers
 from sidecar.settings import Settings
 from sidecar.spark import group
 from tests.broker import create_topic, unique
@@ -26,7 +26,7 @@ def test_a_broker_that_has_no_coordinator_yet_is_waited_for(own_broker: LocalBro
         bootstrap_servers=own_broker.bootstrap_servers, streams_app_id=unique("app"), create_topics=True
     )
     admin = Admin(settings)
-    asked = await_answer(lambda: group.idle_topics(admin, settings), settings, SystemClock(), threading.Event().wait)
+    asked = await_brokers(lambda: group.idle_topics(admin, settings), settings, SystemClock(), threading.Event().wait)
     assert asked is not None
     assert asked.partitions > 0
     assert group.committed(settings, asked.partitions) == {}

@@ -213,7 +213,7 @@ class Former:
         upto_ms = store.split_due(now_ms)
         partition = Partition(0, State.RUNNING, checkpoint=meta.checkpoint, counts=meta.counts())
         partition.next_due_ms = store.next_due_ms()
-        parts = plan([partition], {0: items} if items else {}, store, upto_ms, TERMS).parts
+        parts = plan([partition], {0: items} if items else {}, store, upto_ms, TERMS).partition_plans
         for part in parts:
             store.apply(part)
             meta.checkpoint = msgspec.structs.replace(part.checkpoint, engine=Engine.SPARK)
@@ -230,7 +230,7 @@ def test_a_state_of_the_former_layout_goes_on_and_fires_all_of_it_once() -> None
     first = former.step(former.now_ms + 10)
     meta = decode_meta(former.state.entries[META])
     assert meta.format == FORMAT
-    fired = {each.source for each in first.fires} if first else set()
+    fired = {each.source for each in first.deliveries} if first else set()
     waiting = pending(former.state.entries)
     assert waiting.keys() == former.pending - fired
 
@@ -245,10 +245,10 @@ def test_a_state_of_the_former_layout_goes_on_and_fires_all_of_it_once() -> None
         idle = Control(former.next_offset + day, "c", ControlKind.CANCEL, b"nobody")
         part = former.step(now_ms, idle)
         assert part is not None
-        dues = [int.from_bytes(each.source[:8], "big") for each in part.fires]
+        dues = [int.from_bytes(each.source[:8], "big") for each in part.deliveries]
         assert dues == sorted(dues)
         assert all(due_ms <= now_ms for due_ms in dues)
-        seen += [each.source for each in part.fires]
+        seen += [each.source for each in part.deliveries]
     assert former.state.entries.keys() == {META}
     assert sorted(seen) == sorted(former.pending - {named[:16]})
 

@@ -25,7 +25,7 @@ def offsets(state: DictState, *chunks: bytes, leave: int = 0) -> list[int]:
     waiting = Waiting(state, LIMIT)
     waiting.add(chunks)
     taken = list(waiting.take())
-    waiting.give_back(taken[len(taken) - leave :])
+    waiting.put_back(taken[len(taken) - leave :])
     waiting.save()
     return [each.offset for each in taken[: len(taken) - leave]]
 

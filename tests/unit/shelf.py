@@ -9,7 +9,7 @@ from typing import Any
 
 from sidecar.cli.instance import Reply, Unanswered
 from sidecar.contract.control import ControlKind, Outcome
-from sidecar.control.stream import Answer
+from sidecar.control.stream import TimerOutcome
 from sidecar.model import TimerId
 
 URL = "http://shelf:1"
@@ -110,23 +110,23 @@ class Shelf:
         self.most_in_flight = max(self.most_in_flight, len(self._flying))
         self.on_put(timer)
 
-    def answers(self, timeout_s: float) -> list[Answer]:
+    def answers(self, timeout_s: float) -> list[TimerOutcome]:
         answered = [timer for timer in self._flying if timer.partition not in self.silent]
         self._flying = [timer for timer in self._flying if timer.partition in self.silent]
         return [self._act(timer) for timer in answered]
 
-    def _act(self, timer: TimerId) -> Answer:
+    def _act(self, timer: TimerId) -> TimerOutcome:
         self.acted.append(str(timer))
         message = self.messages.get(str(timer))
         if message is None:
-            return Answer(timer, Outcome.NOT_PENDING, "")
+            return TimerOutcome(timer, Outcome.NOT_PENDING, "")
         if self._kind is ControlKind.FIRE and message["origin"] in self.paused:
-            return Answer(timer, Outcome.ORIGIN_PAUSED, f"{message['origin']} is paused")
+            return TimerOutcome(timer, Outcome.ORIGIN_PAUSED, f"{message['origin']} is paused")
         if self._kind is ControlKind.RESCHEDULE:
             message["due_ms"] = message["stored_due_ms"] = self._due_ms
-            return Answer(timer, Outcome.RESCHEDULED, "")
+            return TimerOutcome(timer, Outcome.RESCHEDULED, "")
         del self.messages[str(timer)]
-        return Answer(timer, Outcome.CANCELLED if self._kind is ControlKind.CANCEL else Outcome.FIRED, "")
+        return TimerOutcome(timer, Outcome.CANCELLED if self._kind is ControlKind.CANCEL else Outcome.FIRED, "")
 
 
 def _place(message: Mapping[str, Any]) -> list[int]:

@@ -12,7 +12,7 @@ from sidecar.api.auth import Gate
 from sidecar.api.bodies import ErrorBody
 from sidecar.api.connect.bodies import ConnectorStateInfo
 from sidecar.api.connect.connector import status_of
-from sidecar.api.connect.group import CONNECTOR, TASK, ConnectorName, Group, TaskNumber
+from sidecar.api.connect.group import CONNECTOR, TASK, ConnectGroup, ConnectorName, TaskNumber
 from sidecar.api.connect.restart import Restarter, is_passed_on
 from sidecar.api.messages.changes import ControlDesk
 from sidecar.api.problems import ALLOW
@@ -40,7 +40,7 @@ OnlyFailed = Annotated[
 ]
 
 
-def change_routes(group: Group, desk: ControlDesk, gate: Gate) -> APIRouter:
+def change_routes(group: ConnectGroup, desk: ControlDesk, gate: Gate) -> APIRouter:
     """Return the routes that pause, resume and restart, and those that refuse the rest."""
     changes = APIRouter(dependencies=[Depends(gate.change)], responses=_CHANGES, default_response_class=Response)
     _add_switches(changes, group, desk)
@@ -52,7 +52,7 @@ def change_routes(group: Group, desk: ControlDesk, gate: Gate) -> APIRouter:
     return router
 
 
-def _add_switches(router: APIRouter, group: Group, desk: ControlDesk) -> None:
+def _add_switches(router: APIRouter, group: ConnectGroup, desk: ControlDesk) -> None:
     async def switch(request: Request, connector: ConnectorName, kind: ControlKind) -> None:
         group.check(connector, "Unknown connector {}")
         await desk.act(request, kind, EVERY_ORIGIN, EVERY_ORIGIN)
@@ -91,7 +91,7 @@ def _add_switches(router: APIRouter, group: Group, desk: ControlDesk) -> None:
         return Response(status_code=204)
 
 
-def _add_topics(router: APIRouter, group: Group) -> None:
+def _add_topics(router: APIRouter, group: ConnectGroup) -> None:
     @router.put(
         f"{CONNECTOR}/topics/reset",
         summary="No effect",
@@ -104,7 +104,7 @@ def _add_topics(router: APIRouter, group: Group) -> None:
         return Response(status_code=202)
 
 
-def _add_restarts(router: APIRouter, group: Group) -> None:
+def _add_restarts(router: APIRouter, group: ConnectGroup) -> None:
     restarter = Restarter(group.worker)
 
     @router.post(
@@ -157,7 +157,7 @@ def _add_restarts(router: APIRouter, group: Group) -> None:
         return Response(status_code=204)
 
 
-def _add_refusals(router: APIRouter, group: Group) -> None:
+def _add_refusals(router: APIRouter, group: ConnectGroup) -> None:
     async def refuse(request: Request) -> None:
         if request.method == "DELETE" or request.url.path.endswith("/offsets"):
             group.check(request.path_params["connector"])

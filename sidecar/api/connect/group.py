@@ -23,7 +23,7 @@ def example(value: object, status: int = 200) -> dict[int | str, dict[str, objec
     return {status: {"content": {"application/json": {"example": value}}}}
 
 
-class Group:
+class ConnectGroup:
     """The connector as the group's views show it now."""
 
     def __init__(self, source: Source, worker: Worker) -> None:

@@ -27,7 +27,7 @@ from sidecar.api.connect.bodies import (
     TopicsOf,
 )
 from sidecar.api.connect.connector import CONNECT_VERSION, config_of, info_of, offsets_of, status_of, task_info
-from sidecar.api.connect.group import CONNECTOR, TASK, ConnectorName, Group, TaskNumber, example
+from sidecar.api.connect.group import CONNECTOR, TASK, ConnectGroup, ConnectorName, TaskNumber, example
 from sidecar.api.source import Source
 
 Expand = Annotated[
@@ -64,7 +64,7 @@ def info_route(source: Source, version: str) -> APIRouter:
     return router
 
 
-def connector_routes(group: Group) -> APIRouter:
+def connector_routes(group: ConnectGroup) -> APIRouter:
     """Return the routes that show the connector and its tasks."""
     router = APIRouter(tags=["connect"], responses=_READS)
     _add_list(router, group)
@@ -74,7 +74,7 @@ def connector_routes(group: Group) -> APIRouter:
     return router
 
 
-def _add_list(router: APIRouter, group: Group) -> None:
+def _add_list(router: APIRouter, group: ConnectGroup) -> None:
     expanded = {"kafka-retry": {"info": INFO_EXAMPLE, "status": STATUS_EXAMPLE}}
 
     @router.get(
@@ -96,7 +96,7 @@ def _add_list(router: APIRouter, group: Group) -> None:
         return JSONResponse({worker.name: parts.model_dump(exclude_none=True)})
 
 
-def _add_connector(router: APIRouter, group: Group) -> None:
+def _add_connector(router: APIRouter, group: ConnectGroup) -> None:
     @router.get(
         CONNECTOR,
         summary="Show settings and tasks",
@@ -132,7 +132,7 @@ def _add_connector(router: APIRouter, group: Group) -> None:
         return JSONResponse(group.status().model_dump(exclude_none=True))
 
 
-def _add_reading(router: APIRouter, group: Group) -> None:
+def _add_reading(router: APIRouter, group: ConnectGroup) -> None:
     @router.get(
         f"{CONNECTOR}/topics",
         summary="List topics",
@@ -158,7 +158,7 @@ def _add_reading(router: APIRouter, group: Group) -> None:
         return JSONResponse(Offsets(offsets=offsets_of(group.worker, views)).model_dump())
 
 
-def _add_tasks(router: APIRouter, group: Group) -> None:
+def _add_tasks(router: APIRouter, group: ConnectGroup) -> None:
     @router.get(
         f"{CONNECTOR}/tasks",
         summary="List tasks",

@@ -21,7 +21,7 @@ from sidecar.cli.messages.filters import PAGE, Filter, Message, Page, read_page
 from sidecar.cli.messages.journal import Journal
 from sidecar.clock import Clock
 from sidecar.contract.control import ControlKind, Outcome
-from sidecar.control.stream import Answer
+from sidecar.control.stream import TimerOutcome
 from sidecar.errors import CommandFailed
 from sidecar.model import TimerId
 from sidecar.runtime.stop import Stop
@@ -48,7 +48,7 @@ class Actions(Protocol):
 
     def put(self, timer: TimerId) -> None: ...
 
-    def answers(self, timeout_s: float) -> list[Answer]: ...
+    def answers(self, timeout_s: float) -> list[TimerOutcome]: ...
 
 
 class Found(NamedTuple):
@@ -64,7 +64,7 @@ class Interrupted(CommandFailed):
     """Ctrl-C or SIGTERM."""
 
 
-class Reader:
+class TimerReader:
     """Reads whole pages: waits for partitions that have no owner for the moment.
 
     Args:
@@ -97,11 +97,11 @@ class Reader:
                 if not page.missing:
                     return page
                 numbers = ", ".join(map(str, page.missing))
-                trouble = f"partition {numbers} has no owner now, or it does not answer: start `retry-sidecar run`"
+                reason = f"partition {numbers} has no owner now, or it does not answer: start `retry-sidecar run`"
             except Unanswered as error:
-                trouble = str(error)
+                reason = str(error)
             if self._clock.monotonic_s() >= until_s:
-                raise CommandFailed(trouble)
+                raise CommandFailed(reason)
             pause.wait(AGAIN_S)
         raise Interrupted("interrupted")
 
@@ -135,7 +135,7 @@ class Run:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: TimerReader,
         actions: Actions,
         journal: Journal,
         stop: Stop,
@@ -227,7 +227,7 @@ class Run:
         while self._actions.in_flight and self._clock.monotonic_s() < until_s:
             self._take_in(self._actions.answers(POLL_S))
 
-    def _take_in(self, answers: Sequence[Answer]) -> bool:
+    def _take_in(self, answers: Sequence[TimerOutcome]) -> bool:
         progress = self._progress
         for timer, outcome, detail in answers:
             progress.outcomes[outcome.value] += 1

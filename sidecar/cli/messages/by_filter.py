@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from sidecar.cli.instance import Instances, reach
 from sidecar.cli.instants import shown_instant
-from sidecar.cli.messages.bulk import Actions, Found, Reader, Run, interruptible
+from sidecar.cli.messages.bulk import Actions, Found, Run, TimerReader, interruptible
 from sidecar.cli.messages.filters import Filter, filter_options, table
 from sidecar.cli.messages.http_control import HttpStream
 from sidecar.cli.messages.journal import Journal, Order, new_path
@@ -125,7 +125,7 @@ def act_by_filter(
     with reach(settings, url) as instances:
         if journal is None:
             with interruptible() as stop:
-                found = _count(Reader(instances, choice.wanted, stop, clock, patience_s))
+                found = _count(TimerReader(instances, choice.wanted, stop, clock, patience_s))
             if choice.dry_run or not found.total:
                 _show_found(kind, choice.wanted, found, due_ms, as_json=as_json)
                 return
@@ -173,7 +173,7 @@ def _resumed(path: Path, kind: ControlKind, group: str | None) -> Journal:
     return journal
 
 
-def _count(reader: Reader) -> Found:
+def _count(reader: TimerReader) -> Found:
     with _bar("counting") as (bar, task):
         return reader.count(lambda total: bar.update(task, completed=total))
 
@@ -221,7 +221,7 @@ def _run(
     journal: Journal, actions: Actions, instances: Instances, stop: Stop, patience_s: float, per_second: float | None
 ) -> None:
     order, clock = journal.order, SystemClock()
-    reader = Reader(instances, order.wanted, stop, clock, patience_s)
+    reader = TimerReader(instances, order.wanted, stop, clock, patience_s)
     with _bar(_DOING[order.kind], order.total) as (bar, task):
         bar.update(task, completed=journal.progress.outcomes.total())
         run = Run(

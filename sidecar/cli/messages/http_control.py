@@ -13,7 +13,7 @@ from sidecar.cli.instance import Instances, Reply, Unanswered
 from sidecar.clock import SystemClock
 from sidecar.contract.control import ControlKind, Outcome, Target
 from sidecar.control.client import ControlResult
-from sidecar.control.stream import Answer
+from sidecar.control.stream import TimerOutcome
 from sidecar.engine.items import target_text
 from sidecar.model import TimerId
 
@@ -89,8 +89,8 @@ class HttpStream:
         self._due_ms = due_ms
         self._deadline_s = deadline_s
         self._pool = ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="control")
-        self._asked: dict[Future[Answer], TimerId] = {}
-        self._failed: set[Future[Answer]] = set()
+        self._asked: dict[Future[TimerOutcome], TimerId] = {}
+        self._failed: set[Future[TimerOutcome]] = set()
         self._ended = threading.Event()
 
     @property
@@ -102,7 +102,7 @@ class HttpStream:
         """Ask for it; returns at once."""
         self._asked[self._pool.submit(self._act, timer)] = timer
 
-    def answers(self, timeout_s: float) -> list[Answer]:
+    def answers(self, timeout_s: float) -> list[TimerOutcome]:
         """Return the outcomes that have come, waiting so long for the first one.
 
         Raises:
@@ -125,7 +125,7 @@ class HttpStream:
         self._ended.set()
         self._pool.shutdown(cancel_futures=True)
 
-    def _act(self, timer: TimerId) -> Answer:
+    def _act(self, timer: TimerId) -> TimerOutcome:
         """Ask until there is an outcome: twice is not wrong, it is not pending then. Raises CommandFailed."""
         clock = SystemClock()
         until_s = clock.monotonic_s() + self._deadline_s
@@ -141,4 +141,4 @@ class HttpStream:
             if result.outcome is None:
                 numbers = ", ".join(map(str, result.missing))
                 raise Unanswered(f"{timer}: no answer from partition {numbers} in time")
-            return Answer(timer, result.outcome, result.detail)
+            return TimerOutcome(timer, result.outcome, result.detail)

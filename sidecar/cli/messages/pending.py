@@ -26,7 +26,7 @@ from sidecar.settings import Settings
 _TIMEOUT_S = 5.0
 _ORIGINS_SHOWN = 20
 
-Answer = Mapping[str, Any]
+Summary = Mapping[str, Any]
 
 
 @click.command(epilog="Example: retry-sidecar pending --watch")
@@ -63,12 +63,12 @@ def pending(
         return
 
 
-def _look(url: str, token: str | None) -> Answer:
+def _look(url: str, token: str | None) -> Summary:
     """Return the answer of `GET /pending`. Raises CommandFailed when nothing listens there, or no sidecar."""
     return ask(url, "GET", "/pending", token, timeout_s=_TIMEOUT_S).document("total", "partitions")
 
 
-def picture(answer: Answer, now_ms: int) -> RenderableType:
+def picture(answer: Summary, now_ms: int) -> RenderableType:
     """Return the answer as tables."""
     head = Text.assemble(
         (f"{answer['total']:,}", "bold"),
@@ -97,7 +97,7 @@ def _two_columns(first: str, second: str, rows: Any) -> Table:
     return table
 
 
-def _partitions(answer: Answer, now_ms: int) -> Table:
+def _partitions(answer: Summary, now_ms: int) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("partition", "state", "owner", "pending", "fired up to", "restored"):
         table.add_column(heading, justify="right" if heading in ("partition", "pending") else "left")
@@ -113,7 +113,7 @@ def _partitions(answer: Answer, now_ms: int) -> Table:
     return table
 
 
-def _follow(look: Callable[[], Answer], interval_s: float) -> None:
+def _follow(look: Callable[[], Summary], interval_s: float) -> None:
     # The first look may fail for good, with a clear error; what fails later is shown, and may pass.
     shown = picture(look(), SystemClock().wall_ms())
     pause = threading.Event()
@@ -126,7 +126,7 @@ def _follow(look: Callable[[], Answer], interval_s: float) -> None:
                 live.update(Group(shown, "", Text(str(error), "red")), refresh=True)
 
 
-def _follow_json(look: Callable[[], Answer], interval_s: float) -> None:
+def _follow_json(look: Callable[[], Summary], interval_s: float) -> None:
     pause = threading.Event()
     while True:
         click.echo(json.dumps(look()))

@@ -13,7 +13,7 @@ from sidecar import __version__
 from sidecar.api.source import Health
 from sidecar.clock import Clock, SystemClock
 from sidecar.metrics import Metrics
-from sidecar.runtime.api_only import STOP_S, Onlooker
+from sidecar.runtime.api_only import STOP_S, Observer
 from sidecar.serving.group_view import ClusterView, GroupSource, follow
 from sidecar.serving.http import start_server
 from sidecar.serving.peers import advertised_url
@@ -26,7 +26,7 @@ SILENCE_S: Final = 60.0
 """Without a micro-batch for so long the query is not ready."""
 
 
-class Driver(Onlooker):
+class Driver(Observer):
     """Ready while micro-batches come to their end."""
 
     def __init__(self, cluster: ClusterView, clock: Clock, metrics: Metrics) -> None:

@@ -17,7 +17,7 @@ from sidecar.engine.group.view import PartitionView
 from sidecar.wheel.geometry import LEVELS, slot_end_ms, slot_of, slot_start_ms
 
 
-class Span(NamedTuple):
+class BarRange(NamedTuple):
     """A stretch of time from now on, in bars of one width."""
 
     name: str
@@ -25,7 +25,7 @@ class Span(NamedTuple):
     bars: int
 
 
-SPANS: Final = (Span("1m", 2_000, 30), Span("1h", 60_000, 60), Span("1d", 1_800_000, 48))
+SPANS: Final = (BarRange("1m", 2_000, 30), BarRange("1h", 60_000, 60), BarRange("1d", 1_800_000, 48))
 
 
 @dataclass(slots=True)

@@ -36,7 +36,7 @@ OWN_OFFSET: Final = 2**63 - 1
 _NOTHING: Final = PartitionView(partition=0, state=UNKNOWN, owner="", url=None)
 
 
-class Place(NamedTuple):
+class StatusPosition(NamedTuple):
     """Where a status record stands among those of its partition; the time first, which outlives a topic made anew."""
 
     stamped_ms: int
@@ -49,7 +49,7 @@ class Published:
     """A view as it was published."""
 
     view: PartitionView
-    place: Place
+    position: StatusPosition
 
     @property
     def is_figure(self) -> bool:
@@ -57,9 +57,9 @@ class Published:
         return self.view.state in WHOLE_STATES and self.view.restored >= 1
 
     @property
-    def rank(self) -> tuple[int, Place]:
+    def rank(self) -> tuple[int, StatusPosition]:
         """What the best figure has most of."""
-        return self.view.sequence, self.place
+        return self.view.sequence, self.position
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Standing:
     """The best one, then those that may become it when better ones grow old."""
     unfinished: Published | None = None
     """The latest record without a figure."""
-    told: tuple[Place, Activity] | None = None
+    told: tuple[StatusPosition, Activity] | None = None
     """The latest last hour: a new owner is silent of it until it knows what went before."""
 
     @property
@@ -82,13 +82,13 @@ class Standing:
     def joined(self, record: Published) -> Standing:
         """Return what is known with one more record; the same for any order, and for records that come twice."""
         hour, told = record.view.activity, self.told
-        if hour is not None and (told is None or told[0] < record.place):
-            told = (record.place, hour)
+        if hour is not None and (told is None or told[0] < record.position):
+            told = (record.position, hour)
         if not record.is_figure:
             before = self.unfinished
-            latest = before if before and before.place >= record.place else record
+            latest = before if before and before.position >= record.position else record
             return replace(self, unfinished=latest, told=told)
-        figures = {each.place: each for each in (*self.figures, record)}
+        figures = {each.position: each for each in (*self.figures, record)}
         return replace(self, told=told, figures=_contenders(figures.values()))
 
     def view(self, partition: int, *, broker_ms: int, now_ms: int, absent: str = "") -> PartitionView:
@@ -102,12 +102,12 @@ class Standing:
         """
         figure = self.figures[0] if self.figures else None
         holder = self.unfinished
-        if figure is not None and (holder is None or holder.place < figure.place):
+        if figure is not None and (holder is None or holder.position < figure.position):
             holder = figure
         if holder is None:
             return replace(_NOTHING, partition=partition)
         shown = holder.view
-        heard_ms = holder.place.stamped_ms
+        heard_ms = holder.position.stamped_ms
         gone = broker_ms - heard_ms >= FIGURE_AGE_MAX_MS or (bool(absent) and shown.owner == absent)
         counted = (figure or holder).view
         return replace(
@@ -119,7 +119,7 @@ class Standing:
             restore_remaining=shown.restore_remaining,
             lag=shown.lag,
             reason="" if gone else shown.reason,
-            as_of_ms=0 if figure is None else now_ms - max(0, broker_ms - figure.place.stamped_ms),
+            as_of_ms=0 if figure is None else now_ms - max(0, broker_ms - figure.position.stamped_ms),
             activity=self.activity,
         )
 
@@ -130,13 +130,13 @@ def _contenders(figures: Iterable[Published]) -> tuple[Published, ...]:
     A figure that ranks below another of at least its age never comes to be the best, as it goes no later.
     """
     ranked = sorted(figures, key=lambda each: each.rank, reverse=True)
-    youngest_ms = max(each.place.stamped_ms for each in ranked)
+    youngest_ms = max(each.position.stamped_ms for each in ranked)
     kept: list[Published] = []
     reached_ms = youngest_ms - FIGURE_AGE_MAX_MS
     for each in ranked:
-        if each.place.stamped_ms > reached_ms:
+        if each.position.stamped_ms > reached_ms:
             kept.append(each)
-            reached_ms = each.place.stamped_ms
+            reached_ms = each.position.stamped_ms
     return tuple(kept[:FIGURES_MAX])
 
 
@@ -166,7 +166,7 @@ def group_views(
         standing, absent = standings.get(number, Standing()), instance_id
         if (view := mine.get(number)) is not None:
             stamped_ms = broker_ms - max(0, now_ms - view.as_of_ms)
-            standing = standing.joined(Published(view, Place(stamped_ms, OWN_OFFSET)))
+            standing = standing.joined(Published(view, StatusPosition(stamped_ms, OWN_OFFSET)))
             absent = ""
         views.append(standing.view(number, broker_ms=broker_ms, now_ms=now_ms, absent=absent))
     return views
@@ -202,7 +202,7 @@ class BrokerTime:
 
 
 @dataclass(slots=True)
-class _Answers:
+class _ControlOutcomes:
     stamped_ms: int
     by_partition: dict[int, tuple[int, OutcomeRecord]] = field(default_factory=dict)
 
@@ -211,24 +211,24 @@ class Outcomes:
     """The latest outcomes of control records: at most OUTCOMES_MAX control ids, none older than OUTCOME_AGE_MAX_MS."""
 
     def __init__(self) -> None:
-        self._answers: dict[str, _Answers] = {}
+        self._by_control_id: dict[str, _ControlOutcomes] = {}
         self._newest_ms = 0
 
-    def take_in(self, control_id: str, input_offset: int, record: OutcomeRecord, stamped_ms: int) -> None:
+    def add(self, control_id: str, input_offset: int, record: OutcomeRecord, stamped_ms: int) -> None:
         """Take in an outcome; of several for one control id and partition that of the lowest input offset stands."""
         partition = record.partition
         self._newest_ms = max(self._newest_ms, stamped_ms)
-        answers = self._answers.setdefault(control_id, _Answers(stamped_ms))
-        before = answers.by_partition.get(partition)
+        outcomes = self._by_control_id.setdefault(control_id, _ControlOutcomes(stamped_ms))
+        before = outcomes.by_partition.get(partition)
         if before is None or input_offset < before[0]:
-            answers.by_partition[partition] = (input_offset, record)
-        while self._answers:
-            oldest, told = next(iter(self._answers.items()))
-            if len(self._answers) <= OUTCOMES_MAX and told.stamped_ms > self._newest_ms - OUTCOME_AGE_MAX_MS:
+            outcomes.by_partition[partition] = (input_offset, record)
+        while self._by_control_id:
+            oldest, told = next(iter(self._by_control_id.items()))
+            if len(self._by_control_id) <= OUTCOMES_MAX and told.stamped_ms > self._newest_ms - OUTCOME_AGE_MAX_MS:
                 break
-            del self._answers[oldest]
+            del self._by_control_id[oldest]
 
     def of(self, control_id: str) -> dict[int, OutcomeRecord]:
         """Return the outcomes of one control id by input partition; empty while there is none."""
-        answers = self._answers.get(control_id)
-        return {} if answers is None else {number: found for number, (_, found) in dict(answers.by_partition).items()}
+        outcomes = self._by_control_id.get(control_id)
+        return {} if outcomes is None else {number: found for number, (_, found) in dict(outcomes.by_partition).items()}

@@ -13,7 +13,7 @@ LAST_WORD_S: Final = 1.0
 """So long the former owner's last record may take until it is read."""
 
 
-class Told(Protocol):
+class GroupActivity(Protocol):
     """What is asked of `runtime.cluster.ClusterView`."""
 
     def unread(self) -> str | None: ...
@@ -24,8 +24,8 @@ class Told(Protocol):
 class Inheritance:
     """Adds the former owners' part to each partition once, before any record of its own tells the hour."""
 
-    def __init__(self, told: Told, clock: Clock) -> None:
-        self._told = told
+    def __init__(self, group: GroupActivity, clock: Clock) -> None:
+        self._group = group
         self._clock = clock
         self._since_s: dict[int, float] = {}
 
@@ -34,10 +34,10 @@ class Inheritance:
         waiting = [each for each in running if not each.activity_whole]
         now_s = self._clock.monotonic_s()
         self._since_s = {each.number: self._since_s.get(each.number, now_s) for each in waiting}
-        if not waiting or self._told.unread() is not None:
+        if not waiting or self._group.unread() is not None:
             return
         for partition in waiting:
             if now_s - self._since_s[partition.number] >= LAST_WORD_S:
-                former = self._told.activity(partition.number)
+                former = self._group.activity(partition.number)
                 partition.activity = partition.activity.joined(former or Activity())
                 partition.activity_whole = True

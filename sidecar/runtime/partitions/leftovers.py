@@ -21,7 +21,7 @@ KEPT_MS: Final = 10 * 60_000
 LOOK_EVERY_S: Final = 5.0
 
 
-class Told(Protocol):
+class GroupViews(Protocol):
     """What is asked of `runtime.cluster.ClusterView`."""
 
     def views(self) -> Sequence[PartitionView]: ...
@@ -39,13 +39,13 @@ class Leftovers:
         instance_id: This instance's own.
     """
 
-    def __init__(self, told: Told, clock: Clock, instance_id: str) -> None:
-        self._told = told
+    def __init__(self, group: GroupViews, clock: Clock, instance_id: str) -> None:
+        self._group = group
         self._clock = clock
         self._instance_id = instance_id
         self._look_at_s = 0.0
 
-    def care(self, store: Store, owned: Collection[int]) -> None:
+    def maintain(self, store: Store, owned: Collection[int]) -> None:
         """Call now and then. Raises StoreFailed."""
         now_s = self._clock.monotonic_s()
         if now_s < self._look_at_s:
@@ -56,7 +56,7 @@ class Leftovers:
             self._look_at(store, set(left) & self._running_elsewhere())
 
     def _running_elsewhere(self) -> set[int]:
-        views = self._told.views()
+        views = self._group.views()
         return {each.partition for each in views if each.state == State.RUNNING and each.owner != self._instance_id}
 
     def _look_at(self, store: Store, moved: Iterable[int]) -> None:

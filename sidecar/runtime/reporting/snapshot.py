@@ -30,13 +30,13 @@ class Snapshots:
         self._reasons: tuple[str, ...] = ("it is starting",)
         self._details: Mapping[str, JsonValue] = {}
         self._was_ready = False
-        self._beat_s = clock.monotonic_s()
+        self._heartbeat_s = clock.monotonic_s()
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """The loop came round."""
-        self._beat_s = self._clock.monotonic_s()
+        self._heartbeat_s = self._clock.monotonic_s()
 
-    def know_cluster(self, cluster_id: str, partitions_total: int) -> None:
+    def set_cluster(self, cluster_id: str, partitions_total: int) -> None:
         """Say which cluster it is, and how many partitions the input topic has."""
         self._cluster_id = cluster_id
         self._partitions_total = partitions_total
@@ -68,7 +68,7 @@ class Snapshots:
         return self._clock.wall_ms()
 
     def health(self) -> Health:
-        stuck_s = self._clock.monotonic_s() - self._beat_s
+        stuck_s = self._clock.monotonic_s() - self._heartbeat_s
         reasons = self._reasons
         live = stuck_s < STUCK_S
         if not live:

@@ -76,25 +76,26 @@ class Spans:
 
 
 def _attributes(plan: Plan, outcome: str) -> Mapping[str, str | int]:
-    parts = plan.parts
+    parts = plan.partition_plans
     return {
         "messaging.system": "kafka",
         "retry_sidecar.outcome": outcome,
         "retry_sidecar.partitions": len(parts),
-        "retry_sidecar.taken_in": sum(part.taken_in for part in parts),
-        "retry_sidecar.stored": sum(part.stored for part in parts),
-        "retry_sidecar.fired": plan.fires,
-        "retry_sidecar.dead_lettered": sum(len(part.dead_letters) for part in parts),
-        "retry_sidecar.dropped": sum(len(part.dropped) for part in parts),
-        "retry_sidecar.deferred": sum(sum(part.deferred.values()) for part in parts),
-        "retry_sidecar.cancelled": sum(part.cancelled for part in parts),
+        "retry_sidecar.taken_in": sum(partition_plan.ingested for partition_plan in parts),
+        "retry_sidecar.stored": sum(partition_plan.stored for partition_plan in parts),
+        "retry_sidecar.fired": plan.deliveries,
+        "retry_sidecar.dead_lettered": sum(len(partition_plan.dead_letters) for partition_plan in parts),
+        "retry_sidecar.dropped": sum(len(partition_plan.dropped) for partition_plan in parts),
+        "retry_sidecar.deferred": sum(sum(partition_plan.deferred.values()) for partition_plan in parts),
+        "retry_sidecar.cancelled": sum(partition_plan.cancelled for partition_plan in parts),
     }
 
 
 def _sent(plan: Plan) -> Iterator[Headers]:
-    for part in plan.parts:
+    for partition_plan in plan.partition_plans:
         yield from chain(
-            (outgoing.headers for outgoing in part.fires), (outgoing.headers for _, outgoing in part.dead_letters)
+            (outgoing.headers for outgoing in partition_plan.deliveries),
+            (outgoing.headers for _, outgoing in partition_plan.dead_letters),
         )
 
 

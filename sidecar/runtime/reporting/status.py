@@ -48,7 +48,7 @@ class StatusPublisher:
         self._published: dict[int, tuple[float, tuple[object, ...]]] = {}
         self.delivered_s = float("-inf")
         """When the broker last took a record (monotonic)."""
-        self.trouble = ""
+        self.error = ""
         """What it said when it did not."""
 
     def advance(self, views: Sequence[PartitionView]) -> None:
@@ -70,29 +70,29 @@ class StatusPublisher:
             report = partial(self._reported, now_ms)
             self._writer.write(self._topic, key, value, partition=view.partition, headers=headers, report=report)
         except (BufferError, KafkaFailed) as cause:
-            self.trouble = str(cause)
+            self.error = str(cause)
 
     def _reported(self, sent_ms: int, written: Written | KafkaFailed) -> None:
         if isinstance(written, KafkaFailed):
-            if self.trouble != str(written):
+            if self.error != str(written):
                 log.warning("status_not_written", topic=self._topic, reason=str(written))
-            self.trouble = str(written)
+            self.error = str(written)
             return
-        self.trouble = ""
+        self.error = ""
         self.delivered_s = self._clock.monotonic_s()
         if written.broker_ms is not None:
             acknowledged_ms = self._clock.wall_ms()
             self._guard.measured(sent_ms=sent_ms, acknowledged_ms=acknowledged_ms, broker_ms=written.broker_ms)
         else:
-            self.trouble = f"{self._topic} has no message.timestamp.type=LogAppendTime, so the clock cannot be measured"
+            self.error = f"{self._topic} has no message.timestamp.type=LogAppendTime, so the clock cannot be measured"
 
-    def forget(self, partition: int) -> None:
+    def clear(self, partition: int) -> None:
         """Publish this partition anew when it is owned again."""
         self._published.pop(partition, None)
 
-    def part_with(self, view: PartitionView) -> None:
+    def publish_release(self, view: PartitionView) -> None:
         """Publish the last figures of a partition that is given back, so that nobody has to wait for them to age."""
-        self.forget(view.partition)
+        self.clear(view.partition)
         self._publish(replace(view, state=State.CLOSED, owner="", url=None))
 
     def close(self, timeout_s: float) -> None:

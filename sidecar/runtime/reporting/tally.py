@@ -31,29 +31,34 @@ def tally(metrics: Metrics, spans: Spans | None, result: Result) -> None:
     """Add a committed transaction to metrics and last hour, and log what was dropped and what control records did."""
     tally_ended(metrics, spans, result, COMMITTED)
     metrics.commit_seconds.observe(result.seconds)
-    for part in result.work.plan.parts:
-        dues_ms = part.fired_dues_ms
+    for partition_plan in result.work.plan.partition_plans:
+        dues_ms = partition_plan.fired_dues_ms
         metrics.lateness.observe(result.fired_ms, dues_ms)
-        done = Minute(len(dues_ms), len(part.dead_letters), bisect_left(dues_ms, result.fired_ms - LATE_MS))
-        partition = result.work.partitions[part.number]
+        done = Minute(len(dues_ms), len(partition_plan.dead_letters), bisect_left(dues_ms, result.fired_ms - LATE_MS))
+        partition = result.work.partitions[partition_plan.number]
         partition.activity = partition.activity.plus(result.fired_ms, done)
         metrics.count_plan(
-            fired=part.fired,
-            dead_lettered=Counter(reason.value for reason, _ in part.dead_letters),
-            deferred=part.deferred,
-            stored=part.stored,
-            dropped=len(part.dropped),
-            rejected=part.rejected,
-            controls=len(part.answers),
-            cancelled=part.cancelled,
+            fired=partition_plan.fired,
+            dead_lettered=Counter(reason.value for reason, _ in partition_plan.dead_letters),
+            deferred=partition_plan.deferred,
+            stored=partition_plan.stored,
+            dropped=len(partition_plan.dropped),
+            rejected=partition_plan.rejected,
+            controls=len(partition_plan.control_outcomes),
+            cancelled=partition_plan.cancelled,
         )
-        metrics.changelog_bytes.inc(sum(len(key) + len(value or b"") for key, value in part.records))
-        if len(part.answers) > LOGGED_MAX:
-            log.info("controls_answered", partition=part.number, records=len(part.answers), logged=LOGGED_MAX)
-        for answer in part.answers[:LOGGED_MAX]:
+        metrics.changelog_bytes.inc(sum(len(key) + len(value or b"") for key, value in partition_plan.records))
+        if len(partition_plan.control_outcomes) > LOGGED_MAX:
+            log.info(
+                "controls_answered",
+                partition=partition_plan.number,
+                records=len(partition_plan.control_outcomes),
+                logged=LOGGED_MAX,
+            )
+        for answer in partition_plan.control_outcomes[:LOGGED_MAX]:
             log.info(
                 "control_answered",
-                partition=part.number,
+                partition=partition_plan.number,
                 offset=answer.offset,
                 control_id=answer.control_id,
                 outcome=answer.outcome.value,
@@ -61,12 +66,12 @@ def tally(metrics: Metrics, spans: Spans | None, result: Result) -> None:
                 target=answer.target,
                 detail=answer.detail,
             )
-        if part.dropped:
-            first = part.dropped[0]
+        if partition_plan.dropped:
+            first = partition_plan.dropped[0]
             log.info(
                 "records_dropped",
-                partition=part.number,
-                records=len(part.dropped),
+                partition=partition_plan.number,
+                records=len(partition_plan.dropped),
                 first_offset=first.offset,
                 reason=first.detail,
             )

@@ -69,7 +69,7 @@ class Work:
     """Outcomes of control records are signed with it."""
     traced: bool = True
     """Ask for a delivery report of every fire."""
-    keeps_fires: bool = False
+    keeps_deliveries: bool = False
     """Keep them when they are written, though nobody asks for their reports."""
     tries_dlq: bool = True
     """Dead letters could be written, as far as was known."""
@@ -79,7 +79,7 @@ class Work:
     @property
     def items(self) -> int:
         """How many messages it takes in, or timers it fires: the more of the two."""
-        return max(self.plan.fires, sum(part.taken_in for part in self.plan.parts))
+        return max(self.plan.deliveries, sum(partition_plan.ingested for partition_plan in self.plan.partition_plans))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +91,15 @@ class Result:
     error: SidecarError | None = None
     """TransactionFailed: not committed, or unknown. StoreFailed: committed, but the store did not take it in."""
     refused: Sequence[Refused] = ()
-    spared: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    accepted: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """By topic and partition, how many records the broker said to be good while it named others of their batch."""
     fired_ms: int = 0
     """Wall time at which the fires were handed to the client library."""
     unwritten: Sequence[Unwritten] = ()
     """Records of changelog and status topic that were too large."""
-    took: frozenset[tuple[str, int]] = frozenset()
+    delivered_to: frozenset[tuple[str, int]] = frozenset()
     """Partitions of topics that took a record of those whose delivery was asked for."""
-    changelog_took: bool = False
+    changelog_written: bool = False
     """The changelog took a record of each partition."""
     batch_bytes: int = BATCH_BYTES
     """What the producer packed into a batch at most; a larger record was a batch by itself."""
@@ -116,7 +116,10 @@ class Writing:
     """
 
     def __init__(self, work: Work, producer: Producer, store: Store, clock: Clock, observe: Observe) -> None:
-        offsets = {part.number: part.checkpoint.next_input_offset for part in work.plan.parts}
+        offsets = {
+            partition_plan.number: partition_plan.checkpoint.next_input_offset
+            for partition_plan in work.plan.partition_plans
+        }
         invariant(bool(offsets) and all(each >= 0 for each in offsets.values()), "offsets to commit", offsets=offsets)
         self.work = work
         self.producer = producer
@@ -140,7 +143,10 @@ class Writing:
         except TransactionFailed as error:
             self._failure = error
         self.fired_ms = self._clock.wall_ms()
-        self.prepared = {part.number: self.store.prepare([part.mutations]) for part in self.work.plan.parts}
+        self.prepared = {
+            partition_plan.number: self.store.prepare([partition_plan.mutations])
+            for partition_plan in self.work.plan.partition_plans
+        }
 
     def finish(self) -> None:
         """Write the rest. Raises TransactionFailed."""
@@ -154,12 +160,16 @@ class Writing:
 def _write(work: Work, producer: Producer, observe: Observe) -> Waits:
     producer.begin()  # 1
     observe(Step.BEGUN)
-    for part in work.plan.parts:  # 2
-        yield from producer.write_changelog(work.changelog_topic, part.number, part.records)
-        yield from producer.write_outcomes(work.status_topic, part.number, _outcomes(work, part))
-        yield from producer.write_outgoing(part.number, [outgoing for _, outgoing in part.dead_letters], traced=True)
-        fires = part.fires if work.traced or work.keeps_fires else _released(part.fires)
-        yield from producer.write_outgoing(part.number, fires, traced=work.traced)
+    for partition_plan in work.plan.partition_plans:  # 2
+        yield from producer.write_changelog(work.changelog_topic, partition_plan.number, partition_plan.records)
+        yield from producer.write_outcomes(work.status_topic, partition_plan.number, _outcomes(work, partition_plan))
+        yield from producer.write_outgoing(
+            partition_plan.number, [outgoing for _, outgoing in partition_plan.dead_letters], traced=True
+        )
+        deliveries = (
+            partition_plan.deliveries if work.traced or work.keeps_deliveries else _released(partition_plan.deliveries)
+        )
+        yield from producer.write_outgoing(partition_plan.number, deliveries, traced=work.traced)
 
 
 def _released(records: list[Outgoing]) -> Iterator[Outgoing]:
@@ -190,10 +200,10 @@ def commit(writing: Writing, clock: Clock, observe: Observe) -> Result:
             seconds,
             failure,
             tuple(producer.refused),
-            dict(producer.spared),
+            dict(producer.accepted),
             unwritten=tuple(producer.unwritten),
-            took=producer.took,
-            changelog_took=writing.offsets.keys() <= producer.next_changelog_offsets.keys(),
+            delivered_to=producer.delivered_to,
+            changelog_written=writing.offsets.keys() <= producer.next_changelog_offsets.keys(),
             batch_bytes=producer.batch_bytes,
             unwritten_for=dict(producer.unwritten_for),
         )
@@ -205,12 +215,12 @@ def commit(writing: Writing, clock: Clock, observe: Observe) -> Result:
     return Result(work, clock.monotonic_s() - started_s, fired_ms=writing.fired_ms)
 
 
-def _outcomes(work: Work, part: PartitionPlan) -> list[tuple[bytes, bytes, Headers]]:
+def _outcomes(work: Work, partition_plan: PartitionPlan) -> list[tuple[bytes, bytes, Headers]]:
     outcomes: list[tuple[bytes, bytes, Headers]] = []
-    for key, value in outcome_records(part.answers, part.number, work.plan.now_ms):
-        if (part.number, key) in work.unanswerable:
+    for key, value in outcome_records(partition_plan.control_outcomes, partition_plan.number, work.plan.now_ms):
+        if (partition_plan.number, key) in work.unanswerable:
             continue
-        headers = status.signed(work.api_token, work.status_topic, part.number, key, value, work.plan.now_ms)
+        headers = status.signed(work.api_token, work.status_topic, partition_plan.number, key, value, work.plan.now_ms)
         outcomes.append((key, value, headers))
     return outcomes
 
@@ -227,11 +237,11 @@ def _aborted(producer: Producer, error: TransactionFailed) -> TransactionFailed:
 
 def _apply(writing: Writing, next_changelog_offsets: Mapping[int, int]) -> None:
     work = writing.work
-    for part in work.plan.parts:
-        number = part.number
+    for partition_plan in work.plan.partition_plans:
+        number = partition_plan.number
         invariant(number in next_changelog_offsets, "no changelog offset was reported", partition=number)
         partition, offset = work.partitions[number], next_changelog_offsets[number]
-        apply_committed(writing.store, partition, part, work.identity, offset, writing.prepared[number])
+        apply_committed(writing.store, partition, partition_plan, work.identity, offset, writing.prepared[number])
 
 
 class Committer:
@@ -261,7 +271,7 @@ class Committer:
         """Whether the job at hand has been running for longer than any is meant to."""
         return self._busy_s > HANGS_S
 
-    def obstacle(self) -> str | None:
+    def blocker(self) -> str | None:
         """Return what to tell people while a job takes long, None when it does not."""
         return f"a transaction has been under way for {self._busy_s:.0f} s" if self._busy_s > SLOW_S else None
 

@@ -12,7 +12,7 @@ from sidecar.contract.sizes import content_bytes
 from sidecar.engine.transaction import Plan
 from sidecar.errors import TransactionFailed
 from sidecar.kafka.fences import Fences
-from sidecar.kafka.producer import Refusal, Refused, guilty_of
+from sidecar.kafka.producer import Refusal, Refused, rejected_of
 from sidecar.model import Reason
 from sidecar.runtime.origins import ClosedOrigins
 from sidecar.runtime.transaction.commit import Result
@@ -29,7 +29,7 @@ DLQ_AGAIN_MAX_S: Final = 60.0
 SILENT_BYTES_MAX: Final = 64 * 1024
 """Of so many bytes that were not taken in time, or of one record, no slow link is the cause."""
 TRACE_S: Final = 30.0
-TRACED_FIRES_MAX: Final = 1_000
+TRACED_DELIVERIES_MAX: Final = 1_000
 
 
 class Failures:
@@ -43,7 +43,7 @@ class Failures:
         self._in_a_row = 0
         self._wait_until_s = float("-inf")
         self._said = ""
-        self._dlq_trouble = ""
+        self._dlq_error = ""
         self._dlq_again_s = float("-inf")
         self._dlq_wait_s = DLQ_AGAIN_S
         self.unfireable: dict[tuple[int, bytes], tuple[Reason, str]] = {}
@@ -64,9 +64,9 @@ class Failures:
         """Return whether it is too early to try again."""
         return self._clock.monotonic_s() < self._wait_until_s
 
-    def obstacle(self) -> str | None:
+    def blocker(self) -> str | None:
         """Return what to tell people while transactions fail, None when they do not."""
-        return self._dlq_trouble or (self._said if self._in_a_row > 2 else None) or None
+        return self._dlq_error or (self._said if self._in_a_row > 2 else None) or None
 
     def back_off(self, text: str) -> None:
         """Wait before the next try, longer each time."""
@@ -77,11 +77,11 @@ class Failures:
 
     def tracing(self, fires: int) -> bool:
         """Return whether to ask for every delivery report, to learn which record it is that fails; few cost nothing."""
-        return fires < TRACED_FIRES_MAX or self._clock.monotonic_s() - self._failed_s < TRACE_S
+        return fires < TRACED_DELIVERIES_MAX or self._clock.monotonic_s() - self._failed_s < TRACE_S
 
     def dlq_open(self) -> bool:
         """Return whether dead letters may be tried: else what must go there waits, and its partition's intake."""
-        return not self._dlq_trouble or self._clock.monotonic_s() >= self._dlq_again_s
+        return not self._dlq_error or self._clock.monotonic_s() >= self._dlq_again_s
 
     def committed(self, result: Result, *, more: bool) -> None:
         """A transaction went through.
@@ -92,23 +92,25 @@ class Failures:
         """
         self._in_a_row = 0
         self._said = ""
-        parts = result.work.plan.parts
+        parts = result.work.plan.partition_plans
         # What was tried while the DLQ was in trouble, and needed it not, was what the DLQ had refused: it has gone to
         # another instance since.
-        if any(part.dead_letters for part in parts) or (result.work.tries_dlq and any(part.taken_in for part in parts)):
-            self._dlq_trouble = ""
+        if any(partition_plan.dead_letters for partition_plan in parts) or (
+            result.work.tries_dlq and any(partition_plan.ingested for partition_plan in parts)
+        ):
+            self._dlq_error = ""
             self._dlq_wait_s = DLQ_AGAIN_S
         # What cannot be stored waits for the DLQ: that its partition commits without it tells nothing of it.
-        self.forget({part.number for part in parts}, unstorable=not self._dlq_trouble)
+        self.clear({partition_plan.number for partition_plan in parts}, unstorable=not self._dlq_error)
         self.oversize.singly = False
         self._suspects_max = min(ITEMS_MAX, self._suspects_max * 2)
         self.pace.committed(result.seconds, result.work.items, more=more)
         self.committed_s = self._clock.monotonic_s()
 
-    def forget(self, partitions: Collection[int], *, unstorable: bool = True) -> None:
+    def clear(self, partitions: Collection[int], *, unstorable: bool = True) -> None:
         """Forget what was learnt of records of these: they are disposed of, or another owner's."""
         self.unfireable = {place: why for place, why in self.unfireable.items() if place[0] not in partitions}
-        self.oversize.forget(partitions, unstorable=unstorable)
+        self.oversize.clear(partitions, unstorable=unstorable)
 
     def renewed(self) -> None:
         """There is a new producer."""
@@ -158,13 +160,13 @@ class Failures:
                 f"{size} bytes, and more than {limit_of(topic)} when compressed: {topic} takes no more ({each.text})"
             )
             self.unfireable[each.partition, each.outgoing.source] = Reason.TOO_LARGE, detail
-        closed.doubt({each.outgoing.topic for each in result.refused if each.why is Refusal.LARGE})
-        closed.doubt({each.topic for each in result.unwritten})
+        closed.recheck({each.outgoing.topic for each in result.refused if each.why is Refusal.LARGE})
+        closed.recheck({each.topic for each in result.unwritten})
         others = [each for each in result.refused if each.why is not Refusal.LARGE]
         if to_dlq := [each for each in others if each.outgoing.topic == dlq_topic] + hopeless:
             self._close_dlq(f"the DLQ {dlq_topic} cannot be written: {to_dlq[0].text}", now_s)
         if not result.refused:
-            self._doubt(plan, closed, dlq_topic, now_s)
+            self._recheck(plan, closed, dlq_topic, now_s)
         self._judge([each for each in others if each.outgoing.topic != dlq_topic], result, closed, now_s)
         if result.refused:
             self._in_a_row = 0  # something was learnt, so the next try differs
@@ -178,40 +180,40 @@ class Failures:
         if not _is_silence(silent, result):
             refused = [each for each in refused if each.why is not Refusal.SILENT]
         plan = result.work.plan
-        written = plan.fires + sum(len(part.dead_letters) for part in plan.parts)
-        everything = len(refused) == written and not result.changelog_took
+        written = plan.deliveries + sum(len(partition_plan.dead_letters) for partition_plan in plan.partition_plans)
+        everything = len(refused) == written and not result.changelog_written
         own_fault = closed.refused(refused, everything, self._clock.wall_ms(), now_s)
         if own_fault:
-            self._suspect(own_fault, result.spared)
+            self._suspect(own_fault, result.accepted)
 
     def _close_dlq(self, text: str, now_s: float) -> None:
-        self._dlq_trouble = text
+        self._dlq_error = text
         self._dlq_again_s = now_s + self._dlq_wait_s
         self._dlq_wait_s = min(2 * self._dlq_wait_s, DLQ_AGAIN_MAX_S)
         self.oversize.unstorable.clear()  # they wait; by now the changelog may take more
 
-    def _doubt(self, plan: Plan, closed: ClosedOrigins, dlq_topic: str, now_s: float) -> None:
+    def _recheck(self, plan: Plan, closed: ClosedOrigins, dlq_topic: str, now_s: float) -> None:
         """Look for a missing right: it fails the transaction as a whole, and no record is named."""
-        dead_letters = any(part.dead_letters for part in plan.parts)
-        topics = {topic for part in plan.parts for topic in part.fired}
-        closed.doubt({*topics, dlq_topic} if dead_letters else topics)
+        dead_letters = any(partition_plan.dead_letters for partition_plan in plan.partition_plans)
+        topics = {topic for partition_plan in plan.partition_plans for topic in partition_plan.fired}
+        closed.recheck({*topics, dlq_topic} if dead_letters else topics)
         if dead_letters and closed.denied(dlq_topic):
             self._close_dlq(f"the DLQ {dlq_topic} cannot be written: this user has no right to", now_s)
 
-    def _suspect(self, refused: list[Refused], spared: Mapping[tuple[str, int], int]) -> None:
+    def _suspect(self, refused: list[Refused], accepted: Mapping[tuple[str, int], int]) -> None:
         """Find the guilty: those that the broker names, or one that is alone; of several, fewer are tried next."""
-        guilty = guilty_of(refused, spared)
-        if not guilty and len({(each.partition, each.outgoing.source) for each in refused}) == 1:
-            guilty = refused[:1]
-        for each in guilty:
+        rejected = rejected_of(refused, accepted)
+        if not rejected and len({(each.partition, each.outgoing.source) for each in refused}) == 1:
+            rejected = refused[:1]
+        for each in rejected:
             self.unfireable[each.partition, each.outgoing.source] = Reason.UNFIREABLE, each.text
-        if not guilty:
+        if not rejected:
             self._suspects_max = max(1, min(len(refused), self._suspects_max) // 2)
 
 
 def _is_silence(silent: list[Refused], result: Result) -> bool:
     """Return whether topics that took records too late are silent, and not just at the end of a slow link."""
-    if any((each.outgoing.topic, each.target) in result.took for each in silent):
+    if any((each.outgoing.topic, each.target) in result.delivered_to for each in silent):
         return False
     sizes = (content_bytes(each.outgoing.key, each.outgoing.value, each.outgoing.headers) for each in silent)
     return len(silent) == 1 or sum(sizes) <= SILENT_BYTES_MAX

@@ -71,15 +71,15 @@ class Limits:
 
     def _topics(self, made: Plan) -> set[str]:
         settings, topics = self._settings, {self._settings.changelog_topic}
-        for part in made.parts:
-            topics.update(part.fired)
-            if part.dead_letters:
+        for partition_plan in made.partition_plans:
+            topics.update(partition_plan.fired)
+            if partition_plan.dead_letters:
                 topics.add(settings.dlq_topic)
-            if part.answers:
+            if partition_plan.control_outcomes:
                 topics.add(settings.status_topic)
         return topics
 
-    def care(self) -> None:
+    def maintain(self) -> None:
         """Warn of an origin that takes larger messages than the changelog: each larger one once."""
         name = self._settings.changelog_topic
         known = ((each, origin.max_message_bytes) for each, origin in self._catalogue.origins.items())
@@ -87,8 +87,8 @@ class Limits:
         wanted = takes + HEADROOM_BYTES
         if wanted > max(self.of(name), self._warned_bytes):
             self._warned_bytes = wanted
-            mend = configure_command(self._settings, name, f"max.message.bytes={wanted}")
-            log.warning("changelog_takes_less", topic=name, origin=largest, origin_bytes_max=takes, mend=mend)
+            fix = configure_command(self._settings, name, f"max.message.bytes={wanted}")
+            log.warning("changelog_takes_less", topic=name, origin=largest, origin_bytes_max=takes, fix=fix)
 
     def terms(self, failures: Failures, closed: ClosedOrigins, ahead: Mapping[int, ReadAhead]) -> Terms:
         """Return the terms of the next plan."""
@@ -106,9 +106,9 @@ class Limits:
             dlq_open=failures.dlq_open(),
             unfireable=failures.unfireable,
             unstorable=oversize.unstorable,
-            cut_letters=oversize.cut_letters,
+            cut_dead_letters=oversize.cut_dead_letters,
             ahead=ahead,
-            fires_max=failures.items_max,
-            fire_bytes_max=failures.pace.bytes_max,
+            deliveries_max=failures.items_max,
+            delivery_bytes_max=failures.pace.bytes_max,
         )
         return replace(terms, block_bytes_max=1) if oversize.singly else terms

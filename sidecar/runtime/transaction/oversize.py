@@ -27,7 +27,7 @@ class Oversize:
     def __init__(self) -> None:
         self.singly = False
         """Each record is to be a batch by itself."""
-        self.cut_letters: dict[tuple[int, bytes], int] = {}
+        self.cut_dead_letters: dict[tuple[int, bytes], int] = {}
         """See `Terms`, as the next two."""
         self.unstorable: dict[tuple[int, int], str] = {}
         self.unanswerable: set[tuple[int, bytes]] = set()
@@ -56,18 +56,18 @@ class Oversize:
             learnt += single and self._unwritten(unwritten, result.work.changelog_topic)
         if not learnt:
             self.singly = True
-        letters = [each for each in alone if each.outgoing.topic == dlq_topic]
-        hopeless = [each for each in letters if not self._cut(each, dlq_bytes_max)]
+        dead_letters = [each for each in alone if each.outgoing.topic == dlq_topic]
+        hopeless = [each for each in dead_letters if not self._cut(each, dlq_bytes_max)]
         return [each for each in alone if each.outgoing.topic != dlq_topic], hopeless
 
-    def _cut(self, letter: Refused, bytes_max: int) -> bool:
+    def _cut(self, dead_letter: Refused, bytes_max: int) -> bool:
         """Say to what the next try cuts a dead letter; return False if it was cut to the bone before."""
-        place = letter.partition, letter.outgoing.source
-        before = self.cut_letters.get(place)
+        place = dead_letter.partition, dead_letter.outgoing.source
+        before = self.cut_dead_letters.get(place)
         if before == 0:
-            del self.cut_letters[place]  # it waits; by the next try the DLQ may take more
+            del self.cut_dead_letters[place]  # it waits; by the next try the DLQ may take more
             return False
-        self.cut_letters[place] = bytes_max if before is None or bytes_max < before else 0
+        self.cut_dead_letters[place] = bytes_max if before is None or bytes_max < before else 0
         return True
 
     def _unwritten(self, record: Unwritten, changelog_topic: str) -> bool:
@@ -86,14 +86,16 @@ class Oversize:
             self.stuck[record.partition] = text
         return True
 
-    def forget(self, partitions: Collection[int], *, unstorable: bool = True) -> None:
+    def clear(self, partitions: Collection[int], *, unstorable: bool = True) -> None:
         """Forget what was learnt of these.
 
         Args:
             partitions: Of the input topic.
             unstorable: Of what the changelog does not take too.
         """
-        self.cut_letters = {place: cut for place, cut in self.cut_letters.items() if place[0] not in partitions}
+        self.cut_dead_letters = {
+            place: cut for place, cut in self.cut_dead_letters.items() if place[0] not in partitions
+        }
         if unstorable:
             self.unstorable = {place: said for place, said in self.unstorable.items() if place[0] not in partitions}
         self.unanswerable = {place for place in self.unanswerable if place[0] not in partitions}

@@ -61,13 +61,13 @@ class Share(NamedTuple):
     """What a transaction for few messages is made of."""
 
     partitions: list[Partition]
-    take_in: list[int]
+    ingest: list[int]
     """Partitions of which messages are taken in."""
-    fires: bool
+    fire_due: bool
     """Whether due timers are fired."""
 
 
-def fewer(turns: Sequence[Partition], waiting: Collection[int], count: int, now_ms: int, *, fires_first: bool) -> Share:
+def fewer(turns: Sequence[Partition], waiting: Collection[int], count: int, now_ms: int, *, fire_first: bool) -> Share:
     """Return a share of the work for a transaction of fewer messages than there are partitions.
 
     Args:
@@ -75,12 +75,12 @@ def fewer(turns: Sequence[Partition], waiting: Collection[int], count: int, now_
         waiting: Those of which messages wait to be taken in.
         count: Of messages: with 1, the transaction takes one in or fires one.
         now_ms: Timers up to then are due.
-        fires_first: With 1, and both to be done: what it does.
+        fire_first: With 1, and both to be done: what it does.
     """
     due = {each.number for each in turns if (wakes_ms := each.wakes_at_ms()) is not None and wakes_ms <= now_ms}
     partitions = [each for each in turns if each.number in due or each.number in waiting][:count]
-    take_in = [each.number for each in partitions if each.number in waiting]
-    if count > 1 or not take_in:
-        return Share(partitions, take_in, fires=True)
-    fires = fires_first and partitions[0].number in due
-    return Share(partitions, [] if fires else take_in, fires=fires)
+    ingest = [each.number for each in partitions if each.number in waiting]
+    if count > 1 or not ingest:
+        return Share(partitions, ingest, fire_due=True)
+    fire_due = fire_first and partitions[0].number in due
+    return Share(partitions, [] if fire_due else ingest, fire_due=fire_due)

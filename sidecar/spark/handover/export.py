@@ -13,7 +13,7 @@ from sidecar.clock import SystemClock
 from sidecar.devbroker.jars import DownloadProgress, Quiet
 from sidecar.errors import CommandFailed
 from sidecar.kafka.cluster import Admin
-from sidecar.kafka.patience import await_answer
+from sidecar.kafka.startup_retry import await_brokers
 from sidecar.settings import Settings
 from sidecar.spark import group
 from sidecar.spark.handover.import_export import export
@@ -41,7 +41,7 @@ def export_state(
     """
     options = source_options(settings, source)
     admin = Admin(settings, log.librdkafka_logger())
-    facts = await_answer(lambda: group.idle_topics(admin, settings), settings, SystemClock(), Event().wait)
+    facts = await_brokers(lambda: group.idle_topics(admin, settings), settings, SystemClock(), Event().wait)
     assert facts is not None, "it is awaited to the end"
     before = group.last_checkpoints(settings, facts.partitions)
     if any(each.engine is Engine.EMBEDDED for each in before.values()):

@@ -11,7 +11,7 @@ from sidecar.clock import SystemClock
 from sidecar.devbroker.jars import DownloadProgress, Quiet
 from sidecar.errors import CommandFailed
 from sidecar.kafka.cluster import Admin, Deadline, Topic, describe_cluster, existing_topics
-from sidecar.kafka.patience import TRY_S, await_answer
+from sidecar.kafka.startup_retry import TRY_S, await_brokers
 from sidecar.kafka.topics import look
 from sidecar.policy import PolicyConfig
 from sidecar.settings import Settings
@@ -62,7 +62,7 @@ def run_audit(
     """
     options = source_options(settings, source)
     admin = Admin(settings, log.librdkafka_logger())
-    standing = await_answer(lambda: _standing(admin, settings), settings, SystemClock(), Event().wait)
+    standing = await_brokers(lambda: _standing(admin, settings), settings, SystemClock(), Event().wait)
     assert standing is not None, "it is awaited to the end"
     with job_session(f"{settings.streams_app_id}-audit", master, conf, downloads or Quiet()) as session:
         folder = None

@@ -141,7 +141,7 @@ def disposition_of(
 
     Args:
         kind: Of the record; no control record.
-        taken_in: It lies before the committed offset.
+        ingested: It lies before the committed offset.
         fired: How often it is on an origin.
         early_ms: The greatest span by which one of these came before its time.
         dead: How often it is on the DLQ.

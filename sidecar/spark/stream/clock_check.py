@@ -35,7 +35,7 @@ class ClockCheck:
         """Return why nothing may fire, None when the clock is good; measures when it is time to."""
         if self._clock.monotonic_s() - self._measured_s >= EVERY_S:
             self._measure()
-        return self._guard.obstacle()
+        return self._guard.blocker()
 
     def _measure(self) -> None:
         self._measured_s = self._clock.monotonic_s()

@@ -24,7 +24,7 @@ from sidecar.errors import CommandFailed, KafkaFailed, TransactionFailed, invari
 from sidecar.kafka import config
 from sidecar.kafka.bounded import bounded
 from sidecar.kafka.log_reader import LogReader
-from sidecar.kafka.producer import CALL_TIMEOUT_S, Refusal, Refused, TransactionalProducer, Waits, guilty_of
+from sidecar.kafka.producer import CALL_TIMEOUT_S, Refusal, Refused, TransactionalProducer, Waits, rejected_of
 from sidecar.kafka.writer import Writer
 from sidecar.model import ANY_PARTITION, NO_TIMESTAMP, Reason, Record
 from sidecar.settings import Settings
@@ -278,7 +278,7 @@ class Sender:
             self._doubt(outputs)
             return
         closed: dict[str, str] = {}
-        guilty = {_record_key(each) for each in guilty_of(producer.refused, producer.spared)}
+        guilty = {_record_key(each) for each in rejected_of(producer.refused, producer.accepted)}
         learnt: list[Refused] = []
         written = sum(len(output.records) for output in outputs)
         # When nothing at all was written, that says little of any one topic; but the group has answered.

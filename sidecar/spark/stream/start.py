@@ -17,7 +17,7 @@ from sidecar.errors import CommandFailed
 from sidecar.kafka import config
 from sidecar.kafka.cluster import Admin
 from sidecar.kafka.offsets import TopicsNow
-from sidecar.kafka.patience import await_answer
+from sidecar.kafka.startup_retry import await_brokers
 from sidecar.kafka.topic_watch import TopicWatch
 from sidecar.kafka.topics import TopicFacts, ensure_topics
 from sidecar.policy import PolicyConfig
@@ -81,7 +81,7 @@ def run(
     source = source_options(settings, options.source)
     config.validate_client_properties(settings)
     admin = Admin(settings, log.librdkafka_logger())
-    facts = await_answer(lambda: group.idle_topics(admin, settings), settings, SystemClock(), stopping)
+    facts = await_brokers(lambda: group.idle_topics(admin, settings), settings, SystemClock(), stopping)
     if facts is None:
         return
     # The number of a checkpoint is known only when its file system can be read, which takes a session.

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from sidecar.changelog.codec import Checkpoint, Closure, Engine
 from sidecar.changelog.entry import LASTING, LASTING_ORIGIN_PARTITION, payload
 from sidecar.contract import Dialect, status
-from sidecar.contract.sizes import FIRE_OVERHEAD_BYTES
+from sidecar.contract.sizes import DELIVERY_OVERHEAD_BYTES
 from sidecar.engine.group.view import PartitionView
-from sidecar.engine.ingest import Intake
+from sidecar.engine.ingest import Ingest
 from sidecar.engine.items import Arrival, Item, outcome_records
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.plan import plan
@@ -123,9 +123,9 @@ class _Sent:
     late: Counter[int] = field(default_factory=Counter)
 
     def add(self, part: PartitionPlan, before: int, now_ms: int) -> None:
-        records = [*(outgoing for _, outgoing in part.dead_letters), *part.fires]
+        records = [*(outgoing for _, outgoing in part.dead_letters), *part.deliveries]
         status_records = [
-            StatusRecord(key, value, []) for key, value in outcome_records(part.answers, part.number, now_ms)
+            StatusRecord(key, value, []) for key, value in outcome_records(part.control_outcomes, part.number, now_ms)
         ]
         self.outputs.append(_PlanOutput(before, part.checkpoint, records, status_records))
         self.fired.update(part.fired)
@@ -134,9 +134,9 @@ class _Sent:
         self.stored += part.stored
         self.dropped += len(part.dropped)
         self.rejected += part.rejected
-        self.controls += len(part.answers)
+        self.controls += len(part.control_outcomes)
         self.cancelled += part.cancelled
-        self.late.update(-((outgoing.due_ms - now_ms) // LATE_STEP_MS) * LATE_STEP_MS for outgoing in part.fires)
+        self.late.update(-((outgoing.due_ms - now_ms) // LATE_STEP_MS) * LATE_STEP_MS for outgoing in part.deliveries)
 
     def tally(self) -> Tally:
         return Tally(
@@ -293,7 +293,7 @@ class _PartitionStep:
         self._origins: Mapping[str, Origin] = topic_metadata.known_origins(meta.topics)
         self._closed = topic_metadata.closed_origins(meta.topics, meta.checkpoint.closed, now_ms)
         self._dlq_open = rules.policy.dlq_topic not in self._closed
-        self._intake = Intake(
+        self._ingest = Ingest(
             self._policy,
             self._dialects,
             self._origins,
@@ -333,13 +333,13 @@ class _PartitionStep:
             left = planned.left.get(self._number, ()) if batches else left
             self._unresolved |= planned.unresolved
             self._complete = planned.complete and upto_ms == self._now_ms
-            for part in planned.parts:
+            for part in planned.partition_plans:
                 self._take_over(partition, part, upto_ms)
             partition.closures_over = False
-            if not planned.parts or (planned.complete and not left) or planned.unresolved:
+            if not planned.partition_plans or (planned.complete and not left) or planned.unresolved:
                 break
         self._store.finish()
-        waiting.give_back(came[len(items) - len(left) :])
+        waiting.put_back(came[len(items) - len(left) :])
         self._waits = bool(waiting)
 
     def _terms(self) -> Terms:
@@ -353,8 +353,8 @@ class _PartitionStep:
             origin_timeout_ms=rules.origin_timeout_ms,
             dlq_max_message_bytes=rules.dlq_max_message_bytes,
             dlq_open=self._dlq_open,
-            fires_max=max(1, int(DELIVERIES_MAX * rules.delivery_share)),
-            fire_bytes_max=max(1, int(DELIVERY_BYTES_MAX * rules.delivery_share)),
+            deliveries_max=max(1, int(DELIVERIES_MAX * rules.delivery_share)),
+            delivery_bytes_max=max(1, int(DELIVERY_BYTES_MAX * rules.delivery_share)),
         )
 
     def _take_over(self, partition: Partition, part: PartitionPlan, now_ms: int) -> None:
@@ -382,16 +382,16 @@ class _PartitionStep:
 
     def _item(self, came: Arrival | Record) -> Item | str:
         if isinstance(came, Record):
-            return self._intake.examine(came, self._now_ms)
+            return self._ingest.examine(came, self._now_ms)
         origin = self._origins.get(came.origin)
         target = int.from_bytes(came.lasting[LASTING_ORIGIN_PARTITION], "big", signed=True)
         if (
             origin is not None
             and target < origin.partitions
-            and len(came.lasting) + FIRE_OVERHEAD_BYTES <= origin.max_message_bytes
+            and len(came.lasting) + DELIVERY_OVERHEAD_BYTES <= origin.max_message_bytes
         ):
             return came
-        return self._intake.examine(_record(self._number, came), self._now_ms)
+        return self._ingest.examine(_record(self._number, came), self._now_ms)
 
     # What leaves
 

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.broker import create_topic, unique
 from tests.integration.messages import Given, World, native, now_ms, one_sidecar, scrape
-from tests.integration.rights import RPC_S
+from tests.integration.permissions import RPC_S
 from tests.integration.sidecars import LOG_APPEND_TIME, Sidecar
 from tests.waiting import eventually
 

@@ -34,7 +34,7 @@ def test_a_kill_while_storing_and_one_while_firing(
     one.start(command(kill_at=step, armed_by=armed, flush=flush))
     one.await_ready()
     ledger.send(MESSAGES, (1_500, 3_000))
-    ledger.await_taken_in()
+    ledger.await_ingested()
     armed.touch()
     assert one.wait() == KILLED, "while firing"
 
@@ -47,7 +47,7 @@ def test_a_kill_during_a_restore(point: str, stage: Stage, sidecars: Sidecars) -
     ledger = Ledger(stage)
     one = sidecars.start("one", stage, INSTANCE_ID="one")
     ledger.send(MESSAGES, (3_000, 6_000))
-    ledger.await_taken_in()
+    ledger.await_ingested()
     one.kill()
 
     one.start(command(kill_at=point, nth=2, flush=True))

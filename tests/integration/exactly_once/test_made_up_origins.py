@@ -13,7 +13,7 @@ from sidecar.clock import SystemClock
 from sidecar.kafka.catalogue import FORBIDDEN_AFTER_S
 from tests.broker import create_topic, unique
 from tests.integration.messages import Given, Pairs, World, native, one_sidecar, scrape
-from tests.integration.rights import RPC_S, USER, broker_with_rights, give_back
+from tests.integration.permissions import RPC_S, USER, broker_with_permissions, give_back
 from tests.integration.sidecars import LOG_APPEND_TIME
 from tests.waiting import eventually
 
@@ -26,7 +26,7 @@ LENGTH = 249
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("made-up")
-    with broker_with_rights() as bootstrap, one_sidecar(bootstrap, folder, ORIGIN_TOPICS="*") as world:
+    with broker_with_permissions() as bootstrap, one_sidecar(bootstrap, folder, ORIGIN_TOPICS="*") as world:
         yield world
 
 

@@ -13,7 +13,7 @@ from confluent_kafka.admin._resource import ResourceType
 
 from tests.broker import create_topic, read_committed, unique
 from tests.integration.messages import Given, Pairs, World, marked, native, noise, one_sidecar, scrape
-from tests.integration.rights import RPC_S, broker_with_rights, deny, give_back
+from tests.integration.permissions import RPC_S, broker_with_permissions, deny, give_back
 from tests.integration.sidecars import LOG_APPEND_TIME, Stage
 from tests.waiting import eventually
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.broker
 
 @pytest.fixture(scope="module")
 def guarded_broker() -> Iterator[str]:
-    with broker_with_rights() as bootstrap:
+    with broker_with_permissions() as bootstrap:
         yield bootstrap
 
 
@@ -121,14 +121,14 @@ def test_an_origin_that_may_not_be_written_delays_nobody_else_and_gets_them_when
     assert sorted(int(record.value or 0) for record in fired[1:]) == list(range(20))
 
 
-def _dlq_refuses_then_takes(world: World, marker: bytes, letter: Given, mend: Callable[[], object]) -> None:
+def _dlq_refuses_then_takes(world: World, marker: bytes, letter: Given, fix: Callable[[], object]) -> None:
     world.send(Given(b"stored", headers=native(world.stage, marker, 8_000), partition=1))
     eventually(lambda: world.sidecar.pending() == 1, 20, "one waits")
     world.send(letter)
     world.send(Given(b"behind", headers=native(world.stage, marker, 1)))
     eventually(lambda: f"the DLQ {world.stage.dlq_topic} cannot be written" in reasons(world), 40, "readyz says why")
     assert [record.value for record in world.fired(marker, 1)] == [b"stored"]
-    mend()
+    fix()
     assert [record.value for record in world.fired(marker, 2)] == [b"stored", b"behind"]
     assert len(world.dead(marker)) == 1
     eventually(world.sidecar.ready, 30, "it is ready again")
@@ -147,8 +147,8 @@ def test_a_dlq_that_takes_not_even_coordinates_holds_intake_while_what_waits_fir
 ) -> None:
     limit_messages(admin, world.stage.dlq_topic, 200)
     letter = Given(b"bad", headers=[("test", marker)])
-    mend = partial(limit_messages, admin, world.stage.dlq_topic, 1_000_000)
-    _dlq_refuses_then_takes(world, marker, letter, mend)
+    fix = partial(limit_messages, admin, world.stage.dlq_topic, 1_000_000)
+    _dlq_refuses_then_takes(world, marker, letter, fix)
 
 
 def test_a_dlq_that_was_deleted_holds_intake_until_it_is_there_again(

@@ -35,7 +35,7 @@ def test_what_became_due_meanwhile_fires_at_the_start(stage: Stage, sidecars: Si
     ledger = Ledger(stage)
     one = sidecars.start("one", stage, INSTANCE_ID="one")
     ledger.send(MESSAGES, (3_000, 4_000))
-    ledger.await_taken_in()
+    ledger.await_ingested()
     one.kill()
     ledger.await_due()
 

@@ -55,7 +55,7 @@ def four(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[F
 def test_everybody_soon_knows_how_many_wait(four: Four) -> None:
     for count in (1, 7, BEFORE - 8):
         four.ledger.send(count, FAR)
-        four.ledger.await_taken_in()
+        four.ledger.await_ingested()
         for each in (four.api, *four.group):
             truth = four.sent()
             eventually(
@@ -127,7 +127,7 @@ def test_a_rolling_restart_shows_neither_less_nor_more_than_waits(four: Four) ->
             else:
                 eventually(lambda each=leaving: each.ready() and each.partitions(), TAKEOVER_S, "it is back")  # type: ignore[misc]
         eventually(lambda: share(*four.group), TAKEOVER_S, "all have partitions again")
-        four.ledger.await_taken_in()
+        four.ledger.await_ingested()
         eventually(lambda: complete_total(four.api) == four.sent(), KNOWN_S, "all is known again")
     finally:
         watch.end()
@@ -141,7 +141,7 @@ def test_a_rolling_restart_shows_neither_less_nor_more_than_waits(four: Four) ->
 def test_when_all_have_gone_nothing_is_forgotten_and_every_partition_is_named(four: Four) -> None:
     if not four.sent():
         four.ledger.send(BEFORE, FAR)
-        four.ledger.await_taken_in()
+        four.ledger.await_ingested()
     eventually(lambda: complete_total(four.api) == four.sent(), KNOWN_S, "all is known")
     watch = Watch(four, four.sent())
     for each in four.group:

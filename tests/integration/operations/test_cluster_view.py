@@ -55,7 +55,7 @@ def test_the_group_is_known_everywhere_and_an_owner_that_dies_is_named(stage: St
     assert not api.state_dir.exists()
     eventually(lambda: share(one, two), TAKEOVER_S, "both have partitions")
     ledger.send(400, FAR)
-    ledger.await_taken_in()
+    ledger.await_ingested()
 
     taken_s = clock.monotonic_s()
     for each in (one, two, api):
@@ -90,7 +90,7 @@ def test_an_instance_that_hangs_freezes_its_own_figures_only(stage: Stage, sidec
     api = start_api(sidecars, stage)
     eventually(lambda: share(one, two), TAKEOVER_S, "both have partitions")
     ledger.send(200, FAR)
-    ledger.await_taken_in()
+    ledger.await_ingested()
     hung, lively = sorted(one.partitions()), sorted(two.partitions())
     one.freeze()
     ledger.send(100, FAR)
@@ -116,7 +116,7 @@ def test_a_rolling_restart_shows_neither_less_nor_more_than_waits(stage: Stage, 
     api = start_api(sidecars, stage)
     eventually(lambda: share(*group), TAKEOVER_S, "all have partitions")
     ledger.send(300, FAR)
-    ledger.await_taken_in()
+    ledger.await_ingested()
     eventually(lambda: complete_total(api) == 300, 5, "all is known")
     seen: list[tuple[str, int]] = []
 

@@ -22,7 +22,7 @@ def test_a_drain_fires_all_that_waits_and_leaves_the_offsets_for_the_run_that_ta
     ledger = Ledger(stage)
     one = sidecars.start("one", stage)
     ledger.send(300, (2_000, 5_000))
-    ledger.await_taken_in()
+    ledger.await_ingested()
     assert one.stop() == 0
     ledger.send(100, (0, 1_000))
     offsets = ledger.committed_offsets()

@@ -55,7 +55,7 @@ def read_until(reader: StatusReader, done: Callable[[list[StatusRead]], bool], w
     try:
         eventually(enough, 20, what)
     except AssertionError as late:
-        raise AssertionError(f"{late}; {reader.trouble=}, {records=}") from late
+        raise AssertionError(f"{late}; {reader.error=}, {records=}") from late
     return records
 
 
@@ -72,7 +72,7 @@ def test_all_that_is_there_is_read_then_what_comes_then_new_partitions(bootstrap
             (b"p/0", b"second", {"a": b"2"}, False),
         ], "no tombstone, nothing aborted"
         assert all(abs(each.stamped_ms - began_ms) < 60_000 for each in there)
-        assert (reader.input_partitions, reader.trouble) == (3, "")
+        assert (reader.input_partitions, reader.error) == (3, "")
         assert reader.cluster_id
 
         write(bootstrap, topic_name, 2, b"third")
@@ -100,7 +100,7 @@ def test_a_topic_that_is_not_there_yet_is_awaited(bootstrap: str, topic_name: st
     clock = HandClock()
     with reading(bootstrap, topic_name, clock) as reader:
         assert reader.read(0.1) == []
-        assert (topic_name in reader.trouble, reader.caught_up, reader.input_partitions) == (True, False, None)
+        assert (topic_name in reader.error, reader.caught_up, reader.input_partitions) == (True, False, None)
         create_topic(bootstrap, topic_name, 1, LOG_APPEND_TIME)
 
         def caught_up(_: object) -> bool:
@@ -108,12 +108,12 @@ def test_a_topic_that_is_not_there_yet_is_awaited(bootstrap: str, topic_name: st
             return reader.caught_up
 
         assert read_until(reader, caught_up, "it is found") == []
-        assert reader.trouble == ""
+        assert reader.error == ""
 
 
 @pytest.mark.timeout(60)
 def test_brokers_that_are_away_are_no_error(topic_name: str) -> None:
     with reading("127.0.0.1:1", topic_name, HandClock()) as reader:
         assert reader.read(0.1) == []
-        assert reader.trouble
+        assert reader.error
         assert not reader.caught_up

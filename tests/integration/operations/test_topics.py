@@ -14,7 +14,7 @@ from confluent_kafka.cimpl import NewPartitions
 from sidecar import cli
 from sidecar.errors import BrokerUnavailable, TopicsInvalid
 from sidecar.kafka import cluster
-from sidecar.kafka.cluster import Admin, Deadline, NewTopic, NoRight, Topic
+from sidecar.kafka.cluster import Admin, Deadline, MissingPermission, NewTopic, Topic
 from sidecar.kafka.topics import Found, check_topics, ensure_topics, grow_internal, look, notes, problems
 from sidecar.settings import Settings
 from tests.broker import create_topic, partitions_of
@@ -131,7 +131,7 @@ def test_a_replication_factor_that_the_cluster_can_not_give_is_named(admin: Admi
 
 
 @pytest.mark.parametrize(
-    ("role", "config", "wrong", "mend"),
+    ("role", "config", "wrong", "fix"),
     [
         ("changelog", {"cleanup.policy": "delete"}, "cleanup.policy is 'delete'", "cleanup.policy=compact"),
         ("changelog", {"max.message.bytes": "1000000"}, "max.message.bytes is 1000000", "max.message.bytes=1114124"),
@@ -145,7 +145,7 @@ def test_a_replication_factor_that_the_cluster_can_not_give_is_named(admin: Admi
     ],
 )
 def test_a_wrong_configuration_is_named_with_the_command_that_mends_it(
-    admin: Admin, settings: Settings, role: str, config: dict[str, str], wrong: str, mend: str
+    admin: Admin, settings: Settings, role: str, config: dict[str, str], wrong: str, fix: str
 ) -> None:
     good = {
         "changelog": {"cleanup.policy": "compact", "max.message.bytes": str(2 * MIB)},
@@ -158,7 +158,7 @@ def test_a_wrong_configuration_is_named_with_the_command_that_mends_it(
     assert text.startswith(f"topic {name}: {wrong}")
     assert text.endswith(
         f"; mend it with: kafka-configs.sh --bootstrap-server {settings.bootstrap_servers} --alter "
-        f"--entity-type topics --entity-name {name} --add-config {mend}"
+        f"--entity-type topics --entity-name {name} --add-config {fix}"
     )
 
 
@@ -206,7 +206,7 @@ def test_without_the_right_to_grow_the_new_partitions_are_a_note_and_no_problem(
         smaller.input,
         smaller.dlq,
         found.changelog._replace(operations=frozenset({"READ", "WRITE"})),
-        NoRight(settings.status_topic, "DESCRIBE_CONFIGS"),
+        MissingPermission(settings.status_topic, "DESCRIBE_CONFIGS"),
     )
     (missing,) = problems(settings, bare)
     assert "the right DescribeConfigs is missing; mend it with: kafka-acls.sh" in str(missing)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from sidecar.api.guard import Turnstile
+from sidecar.api.guard import RateLimiter
 from sidecar.contract.control import ControlKind, Outcome
 from sidecar.engine.group.view import PartitionView
 from sidecar.engine.partition import Partition, State
@@ -72,7 +72,7 @@ def running() -> Iterator[Client]:
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let requests in at once."""
-    monkeypatch.setattr(Turnstile, "SHARE", 1e6)
+    monkeypatch.setattr(RateLimiter, "SHARE", 1e6)
 
 
 def states(client: Client) -> tuple[str, list[str]]:

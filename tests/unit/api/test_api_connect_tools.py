@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from sidecar.api.connect.connector import CONNECTOR_CLASS
-from sidecar.api.guard import Turnstile
+from sidecar.api.guard import RateLimiter
 from sidecar.contract.control import ControlKind, Outcome
 from tests.unit.api.test_api import Snapshots
 from tests.unit.api.test_api_connect import unowned, view
@@ -241,7 +241,7 @@ REDPANDA = [
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let requests in at once."""
-    monkeypatch.setattr(Turnstile, "SHARE", 1e6)
+    monkeypatch.setattr(RateLimiter, "SHARE", 1e6)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from sidecar.api.guard import Metered, Purse, Turnstile
+from sidecar.api.guard import Budget, Metered, RateLimiter
 from sidecar.api.messages.changes import ControlDesk
 from sidecar.clock import SystemClock
 from tests.unit.api_stage import CANCELLED, Desk, Told
@@ -34,19 +34,19 @@ async def ask(app: Any, path: str = "/pending") -> int:
 
 def test_a_flood_gets_no_more_than_its_share_of_a_core() -> None:
     async def flood() -> list[int]:
-        app = Turnstile(costly)
+        app = RateLimiter(costly)
         return await asyncio.gather(*(ask(app) for _ in range(5)))
 
     began_s = SystemClock().monotonic_s()
     assert asyncio.run(flood()) == [200] * 5
-    assert SystemClock().monotonic_s() - began_s >= 4 * COST_S / Turnstile.SHARE
+    assert SystemClock().monotonic_s() - began_s >= 4 * COST_S / RateLimiter.SHARE
 
 
 def test_who_would_wait_too_long_is_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Turnstile, "WAIT_MAX_S", 0.1)
+    monkeypatch.setattr(RateLimiter, "WAIT_MAX_S", 0.1)
 
     async def flood() -> list[int]:
-        app = Turnstile(costly)
+        app = RateLimiter(costly)
         return await asyncio.gather(*(ask(app) for _ in range(12)))
 
     statuses = asyncio.run(flood())
@@ -56,11 +56,11 @@ def test_who_would_wait_too_long_is_told_to_come_again(monkeypatch: pytest.Monke
 
 def test_one_request_alone_never_keeps_the_next_one_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long it took: a garbage collection may have run meanwhile."""
-    monkeypatch.setattr(Turnstile, "WAIT_MAX_S", 1.0)
+    monkeypatch.setattr(RateLimiter, "WAIT_MAX_S", 1.0)
     monkeypatch.setattr(Metered, "spent_s", 60.0)
 
     async def one_after_the_other() -> list[int]:
-        app = Turnstile(costly)
+        app = RateLimiter(costly)
         return [await ask(app) for _ in range(3)]
 
     assert asyncio.run(one_after_the_other()) == [200] * 3
@@ -68,7 +68,7 @@ def test_one_request_alone_never_keeps_the_next_one_out(monkeypatch: pytest.Monk
 
 def test_probes_do_not_wait_behind_a_flood(monkeypatch: pytest.MonkeyPatch) -> None:
     async def flood() -> tuple[list[str], list[int]]:
-        app, order = Turnstile(costly), list[str]()
+        app, order = RateLimiter(costly), list[str]()
 
         async def named(path: str) -> int:
             status = await ask(app, path)
@@ -87,7 +87,7 @@ def test_a_slow_reader_does_not_make_others_pay() -> None:
     """Time that passes after the answer has begun is the reader's own."""
 
     async def race() -> float:
-        app, may_read = Turnstile(costly), asyncio.Event()
+        app, may_read = RateLimiter(costly), asyncio.Event()
 
         async def send_slowly(message: Any) -> None:
             if message["type"] == "http.response.body":
@@ -105,14 +105,14 @@ def test_a_slow_reader_does_not_make_others_pay() -> None:
         await slow
         return took_s
 
-    assert asyncio.run(race()) < Turnstile.WAIT_MAX_S
+    assert asyncio.run(race()) < RateLimiter.WAIT_MAX_S
 
 
 @pytest.fixture
 def paid(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What was paid, in order, in seconds that the next request waits."""
     sums: list[float] = []
-    monkeypatch.setattr(Purse, "pay", lambda _, seconds: sums.append(seconds))
+    monkeypatch.setattr(Budget, "pay", lambda _, seconds: sums.append(seconds))
     return sums
 
 
@@ -126,7 +126,7 @@ def test_who_waits_does_not_pay_for_what_others_compute_meanwhile(paid: list[flo
                 await may_answer.wait()
             await costly(scope, receive, send)
 
-        app = Turnstile(waiting_or_costly)
+        app = RateLimiter(waiting_or_costly)
         waiting = asyncio.create_task(ask(app, "/control"))
         await waits.wait()
         assert await ask(app, "/pending") == 200
@@ -135,8 +135,8 @@ def test_who_waits_does_not_pay_for_what_others_compute_meanwhile(paid: list[flo
 
     asyncio.run(race())
     entered, again, computed, waited = paid
-    assert entered == again == Turnstile.OVERHEAD_S / Turnstile.SHARE
-    assert computed >= COST_S / Turnstile.SHARE > waited
+    assert entered == again == RateLimiter.OVERHEAD_S / RateLimiter.SHARE
+    assert computed >= COST_S / RateLimiter.SHARE > waited
 
 
 def test_what_is_cancelled_while_it_waits_can_still_answer() -> None:
@@ -152,7 +152,7 @@ def test_what_is_cancelled_while_it_waits_can_still_answer() -> None:
             except asyncio.CancelledError:
                 await PlainTextResponse("the sidecar stops", 503)(scope, receive, send)
 
-        asking = asyncio.create_task(ask(Turnstile(late)))
+        asking = asyncio.create_task(ask(RateLimiter(late)))
         await waits.wait()
         asking.cancel()
         return await asking
@@ -175,4 +175,4 @@ def test_what_lookups_compute_in_their_threads_is_paid_before_the_next_ones() ->
     began_s = SystemClock().monotonic_s()
     assert asyncio.run(flood()) == [200] * 5
     # Two may run at a time.
-    assert SystemClock().monotonic_s() - began_s >= 3 * COST_S / Turnstile.SHARE
+    assert SystemClock().monotonic_s() - began_s >= 3 * COST_S / RateLimiter.SHARE

@@ -14,7 +14,7 @@ from schemathesis.config import SchemathesisConfig
 
 from sidecar.api.app import Operations, create_app
 from sidecar.api.auth import Gate
-from sidecar.api.guard import Turnstile
+from sidecar.api.guard import RateLimiter
 from sidecar.contract.control import Outcome
 from sidecar.errors import CommandFailed, StoreFailed
 from sidecar.metrics import Metrics
@@ -94,8 +94,8 @@ DETERMINED: Final = settings(
 @pytest.fixture(autouse=True)
 def side_effects(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let requests in at once, and undo what they do to the levels of loggers."""
-    monkeypatch.setattr(Turnstile, "OVERHEAD_S", 0.0)
-    monkeypatch.setattr(Turnstile, "SHARE", 1e6)
+    monkeypatch.setattr(RateLimiter, "OVERHEAD_S", 0.0)
+    monkeypatch.setattr(RateLimiter, "SHARE", 1e6)
     levels = {name: logging.getLogger(name).level for name in [None, *logging.root.manager.loggerDict]}
     yield
     for name in [None, *logging.root.manager.loggerDict]:

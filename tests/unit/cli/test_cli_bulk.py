@@ -10,7 +10,7 @@ import pytest
 from sidecar.cli import instance
 from sidecar.cli.instance import Instances
 from sidecar.cli.messages import bulk
-from sidecar.cli.messages.bulk import Interrupted, Reader, Run
+from sidecar.cli.messages.bulk import Interrupted, Run, TimerReader
 from sidecar.cli.messages.filters import Filter
 from sidecar.cli.messages.journal import Journal, Order
 from sidecar.clock import SystemClock
@@ -51,8 +51,8 @@ class Bench:
         order = Order(self.kind, self.wanted, self.due_ms, found.upto, found.total, None)
         return Journal.begin(self.path, order)
 
-    def reader(self, patience_s: float = 5) -> Reader:
-        return Reader(Instances(lambda: (URL,), None), self.wanted, self.stop, SystemClock(), patience_s)
+    def reader(self, patience_s: float = 5) -> TimerReader:
+        return TimerReader(Instances(lambda: (URL,), None), self.wanted, self.stop, SystemClock(), patience_s)
 
     def go(self, journal: Journal, *, patience_s: float = 5, timeout_s: float = 5, rate: float | None = None) -> None:
         Run(

@@ -13,7 +13,7 @@ from sidecar import cli
 from sidecar.cli.dlq.filter import OTHERS
 from sidecar.cli.dlq.report import NAMES_MAX, Count
 from sidecar.contract import render_dead_letter
-from sidecar.contract.dead_letter import Place, read_dead_letter
+from sidecar.contract.dead_letter import RecordLocation, read_dead_letter
 from sidecar.contract.redrive import RedriveTerms, Skipped, SkipReason
 from sidecar.dlq.filter import DeadLetterFilter
 from sidecar.dlq.reader import DlqRecord, OffsetRange
@@ -69,7 +69,7 @@ def test_a_dead_letter_says_why_it_died_and_what_it_was() -> None:
     assert (said.origin, said.exception, said.attempt, said.group) == ("orders", "com.acme.Late", 2, "shop")
     assert (said.timestamp_ms, said.came_from, said.redrives, said.truncated) == (
         1_700,
-        Place("retry", 3, 99),
+        RecordLocation("retry", 3, 99),
         1,
         False,
     )

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.engine.group.activity import MINUTE_MS, MINUTES, Activity, Minute, together
-from sidecar.engine.group.merge import Place, Published, Standing
+from sidecar.engine.group.merge import Published, Standing, StatusPosition
 from sidecar.engine.group.view import PartitionView
 from sidecar.engine.partition import Partition, State
 from sidecar.runtime.partitions.inheritance import LAST_WORD_S, Inheritance
@@ -96,7 +96,7 @@ def published(offset: int, activity: Activity | None, state: str = "running", se
     view = replace(
         EMPTY, state=state, restored=1.0 if state == "running" else 0.5, activity=activity, sequence=sequence
     )
-    return Published(view, Place(NOW_MS + offset, offset))
+    return Published(view, StatusPosition(NOW_MS + offset, offset))
 
 
 def test_a_new_owner_that_says_nothing_of_the_hour_yet_does_not_hide_the_former_owners() -> None:

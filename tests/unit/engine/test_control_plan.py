@@ -9,16 +9,16 @@ import pytest
 from sidecar.changelog.codec import Closed, Closure, Unfinished
 from sidecar.contract.control import ControlKind, Outcome
 from sidecar.engine import controls
-from sidecar.engine.ingest import Intake
+from sidecar.engine.ingest import Ingest
 from sidecar.engine.items import BadControl, Item
 from sidecar.engine.transaction import PartitionPlan, Terms
 from sidecar.model import TimerId
 from sidecar.policy import Policy, PolicyConfig
-from sidecar.runtime.partitions.held import Held
+from sidecar.runtime.partitions.buffer import Buffer
 from tests.simulation.memory_store import MemoryStore
 from tests.simulation.stage import NOW, TERMS, Stage, fired, outcomes
 
-TWO = replace(TERMS, fires_max=2)
+TWO = replace(TERMS, deliveries_max=2)
 
 
 def stage_of(timers: int, *, origin: str = "A") -> Stage:
@@ -30,22 +30,22 @@ def stage_of(timers: int, *, origin: str = "A") -> Stage:
 
 def drain(stage: Stage, *items: Item, now_ms: int = NOW, terms: Terms = TWO) -> list[PartitionPlan]:
     """Plan and commit until all items are part of a transaction."""
-    parts = []
+    partition_plans = []
     left = list(items)
     while left:
-        part = stage.commit(now_ms, *left, terms=terms)
-        left = left[part.taken_in :]
-        parts.append(part)
-    return parts
+        partition_plan = stage.commit(now_ms, *left, terms=terms)
+        left = left[partition_plan.ingested :]
+        partition_plans.append(partition_plan)
+    return partition_plans
 
 
 def test_an_id_of_many_timers_takes_as_many_transactions_as_it_needs_and_one_answer() -> None:
     stage = stage_of(5)
-    parts = drain(stage, stage.control(ControlKind.CANCEL, b"x"), stage.send(NOW + 77))
-    assert [part.cancelled for part in parts] == [2, 2, 1]
-    assert [part.taken_in for part in parts] == [0, 0, 2]
-    assert [outcomes(part) for part in parts] == [[], [], [(Outcome.CANCELLED, 5)]]
-    assert [part.checkpoint.next_input_offset for part in parts] == [5, 5, 7]
+    partition_plans = drain(stage, stage.control(ControlKind.CANCEL, b"x"), stage.send(NOW + 77))
+    assert [partition_plan.cancelled for partition_plan in partition_plans] == [2, 2, 1]
+    assert [partition_plan.ingested for partition_plan in partition_plans] == [0, 0, 2]
+    assert [outcomes(partition_plan) for partition_plan in partition_plans] == [[], [], [(Outcome.CANCELLED, 5)]]
+    assert [partition_plan.checkpoint.next_input_offset for partition_plan in partition_plans] == [5, 5, 7]
     assert stage.dues() == [NOW + 77]
 
 
@@ -65,28 +65,28 @@ def test_a_message_behind_it_with_the_same_id_is_not_meant() -> None:
 
 def test_a_reschedule_of_many_moves_each_once() -> None:
     stage = stage_of(5)
-    parts = drain(stage, stage.control(ControlKind.RESCHEDULE, b"x", NOW + 9000))
-    assert outcomes(parts[-1]) == [(Outcome.RESCHEDULED, 5)]
+    partition_plans = drain(stage, stage.control(ControlKind.RESCHEDULE, b"x", NOW + 9000))
+    assert outcomes(partition_plans[-1]) == [(Outcome.RESCHEDULED, 5)]
     assert stage.dues() == [NOW + 9000] * 5
 
 
 def test_a_fire_of_many_fires_each_once() -> None:
     stage = stage_of(5)
-    parts = drain(stage, stage.control(ControlKind.FIRE, b"x"))
-    assert sorted(offset for part in parts for offset in fired(part)) == [0, 1, 2, 3, 4]
-    assert outcomes(parts[-1]) == [(Outcome.FIRED, 5)]
+    partition_plans = drain(stage, stage.control(ControlKind.FIRE, b"x"))
+    assert sorted(offset for partition_plan in partition_plans for offset in fired(partition_plan)) == [0, 1, 2, 3, 4]
+    assert outcomes(partition_plans[-1]) == [(Outcome.FIRED, 5)]
 
 
 def test_entries_of_many_bytes_end_a_transaction_too() -> None:
     stage = stage_of(3)
-    parts = drain(stage, stage.control(ControlKind.FIRE, b"x"), terms=replace(TERMS, fire_bytes_max=1))
-    assert [len(part.fires) for part in parts] == [1, 1, 1]
+    partition_plans = drain(stage, stage.control(ControlKind.FIRE, b"x"), terms=replace(TERMS, delivery_bytes_max=1))
+    assert [len(partition_plan.deliveries) for partition_plan in partition_plans] == [1, 1, 1]
 
 
 def test_many_records_for_single_timers_are_spread_over_transactions_as_well() -> None:
     stage = stage_of(3)
     cancels = [stage.control(ControlKind.CANCEL, TimerId(0, at, NOW + 1000 - at)) for at in range(3)]
-    assert [part.taken_in for part in drain(stage, *cancels)] == [2, 1]
+    assert [partition_plan.ingested for partition_plan in drain(stage, *cancels)] == [2, 1]
     assert stage.timers() == []
 
 
@@ -94,23 +94,23 @@ def test_what_comes_due_on_the_way_fires_and_is_not_counted() -> None:
     stage = stage_of(5)
     cancel = stage.control(ControlKind.CANCEL, b"x")
     stage.commit(NOW, cancel, terms=TWO)
-    parts = drain(stage, cancel, now_ms=NOW + 996, terms=TERMS)
-    assert outcomes(parts[-1]) == [(Outcome.CANCELLED, 5)], "it is looked at before the scan of the same step"
+    partition_plans = drain(stage, cancel, now_ms=NOW + 996, terms=TERMS)
+    assert outcomes(partition_plans[-1]) == [(Outcome.CANCELLED, 5)], "it is looked at before the scan of the same step"
     stage = stage_of(5)
     cancel = stage.control(ControlKind.CANCEL, b"x")
     stage.commit(NOW, cancel, terms=TWO)
     stage.commit(NOW + 997)
-    parts = drain(stage, cancel, now_ms=NOW + 997)
-    assert outcomes(parts[-1]) == [(Outcome.CANCELLED, 3)]
+    partition_plans = drain(stage, cancel, now_ms=NOW + 997)
+    assert outcomes(partition_plans[-1]) == [(Outcome.CANCELLED, 3)]
 
 
 def test_a_new_owner_goes_on_where_the_former_one_was() -> None:
     stage = stage_of(5)
     cancel = stage.control(ControlKind.CANCEL, b"x")
-    part = stage.commit(NOW, cancel, terms=TWO)
-    assert part.checkpoint.unfinished == Unfinished(5, acted=2, seen_offset=1, seen_first_ms=NOW + 999)
+    partition_plan = stage.commit(NOW, cancel, terms=TWO)
+    assert partition_plan.checkpoint.unfinished == Unfinished(5, acted=2, seen_offset=1, seen_first_ms=NOW + 999)
     store = MemoryStore()
-    assert stage.restored(store).checkpoint == part.checkpoint
+    assert stage.restored(store).checkpoint == partition_plan.checkpoint
     assert outcomes(drain(stage, cancel)[-1]) == [(Outcome.CANCELLED, 5)]
 
 
@@ -118,27 +118,27 @@ def test_when_the_offsets_were_set_back_it_begins_again() -> None:
     stage = stage_of(3)
     cancel = stage.control(ControlKind.CANCEL, b"x")
     stage.commit(NOW, cancel, terms=TWO)
-    parts = drain(stage, stage.send(NOW + 1000, retry_id=b"x", offset=0), cancel)
-    assert outcomes(parts[-1]) == [(Outcome.CANCELLED, 2)], "the first one is there again"
+    partition_plans = drain(stage, stage.send(NOW + 1000, retry_id=b"x", offset=0), cancel)
+    assert outcomes(partition_plans[-1]) == [(Outcome.CANCELLED, 2)], "the first one is there again"
     assert stage.timers() == []
 
 
 def test_a_signature_that_grew_old_on_the_way_does_not_hide_what_was_done() -> None:
     stage = stage_of(3)
     stage.commit(NOW, stage.control(ControlKind.CANCEL, b"x"), terms=TWO)
-    part = stage.commit(NOW, BadControl(3, "c", "id:x", "signature: old"))
-    assert outcomes(part) == [(Outcome.BAD_REQUEST, 2)]
-    assert part.checkpoint.unfinished is None
+    partition_plan = stage.commit(NOW, BadControl(3, "c", "id:x", "signature: old"))
+    assert outcomes(partition_plan) == [(Outcome.BAD_REQUEST, 2)]
+    assert partition_plan.checkpoint.unfinished is None
 
 
 def test_a_bad_record_is_answered_once_and_does_nothing() -> None:
     stage = stage_of(1)
     bad = BadControl(1, "c", "id:x", "why")
-    part = stage.commit(NOW, bad)
-    ((offset, control_id, outcome, timers, target, detail),) = part.answers
+    partition_plan = stage.commit(NOW, bad)
+    ((offset, control_id, outcome, timers, target, detail),) = partition_plan.control_outcomes
     assert (offset, control_id, outcome, timers) == (1, "c", Outcome.BAD_REQUEST, 0)
     assert (target, detail) == ("id:x", "why")
-    assert stage.commit(NOW, bad).answers == []
+    assert stage.commit(NOW, bad).control_outcomes == []
     assert len(stage.timers()) == 1
 
 
@@ -149,9 +149,9 @@ def test_a_bad_record_is_answered_once_and_does_nothing() -> None:
 def test_a_fire_to_an_origin_that_is_not_open_names_the_reason(why: Closure) -> None:
     stage = stage_of(1)
     terms = replace(TERMS, closed={"A": Closed(why, NOW)})
-    part = stage.commit(NOW, stage.control(ControlKind.FIRE, b"x"), terms=terms)
-    assert outcomes(part) == [(Outcome.ORIGIN_PAUSED, 0)]
-    assert f"A is {why}" in part.answers[0].detail
+    partition_plan = stage.commit(NOW, stage.control(ControlKind.FIRE, b"x"), terms=terms)
+    assert outcomes(partition_plan) == [(Outcome.ORIGIN_PAUSED, 0)]
+    assert f"A is {why}" in partition_plan.control_outcomes[0].detail
     assert len(stage.timers()) == 1
 
 
@@ -161,7 +161,7 @@ def test_a_fire_to_an_origin_of_which_nothing_is_known_waits_for_what_the_broker
     fire = stage.control(ControlKind.FIRE, target)
     made = stage.plan(NOW, fire, terms=replace(TERMS, origins={}))
     assert made.unresolved == {"A"}
-    assert made.parts == []
+    assert made.partition_plans == []
     assert made.left == {0: (fire,)}
     assert outcomes(stage.commit(NOW, fire)) == [(Outcome.FIRED, 1)]
 
@@ -182,28 +182,28 @@ def test_a_fire_of_many_stops_before_the_first_unknown_origin_and_goes_on_there(
     stage = stage_of(1)
     stage.commit(NOW, stage.send(NOW + 50, "B", retry_id=b"x"))
     fire = stage.control(ControlKind.FIRE, b"x")
-    part = stage.commit(NOW, fire, terms=replace(TERMS, origins={"A": TERMS.origins["A"]}))
-    assert (fired(part), part.taken_in, outcomes(part)) == ([0], 0, [])
-    part = stage.commit(NOW, fire)
-    assert (fired(part), outcomes(part)) == ([1], [(Outcome.FIRED, 2)])
+    partition_plan = stage.commit(NOW, fire, terms=replace(TERMS, origins={"A": TERMS.origins["A"]}))
+    assert (fired(partition_plan), partition_plan.ingested, outcomes(partition_plan)) == ([0], 0, [])
+    partition_plan = stage.commit(NOW, fire)
+    assert (fired(partition_plan), outcomes(partition_plan)) == ([1], [(Outcome.FIRED, 2)])
 
 
 def test_a_fire_of_several_origins_counts_those_that_are_open() -> None:
     stage = stage_of(2)
     stage.commit(NOW, stage.send(NOW + 50, "B", retry_id=b"x"))
     terms = replace(TERMS, closed={"A": Closed(Closure.VANISHED, NOW)})
-    part = stage.commit(NOW, stage.control(ControlKind.FIRE, b"x"), terms=terms)
-    assert outcomes(part) == [(Outcome.FIRED, 1)]
-    assert part.answers[0].detail == "2 were left as they are: A is vanished"
+    partition_plan = stage.commit(NOW, stage.control(ControlKind.FIRE, b"x"), terms=terms)
+    assert outcomes(partition_plan) == [(Outcome.FIRED, 1)]
+    assert partition_plan.control_outcomes[0].detail == "2 were left as they are: A is vanished"
 
 
 def test_a_fire_that_ends_on_the_dlq_says_so() -> None:
     stage = Stage()
     stage.commit(NOW, stage.send(NOW + 50, retry_id=b"x", origin_partition=3))
     fewer = replace(TERMS, origins={"A": TERMS.origins["A"]._replace(partitions=2)})
-    part = stage.commit(NOW, stage.control(ControlKind.FIRE, b"x"), terms=fewer)
-    assert outcomes(part) == [(Outcome.FIRED, 1)]
-    assert part.answers[0].detail == "1 went to the DLQ, which says why"
+    partition_plan = stage.commit(NOW, stage.control(ControlKind.FIRE, b"x"), terms=fewer)
+    assert outcomes(partition_plan) == [(Outcome.FIRED, 1)]
+    assert partition_plan.control_outcomes[0].detail == "1 went to the DLQ, which says why"
 
 
 # Pause and resume
@@ -212,32 +212,32 @@ def test_a_fire_that_ends_on_the_dlq_says_so() -> None:
 def test_a_pause_is_since_the_first_one_and_counts_what_waits() -> None:
     stage = stage_of(2)
     stage.commit(NOW, stage.control(ControlKind.PAUSE, "A"))
-    part = stage.commit(NOW + 9, stage.control(ControlKind.PAUSE, "A"))
-    assert outcomes(part) == [(Outcome.PAUSED, 2)]
-    assert part.checkpoint.closed == {"A": Closed(Closure.PAUSED, NOW)}
+    partition_plan = stage.commit(NOW + 9, stage.control(ControlKind.PAUSE, "A"))
+    assert outcomes(partition_plan) == [(Outcome.PAUSED, 2)]
+    assert partition_plan.checkpoint.closed == {"A": Closed(Closure.PAUSED, NOW)}
 
 
 def test_a_resume_of_an_origin_that_the_broker_has_closed_leaves_it_closed() -> None:
     stage = stage_of(1)
     terms = replace(TERMS, closed={"A": Closed(Closure.VANISHED, NOW - 5)})
     stage.commit(NOW, stage.control(ControlKind.PAUSE, "A"), terms=terms)
-    part = stage.commit(NOW, stage.control(ControlKind.RESUME, "A"), terms=terms)
-    assert outcomes(part) == [(Outcome.RESUMED, 1)]
-    assert part.checkpoint.closed == {"A": Closed(Closure.VANISHED, NOW - 5)}
+    partition_plan = stage.commit(NOW, stage.control(ControlKind.RESUME, "A"), terms=terms)
+    assert outcomes(partition_plan) == [(Outcome.RESUMED, 1)]
+    assert partition_plan.checkpoint.closed == {"A": Closed(Closure.VANISHED, NOW - 5)}
 
 
 def test_there_is_an_end_to_what_can_be_paused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controls, "PAUSED_MAX", 2)
     stage = Stage()
     pauses = [stage.control(ControlKind.PAUSE, name) for name in ("A", "B", "C", "A")]
-    part = stage.commit(NOW, *pauses)
-    assert [outcome for outcome, _ in outcomes(part)] == [
+    partition_plan = stage.commit(NOW, *pauses)
+    assert [outcome for outcome, _ in outcomes(partition_plan)] == [
         Outcome.PAUSED,
         Outcome.PAUSED,
         Outcome.BAD_REQUEST,
         Outcome.PAUSED,
     ]
-    assert set(part.checkpoint.closed) == {"A", "B"}
+    assert set(partition_plan.checkpoint.closed) == {"A", "B"}
 
 
 def test_what_resumes_drains_at_the_times_it_was_put_off_to() -> None:
@@ -256,14 +256,14 @@ def test_what_resumes_drains_at_the_times_it_was_put_off_to() -> None:
 
 def test_items_that_are_given_back_come_first_again_and_weigh_what_they_did() -> None:
     stage = Stage()
-    held = Held(Intake(Policy(PolicyConfig()), [], {}, (), input_topic="r", app_id="a"))
+    held = Buffer(Ingest(Policy(PolicyConfig()), [], {}, (), input_topic="r", app_id="a"))
     held.begin(0, 0)
     items = [stage.send(NOW + due) for due in (5, 6, 7)]
-    held.give_back({0: items})
+    held.put_back({0: items})
     weight = held.bytes
     taken = held.batches([0], 2, 10**6)
     assert taken == {0: items[:2]}
-    held.give_back({0: items[1:2]})
+    held.put_back({0: items[1:2]})
     assert held.batches([0], 9, 10**6) == {0: items[1:]}
     assert weight > 0
     assert held.bytes == 0

@@ -17,8 +17,8 @@ from sidecar.contract.control import (
     signature_problem,
 )
 from sidecar.contract.status import OutcomeRecord, outcome_key, parse_outcome_key
-from sidecar.engine.ingest import Intake
-from sidecar.engine.items import Answer, BadControl, Control, Dead, outcome_records
+from sidecar.engine.ingest import Ingest
+from sidecar.engine.items import BadControl, Control, ControlOutcome, Dead, outcome_records
 from sidecar.model import DUE_MS_MAX, Headers, Reason, Record, Rejection, TimerId
 from sidecar.policy import Policy, PolicyConfig
 from tests.clocks import NOW_MS
@@ -207,7 +207,7 @@ def test_keys_of_other_records_are_no_outcomes(key: bytes | None) -> None:
 
 
 def test_the_form_of_an_outcome_does_not_change() -> None:
-    answer = Answer(41, "c-1", Outcome.CANCELLED, 2, "id:x", "a word")
+    answer = ControlOutcome(41, "c-1", Outcome.CANCELLED, 2, "id:x", "a word")
     ((key, value),) = outcome_records([answer], 3, NOW_MS)
     assert key == b"o/c-1/41"
     assert value == (
@@ -221,25 +221,25 @@ def test_the_form_of_an_outcome_does_not_change() -> None:
 # Intake
 
 
-def intake(**config: object) -> Intake:
+def ingest(**config: object) -> Ingest:
     policy = Policy(PolicyConfig(origin_topics=("orders*",), max_delay_ms=10**10))
-    return Intake(policy, [], {}, (), input_topic="retry", app_id="app", **config)  # type: ignore[arg-type]
+    return Ingest(policy, [], {}, (), input_topic="retry", app_id="app", **config)  # type: ignore[arg-type]
 
 
 def test_intake_makes_a_control_item_of_it() -> None:
-    assert intake().examine(record(CANCEL), NOW_MS) == Control(7, "c-1", ControlKind.CANCEL, TIMER)
+    assert ingest().examine(record(CANCEL), NOW_MS) == Control(7, "c-1", ControlKind.CANCEL, TIMER)
 
 
 def test_a_fault_is_an_item_that_is_answered_and_one_without_an_id_a_dead_letter() -> None:
-    bad = intake().examine(record([*CANCEL[:1], *CANCEL[2:]]), NOW_MS)
+    bad = ingest().examine(record([*CANCEL[:1], *CANCEL[2:]]), NOW_MS)
     assert bad == BadControl(7, "c-1", "", "retry-target is missing: it says what to cancel")
-    dead = intake().examine(record(CANCEL[:2]), NOW_MS)
+    dead = ingest().examine(record(CANCEL[:2]), NOW_MS)
     assert isinstance(dead, Dead)
     assert dead.reason is Reason.BAD_HEADER
 
 
 def test_with_a_token_a_record_must_be_signed() -> None:
-    with_token = intake(api_token="t")
+    with_token = ingest(api_token="t")
     bad = with_token.examine(record(CANCEL), NOW_MS)
     assert isinstance(bad, BadControl)
     assert bad.detail.startswith("signature")
@@ -248,12 +248,12 @@ def test_with_a_token_a_record_must_be_signed() -> None:
 
 def test_a_reschedule_beyond_max_delay_and_a_pause_of_what_is_never_fired_to_are_refused() -> None:
     far = render_control(ControlKind.RESCHEDULE, TIMER, "c-1", NOW_MS + 10**10 + 1)
-    bad = intake().examine(record(far), NOW_MS)
+    bad = ingest().examine(record(far), NOW_MS)
     assert isinstance(bad, BadControl)
     assert "MAX_DELAY" in bad.detail
     for topic in ("retry", "dlq", "payments"):
-        bad = intake().examine(record(render_control(ControlKind.PAUSE, topic, "c-1")), NOW_MS)
+        bad = ingest().examine(record(render_control(ControlKind.PAUSE, topic, "c-1")), NOW_MS)
         assert isinstance(bad, BadControl)
         assert "ORIGIN_TOPICS" in bad.detail
-    assert isinstance(intake().examine(record(render_control(ControlKind.RESUME, "payments", "c-1")), NOW_MS), Control)
-    assert isinstance(intake().examine(record(render_control(ControlKind.PAUSE, "*", "c-1")), NOW_MS), Control)
+    assert isinstance(ingest().examine(record(render_control(ControlKind.RESUME, "payments", "c-1")), NOW_MS), Control)
+    assert isinstance(ingest().examine(record(render_control(ControlKind.PAUSE, "*", "c-1")), NOW_MS), Control)

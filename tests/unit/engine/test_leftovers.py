@@ -46,7 +46,7 @@ class World:
     def look(self, owned: Collection[int], after_s: float = LOOK_EVERY_S) -> list[int]:
         """Let time pass and return the partitions that have rows after one more look."""
         self.clock.now_s += after_s
-        self.leftovers.care(self.store, owned)
+        self.leftovers.maintain(self.store, owned)
         return partitions_of(self.store)
 
     def rows_left(self, number: int) -> int:

@@ -26,22 +26,22 @@ def refused(number: int, size: int, topic: str = "orders", target: int = 0) -> R
     return Refused(3, outgoing, Refusal.LARGE, "too large", target)
 
 
-def block(*offsets: int, size: int = 10, part: int = 0) -> Unwritten:
+def block(*offsets: int, size: int = 10, partition_plan: int = 0) -> Unwritten:
     entries = [
         MOVING.pack(NOW_MS, offset, NOW_MS, 0, 0)
         + lasting(NOW_MS, NOW_MS, 0, 3, 1, b"orders", None, None, bytes(size), [])
         for offset in offsets
     ]
     value = encode_block(0, {"orders": (len(entries), 0)}, entries)
-    return Unwritten(CHANGELOG, 3, block_key(BlockKey(NOW_MS, 1, part)), value)
+    return Unwritten(CHANGELOG, 3, block_key(BlockKey(NOW_MS, 1, partition_plan)), value)
 
 
 def learn(
     oversize: Oversize, *records: Refused, unwritten: Sequence[Unwritten] = (), batch_bytes: int = 100_000
 ) -> tuple[list[int], list[int]]:
     result = dataclasses.replace(RESULT, refused=records, unwritten=unwritten, batch_bytes=batch_bytes)
-    fires, letters = oversize.learn(result, DLQ, LIMIT)
-    return [int(each.outgoing.source) for each in fires], [int(each.outgoing.source) for each in letters]
+    fires, dead_letters = oversize.learn(result, DLQ, LIMIT)
+    return [int(each.outgoing.source) for each in fires], [int(each.outgoing.source) for each in dead_letters]
 
 
 def test_a_record_larger_than_a_batch_was_one_by_itself_and_so_was_the_only_one_that_a_partition_refused() -> None:
@@ -69,9 +69,9 @@ def test_a_dead_letter_is_cut_to_the_limit_then_to_a_lower_one_then_to_the_bone_
         (10**6, 10**6, []),
     ):
         result = dataclasses.replace(RESULT, refused=[refused(7, 400_000, DLQ)])
-        fires, letters = oversize.learn(result, DLQ, limit)
-        assert (fires, [int(each.outgoing.source) for each in letters]) == ([], hopeless)
-        assert oversize.cut_letters.get(place) == cut
+        fires, dead_letters = oversize.learn(result, DLQ, limit)
+        assert (fires, [int(each.outgoing.source) for each in dead_letters]) == ([], hopeless)
+        assert oversize.cut_dead_letters.get(place) == cut
 
 
 def test_a_timer_alone_in_a_block_that_the_changelog_refuses_can_not_be_stored() -> None:
@@ -85,14 +85,14 @@ def test_of_a_block_of_several_each_is_tried_as_a_block_by_itself() -> None:
     oversize = Oversize()
     learn(oversize, unwritten=[block(5, 6)])
     assert (oversize.unstorable, oversize.singly) == ({}, True)
-    learn(oversize, unwritten=[block(5, size=50), block(6, size=50, part=1)], batch_bytes=1)
+    learn(oversize, unwritten=[block(5, size=50), block(6, size=50, partition_plan=1)], batch_bytes=1)
     assert oversize.unstorable.keys() == {(3, 5), (3, 6)}
 
 
 def test_a_checkpoint_that_is_too_large_says_nothing_about_any_message() -> None:
     oversize = Oversize()
     learn(oversize, unwritten=[Unwritten(CHANGELOG, 3, CHECKPOINT_KEY, bytes(50))], batch_bytes=1)
-    assert (oversize.unstorable, oversize.cut_letters) == ({}, {})
+    assert (oversize.unstorable, oversize.cut_dead_letters) == ({}, {})
     assert oversize.stuck.keys() == {3}
 
 
@@ -117,7 +117,7 @@ def test_an_answer_that_the_status_topic_does_not_take_is_left_out() -> None:
 def test_what_was_learnt_of_a_partition_is_forgotten_with_it() -> None:
     oversize = Oversize()
     learn(oversize, refused(7, 400_000, DLQ), unwritten=[block(5), Unwritten(STATUS, 3, b"o/x/1", b"")])
-    oversize.forget({2})
-    assert all((oversize.cut_letters, oversize.unstorable, oversize.unanswerable))
-    oversize.forget({3})
-    assert not any((oversize.cut_letters, oversize.unstorable, oversize.unanswerable))
+    oversize.clear({2})
+    assert all((oversize.cut_dead_letters, oversize.unstorable, oversize.unanswerable))
+    oversize.clear({3})
+    assert not any((oversize.cut_dead_letters, oversize.unstorable, oversize.unanswerable))

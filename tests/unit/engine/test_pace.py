@@ -57,10 +57,10 @@ def test_a_transaction_that_fails_at_once_says_nothing_about_the_link_unless_its
 def test_with_one_message_each_transaction_takes_one_in_or_fires_one_in_turn() -> None:
     idle, due = Partition(0), Partition(1)
     due.next_due_ms = NOW_MS - 1
-    for fires_first in (True, False):
-        share = fewer([idle, due], {0, 1}, 1, NOW_MS, fires_first=fires_first)
-        assert (share.partitions, share.take_in, share.fires) == ([idle], [0], False), "nothing is due there"
-        share = fewer([due, idle], {0, 1}, 1, NOW_MS, fires_first=fires_first)
-        assert (share.partitions, share.take_in, share.fires) == ([due], [] if fires_first else [1], fires_first)
-    assert fewer([idle, due], {0, 1}, 2, NOW_MS, fires_first=False) == ([idle, due], [0, 1], True)
-    assert fewer([idle, due], (), 1, NOW_MS, fires_first=False) == ([due], [], True)
+    for fire_first in (True, False):
+        share = fewer([idle, due], {0, 1}, 1, NOW_MS, fire_first=fire_first)
+        assert (share.partitions, share.ingest, share.fire_due) == ([idle], [0], False), "nothing is due there"
+        share = fewer([due, idle], {0, 1}, 1, NOW_MS, fire_first=fire_first)
+        assert (share.partitions, share.ingest, share.fire_due) == ([due], [] if fire_first else [1], fire_first)
+    assert fewer([idle, due], {0, 1}, 2, NOW_MS, fire_first=False) == ([idle, due], [0, 1], True)
+    assert fewer([idle, due], (), 1, NOW_MS, fire_first=False) == ([due], [], True)

@@ -23,21 +23,21 @@ def dead(stage: Stage, value: bytes = b"v") -> Dead:
     return Dead(offset, Reason.FATAL, b"k", value, [("h", b"v")])
 
 
-def letters(part: PartitionPlan) -> list[tuple[Reason, int]]:
+def dead_letters(partition_plan: PartitionPlan) -> list[tuple[Reason, int]]:
     """Return reason and size of the value of each dead letter."""
-    return [(reason, len(letter.value or b"")) for reason, letter in part.dead_letters]
+    return [(reason, len(dead_letter.value or b"")) for reason, dead_letter in partition_plan.dead_letters]
 
 
-def blocks(part: PartitionPlan) -> list[int]:
+def blocks(partition_plan: PartitionPlan) -> list[int]:
     """Return how many entries each block has."""
-    found = [(decode_key(key), value) for key, value in part.records]
+    found = [(decode_key(key), value) for key, value in partition_plan.records]
     return [len(decode_block(value).entries) for key, value in found if isinstance(key, BlockKey) and value]
 
 
 def test_what_may_fit_compressed_is_fired_and_a_letter_goes_whole() -> None:
     stage = Stage()
-    part = stage.commit(NOW, stage.send(NOW, value=bytes(9_000)), dead(stage, bytes(9_000)), terms=TRIED)
-    assert (fired(part), letters(part)) == ([0], [(Reason.FATAL, 9_000)])
+    partition_plan = stage.commit(NOW, stage.send(NOW, value=bytes(9_000)), dead(stage, bytes(9_000)), terms=TRIED)
+    assert (fired(partition_plan), dead_letters(partition_plan)) == ([0], [(Reason.FATAL, 9_000)])
 
 
 def test_what_its_origin_refused_is_too_large_and_a_letter_that_was_refused_is_cut() -> None:
@@ -46,11 +46,11 @@ def test_what_its_origin_refused_is_too_large_and_a_letter_that_was_refused_is_c
     terms = replace(
         TRIED,
         unfireable={(0, source): (Reason.TOO_LARGE, "A takes less")},
-        cut_letters={(0, source): 5_000, (0, other): 0},
+        cut_dead_letters={(0, source): 5_000, (0, other): 0},
     )
-    part = stage.commit(NOW, stage.send(NOW, value=bytes(9_000)), dead(stage), terms=terms)
-    assert letters(part) == [(Reason.TOO_LARGE, 0), (Reason.FATAL, 0)]
-    first, second = (dict(letter.headers) for _, letter in part.dead_letters)
+    partition_plan = stage.commit(NOW, stage.send(NOW, value=bytes(9_000)), dead(stage), terms=terms)
+    assert dead_letters(partition_plan) == [(Reason.TOO_LARGE, 0), (Reason.FATAL, 0)]
+    first, second = (dict(dead_letter.headers) for _, dead_letter in partition_plan.dead_letters)
     assert (first["retry-dlq-truncated"], second["retry-dlq-truncated"]) == (b"value", b"value,headers,key")
 
 
@@ -58,8 +58,13 @@ def test_while_the_dlq_takes_nothing_a_partition_is_taken_in_up_to_what_must_go_
     stage = Stage()
     items = stage.send(NOW + 5), stage.send(NOW), dead(stage), stage.send(NOW)
     made = stage.plan(NOW, *items, terms=replace(TERMS, dlq_open=False))
-    (part,) = made.parts
-    assert (part.taken_in, fired(part), part.stored, part.checkpoint.next_input_offset) == (2, [1], 2, 2)
+    (partition_plan,) = made.partition_plans
+    assert (
+        partition_plan.ingested,
+        fired(partition_plan),
+        partition_plan.stored,
+        partition_plan.checkpoint.next_input_offset,
+    ) == (2, [1], 2, 2)
     assert made.left == {0: items[2:]}
 
 
@@ -68,7 +73,7 @@ def test_due_timers_fire_though_the_first_record_waits_for_the_dlq() -> None:
     stage.commit(NOW, stage.send(NOW + 5))
     item = dead(stage)
     made = stage.plan(NOW + 5, item, terms=replace(TERMS, dlq_open=False))
-    assert fired(made.parts[0]) == [0]
+    assert fired(made.partition_plans[0]) == [0]
     assert made.left == {0: (item,)}
 
 
@@ -80,10 +85,14 @@ def test_due_timers_fire_though_the_first_record_waits_for_the_dlq() -> None:
 def test_a_message_that_the_changelog_does_not_take_is_too_large_unless_it_fires_at_once(terms: Terms) -> None:
     stage = Stage()
     large = stage.send(NOW + 5, value=bytes(8_000))
-    part = stage.commit(NOW, large, stage.send(NOW + 5), terms=terms)
-    assert (letters(part), part.stored, stage.dues()) == ([(Reason.TOO_LARGE, 8_000)], 1, [NOW + 5])
+    partition_plan = stage.commit(NOW, large, stage.send(NOW + 5), terms=terms)
+    assert (dead_letters(partition_plan), partition_plan.stored, stage.dues()) == (
+        [(Reason.TOO_LARGE, 8_000)],
+        1,
+        [NOW + 5],
+    )
     made = Stage().plan(NOW + 5, large, terms=replace(terms, origins=TERMS.origins))
-    assert fired(made.parts[0]) == [0]
+    assert fired(made.partition_plans[0]) == [0]
     assert Stage().plan(NOW, large, terms=replace(terms, dlq_open=False)).left == {0: (large,)}
 
 
@@ -91,11 +100,11 @@ def test_a_timer_that_can_not_be_stored_again_goes_to_the_dlq_when_it_is_moved_o
     stage = Stage()
     stage.commit(NOW, stage.send(NOW + 5), stage.send(NOW + 5))
     move = stage.control(ControlKind.RESCHEDULE, TimerId(0, 0, NOW + 5), NOW + 9_000)
-    part = stage.commit(NOW, move, terms=replace(TRIED, unstorable={(0, 0): "no"}))
-    assert (letters(part), stage.dues()) == ([(Reason.TOO_LARGE, 5)], [NOW + 5])
+    partition_plan = stage.commit(NOW, move, terms=replace(TRIED, unstorable={(0, 0): "no"}))
+    assert (dead_letters(partition_plan), stage.dues()) == ([(Reason.TOO_LARGE, 5)], [NOW + 5])
     closed = {"A": Closed(Closure.UNREACHABLE, NOW)}
-    part = stage.commit(NOW + 5, terms=replace(TRIED, closed=closed, unstorable={(0, 1): "no"}))
-    assert (letters(part), part.deferred, stage.dues()) == ([(Reason.TOO_LARGE, 5)], {}, [])
+    partition_plan = stage.commit(NOW + 5, terms=replace(TRIED, closed=closed, unstorable={(0, 1): "no"}))
+    assert (dead_letters(partition_plan), partition_plan.deferred, stage.dues()) == ([(Reason.TOO_LARGE, 5)], {}, [])
 
 
 def test_blocks_fit_the_changelog_and_each_timer_is_one_when_that_is_asked_for() -> None:
@@ -111,6 +120,6 @@ def test_blocks_fit_the_changelog_and_each_timer_is_one_when_that_is_asked_for()
 def test_a_plan_that_fires_nothing_leaves_what_is_due_to_the_next() -> None:
     stage = Stage()
     stage.commit(NOW, stage.send(NOW + 5))
-    part = stage.commit(NOW + 9, stage.send(NOW + 500), terms=replace(TERMS, fires_max=0))
-    assert (part.fires, part.stored, part.complete) == ([], 1, False)
+    partition_plan = stage.commit(NOW + 9, stage.send(NOW + 500), terms=replace(TERMS, deliveries_max=0))
+    assert (partition_plan.deliveries, partition_plan.stored, partition_plan.complete) == ([], 1, False)
     assert fired(stage.commit(NOW + 9)) == [0]

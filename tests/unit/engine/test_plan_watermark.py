@@ -11,13 +11,13 @@ from sidecar.model import OFFSET_MAX
 from tests.simulation.memory_store import MemoryStore
 from tests.simulation.stage import NOW, ORIGINS, TERMS, Stage, fired
 
-BOUNDED = replace(TERMS, fires_max=2)
+BOUNDED = replace(TERMS, deliveries_max=2)
 
 
 def test_a_timer_is_stored_iff_its_due_is_after_now() -> None:
     stage = Stage()
-    part = stage.commit(NOW, stage.send(NOW - 1), stage.send(NOW), stage.send(NOW + 1))
-    assert fired(part) == [0, 1]
+    partition_plan = stage.commit(NOW, stage.send(NOW - 1), stage.send(NOW), stage.send(NOW + 1))
+    assert fired(partition_plan) == [0, 1]
     assert stage.dues() == [NOW + 1]
 
 
@@ -35,21 +35,21 @@ def test_nothing_is_said_to_have_fired_before_the_first_fire() -> None:
 
 def test_what_fires_at_once_leaves_nothing_in_the_changelog_but_the_checkpoint() -> None:
     stage = Stage()
-    part = stage.commit(NOW, stage.send(NOW))
-    assert [key for key, _ in part.records] == [b"c"]
+    partition_plan = stage.commit(NOW, stage.send(NOW))
+    assert [key for key, _ in partition_plan.records] == [b"c"]
 
 
 def test_a_timer_fires_at_its_due_and_not_a_millisecond_before() -> None:
     stage = Stage()
     stage.commit(NOW, stage.send(NOW + 100))
-    assert stage.plan(NOW + 99).parts == []
+    assert stage.plan(NOW + 99).partition_plans == []
     assert fired(stage.commit(NOW + 100)) == [0]
 
 
 def test_a_fire_carries_key_value_and_headers_and_says_when_it_was_due() -> None:
     stage = Stage(number=3)
     stage.commit(NOW, stage.send(NOW + 100, value=None, origin_partition=2))
-    (fire,) = stage.commit(NOW + 500).fires
+    (fire,) = stage.commit(NOW + 500).deliveries
     assert (fire.topic, fire.partition, fire.key, fire.value) == ("A", 2, b"key", None)
     assert fire.headers == [
         ("trace", None),
@@ -71,65 +71,68 @@ def test_what_is_due_at_the_same_time_fires_in_the_order_of_the_input() -> None:
 def test_after_a_complete_scan_the_watermark_is_now_with_the_greatest_offset() -> None:
     stage = Stage()
     stage.commit(NOW, stage.send(NOW + 5), stage.send(NOW + 99))
-    part = stage.commit(NOW + 10)
-    assert (part.checkpoint.watermark_ms, part.checkpoint.watermark_offset) == (NOW + 10, OFFSET_MAX)
-    assert part.complete
+    partition_plan = stage.commit(NOW + 10)
+    assert (partition_plan.checkpoint.watermark_ms, partition_plan.checkpoint.watermark_offset) == (
+        NOW + 10,
+        OFFSET_MAX,
+    )
+    assert partition_plan.complete
 
 
 def test_after_a_bounded_scan_the_watermark_is_the_last_key_that_was_disposed_of() -> None:
     stage = Stage()
     stage.commit(NOW, *(stage.send(NOW + 5) for _ in range(5)))
-    part = stage.commit(NOW + 10, terms=BOUNDED)
-    assert fired(part) == [0, 1]
-    assert (part.checkpoint.watermark_ms, part.checkpoint.watermark_offset) == (NOW + 5, 1)
-    assert not part.complete
+    partition_plan = stage.commit(NOW + 10, terms=BOUNDED)
+    assert fired(partition_plan) == [0, 1]
+    assert (partition_plan.checkpoint.watermark_ms, partition_plan.checkpoint.watermark_offset) == (NOW + 5, 1)
+    assert not partition_plan.complete
 
 
 def test_a_bounded_scan_goes_on_between_timers_of_the_same_due() -> None:
     stage = Stage()
     stage.commit(NOW, *(stage.send(NOW + 5) for _ in range(5)))
-    parts = [stage.commit(NOW + 10, terms=BOUNDED) for _ in range(3)]
-    assert [fired(part) for part in parts] == [[0, 1], [2, 3], [4]]
-    assert [part.complete for part in parts] == [False, False, True]
+    partition_plans = [stage.commit(NOW + 10, terms=BOUNDED) for _ in range(3)]
+    assert [fired(partition_plan) for partition_plan in partition_plans] == [[0, 1], [2, 3], [4]]
+    assert [partition_plan.complete for partition_plan in partition_plans] == [False, False, True]
 
 
 def test_a_scan_is_bounded_by_bytes_as_well() -> None:
     stage = Stage()
     stage.commit(NOW, *(stage.send(NOW + 5, value=bytes(1000)) for _ in range(3)))
-    part = stage.commit(NOW + 10, terms=replace(TERMS, fire_bytes_max=1500))
-    assert fired(part) == [0, 1]
-    assert not part.complete
+    partition_plan = stage.commit(NOW + 10, terms=replace(TERMS, delivery_bytes_max=1500))
+    assert fired(partition_plan) == [0, 1]
+    assert not partition_plan.complete
 
 
 def test_many_fired_rows_go_by_one_range_deletion_and_what_is_not_due_stays() -> None:
     stage = Stage()
     stage.commit(NOW, *(stage.send(NOW + 5) for _ in range(100)), stage.send(NOW + 11))
-    part = stage.commit(NOW + 10)
-    assert len(part.mutations.ranges) == 1
+    partition_plan = stage.commit(NOW + 10)
+    assert len(partition_plan.mutations.ranges) == 1
     assert stage.dues() == [NOW + 11]
 
 
 def test_the_watermark_does_not_move_back_when_the_clock_does() -> None:
     stage = Stage()
     stage.commit(NOW, stage.send(NOW))
-    part = stage.commit(NOW - 5000, stage.send(NOW + 60_000))
-    assert part.checkpoint.watermark_ms == NOW
+    partition_plan = stage.commit(NOW - 5000, stage.send(NOW + 60_000))
+    assert partition_plan.checkpoint.watermark_ms == NOW
 
 
 def test_a_timer_that_the_watermark_covers_is_stored_just_above_it() -> None:
     stage = Stage()
     stage.commit(NOW, stage.send(NOW))
-    part = stage.commit(NOW - 5000, stage.send(NOW - 1000))
-    assert part.fires == []
+    partition_plan = stage.commit(NOW - 5000, stage.send(NOW - 1000))
+    assert partition_plan.deliveries == []
     assert [(timer.due_ms, timer.requested_ms) for timer in stage.timers()] == [(NOW + 1, NOW - 1000)]
     assert Overlay(stage.partition, stage.store, NOW).find(1, NOW - 1000) is not None
-    assert dict(stage.commit(NOW + 1).fires[0].headers)["retry-was-due-ms"] == b"%d" % (NOW - 1000)
+    assert dict(stage.commit(NOW + 1).deliveries[0].headers)["retry-was-due-ms"] == b"%d" % (NOW - 1000)
 
 
 def test_nothing_to_do_is_no_transaction() -> None:
     stage = Stage()
     stage.commit(NOW, stage.send(NOW + 5000))
-    assert stage.plan(NOW + 1).parts == []
+    assert stage.plan(NOW + 1).partition_plans == []
 
 
 def test_a_plan_that_is_forgotten_has_changed_nothing() -> None:
@@ -145,8 +148,8 @@ def test_a_plan_that_is_forgotten_has_changed_nothing() -> None:
 
 def test_each_transaction_of_the_partition_raises_the_sequence_by_one() -> None:
     stage = Stage()
-    parts = [stage.commit(NOW, stage.send(NOW + 50)) for _ in range(3)]
-    assert [part.checkpoint.sequence for part in parts] == [1, 2, 3]
+    partition_plans = [stage.commit(NOW, stage.send(NOW + 50)) for _ in range(3)]
+    assert [partition_plan.checkpoint.sequence for partition_plan in partition_plans] == [1, 2, 3]
 
 
 def test_tombstones_alone_are_a_transaction_without_new_input() -> None:
@@ -154,9 +157,9 @@ def test_tombstones_alone_are_a_transaction_without_new_input() -> None:
     stage.commit(NOW, stage.send(NOW + 10))
     stage.commit(NOW + 10)
     assert stage.partition.wakes_at_ms() == NOW + 1000
-    part = stage.commit(NOW + 1000)
-    assert part.fires == []
-    assert [(key[:1], value is None) for key, value in part.records] == [(b"b", True), (b"c", False)]
+    partition_plan = stage.commit(NOW + 1000)
+    assert partition_plan.deliveries == []
+    assert [(key[:1], value is None) for key, value in partition_plan.records] == [(b"b", True), (b"c", False)]
     assert stage.partition.wakes_at_ms() is None
 
 
@@ -179,8 +182,11 @@ def test_at_most_five_hundred_blocks_are_tombstoned_at_a_time_and_the_rest_follo
     for _ in range(10):
         stage.commit(NOW, *(stage.send(NOW + 1000 * slot + 1) for slot in range(60)))
     later = NOW + 10**6
-    parts = [stage.commit(later), stage.commit(later)]
-    assert [sum(key[:1] == b"b" for key, _ in part.records) for part in parts] == [500, 100]
+    partition_plans = [stage.commit(later), stage.commit(later)]
+    assert [sum(key[:1] == b"b" for key, _ in partition_plan.records) for partition_plan in partition_plans] == [
+        500,
+        100,
+    ]
     assert stage.partition.wakes_at_ms() is None
 
 
@@ -190,9 +196,9 @@ def test_partitions_share_the_limit_of_fires_and_each_gets_its_turn() -> None:
     for stage in stages:
         stage.store = shared
         stage.commit(NOW, *(stage.send(NOW + 5) for _ in range(4)))
-    made = plan([stage.partition for stage in stages], {}, shared, NOW + 10, replace(TERMS, fires_max=4))
-    assert [fired(part) for part in made.parts] == [[0, 1], [0, 1]]
-    assert made.fires == 4
+    made = plan([stage.partition for stage in stages], {}, shared, NOW + 10, replace(TERMS, deliveries_max=4))
+    assert [fired(partition_plan) for partition_plan in made.partition_plans] == [[0, 1], [0, 1]]
+    assert made.deliveries == 4
     assert not made.complete
 
 
@@ -203,7 +209,7 @@ def test_an_origin_that_nothing_is_known_of_bounds_the_scan() -> None:
     made = stage.plan(NOW + 10, terms=unsure)
     assert made.unresolved == {"B"}
     assert not made.complete
-    part = stage.commit(NOW + 10, terms=unsure)
-    assert fired(part) == [0]
+    partition_plan = stage.commit(NOW + 10, terms=unsure)
+    assert fired(partition_plan) == [0]
     assert stage.partition.watermark == KEY.pack(NOW + 5, 0)
     assert fired(stage.commit(NOW + 10)) == [1, 2]

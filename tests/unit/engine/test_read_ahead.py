@@ -17,7 +17,7 @@ from sidecar.errors import InvariantViolated
 from sidecar.model import TimerId
 from tests.simulation.stage import IDENTITY, NOW, TERMS, Stage, fired
 
-FEW = dataclasses.replace(TERMS, fires_max=4)
+FEW = dataclasses.replace(TERMS, deliveries_max=4)
 
 
 def _items(stage: Stage, rng: random.Random, now_ms: int) -> list[Item]:
@@ -43,18 +43,20 @@ def test_a_plan_that_was_read_ahead_is_the_plan_that_reads_the_store(seed: int) 
         plain = stage.plan(now_ms, *items, terms=FEW)
         made = stage.plan(now_ms, *items, terms=dataclasses.replace(FEW, ahead=ahead.partitions))
         used += sum(len(each.rows) for each in ahead.partitions.values())
-        if not plain.parts:
-            ahead.forget()
+        if not plain.partition_plans:
+            ahead.clear()
         else:
-            (expected,), (part,) = plain.parts, made.parts
-            assert part.fires == expected.fires
-            assert part.checkpoint == expected.checkpoint
-            assert part.records == expected.records
-            assert part.counts == expected.counts
+            (expected,), (partition_plan,) = plain.partition_plans, made.partition_plans
+            assert partition_plan.deliveries == expected.deliveries
+            assert partition_plan.checkpoint == expected.checkpoint
+            assert partition_plan.records == expected.records
+            assert partition_plan.counts == expected.counts
             ahead.begin(made.read_aheads({0: stage.partition}))
             if ahead.busy and rng.random() < 0.5:
                 ahead.advance(stage.store, 3)
-            apply_committed(stage.store, stage.partition, part, IDENTITY, stage.log.commit(part.records))
+            apply_committed(
+                stage.store, stage.partition, partition_plan, IDENTITY, stage.log.commit(partition_plan.records)
+            )
             while ahead.busy and rng.random() < 0.8:
                 ahead.advance(stage.store, 3)
         now_ms += rng.choice([0, 1, 5, 5, -1])
@@ -66,8 +68,8 @@ def test_it_holds_few_messages_that_have_very_many_headers(monkeypatch: pytest.M
     stage, ahead = Stage(), Ahead()
     stage.commit(NOW, *[stage.send(NOW + 1, headers=[("h", None)] * 400) for _ in range(9)])
     made = stage.plan(NOW + 9, terms=FEW)
-    (part,) = made.parts
-    assert fired(part) == [0]
+    (partition_plan,) = made.partition_plans
+    assert fired(partition_plan) == [0]
     ahead.begin(made.read_aheads({0: stage.partition}))
     while ahead.busy:
         ahead.advance(stage.store, 10)
@@ -101,4 +103,9 @@ def test_a_partition_that_is_given_up_is_read_anew_by_the_next_tenure() -> None:
     with pytest.raises(InvariantViolated):
         stage.plan(NOW + 1, terms=dataclasses.replace(TERMS, ahead=ahead.partitions))
     ahead.drop(0)
-    assert fired(stage.plan(NOW + 1, terms=dataclasses.replace(TERMS, ahead=ahead.partitions)).parts[0]) == [4, 6, 7, 8]
+    assert fired(stage.plan(NOW + 1, terms=dataclasses.replace(TERMS, ahead=ahead.partitions)).partition_plans[0]) == [
+        4,
+        6,
+        7,
+        8,
+    ]

@@ -71,7 +71,7 @@ def test_a_folder_that_is_up_to_date_reads_its_last_checkpoint_only_and_has_its_
     left = stage.log.from_offset(restore.begin(0, stage.log.end))
     assert [record.key for record in left] == [codec.CHECKPOINT_KEY]
     assert restore.unconfirmed
-    restore.take_in(left, "changelog")
+    restore.apply(left, "changelog")
     assert not restore.unconfirmed
     assert restore.settle()
     restore.finish(stage.log.end)
@@ -120,9 +120,9 @@ def test_removed_lists_of_an_older_version_hold_until_the_watermark_has_passed_t
 
 def rolled_back(stage: Stage, now_ms: int) -> None:
     """Do what a broker does that says "committed", ends, and aborts after its restart."""
-    (part,) = stage.plan(now_ms).parts
-    apply_committed(stage.store, stage.partition, part, IDENTITY, stage.log.end + len(part.records))
-    stage.log.abort(len(part.records))
+    (partition_plan,) = stage.plan(now_ms).partition_plans
+    apply_committed(stage.store, stage.partition, partition_plan, IDENTITY, stage.log.end + len(partition_plan.records))
+    stage.log.abort(len(partition_plan.records))
 
 
 def test_a_commit_that_the_broker_rolled_back_is_undone_and_fires_again() -> None:
@@ -157,7 +157,7 @@ def test_nothing_of_a_log_is_applied_to_rows_that_it_does_not_confirm() -> None:
     before = dict(stage.store.rows)
     _, restore = restore_into(stage.store)
     restore.begin(0, stage.log.end + 1)
-    restore.take_in([ChangelogRead(stage.log.end, codec.CHECKPOINT_KEY, codec.encode_checkpoint(Checkpoint()))], "t")
+    restore.apply([ChangelogRead(stage.log.end, codec.CHECKPOINT_KEY, codec.encode_checkpoint(Checkpoint()))], "t")
     assert restore.unconfirmed
     assert dict(stage.store.rows) == before
     with pytest.raises(InvariantViolated, match="does not confirm"):
@@ -201,7 +201,7 @@ def test_rows_at_or_below_the_watermark_are_counted_off_in_batches(monkeypatch: 
     store = MemoryStore()
     partition, restore = restore_into(store)
     restore.begin(0, stage.log.end)
-    restore.take_in(stage.log.records, "changelog")
+    restore.apply(stage.log.records, "changelog")
     assert [restore.settle() for _ in range(3)] == [False, False, True]
     restore.finish(stage.log.end)
     check_rows(partition, store)
@@ -224,7 +224,7 @@ def test_a_restore_that_was_cut_off_settles_all_rows_though_its_watermark_is_the
     store = MemoryStore()
     _, restore = restore_into(store)
     restore.begin(0, stage.log.end)
-    restore.take_in(stage.log.records, "changelog")
+    restore.apply(stage.log.records, "changelog")
     partition = stage.restored(store)  # a new process
     assert partition.counts.pending == 1
     check_rows(partition, store)
@@ -248,14 +248,14 @@ def test_a_record_that_can_not_be_read_stops_the_partition_and_is_named(
     _, restore = restore_into(store)
     restore.begin(0, 99)
     with pytest.raises(error, match="app-changelog, partition 0, offset 42: "):
-        restore.take_in([ChangelogRead(42, key, value)], "app-changelog")
+        restore.apply([ChangelogRead(42, key, value)], "app-changelog")
     assert dict(store.rows) == {}
 
 
 def test_a_partition_of_the_other_engine_is_not_taken_over() -> None:
     _, restore = restore_into(MemoryStore())
     restore.begin(0, 9)
-    restore.take_in([ChangelogRead(0, b"c", codec.encode_checkpoint(Checkpoint(engine=Engine.SPARK)))], "changelog")
+    restore.apply([ChangelogRead(0, b"c", codec.encode_checkpoint(Checkpoint(engine=Engine.SPARK)))], "changelog")
     assert restore.settle()
     with pytest.raises(PartitionStopped, match="last written by the spark engine; hand it over first"):
         restore.finish(1)

@@ -11,7 +11,7 @@ from sidecar.contract.dead_letter import REDRIVES, read_dead_letter
 from sidecar.contract.dialects.dialect import Check, Delays, HeaderValues
 from sidecar.contract.redrive import RedriveTerms, redrive
 from sidecar.contract.values import HeaderError, read_number, read_text, read_topic
-from sidecar.engine.ingest import Intake
+from sidecar.engine.ingest import Ingest
 from sidecar.engine.items import Arrival, Dead, Dropped, Item
 from sidecar.engine.partition import State
 from sidecar.engine.ports import Outgoing
@@ -88,8 +88,8 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def examined(headers: Headers, *, offset: int = 0, profiles: tuple[str, ...] = ("native", "ibm", "toy")) -> Item | str:
     dialects = [DIALECTS[name] for name in profiles]
-    intake = Intake(Policy(CONFIG), dialects, ORIGINS, (), input_topic="retry", app_id="app")
-    return intake.examine(Record(0, offset, NOW, b"key", b"value", headers), NOW)
+    ingest = Ingest(Policy(CONFIG), dialects, ORIGINS, (), input_topic="retry", app_id="app")
+    return ingest.examine(Record(0, offset, NOW, b"key", b"value", headers), NOW)
 
 
 def said(**values: str) -> Headers:
@@ -108,7 +108,7 @@ def fired_at(now_ms: int, headers: Headers) -> Outgoing:
     store = MemoryStore()
     stage.partition, stage.store = stage.restored(store), store
     stage.partition.transition_to(State.RUNNING)
-    (fire,) = stage.commit(now_ms, *()).fires
+    (fire,) = stage.commit(now_ms, *()).deliveries
     return fire
 
 
@@ -116,8 +116,8 @@ def dead(headers: Headers) -> Outgoing:
     """Return the dead letter that a message becomes."""
     item = examined(headers)
     assert isinstance(item, Dead)
-    ((_, letter),) = Stage().commit(NOW, item).dead_letters
-    return letter
+    ((_, dead_letter),) = Stage().commit(NOW, item).dead_letters
+    return dead_letter
 
 
 def test_a_message_comes_back_in_the_words_that_it_came_in() -> None:
@@ -155,9 +155,9 @@ def test_a_drop_needs_no_origin_where_it_comes_first() -> None:
 
 
 def test_a_dead_letter_is_understood() -> None:
-    letter = read_dead_letter(dead(said(topic="A", tries="2", error="com.acme.E")).headers, [NATIVE, TOY])
-    assert letter.dialect is TOY
-    assert (letter.reason, letter.origin, letter.exception, letter.attempt) == (
+    dead_letter = read_dead_letter(dead(said(topic="A", tries="2", error="com.acme.E")).headers, [NATIVE, TOY])
+    assert dead_letter.dialect is TOY
+    assert (dead_letter.reason, dead_letter.origin, dead_letter.exception, dead_letter.attempt) == (
         "attempts-exhausted",
         "A",
         "com.acme.E",
@@ -172,7 +172,7 @@ def test_a_dead_letter_is_redriven_and_fires() -> None:
     assert again == [("trace", b"1"), (TOPIC, b"B"), (ERROR, b"<E>"), (WAIT_S, b"<0>"), (REDRIVES, b"1")]
     item = examined(again)
     assert isinstance(item, Arrival)
-    (fire,) = Stage().commit(NOW, item).fires
+    (fire,) = Stage().commit(NOW, item).deliveries
     assert (fire.topic, dict(fire.headers)[TRIES]) == ("B", b"<1>")
 
 

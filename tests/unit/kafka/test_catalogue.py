@@ -177,7 +177,7 @@ def test_what_is_known_stays_known_until_there_is_a_definite_answer(catalogue: C
 def test_a_right_that_is_doubted_counts_when_it_is_shown_again(catalogue: Catalogue, answers: Answers) -> None:
     answers.of = {"orders": topic()}
     ask(catalogue, 0, "orders")
-    catalogue.doubt_right("orders")
+    catalogue.invalidate_permission("orders")
     assert not catalogue.allowed
     ask(catalogue, 1)
     assert catalogue.allowed == {"orders"}
@@ -190,8 +190,8 @@ def test_made_up_names_leave_nothing_but_a_bounded_number_behind(
     answers.otherwise = FORBIDDEN
     for n in range(5):
         ask(catalogue, n, *(f"made-up-{n}-{m}" for m in range(ASKED_MAX)))
-    assert len(catalogue._doubted) == 2_500
-    assert f"made-up-4-{ASKED_MAX - 1}" in catalogue._doubted
+    assert len(catalogue._forbidden_since) == 2_500
+    assert f"made-up-4-{ASKED_MAX - 1}" in catalogue._forbidden_since
     answers.otherwise = UNKNOWN
     for n in range(5):
         ask(catalogue, 1_000 + 2 * n, *(f"gone-{n}-{m}" for m in range(ASKED_MAX)))

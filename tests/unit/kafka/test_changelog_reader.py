@@ -74,11 +74,11 @@ def read(reader: ChangelogReader, *given: Given) -> set[int]:
 def test_a_partition_that_may_not_be_read_says_why_until_it_is_read(reader: ChangelogReader) -> None:
     """A restore that waits for a right would wait without a word."""
     assert read(reader, Given(0, KafkaError.TOPIC_AUTHORIZATION_FAILED), Given(1)) == {1}
-    assert (reader.trouble(0), reader.trouble(1)) == ("Fetch from broker 1 failed", "")
+    assert (reader.error_of(0), reader.error_of(1)) == ("Fetch from broker 1 failed", "")
     assert read(reader) == set()
-    assert reader.trouble(0)
+    assert reader.error_of(0)
     assert read(reader, Given(0)) == {0}
-    assert reader.trouble(0) == ""
+    assert reader.error_of(0) == ""
 
 
 def test_what_was_wrong_is_forgotten_with_the_partition(reader: ChangelogReader) -> None:
@@ -86,16 +86,16 @@ def test_what_was_wrong_is_forgotten_with_the_partition(reader: ChangelogReader)
     reader.stop(0)
     read(reader, Given(0, KafkaError.TOPIC_AUTHORIZATION_FAILED))
     reader.start(0, 0)
-    assert reader.trouble(0) == ""
+    assert reader.error_of(0) == ""
 
 
 def test_an_error_of_a_broker_is_no_partitions(reader: ChangelogReader) -> None:
     read(reader, Given(None, KafkaError._TRANSPORT, topic=None))
-    assert (reader.trouble(0), reader.trouble(1)) == ("", "")
+    assert (reader.error_of(0), reader.error_of(1)) == ("", "")
 
 
 def test_a_position_that_is_gone_is_told_once_and_what_ends_the_reader_is_raised(reader: ChangelogReader) -> None:
     read(reader, Given(1, KafkaError._AUTO_OFFSET_RESET))
-    assert (reader.take_lost(), reader.take_lost(), reader.trouble(1)) == ([1], [], "")
+    assert (reader.take_lost(), reader.take_lost(), reader.error_of(1)) == ([1], [], "")
     with pytest.raises(KafkaFailed):
         read(reader, Given(0, KafkaError._FATAL))

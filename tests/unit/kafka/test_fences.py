@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sidecar.errors import Twin
+from sidecar.errors import DuplicateInstance
 from sidecar.kafka.fences import FENCES_MAX, FENCES_WITHIN_S, Fences
 from tests.clocks import HandClock
 
@@ -21,7 +21,9 @@ def test_the_third_fence_within_a_minute_is_a_twins(clock: HandClock) -> None:
     for _ in range(FENCES_MAX - 1):
         fences.producer_fenced(0.1)
         clock.now_s += 10
-    with pytest.raises(Twin, match=r"uses the same transactional id; .* STATE_DIR, or an INSTANCE_ID, of its own"):
+    with pytest.raises(
+        DuplicateInstance, match=r"uses the same transactional id; .* STATE_DIR, or an INSTANCE_ID, of its own"
+    ):
         fences.producer_fenced(0.1)
 
 
@@ -29,7 +31,7 @@ def test_with_an_instance_id_the_words_name_it_and_both_kinds_count(clock: HandC
     fences = Fences(clock, "pod-0", TIMEOUT_S)
     fences.producer_fenced(0.1)
     fences.member_fenced(session_over=False)
-    with pytest.raises(Twin, match="has INSTANCE_ID pod-0 too"):
+    with pytest.raises(DuplicateInstance, match="has INSTANCE_ID pod-0 too"):
         fences.member_fenced(session_over=False)
 
 

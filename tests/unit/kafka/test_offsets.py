@@ -62,7 +62,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, **said: int) -> tuple[dict[int, int | N
     monkeypatch.setattr("sidecar.kafka.offsets.Consumer", Consumer)
     asked = CommittedOffsets({"group.id": GROUP}, "retry", [0, 1])
     eventually(asked.done, 10, "it is answered")
-    return asked.result(), asked.troubles
+    return asked.result(), asked.errors
 
 
 def test_offsets_that_are_told_come_without_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,9 +96,9 @@ def test_a_refusal_of_one_partition_names_its_topic_and_the_others_are_told(monk
 )
 def test_what_passes_by_itself_is_no_trouble(said: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction that is open for a moment is part of every rebalance."""
-    offsets, troubles = ask(monkeypatch, **said)
+    offsets, errors = ask(monkeypatch, **said)
     assert 1 not in offsets
-    assert set(troubles.values()) == {""}
+    assert set(errors.values()) == {""}
 
 
 def future(answer: object) -> Future[Any]:
@@ -138,15 +138,15 @@ def test_bounds_and_ids_that_are_refused_as_a_whole_name_the_topic(code: int, wo
     admin: Any = Admin(code)
     bounds, now = LogBounds(admin, {"changelog": [0]}), TopicsNow(admin, ["changelog", "retry"])
     assert bounds.result() == {}
-    assert bounds.troubles == {0: words and f"bounds of topic changelog, partition 0: {words}"}
-    assert now.troubles([0, 1]) == dict.fromkeys((0, 1), words and f"id of topic changelog: {words}")
+    assert bounds.errors == {0: words and f"bounds of topic changelog, partition 0: {words}"}
+    assert now.errors([0, 1]) == dict.fromkeys((0, 1), words and f"id of topic changelog: {words}")
 
 
 def test_bounds_of_one_partition_that_are_not_told_keep_none_of_the_others() -> None:
     admin: Any = Admin(KafkaError.LEADER_NOT_AVAILABLE)
     bounds = LogBounds(admin, {"changelog": [0, 1]})
     assert bounds.result() == {("changelog", 1): Bounds(3, 3)}
-    assert bounds.troubles == {0: "bounds of topic changelog, partition 0: in the broker's words"}
+    assert bounds.errors == {0: "bounds of topic changelog, partition 0: in the broker's words"}
 
 
 @pytest.mark.parametrize("leader", [None, SimpleNamespace(id=-1)])
@@ -155,5 +155,5 @@ def test_a_partition_without_a_leader_is_named(leader: object) -> None:
     now = TopicsNow(admin, ["changelog", "retry"])
     assert now.done()
     assert now.id_of("retry") == "an-id"
-    assert now.troubles([0, 1]) == {0: "partition 0 of topic retry has no leader"}
-    assert now.troubles([1, 2]) == {2: "partition 2 of topic retry has no leader"}
+    assert now.errors([0, 1]) == {0: "partition 0 of topic retry has no leader"}
+    assert now.errors([1, 2]) == {2: "partition 2 of topic retry has no leader"}

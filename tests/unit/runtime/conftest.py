@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.runtime.parts import LoopParts
+from tests.unit.runtime.harness import LoopHarness
 
 
 @pytest.fixture
-def parts() -> Iterator[LoopParts]:
-    made = LoopParts()
+def harness() -> Iterator[LoopHarness]:
+    made = LoopHarness()
     yield made
     made.jobs.close()

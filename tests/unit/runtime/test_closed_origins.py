@@ -301,27 +301,27 @@ def test_a_partition_whose_checkpoint_names_a_closure_that_is_over_wants_another
     closed.restored(idle.checkpoint.closed, 0)
     del catalogue.origins["orders"]
     catalogue.unknown["orders"] = 0.0
-    closed.care([idle], after(1), 1)
+    closed.maintain([idle], after(1), 1)
     assert idle.wakes_at_ms() is None, "it holds still"
     catalogue.unknown.clear()
     catalogue.origins["orders"] = ORDERS
-    closed.care([idle], after(1 + PROBE_FIRST_S), 1 + PROBE_FIRST_S)
+    closed.maintain([idle], after(1 + PROBE_FIRST_S), 1 + PROBE_FIRST_S)
     assert idle.wakes_at_ms() == 0
 
 
 def test_a_closure_on_trial_stays_in_the_checkpoint_of_an_idle_partition(closed: ClosedOrigins) -> None:
     idle = idle_partition(Closed(Closure.UNREACHABLE, NOW_MS))
     closed.restored(idle.checkpoint.closed, 0)
-    closed.care([idle], after(1), 1)
+    closed.maintain([idle], after(1), 1)
     assert idle.wakes_at_ms() is None
     closed.fired(["orders"], after(2))
-    closed.care([idle], after(3), 3)
+    closed.maintain([idle], after(3), 3)
     assert idle.wakes_at_ms() == 0
 
 
 def test_a_pause_is_no_closure_that_ends_by_itself(closed: ClosedOrigins) -> None:
     idle = idle_partition(Closed(Closure.PAUSED, NOW_MS))
-    closed.care([idle], after(1), 1)
+    closed.maintain([idle], after(1), 1)
     assert idle.wakes_at_ms() is None
 
 

@@ -12,7 +12,7 @@ from sidecar.changelog.codec import Checkpoint
 from sidecar.engine.ports import Mutations, Outgoing
 from sidecar.engine.rows import Identity
 from sidecar.engine.transaction import PartitionPlan, Plan
-from sidecar.errors import TransactionFailed, Twin
+from sidecar.errors import DuplicateInstance, TransactionFailed
 from sidecar.kafka.catalogue import Catalogue
 from sidecar.kafka.fences import Fences
 from sidecar.kafka.producer import Refusal, Refused
@@ -54,26 +54,26 @@ def refused(number: int, why: Refusal = Refusal.RECORD, topic: str = "orders", t
 
 
 def result(
-    fires: int,
+    deliveries: int,
     refused: Sequence[Refused] = (),
     error: TransactionFailed = ABORTED,
-    spared: int = 0,
+    accepted: int = 0,
     seconds: float = 0.1,
 ) -> Result:
-    part = PartitionPlan(
+    partition_plan = PartitionPlan(
         number=3,
         checkpoint=Checkpoint(),
         counts=Counts(),
         records=[],
-        fires=[outgoing(number) for number in range(fires)],
-        fired={"orders": fires},
-        fired_dues_ms=[NOW_MS] * fires,
+        deliveries=[outgoing(number) for number in range(deliveries)],
+        fired={"orders": deliveries},
+        fired_dues_ms=[NOW_MS] * deliveries,
         dead_letters=[],
-        answers=[],
+        control_outcomes=[],
         dropped=[],
         deferred={},
         mutations=Mutations(),
-        taken_in=0,
+        ingested=0,
         stored=0,
         rejected=0,
         cancelled=0,
@@ -81,27 +81,29 @@ def result(
         stored_end_ms=None,
         taken=frozenset(),
     )
-    work = Work(Plan(NOW_MS, [part], frozenset()), {}, b"", Identity("", ""), "retry", "changelog", "status")
-    return Result(work, seconds, error, refused, {("orders", 0): spared})
+    work = Work(Plan(NOW_MS, [partition_plan], frozenset()), {}, b"", Identity("", ""), "retry", "changelog", "status")
+    return Result(work, seconds, error, refused, {("orders", 0): accepted})
 
 
 def fail(
     failures: Failures,
     closed: ClosedOrigins,
-    *guilty: Refused,
-    fires: int = 10_000,
+    *rejected: Refused,
+    deliveries: int = 10_000,
     error: TransactionFailed = ABORTED,
-    spared: int = 0,
+    accepted: int = 0,
     seconds: float = 0.1,
 ) -> bool:
-    return failures.failed(error, result(fires, guilty, error, spared, seconds), closed, DLQ, lambda _: LIMIT_BYTES)
+    return failures.failed(
+        error, result(deliveries, rejected, error, accepted, seconds), closed, DLQ, lambda _: LIMIT_BYTES
+    )
 
 
-def commit(failures: Failures, *, dead_letters: int = 0, taken_in: int = 0, tries_dlq: bool = True) -> None:
+def commit(failures: Failures, *, dead_letters: int = 0, ingested: int = 0, tries_dlq: bool = True) -> None:
     done = result(0)
-    (part,) = done.work.plan.parts
-    part.dead_letters += [(Reason.FATAL, outgoing(number, DLQ)) for number in range(dead_letters)]
-    part.taken_in = taken_in
+    (partition_plan,) = done.work.plan.partition_plans
+    partition_plan.dead_letters += [(Reason.FATAL, outgoing(number, DLQ)) for number in range(dead_letters)]
+    partition_plan.ingested = ingested
     failures.committed(dataclasses.replace(done, work=dataclasses.replace(done.work, tries_dlq=tries_dlq)), more=False)
 
 
@@ -114,14 +116,14 @@ def test_a_record_that_is_refused_alone_goes_to_the_dlq_with_the_brokers_words(
 
 
 def test_records_that_the_broker_names_are_all_guilty_at_once(failures: Failures, closed: ClosedOrigins) -> None:
-    fail(failures, closed, refused(7, Refusal.NAMED), refused(9, Refusal.NAMED), spared=2)
+    fail(failures, closed, refused(7, Refusal.NAMED), refused(9, Refusal.NAMED), accepted=2)
     assert set(failures.unfireable) == {(3, outgoing(7).source), (3, outgoing(9).source)}
     assert failures.items_max == ITEMS_MAX
 
 
 def test_a_whole_batch_that_is_named_has_no_name_in_it(failures: Failures, closed: ClosedOrigins) -> None:
     """A broker that names no record is reported as one that names each of its batch."""
-    fail(failures, closed, *(refused(number, Refusal.NAMED) for number in range(34)), fires=90, spared=4)
+    fail(failures, closed, *(refused(number, Refusal.NAMED) for number in range(34)), deliveries=90, accepted=4)
     assert not failures.unfireable
     assert failures.items_max == 17
 
@@ -130,7 +132,7 @@ def test_who_is_named_in_one_partition_says_nothing_of_another_that_is_named_as_
     failures: Failures, closed: ClosedOrigins
 ) -> None:
     whole = [refused(number, Refusal.NAMED, target=1) for number in range(27)]
-    fail(failures, closed, refused(40, Refusal.NAMED), refused(41, Refusal.NAMED), *whole, spared=31)
+    fail(failures, closed, refused(40, Refusal.NAMED), refused(41, Refusal.NAMED), *whole, accepted=31)
     assert set(failures.unfireable) == {(3, outgoing(40).source), (3, outgoing(41).source)}
 
 
@@ -150,10 +152,10 @@ def test_what_was_learnt_is_forgotten_with_the_next_commit_and_plans_grow_again(
     fail(failures, closed, *(refused(number) for number in range(100)))
     fail(failures, closed, refused(1))
     assert (failures.items_max, len(failures.unfireable)) == (50, 1)
-    commit(failures, dead_letters=1, taken_in=1)
+    commit(failures, dead_letters=1, ingested=1)
     assert (failures.items_max, failures.unfireable) == (100, {})
     for _ in range(10):
-        commit(failures, dead_letters=0, taken_in=0)
+        commit(failures, dead_letters=0, ingested=0)
     assert failures.items_max == ITEMS_MAX
 
 
@@ -170,15 +172,15 @@ def test_a_dlq_that_refuses_holds_intake_and_says_so_until_a_dead_letter_is_writ
     failures: Failures, closed: ClosedOrigins, clock: HandClock
 ) -> None:
     fail(failures, closed, refused(1, Refusal.GONE, "dlq"))
-    assert "the DLQ dlq cannot be written: no 1" in (failures.obstacle() or "")
+    assert "the DLQ dlq cannot be written: no 1" in (failures.blocker() or "")
     assert not failures.dlq_open()
     assert not closed.closed
     clock.now_s += DLQ_AGAIN_S
     assert failures.dlq_open()
-    commit(failures, dead_letters=0, taken_in=0)
-    assert failures.obstacle() is not None
-    commit(failures, dead_letters=1, taken_in=1)
-    assert failures.obstacle() is None
+    commit(failures, dead_letters=0, ingested=0)
+    assert failures.blocker() is not None
+    commit(failures, dead_letters=1, ingested=1)
+    assert failures.blocker() is None
 
 
 def test_what_can_not_be_stored_is_remembered_over_commits_until_the_dlq_is_tried(
@@ -201,8 +203,8 @@ def test_a_dlq_that_refused_is_no_trouble_any_more_when_messages_are_taken_in_wi
 ) -> None:
     """The partition of the one that it refused may have gone to another instance."""
     fail(failures, closed, refused(1, Refusal.GONE, "dlq"))
-    commit(failures, dead_letters=0, taken_in=1)
-    assert failures.obstacle() is None
+    commit(failures, dead_letters=0, ingested=1)
+    assert failures.blocker() is None
 
 
 def test_the_wait_grows_with_each_failure_in_a_row_and_ends_with_a_commit(
@@ -218,9 +220,9 @@ def test_the_wait_grows_with_each_failure_in_a_row_and_ends_with_a_commit(
     assert waits == sorted(waits)
     assert waits[0] <= 0.1
     assert waits[-1] == BACK_OFF_MAX_S
-    assert failures.obstacle() == "refused"
-    commit(failures, dead_letters=0, taken_in=0)
-    assert failures.obstacle() is None
+    assert failures.blocker() == "refused"
+    commit(failures, dead_letters=0, ingested=0)
+    assert failures.blocker() is None
 
 
 def test_a_broker_that_is_away_for_days_is_no_overflow(failures: Failures, clock: HandClock) -> None:
@@ -240,7 +242,7 @@ def test_a_refusal_teaches_something_so_the_next_try_comes_soon(
 
 
 @pytest.mark.parametrize(
-    ("error", "guilty", "replaced"),
+    ("error", "rejected", "replaced"),
     [
         (ABORTED, (), False),
         (ABORTED, (refused(1),), True),
@@ -251,9 +253,9 @@ def test_a_refusal_teaches_something_so_the_next_try_comes_soon(
     ids=["aborted", "refused", "unknown", "unknown only", "replace"],
 )
 def test_the_producer_is_replaced_unless_the_transaction_was_cleanly_aborted(
-    failures: Failures, closed: ClosedOrigins, error: TransactionFailed, guilty: tuple[Refused, ...], replaced: bool
+    failures: Failures, closed: ClosedOrigins, error: TransactionFailed, rejected: tuple[Refused, ...], replaced: bool
 ) -> None:
-    assert fail(failures, closed, *guilty, error=error) is replaced
+    assert fail(failures, closed, *rejected, error=error) is replaced
 
 
 def fenced() -> TransactionFailed:
@@ -268,7 +270,7 @@ def test_a_young_transaction_that_is_fenced_counts_and_one_that_outlived_its_tim
         assert fail(failures, closed, error=fenced(), seconds=TRANSACTION_TIMEOUT_S)
     assert fail(failures, closed, error=fenced())
     assert fail(failures, closed, error=fenced())
-    with pytest.raises(Twin):
+    with pytest.raises(DuplicateInstance):
         fail(failures, closed, error=fenced())
 
 

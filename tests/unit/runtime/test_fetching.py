@@ -7,85 +7,85 @@ import pytest
 from sidecar.engine.items import Arrival
 from sidecar.engine.ports import Origin
 from sidecar.runtime.fetching import Fetching
-from sidecar.runtime.partitions import held
-from tests.unit.runtime.parts import LoopParts, record
+from sidecar.runtime.partitions import buffer
+from tests.unit.runtime.harness import LoopHarness, record
 
 
-def adjust(parts: LoopParts) -> list[tuple[str, list[int]]]:
+def adjust(harness: LoopHarness) -> list[tuple[str, list[int]]]:
     """Return what the consumer was told."""
-    parts.consumer.calls.clear()
-    parts.fetching.adjust(parts.assignment.running(), parts.assignment.partitions)
-    return parts.consumer.calls
+    harness.consumer.calls.clear()
+    harness.fetching.adjust(harness.assignment.running(), harness.assignment.partitions)
+    return harness.consumer.calls
 
 
-def test_partitions_are_fetched_once_they_run(parts: LoopParts) -> None:
-    parts.assignment.assign([0, 1])
-    assert adjust(parts) == []
-    parts.run(0, 1)
-    assert adjust(parts) == [("resume", [0, 1])]
-    assert adjust(parts) == [], "the same is not said twice"
+def test_partitions_are_fetched_once_they_run(harness: LoopHarness) -> None:
+    harness.assignment.assign([0, 1])
+    assert adjust(harness) == []
+    harness.run(0, 1)
+    assert adjust(harness) == [("resume", [0, 1])]
+    assert adjust(harness) == [], "the same is not said twice"
 
 
-def test_nothing_is_fetched_while_the_buffer_is_full(parts: LoopParts, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts.run(0, 1)
-    adjust(parts)
-    monkeypatch.setattr(held, "HELD_ITEMS_MAX", 1)
-    parts.take_in(0, 0, 1)
-    assert adjust(parts) == [("pause", [0, 1])]
-    parts.held.batches([0], 10, 1_000_000)
-    assert adjust(parts) == [("resume", [0, 1])]
+def test_nothing_is_fetched_while_the_buffer_is_full(harness: LoopHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness.run(0, 1)
+    adjust(harness)
+    monkeypatch.setattr(buffer, "BUFFER_ITEMS_MAX", 1)
+    harness.ingest(0, 0, 1)
+    assert adjust(harness) == [("pause", [0, 1])]
+    harness.buffer.batches([0], 10, 1_000_000)
+    assert adjust(harness) == [("resume", [0, 1])]
 
 
-def test_a_partition_that_was_released_is_not_paused(parts: LoopParts) -> None:
+def test_a_partition_that_was_released_is_not_paused(harness: LoopHarness) -> None:
     """The client library refuses to pause what is not assigned."""
-    parts.run(0, 1)
-    adjust(parts)
-    del parts.assignment.partitions[1]
-    assert adjust(parts) == [("pause", [])]
+    harness.run(0, 1)
+    adjust(harness)
+    del harness.assignment.partitions[1]
+    assert adjust(harness) == [("pause", [])]
 
 
-def test_a_partition_that_was_dropped_is_resumed_when_it_runs_again(parts: LoopParts) -> None:
-    parts.run(0)
-    adjust(parts)
-    parts.fetching.pause([0, 1])
-    assert parts.consumer.calls[-1] == ("pause", [0])
-    parts.fetching.drop(0)
-    assert adjust(parts) == [("resume", [0])]
+def test_a_partition_that_was_dropped_is_resumed_when_it_runs_again(harness: LoopHarness) -> None:
+    harness.run(0)
+    adjust(harness)
+    harness.fetching.pause([0, 1])
+    assert harness.consumer.calls[-1] == ("pause", [0])
+    harness.fetching.drop(0)
+    assert adjust(harness) == [("resume", [0])]
 
 
-def test_a_drain_fetches_nothing(parts: LoopParts) -> None:
-    parts.run(0)
-    parts.fetching = Fetching(parts.consumer, parts.held, parts.clock, takes_in=False)
-    assert adjust(parts) == []
+def test_a_drain_fetches_nothing(harness: LoopHarness) -> None:
+    harness.run(0)
+    harness.fetching = Fetching(harness.consumer, harness.buffer, harness.clock, ingests=False)
+    assert adjust(harness) == []
 
 
-def test_a_poll_says_which_origins_the_broker_must_be_asked_for(parts: LoopParts) -> None:
-    parts.run(0)
-    assert parts.take_in(0, 0, 1, origin="invoices") == {"invoices"}
-    assert parts.held.ready == 0
-    parts.origins["invoices"] = Origin(1, 1_000_000)
-    assert parts.fetching.poll(0) == set()
-    assert parts.held.ready == 2
+def test_a_poll_says_which_origins_the_broker_must_be_asked_for(harness: LoopHarness) -> None:
+    harness.run(0)
+    assert harness.ingest(0, 0, 1, origin="invoices") == {"invoices"}
+    assert harness.buffer.ready == 0
+    harness.origins["invoices"] = Origin(1, 1_000_000)
+    assert harness.fetching.poll(0) == set()
+    assert harness.buffer.ready == 2
 
 
-def test_the_lag_is_what_was_not_consumed_yet(parts: LoopParts) -> None:
-    parts.run(0)
-    parts.take_in(0, 0, 1, 2)
-    parts.consumer.ends = {0: 10, 1: 5}
-    parts.fetching.look_at_ends()
-    assert parts.fetching.lag == {0: 7}
+def test_the_lag_is_what_was_not_consumed_yet(harness: LoopHarness) -> None:
+    harness.run(0)
+    harness.ingest(0, 0, 1, 2)
+    harness.consumer.ends = {0: 10, 1: 5}
+    harness.fetching.measure_lag()
+    assert harness.fetching.lag == {0: 7}
 
 
 def test_what_comes_while_a_poll_waits_has_its_delay_from_its_own_timestamp(
-    parts: LoopParts,
+    harness: LoopHarness,
 ) -> None:
     def wait() -> None:
-        parts.clock.now_s += 0.1
-        parts.consumer.records = [record(0, 0)._replace(timestamp_ms=parts.clock.wall_ms())]
+        harness.clock.now_s += 0.1
+        harness.consumer.records = [record(0, 0)._replace(timestamp_ms=harness.clock.wall_ms())]
 
-    parts.run(0)
-    parts.consumer.waits = wait
-    parts.fetching.poll(0.1)
-    ((item,),) = parts.held.batches([0], 10, 1_000_000).values()
+    harness.run(0)
+    harness.consumer.waits = wait
+    harness.fetching.poll(0.1)
+    ((item,),) = harness.buffer.batches([0], 10, 1_000_000).values()
     assert isinstance(item, Arrival)
-    assert item.due_ms == parts.clock.wall_ms() + 1000
+    assert item.due_ms == harness.clock.wall_ms() + 1000

@@ -14,117 +14,123 @@ from sidecar.runtime.jobs import GROW_AGAIN_S
 from sidecar.runtime.planning import Planning
 from sidecar.runtime.transaction.commit import Result
 from tests.simulation.memory_store import MemoryStore
-from tests.unit.runtime.parts import FACTS, LoopParts
+from tests.unit.runtime.harness import FACTS, LoopHarness
 from tests.waiting import eventually
 
 
-def do_next(parts: LoopParts) -> bool:
+def do_next(harness: LoopHarness) -> bool:
     """Let the next job run to its end; return whether there was one."""
-    if not parts.jobs.prepare():
+    if not harness.jobs.prepare():
         return False
-    eventually(lambda: parts.jobs.wait(0), 10, "the job is done")
-    assert parts.jobs.finish() is None, "no transaction"
+    eventually(lambda: harness.jobs.wait(0), 10, "the job is done")
+    assert harness.jobs.finish() is None, "no transaction"
     return True
 
 
-def test_the_first_job_is_a_producer(parts: LoopParts) -> None:
-    assert not parts.jobs.has_producer
-    assert do_next(parts)
-    assert parts.jobs.has_producer
-    assert parts.made_for == (BATCH_BYTES, MESSAGE_TIMEOUT_MS)
-    assert not do_next(parts), "nothing else is in the way of a transaction"
+def test_the_first_job_is_a_producer(harness: LoopHarness) -> None:
+    assert not harness.jobs.has_producer
+    assert do_next(harness)
+    assert harness.jobs.has_producer
+    assert harness.made_for == (BATCH_BYTES, MESSAGE_TIMEOUT_MS)
+    assert not do_next(harness), "nothing else is in the way of a transaction"
 
 
-def test_a_message_that_is_tried_alone_gets_a_producer_with_the_longest_timeout(parts: LoopParts) -> None:
-    parts.failures.pace.alone = True
-    do_next(parts)
-    assert parts.made_for == (BATCH_BYTES, MESSAGE_TIMEOUT_MAX_MS)
+def test_a_message_that_is_tried_alone_gets_a_producer_with_the_longest_timeout(harness: LoopHarness) -> None:
+    harness.failures.pace.alone = True
+    do_next(harness)
+    assert harness.made_for == (BATCH_BYTES, MESSAGE_TIMEOUT_MAX_MS)
 
 
-def test_a_producer_that_cannot_be_had_is_tried_again_later(parts: LoopParts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_producer_that_cannot_be_had_is_tried_again_later(
+    harness: LoopHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(timeout_s: float) -> None:
         raise TransactionFailed(f"no coordinator in {timeout_s} s", unknown=False, replace=True)
 
     with monkeypatch.context() as patched:
-        patched.setattr(parts.producer, "init", refuse)
-        do_next(parts)
-    assert not parts.jobs.has_producer
-    assert parts.failures.waiting()
-    do_next(parts)
-    assert parts.jobs.has_producer
+        patched.setattr(harness.producer, "init", refuse)
+        do_next(harness)
+    assert not harness.jobs.has_producer
+    assert harness.failures.waiting()
+    do_next(harness)
+    assert harness.jobs.has_producer
 
 
-def test_a_producer_that_was_dropped_is_closed_and_replaced(parts: LoopParts) -> None:
-    do_next(parts)
-    parts.jobs.drop_producer()
-    assert parts.producer.closed
-    assert not parts.jobs.has_producer
-    assert do_next(parts)
-    assert parts.jobs.has_producer
+def test_a_producer_that_was_dropped_is_closed_and_replaced(harness: LoopHarness) -> None:
+    do_next(harness)
+    harness.jobs.drop_producer()
+    assert harness.producer.closed
+    assert not harness.jobs.has_producer
+    assert do_next(harness)
+    assert harness.jobs.has_producer
 
 
-def test_topics_are_grown_for_partitions_that_wait_for_it_and_not_all_the_time(parts: LoopParts) -> None:
-    parts.components.grow_topics.return_value = FACTS
-    do_next(parts)
-    parts.assignment.assign([2])
-    assert do_next(parts)
-    parts.components.snapshots.know_cluster.assert_called_once_with("cluster", 3)
-    assert parts.assignment.partitions[2].reason == "changelog and status have no such partition"
-    assert not do_next(parts)
-    parts.clock.now_s += GROW_AGAIN_S
-    assert do_next(parts)
+def test_topics_are_grown_for_partitions_that_wait_for_it_and_not_all_the_time(harness: LoopHarness) -> None:
+    harness.components.grow_topics.return_value = FACTS
+    do_next(harness)
+    harness.assignment.assign([2])
+    assert do_next(harness)
+    harness.components.snapshots.set_cluster.assert_called_once_with("cluster", 3)
+    assert harness.assignment.partitions[2].reason == "changelog and status have no such partition"
+    assert not do_next(harness)
+    harness.clock.now_s += GROW_AGAIN_S
+    assert do_next(harness)
 
 
-def test_a_job_that_hangs_is_left_behind_with_its_producer(parts: LoopParts, monkeypatch: pytest.MonkeyPatch) -> None:
-    do_next(parts)
+def test_a_job_that_hangs_is_left_behind_with_its_producer(
+    harness: LoopHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    do_next(harness)
     answer = threading.Event()
-    parts.components.grow_topics = answer.wait
-    parts.assignment.assign([2])
-    assert parts.jobs.prepare()
+    harness.components.grow_topics = answer.wait
+    harness.assignment.assign([2])
+    assert harness.jobs.prepare()
     try:
-        assert not parts.jobs.leave_behind(), "it may still end"
-        parts.clock.now_s += HANGS_S + 1
-        assert not parts.jobs.leave_behind(), "its transaction is committed already"
-        monkeypatch.setattr(parts.producer, "give_up", lambda: True)
+        assert not harness.jobs.abandon(), "it may still end"
+        harness.clock.now_s += HANGS_S + 1
+        assert not harness.jobs.abandon(), "its transaction is committed already"
+        monkeypatch.setattr(harness.producer, "give_up", lambda: True)
         with capture_logs() as lines:
-            assert parts.jobs.leave_behind()
+            assert harness.jobs.abandon()
         assert [line["event"] for line in lines] == ["commit_hangs"]
-        assert not parts.jobs.busy
-        assert not parts.jobs.has_producer
-        assert do_next(parts), "another thread takes the next job"
-        assert parts.jobs.has_producer
+        assert not harness.jobs.busy
+        assert not harness.jobs.has_producer
+        assert do_next(harness), "another thread takes the next job"
+        assert harness.jobs.has_producer
     finally:
         answer.set()
 
 
-def transaction(parts: LoopParts) -> Result:
+def transaction(harness: LoopHarness) -> Result:
     """Carry what is held through a transaction."""
-    planning = Planning(parts.components, parts.assignment, parts.held, parts.ahead, parts.failures, parts.limits)
+    planning = Planning(
+        harness.components, harness.assignment, harness.buffer, harness.ahead, harness.failures, harness.limits
+    )
     store = MemoryStore()
-    work = planning.next(parts.assignment.running(), store, b"member")
+    work = planning.next(harness.assignment.running(), store, b"member")
     assert work is not None
-    parts.jobs.commit(work, store)
-    eventually(lambda: parts.jobs.wait(0), 10, "the transaction is over")
-    result = parts.jobs.finish()
+    harness.jobs.commit(work, store)
+    eventually(lambda: harness.jobs.wait(0), 10, "the transaction is over")
+    result = harness.jobs.finish()
     assert result is not None
     return result
 
 
-def test_a_transaction_is_committed_applied_and_handed_back(parts: LoopParts) -> None:
-    do_next(parts)
-    parts.run(0)
-    parts.take_in(0, 0, 1)
-    assert transaction(parts).error is None
-    assert parts.producer.committed == ([], {0: 2})
-    assert parts.assignment.partitions[0].counts.pending == 2
-    assert not parts.jobs.busy
+def test_a_transaction_is_committed_applied_and_handed_back(harness: LoopHarness) -> None:
+    do_next(harness)
+    harness.run(0)
+    harness.ingest(0, 0, 1)
+    assert transaction(harness).error is None
+    assert harness.producer.committed == ([], {0: 2})
+    assert harness.assignment.partitions[0].counts.pending == 2
+    assert not harness.jobs.busy
 
 
-def test_a_transaction_that_fails_is_aborted_and_handed_back_with_its_error(parts: LoopParts) -> None:
-    do_next(parts)
-    parts.run(0)
-    parts.take_in(0, 0, 1)
-    parts.producer.fails = TransactionFailed("refused", unknown=False, replace=False)
-    assert transaction(parts).error is parts.producer.fails
-    assert parts.producer.aborted
-    assert parts.assignment.partitions[0].counts.pending == 0
+def test_a_transaction_that_fails_is_aborted_and_handed_back_with_its_error(harness: LoopHarness) -> None:
+    do_next(harness)
+    harness.run(0)
+    harness.ingest(0, 0, 1)
+    harness.producer.fails = TransactionFailed("refused", unknown=False, replace=False)
+    assert transaction(harness).error is harness.producer.fails
+    assert harness.producer.aborted
+    assert harness.assignment.partitions[0].counts.pending == 0

@@ -29,14 +29,26 @@ def limits(catalogue: Mock) -> Limits:
     return Limits(SETTINGS, catalogue, FACTS)
 
 
-def plan(*, fired: str = "", letters: int = 0, answers: int = 0) -> Mock:
-    return Mock(parts=[Mock(fired={fired: 1} if fired else {}, dead_letters=[1] * letters, answers=[1] * answers)])
+def plan(*, fired: str = "", dead_letters: int = 0, control_outcomes: int = 0) -> Mock:
+    return Mock(
+        partition_plans=[
+            Mock(
+                fired={fired: 1} if fired else {},
+                dead_letters=[1] * dead_letters,
+                control_outcomes=[1] * control_outcomes,
+            )
+        ]
+    )
 
 
 def test_a_batch_fits_the_smallest_topic_that_is_written_to(limits: Limits, catalogue: Mock) -> None:
     catalogue.origins["small"] = Origin(1, 50_000)
     assert limits.new_batch_bytes(singly=False) == 1_000_000
-    for made, batch_bytes in ((plan(letters=1), 300_000), (plan(answers=1), 200_000), (plan(fired="small"), 50_000)):
+    for made, batch_bytes in (
+        (plan(dead_letters=1), 300_000),
+        (plan(control_outcomes=1), 200_000),
+        (plan(fired="small"), 50_000),
+    ):
         assert limits.unfit(made, singly=False)
         assert limits.new_batch_bytes(singly=False) == batch_bytes
         assert not limits.unfit(made, singly=False)
@@ -57,10 +69,10 @@ def test_a_plan_is_made_on_what_was_learnt_and_with_what_was_read_ahead(limits: 
     terms = limits.terms(failures, closed, ahead)
     assert (terms.ahead, terms.origins, terms.compressed) == (ahead, catalogue.origins, True)
     assert (terms.dlq_max_message_bytes, terms.changelog_max_message_bytes) == (300_000, 1_114_124)
-    assert (terms.unstorable, terms.fires_max, terms.dlq_open) == ({(3, 7): "too large"}, 10_000, True)
+    assert (terms.unstorable, terms.deliveries_max, terms.dlq_open) == ({(3, 7): "too large"}, 10_000, True)
     failures.oversize.singly = True
     terms = limits.terms(failures, closed, ahead)
-    assert (terms.block_bytes_max, terms.fires_max) == (1, 500)
+    assert (terms.block_bytes_max, terms.deliveries_max) == (1, 500)
 
 
 def test_batches_of_one_are_for_one_transaction(limits: Limits) -> None:
@@ -76,15 +88,15 @@ def test_an_origin_that_takes_more_than_the_changelog_is_named_once_with_the_com
 ) -> None:
     catalogue.origins["orders"] = Origin(1, 1_048_588)
     with capture_logs() as lines:
-        limits.care()
+        limits.maintain()
         assert not lines, "a changelog of the default size takes what an origin of the default size takes"
         catalogue.origins["large"] = Origin(1, 5_000_000)
-        limits.care()
-        limits.care()
+        limits.maintain()
+        limits.maintain()
         catalogue.origins["larger"] = Origin(1, 6_000_000)
-        limits.care()
+        limits.maintain()
     assert [(line["event"], line["origin"]) for line in lines] == [
         ("changelog_takes_less", "large"),
         ("changelog_takes_less", "larger"),
     ]
-    assert "--add-config max.message.bytes=5065536" in lines[0]["mend"]
+    assert "--add-config max.message.bytes=5065536" in lines[0]["fix"]

@@ -15,12 +15,12 @@ from sidecar.engine.partition import State
 from sidecar.errors import BrokerUnavailable, CommandFailed, StoreFailed, TopicsInvalid
 from sidecar.kafka.topics import TopicFacts
 from sidecar.runtime.jobs import GROW_AGAIN_S
-from sidecar.runtime.loop import CARE_EVERY_S, Loop
+from sidecar.runtime.loop import MAINTAIN_EVERY_S, Loop
 from sidecar.runtime.transaction.commit import Committer
 from sidecar.settings import Settings
 from tests.clocks import HandClock
 from tests.simulation.memory_store import MemoryStore
-from tests.unit.runtime.parts import LoopParts, record
+from tests.unit.runtime.harness import LoopHarness, record
 from tests.waiting import eventually
 
 FACTS = TopicFacts("cluster", 2, 1, "input-id", "changelog-id", 1, 1, 1)
@@ -37,8 +37,8 @@ class Stage:
         self.components.clock, self.components.facts, self.components.settings = self.clock, FACTS, Settings()
         self.components.catalogue.origins = {}
         self.components.grow_topics = lambda: self.grow()  # noqa: PLW0108 - the test sets another
-        self.components.reset.progress.return_value = (0.0, 0)
-        self.components.guard.obstacle.return_value = self.components.state.obstacle.return_value = None
+        self.components.recovery.progress.return_value = (0.0, 0)
+        self.components.guard.blocker.return_value = self.components.state.blocker.return_value = None
         self.components.status.delivered_s = 0.0
         self.components.guard.skew_ms = None
         self.components.restarts.take.return_value = self.components.topic_watch.replaced.return_value = set()
@@ -49,7 +49,7 @@ class Stage:
         self.loop = Loop(self.components)
         self.loop.assigned([0, 1])
         self.loop._jobs._producer = Mock()
-        self.loop._assignment.to_reset.clear()
+        self.loop._assignment.to_recover.clear()
 
     def grown(self) -> list[tuple[str, str]]:
         """Let the topics be grown once; return the warnings."""
@@ -86,7 +86,7 @@ def test_topics_that_can_not_be_grown_are_the_reason_of_new_partitions_and_tried
     assert stage.grown() == [("topics_not_grown", "the right Alter is missing")]
     stage.grow = lambda: dataclasses.replace(FACTS, usable_partitions=2)
     assert stage.grown() == []
-    assert stage.loop._assignment.to_reset == {1}
+    assert stage.loop._assignment.to_recover == {1}
 
 
 def test_a_state_folder_that_goes_away_resets_what_runs_and_does_not_end_the_process(stage: Stage) -> None:
@@ -94,21 +94,21 @@ def test_a_state_folder_that_goes_away_resets_what_runs_and_does_not_end_the_pro
     for partition in stage.loop._assignment.partitions.values():
         partition.transition_to(State.RESTORING)
         partition.transition_to(State.RUNNING)
-    trouble = StoreFailed("STATE_DIR /state cannot be reached (No such file or directory)")
-    stage.components.state.care.side_effect = trouble
-    stage.clock.now_s += CARE_EVERY_S
-    stage.loop._care()
-    stage.components.state.failed.assert_called_once_with(trouble)
-    assert 0 in stage.loop._assignment.to_reset
+    failure = StoreFailed("STATE_DIR /state cannot be reached (No such file or directory)")
+    stage.components.state.maintain.side_effect = failure
+    stage.clock.now_s += MAINTAIN_EVERY_S
+    stage.loop._maintain()
+    stage.components.state.failed.assert_called_once_with(failure)
+    assert 0 in stage.loop._assignment.to_recover
 
 
 def test_partitions_of_a_topic_that_was_made_again_recover(stage: Stage) -> None:
     stage.loop._assignment.partitions[0].transition_to(State.RESTORING)
     stage.loop._assignment.partitions[0].transition_to(State.RUNNING)
     stage.components.topic_watch.replaced.side_effect = lambda running: {each.number for each in running}
-    stage.clock.now_s += CARE_EVERY_S
-    stage.loop._care()
-    assert stage.loop._assignment.to_reset == {0}
+    stage.clock.now_s += MAINTAIN_EVERY_S
+    stage.loop._maintain()
+    assert stage.loop._assignment.to_recover == {0}
 
 
 def test_the_end_holds_its_deadline_though_partitions_are_given_back_under_a_transaction(
@@ -137,37 +137,37 @@ def test_what_was_read_ahead_ends_with_the_tenure(stage: Stage) -> None:
     assert stage.loop._ahead.partitions.keys() == {0}
 
 
-def test_a_message_goes_through_the_loop_without_a_broker(parts: LoopParts) -> None:
+def test_a_message_goes_through_the_loop_without_a_broker(harness: LoopHarness) -> None:
     """Consumer, producer and store are in memory; the loop knows them by their ports only."""
-    components = parts.components
-    components.open_consumer.return_value = parts.consumer
+    components = harness.components
+    components.open_consumer.return_value = harness.consumer
     components.state.store = MemoryStore()
-    components.guard.obstacle.return_value = components.state.obstacle.return_value = None
+    components.guard.blocker.return_value = components.state.blocker.return_value = None
     components.guard.skew_ms, components.status.delivered_s = None, 0.0
     components.restarts.take.return_value = components.topic_watch.replaced.return_value = set()
-    components.reset.busy, components.reset.progress.return_value = False, (0.0, 0)
+    components.recovery.busy, components.recovery.progress.return_value = False, (0.0, 0)
     loop = Loop(components)
 
     def comes_round(until: Callable[[], bool]) -> None:
         def once() -> bool:
-            parts.clock.now_s += 0.1
+            harness.clock.now_s += 0.1
             loop.run_once()
             return until()
 
         eventually(once, 10, "the loop has got so far")
 
     loop.assigned([0])
-    comes_round(lambda: components.reset.start.called)
-    (partition,) = components.reset.start.call_args.args[0]
+    comes_round(lambda: components.recovery.start.called)
+    (partition,) = components.recovery.start.call_args.args[0]
     partition.transition_to(State.RESTORING)
     partition.transition_to(State.RUNNING)
     loop.running(partition, 7)
-    assert parts.consumer.sought == {0: 7}
-    parts.consumer.records = [record(0, 7)]
-    comes_round(lambda: parts.producer.committed[1] == {0: 8})
-    assert parts.consumer.calls[-1] == ("resume", [0])
-    comes_round(lambda: bool(parts.producer.committed[0]))
-    (fire,) = parts.producer.committed[0]
+    assert harness.consumer.sought == {0: 7}
+    harness.consumer.records = [record(0, 7)]
+    comes_round(lambda: harness.producer.committed[1] == {0: 8})
+    assert harness.consumer.calls[-1] == ("resume", [0])
+    comes_round(lambda: bool(harness.producer.committed[0]))
+    (fire,) = harness.producer.committed[0]
     assert (fire.topic, fire.value) == ("orders", b"v")
     loop.stop(10.0)
     assert partition.counts.pending == 0

@@ -22,5 +22,5 @@ def test_memory_is_given_back_once_after_each_burst() -> None:
         (False, IDLE_S, 2),
     ]:
         clock.now_s += passes_s
-        memory.care(busy)
+        memory.maintain(busy)
         assert len(trims) == expected

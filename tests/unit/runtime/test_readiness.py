@@ -6,78 +6,78 @@ import pytest
 from structlog.testing import capture_logs
 
 from sidecar.errors import TransactionFailed
-from sidecar.runtime.readiness import TROUBLE_EVERY_S, Readiness
-from tests.unit.runtime.parts import LoopParts
+from sidecar.runtime.readiness import BROKER_ERROR_EVERY_S, Readiness
+from tests.unit.runtime.harness import LoopHarness
 from tests.waiting import eventually
 
 
 @pytest.fixture
-def readiness(parts: LoopParts) -> Readiness:
+def readiness(harness: LoopHarness) -> Readiness:
     """Nothing is in the way."""
-    components = parts.components
-    components.guard.obstacle.return_value = components.state.obstacle.return_value = None
+    components = harness.components
+    components.guard.blocker.return_value = components.state.blocker.return_value = None
     components.status.delivered_s = 0.0
-    parts.jobs.prepare()
-    eventually(lambda: parts.jobs.wait(0), 10, "the producer is made")
-    parts.jobs.finish()
+    harness.jobs.prepare()
+    eventually(lambda: harness.jobs.wait(0), 10, "the producer is made")
+    harness.jobs.finish()
     return Readiness(
-        *(parts.clock, components.guard, components.state, components.status, parts.consumer),
-        *(parts.assignment, parts.failures, parts.jobs),
+        *(harness.clock, components.guard, components.state, components.status, harness.consumer),
+        *(harness.assignment, harness.failures, harness.jobs),
     )
 
 
-def test_an_instance_whose_partitions_run_is_ready(parts: LoopParts, readiness: Readiness) -> None:
-    parts.run(0, 1)
+def test_an_instance_whose_partitions_run_is_ready(harness: LoopHarness, readiness: Readiness) -> None:
+    harness.run(0, 1)
     assert readiness.reasons() == []
 
 
-def test_clock_and_state_folder_are_in_the_way_of_every_transaction(parts: LoopParts, readiness: Readiness) -> None:
-    parts.components.guard.obstacle.return_value = "the clock is off"
-    parts.components.state.obstacle.return_value = "the disk is full"
-    assert readiness.obstacles() == ["the clock is off", "the disk is full"]
+def test_clock_and_state_folder_are_in_the_way_of_every_transaction(harness: LoopHarness, readiness: Readiness) -> None:
+    harness.components.guard.blocker.return_value = "the clock is off"
+    harness.components.state.blocker.return_value = "the disk is full"
+    assert readiness.blockers() == ["the clock is off", "the disk is full"]
     assert readiness.reasons() == ["the clock is off", "the disk is full"]
 
 
-def test_partitions_that_do_not_run_are_named(parts: LoopParts, readiness: Readiness) -> None:
-    parts.run(0)
-    parts.assignment.assign([1, 2])
-    parts.assignment.not_grown("the right Alter is missing")
+def test_partitions_that_do_not_run_are_named(harness: LoopHarness, readiness: Readiness) -> None:
+    harness.run(0)
+    harness.assignment.assign([1, 2])
+    harness.assignment.not_grown("the right Alter is missing")
     assert readiness.reasons() == ["partition 1 is assigned", "partition 2 is assigned: the right Alter is missing"]
 
 
-def test_a_member_that_cannot_join_says_why(parts: LoopParts, readiness: Readiness) -> None:
-    parts.consumer.member = None
+def test_a_member_that_cannot_join_says_why(harness: LoopHarness, readiness: Readiness) -> None:
+    harness.consumer.member = None
     assert readiness.reasons() == ["it has not joined the consumer group yet"]
-    parts.consumer.refusal = "Group authorization failed"
+    harness.consumer.refusal = "Group authorization failed"
     assert readiness.reasons() == ["it has not joined the consumer group yet: Group authorization failed"]
 
 
-def test_a_missing_producer_is_a_reason_and_so_is_why(parts: LoopParts, readiness: Readiness) -> None:
-    parts.jobs.drop_producer()
+def test_a_missing_producer_is_a_reason_and_so_is_why(harness: LoopHarness, readiness: Readiness) -> None:
+    harness.jobs.drop_producer()
     assert readiness.reasons() == ["the transactional producer is not ready yet"]
     for _ in range(3):
-        parts.failures.renewal_failed(TransactionFailed("no coordinator", unknown=False, replace=True))
+        harness.failures.renewal_failed(TransactionFailed("no coordinator", unknown=False, replace=True))
     assert readiness.reasons() == [
         "the transactional producer cannot be had: no coordinator",
         "the transactional producer is not ready yet",
     ]
 
 
-def test_trouble_with_brokers_is_a_reason_until_one_takes_a_record(parts: LoopParts, readiness: Readiness) -> None:
-    parts.clock.now_s = 10.0
-    readiness.trouble("3/3 brokers are down")
+def test_trouble_with_brokers_is_a_reason_until_one_takes_a_record(harness: LoopHarness, readiness: Readiness) -> None:
+    harness.clock.now_s = 10.0
+    readiness.broker_error("3/3 brokers are down")
     assert readiness.reasons() == ["no broker answers: 3/3 brokers are down"]
-    parts.components.status.delivered_s = 11.0
+    harness.components.status.delivered_s = 11.0
     assert readiness.reasons() == []
 
 
 def test_trouble_with_brokers_is_logged_when_it_is_new_and_not_too_often(
-    parts: LoopParts, readiness: Readiness
+    harness: LoopHarness, readiness: Readiness
 ) -> None:
     with capture_logs() as lines:
         for text in ("down", "down", "refused"):
-            readiness.trouble(text)
-        parts.clock.now_s += TROUBLE_EVERY_S
+            readiness.broker_error(text)
+        harness.clock.now_s += BROKER_ERROR_EVERY_S
         for text in ("refused", "down"):
-            readiness.trouble(text)
+            readiness.broker_error(text)
     assert [line["reason"] for line in lines] == ["down", "down"]

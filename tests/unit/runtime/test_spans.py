@@ -53,15 +53,15 @@ def committed(headers: Sequence[Headers], dead: Sequence[Headers] = ()) -> Resul
     made = failed_with(0)
     fires = [outgoing(number)._replace(headers=each) for number, each in enumerate(headers)]
     dead_letters = [(Reason.FATAL, outgoing(9)._replace(headers=each)) for each in dead]
-    part = replace(
-        made.work.plan.parts[0],
-        fires=fires,
+    partition_plan = replace(
+        made.work.plan.partition_plans[0],
+        deliveries=fires,
         fired_dues_ms=[NOW_MS] * len(fires),
         dead_letters=dead_letters,
         stored=5,
-        taken_in=6,
+        ingested=6,
     )
-    plan = replace(made.work.plan, parts=[part])
+    plan = replace(made.work.plan, partition_plans=[partition_plan])
     return replace(made, work=replace(made.work, plan=plan), error=None, fired_ms=NOW_MS)
 
 

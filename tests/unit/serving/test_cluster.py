@@ -19,7 +19,7 @@ from sidecar.contract import signature, status
 from sidecar.contract.control import Outcome
 from sidecar.contract.status import OutcomeRecord, outcome_key
 from sidecar.engine.group import merge as group
-from sidecar.engine.group.merge import BrokerTime, Outcomes, Place, Published, Standing, group_views
+from sidecar.engine.group.merge import BrokerTime, Outcomes, Published, Standing, StatusPosition, group_views
 from sidecar.engine.group.view import FIGURE_AGE_MAX_MS, PartitionView, summarise
 from sidecar.kafka.status_reader import StatusRead
 from sidecar.serving.group_view import FIRST_READ_S, ClusterView, GroupSource
@@ -32,7 +32,7 @@ TOKEN = "secret"
 
 def published(stamped_ms: int, offset: int = 0, **fields: Any) -> Published:
     """Return a view of partition 0 that the broker stamped so long after NOW_MS."""
-    return Published(replace(EMPTY, **fields), Place(NOW_MS + stamped_ms, offset))
+    return Published(replace(EMPTY, **fields), StatusPosition(NOW_MS + stamped_ms, offset))
 
 
 def standing_of(*records: Published) -> Standing:
@@ -41,7 +41,7 @@ def standing_of(*records: Published) -> Standing:
 
 def shown(*records: Published, after_ms: int = 0, **given: Any) -> PartitionView:
     """Return what is shown so long after the latest record; both clocks agree."""
-    now_ms = max((each.place.stamped_ms for each in records), default=NOW_MS) + after_ms
+    now_ms = max((each.position.stamped_ms for each in records), default=NOW_MS) + after_ms
     return standing_of(*records).view(0, broker_ms=now_ms, now_ms=now_ms, **given)
 
 
@@ -59,7 +59,7 @@ records = st.lists(
         st.sampled_from([0.5, 1.0]),
     ),
     max_size=12,
-    unique_by=lambda each: each.place,
+    unique_by=lambda each: each.position,
 )
 
 
@@ -78,8 +78,8 @@ def test_the_figure_is_the_highest_sequence_of_the_youngest_ten_seconds(given_re
     kept = standing_of(*given_records).figures
     assert bool(kept) is bool(figures)
     if figures:
-        youngest_ms = max(each.place.stamped_ms for each in figures)
-        young = [each for each in figures if each.place.stamped_ms > youngest_ms - FIGURE_AGE_MAX_MS]
+        youngest_ms = max(each.position.stamped_ms for each in figures)
+        young = [each for each in figures if each.position.stamped_ms > youngest_ms - FIGURE_AGE_MAX_MS]
         assert kept[0] == max(young, key=lambda each: each.rank)
 
 
@@ -219,8 +219,8 @@ def outcome(kind: Outcome = Outcome.CANCELLED, partition: int = 0) -> OutcomeRec
 def test_the_lowest_input_offset_stands_in_each_partition(arrived: list[tuple[int, Outcome]]) -> None:
     outcomes = Outcomes()
     for offset, kind in arrived:
-        outcomes.take_in("c1", offset, outcome(kind), NOW_MS)
-        outcomes.take_in("c1", 1, outcome(partition=1), NOW_MS)
+        outcomes.add("c1", offset, outcome(kind), NOW_MS)
+        outcomes.add("c1", 1, outcome(partition=1), NOW_MS)
     assert {number: each.outcome for number, each in outcomes.of("c1").items()} == {
         0: Outcome.CANCELLED,
         1: Outcome.CANCELLED,
@@ -232,19 +232,19 @@ def test_old_outcomes_and_those_beyond_the_bound_go(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(group, "OUTCOMES_MAX", 3)
     outcomes = Outcomes()
     for number in range(5):
-        outcomes.take_in(f"c{number}", number, outcome(), NOW_MS + number)
+        outcomes.add(f"c{number}", number, outcome(), NOW_MS + number)
     assert [bool(outcomes.of(f"c{number}")) for number in range(5)] == [False, False, True, True, True]
-    outcomes.take_in("later", 9, outcome(), NOW_MS + group.OUTCOME_AGE_MAX_MS + 3)
+    outcomes.add("later", 9, outcome(), NOW_MS + group.OUTCOME_AGE_MAX_MS + 3)
     assert [bool(outcomes.of(name)) for name in ("c3", "c4", "later")] == [False, True, True]
 
 
 def test_a_partition_that_answers_an_hour_after_the_others_does_not_end_the_reading() -> None:
     """Its control id has grown old meanwhile, and may be the only one that is known."""
     outcomes = Outcomes()
-    outcomes.take_in("c1", 1, outcome(), NOW_MS)
-    outcomes.take_in("c1", 9, outcome(partition=1), NOW_MS + group.OUTCOME_AGE_MAX_MS)
+    outcomes.add("c1", 1, outcome(), NOW_MS)
+    outcomes.add("c1", 9, outcome(partition=1), NOW_MS + group.OUTCOME_AGE_MAX_MS)
     assert outcomes.of("c1") == {}
-    outcomes.take_in("c2", 10, outcome(), NOW_MS + group.OUTCOME_AGE_MAX_MS)
+    outcomes.add("c2", 10, outcome(), NOW_MS + group.OUTCOME_AGE_MAX_MS)
     assert outcomes.of("c2") == {0: outcome()}
 
 
@@ -259,7 +259,7 @@ class MemoryReader:
     caught_up: bool = False
     input_partitions: int | None = 1
     cluster_id: str | None = "cluster"
-    trouble: str = ""
+    error: str = ""
 
     def read(self, timeout_s: float) -> Sequence[StatusRead]:
         taken, self.coming = self.coming, []
@@ -372,7 +372,7 @@ def test_a_live_record_sets_the_clock_by_which_figures_age(clock: HandClock) -> 
 
 
 def test_nothing_is_answered_before_the_topic_was_read_unless_that_takes_long(clock: HandClock) -> None:
-    cluster, reader = cluster_of(clock), MemoryReader(trouble="topic app-status: unknown")
+    cluster, reader = cluster_of(clock), MemoryReader(error="topic app-status: unknown")
     cluster.step(reader, 0)
     assert "topic app-status: unknown" in (cluster.unread() or "")
     clock.now_s += FIRST_READ_S
@@ -410,7 +410,7 @@ class Own:
 
 
 def test_a_topic_that_is_about_to_be_made_is_no_warning_and_one_that_stays_away_is(clock: HandClock) -> None:
-    cluster, reader = cluster_of(clock), MemoryReader(trouble="topic app-status: unknown")
+    cluster, reader = cluster_of(clock), MemoryReader(error="topic app-status: unknown")
     with capture_logs() as lines:
         cluster.step(reader, 0.0)
     assert (lines, cluster.unread() is None) == ([], False)

@@ -149,7 +149,7 @@ def test_a_folder_of_a_restore_on_its_way_says_so(tmp_path: Path) -> None:
     stage, half = lived(), Stage()
     restore = Restore(Partition(0), half.store, IDENTITY)
     restore.begin(0, stage.log.end)
-    restore.take_in(stage.log.records, "changelog")
+    restore.apply(stage.log.records, "changelog")
     keep(tmp_path, half)
     answer = answer_of(tmp_path)
     assert (answer["total"], answer["partitions"][0]["restored"]) == (4, False)

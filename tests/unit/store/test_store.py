@@ -237,10 +237,10 @@ def test_a_full_disk_is_no_damage_and_the_store_opens_again_when_there_is_space(
         state.store.flush()
     assert not isinstance(caught.value, StoreCorrupt)
     state.failed(caught.value)
-    assert "no space left" in (state.obstacle() or "")
+    assert "no space left" in (state.blocker() or "")
     ballast.unlink()
     clock.now_s += OPEN_AGAIN_S
-    state.care(committing=False)
+    state.maintain(committing=False)
     assert state.store is not None
     assert state.store.get(b"a") == b"flushed"
     assert state.quarantines == 0

@@ -84,11 +84,11 @@ def test_a_store_that_turns_out_damaged_is_rebuilt_from_nothing(tmp_path: Path) 
     state.store.apply([_row(b"1")])
     state.failed(StoreCorrupt("a block is damaged"))
     assert state.store is None
-    assert "a block is damaged" in (state.obstacle() or "")
-    state.care(committing=False)
+    assert "a block is damaged" in (state.blocker() or "")
+    state.maintain(committing=False)
     assert state.store is not None
     assert state.store.get(b"a") is None
-    assert (state.quarantines, state.obstacle()) == (1, None)
+    assert (state.quarantines, state.blocker()) == (1, None)
     state.close()
 
 
@@ -98,12 +98,12 @@ def test_a_store_that_failed_otherwise_keeps_its_rows_and_is_opened_again_later(
     assert state.store is not None
     state.store.apply([_row(b"1")])
     state.failed(StoreFailed("no space left"))
-    state.care(committing=False)
+    state.maintain(committing=False)
     assert state.store is None
     clock.now_s += OPEN_AGAIN_S
-    state.care(committing=True)
+    state.maintain(committing=True)
     assert state.store is None  # the commit thread may still hold the former one
-    state.care(committing=False)
+    state.maintain(committing=False)
     assert state.store is not None
     assert state.store.get(b"a") == b"1"
     assert state.quarantines == 0
@@ -113,11 +113,11 @@ def test_a_store_that_failed_otherwise_keeps_its_rows_and_is_opened_again_later(
 def test_nothing_is_begun_while_the_disk_is_nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = LocalState(StateFolder(tmp_path), HandClock())
     monkeypatch.setattr(StateFolder, "free_bytes", lambda self: 1024)
-    state.care(committing=False)
-    assert f"STATE_DIR {tmp_path}" in (state.obstacle() or "")
+    state.maintain(committing=False)
+    assert f"STATE_DIR {tmp_path}" in (state.blocker() or "")
     monkeypatch.undo()
-    state.care(committing=False)
-    assert state.obstacle() is None
+    state.maintain(committing=False)
+    assert state.blocker() is None
     state.close()
 
 
@@ -127,15 +127,15 @@ def test_a_folder_that_goes_away_is_an_obstacle_until_it_can_be_made_again(tmp_p
     state = LocalState(StateFolder(folder), clock)
     shutil.rmtree(folder)
     with pytest.raises(StoreFailed, match=f"STATE_DIR {folder} cannot be reached") as raised:
-        state.care(committing=False)
+        state.maintain(committing=False)
     state.failed(raised.value)
-    assert f"STATE_DIR {folder} cannot be reached" in (state.obstacle() or "")
-    state.care(committing=False)
+    assert f"STATE_DIR {folder} cannot be reached" in (state.blocker() or "")
+    state.maintain(committing=False)
     assert state.store is None
     clock.now_s += OPEN_AGAIN_S
-    state.care(committing=False)
+    state.maintain(committing=False)
     assert state.store is not None
-    assert state.obstacle() is None
+    assert state.blocker() is None
     state.close()
 
 
@@ -151,7 +151,7 @@ def test_a_flush_that_fails_is_for_those_who_use_the_store(tmp_path: Path, monke
     monkeypatch.setattr(RocksStore, "flush", flush)
     clock.now_s += FLUSH_EVERY_S + 1
     with pytest.raises(StoreFailed, match="no space left"):
-        state.care(committing=False)
+        state.maintain(committing=False)
     assert state.store is store
     monkeypatch.undo()
     state.close()

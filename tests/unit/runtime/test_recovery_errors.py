@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.restore import ChangelogRead
 from sidecar.kafka.offsets import Bounds
-from sidecar.runtime.partitions.asking import HOLD_BACK_MAX_S, HOLD_BACK_S, Topics
-from sidecar.runtime.partitions.reset import STALLED_S, Reset
+from sidecar.runtime.partitions.recovery import STALLED_S, Recovery
+from sidecar.runtime.partitions.start_offsets import PARTITION_BACK_OFF_MAX_S, PARTITION_BACK_OFF_S, Topics
 from tests.clocks import HandClock
 from tests.simulation.memory_store import MemoryStore
 from tests.simulation.stage import IDENTITY
@@ -28,7 +28,7 @@ class Answer:
     refused: Mapping[int, str] = {}
 
     def __init__(self, *_asked: object) -> None:
-        self.troubles: Mapping[int, str] = self.refused
+        self.errors: Mapping[int, str] = self.refused
 
     def done(self) -> bool:
         return True
@@ -59,7 +59,7 @@ class Now:
     def id_of(self, _topic: str) -> str:
         return "an-id"
 
-    def troubles(self, numbers: Sequence[int]) -> dict[int, str]:
+    def errors(self, numbers: Sequence[int]) -> dict[int, str]:
         return {number: self.refused[number] for number in numbers if number in self.refused}
 
 
@@ -67,7 +67,7 @@ class Reader:
     """A changelog of which nothing is read."""
 
     def __init__(self) -> None:
-        self.troubles: dict[int, str] = {}
+        self.errors: dict[int, str] = {}
 
     def start(self, partition: int, offset: int) -> None: ...
 
@@ -80,8 +80,8 @@ class Reader:
     def take_lost(self) -> Sequence[int]:
         return []
 
-    def trouble(self, partition: int) -> str:
-        return self.troubles.get(partition, "")
+    def error_of(self, partition: int) -> str:
+        return self.errors.get(partition, "")
 
     def position(self, _partition: int) -> int:
         return 0
@@ -108,7 +108,7 @@ class Stage:
     def __init__(self) -> None:
         Stage.now = self.clock = HandClock()
         self.reader = Reader()
-        self.reset = Reset(
+        self.recovery = Recovery(
             Answers(),
             self.reader,
             self.clock,
@@ -120,14 +120,14 @@ class Stage:
         )
         self.lost: list[tuple[int, int]] = []
         self.partitions = [Partition(0), Partition(1)]
-        self.reset.start(self.partitions)
+        self.recovery.start(self.partitions)
 
     def advance(self, times: int = 8) -> list[tuple[str, int, str]]:
         """Go on for a while; return event, partition and reason of what was logged."""
         with capture_logs() as lines:
             for _ in range(times):
                 self.clock.now_s += STEP_S
-                self.reset.advance(MemoryStore(), others_run=True)
+                self.recovery.advance(MemoryStore(), others_run=True)
         return [(str(line["event"]), int(line["partition"]), str(line["reason"])) for line in lines]
 
     def shown(self) -> list[tuple[State, str]]:
@@ -139,26 +139,26 @@ def stage() -> Stage:
     return Stage()
 
 
-@pytest.mark.parametrize("question", [Committed, Edges, Now])
+@pytest.mark.parametrize("query", [Committed, Edges, Now])
 def test_a_partition_that_is_not_told_of_says_why_and_keeps_none_of_the_others(
-    question: type[Answer], stage: Stage, monkeypatch: pytest.MonkeyPatch
+    query: type[Answer], stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = "partition 1 of topic retry has no leader"
-    monkeypatch.setattr(question, "refused", {1: words})
+    monkeypatch.setattr(query, "refused", {1: words})
     assert stage.advance() == [("offsets_not_told", 1, words)]
     assert stage.shown() == [(State.RESTORING, ""), (State.ASSIGNED, words)]
     assert stage.advance() == [], "the same is logged once"
-    monkeypatch.setattr(question, "refused", {})
+    monkeypatch.setattr(query, "refused", {})
     assert stage.advance() == []
     assert stage.shown() == [(State.RESTORING, "")] * 2
 
 
-@pytest.mark.parametrize("question", [Committed, Edges, Now])
+@pytest.mark.parametrize("query", [Committed, Edges, Now])
 def test_what_is_refused_of_all_is_the_reason_of_all(
-    question: type[Answer], stage: Stage, monkeypatch: pytest.MonkeyPatch
+    query: type[Answer], stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = "group x: Broker: Group authorization failed"
-    monkeypatch.setattr(question, "refused", dict.fromkeys((0, 1), words))
+    monkeypatch.setattr(query, "refused", dict.fromkeys((0, 1), words))
     assert stage.advance() == [("offsets_not_told", number, words) for number in (0, 1)]
     assert stage.shown() == [(State.ASSIGNED, words)] * 2
 
@@ -168,10 +168,10 @@ def test_a_partition_whose_changelog_takes_nothing_is_held_back_longer_each_time
 ) -> None:
     waits: list[float] = []
     for _ in range(3):
-        stage.reset.hold_back({1: "it takes nothing"}, 2)
+        stage.recovery.back_off({1: "it takes nothing"}, 2)
     for _ in range(10):
-        stage.reset.hold_back({1: "it takes nothing"}, 2)
-        stage.reset.start(stage.partitions)
+        stage.recovery.back_off({1: "it takes nothing"}, 2)
+        stage.recovery.start(stage.partitions)
         began_s = stage.clock.now_s
         stage.advance(4)
         assert stage.shown() == [(State.RESTORING, ""), (State.ASSIGNED, "it takes nothing")]
@@ -179,27 +179,27 @@ def test_a_partition_whose_changelog_takes_nothing_is_held_back_longer_each_time
             stage.advance(1)
         waits.append(round(stage.clock.now_s - began_s))
     assert waits == sorted(waits)
-    assert HOLD_BACK_MAX_S <= waits[-1] <= HOLD_BACK_MAX_S + 4 * STEP_S
-    stage.reset.went_through([1])
-    stage.reset.hold_back({1: "it takes nothing"}, 2)
-    stage.reset.start(stage.partitions)
+    assert PARTITION_BACK_OFF_MAX_S <= waits[-1] <= PARTITION_BACK_OFF_MAX_S + 4 * STEP_S
+    stage.recovery.on_committed([1])
+    stage.recovery.back_off({1: "it takes nothing"}, 2)
+    stage.recovery.start(stage.partitions)
     began_s = stage.clock.now_s
     while stage.partitions[1].state is State.ASSIGNED:
         stage.advance(1)
-    assert stage.clock.now_s - began_s <= HOLD_BACK_S + 4 * STEP_S
+    assert stage.clock.now_s - began_s <= PARTITION_BACK_OFF_S + 4 * STEP_S
 
 
 def test_a_partition_that_is_stuck_is_held_back_though_the_transaction_was_for_it_alone(stage: Stage) -> None:
     for _ in range(4):
-        stage.reset.hold_back({}, 1, {1: "it is too large"})
-    stage.reset.start(stage.partitions)
+        stage.recovery.back_off({}, 1, {1: "it is too large"})
+    stage.recovery.start(stage.partitions)
     stage.advance(4)
     assert stage.shown() == [(State.RESTORING, ""), (State.ASSIGNED, "it is too large")]
 
 
 def test_where_nothing_at_all_was_taken_no_partition_is_held_back(stage: Stage) -> None:
-    stage.reset.hold_back({0: "timed out", 1: "timed out"}, 2)
-    stage.reset.start(stage.partitions)
+    stage.recovery.back_off({0: "timed out", 1: "timed out"}, 2)
+    stage.recovery.start(stage.partitions)
     stage.advance(4)
     assert stage.shown() == [(State.RESTORING, "")] * 2
 
@@ -217,10 +217,10 @@ def test_a_restore_that_reads_nothing_for_long_asks_the_brokers_again(
 
 def test_a_changelog_that_is_not_read_is_the_reason_of_its_partition_until_it_is(stage: Stage) -> None:
     stage.advance(4)
-    stage.reader.troubles[1] = "Broker: Topic authorization failed"
-    assert stage.advance(1) == [("changelog_not_read", 1, stage.reader.troubles[1])]
-    assert stage.shown() == [(State.RESTORING, ""), (State.RESTORING, stage.reader.troubles[1])]
-    stage.reader.troubles.clear()
+    stage.reader.errors[1] = "Broker: Topic authorization failed"
+    assert stage.advance(1) == [("changelog_not_read", 1, stage.reader.errors[1])]
+    assert stage.shown() == [(State.RESTORING, ""), (State.RESTORING, stage.reader.errors[1])]
+    stage.reader.errors.clear()
     assert stage.advance(1) == []
     assert stage.shown() == [(State.RESTORING, "")] * 2
 
@@ -232,11 +232,11 @@ def test_records_that_retention_took_are_counted_once_though_nothing_is_committe
         edges = {**Edges.told, **{(TOPICS.changelog_topic, number): Bounds(0, 0) for number in (0, 1)}}
         monkeypatch.setattr(Edges, "told", edges | {(TOPICS.input_topic, 1): Bounds(log_start, 99)})
         stage.lost.clear()
-        stage.reset.start(stage.partitions)
+        stage.recovery.start(stage.partitions)
         with capture_logs():
             for _ in range(9):
                 stage.clock.now_s += STEP_S
-                stage.reset.advance(MemoryStore(), others_run=True)
+                stage.recovery.advance(MemoryStore(), others_run=True)
         assert [each.state for each in stage.partitions] == [State.RUNNING] * 2
         return stage.lost
 

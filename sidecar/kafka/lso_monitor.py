@@ -30,7 +30,7 @@ class _Statistics(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(_Statistics)
 
 
-class StableOffsets:
+class LsoMonitor:
     """Follows the last stable offsets in the client library's statistics.
 
     Args:
@@ -43,9 +43,9 @@ class StableOffsets:
         self._topic = topic
         self._clock = clock
         self._publish = publish
-        self._held: dict[int, tuple[int, float]] = {}
+        self._stuck: dict[int, tuple[int, float]] = {}
 
-    def heard(self, statistics: str, fetched: Collection[int]) -> None:
+    def on_statistics(self, statistics: str, fetched: Collection[int]) -> None:
         """Take in one report.
 
         Args:
@@ -54,11 +54,11 @@ class StableOffsets:
         """
         now_s = self._clock.monotonic_s()
         topic = _DECODER.decode(statistics).topics.get(self._topic, _Topic())
-        held: dict[int, tuple[int, float]] = {}
+        stuck: dict[int, tuple[int, float]] = {}
         for number in fetched:
             offsets = topic.partitions.get(str(number), _Partition())
             if 0 <= offsets.ls_offset < offsets.hi_offset:
-                before, since_s = self._held.get(number, (-1, now_s))
-                held[number] = (offsets.ls_offset, since_s if before == offsets.ls_offset else now_s)
-        self._held = held
-        self._publish({number: now_s - held[number][1] if number in held else 0.0 for number in fetched})
+                before, since_s = self._stuck.get(number, (-1, now_s))
+                stuck[number] = (offsets.ls_offset, since_s if before == offsets.ls_offset else now_s)
+        self._stuck = stuck
+        self._publish({number: now_s - stuck[number][1] if number in stuck else 0.0 for number in fetched})

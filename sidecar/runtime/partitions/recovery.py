@@ -30,7 +30,7 @@ from sidecar.engine.restore import Restore
 from sidecar.engine.rows import Identity
 from sidecar.errors import PartitionStopped
 from sidecar.kafka.offsets import Bounds
-from sidecar.runtime.partitions.asking import Asking, Told, Topics
+from sidecar.runtime.partitions.start_offsets import PartitionOffsets, StartOffsets, Topics
 from sidecar.runtime.ports import Brokers, ChangelogReader
 
 log = structlog.get_logger(__name__)
@@ -63,7 +63,7 @@ class _Restoring:
         return 1.0 if span <= 0 else min(1.0, max(0.0, (position - self.start) / span))
 
 
-class Reset:
+class Recovery:
     """Brings partitions from ASSIGNED to RUNNING."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Reset:
         self.identity = identity
         self.skipped_input = 0
         """Input records that were gone from the log before they were read."""
-        self._asking = Asking(brokers, clock, topics)
+        self._start_offsets = StartOffsets(brokers, clock, topics)
         self._reader = reader
         self._clock = clock
         self._running = running
@@ -96,22 +96,22 @@ class Reset:
         self._lost_to: dict[int, int] = {}
         """Input offset up to which what was gone is counted: a reset may come again before anything is committed."""
         self._restoring: dict[int, _Restoring] = {}
-        self.went_through = self._asking.went_through
+        self.on_committed = self._start_offsets.on_committed
 
     def start(self, partitions: Iterable[Partition]) -> None:
         """Begin anew with these, wherever they are."""
         for partition in partitions:
             self.drop(partition.number)
             partition.transition_to(State.ASSIGNED)
-            self._asking.want(partition)
+            self._start_offsets.want(partition)
 
     def drop(self, number: int) -> None:
         """Forget a partition: it is no longer ours, or begins anew."""
-        self._asking.drop(number)
+        self._start_offsets.drop(number)
         if self._restoring.pop(number, None) is not None:
             self._reader.stop(number)
 
-    def hold_back(self, unwritten: Mapping[int, str], written_for: int, stuck: Mapping[int, str] = {}) -> None:
+    def back_off(self, unwritten: Mapping[int, str], written_for: int, stuck: Mapping[int, str] = {}) -> None:
         """Leave those out of the next transactions whose changelog or status topic did not take what was written.
 
         Args:
@@ -121,12 +121,12 @@ class Reset:
         """
         held = {**(unwritten if len(unwritten) < written_for else {}), **stuck}
         for number, why in held.items():
-            self._asking.hold_back(number, why)
+            self._start_offsets.back_off(number, why)
 
     @property
     def busy(self) -> bool:
         """Whether any partition is on its way."""
-        return self._asking.busy or bool(self._restoring)
+        return self._start_offsets.busy or bool(self._restoring)
 
     def progress(self, number: int) -> tuple[float, int]:
         """Return the part of a restore that is done, and how many changelog records are still to be read."""
@@ -138,12 +138,12 @@ class Reset:
 
     def advance(self, store: Store, others_run: bool) -> None:
         """Do what can be done in a slice of time."""
-        for told in self._asking.advance():
+        for told in self._start_offsets.advance():
             self._begin(store, told)
         if self._restoring:
             self._restore_slices(SLICE_S if others_run else SLICE_ALONE_S)
 
-    def _begin(self, store: Store, told: Told) -> None:
+    def _begin(self, store: Store, told: PartitionOffsets) -> None:
         partition, changelog = told.partition, told.changelog_bounds
         number = partition.number
         restore = Restore(partition, store, self.identity)
@@ -178,14 +178,14 @@ class Reset:
         for number, records in self._reader.read(READ_TIMEOUT_S).items():
             restore = self._restoring[number].restore
             self._restoring[number].moved_s = self._clock.monotonic_s()
-            self._guarded(number, partial(restore.take_in, records, self.topics.changelog_topic))
+            self._guarded(number, partial(restore.apply, records, self.topics.changelog_topic))
             if restore.unconfirmed:
                 self._start_over(number)
         for number in self._reader.take_lost():
             # The log's start has moved past the position since the bounds were asked for.
             self.start([self._restoring[number].restore.partition])
         for number, restoring in list(self._restoring.items()):
-            self._tell_trouble(restoring.restore.partition)
+            self._report_error(restoring.restore.partition)
             if not restoring.read and self._reader.position(number) >= restoring.target:
                 if restoring.restore.unconfirmed:
                     self._start_over(number)
@@ -198,7 +198,7 @@ class Reset:
     def _is_stalled(self, number: int, restoring: _Restoring) -> bool:
         """Return whether nothing comes and nobody says why."""
         since_s = self._clock.monotonic_s() - restoring.moved_s
-        return since_s > STALLED_S and not self._reader.trouble(number)
+        return since_s > STALLED_S and not self._reader.error_of(number)
 
     def _start_over(self, number: int) -> None:
         restoring = self._restoring[number]
@@ -207,11 +207,11 @@ class Reset:
         restoring.start = restoring.log_start
         self._reader.start(number, restoring.start)
 
-    def _tell_trouble(self, partition: Partition) -> None:
-        trouble = self._reader.trouble(partition.number)
-        if trouble and trouble != partition.reason:
-            log.warning("changelog_not_read", partition=partition.number, reason=trouble)
-        partition.reason = trouble
+    def _report_error(self, partition: Partition) -> None:
+        error = self._reader.error_of(partition.number)
+        if error and error != partition.reason:
+            log.warning("changelog_not_read", partition=partition.number, reason=error)
+        partition.reason = error
 
     def _guarded(self, number: int, act: Callable[[], None]) -> None:
         """Stop a partition whose changelog cannot be read; the others go on."""

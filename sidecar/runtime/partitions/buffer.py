@@ -10,14 +10,14 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from sidecar.engine.ingest import Intake
+from sidecar.engine.ingest import Ingest
 from sidecar.engine.items import Arrival, Dead, Item
 from sidecar.model import Record
 
-HELD_BYTES_MAX: Final = 32 * 1024 * 1024
+BUFFER_BYTES_MAX: Final = 32 * 1024 * 1024
 """From so much on no partition is fetched."""
-HELD_ITEMS_MAX: Final = 50_000
-WAITING_BYTES_MAX: Final = HELD_BYTES_MAX // 2
+BUFFER_ITEMS_MAX: Final = 50_000
+WAITING_BYTES_MAX: Final = BUFFER_BYTES_MAX // 2
 """So much of it may be behind records that cannot be examined: an equal share for each partition."""
 RECORD_BYTES: Final = 200
 """What a record takes besides what its sender put into it."""
@@ -45,7 +45,7 @@ class _Waiting(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Partition:
+class _PartitionBuffer:
     items: deque[Item | _Packed] = field(default_factory=deque)
     waiting: deque[_Waiting] = field(default_factory=deque)
     expected: int = 0
@@ -63,16 +63,16 @@ _decode_record = msgspec.msgpack.Decoder(Record).decode
 _decode_dead = msgspec.msgpack.Decoder(Dead).decode
 
 
-class Held:
+class Buffer:
     """Owned by the loop. Everything in it is dropped when a partition's tenure ends."""
 
-    def __init__(self, intake: Intake) -> None:
-        self._intake = intake
-        self._partitions: dict[int, _Partition] = {}
+    def __init__(self, ingest: Ingest) -> None:
+        self._ingest = ingest
+        self._partitions: dict[int, _PartitionBuffer] = {}
 
     def begin(self, partition: int, next_offset: int) -> None:
         """Hold what comes of a partition from this offset on."""
-        self._partitions[partition] = _Partition(expected=next_offset)
+        self._partitions[partition] = _PartitionBuffer(expected=next_offset)
 
     def drop(self, partition: int) -> None:
         """Forget a partition and all that is held of it."""
@@ -85,8 +85,8 @@ class Held:
 
     def ready_of(self, partition: int) -> int:
         """Return how many items of a partition a plan can take."""
-        held = self._partitions.get(partition)
-        return 0 if held is None else len(held.items)
+        buffer = self._partitions.get(partition)
+        return 0 if buffer is None else len(buffer.items)
 
     @property
     def waits(self) -> bool:
@@ -100,69 +100,69 @@ class Held:
 
     def room(self) -> set[int]:
         """Return the partitions of which more may come: one that waits for an answer does not hold up the others."""
-        if self.bytes > HELD_BYTES_MAX or self.ready > HELD_ITEMS_MAX:
+        if self.bytes > BUFFER_BYTES_MAX or self.ready > BUFFER_ITEMS_MAX:
             return set()
         share = WAITING_BYTES_MAX // max(1, len(self._partitions))
-        return {number for number, held in self._partitions.items() if held.waiting_bytes <= share}
+        return {number for number, buffer in self._partitions.items() if buffer.waiting_bytes <= share}
 
     def lags(self, ends: Mapping[int, int]) -> dict[int, int]:
         """Return how many offsets lie between what is held and the end of the log, by partition."""
-        held = self._partitions
-        return {number: max(0, end - held[number].expected) for number, end in ends.items() if number in held}
+        buffer = self._partitions
+        return {number: max(0, end - buffer[number].expected) for number, end in ends.items() if number in buffer}
 
-    def take_in(self, records: Iterable[Record], arrived_ms: int) -> set[str]:
+    def ingest(self, records: Iterable[Record], arrived_ms: int) -> set[str]:
         """Examine records as they were consumed; return the origins that the broker must be asked for.
 
         Behind a record whose origin is not known its partition's records wait: they keep their order. Records of
         partitions that are not held are dropped.
         """
         unresolved: set[str] = set()
-        examine, partitions = self._intake.examine, self._partitions
+        examine, partitions = self._ingest.examine, self._partitions
         for record in records:
             number, offset, _, _, _, _ = record
-            held = partitions.get(number)
-            if held is None or offset < held.expected:
+            buffer = partitions.get(number)
+            if buffer is None or offset < buffer.expected:
                 continue
-            held.expected = offset + 1
+            buffer.expected = offset + 1
             item = examine(record, arrived_ms)
-            if type(item) is Arrival and not held.waiting:
-                held.items.append(item)
-                held.bytes += RECORD_BYTES + len(item.lasting)
+            if type(item) is Arrival and not buffer.waiting:
+                buffer.items.append(item)
+                buffer.bytes += RECORD_BYTES + len(item.lasting)
             elif type(item) is str:
                 unresolved.add(item)
-                _wait(held, _Waiting(item, _packed(record)))
-            elif held.waiting:
-                _wait(held, _Waiting("", _compact(item)))  # type: ignore[arg-type]  # no text here
+                _wait(buffer, _Waiting(item, _packed(record)))
+            elif buffer.waiting:
+                _wait(buffer, _Waiting("", _compact(item)))  # type: ignore[arg-type]  # no text here
             else:
-                _hold(held, _compact(item))  # type: ignore[arg-type]  # no text here
+                _append(buffer, _compact(item))  # type: ignore[arg-type]  # no text here
         return unresolved
 
     def examine(self, arrived_ms: int, limit: int) -> set[str]:
         """Examine again up to `limit` records of each partition that wait; return the origins to be asked for."""
         unresolved: set[str] = set()
-        for held in self._partitions.values():
-            for _ in range(min(limit, len(held.waiting))):
-                origin, what = held.waiting[0]
+        for buffer in self._partitions.values():
+            for _ in range(min(limit, len(buffer.waiting))):
+                origin, what = buffer.waiting[0]
                 if origin:
                     assert type(what) is _Packed
                     item = self._examine(origin, what, arrived_ms)
                     if isinstance(item, str):
                         unresolved.add(item)
-                        unresolved |= _origins_ahead(held)
+                        unresolved |= _origins_ahead(buffer)
                         break
-                    _go_on(held, _compact(item))
+                    _promote(buffer, _compact(item))
                 else:
-                    _go_on(held, what)
+                    _promote(buffer, what)
         return unresolved
 
     def _examine(self, origin: str, packed: _Packed, arrived_ms: int) -> Item | str:
-        if not self._intake.knows(origin):
+        if not self._ingest.knows(origin):
             return origin
-        return self._intake.examine(_decode_record(packed.data), arrived_ms)
+        return self._ingest.examine(_decode_record(packed.data), arrived_ms)
 
     def batches(self, partitions: Sequence[int], limit: int, limit_bytes: int) -> Mapping[int, Sequence[Item]]:
         """Take items out for one plan: a fair share of each of these partitions."""
-        waiting = [number for number in partitions if (held := self._partitions.get(number)) and held.items]
+        waiting = [number for number in partitions if (buffer := self._partitions.get(number)) and buffer.items]
         batches: dict[int, Sequence[Item]] = {}
         for at, number in enumerate(waiting):
             if batches and limit_bytes <= 0:
@@ -175,52 +175,52 @@ class Held:
             limit_bytes -= size
         return batches
 
-    def give_back(self, left: Mapping[int, Sequence[Item]]) -> None:
+    def put_back(self, left: Mapping[int, Sequence[Item]]) -> None:
         """Hold items that were taken out for a plan and are not part of it: they come first in the next one."""
         for number, items in left.items():
-            held = self._partitions[number]
+            buffer = self._partitions[number]
             for item in reversed(items):
                 compact = _compact(item)
-                held.items.appendleft(compact)
-                held.bytes += _size(compact)
-                held.packed += type(compact) is _Packed
+                buffer.items.appendleft(compact)
+                buffer.bytes += _size(compact)
+                buffer.packed += type(compact) is _Packed
 
 
-def _hold(held: _Partition, item: Item | _Packed) -> None:
-    held.items.append(item)
-    held.bytes += _size(item)
-    held.packed += type(item) is _Packed
+def _append(buffer: _PartitionBuffer, item: Item | _Packed) -> None:
+    buffer.items.append(item)
+    buffer.bytes += _size(item)
+    buffer.packed += type(item) is _Packed
 
 
-def _wait(held: _Partition, waiting: _Waiting) -> None:
-    held.waiting.append(waiting)
+def _wait(buffer: _PartitionBuffer, waiting: _Waiting) -> None:
+    buffer.waiting.append(waiting)
     size = _size(waiting.what)
-    held.bytes += size
-    held.waiting_bytes += size
+    buffer.bytes += size
+    buffer.waiting_bytes += size
 
 
-def _go_on(held: _Partition, item: Item | _Packed) -> None:
+def _promote(buffer: _PartitionBuffer, item: Item | _Packed) -> None:
     """Make an item of the first one that waits."""
-    size = _size(held.waiting.popleft().what)
-    held.bytes -= size
-    held.waiting_bytes -= size
-    _hold(held, item)
+    size = _size(buffer.waiting.popleft().what)
+    buffer.bytes -= size
+    buffer.waiting_bytes -= size
+    _append(buffer, item)
 
 
-def _origins_ahead(held: _Partition) -> set[str]:
+def _origins_ahead(buffer: _PartitionBuffer) -> set[str]:
     """Return the origins that those behind the first one need, once for each first one."""
-    first = held.waiting[0].what.offset
-    if held.asked_ahead == first:
+    first = buffer.waiting[0].what.offset
+    if buffer.asked_ahead == first:
         return set()
-    held.asked_ahead = first
-    return {each.origin for each in islice(held.waiting, AHEAD_MAX) if each.origin}
+    buffer.asked_ahead = first
+    return {each.origin for each in islice(buffer.waiting, AHEAD_MAX) if each.origin}
 
 
-def _take(held: _Partition, limit: int, limit_bytes: int) -> tuple[list[Item], int]:
-    items = held.items
+def _take(buffer: _PartitionBuffer, limit: int, limit_bytes: int) -> tuple[list[Item], int]:
+    items = buffer.items
     taken: list[Item] = []
-    if len(items) <= limit and held.bytes <= limit_bytes and not held.waiting and not held.packed:
-        size, held.bytes = held.bytes, 0
+    if len(items) <= limit and buffer.bytes <= limit_bytes and not buffer.waiting and not buffer.packed:
+        size, buffer.bytes = buffer.bytes, 0
         taken = list(items)  # type: ignore[arg-type]  # none is packed
         items.clear()
         return taken, size
@@ -228,10 +228,10 @@ def _take(held: _Partition, limit: int, limit_bytes: int) -> tuple[list[Item], i
     while items and len(taken) < limit and (weight < limit_bytes or not taken):
         item = items.popleft()
         size = _size(item)
-        held.bytes -= size
+        buffer.bytes -= size
         weight += size
         if type(item) is _Packed:
-            held.packed -= 1
+            buffer.packed -= 1
             weight += HEADER_BYTES * item.headers
             item = _decode_dead(item.data)
         taken.append(item)  # type: ignore[arg-type]  # none is packed any more

@@ -21,7 +21,9 @@ PAUSE_S: Final = 2.0
 """Least time between two questions: a refusal may come at once."""
 
 
-def await_answer(ask: Callable[[], T], settings: Settings, clock: Clock, stopping: Callable[[float], bool]) -> T | None:
+def await_brokers(
+    ask: Callable[[], T], settings: Settings, clock: Clock, stopping: Callable[[float], bool]
+) -> T | None:
     """Return what is asked for once the brokers tell it; None when told to stop meanwhile.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from sidecar.kafka.stable import StableOffsets
+from sidecar.kafka.lso_monitor import LsoMonitor
 from tests.clocks import HandClock
 
 
@@ -17,7 +17,7 @@ class Watch:
     def __init__(self) -> None:
         self.clock = HandClock()
         self.seconds: Mapping[int, float] = {}
-        self._offsets = StableOffsets("retry", self.clock, self._keep)
+        self._offsets = LsoMonitor("retry", self.clock, self._keep)
 
     def _keep(self, seconds: Mapping[int, float]) -> None:
         self.seconds = seconds
@@ -26,11 +26,11 @@ class Watch:
         """Tell stable and last offset by partition."""
         self.clock.now_s += 1.0
         partitions = {
-            str(number): {"partition": number, "ls_offset": stable, "hi_offset": last, "rxbytes": 9}
-            for number, (stable, last) in offsets.items()
+            str(number): {"partition": number, "ls_offset": lso_monitor, "hi_offset": last, "rxbytes": 9}
+            for number, (lso_monitor, last) in offsets.items()
         }
         report = {"name": "rdkafka", "topics": {"retry": {"topic": "retry", "partitions": partitions}, "x": {}}}
-        self._offsets.heard(json.dumps(report), fetched)
+        self._offsets.on_statistics(json.dumps(report), fetched)
 
 
 @pytest.fixture
@@ -53,8 +53,8 @@ def test_the_time_counts_while_the_stable_offset_stands_still(watch: Watch) -> N
 
 
 def test_transactions_that_come_and_go_are_no_standstill(watch: Watch) -> None:
-    for stable in range(7, 12):
-        watch.hear({0: (stable, stable + 3)})
+    for lso_monitor in range(7, 12):
+        watch.hear({0: (lso_monitor, lso_monitor + 3)})
         assert watch.seconds[0] == 0.0
 
 
@@ -67,5 +67,5 @@ def test_a_partition_that_is_not_read_has_no_figure_and_begins_anew(watch: Watch
 
 
 def test_a_report_without_the_topic_is_taken(watch: Watch) -> None:
-    watch._offsets.heard("{}", frozenset({0}))
+    watch._offsets.on_statistics("{}", frozenset({0}))
     assert watch.seconds == {0: 0.0}

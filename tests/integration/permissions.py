@@ -18,7 +18,7 @@ USER: Final = "User:ANONYMOUS"
 
 
 @contextmanager
-def broker_with_rights() -> Iterator[str]:
+def broker_with_permissions() -> Iterator[str]:
     """Yield the address of a broker of the caller's own that asks for rights."""
     properties = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

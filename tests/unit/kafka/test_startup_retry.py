@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from sidecar.errors import BrokerUnavailable, CommandFailed
-from sidecar.kafka.patience import PAUSE_S, await_answer
+from sidecar.kafka.startup_retry import PAUSE_S, await_brokers
 from sidecar.settings import Settings
 from tests.clocks import HandClock
 
@@ -45,7 +45,7 @@ def never(clock: HandClock) -> Callable[[float], bool]:
 def test_it_is_asked_again_but_not_without_a_pause(took_s: float, asked_s: list[float]) -> None:
     clock = HandClock()
     broker = Broker(clock, 2, took_s)
-    assert await_answer(broker.ask, SETTINGS, clock, never(clock)) == "four topics"
+    assert await_brokers(broker.ask, SETTINGS, clock, never(clock)) == "four topics"
     assert broker.asked_s == asked_s
 
 
@@ -53,14 +53,14 @@ def test_it_ends_at_the_timeout_and_says_which_and_what_the_broker_said() -> Non
     clock = HandClock()
     broker = Broker(clock, 100, 5.0)
     with pytest.raises(BrokerUnavailable, match=r"STARTUP_TIMEOUT, 20000 ms: no answer: .*load in progress"):
-        await_answer(broker.ask, SETTINGS, clock, never(clock))
+        await_brokers(broker.ask, SETTINGS, clock, never(clock))
     assert broker.asked_s == [0, 5, 10, 15]
 
 
 def test_a_stop_ends_the_waiting() -> None:
     clock = HandClock()
     broker = Broker(clock, 100, 0.0)
-    assert await_answer(broker.ask, SETTINGS, clock, lambda _: len(broker.asked_s) == 3) is None
+    assert await_brokers(broker.ask, SETTINGS, clock, lambda _: len(broker.asked_s) == 3) is None
 
 
 def test_what_asking_again_does_not_mend_is_said_at_once() -> None:
@@ -69,4 +69,4 @@ def test_what_asking_again_does_not_mend_is_said_at_once() -> None:
 
     clock = HandClock()
     with pytest.raises(CommandFailed, match="1 members"):
-        await_answer(ask, SETTINGS, clock, never(clock))
+        await_brokers(ask, SETTINGS, clock, never(clock))

@@ -18,9 +18,9 @@ from tests.simulation.audit import rows_of
 from tests.simulation.stage import NOW, TERMS, Stage, fired, outcomes
 
 
-def removed(part: PartitionPlan) -> dict[RemovedKey, bytes | None]:
+def removed(partition_plan: PartitionPlan) -> dict[RemovedKey, bytes | None]:
     found: dict[RemovedKey, bytes | None] = {}
-    for key, value in part.records:
+    for key, value in partition_plan.records:
         if isinstance(decoded := decode_key(key), RemovedKey):
             found[decoded] = value
     return found
@@ -29,12 +29,17 @@ def removed(part: PartitionPlan) -> dict[RemovedKey, bytes | None]:
 def test_dead_and_dropped_records_pass_through_and_move_the_offset() -> None:
     stage = Stage()
     dead = Dead(0, Reason.FATAL, b"k", None, [("h", b"")])
-    part = stage.commit(NOW, dead, Dropped(1, "droppable"))
-    ((reason, letter),) = part.dead_letters
+    partition_plan = stage.commit(NOW, dead, Dropped(1, "droppable"))
+    ((reason, dead_letter),) = partition_plan.dead_letters
     assert reason is Reason.FATAL
-    assert (letter.topic, letter.key, letter.value, letter.headers) == ("dlq", b"k", None, [("h", b"")])
-    assert part.dropped == [Dropped(1, "droppable")]
-    assert part.checkpoint.next_input_offset == 2
+    assert (dead_letter.topic, dead_letter.key, dead_letter.value, dead_letter.headers) == (
+        "dlq",
+        b"k",
+        None,
+        [("h", b"")],
+    )
+    assert partition_plan.dropped == [Dropped(1, "droppable")]
+    assert partition_plan.checkpoint.next_input_offset == 2
 
 
 # Replace by retry id
@@ -43,9 +48,9 @@ def test_dead_and_dropped_records_pass_through_and_move_the_offset() -> None:
 def test_replace_takes_all_of_the_id_away_and_stores_the_new_one() -> None:
     stage = Stage()
     stage.commit(NOW, *(stage.send(NOW + due, retry_id=b"x") for due in (50, 60)), stage.send(NOW + 70, retry_id=b"y"))
-    part = stage.commit(NOW, stage.send(NOW + 90, retry_id=b"x", replace=True))
-    assert part.cancelled == 2
-    assert removed(part) == {(0, NOW + 50): REMOVED, (1, NOW + 60): REMOVED}
+    partition_plan = stage.commit(NOW, stage.send(NOW + 90, retry_id=b"x", replace=True))
+    assert partition_plan.cancelled == 2
+    assert removed(partition_plan) == {(0, NOW + 50): REMOVED, (1, NOW + 60): REMOVED}
     assert stage.dues() == [NOW + 70, NOW + 90]
 
 
@@ -65,10 +70,10 @@ def test_an_id_that_begins_like_another_one_is_another_one() -> None:
 def test_replacing_more_than_a_thousand_is_a_bad_header_and_leaves_them_all() -> None:
     stage = Stage()
     stage.commit(NOW, *(stage.send(NOW + 50, retry_id=b"x") for _ in range(NAMED_MAX + 1)))
-    part = stage.commit(NOW, stage.send(NOW + 90, retry_id=b"x", replace=True))
-    ((reason, letter),) = part.dead_letters
+    partition_plan = stage.commit(NOW, stage.send(NOW + 90, retry_id=b"x", replace=True))
+    ((reason, dead_letter),) = partition_plan.dead_letters
     assert reason is Reason.BAD_HEADER
-    assert b"retry-id: more than 1000 timers" in (dict(letter.headers)["retry-dlq-detail"] or b"")
+    assert b"retry-id: more than 1000 timers" in (dict(dead_letter.headers)["retry-dlq-detail"] or b"")
     assert len(stage.timers()) == NAMED_MAX + 1
 
 
@@ -83,12 +88,12 @@ def test_a_thousand_can_be_replaced_though_the_same_batch_took_others_of_the_id_
 
 def test_replacing_obeys_the_limit_of_a_plan_and_the_rest_is_in_the_next_ones() -> None:
     stage = Stage()
-    few = dataclasses.replace(TERMS, fires_max=10)
+    few = dataclasses.replace(TERMS, deliveries_max=10)
     names = [b"x", b"y", b"z"]
     stage.commit(NOW, *(stage.send(NOW + 50, retry_id=name) for name in names for _ in range(8)))
     batch: list[Item] = [stage.send(NOW + 90, retry_id=name, replace=True) for name in names]
-    (made,) = stage.plan(NOW, *batch, terms=few).parts
-    assert (made.taken_in, made.cancelled) == (2, 16)
+    (made,) = stage.plan(NOW, *batch, terms=few).partition_plans
+    assert (made.ingested, made.cancelled) == (2, 16)
     assert stage.commit(NOW, *batch, terms=few).checkpoint.next_input_offset == batch[2].offset
     assert stage.commit(NOW, batch[2], terms=few).cancelled == 8
     assert stage.dues() == [NOW + 90] * 3
@@ -96,55 +101,55 @@ def test_replacing_obeys_the_limit_of_a_plan_and_the_rest_is_in_the_next_ones() 
 
 def test_replacing_large_messages_obeys_the_bytes_of_a_plan() -> None:
     stage = Stage()
-    small = dataclasses.replace(TERMS, fire_bytes_max=1_000)
+    small = dataclasses.replace(TERMS, delivery_bytes_max=1_000)
     stage.commit(NOW, *(stage.send(NOW + 50, retry_id=name, value=bytes(2_000)) for name in (b"x", b"y")))
     batch = [stage.send(NOW + 90, retry_id=name, replace=True) for name in (b"x", b"y")]
-    (made,) = stage.plan(NOW, *batch, terms=small).parts
-    assert (made.taken_in, made.cancelled) == (1, 1)
+    (made,) = stage.plan(NOW, *batch, terms=small).partition_plans
+    assert (made.ingested, made.cancelled) == (1, 1)
 
 
 # Headers: as objects they take many times the bytes that they came in
 
 MANY: Final[Headers] = [("h", None)] * 400
-SMALL: Final = dataclasses.replace(TERMS, fires_max=10)
+SMALL: Final = dataclasses.replace(TERMS, deliveries_max=10)
 
 
 def test_overdue_messages_with_very_many_headers_fire_a_few_in_a_plan() -> None:
     stage = Stage()
     batch: list[Item] = [stage.send(NOW - 1, headers=MANY) for _ in range(3)]
-    fires = []
+    deliveries = []
     while batch:
         plan = stage.plan(NOW, *batch, terms=SMALL)
-        fires.append(fired(stage.commit(NOW, *batch, terms=SMALL)))
+        deliveries.append(fired(stage.commit(NOW, *batch, terms=SMALL)))
         batch = list(plan.left.get(0, ()))
-    assert fires == [[0], [1], [2]]
+    assert deliveries == [[0], [1], [2]]
 
 
 def test_due_messages_with_very_many_headers_fire_a_few_in_a_plan_and_none_is_passed_over() -> None:
     stage = Stage()
     stage.commit(NOW, *(stage.send(NOW + 5, headers=MANY) for _ in range(3)), stage.send(NOW + 5))
-    fires = []
+    deliveries = []
     while stage.timers():
-        part = stage.commit(NOW + 10, terms=SMALL)
-        fires.append((fired(part), part.complete))
-    assert fires == [([0], False), ([1], False), ([2], False), ([3], True)]
+        partition_plan = stage.commit(NOW + 10, terms=SMALL)
+        deliveries.append((fired(partition_plan), partition_plan.complete))
+    assert deliveries == [([0], False), ([1], False), ([2], False), ([3], True)]
 
 
 def test_dead_letters_with_very_many_headers_are_a_few_in_a_plan_and_hold_up_nothing_that_is_due() -> None:
     stage = Stage()
     stage.commit(NOW, stage.send(NOW + 5))
     batch: list[Item] = [Dead(offset, Reason.FATAL, None, None, MANY) for offset in (1, 2)]
-    (part,) = stage.plan(NOW + 10, *batch, terms=SMALL).parts
-    assert (part.taken_in, len(part.dead_letters), fired(part)) == (1, 1, [0])
+    (partition_plan,) = stage.plan(NOW + 10, *batch, terms=SMALL).partition_plans
+    assert (partition_plan.ingested, len(partition_plan.dead_letters), fired(partition_plan)) == (1, 1, [0])
 
 
 def test_a_command_fires_messages_with_very_many_headers_a_few_in_a_plan() -> None:
     stage = Stage()
     stage.commit(NOW, *(stage.send(NOW + 50, retry_id=b"x", headers=MANY) for _ in range(3)))
     command = stage.control(ControlKind.FIRE, b"x")
-    parts = [stage.commit(NOW, command, terms=SMALL) for _ in range(3)]
-    assert [fired(part) for part in parts] == [[0], [1], [2]]
-    assert [outcomes(part) for part in parts] == [[], [], [(Outcome.FIRED, 3)]]
+    partition_plans = [stage.commit(NOW, command, terms=SMALL) for _ in range(3)]
+    assert [fired(partition_plan) for partition_plan in partition_plans] == [[0], [1], [2]]
+    assert [outcomes(partition_plan) for partition_plan in partition_plans] == [[], [], [(Outcome.FIRED, 3)]]
 
 
 # Replays, after an operator set the group's offsets back
@@ -192,7 +197,7 @@ def test_a_control_record_that_is_read_again_acts_but_does_not_answer_again() ->
     pause = stage.control(ControlKind.PAUSE, "A")
     assert outcomes(stage.commit(NOW, pause)) == [(Outcome.PAUSED, 2)]
     cancel = stage.control(ControlKind.CANCEL, TimerId(0, 0, NOW + 50), offset=0)
-    assert stage.commit(NOW, pause, cancel).answers == []
+    assert stage.commit(NOW, pause, cancel).control_outcomes == []
     assert stage.dues() == [NOW + 60]
 
 
@@ -200,8 +205,8 @@ def test_the_highest_offset_stays_when_the_group_is_set_back() -> None:
     stage = Stage()
     first = stage.send(NOW + 50)
     stage.commit(NOW, first, stage.send(NOW + 60))
-    part = replay(stage, NOW, first)
-    assert (part.checkpoint.next_input_offset, part.checkpoint.highest_input_offset) == (1, 2)
+    partition_plan = replay(stage, NOW, first)
+    assert (partition_plan.checkpoint.next_input_offset, partition_plan.checkpoint.highest_input_offset) == (1, 2)
 
 
 # Control records
@@ -218,35 +223,37 @@ class TestTargets:
 
     def test_cancel_takes_the_timer_away(self, target: TimerId | bytes) -> None:
         stage = self.stage()
-        part = stage.commit(NOW, stage.control(ControlKind.CANCEL, target))
-        assert outcomes(part) == [(Outcome.CANCELLED, 1)]
-        assert removed(part) == {(0, NOW + 50): REMOVED}
+        partition_plan = stage.commit(NOW, stage.control(ControlKind.CANCEL, target))
+        assert outcomes(partition_plan) == [(Outcome.CANCELLED, 1)]
+        assert removed(partition_plan) == {(0, NOW + 50): REMOVED}
         assert stage.timers() == []
 
     def test_reschedule_moves_it(self, target: TimerId | bytes) -> None:
         stage = self.stage()
-        part = stage.commit(NOW, stage.control(ControlKind.RESCHEDULE, target, NOW + 900))
-        assert outcomes(part) == [(Outcome.RESCHEDULED, 1)]
+        partition_plan = stage.commit(NOW, stage.control(ControlKind.RESCHEDULE, target, NOW + 900))
+        assert outcomes(partition_plan) == [(Outcome.RESCHEDULED, 1)]
         (timer,) = stage.timers()
         assert (timer.due_ms, timer.requested_ms, timer.first_ms) == (NOW + 900, NOW + 900, NOW + 50)
 
     def test_reschedule_to_the_past_fires_it(self, target: TimerId | bytes) -> None:
         stage = self.stage()
-        part = stage.commit(NOW, stage.control(ControlKind.RESCHEDULE, target, NOW - 1))
-        assert fired(part) == [0]
-        assert dict(part.fires[0].headers)["retry-was-due-ms"] == b"%d" % (NOW - 1)
+        partition_plan = stage.commit(NOW, stage.control(ControlKind.RESCHEDULE, target, NOW - 1))
+        assert fired(partition_plan) == [0]
+        assert dict(partition_plan.deliveries[0].headers)["retry-was-due-ms"] == b"%d" % (NOW - 1)
         assert stage.timers() == []
 
     def test_fire_fires_it_now(self, target: TimerId | bytes) -> None:
         stage = self.stage()
-        part = stage.commit(NOW, stage.control(ControlKind.FIRE, target))
-        assert (outcomes(part), fired(part)) == ([(Outcome.FIRED, 1)], [0])
+        partition_plan = stage.commit(NOW, stage.control(ControlKind.FIRE, target))
+        assert (outcomes(partition_plan), fired(partition_plan)) == ([(Outcome.FIRED, 1)], [0])
         assert stage.timers() == []
 
     def test_fire_for_a_paused_origin_says_so_and_changes_nothing(self, target: TimerId | bytes) -> None:
         stage = self.stage()
-        part = stage.commit(NOW, stage.control(ControlKind.PAUSE, "A"), stage.control(ControlKind.FIRE, target))
-        assert outcomes(part) == [(Outcome.PAUSED, 1), (Outcome.ORIGIN_PAUSED, 0)]
+        partition_plan = stage.commit(
+            NOW, stage.control(ControlKind.PAUSE, "A"), stage.control(ControlKind.FIRE, target)
+        )
+        assert outcomes(partition_plan) == [(Outcome.PAUSED, 1), (Outcome.ORIGIN_PAUSED, 0)]
         assert stage.dues() == [NOW + 50]
 
     @pytest.mark.parametrize("kind", [ControlKind.CANCEL, ControlKind.RESCHEDULE, ControlKind.FIRE])
@@ -259,23 +266,23 @@ class TestTargets:
 def test_a_control_record_acts_on_all_of_a_retry_id() -> None:
     stage = Stage()
     stage.commit(NOW, *(stage.send(NOW + due, retry_id=b"x") for due in (50, 60)))
-    part = stage.commit(NOW, stage.control(ControlKind.RESCHEDULE, b"x", NOW + 99))
-    assert outcomes(part) == [(Outcome.RESCHEDULED, 2)]
+    partition_plan = stage.commit(NOW, stage.control(ControlKind.RESCHEDULE, b"x", NOW + 99))
+    assert outcomes(partition_plan) == [(Outcome.RESCHEDULED, 2)]
     assert stage.dues() == [NOW + 99, NOW + 99]
 
 
 def test_a_control_record_sees_the_message_before_it_in_the_same_batch() -> None:
     stage = Stage()
-    part = stage.commit(NOW, stage.send(NOW + 50), stage.control(ControlKind.CANCEL, TimerId(0, 0, NOW + 50)))
-    assert outcomes(part) == [(Outcome.CANCELLED, 1)]
-    assert [key[:1] for key, _ in part.records if key[:1] == b"b"] == []
+    partition_plan = stage.commit(NOW, stage.send(NOW + 50), stage.control(ControlKind.CANCEL, TimerId(0, 0, NOW + 50)))
+    assert outcomes(partition_plan) == [(Outcome.CANCELLED, 1)]
+    assert [key[:1] for key, _ in partition_plan.records if key[:1] == b"b"] == []
 
 
 def test_what_a_control_record_cancels_in_the_step_of_its_due_does_not_fire() -> None:
     stage = Stage()
     stage.commit(NOW, stage.send(NOW + 50), stage.send(NOW + 50))
-    part = stage.commit(NOW + 50, stage.control(ControlKind.CANCEL, TimerId(0, 0, NOW + 50)))
-    assert fired(part) == [1]
+    partition_plan = stage.commit(NOW + 50, stage.control(ControlKind.CANCEL, TimerId(0, 0, NOW + 50)))
+    assert fired(partition_plan) == [1]
 
 
 def test_a_timer_that_goes_back_to_an_old_due_gets_a_key_of_its_own() -> None:
@@ -283,8 +290,8 @@ def test_a_timer_that_goes_back_to_an_old_due_gets_a_key_of_its_own() -> None:
     timer = TimerId(0, 0, NOW + 50)
     stage.commit(NOW, stage.send(NOW + 50))
     stage.commit(NOW, stage.control(ControlKind.RESCHEDULE, timer, NOW + 90))
-    part = stage.commit(NOW, stage.control(ControlKind.RESCHEDULE, timer, NOW + 50))
-    assert removed(part) == {(0, NOW + 90): REMOVED}
+    partition_plan = stage.commit(NOW, stage.control(ControlKind.RESCHEDULE, timer, NOW + 50))
+    assert removed(partition_plan) == {(0, NOW + 90): REMOVED}
     assert [(held.due_ms, held.requested_ms) for held in stage.timers()] == [(NOW + 51, NOW + 50)]
 
 
@@ -294,8 +301,8 @@ def test_no_record_grows_with_how_often_one_timer_is_moved() -> None:
     stage.commit(NOW, stage.send(NOW + 50))
     sizes = []
     for moves in range(1, 200):
-        part = stage.commit(NOW, stage.control(ControlKind.RESCHEDULE, timer, NOW + 50 + 7 * moves))
-        sizes.append([len(key) + len(value or b"") for key, value in part.records if key[:1] == b"r"])
+        partition_plan = stage.commit(NOW, stage.control(ControlKind.RESCHEDULE, timer, NOW + 50 + 7 * moves))
+        sizes.append([len(key) + len(value or b"") for key, value in partition_plan.records if key[:1] == b"r"])
     assert sizes == [sizes[0]] * len(sizes)
     assert len(sizes[0]) == 1
     assert stage.dues() == [NOW + 50 + 7 * 199]
@@ -320,8 +327,8 @@ def test_a_timer_that_is_moved_to_one_due_again_and_again_finds_a_free_key_in_a_
 def test_an_id_with_the_due_that_the_timer_was_moved_to_names_nothing() -> None:
     stage = Stage()
     stage.commit(NOW, stage.send(NOW + 50), stage.control(ControlKind.RESCHEDULE, TimerId(0, 0, NOW + 50), NOW + 90))
-    part = stage.commit(NOW, stage.control(ControlKind.CANCEL, TimerId(0, 0, NOW + 90)))
-    assert outcomes(part) == [(Outcome.NOT_PENDING, 0)]
+    partition_plan = stage.commit(NOW, stage.control(ControlKind.CANCEL, TimerId(0, 0, NOW + 90)))
+    assert outcomes(partition_plan) == [(Outcome.NOT_PENDING, 0)]
 
 
 def test_removed_dues_are_pruned_and_their_record_goes_when_the_watermark_has_passed_them() -> None:

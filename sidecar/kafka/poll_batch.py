@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, Message
 from sidecar.kafka.errors import translated
 
 
-def arrivals(consumer: Consumer, limit: int, timeout_s: float) -> Sequence[Message]:
+def poll_batch(consumer: Consumer, limit: int, timeout_s: float) -> Sequence[Message]:
     """Return the messages and errors that have come, waiting so long for the first. Raises KafkaFailed.
 
     Args:

@@ -27,8 +27,8 @@ log = structlog.get_logger(__name__)
 ASK_AGAIN_S: Final = 0.25
 ASK_AGAIN_MAX_S: Final = 5.0
 """Longest time between two questions for a partition of which the brokers do not tell."""
-HOLD_BACK_S: Final = 1.0
-HOLD_BACK_MAX_S: Final = 300.0
+PARTITION_BACK_OFF_S: Final = 1.0
+PARTITION_BACK_OFF_MAX_S: Final = 300.0
 """Longest time for which a partition is left out whose own topics do not take what is written."""
 
 
@@ -41,7 +41,7 @@ class Topics:
     group_id: str
 
 
-class Told(NamedTuple):
+class PartitionOffsets(NamedTuple):
     """What the brokers said of one partition."""
 
     partition: Partition
@@ -53,7 +53,7 @@ class Told(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Question:
+class _Query:
     """What is asked for some partitions; one that begins anew meanwhile leaves it."""
 
     partitions: dict[int, Partition]
@@ -72,7 +72,7 @@ class _Later:
     why: str = ""
 
 
-class Asking:
+class StartOffsets:
     """Owned by the reset."""
 
     def __init__(self, brokers: Brokers, clock: Clock, topics: Topics) -> None:
@@ -81,116 +81,116 @@ class Asking:
         self._topics = topics
         self._waiting: dict[int, Partition] = {}
         self._later: dict[int, _Later] = {}
-        self._held_back: dict[int, _Later] = {}
-        self._questions: dict[bool, _Question] = {}
+        self._backing_off: dict[int, _Later] = {}
+        self._queries: dict[bool, _Query] = {}
         """One for partitions that are in trouble, which may take long, and one for the others."""
 
     @property
     def busy(self) -> bool:
         """Whether any partition waits for an answer."""
-        return bool(self._waiting or self._questions)
+        return bool(self._waiting or self._queries)
 
     def want(self, partition: Partition) -> None:
         """Ask for a partition, as soon as it may be."""
         self._waiting[partition.number] = partition
-        if (held := self._held_back.get(partition.number)) is not None and held.at_s > self._clock.monotonic_s():
+        if (held := self._backing_off.get(partition.number)) is not None and held.at_s > self._clock.monotonic_s():
             partition.reason = held.why
 
     def drop(self, number: int) -> None:
         """Forget a partition, but not how long it is held back."""
         self._waiting.pop(number, None)
         self._later.pop(number, None)
-        for question in self._questions.values():
-            question.partitions.pop(number, None)
+        for query in self._queries.values():
+            query.partitions.pop(number, None)
 
-    def hold_back(self, number: int, why: str) -> None:
+    def back_off(self, number: int, why: str) -> None:
         """Leave a partition out for a while, longer each time; the others go on without it."""
-        wait_s = HOLD_BACK_S
-        if (before := self._held_back.get(number)) is not None:
-            wait_s = min(before.wait_s * 2, HOLD_BACK_MAX_S)
+        wait_s = PARTITION_BACK_OFF_S
+        if (before := self._backing_off.get(number)) is not None:
+            wait_s = min(before.wait_s * 2, PARTITION_BACK_OFF_MAX_S)
         log.warning("partition_held_back", partition=number, reason=why, seconds=wait_s)
-        self._held_back[number] = _Later(self._clock.monotonic_s() + wait_s, wait_s, why)
+        self._backing_off[number] = _Later(self._clock.monotonic_s() + wait_s, wait_s, why)
 
-    def went_through(self, numbers: Iterable[int]) -> None:
+    def on_committed(self, numbers: Iterable[int]) -> None:
         """Forget that these were held back: what was written for them was taken."""
-        if self._held_back:
+        if self._backing_off:
             for number in numbers:
-                self._held_back.pop(number, None)
+                self._backing_off.pop(number, None)
 
-    def advance(self) -> list[Told]:
+    def advance(self) -> list[PartitionOffsets]:
         """Ask, and return what has been told since."""
         self._ask()
         told = []
-        for key, question in list(self._questions.items()):
-            if self._is_answered(question):
-                del self._questions[key]
-                told += self._told(question)
+        for key, query in list(self._queries.items()):
+            if self._is_answered(query):
+                del self._queries[key]
+                told += self._told(query)
         return told
 
     def _ask(self) -> None:
         now_s = self._clock.monotonic_s()
         due: dict[bool, dict[int, Partition]] = {False: {}, True: {}}
         for number, partition in self._waiting.items():
-            waits = (self._later.get(number), self._held_back.get(number))
+            waits = (self._later.get(number), self._backing_off.get(number))
             if all(each is None or now_s >= each.at_s for each in waits):
                 due[bool(partition.reason)][number] = partition
         for key, partitions in due.items():
-            if partitions and key not in self._questions:
+            if partitions and key not in self._queries:
                 committed = self._brokers.committed(self._topics.input_topic, sorted(partitions))
-                self._questions[key] = _Question(partitions, committed)
+                self._queries[key] = _Query(partitions, committed)
                 for number in partitions:
                     del self._waiting[number]
 
-    def _is_answered(self, question: _Question) -> bool:
+    def _is_answered(self, query: _Query) -> bool:
         """Go on to the next step once there is an answer; return whether there is nothing more to ask."""
-        if question.bounds is not None:
-            return question.bounds.done()
-        if question.now is None:
-            if not question.committed.done():
+        if query.bounds is not None:
+            return query.bounds.done()
+        if query.now is None:
+            if not query.committed.done():
                 return False
-            question.offsets = question.committed.result()
-            self._put_off(question, question.committed.troubles, question.offsets)
-            if question.partitions:
+            query.offsets = query.committed.result()
+            self._put_off(query, query.committed.errors, query.offsets)
+            if query.partitions:
                 topics = (self._topics.input_topic, self._topics.changelog_topic)
-                question.now = self._brokers.topics(topics)
-            return not question.partitions
-        if not question.now.done():
+                query.now = self._brokers.topics(topics)
+            return not query.partitions
+        if not query.now.done():
             return False
-        numbers = sorted(question.partitions)
-        troubles = question.now.troubles(numbers)
-        self._put_off(question, troubles, set(numbers) - troubles.keys())
-        if question.partitions:
+        numbers = sorted(query.partitions)
+        errors = query.now.errors(numbers)
+        self._put_off(query, errors, set(numbers) - errors.keys())
+        if query.partitions:
             # Only now: the offsets are stable, so whatever was committed lies below the end that is read here.
             topics = (self._topics.changelog_topic, self._topics.input_topic)
-            question.bounds = self._brokers.bounds(dict.fromkeys(topics, sorted(question.partitions)))
-        return not question.partitions
+            query.bounds = self._brokers.bounds(dict.fromkeys(topics, sorted(query.partitions)))
+        return not query.partitions
 
-    def _told(self, question: _Question) -> list[Told]:
-        if question.bounds is None or question.now is None:
+    def _told(self, query: _Query) -> list[PartitionOffsets]:
+        if query.bounds is None or query.now is None:
             return []
-        bounds = question.bounds.result()
+        bounds = query.bounds.result()
         keys = (self._topics.input_topic, self._topics.changelog_topic)
-        whole = {number for number in question.partitions if all((topic, number) in bounds for topic in keys)}
-        self._put_off(question, question.bounds.troubles, whole)
+        whole = {number for number in query.partitions if all((topic, number) in bounds for topic in keys)}
+        self._put_off(query, query.bounds.errors, whole)
         told = []
-        for number, partition in question.partitions.items():
+        for number, partition in query.partitions.items():
             self._later.pop(number, None)
             entry, changelog = (bounds[topic, number] for topic in keys)
-            input_topic_id = question.now.id_of(self._topics.input_topic)
-            told.append(Told(partition, question.offsets[number], input_topic_id, entry, changelog))
+            input_topic_id = query.now.id_of(self._topics.input_topic)
+            told.append(PartitionOffsets(partition, query.offsets[number], input_topic_id, entry, changelog))
         return told
 
-    def _put_off(self, question: _Question, troubles: Mapping[int, str], told: Iterable[int]) -> None:
+    def _put_off(self, query: _Query, errors: Mapping[int, str], told: Iterable[int]) -> None:
         """Take the partitions out of a question of which the brokers do not tell; they are asked for again later."""
         now_s = self._clock.monotonic_s()
         kept = frozenset(told)
-        for number in [each for each in question.partitions if each not in kept]:
-            partition = question.partitions.pop(number)
-            trouble = troubles.get(number, "")
-            if trouble and trouble != partition.reason:
-                log.warning("offsets_not_told", partition=number, reason=trouble)
+        for number in [each for each in query.partitions if each not in kept]:
+            partition = query.partitions.pop(number)
+            error = errors.get(number, "")
+            if error and error != partition.reason:
+                log.warning("offsets_not_told", partition=number, reason=error)
             before = self._later.get(number)
-            wait_s = ASK_AGAIN_S if before is None or not trouble else min(before.wait_s * 2, ASK_AGAIN_MAX_S)
-            partition.reason = trouble
+            wait_s = ASK_AGAIN_S if before is None or not error else min(before.wait_s * 2, ASK_AGAIN_MAX_S)
+            partition.reason = error
             self._later[number] = _Later(now_s + wait_s, wait_s)
             self._waiting[number] = partition

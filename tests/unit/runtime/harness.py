@@ -9,7 +9,7 @@ from types import MappingProxyType
 from unittest.mock import Mock
 
 from sidecar.contract import DIALECTS
-from sidecar.engine.ingest import Intake
+from sidecar.engine.ingest import Ingest
 from sidecar.engine.partition import State
 from sidecar.engine.ports import Origin, Outgoing
 from sidecar.engine.read_ahead import Ahead
@@ -24,7 +24,7 @@ from sidecar.policy import Policy, PolicyConfig
 from sidecar.runtime.assignment import Assignment
 from sidecar.runtime.fetching import Fetching
 from sidecar.runtime.jobs import Jobs
-from sidecar.runtime.partitions.held import Held
+from sidecar.runtime.partitions.buffer import Buffer
 from sidecar.runtime.ports import Producer
 from sidecar.runtime.transaction.commit import Committer
 from sidecar.runtime.transaction.failures import Failures
@@ -81,8 +81,8 @@ class MemoryProducer:
     refused: Sequence[Refused] = ()
     unwritten: Sequence[Unwritten] = ()
     unwritten_for: Mapping[int, str] = MappingProxyType({})
-    took = frozenset[tuple[str, int]]()
-    spared: Mapping[tuple[str, int], int] = MappingProxyType({})
+    delivered_to = frozenset[tuple[str, int]]()
+    accepted: Mapping[tuple[str, int], int] = MappingProxyType({})
 
     def __init__(self) -> None:
         self.next_changelog_offsets: dict[int, int] = {}
@@ -134,7 +134,7 @@ class MemoryProducer:
         self.closed = True
 
 
-class LoopParts:
+class LoopHarness:
     """All parts, put together as the loop does it."""
 
     def __init__(self) -> None:
@@ -145,18 +145,18 @@ class LoopParts:
         self.components.settings, self.components.clock, self.components.facts = Settings(), self.clock, FACTS
         self.components.catalogue.origins = self.origins
         self.components.closed.closed = {}
-        self.components.reset.identity = Identity("cluster", "changelog-id")
+        self.components.recovery.identity = Identity("cluster", "changelog-id")
         self.components.spans = None
         self.producer = MemoryProducer()
         self.made_for = 0, 0
         """Bytes of a batch, and ms for a record, of the producer that was made last."""
         self.components.make_producer = self._make_producer
         self.components.make_executor = partial(Committer, self.clock)
-        self.components.intake = _intake(self.origins)
-        self.held = Held(self.components.intake)
+        self.components.ingest = _ingest(self.origins)
+        self.buffer = Buffer(self.components.ingest)
         self.ahead = Ahead()
-        self.fetching = Fetching(self.consumer, self.held, self.clock, takes_in=True)
-        self.assignment = Assignment(FACTS, self.fetching, self.held, self.ahead, self.components.reset)
+        self.fetching = Fetching(self.consumer, self.buffer, self.clock, ingests=True)
+        self.assignment = Assignment(FACTS, self.fetching, self.buffer, self.ahead, self.components.recovery)
         self.failures = Failures(self.clock, Fences(self.clock, None, 20.0))
         self.limits = Limits(self.components.settings, self.components.catalogue, FACTS)
         self.jobs = Jobs(self.components, self.assignment, self.failures, self.limits)
@@ -168,13 +168,13 @@ class LoopParts:
     def run(self, *numbers: int) -> None:
         """Own these partitions, with their restore over."""
         self.assignment.assign(numbers)
-        self.assignment.to_reset -= set(numbers)
+        self.assignment.to_recover -= set(numbers)
         for partition in self.assignment.owned(numbers):
             partition.transition_to(State.RESTORING)
             partition.transition_to(State.RUNNING)
-            self.held.begin(partition.number, 0)
+            self.buffer.begin(partition.number, 0)
 
-    def take_in(self, partition: int, *offsets: int, origin: str = "orders") -> set[str]:
+    def ingest(self, partition: int, *offsets: int, origin: str = "orders") -> set[str]:
         """Consume such records; return the origins that the broker must be asked for."""
         self.consumer.records = [record(partition, each, origin) for each in offsets]
         return self.fetching.poll(0)
@@ -185,7 +185,7 @@ def record(partition: int, offset: int, origin: str = "orders") -> Record:
     return Record(partition, offset, NOW_MS, b"k", b"v", [("retry-origin-topic", origin.encode())])
 
 
-def _intake(origins: Mapping[str, Origin]) -> Intake:
+def _ingest(origins: Mapping[str, Origin]) -> Ingest:
     config = PolicyConfig(
         input_topic="retry",
         dlq_topic="dlq",
@@ -198,4 +198,4 @@ def _intake(origins: Mapping[str, Origin]) -> Intake:
         retriable=(),
         fatal=(),
     )
-    return Intake(Policy(config), list(DIALECTS.values()), origins, {}, input_topic="retry", app_id="app", forbidden={})
+    return Ingest(Policy(config), list(DIALECTS.values()), origins, {}, input_topic="retry", app_id="app", forbidden={})

@@ -11,7 +11,7 @@ from confluent_kafka.admin._resource import ResourceType
 
 from tests.broker import unique
 from tests.integration.messages import Given, World, native, one_sidecar
-from tests.integration.rights import broker_with_rights, deny, give_back
+from tests.integration.permissions import broker_with_permissions, deny, give_back
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
@@ -23,7 +23,7 @@ WAIT_S = 60.0
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with (
-        broker_with_rights() as bootstrap,
+        broker_with_permissions() as bootstrap,
         one_sidecar(bootstrap, tmp_path_factory.mktemp("rights"), partitions=1, API_TOKEN=TOKEN) as world,
     ):
         yield world
