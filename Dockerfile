@@ -1,16 +1,16 @@
 # syntax=docker/dockerfile:1.17@sha256:38387523653efa0039f8e1c89bb74a30504e76ee9f565e25c9a09841f9427b05
 #
-# The sidecar:           docker build --tag retry-sidecar .
-# The same with Spark:   docker build --tag retry-sidecar-spark --target spark .
-# Its bill of materials: docker build --target sbom --output type=local,dest=dist .
-# Bit for bit the same from the same sources and base image:
+# The sidecar:                     docker build --tag retry-sidecar .
+# The sidecar with Spark:          docker build --tag retry-sidecar-spark --target spark .
+# The software bill of materials:  docker build --target sbom --output type=local,dest=dist .
+# Reproducible from the same sources and base image:
 #   docker buildx build --build-arg SOURCE_DATE_EPOCH="$(git log -1 --format=%ct)" \
 #     --output type=oci,dest=retry-sidecar.tar,rewrite-timestamp=true .
 
 # glibc: confluent-kafka and rocksdict have no wheels for musl.
 ARG BASE=python:3.13-slim-trixie@sha256:9d2e5553305c7c7b0097999bb17187c69b921ccd6bc9d40e4bb5ebe652c00285
 
-# --- Wheels, once, from the lock files; whatever has no wheel or another hash fails here.
+# --- Build the wheels from the lock files. A dependency without a wheel, or with another hash, fails here.
 # hadolint ignore=DL3006
 FROM ${BASE} AS wheels
 ARG SOURCE_DATE_EPOCH
@@ -29,8 +29,8 @@ RUN /build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
         "retry-sidecar[otel]" \
     && /opt/retry-sidecar/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/retry-sidecar/lib
 
-# --- The same with Spark. PySpark has no wheel: it is built here. Its connector to Kafka comes from Maven Central, by the
-# checksums that the program knows, so that nothing is downloaded at a start.
+# --- Add Spark. PySpark has no wheel, so this stage builds one. Its Kafka connector comes from Maven Central and is checked
+# against the checksums in the package, so that a start downloads nothing.
 FROM wheels AS spark-wheels
 COPY requirements/spark-build.lock requirements/image-spark.lock requirements/
 RUN /build/bin/pip install --require-hashes --only-binary=:all: --requirement requirements/spark-build.lock \
@@ -42,7 +42,7 @@ RUN /build/bin/pip install --require-hashes --only-binary=:all: --requirement re
     && XDG_CACHE_HOME=/opt/cache /opt/retry-sidecar/bin/python -c \
         "from sidecar.devbroker.jars import Quiet; from sidecar.spark.jars import connector_jars; connector_jars(Quiet())"
 
-# --- What is in them, for scanners.
+# --- List the contents for scanners.
 FROM wheels AS inventory
 COPY requirements/sbom.lock requirements/
 RUN python3 -m venv /sbom \
@@ -56,11 +56,11 @@ RUN /sbom/bin/cyclonedx-py environment --output-reproducible --pyproject pyproje
 FROM scratch AS sbom
 COPY --from=inventory /retry-sidecar.cdx.json /
 
-# --- What both images have.
+# --- The common base of both images.
 # hadolint ignore=DL3006
 FROM ${BASE} AS base
-# tini: a process with the number 1 does not die of a signal before it has a handler for it. Python takes a second to get
-# there, and what is stopped then would be waited for until it is killed. Spark's workers are reaped by it as well.
+# tini runs as process 1, which ignores signals that it has no handler for. Python takes a second to install its handlers;
+# without tini, stopping the container in that second would hang until it is killed. tini also reaps Spark's workers.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends tini=0.19.* \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/ldconfig/aux-cache /var/log/apt /var/log/*.log \
@@ -74,7 +74,7 @@ ENV PATH=/opt/retry-sidecar/bin:$PATH \
     KAFKA_RETRY_HTTP_HOST=0.0.0.0 \
     KAFKA_RETRY_STATE_DIR=/var/lib/retry-sidecar
 LABEL org.opencontainers.image.title="retry-sidecar" \
-      org.opencontainers.image.description="Fires each message of one shared Kafka retry topic back to its origin when it is due." \
+      org.opencontainers.image.description="Delivers each message on a shared Kafka retry topic back to its origin topic when it is due." \
       org.opencontainers.image.licenses="Apache-2.0"
 ARG VERSION=0.1.0
 ARG REVISION=""
@@ -84,7 +84,7 @@ WORKDIR /var/lib/retry-sidecar
 VOLUME ["/var/lib/retry-sidecar"]
 EXPOSE 8080
 STOPSIGNAL SIGTERM
-# Alive, not ready: a broker that is away is no reason to restart.
+# Checks liveness, not readiness: a restart does not bring back an unreachable broker.
 HEALTHCHECK --interval=30s --timeout=6s --start-period=30s --retries=3 CMD ["retry-sidecar", "health"]
 ENTRYPOINT ["tini", "-s", "--", "retry-sidecar"]
 CMD ["run"]
@@ -102,7 +102,7 @@ ENV SPARK_LOCAL_DIRS=/tmp \
 CMD ["spark", "run", "--checkpoint", "file:///var/lib/retry-sidecar/checkpoint"]
 USER 10001:10001
 
-# --- The sidecar; the last stage is what is built unless a target is named.
+# --- The sidecar. Docker builds the last stage by default.
 FROM base AS sidecar
 COPY --from=wheels /opt/retry-sidecar /opt/retry-sidecar
 COPY --from=inventory /retry-sidecar.cdx.json /usr/share/sbom/

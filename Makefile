@@ -1,5 +1,5 @@
-# Every target makes its own environment in .venv: Python 3.11 or newer with venv is all that is needed beforehand.
-# PYTHON chooses the interpreter: make test PYTHON=python3.13
+# Targets create their environment in .venv. You only need Python 3.11 or newer with venv.
+# PYTHON selects the interpreter: make test PYTHON=python3.13
 
 PYTHON = python3
 VENV = .venv
@@ -10,16 +10,16 @@ TEST_STAMP = $(VENV)/.test-installed
 SPARK_STAMP = $(VENV)/.spark-installed
 UV_VENV = $(VENV)-uv
 LOCK =
-# Tests mostly wait for brokers: more workers than cores. Each starts a broker of its own.
+# Tests mostly wait for brokers, so there are more workers than cores. Each worker starts its own broker.
 WORKERS = 3
 COMPILE = $(UV_VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --no-annotate --no-header $(LOCK)
 
-# What the tests of deploy/ need besides Python; without them those tests are skipped, and say so.
+# Tools that tests/deploy needs besides Python. Without them, these tests are skipped with a message.
 TOOLS = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/retry-sidecar/bin
 HELM_VERSION = v3.22.0
 HELM = $(TOOLS)/helm-$(HELM_VERSION)/helm
-# As in Helm's own Makefile: without it charts are rendered for Kubernetes 1.20 where no other version is named.
+# As in Helm's Makefile. Without these flags, Helm renders charts for Kubernetes 1.20 by default.
 HELM_FLAGS = -s -w $(foreach package,chartutil lint/rules,$(foreach part,Major=1 Minor=37,-X helm.sh/helm/v3/pkg/$(package).k8sVersion$(part)))
 PROMTOOL = $(TOOLS)/promtool
 
@@ -29,41 +29,41 @@ PROMTOOL = $(TOOLS)/promtool
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(RUN_STAMP) ## Broker, sidecar and a failing application on this machine, then a ledger that proves the job
+demo: $(RUN_STAMP) ## Run Kafka, the sidecar and a failing application on this machine, then check every message
 	$(BIN)/retry-sidecar demo
 
-demo-spark: $(SPARK_STAMP) ## The same on Apache Spark; needs a JDK 17 or 21
+demo-spark: $(SPARK_STAMP) ## Run the demo on Apache Spark; needs a JDK 17 or 21
 	$(BIN)/retry-sidecar demo --spark
 
-test: $(TEST_STAMP) ## All tests, on a real Kafka; the quick ones of Spark where there is a JDK
+test: $(TEST_STAMP) ## Run all tests against a real Kafka; with a JDK also the fast Spark tests
 	@if $(BIN)/python -m sidecar.spark.java; then $(MAKE) --no-print-directory $(SPARK_STAMP); fi
 	SIDECAR_REQUIRE_BROKER=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
-test-spark: $(SPARK_STAMP) ## All tests of the Spark engine, which take minutes; needs a JDK 17 or 21
+test-spark: $(SPARK_STAMP) ## Run all tests of the Spark engine, which takes minutes; needs a JDK 17 or 21
 	SIDECAR_REQUIRE_BROKER=1 SIDECAR_SPARK_TESTS=all $(BIN)/python -m pytest -q tests/spark
 
-check: $(TEST_STAMP) ## Style, types and layers
+check: $(TEST_STAMP) ## Check style, types and layers
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy -p sidecar -p tests -p bench -p deploy
 	$(BIN)/lint-imports
 
-bench: $(TEST_STAMP) ## The figures of docs/explanation/performance.md
+bench: $(TEST_STAMP) ## Measure the figures in docs/explanation/performance.md
 	$(BIN)/python -m bench
 
-bench-operating: $(TEST_STAMP) ## Those of operating alone: counts, requests at full load, pages, cancel
+bench-operating: $(TEST_STAMP) ## Measure operating: counts, requests at full load, pages, cancel
 	$(BIN)/python -m bench counts asked listing cancel
 
-bench-spark: $(SPARK_STAMP) ## Those of the Spark engine; needs a JDK 17 or 21
+bench-spark: $(SPARK_STAMP) ## Measure the Spark engine; needs a JDK 17 or 21
 	$(BIN)/python -m bench spark shards
 
-docs: $(TEST_STAMP) ## The documentation as a site, in build/site
+docs: $(TEST_STAMP) ## Build the documentation site in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
-dist: $(TEST_STAMP) ## Wheel and sdist in dist/, built twice and tried as installed
+dist: $(TEST_STAMP) ## Build wheel and sdist in dist/ twice, compare them, and test the installed wheel
 	$(BIN)/python -m tests.docs.distribution
 
-lock: $(TEST_STAMP) ## Renew requirements/*.lock after a change of pyproject.toml; LOCK=--upgrade takes the newest
+lock: $(TEST_STAMP) ## Update requirements/*.lock from pyproject.toml; LOCK=--upgrade takes the newest versions
 	$(PYTHON) -m venv $(UV_VENV)
 	$(UV_VENV)/bin/python -m pip --disable-pip-version-check --quiet install uv
 	$(COMPILE) pyproject.toml requirements/build.in --extra demo --output-file requirements/run.lock
@@ -80,11 +80,11 @@ lock: $(TEST_STAMP) ## Renew requirements/*.lock after a change of pyproject.tom
 	$(BIN)/python requirements/lock_jars.py
 	rm -rf $(UV_VENV)
 
-helm: $(HELM) ## Build Helm for the tests of the charts: needs Go, takes minutes, once
+helm: $(HELM) ## Build Helm for the chart tests; needs Go, takes minutes once
 
-promtool: $(PROMTOOL) ## Fetch promtool for the tests of the alerts, from Debian's package; nothing is installed
+promtool: $(PROMTOOL) ## Download promtool for the alert tests from Debian's package; installs nothing
 
-clean: ## Remove the environment and all caches of the tools
+clean: ## Remove the environment and the tools' caches
 	rm -rf $(VENV) $(UV_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	find sidecar tests bench -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
@@ -94,14 +94,14 @@ $(HELM):
 	rm -rf $(@D) && mv $(@D).building $(@D)
 
 $(PROMTOOL):
-	@command -v apt-get >/dev/null || { echo "promtool is fetched from Debian's package prometheus: put one into the PATH here"; exit 1; }
+	@command -v apt-get >/dev/null || { echo "promtool comes from Debian's package prometheus, and apt-get is missing: install promtool into the PATH"; exit 1; }
 	rm -rf $@.fetched && mkdir -p $@.fetched
 	cd $@.fetched && (apt-get download -qq prometheus || (apt-get update -qq && apt-get download -qq prometheus))
 	cd $@.fetched && dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool
 	mv $@.fetched/usr/bin/promtool $@ && rm -rf $@.fetched
 
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name it with make PYTHON=python3.11")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is required; select it with make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 
 $(RUN_STAMP): requirements/run.lock pyproject.toml | $(BIN)/python

@@ -191,7 +191,7 @@ def test_what_an_alert_says_can_be_read(promtool: Path, tmp_path: Path) -> None:
         "exp_labels": {"namespace": "shop", "job": "retry-sidecar", "severity": "critical"},
         "exp_annotations": {
             "summary": "Partitions without an owner",
-            "description": "2 partitions of the retry topic have no owner for 5 minutes: nothing of them fires.",
+            "description": "2 partitions of the retry topic have had no owner for 5 minutes; nothing in them fires.",
             "runbook_url": "docs/how-to/runbook.md#retrysidecarpartitionwithoutowner",
         },
     }

@@ -1,9 +1,9 @@
 {{/*
 Every template here takes one dict:
   root    the importing chart's $
-  values  values in the vocabulary of this chart's values.yaml
-  name    base of the names of objects; the release's name with "-retry-sidecar" unless given
-  path    where the values are in the importing chart, for messages: "retrySidecar."; empty unless given
+  values  values with the names of this chart's values.yaml
+  name    base of object names; default: the release's name with "-retry-sidecar"
+  path    prefix of the values in the importing chart, for messages: "retrySidecar."; default: empty
 */}}
 
 {{- define "retry-sidecar.name" -}}
@@ -14,7 +14,7 @@ Every template here takes one dict:
 {{ include "retry-sidecar.name" . }}-config
 {{- end -}}
 
-{{/* The settings as YAML: the user's, and what follows from `kafka`. A property that the user gives in config.client wins. */}}
+{{/* The settings as YAML: the user's, and those derived from `kafka`. A property in config.client wins. */}}
 {{- define "retry-sidecar.config" -}}
 {{- include "retry-sidecar.check" . -}}
 {{- $kafka := .values.kafka -}}
@@ -47,12 +47,12 @@ Every template here takes one dict:
 {{ toYaml $config }}
 {{- end -}}
 
-{{/* Stops the rendering with what to set; says nothing when all is well. */}}
+{{/* Stops the rendering with a message that names the value to set. Renders nothing when all values are valid. */}}
 {{- define "retry-sidecar.check" -}}
 {{- $path := default "" .path -}}
 {{- $values := .values -}}
 {{- if not $values.config.origin_topics -}}
-{{- fail (printf "\n\n%sconfig.origin_topics is not set: name the topics that messages may be fired to, such as\n\n    %sconfig.origin_topics: [orders, payments]\n\nWhoever may write to the retry topic can have messages written to any of them, so there is no default.\n" $path $path) -}}
+{{- fail (printf "\n\n%sconfig.origin_topics is not set: list the topics that messages may be delivered to, such as\n\n    %sconfig.origin_topics: [orders, payments]\n\nEvery user who may write to the retry topic can send messages to these topics, so there is no default.\n" $path $path) -}}
 {{- end -}}
 {{- if not $values.config.bootstrap_servers -}}
 {{- fail (printf "\n\n%sconfig.bootstrap_servers is not set: name the Kafka brokers, such as\n\n    %sconfig.bootstrap_servers: my-cluster-kafka-bootstrap:9092\n" $path $path) -}}
@@ -66,7 +66,7 @@ Every template here takes one dict:
 {{- fail (printf "\n\n%skafka.sasl.username is not set, but kafka.sasl.mechanism is %s: name the user, or the key of the secret that holds it in kafka.sasl.usernameKey\n" $path .mechanism) -}}
 {{- end -}}
 {{- else if or .username .existingSecret .usernameKey -}}
-{{- fail (printf "\n\n%skafka.sasl.mechanism is not set, but other values of kafka.sasl are: set it to PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or what your brokers want\n" $path) -}}
+{{- fail (printf "\n\n%skafka.sasl.mechanism is not set, but other values of kafka.sasl are: set it to PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or what your brokers require\n" $path) -}}
 {{- end -}}
 {{- end -}}
 {{- with $values.kafka.tls -}}

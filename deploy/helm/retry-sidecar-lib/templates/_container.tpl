@@ -1,8 +1,8 @@
 {{/*
 The container, as a list item. Besides the dict of _config.tpl:
   native        true: a native sidecar, for initContainers (the default of `retry-sidecar.initContainer`)
-  nameIsStable  true: the pod's name is kept over restarts and is the INSTANCE_ID. Otherwise the program keeps an id of its
-                own in the state folder.
+  nameIsStable  true: the pod keeps its name across restarts, and the name is the INSTANCE_ID. Otherwise the sidecar keeps
+                an id in the state folder.
 */}}
 {{- define "retry-sidecar.container" -}}
 {{- $values := .values -}}
@@ -53,10 +53,10 @@ The container, as a list item. Besides the dict of _config.tpl:
     {{- include "retry-sidecar.volumeMounts" . | nindent 4 }}
 {{- end -}}
 
-{{/* The same as a native sidecar: an item of initContainers, put last, so that it runs before the application does. */}}
+{{/* The same as a native sidecar: the last item of initContainers, so that it runs before the application. */}}
 {{- define "retry-sidecar.initContainer" -}}
 {{- if semverCompare "<1.29.0-0" .root.Capabilities.KubeVersion.Version -}}
-{{- fail (printf "\n\nretry-sidecar as a native sidecar needs Kubernetes 1.29 or newer, this is %s: use the chart retry-sidecar, which runs beside the application\n" .root.Capabilities.KubeVersion.Version) -}}
+{{- fail (printf "\n\nretry-sidecar as a native sidecar needs Kubernetes 1.29 or newer, this is %s: use the chart retry-sidecar, which runs separate pods\n" .root.Capabilities.KubeVersion.Version) -}}
 {{- end -}}
 {{- include "retry-sidecar.container" (merge (dict "native" true) .) -}}
 {{- end -}}
@@ -73,12 +73,12 @@ The container, as a list item. Besides the dict of _config.tpl:
 {{/* The version of the program that these templates are for. A library cannot see its own Chart.yaml. */}}
 {{- define "retry-sidecar.version" -}}0.1.0{{- end -}}
 
-{{/* Ports of a pod are one name space: the sidecar's must not take the application's "http". */}}
+{{/* Port names are unique in a pod: the sidecar must not use the application's "http". */}}
 {{- define "retry-sidecar.portName" -}}
 {{ ternary "retry-http" "http" (default false .native) }}
 {{- end -}}
 
-{{/* What the image and the pod decide is in the environment, which goes before the file. */}}
+{{/* The environment has what the image and the pod decide. It overrides the file. */}}
 {{- define "retry-sidecar.env" -}}
 {{- $values := .values -}}
 {{- if .nameIsStable -}}
@@ -153,7 +153,7 @@ The container, as a list item. Besides the dict of _config.tpl:
 {{- end }}
 {{- end -}}
 
-{{/* Volumes for the pod. The one for state is left out where values.state is not there: a StatefulSet claims its own. */}}
+{{/* Volumes of the pod. Without values.state there is no volume for the state: a StatefulSet claims its own. */}}
 {{- define "retry-sidecar.volumes" -}}
 {{- $values := .values -}}
 - name: retry-sidecar-config
@@ -193,9 +193,9 @@ The container, as a list item. Besides the dict of _config.tpl:
 {{- end -}}
 
 {{/*
-Seconds for the pod's terminationGracePeriodSeconds: Kubernetes stops the application first and the sidecar after it, in one
-grace period. `applicationSeconds` is what the application needs. 15 s are for what comes after SHUTDOWN_TIMEOUT: leaving the
-group, closing store and HTTP.
+The pod's terminationGracePeriodSeconds. Kubernetes stops the application first and then the sidecar, in one grace period.
+`applicationSeconds` is the application's share. 15 s are for the steps after SHUTDOWN_TIMEOUT: leaving the group, closing the
+store and HTTP.
 */}}
 {{- define "retry-sidecar.terminationGracePeriodSeconds" -}}
 {{ add (default 30 .applicationSeconds) .values.shutdownTimeoutSeconds 15 }}

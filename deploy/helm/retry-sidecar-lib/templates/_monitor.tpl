@@ -19,7 +19,7 @@ spec:
       {{- include "retry-sidecar.endpoint" .monitor | nindent 6 }}
 {{- end -}}
 
-{{/* What PodMonitor and ServiceMonitor have in common: the alerts know the job by one name, whoever scrapes. */}}
+{{/* Common to PodMonitor and ServiceMonitor: both set the job name that the alerts expect. */}}
 {{- define "retry-sidecar.endpoint" -}}
 path: /metrics
 interval: {{ .interval }}
