@@ -57,7 +57,7 @@ def test_who_would_wait_too_long_is_told_to_come_again(monkeypatch: pytest.Monke
 def test_one_request_alone_never_keeps_the_next_one_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long it took: a garbage collection may have run meanwhile."""
     monkeypatch.setattr(RateLimiter, "WAIT_MAX_S", 1.0)
-    monkeypatch.setattr(Metered, "spent_s", 60.0)
+    monkeypatch.setattr(Metered, "elapsed_s", 60.0)
 
     async def one_after_the_other() -> list[int]:
         app = RateLimiter(costly)
