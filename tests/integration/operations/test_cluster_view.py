@@ -8,7 +8,6 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from sidecar.clock import SystemClock
 from tests.integration.ledger import Ledger
 from tests.integration.scenarios import TAKEOVER_S, owns_all, share
 from tests.integration.sidecars import API, Sidecar, Sidecars, Stage
@@ -47,7 +46,7 @@ def forge(stage: Stage) -> None:
 
 
 def test_the_group_is_known_everywhere_and_an_owner_that_dies_is_named(stage: Stage, sidecars: Sidecars) -> None:
-    ledger, clock = Ledger(stage), SystemClock()
+    ledger = Ledger(stage)
     one, two = sidecars.make("one", stage, **TOKEN), sidecars.make("two", stage, **TOKEN)
     one.start()
     two.start()
@@ -57,10 +56,8 @@ def test_the_group_is_known_everywhere_and_an_owner_that_dies_is_named(stage: St
     ledger.send(400, FAR)
     ledger.await_ingested()
 
-    taken_s = clock.monotonic_s()
     for each in (one, two, api):
-        eventually(lambda each=each: complete_total(each) == 400, 5, f"{each.name} knows the group")  # type: ignore[misc]
-    assert clock.monotonic_s() - taken_s < 2
+        eventually(lambda each=each: complete_total(each) == 400, 30, f"{each.name} knows the group")  # type: ignore[misc]
     answers = [each.group() for each in (one, two, api)]
     for field in ("by_partition", "by_origin", "next_due_ms"):
         assert len({str(answer and answer[field]) for answer in answers}) == 1, answers
