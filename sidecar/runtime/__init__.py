@@ -1,1 +1,1 @@
-"""The runtime wires: one loop, the commit order, reset and shutdown."""
+"""The runtime connects the engine to Kafka and to the store: the loop, the commit order, recovery and shutdown."""

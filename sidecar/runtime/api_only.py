@@ -1,4 +1,4 @@
-"""`retry-sidecar api`: answers for the group and owns nothing of it: no partition, no state folder."""
+"""`retry-sidecar api`: serves the HTTP API for the whole group without a partition or a state folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STOP_S: Final = 2.0
 
 
 class Observer:
-    """The snapshots of a process that owns no partition."""
+    """The source of a process that owns no partition."""
 
     def __init__(self, cluster: ClusterView, clock: Clock) -> None:
         self._cluster = cluster
@@ -60,10 +60,10 @@ class Observer:
 
 
 def serve(settings: Settings) -> int:
-    """Answer until SIGTERM or SIGINT; return the exit status.
+    """Serve until SIGTERM or SIGINT; return the exit status.
 
     Raises:
-        SidecarError: It cannot start; the text says what to do.
+        SidecarError: The process cannot start; the text says what to do.
     """
     clock = SystemClock()
     stop = Stop()

@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 
 
 class Assignment:
-    """Knows which partitions are owned, and which of them wait for a reset or for topics that have to grow."""
+    """The owned partitions, including those that wait for recovery or for larger topics."""
 
     def __init__(
         self, facts: TopicFacts, fetching: Fetching, buffer: Buffer, ahead: Ahead, recovery: Recoveries
@@ -25,7 +25,7 @@ class Assignment:
         self.partitions: dict[int, Partition] = {}
         self.to_recover: set[int] = set()
         self.to_grow: set[int] = set()
-        """Partitions that changelog or status topic do not have yet."""
+        """Partitions that the changelog or the status topic does not have yet."""
         self._usable_partitions = facts.usable_partitions
         self._fetching = fetching
         self._buffer = buffer
@@ -33,28 +33,28 @@ class Assignment:
         self._recovery = recovery
 
     def running(self) -> list[Partition]:
-        """Return the partitions that take in and fire."""
+        """Return the partitions that ingest and fire."""
         return [each for each in self.partitions.values() if each.state is State.RUNNING]
 
     def owned(self, numbers: Iterable[int]) -> list[Partition]:
-        """Return those of these partitions that are owned."""
+        """Return the owned partitions among `numbers`."""
         return [self.partitions[number] for number in numbers if number in self.partitions]
 
     def assign(self, numbers: Iterable[int]) -> None:
-        """Own these partitions from now on."""
+        """Take ownership of partitions."""
         for number in numbers:
             self.partitions[number] = Partition(number)
             (self.to_recover if number < self._usable_partitions else self.to_grow).add(number)
 
     def release(self, number: int) -> None:
-        """Own a partition no longer."""
+        """Give up ownership of a partition."""
         if (partition := self.partitions.pop(number, None)) is not None:
             partition.transition_to(State.CLOSED)
         self.end(number)
         self.to_grow.discard(number)
 
     def end(self, number: int) -> None:
-        """Drop all that is held for a partition: none of it may enter a plan any more."""
+        """Drop everything buffered for a partition, so that none of it enters a plan."""
         self._buffer.drop(number)
         self._ahead.drop(number)
         self._recovery.drop(number)
@@ -62,18 +62,18 @@ class Assignment:
         self._fetching.drop(number)
 
     def recover(self, numbers: Collection[int]) -> None:
-        """Have these partitions reset, except those that wait for larger topics."""
+        """Request recovery of these partitions, except those that wait for larger topics."""
         self.to_recover |= set(numbers) - self.to_grow
 
     def recover_all(self) -> None:
-        """Have all partitions reset; what is held for them is dropped."""
+        """Request recovery of all partitions and drop everything buffered for them."""
         self._ahead.clear()
         self.recover(self.partitions)
         for number in self.to_recover:
             self._buffer.drop(number)
 
     def start_recoveries(self) -> None:
-        """Begin the resets that are asked for."""
+        """Start the requested recoveries."""
         numbers, self.to_recover = self.to_recover, set()
         self._fetching.pause(numbers)
         for number in numbers:
@@ -81,7 +81,7 @@ class Assignment:
         self._recovery.start(each for each in self.owned(numbers) if each.state is not State.STOPPED)
 
     def grown(self, facts: TopicFacts) -> None:
-        """The topics were looked at, and grown where that was possible."""
+        """Take the topics as they are after an attempt to grow them."""
         self._usable_partitions = facts.usable_partitions
         usable = {number for number in self.to_grow if number < facts.usable_partitions}
         self.to_grow -= usable
@@ -89,7 +89,7 @@ class Assignment:
         self.not_grown("; ".join(facts.notes) or "changelog and status have no such partition")
 
     def not_grown(self, reason: str) -> None:
-        """Say why the partitions that wait for larger topics still do."""
+        """Set the reason on the partitions that still wait for larger topics."""
         for number in self.to_grow:
             if self.partitions[number].reason != reason:
                 log.warning("topics_not_grown", partition=number, reason=reason)

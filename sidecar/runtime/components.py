@@ -1,4 +1,4 @@
-"""What the loop is made of."""
+"""The components of the loop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from sidecar.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """Put together by `main.py`."""
+    """What `main.py` builds and the loop uses."""
 
     settings: Settings
     clock: Clock
@@ -59,7 +59,7 @@ class Components:
     instance_id: str
     url: str | None = None
     ingests: bool = True
-    """False: the input topic is not read; what waits is fired."""
+    """False: fire what is pending and do not read the input topic."""
     observe: Observe = unobserved
     spans: Spans | None = None
-    """None: nobody asked for any."""
+    """None: tracing is off."""

@@ -1,4 +1,4 @@
-"""`run --drain`: tells when nothing is left to fire, and what keeps it from ending."""
+"""`run --drain`: decides when nothing is left to fire, and reports what keeps the process from ending."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 LOOK_EVERY_S: Final = 0.2
 SAY_EVERY_S: Final = 10.0
 OTHERS_S: Final = 1.5 * FIGURE_AGE_MAX_MS / 1000
-"""So long other instances must have the rest: one that was killed is taken for an owner until its figures are old."""
+"""How long other instances must own the remaining partitions: a killed one counts as owner until its figures expire."""
 NOTHING_S: Final = 60.0
 """Longest wait for a first partition."""
 
@@ -29,13 +29,13 @@ FAILED: Final = 1
 
 
 class Drain:
-    """Asked by the loop's thread after each round.
+    """Decides when a drain is over; called on the loop's thread after each round.
 
     Args:
-        source: Knows the own partitions and the group's.
-        instance_id: Of this process.
+        source: The partitions of this instance and of the group.
+        instance_id: Id of this process.
         clock: Measures the waits.
-        timeout_ms: After so long it ends, whatever waits; None for as long as it takes.
+        timeout_ms: When to give up; None: never.
     """
 
     def __init__(self, source: Source, instance_id: str, clock: Clock, timeout_ms: int | None) -> None:
@@ -49,7 +49,7 @@ class Drain:
         self._empty_since_s: float | None = None
 
     def look(self) -> int | None:
-        """Return the exit status once it is over, None while it goes on."""
+        """Return the exit status when the drain is over, None before."""
         now_s = self._clock.monotonic_s()
         if now_s - self._looked_s < LOOK_EVERY_S:
             return None
@@ -104,7 +104,7 @@ def _settled(own: Iterable[PartitionView]) -> bool:
 
 
 def _left(views: Iterable[PartitionView]) -> Counter[tuple[str, bool]]:
-    """Return how many wait, by origin and whether it is paused where they wait."""
+    """Return the number of pending messages by origin and whether the origin is paused there."""
     left: Counter[tuple[str, bool]] = Counter()
     for view in views:
         paused = {name for name, (why, _) in view.closed_origins.items() if why == Closure.PAUSED.value}

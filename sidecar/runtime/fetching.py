@@ -1,4 +1,4 @@
-"""From the consumer into the buffer: polls, examines, and fetches only partitions of which more may come."""
+"""Moves records from the consumer into the buffer, and pauses partitions whose buffer is full."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ EXAMINE_MAX: Final = 5_000
 
 
 class Fetching:
-    """Owns the pauses of the consumer.
+    """Polls, examines, pauses and resumes.
 
     Args:
-        consumer: Its partitions come paused.
-        held: What is consumed goes there.
-        clock: For the time of arrival.
+        consumer: Assigns partitions paused.
+        buffer: Receives what is consumed.
+        clock: Gives the arrival time.
         ingests: False: the input topic is not read.
     """
 
@@ -31,10 +31,10 @@ class Fetching:
         self._ingests = ingests
         self._fetched: set[int] = set()
         self.lag: Mapping[int, int] = {}
-        """Input records of each partition that are not yet consumed, at the last look."""
+        """Input records that are not consumed yet, by partition, when last measured."""
 
     def poll(self, timeout_s: float) -> set[str]:
-        """Consume and examine, waiting at most so long; return the origins that the broker must be asked for."""
+        """Consume and examine for at most `timeout_s`; return the origins that must be looked up."""
         unresolved: set[str] = set()
         for records in self._consumer.poll(POLL_RECORDS, timeout_s):
             # Read when they are here: an instant before it would make their timestamps ones of the future.
@@ -42,15 +42,15 @@ class Fetching:
         return unresolved | self._buffer.examine(self._clock.wall_ms(), EXAMINE_MAX)
 
     def pause(self, partitions: Collection[int]) -> None:
-        """Fetch no more of these until `adjust` says otherwise."""
+        """Pause these until `adjust` resumes them."""
         self._consumer.pause(self._fetched & set(partitions))
 
     def drop(self, partition: int) -> None:
-        """Forget a partition: it is no longer ours, or it is paused and begins from the start."""
+        """Forget a partition that was released or restarts paused."""
         self._fetched.discard(partition)
 
     def adjust(self, running: Iterable[Partition], owned: Collection[int]) -> None:
-        """Pause and resume by what is true now, so that no pause outlives its reason."""
+        """Pause and resume partitions to match the current state."""
         wanted = self._buffer.room() & {each.number for each in running} if self._ingests else set()
         if wanted == self._fetched:
             return
@@ -61,5 +61,5 @@ class Fetching:
         self._fetched = wanted
 
     def measure_lag(self) -> None:
-        """Measure the lag."""
+        """Update `lag` from the last known log ends."""
         self.lag = self._buffer.lags(self._consumer.end_offsets())

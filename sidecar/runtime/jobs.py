@@ -1,4 +1,4 @@
-"""The jobs of the commit thread: a new producer, larger topics, or a transaction. One at a time."""
+"""The jobs of the commit thread, one at a time: create a producer, grow topics, or commit a transaction."""
 
 from __future__ import annotations
 
@@ -42,24 +42,24 @@ class Jobs:
 
     @property
     def busy(self) -> bool:
-        """Whether a job is under way, or ended and not yet finished."""
+        """Whether a job runs, or has ended and waits for `finish`."""
         return self._committer.busy
 
     @property
     def has_producer(self) -> bool:
-        """Whether there is a producer that transactions can be handed to."""
+        """Whether a producer is ready for transactions."""
         return self._producer is not None
 
     def blocker(self) -> str | None:
-        """Return what to tell people while a job takes long, None when it does not."""
+        """Return a reason for people while a job takes long, None otherwise."""
         return self._committer.blocker()
 
     def wait(self, timeout_s: float) -> bool:
-        """Return whether a job can be finished, waiting for it at most so long."""
+        """Wait at most `timeout_s` for a job; return whether `finish` can be called."""
         return self._committer.wait(timeout_s)
 
     def prepare(self) -> bool:
-        """Start the job without which no transaction can be: return whether there is one."""
+        """Start a job that must precede the next transaction; return whether there was one."""
         if self._producer is None:
             self._committer.submit(self._renew)
             return True
@@ -78,14 +78,14 @@ class Jobs:
         return _Renewed(producer)
 
     def commit(self, work: Work, store: Store) -> None:
-        """Begin a transaction, and hand it to the commit thread."""
+        """Begin a transaction and hand it to the commit thread."""
         assert self._producer is not None
         writing = Writing(work, self._producer, store, self._clock, self._components.observe)
         writing.advance()
         self._committer.submit(partial(commit, writing, self._clock, self._components.observe))
 
     def finish(self) -> Result | None:
-        """Take the outcome of the job that has ended; return it when the job was a transaction."""
+        """Process the job that has ended; return the result if it was a transaction."""
         try:
             outcome = self._committer.take()
         except TransactionFailed as error:
@@ -103,9 +103,9 @@ class Jobs:
         return outcome if isinstance(outcome, Result) else None
 
     def abandon(self) -> bool:
-        """Return whether a transaction that hangs was given up: all must be reset then.
+        """Give up a transaction that hangs; return whether one was: all partitions must recover then.
 
-        The library may wait for ever for a coordinator; a new producer ends the transaction.
+        The client library can wait forever for a coordinator; a new producer ends the transaction.
         """
         if self._producer is None or not self._committer.hangs or not self._producer.give_up():
             return False
@@ -116,11 +116,11 @@ class Jobs:
         return True
 
     def drop_producer(self) -> None:
-        """Have another producer made before the next transaction."""
+        """Close the producer, so that another one is created before the next transaction."""
         if self._producer is not None:
             self._producer.close()
         self._producer = None
 
     def close(self) -> None:
-        """End the thread after the job at hand."""
+        """End the thread after the current job."""
         self._committer.close()

@@ -1,15 +1,15 @@
 """The loop: one thread that polls, examines, plans, and hands each plan to the commit thread.
 
-    poll ► examine ► hold                      while the transaction before is being committed
-    ► its result ► reset what must be ► plan ► commit thread
+    poll ► examine ► buffer                 while the previous transaction is being committed
+    ► its result ► recover ► plan ► commit thread
 
-Partitions live in `engine/partition.py`'s states. Nothing here waits longer than a poll. The parts:
+`engine/partition.py` has the states of a partition. Nothing here waits longer than a poll. The components:
 
-    assignment.py   which partitions are owned, and what each of them waits for
+    assignment.py   the owned partitions, and what each of them waits for
     fetching.py     poll, pause and resume
     jobs.py         the commit thread and its producer
-    planning.py     when to plan, and what
-    readiness.py    why it is not ready
+    planning.py     when to plan a transaction, and what goes into it
+    readiness.py    why the instance is not ready
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ REVOKE_WAIT_S: Final = 5.0
 
 
 class Loop:
-    """Conducts its parts. Every method runs on the loop's thread."""
+    """Calls its components in turn. Every method runs on the loop's thread."""
 
     def __init__(self, components: Components) -> None:
         clock = components.clock
@@ -75,7 +75,7 @@ class Loop:
     # One round
 
     def run_once(self) -> None:
-        """Poll, and do the one next thing."""
+        """Poll, then do the next step."""
         self._components.snapshots.heartbeat()
         self._components.catalogue.want(self._fetching.poll(self._poll_timeout_s()))
         if self._jobs.busy:
@@ -169,7 +169,7 @@ class Loop:
             self._components.recovery.advance(store, others_run=bool(self._assignment.running()))
 
     def running(self, partition: Partition, next_offset: int) -> None:
-        """A reset is over: take in and fire from here on."""
+        """Start to ingest and fire: the partition has recovered."""
         try:
             self._consumer.seek(partition.number, next_offset)
         except KafkaFailed as error:
@@ -180,7 +180,7 @@ class Loop:
             self._buffer.begin(partition.number, next_offset)
             self._components.closed.restored(partition.checkpoint.closed, self._clock.monotonic_s())
 
-    # Rebalanced: called inside the poll
+    # Rebalances: called inside the poll
 
     def assigned(self, partitions: Sequence[int]) -> None:
         log.info("partitions_assigned", partitions=list(partitions))
@@ -211,7 +211,7 @@ class Loop:
     def broker_error(self, text: str) -> None:
         self._readiness.broker_error(text)
 
-    # Care
+    # Maintenance
 
     def _maintain(self) -> None:
         components, now_s = self._components, self._clock.monotonic_s()
@@ -252,7 +252,7 @@ class Loop:
     # End
 
     def stop(self, deadline_s: float) -> None:
-        """Finish or give up the transaction under way, leave the group, close the store, all within the deadline."""
+        """Finish or give up the current transaction, leave the group and close the store within the deadline."""
         self._end_at_s = self._clock.monotonic_s() + deadline_s
         if not self._jobs.wait(deadline_s) and self._jobs.busy:
             log.warning("commit_given_up", reason="SHUTDOWN_TIMEOUT is over; the broker aborts the transaction")

@@ -1,4 +1,4 @@
-"""Puts the sidecar together, runs it, and ends it."""
+"""Builds the sidecar, runs it and shuts it down."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ def run(
     Args:
         settings: The effective ones.
         clock: The tests' own.
-        observe: Told each step of the commit order; the tests kill the process there.
-        drain: Take nothing in, and end when nothing is left to fire; a status other than 0 says that something is.
-        drain_timeout_ms: With `drain`: the longest time for it.
+        observe: Called at each step of the commit order; the tests kill the process there.
+        drain: Ingest nothing and end when nothing is left to fire; any status but 0 means that something is left.
+        drain_timeout_ms: Longest time for a drain.
 
     Raises:
-        SidecarError: It cannot start or go on; the text says what to do.
+        SidecarError: The sidecar cannot start or continue; the text says what to do.
     """
     clock = clock or SystemClock()
     stop = Stop()
@@ -126,10 +126,10 @@ def run(
 
 
 def _tune_interpreter() -> None:
-    """Collect rarely, and hand the interpreter over quickly.
+    """Collect garbage rarely and switch threads quickly.
 
     A batch is tens of thousands of small objects that reference counting frees. The commit thread needs the interpreter
-    for a moment between two waits for the broker, and each time would wait for the loop as long as the interval says.
+    briefly between two waits for the broker; each time it would wait a whole switch interval for the loop.
     """
     sys.setswitchinterval(SWITCH_S)
     gc.freeze()
@@ -137,7 +137,7 @@ def _tune_interpreter() -> None:
 
 
 def _turn(loop: Loop, stop: Stop, shutdown_timeout_s: float, drain: Drain | None) -> int:
-    """Let the loop go round until the end; return the exit status."""
+    """Run the loop until it is asked to stop; return the exit status."""
     try:
         while not stop.asked:
             loop.run_once()
@@ -150,7 +150,7 @@ def _turn(loop: Loop, stop: Stop, shutdown_timeout_s: float, drain: Drain | None
 
 
 def _await_topics(admin: Admin, settings: Settings, clock: Clock, stop: Stop) -> TopicFacts | None:
-    """Return the facts of the topics once the brokers answer; None when told to stop meanwhile."""
+    """Return the facts of the topics when the brokers answer; None when asked to stop first."""
     facts = await_brokers(lambda: ensure_topics(admin, settings, TRY_S), settings, clock, stop.within)
     for line in () if facts is None else (*facts.changes, *facts.notes):
         logger.info("topic_noted", text=line)

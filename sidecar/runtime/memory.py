@@ -1,4 +1,4 @@
-"""Keeps what the C library's allocator holds close to what is in use. Does nothing where it is not glibc's."""
+"""Returns freed memory to the operating system. Does nothing where the C library is not glibc."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _M_ARENA_MAX: Final = -8
 
 
 class Memory:
-    """Gives freed memory back to the system when a burst is over."""
+    """Trims the allocator when a burst is over."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -26,7 +26,7 @@ class Memory:
             mallopt(_M_ARENA_MAX, ARENAS)
 
     def maintain(self, busy: bool) -> None:
-        """Call now and then, saying whether there is work."""
+        """Trim once the process has been idle for a while; call periodically."""
         now_s = self._clock.monotonic_s()
         if busy:
             self._busy_s, self._given_back = now_s, False

@@ -1,8 +1,8 @@
-"""Origins that cannot be fired to now: why, since when, and when to look again.
+"""Tracks closed origins: why each is closed, since when, and when to probe it again.
 
-A closure is remembered until the origin was seen open: it took a record; or the broker says that what was missing, the
-topic or the right to write, is there; or it stood open for longer than anything that is deferred waits, and refused
-nothing. Until then a closure that the broker's word has ended is on trial: refused again, it is the same closure.
+A closure ends when the origin is seen open: it accepted a record; or the broker reports the missing topic or permission
+as present; or the origin was open, without a refusal, for longer than the longest deferral. Until then a closure that
+the broker's metadata has ended is on trial: if the origin refuses again, it is still the same closure.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ log = structlog.get_logger(__name__)
 PROBE_FIRST_S: Final = 10.0
 PROBE_MAX_S: Final = 300.0
 ANSWER_S: Final = 1.0
-"""Time for the brokers to say what a topic is like now."""
+"""How long a probe waits for the brokers to describe a topic."""
 TRIAL_S: Final = DEFERRAL_MAX_MS / 1000 + PROBE_MAX_S
-"""An origin that has stood open for so long is open: whatever was deferred for it has come due again meanwhile."""
+"""An origin on trial for this long is open: everything deferred for it has come due again."""
 UNUSED_S: Final = 2 * PROBE_MAX_S
-"""A closure of which no timer waits any more is forgotten after so long."""
+"""How long a closure is kept when no timer waits for the origin."""
 SEEN_MAX: Final = 10_000
-"""Most origins of which it is kept when they were last seen open."""
+"""Most origins whose last time open is kept."""
 
 _CLOSURES: Final = {
     Refusal.DENIED: Closure.UNAUTHORISED,
@@ -43,32 +43,32 @@ _CLOSURES: Final = {
 class _Closure:
     why: Closure
     since_ms: int | None
-    """None: it was seen open since; only how often it is probed is kept."""
+    """None: the origin was seen open since; only its probe interval is kept."""
     every_s: float
     next_s: float
     used_s: float
-    """When timers waited for it last."""
+    """When a timer last waited for it (monotonic)."""
     trial_s: float | None = None
-    """Since when it is open on trial; None while it is closed."""
+    """Start of the trial (monotonic); None while the origin is closed."""
     asked: bool = False
-    """What the topic is like now was asked for at the last look."""
+    """The last probe asked for the topic's metadata."""
 
 
 class ClosedOrigins:
-    """Closes origins on what transactions and metadata say, and opens them again."""
+    """Closes and reopens origins according to transactions and metadata."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
         self._closed: Mapping[str, Closed] | None = {}
-        """Made anew when it is asked for next, once something changed."""
+        """None: computed again at the next access."""
         self._closures: dict[str, _Closure] = {}
         self._open_ms: dict[str, int] = {}
-        """When origins were last seen open, the longest ago first."""
+        """When each origin was last seen open, oldest first."""
         self._rechecked: set[str] = set()
 
     @property
     def closed(self) -> Mapping[str, Closed]:
-        """Origins that are not open, other than paused ones. Replaced, never changed."""
+        """Closed origins, without paused ones. Replaced, never changed."""
         if self._closed is None:
             self._closed = {
                 name: Closed(each.why, each.since_ms or 0)
@@ -96,10 +96,10 @@ class ClosedOrigins:
         return True
 
     def restored(self, closed: Mapping[str, Closed], now_s: float) -> None:
-        """Take over what a checkpoint says of closures: a restart must not put ORIGIN_TIMEOUT off.
+        """Take over the closures of a checkpoint, so that a restart does not extend ORIGIN_TIMEOUT.
 
-        Each is on trial, since it is not known whether it holds. What was seen open since is not taken over: the
-        checkpoint of a partition in which nothing happened is as old as its last transaction.
+        Each starts on trial, since it may be over. Origins seen open since are skipped: the checkpoint of an idle
+        partition is as old as its last transaction.
         """
         for name, told in closed.items():
             if told.why is Closure.PAUSED or told.since_ms <= self._open_ms.get(name, -1):
@@ -111,10 +111,10 @@ class ClosedOrigins:
             self._closed = None
 
     def refused(self, refused: Iterable[Refused], everything: bool, now_ms: int, now_s: float) -> list[Refused]:
-        """Close the origins that refused records; return the records whose own fault it may be.
+        """Close the origins that refused records; return the records that may be at fault themselves.
 
         Args:
-            everything: No record at all was written: then silence says nothing about any one topic.
+            everything: No record was written at all: then a timeout says nothing about a single topic.
         """
         own_fault = []
         for record in refused:
@@ -132,7 +132,7 @@ class ClosedOrigins:
         return own_fault
 
     def maintain(self, running: Collection[Partition], now_ms: int, now_s: float) -> None:
-        """Advance, and find the partitions whose checkpoints name closures that are over."""
+        """Advance, and mark the partitions whose checkpoints name closures that have ended."""
         pending = {origin for each in running for origin in each.counts.origins}
         for name in self.advance(pending, now_ms, now_s):
             log.info("origin_probed", origin=name)
@@ -143,10 +143,10 @@ class ClosedOrigins:
             )
 
     def advance(self, pending: Iterable[str], now_ms: int, now_s: float) -> list[str]:
-        """Take in what the catalogue knows; return the origins that were opened again.
+        """Apply what the catalogue knows; return the origins that were reopened.
 
         Args:
-            pending: Origins of the timers that wait.
+            pending: Origins of pending timers.
         """
         catalogue = self._catalogue
         used = {*pending, *catalogue.denied}
@@ -175,7 +175,7 @@ class ClosedOrigins:
         return opened
 
     def _probe(self, name: str, closure: _Closure, now_s: float) -> bool:
-        """Open an origin that is there, on trial; ask for any other. Return whether it was opened."""
+        """Reopen an existing origin on trial, or look up a missing one; return whether it was reopened."""
         if self._is_there(name):
             # The next timer that is due for it is the probe. Refused, it closes for twice as long.
             closure.trial_s = now_s
@@ -193,7 +193,7 @@ class ClosedOrigins:
         return False
 
     def _try(self, name: str, closure: _Closure, since_s: float, now_ms: int, now_s: float) -> None:
-        """End a closure that is on trial when the broker's word or time is enough."""
+        """End a closure on trial when metadata or elapsed time allow it."""
         if not self._is_there(name):
             return
         by_word = closure.why is Closure.VANISHED or (
@@ -228,18 +228,18 @@ class ClosedOrigins:
             del self._open_ms[next(iter(self._open_ms))]
 
     def recheck(self, names: Iterable[str]) -> None:
-        """A transaction that wrote to these failed, and nobody said why: ask what they are like now."""
+        """Look up topics again after a transaction that wrote to them failed without a reason."""
         names = set(names)
         self._rechecked |= names
         self._catalogue.expected = {*self._catalogue.expected, *names}
         self._catalogue.want(names)
 
     def denied(self, name: str) -> bool:
-        """Return whether the topic may not be written to, as far as is known."""
+        """Return whether this client is known to lack permission to write to the topic."""
         return name in self._catalogue.denied
 
     def fired(self, names: Iterable[str], now_ms: int) -> None:
-        """These took records: what is remembered of their closures is over."""
+        """Note that these origins accepted records, which ends their closures."""
         for name in names:
             self._saw_open(name, now_ms)
             if name in self._closures and not self._is_closed(name):

@@ -1,4 +1,4 @@
-"""When a transaction is planned, and what goes into it."""
+"""Decides when a transaction is planned, and what goes into it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sidecar.runtime.transaction.pace import fewer
 
 
 class Planning:
-    """Makes the next transaction of what is held and of what is due."""
+    """Plans the next transaction from buffered items and due timers."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Planning:
         return any((wakes_ms := each.wakes_at_ms()) is not None and wakes_ms <= now_ms for each in running)
 
     def due_in_s(self, at_most_s: float) -> float:
-        """Return for how long no plan is due by what is known; below 0 when one is overdue."""
+        """Return the seconds until the next plan is due, at most `at_most_s`; negative when one is overdue."""
         wait_s = at_most_s
         since_s = self._clock.monotonic_s() - self._planned_s
         if self._buffer.ready:
@@ -75,7 +75,7 @@ class Planning:
     # What
 
     def next(self, running: list[Partition], store: Store, membership: bytes) -> Work | None:
-        """Return the next transaction of these partitions, None when there is nothing to be done.
+        """Return the next transaction of these partitions, None when there is nothing to do.
 
         Raises:
             StoreFailed: The store cannot be read.
@@ -110,7 +110,7 @@ class Planning:
         return None
 
     def _turns(self, running: list[Partition]) -> list[Partition]:
-        """Each plan begins with another partition."""
+        """Rotate the partitions, so that each plan begins with another one."""
         self._turn += 1
         start = self._turn % len(running)
         return running[start:] + running[:start]

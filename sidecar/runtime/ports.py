@@ -1,6 +1,6 @@
-"""What the loop asks of the outside.
+"""The ports of the loop.
 
-The adapters have these shapes without naming them; a simulated world has them too.
+The adapters implement these protocols structurally, and so does the simulated world of the tests.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ class Consumer(Protocol):
 
     @property
     def refusal(self) -> str:
-        """Why it cannot join, empty when nothing is known to be in the way."""
+        """Why it cannot join; empty when there is no known reason."""
         ...
 
     def poll(self, limit: int, timeout_s: float) -> Iterator[Iterator[Record]]:
-        """Yield up to about `limit` records, a few at a time as they arrive, waiting so long for the first ones.
+        """Yield up to about `limit` records in batches as they arrive; wait at most `timeout_s` for the first.
 
         Rebalances happen inside.
         """
         ...
 
     def pause(self, partitions: Collection[int]) -> None:
-        """Fetch no more of these."""
+        """Stop fetching these."""
         ...
 
     def resume(self, partitions: Collection[int]) -> None:
-        """Fetch these again."""
+        """Resume fetching these."""
         ...
 
     def seek(self, partition: int, offset: int) -> None:
@@ -66,32 +66,32 @@ class Producer(Protocol):
 
     @property
     def batch_bytes(self) -> int:
-        """What it packs into a batch at most."""
+        """Largest size of a batch."""
         ...
 
     @property
     def refused(self) -> Sequence[Refused]:
-        """Fires and dead letters that could not be written."""
+        """Deliveries and dead letters that could not be written."""
         ...
 
     @property
     def unwritten(self) -> Sequence[Unwritten]:
-        """Records of changelog and status topic that were too large."""
+        """Records of the changelog and the status topic that were too large."""
         ...
 
     @property
     def unwritten_for(self) -> Mapping[int, str]:
-        """Partitions for which changelog or status topic could not be written, and what was said."""
+        """Partitions for which the changelog or the status topic could not be written, with the error."""
         ...
 
     @property
     def delivered_to(self) -> frozenset[tuple[str, int]]:
-        """Partitions of topics that took a record of those whose delivery was asked for."""
+        """Topic partitions that accepted a record whose delivery was traced."""
         ...
 
     @property
     def accepted(self) -> Mapping[tuple[str, int], int]:
-        """By topic and partition, how many records the broker said to be good while it named others of their batch."""
+        """By topic and partition, how many records the broker accepted when it rejected others of their batch."""
         ...
 
     @property
@@ -100,7 +100,7 @@ class Producer(Protocol):
         ...
 
     def init(self, timeout_s: float) -> None:
-        """Fence every older producer of this id and settle what it left open."""
+        """Fence older producers with this transactional id and end their transactions."""
         ...
 
     def begin(self) -> None:
@@ -120,7 +120,7 @@ class Producer(Protocol):
         ...
 
     def send_offsets(self, topic: str, offsets: Mapping[int, int], membership: bytes) -> None:
-        """Make input offsets part of the transaction."""
+        """Add input offsets to the transaction."""
         ...
 
     def commit(self) -> None:
@@ -132,15 +132,15 @@ class Producer(Protocol):
         ...
 
     def give_up(self) -> bool:
-        """Leave whoever waits in a call behind; False when the transaction was claimed before."""
+        """Abandon the thread that waits in a call; return False when the transaction was claimed before."""
         ...
 
     def claim(self) -> bool:
-        """Take the committed transaction as one's own; False when it was given up before."""
+        """Claim the committed transaction; return False when it was given up before."""
         ...
 
     def close(self) -> None:
-        """Release it without waiting for anything."""
+        """Release the producer without waiting."""
         ...
 
 
@@ -285,10 +285,10 @@ class Executor(Protocol):
 
 
 class Catalogue(Protocol):
-    """Topics by what is definitely known of them: `kafka.catalogue.Catalogue`."""
+    """Facts about topics from definite answers of the broker: `kafka.catalogue.Catalogue`."""
 
     expected: Collection[str]
-    """Topics that are there by all that is known."""
+    """Topics that are known to exist."""
 
     @property
     def origins(self) -> Mapping[str, Origin]:
@@ -297,7 +297,7 @@ class Catalogue(Protocol):
 
     @property
     def unknown(self) -> Mapping[str, float]:
-        """Topics that do not exist, and when that was said (monotonic seconds)."""
+        """Topics that do not exist, and when the broker reported it (monotonic seconds)."""
         ...
 
     @property
@@ -312,23 +312,23 @@ class Catalogue(Protocol):
 
     @property
     def leaderless(self) -> Collection[str]:
-        """Topics of which some partition has no leader."""
+        """Topics with a partition that has no leader."""
         ...
 
     def want(self, names: Iterable[str]) -> None:
-        """Ask for these at the next `advance`."""
+        """Look these up at the next `advance`."""
         ...
 
     def invalidate(self, name: str) -> None:
-        """Ask for this one before it is taken as known again."""
+        """Forget what is known about a topic and look it up again."""
         ...
 
     def invalidate_permission(self, name: str) -> None:
-        """Ask for this one before the right to write it is taken as given again."""
+        """Look up the permission to write to a topic again."""
         ...
 
     def advance(self, now_s: float) -> None:
-        """Take in answers and send questions. Never waits."""
+        """Process answers and send requests. Never waits."""
         ...
 
 
@@ -345,28 +345,28 @@ class Status(Protocol):
 
     @property
     def delivered_s(self) -> float:
-        """When the broker last took a record (monotonic seconds)."""
+        """When the broker last accepted a record (monotonic seconds)."""
         ...
 
     def advance(self, views: Sequence[PartitionView]) -> None:
-        """Publish what is due to be published. Never waits."""
+        """Publish the views that are due. Never waits."""
         ...
 
     def clear(self, partition: int) -> None:
-        """Publish this partition at once when it is owned again."""
+        """Forget when this partition was published, so that it is published at once when owned again."""
         ...
 
     def publish_release(self, view: PartitionView) -> None:
-        """Publish the last figures of a partition that is given back."""
+        """Publish the last view of a partition that is released."""
         ...
 
     def close(self, timeout_s: float) -> None:
-        """Give what is under way so long."""
+        """Wait at most `timeout_s` for records in flight."""
         ...
 
 
 class State(Protocol):
-    """The local store over its life: `runtime.state.LocalState`."""
+    """The lifecycle of the local store: `runtime.state.LocalState`."""
 
     @property
     def store(self) -> Store | None:
@@ -375,19 +375,19 @@ class State(Protocol):
 
     @property
     def quarantines(self) -> int:
-        """How often the database was set aside and rebuilt."""
+        """How often the database was quarantined."""
         ...
 
     def blocker(self) -> str | None:
-        """Return why no transaction may be begun, None when nothing is in the way."""
+        """Return why no transaction may begin, None when one may."""
         ...
 
     def failed(self, error: StoreFailed) -> None:
-        """Close the store, to open it again later."""
+        """Close the store, to be opened again later."""
         ...
 
     def maintain(self, committing: bool) -> None:
-        """Open, look at the disk, flush. Raises StoreFailed when the open store cannot be trusted any more."""
+        """Open the store, check the disk, flush. Raises StoreFailed when the open store cannot be trusted."""
         ...
 
     def close(self) -> None:
@@ -400,50 +400,50 @@ class Recoveries(Protocol):
 
     @property
     def identity(self) -> Identity:
-        """Of cluster and changelog."""
+        """Which cluster and changelog the store mirrors."""
         ...
 
     @property
     def skipped_input(self) -> int:
-        """Input records that were gone from the log before they were read."""
+        """Input records that were deleted from the log before they were read."""
         ...
 
     @property
     def busy(self) -> bool:
-        """Whether any partition is on its way."""
+        """Whether any partition is recovering."""
         ...
 
     @property
     def on_committed(self) -> Callable[[Iterable[int]], None]:
-        """Told the partitions of a transaction that was committed."""
+        """Callback that gets the partitions of a committed transaction."""
         ...
 
     def start(self, partitions: Iterable[Partition]) -> None:
-        """Begin with these, wherever they are."""
+        """Start the recovery of partitions, in whatever state they are."""
         ...
 
     def drop(self, number: int) -> None:
-        """Forget a partition."""
+        """Stop the recovery of a partition."""
         ...
 
     def back_off(self, unwritten: Mapping[int, str], written_for: int, stuck: Mapping[int, str] = {}) -> None:
-        """Leave partitions out of the next transactions whose changelog or status topic takes nothing."""
+        """Leave partitions out of the next transactions whose changelog or status partition refused writes."""
         ...
 
     def progress(self, number: int) -> tuple[float, int]:
-        """Return the part of a restore that is done, and how many changelog records are still to be read."""
+        """Return the completed fraction of a restore, and the number of changelog records still to read."""
         ...
 
     def advance(self, store: Store, others_run: bool) -> None:
-        """Do what can be done in a slice of time."""
+        """Do one slice of work."""
         ...
 
 
 OpenConsumer = Callable[[Rebalanced], Consumer]
-"""From who is told about the assignment."""
+"""Creates the consumer; the argument receives rebalances."""
 
 MakeProducer = Callable[[int, int], Producer]
-"""From bytes of a batch and ms for a record."""
+"""Creates a producer; the arguments are the batch size in bytes and the message timeout in ms."""
 
 MakeExecutor = Callable[[], Executor]
 """Another one takes the place of an executor whose job hangs."""

@@ -1,4 +1,4 @@
-"""Why this instance is not ready, in words for people."""
+"""Explains to people why this instance is not ready."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BROKER_ERROR_EVERY_S: Final = 10.0
 
 
 class Readiness:
-    """Collects what is in the way."""
+    """Collects the reasons."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Readiness:
         self._broker_error_s = self._logged_s = float("-inf")
 
     def broker_error(self, text: str) -> None:
-        """Note an error of the client library that passes by itself; a new one is logged now and then."""
+        """Note a transient error of the client library; a new one is logged, at a limited rate."""
         now_s = self._clock.monotonic_s()
         if text != self._broker_error and now_s - self._logged_s >= BROKER_ERROR_EVERY_S:
             log.warning("broker_trouble", reason=text)
@@ -55,11 +55,11 @@ class Readiness:
         self._broker_error_s = now_s
 
     def blockers(self) -> list[str]:
-        """Return why no transaction may be begun now."""
+        """Return why no transaction may begin now."""
         return [each for each in (self._guard.blocker(), self._state.blocker()) if each]
 
     def reasons(self) -> list[str]:
-        """Return why it is not ready; nothing: it is."""
+        """Return why the instance is not ready; an empty list when it is."""
         reasons = self.blockers()
         reasons.extend(filter(None, (self._failures.blocker(), self._jobs.blocker())))
         if self._broker_error_s > max(self._status.delivered_s, self._failures.committed_s):

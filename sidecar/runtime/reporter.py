@@ -1,4 +1,4 @@
-"""Shows the state of the loop to the API, to the metrics and to the status topic."""
+"""Publishes the state of the loop to the API, the metrics and the status topic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHOW_EVERY_S: Final = 0.2
 
 
 class Reporter:
-    """Owned by the loop."""
+    """Publishes periodically; owned by the loop."""
 
     def __init__(
         self, components: Components, assignment: Assignment, fetching: Fetching, readiness: Readiness
@@ -29,7 +29,7 @@ class Reporter:
         self._shown_s = float("-inf")
 
     def advance(self) -> None:
-        """Show everything again when it is time."""
+        """Publish everything when the interval has passed."""
         now_s = self._clock.monotonic_s()
         if now_s - self._shown_s < SHOW_EVERY_S:
             return
@@ -42,7 +42,7 @@ class Reporter:
         components.status.advance(views)
 
     def views(self, numbers: Iterable[int]) -> list[PartitionView]:
-        """Return what those of these partitions that are owned look like from outside, in their order."""
+        """Return the views of the owned partitions among `numbers`, in order."""
         components = self._components
         owned = self._assignment.owned(sorted(numbers))
         progress, lag, now_ms = components.recovery.progress, self._fetching.lag, self._clock.wall_ms()

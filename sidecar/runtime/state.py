@@ -1,4 +1,4 @@
-"""The local store over its life: opened, failed, set aside, opened again, flushed."""
+"""The lifecycle of the local store: opened, failed, quarantined, opened again, flushed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FLUSH_EVERY_S: Final = 600.0
 
 
 class LocalState:
-    """Owns the database of one state folder."""
+    """Owns the database of a state folder."""
 
     def __init__(self, folder: StateFolder, clock: Clock) -> None:
         self._folder = folder
@@ -30,7 +30,7 @@ class LocalState:
         self._open_at_s = 0.0
         self._flushed_s = clock.monotonic_s()
         self.free_bytes = folder.free_bytes()
-        """Free disk space at the last look."""
+        """Free disk space when last checked."""
 
     @property
     def store(self) -> Store | None:
@@ -39,11 +39,11 @@ class LocalState:
 
     @property
     def quarantines(self) -> int:
-        """How often the database was set aside and rebuilt."""
+        """How often the database was quarantined."""
         return self._folder.quarantines
 
     def blocker(self) -> str | None:
-        """Return why no transaction may be begun, None when nothing is in the way."""
+        """Return why no transaction may begin, None when one may."""
         if self._store is None:
             return f"the state folder cannot be used: {self._error}"
         if self.free_bytes < FREE_BYTES_MIN:
@@ -52,7 +52,7 @@ class LocalState:
         return None
 
     def failed(self, error: StoreFailed) -> None:
-        """Close the store; a damaged one is set aside at once, another is tried again later."""
+        """Close the store: quarantine a damaged one at once, retry any other later."""
         self._close()
         self._error = str(error)
         self._open_at_s = self._clock.monotonic_s() + OPEN_AGAIN_S
@@ -64,10 +64,10 @@ class LocalState:
             self._open_at_s = 0.0
 
     def maintain(self, committing: bool) -> None:
-        """Open the store again when it is time, look at the disk, flush what has long been unflushed.
+        """Open the store again when it is time, check the disk, flush periodically.
 
         Raises:
-            StoreFailed: The open store cannot be trusted any more; whoever uses it must let go, then call `failed`.
+            StoreFailed: The open store cannot be trusted; its users must stop using it, then call `failed`.
         """
         now_s = self._clock.monotonic_s()
         if self._store is None and now_s >= self._open_at_s and not committing:

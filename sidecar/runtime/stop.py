@@ -1,4 +1,4 @@
-"""How a process is asked to end."""
+"""Handles the signals that stop a process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOOK_S: Final = 0.1
 
 
 class Stop:
-    """The first SIGTERM or SIGINT asks for the end; the second one is the end."""
+    """Turns the first SIGTERM or SIGINT into a stop request; the second one kills the process."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -21,17 +21,17 @@ class Stop:
         self._clock = SystemClock()
 
     def listen(self) -> None:
-        """Take the signals."""
+        """Install the signal handlers."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
 
     def wait(self) -> None:
-        """Return soon after the end was asked for."""
+        """Return soon after a stop was requested."""
         while not self.within(LOOK_S):
             pass
 
     def within(self, seconds: float) -> bool:
-        """Wait at most so long, and tell whether the end was asked for."""
+        """Wait at most `seconds`; return whether a stop was requested."""
         until_s = self._clock.monotonic_s() + seconds
         # The event is never set: a handler that sets what its own thread waits for can lock that thread for ever.
         while not self.asked and (left_s := until_s - self._clock.monotonic_s()) > 0:

@@ -42,12 +42,12 @@ OFF_BY_ONE: Final = "watermark off by one"
 HANGS: Final = "hangs here for ever"
 """What stands in the log once a thread does."""
 
-_OF_THE_RUNTIME: Final = (
+OF_THE_RUNTIME: Final = (
     Mutation(
         EMPTY_OFFSETS,
         "kafka.producer:TransactionalProducer.send_offsets",
-        "for partition, offset in offsets.items()]",
-        "for partition, offset in ()]",
+        "for each, offset in offsets.items()",
+        "for each, offset in ()",
     ),
     Mutation(
         APPLIED_EARLY,
@@ -60,7 +60,7 @@ _OF_THE_RUNTIME: Final = (
     ),
     Mutation(
         TARGET_EARLY,
-        "runtime.partitions.asking:Asking._ask",
+        "runtime.partitions.start_offsets:StartOffsets._ask",
         "committed = self._brokers.committed(",
         "self._early = getattr(self, '_early', None) or self._brokers.bounds("
         "dict.fromkeys((self._topics.changelog_topic, self._topics.input_topic), sorted(partitions)))\n"
@@ -69,8 +69,8 @@ _OF_THE_RUNTIME: Final = (
     ),
     Mutation(
         TARGET_EARLY,
-        "runtime.partitions.asking:Asking._is_answered",
-        "self._brokers.bounds(dict.fromkeys(topics, sorted(question.partitions)))",
+        "runtime.partitions.start_offsets:StartOffsets._is_answered",
+        "self._brokers.bounds(dict.fromkeys(topics, sorted(query.partitions)))",
         "self._early",
     ),
 )
@@ -213,7 +213,7 @@ def main(
         _flush_always()
     clock = WrongClock(clock_offset) if clock_offset else None
     runtime.run = partial(runtime.run, clock=clock, observe=trap.observe)
-    wrong = [each for each in (*MUTATIONS, *_OF_THE_RUNTIME) if mutation and each.name == mutation]
+    wrong = [each for each in (*MUTATIONS, *OF_THE_RUNTIME) if mutation and each.name == mutation]
     if mutation and not wrong:
         raise click.UsageError(f"there is no mutation {mutation!r}")
     with ExitStack() as mistakes:

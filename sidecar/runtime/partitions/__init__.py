@@ -1,1 +1,1 @@
-"""The partitions of this instance: on their way in, buffered, handed on."""
+"""The partitions of this instance: recovery, buffering and hand-over."""

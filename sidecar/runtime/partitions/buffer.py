@@ -1,4 +1,4 @@
-"""What was consumed and is not yet in a transaction, per partition: items, and records that cannot be examined yet."""
+"""Buffers, per partition, what was consumed and is not in a transaction yet: items, and records not examined yet."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from sidecar.engine.items import Arrival, Dead, Item
 from sidecar.model import Record
 
 BUFFER_BYTES_MAX: Final = 32 * 1024 * 1024
-"""From so much on no partition is fetched."""
+"""At this size no partition is fetched."""
 BUFFER_ITEMS_MAX: Final = 50_000
 WAITING_BYTES_MAX: Final = BUFFER_BYTES_MAX // 2
-"""So much of it may be behind records that cannot be examined: an equal share for each partition."""
+"""How much of it may be records that cannot be examined yet: an equal share for each partition."""
 RECORD_BYTES: Final = 200
-"""What a record takes besides what its sender put into it."""
+"""Memory of a record besides its content."""
 HEADER_BYTES: Final = 160
-"""What a header takes as objects, besides its text."""
+"""Memory of a header's objects, besides its text."""
 AHEAD_MAX: Final = 2_000
-"""Most waiting records of a partition whose origins are asked for together."""
+"""Most waiting records of a partition whose origins are looked up together."""
 
 
 class _Packed(NamedTuple):
-    """A record or a dead letter as bytes: its headers would take many times as much as objects."""
+    """A record or dead letter as bytes: its headers would take many times as much memory as objects."""
 
     offset: int
     data: bytes
     headers: int
-    """How many."""
+    """Number of headers."""
 
 
 class _Waiting(NamedTuple):
-    """What stands at or behind a record that cannot be examined."""
+    """A record that cannot be examined yet, or an item behind one."""
 
     origin: str
-    """The broker must be asked for it; empty when this is an item, which only keeps its turn."""
+    """The origin to look up; empty for an item, which only keeps its place in the order."""
     what: Item | _Packed
 
 
@@ -53,9 +53,9 @@ class _PartitionBuffer:
     """Dead letters among the items."""
     bytes: int = 0
     waiting_bytes: int = 0
-    """Part of `bytes`."""
+    """The part of `bytes` that waits."""
     asked_ahead: int = -1
-    """Offset of the first one that waits, when the origins of those behind it were asked for."""
+    """Offset of the first waiting record when the origins behind it were last looked up."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -64,23 +64,23 @@ _decode_dead = msgspec.msgpack.Decoder(Dead).decode
 
 
 class Buffer:
-    """Owned by the loop. Everything in it is dropped when a partition's tenure ends."""
+    """The buffers of all partitions; owned by the loop. A partition's buffer is dropped when its assignment ends."""
 
     def __init__(self, ingest: Ingest) -> None:
         self._ingest = ingest
         self._partitions: dict[int, _PartitionBuffer] = {}
 
     def begin(self, partition: int, next_offset: int) -> None:
-        """Hold what comes of a partition from this offset on."""
+        """Start to buffer a partition at an offset."""
         self._partitions[partition] = _PartitionBuffer(expected=next_offset)
 
     def drop(self, partition: int) -> None:
-        """Forget a partition and all that is held of it."""
+        """Forget a partition and its buffer."""
         self._partitions.pop(partition, None)
 
     @property
     def ready(self) -> int:
-        """Items that a plan can take."""
+        """How many items a plan can take."""
         return sum(len(each.items) for each in self._partitions.values())
 
     def ready_of(self, partition: int) -> int:
@@ -90,31 +90,31 @@ class Buffer:
 
     @property
     def waits(self) -> bool:
-        """Whether records wait to be examined: an answer of the broker is on its way."""
+        """Whether records wait for the lookup of their origin."""
         return any(each.waiting for each in self._partitions.values())
 
     @property
     def bytes(self) -> int:
-        """About how much memory all of it takes."""
+        """Estimated memory of all buffers."""
         return sum(each.bytes for each in self._partitions.values())
 
     def room(self) -> set[int]:
-        """Return the partitions of which more may come: one that waits for an answer does not hold up the others."""
+        """Return the partitions that may be fetched; one that waits for a lookup does not stop the others."""
         if self.bytes > BUFFER_BYTES_MAX or self.ready > BUFFER_ITEMS_MAX:
             return set()
         share = WAITING_BYTES_MAX // max(1, len(self._partitions))
         return {number for number, buffer in self._partitions.items() if buffer.waiting_bytes <= share}
 
     def lags(self, ends: Mapping[int, int]) -> dict[int, int]:
-        """Return how many offsets lie between what is held and the end of the log, by partition."""
+        """Return the number of offsets between the buffer and the end of the log, by partition."""
         buffer = self._partitions
         return {number: max(0, end - buffer[number].expected) for number, end in ends.items() if number in buffer}
 
     def ingest(self, records: Iterable[Record], arrived_ms: int) -> set[str]:
-        """Examine records as they were consumed; return the origins that the broker must be asked for.
+        """Examine consumed records; return the origins that must be looked up.
 
-        Behind a record whose origin is not known its partition's records wait: they keep their order. Records of
-        partitions that are not held are dropped.
+        Records behind one with an unknown origin wait, to keep the order of the partition. Records of partitions
+        without a buffer are dropped.
         """
         unresolved: set[str] = set()
         examine, partitions = self._ingest.examine, self._partitions
@@ -138,7 +138,7 @@ class Buffer:
         return unresolved
 
     def examine(self, arrived_ms: int, limit: int) -> set[str]:
-        """Examine again up to `limit` records of each partition that wait; return the origins to be asked for."""
+        """Examine up to `limit` waiting records of each partition; return the origins that must be looked up."""
         unresolved: set[str] = set()
         for buffer in self._partitions.values():
             for _ in range(min(limit, len(buffer.waiting))):
@@ -161,7 +161,7 @@ class Buffer:
         return self._ingest.examine(_decode_record(packed.data), arrived_ms)
 
     def batches(self, partitions: Sequence[int], limit: int, limit_bytes: int) -> Mapping[int, Sequence[Item]]:
-        """Take items out for one plan: a fair share of each of these partitions."""
+        """Take items out for one plan: a fair share of each partition."""
         waiting = [number for number in partitions if (buffer := self._partitions.get(number)) and buffer.items]
         batches: dict[int, Sequence[Item]] = {}
         for at, number in enumerate(waiting):
@@ -176,7 +176,7 @@ class Buffer:
         return batches
 
     def put_back(self, left: Mapping[int, Sequence[Item]]) -> None:
-        """Hold items that were taken out for a plan and are not part of it: they come first in the next one."""
+        """Put back items that a plan left over; they come first in the next one."""
         for number, items in left.items():
             buffer = self._partitions[number]
             for item in reversed(items):
@@ -200,7 +200,7 @@ def _wait(buffer: _PartitionBuffer, waiting: _Waiting) -> None:
 
 
 def _promote(buffer: _PartitionBuffer, item: Item | _Packed) -> None:
-    """Make an item of the first one that waits."""
+    """Replace the first waiting record by its item."""
     size = _size(buffer.waiting.popleft().what)
     buffer.bytes -= size
     buffer.waiting_bytes -= size
@@ -208,7 +208,7 @@ def _promote(buffer: _PartitionBuffer, item: Item | _Packed) -> None:
 
 
 def _origins_ahead(buffer: _PartitionBuffer) -> set[str]:
-    """Return the origins that those behind the first one need, once for each first one."""
+    """Return the origins of the records behind the first waiting one, once for each first one."""
     first = buffer.waiting[0].what.offset
     if buffer.asked_ahead == first:
         return set()

@@ -1,4 +1,4 @@
-"""What a new owner takes over of a partition's last hour: nothing fires by it, so it is no part of the changelog."""
+"""Takes over a partition's activity of the last hour from its former owner; it is not part of the changelog."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from sidecar.engine.group.activity import Activity
 from sidecar.engine.partition import Partition
 
 LAST_WORD_S: Final = 1.0
-"""So long the former owner's last record may take until it is read."""
+"""How long the former owner's last status record may take to arrive."""
 
 
 class GroupActivity(Protocol):
-    """What is asked of `runtime.cluster.ClusterView`."""
+    """The part of `serving.group_view.ClusterView` that is needed here."""
 
     def unread(self) -> str | None: ...
 
@@ -22,7 +22,7 @@ class GroupActivity(Protocol):
 
 
 class Inheritance:
-    """Adds the former owners' part to each partition once, before any record of its own tells the hour."""
+    """Adds the former owner's activity to each partition once, before this instance publishes its own."""
 
     def __init__(self, group: GroupActivity, clock: Clock) -> None:
         self._group = group
@@ -30,7 +30,7 @@ class Inheritance:
         self._since_s: dict[int, float] = {}
 
     def join(self, running: Iterable[Partition]) -> None:
-        """Go on from the former owner's hour, for partitions that have been running for a moment; never waits."""
+        """Join the former owner's activity for partitions that have just started to run; never waits."""
         waiting = [each for each in running if not each.activity_whole]
         now_s = self._clock.monotonic_s()
         self._since_s = {each.number: self._since_s.get(each.number, now_s) for each in waiting}

@@ -1,4 +1,4 @@
-"""Rows of partitions that other instances have now: kept for a while in case they come back, then deleted."""
+"""Deletes rows of partitions that moved to other instances, after a while in case they come back."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from sidecar.store.inspect import partitions_of
 log = structlog.get_logger(__name__)
 
 KEPT_MS: Final = 10 * 60_000
-"""So long the rows may save a restore: Kafka Streams keeps its own as long (state.cleanup.delay.ms)."""
+"""How long rows are kept to save a restore; the same as state.cleanup.delay.ms of Kafka Streams."""
 LOOK_EVERY_S: Final = 5.0
 
 
 class GroupViews(Protocol):
-    """What is asked of `runtime.cluster.ClusterView`."""
+    """The part of `serving.group_view.ClusterView` that is needed here."""
 
     def views(self) -> Sequence[PartitionView]: ...
 
 
 class Leftovers:
-    """Deletes what is left of partitions, one of them at a look.
+    """Deletes leftover rows, one partition at a time.
 
-    That an instance does not own a partition says little: with no broker in reach nobody owns any. So rows go only when
-    another instance shows the partition as running, now and ten minutes ago.
+    Not owning a partition says little: while no broker is reachable, no instance owns any. Rows are deleted only when
+    another instance has shown the partition as running for ten minutes.
 
     Args:
-        told: What the group says of its partitions.
-        clock: Wall time for the age of the rows, since a restart must not begin it anew.
-        instance_id: This instance's own.
+        group: The partitions as the group shows them.
+        clock: Gives the age of the rows as wall time, which survives a restart.
+        instance_id: Id of this instance.
     """
 
     def __init__(self, group: GroupViews, clock: Clock, instance_id: str) -> None:
@@ -46,7 +46,7 @@ class Leftovers:
         self._look_at_s = 0.0
 
     def maintain(self, store: Store, owned: Collection[int]) -> None:
-        """Call now and then. Raises StoreFailed."""
+        """Delete what is old enough; call periodically. Raises StoreFailed."""
         now_s = self._clock.monotonic_s()
         if now_s < self._look_at_s:
             return

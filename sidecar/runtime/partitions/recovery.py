@@ -1,14 +1,14 @@
-"""reset(partitions): the single way out of everything, and the way in.
+"""Recovery of partitions: the one way to start, and the one answer to every failure.
 
-Rebalance, abort, fence, unknown outcome and store trouble all end here:
+Rebalance, abort, fence, unknown outcome and store failure all end here:
 
-    1 the partition's tenure ends: what is held for it is dropped (by the caller)
-    2 a new producer where the old one cannot be trusted (by the caller, before anything below)
-    3 the brokers are asked (asking.py): stable committed input offsets, and only then
+    1 what is buffered for the partition is dropped (by the caller)
+    2 a producer that cannot be trusted is replaced (by the caller, before the steps below)
+    3 the brokers are queried (start_offsets.py): stable committed input offsets, and only then
     4 the target: the end of the changelog, uncommitted records included
-    5 read the changelog tail up to the target, from the last checkpoint that the store took over: if it is not there,
-      the broker has rolled back what it said was committed, and all is read from the log's start
-    6 read the input on from the committed offset
+    5 the changelog is read up to the target, from the last checkpoint applied to the store: if it is missing there, the
+      broker has rolled back what it reported as committed, and the whole log is read
+    6 the input is read from the committed offset
 
 Nothing here blocks: `advance` does a slice and returns.
 """
@@ -36,11 +36,11 @@ from sidecar.runtime.ports import Brokers, ChangelogReader
 log = structlog.get_logger(__name__)
 
 SLICE_S: Final = 0.02
-"""Longest stretch of restoring while other partitions run."""
+"""Longest slice of restoring while other partitions run."""
 SLICE_ALONE_S: Final = 0.2
 READ_TIMEOUT_S: Final = 0.005
 STALLED_S: Final = 15.0
-"""A restore that has read nothing for so long, and is not told why, begins anew by asking the brokers."""
+"""A restore that has read nothing for this long, without an error, starts again."""
 
 
 @dataclass(slots=True)
@@ -54,11 +54,11 @@ class _Restoring:
     target: int
     began_s: float
     moved_s: float
-    """When a record was read last."""
+    """When a record was last read (monotonic)."""
     read: bool = False
 
     def restored(self, position: int) -> float:
-        """Return the part that is done, 0 to 1."""
+        """Return the completed fraction, 0 to 1."""
         span = self.target - self.start
         return 1.0 if span <= 0 else min(1.0, max(0.0, (position - self.start) / span))
 
@@ -79,14 +79,14 @@ class Recovery:
         input_lost: Callable[[int, int], None],
     ) -> None:
         """Args:
-        running: Told the partition and its next input offset when it may take in and fire.
-        restored: Told how many seconds a restore took.
-        input_lost: Told the partition, and how many of its input records were gone before they were read.
+        running: Called with the partition and its next input offset when it may ingest and fire.
+        restored: Called with the seconds that a restore took.
+        input_lost: Called with the partition and the number of input records that were deleted unread.
         """
         self.topics = topics
         self.identity = identity
         self.skipped_input = 0
-        """Input records that were gone from the log before they were read."""
+        """Input records that were deleted from the log before they were read."""
         self._start_offsets = StartOffsets(brokers, clock, topics)
         self._reader = reader
         self._clock = clock
@@ -94,30 +94,30 @@ class Recovery:
         self._restored = restored
         self._input_lost = input_lost
         self._lost_to: dict[int, int] = {}
-        """Input offset up to which what was gone is counted: a reset may come again before anything is committed."""
+        """Input offset up to which lost records are counted: recovery may repeat before anything is committed."""
         self._restoring: dict[int, _Restoring] = {}
         self.on_committed = self._start_offsets.on_committed
 
     def start(self, partitions: Iterable[Partition]) -> None:
-        """Begin anew with these, wherever they are."""
+        """Start the recovery of partitions, in whatever state they are."""
         for partition in partitions:
             self.drop(partition.number)
             partition.transition_to(State.ASSIGNED)
             self._start_offsets.want(partition)
 
     def drop(self, number: int) -> None:
-        """Forget a partition: it is no longer ours, or begins anew."""
+        """Stop the recovery of a partition."""
         self._start_offsets.drop(number)
         if self._restoring.pop(number, None) is not None:
             self._reader.stop(number)
 
     def back_off(self, unwritten: Mapping[int, str], written_for: int, stuck: Mapping[int, str] = {}) -> None:
-        """Leave those out of the next transactions whose changelog or status topic did not take what was written.
+        """Leave partitions out of the next transactions whose changelog or status partition refused writes.
 
         Args:
-            unwritten: Partition, and in whose words.
-            written_for: For how many partitions the transaction was. Where none was taken it is no partition's fault.
-            stuck: Those of which one record is too large, which is their own fault in any case.
+            unwritten: Error text by partition.
+            written_for: Number of partitions in the transaction. If all were refused, no single partition is at fault.
+            stuck: Partitions with a record that is too large, which are at fault in any case.
         """
         held = {**(unwritten if len(unwritten) < written_for else {}), **stuck}
         for number, why in held.items():
@@ -125,11 +125,11 @@ class Recovery:
 
     @property
     def busy(self) -> bool:
-        """Whether any partition is on its way."""
+        """Whether any partition is recovering."""
         return self._start_offsets.busy or bool(self._restoring)
 
     def progress(self, number: int) -> tuple[float, int]:
-        """Return the part of a restore that is done, and how many changelog records are still to be read."""
+        """Return the completed fraction of a restore, and the number of changelog records still to read."""
         restoring = self._restoring.get(number)
         if restoring is None:
             return 0.0, 0
@@ -137,7 +137,7 @@ class Recovery:
         return restoring.restored(position), max(0, restoring.target - position)
 
     def advance(self, store: Store, others_run: bool) -> None:
-        """Do what can be done in a slice of time."""
+        """Do one slice of work."""
         for told in self._start_offsets.advance():
             self._begin(store, told)
         if self._restoring:
@@ -196,7 +196,7 @@ class Recovery:
                 self.start([restoring.restore.partition])
 
     def _is_stalled(self, number: int, restoring: _Restoring) -> bool:
-        """Return whether nothing comes and nobody says why."""
+        """Return whether nothing has been read for too long without an error."""
         since_s = self._clock.monotonic_s() - restoring.moved_s
         return since_s > STALLED_S and not self._reader.error_of(number)
 
@@ -214,7 +214,7 @@ class Recovery:
         partition.reason = error
 
     def _guarded(self, number: int, act: Callable[[], None]) -> None:
-        """Stop a partition whose changelog cannot be read; the others go on."""
+        """Run a step; stop the partition if its changelog cannot be read."""
         try:
             act()
         except PartitionStopped as cause:
@@ -242,7 +242,7 @@ class Recovery:
         self._running(partition, next_offset)
 
     def _place_in_input(self, partition: Partition, restoring: _Restoring) -> int:
-        """Return where to read on in the topic as it is now; the checkpoint says it to whoever comes next."""
+        """Return the next offset in the current topic, and put it into the checkpoint for later owners."""
         before = partition.checkpoint
         here = before.of_topic(restoring.input_topic_id, restoring.input_bounds.start)
         if before.meets(restoring.input_topic_id):
@@ -261,7 +261,7 @@ class Recovery:
         return next_offset
 
     def _next_input_offset(self, partition: Partition, restoring: _Restoring) -> int:
-        """Return where to read on: the group's offset, else the checkpoint's, and never below the log's start."""
+        """Return the next input offset: the group's, else the checkpoint's, but within the log."""
         bounds = restoring.input_bounds
         wanted = restoring.committed
         if wanted is None:

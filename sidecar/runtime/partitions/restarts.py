@@ -1,4 +1,4 @@
-"""Partitions that a person wants restored anew: asked for by any thread, taken by the loop."""
+"""Restart requests for partitions: made by any thread, processed by the loop."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ log = structlog.get_logger(__name__)
 
 
 class Restarts:
-    """What was asked for and is not taken yet."""
+    """A queue of restart requests."""
 
     def __init__(self) -> None:
         self._asked: SimpleQueue[bool] = SimpleQueue()
 
     def ask(self, only_failed: bool) -> None:
-        """Ask for all partitions of this process, or only for those that are stopped; returns at once."""
+        """Request a restart of all partitions of this process, or only of stopped ones; returns at once."""
         self._asked.put(only_failed)
 
     def take(self, partitions: Mapping[int, Partition]) -> set[int]:
-        """Return the partitions to reset, and let go on those of them that are stopped; for the loop alone.
+        """Return the partitions to recover, and take those that are stopped out of that state; for the loop only.
 
         Args:
-            partitions: Those that are owned.
+            partitions: The owned ones.
         """
         chosen: set[int] = set()
         while not self._asked.empty():

@@ -1,11 +1,11 @@
-"""What a restore begins with, asked of the brokers for each partition on its own account.
+"""Asks the brokers for the offsets that a restore starts from, for each partition separately.
 
-    1 committed input offsets, asked again until they are stable: a former owner's open transaction has ended
-    2 the id of the input topic, and which partitions have a leader; only those are asked for more
-    3 the bounds of input and changelog, uncommitted records included; taken BEFORE step 1 is done they could miss the
+    1 committed input offsets, until they are stable: a former owner's open transaction has ended
+    2 the id of the input topic, and which partitions have a leader; only those go on
+    3 the bounds of input and changelog, uncommitted records included; read BEFORE step 1 is done they could miss the
       former owner's last transaction
 
-A partition of which the brokers do not tell holds up no other: it says why, and is asked for again ever less often.
+A partition without an answer does not delay the others: it shows the reason and is queried again with a growing delay.
 Nothing here blocks.
 """
 
@@ -26,15 +26,15 @@ log = structlog.get_logger(__name__)
 
 ASK_AGAIN_S: Final = 0.25
 ASK_AGAIN_MAX_S: Final = 5.0
-"""Longest time between two questions for a partition of which the brokers do not tell."""
+"""Longest time between two queries for a partition without an answer."""
 PARTITION_BACK_OFF_S: Final = 1.0
 PARTITION_BACK_OFF_MAX_S: Final = 300.0
-"""Longest time for which a partition is left out whose own topics do not take what is written."""
+"""Longest time that a partition is left out when its changelog or status partition refuses writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """The topics whose partitions belong together."""
+    """The co-partitioned topics and the consumer group."""
 
     input_topic: str
     changelog_topic: str
@@ -42,11 +42,11 @@ class Topics:
 
 
 class PartitionOffsets(NamedTuple):
-    """What the brokers said of one partition."""
+    """The offsets of one partition as the brokers reported them."""
 
     partition: Partition
     committed: int | None
-    """Input offset; None: nothing was committed yet."""
+    """Committed input offset; None: nothing was committed yet."""
     input_topic_id: str
     input_bounds: Bounds
     changelog_bounds: Bounds
@@ -54,7 +54,7 @@ class PartitionOffsets(NamedTuple):
 
 @dataclass(slots=True)
 class _Query:
-    """What is asked for some partitions; one that begins anew meanwhile leaves it."""
+    """A running query for some partitions; one that restarts meanwhile is removed from it."""
 
     partitions: dict[int, Partition]
     committed: CommittedQuestion
@@ -65,7 +65,7 @@ class _Query:
 
 @dataclass(slots=True)
 class _Later:
-    """When a partition is asked for again."""
+    """When a partition is queried again."""
 
     at_s: float
     wait_s: float
@@ -73,7 +73,7 @@ class _Later:
 
 
 class StartOffsets:
-    """Owned by the reset."""
+    """Queries start offsets; owned by the recovery."""
 
     def __init__(self, brokers: Brokers, clock: Clock, topics: Topics) -> None:
         self._brokers = brokers
@@ -83,28 +83,28 @@ class StartOffsets:
         self._later: dict[int, _Later] = {}
         self._backing_off: dict[int, _Later] = {}
         self._queries: dict[bool, _Query] = {}
-        """One for partitions that are in trouble, which may take long, and one for the others."""
+        """One for partitions with an error, which may take long, and one for the others."""
 
     @property
     def busy(self) -> bool:
-        """Whether any partition waits for an answer."""
+        """Whether any partition waits for its offsets."""
         return bool(self._waiting or self._queries)
 
     def want(self, partition: Partition) -> None:
-        """Ask for a partition, as soon as it may be."""
+        """Query a partition as soon as its back-off allows."""
         self._waiting[partition.number] = partition
         if (held := self._backing_off.get(partition.number)) is not None and held.at_s > self._clock.monotonic_s():
             partition.reason = held.why
 
     def drop(self, number: int) -> None:
-        """Forget a partition, but not how long it is held back."""
+        """Forget a partition, but keep its back-off."""
         self._waiting.pop(number, None)
         self._later.pop(number, None)
         for query in self._queries.values():
             query.partitions.pop(number, None)
 
     def back_off(self, number: int, why: str) -> None:
-        """Leave a partition out for a while, longer each time; the others go on without it."""
+        """Leave a partition out for a while, longer each time, while the others run."""
         wait_s = PARTITION_BACK_OFF_S
         if (before := self._backing_off.get(number)) is not None:
             wait_s = min(before.wait_s * 2, PARTITION_BACK_OFF_MAX_S)
@@ -112,13 +112,13 @@ class StartOffsets:
         self._backing_off[number] = _Later(self._clock.monotonic_s() + wait_s, wait_s, why)
 
     def on_committed(self, numbers: Iterable[int]) -> None:
-        """Forget that these were held back: what was written for them was taken."""
+        """End the back-off of partitions whose records were written."""
         if self._backing_off:
             for number in numbers:
                 self._backing_off.pop(number, None)
 
     def advance(self) -> list[PartitionOffsets]:
-        """Ask, and return what has been told since."""
+        """Send queries and return the answers that have arrived."""
         self._ask()
         told = []
         for key, query in list(self._queries.items()):
@@ -142,7 +142,7 @@ class StartOffsets:
                     del self._waiting[number]
 
     def _is_answered(self, query: _Query) -> bool:
-        """Go on to the next step once there is an answer; return whether there is nothing more to ask."""
+        """Take the next step if the current one has an answer; return whether the query is complete."""
         if query.bounds is not None:
             return query.bounds.done()
         if query.now is None:
@@ -181,7 +181,7 @@ class StartOffsets:
         return told
 
     def _put_off(self, query: _Query, errors: Mapping[int, str], told: Iterable[int]) -> None:
-        """Take the partitions out of a question of which the brokers do not tell; they are asked for again later."""
+        """Take partitions without an answer out of a query, to query them again later."""
         now_s = self._clock.monotonic_s()
         kept = frozenset(told)
         for number in [each for each in query.partitions if each not in kept]:

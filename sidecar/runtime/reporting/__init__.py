@@ -1,1 +1,1 @@
-"""What the runtime tells: counts and state, metrics, spans."""
+"""What the runtime reports: counts and state, metrics, spans."""

@@ -1,4 +1,4 @@
-"""What the loop shows to the API: immutable snapshots, swapped whole."""
+"""Immutable snapshots of the loop for the API, replaced as a whole."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from sidecar.wheel.geometry import WIDTHS_MS, slot_end_ms
 log = structlog.get_logger(__name__)
 
 STUCK_S = 120.0
-"""A loop that has not come round for so long is not live."""
+"""A loop without a heartbeat for this long is not live."""
 
 
 class Snapshots:
-    """Written by the loop, read by the API's thread."""
+    """The latest snapshot: written by the loop, read by the API's thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -33,16 +33,16 @@ class Snapshots:
         self._heartbeat_s = clock.monotonic_s()
 
     def heartbeat(self) -> None:
-        """The loop came round."""
+        """Note that the loop has started another round."""
         self._heartbeat_s = self._clock.monotonic_s()
 
     def set_cluster(self, cluster_id: str, partitions_total: int) -> None:
-        """Say which cluster it is, and how many partitions the input topic has."""
+        """Set the cluster id and the number of input partitions."""
         self._cluster_id = cluster_id
         self._partitions_total = partitions_total
 
     def show(self, views: Sequence[PartitionView], reasons: Iterable[str], details: Mapping[str, JsonValue]) -> None:
-        """Swap in the latest views, why it is not ready (nothing: it is), and facts for /health."""
+        """Replace the views, the reasons why the instance is not ready (none: it is), and the details for /health."""
         self._views = tuple(views)
         was_ready, self._reasons = not self._reasons, tuple(reasons)
         if self._reasons and was_ready:
@@ -90,15 +90,15 @@ def views_of(
     lag: Mapping[int, int],
     now_ms: int,
 ) -> list[PartitionView]:
-    """Return what partitions look like from outside.
+    """Return the public views of partitions.
 
     Args:
-        partitions: those that are owned.
-        owner: instance id.
-        url: where the owner's HTTP API answers.
-        progress: by partition: the part of its restore that is done, and how many changelog records are left.
-        lag: by partition: input records not yet taken in, where that is known.
-        now_ms: wall time.
+        partitions: The owned ones.
+        owner: Instance id of the owner.
+        url: URL of the owner's HTTP API.
+        progress: Returns, for a partition, the completed fraction of its restore and the changelog records left.
+        lag: Input records not ingested yet, by partition, where known.
+        now_ms: Wall time.
     """
     return [
         _view_of(each, owner=owner, url=url, progress=progress(each.number), lag=lag.get(each.number), now_ms=now_ms)
@@ -115,7 +115,7 @@ def _view_of(
     lag: int | None,
     now_ms: int,
 ) -> PartitionView:
-    """Counters are shared: they are replaced, never changed."""
+    """Return one view. It shares the counters, which are replaced and never changed."""
     running = partition.state is State.RUNNING
     restored, remaining = (1.0, 0) if running else progress
     view = PartitionView(
@@ -136,7 +136,7 @@ def _view_of(
 
 
 def _backlog(partition: Partition, now_ms: int) -> int:
-    """Count what stands in slots that are over: what the last scan left, to the second."""
+    """Count the timers in slots that have ended: what the last scan left, to the second."""
     if partition.next_due_ms is None or partition.next_due_ms > now_ms - WIDTHS_MS[0]:
         return 0
     slots = partition.counts.slots

@@ -1,7 +1,7 @@
-"""OpenTelemetry spans: one for each transaction, with links to the traces of the messages that it sends.
+"""OpenTelemetry spans: one per transaction, with links to the traces of the messages it sends.
 
 The SDK is not imported unless OpenTelemetry's standard environment variables ask for an exporter. The messages' own
-headers (`traceparent`, `tracestate`, `baggage`) pass through as they came, with spans or without.
+headers (`traceparent`, `tracestate`, `baggage`) pass through unchanged, with or without spans.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 NAME: Final = "retry_sidecar.transaction"
 LINKS_MAX: Final = 128
-"""Most links of one span; OpenTelemetry's own default for what a span keeps."""
+"""Most links of one span; OpenTelemetry's default limit."""
 LOOKED_AT_MAX: Final = 1_000
 """Most messages of one transaction whose headers are searched for a trace."""
 SERVICE: Final = "retry-sidecar"
@@ -39,10 +39,10 @@ _PROPAGATED: Final = frozenset({"traceparent", "tracestate"})
 
 
 class Spans:
-    """Makes the spans.
+    """Creates the spans.
 
     Args:
-        provider: Whose spans they are.
+        provider: Creates the tracer.
     """
 
     def __init__(self, provider: TracerProvider) -> None:
@@ -51,11 +51,11 @@ class Spans:
         self._failed = Status(StatusCode.ERROR)
 
     def transaction(self, result: Result, outcome: str) -> None:
-        """Make the span of a transaction that has ended.
+        """Create the span of a transaction that has ended.
 
         Args:
-            result: What became of it.
-            outcome: `committed`, or why it was not, as the metric has it.
+            result: Result of the transaction.
+            outcome: `committed`, or why it was not, as in the label of the metric.
         """
         plan = result.work.plan
         began_ns = plan.now_ms * 1_000_000
@@ -108,10 +108,10 @@ def _carrier(headers: Headers) -> dict[str, str]:
 
 
 def spans_of_environment() -> Spans | None:
-    """Return what OpenTelemetry's environment variables ask for; None when they ask for nothing.
+    """Return the spans that OpenTelemetry's environment variables ask for; None when tracing is off.
 
     `OTEL_TRACES_EXPORTER` names exporters (`otlp`, `console`); an OTLP endpoint alone means `otlp`. A provider that
-    the process was started with (`opentelemetry-instrument`) is taken as it is.
+    the process was started with (`opentelemetry-instrument`) is used as it is.
     """
     endpoint = any(os.environ.get(name) for name in _ENDPOINTS)
     wanted = os.environ.get("OTEL_TRACES_EXPORTER", "otlp" if endpoint else "none")

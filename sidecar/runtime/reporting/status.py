@@ -1,6 +1,6 @@
-"""Writes the counts and the state of each owned partition to the status topic, and measures the clock by it.
+"""Writes the counts and the state of each owned partition to the status topic, and measures the clock with it.
 
-These records are no part of any transaction: at most one a second for a partition, when it changed, or every five.
+These records are not part of a transaction: each partition has at most one a second when it changed, else one in 5 s.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class StatusPublisher:
         self._guard = guard
         self._published: dict[int, tuple[float, tuple[object, ...]]] = {}
         self.delivered_s = float("-inf")
-        """When the broker last took a record (monotonic)."""
+        """When the broker last accepted a record (monotonic)."""
         self.error = ""
-        """What it said when it did not."""
+        """Why the last record was not accepted; empty when it was."""
 
     def advance(self, views: Sequence[PartitionView]) -> None:
-        """Publish what is due to be published and serve delivery reports. Never waits."""
+        """Publish the views that are due and serve delivery reports. Never waits."""
         now_s = self._clock.monotonic_s()
         for view in views:
             seen = tuple(getattr(view, name) for name in CHANGED_FIELDS)
@@ -87,14 +87,14 @@ class StatusPublisher:
             self.error = f"{self._topic} has no message.timestamp.type=LogAppendTime, so the clock cannot be measured"
 
     def clear(self, partition: int) -> None:
-        """Publish this partition anew when it is owned again."""
+        """Forget when this partition was published, so that it is published at once when owned again."""
         self._published.pop(partition, None)
 
     def publish_release(self, view: PartitionView) -> None:
-        """Publish the last figures of a partition that is given back, so that nobody has to wait for them to age."""
+        """Publish the last view of a partition that is released, so that others need not wait for it to expire."""
         self.clear(view.partition)
         self._publish(replace(view, state=State.CLOSED, owner="", url=None))
 
     def close(self, timeout_s: float) -> None:
-        """Give what is under way so long."""
+        """Wait at most `timeout_s` for records in flight."""
         self._writer.flush(timeout_s)

@@ -1,4 +1,4 @@
-"""Counts what a committed transaction did."""
+"""Counts and logs what a committed transaction did."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ log = structlog.get_logger(__name__)
 
 COMMITTED: Final = "committed"
 LOGGED_MAX: Final = 100
-"""Most control records of a transaction and partition that are logged one by one."""
+"""Most control records of a transaction and partition that are logged individually."""
 
 
 def tally_ended(metrics: Metrics, spans: Spans | None, result: Result, outcome: str) -> None:
-    """Count a transaction by how it ended, and make its span."""
+    """Count a transaction by its outcome and create its span."""
     metrics.transactions.labels(outcome).inc()
     if spans is not None:
         spans.transaction(result, outcome)
 
 
 def tally(metrics: Metrics, spans: Spans | None, result: Result) -> None:
-    """Add a committed transaction to metrics and last hour, and log what was dropped and what control records did."""
+    """Add a committed transaction to the metrics and the activity; log dropped records and control outcomes."""
     tally_ended(metrics, spans, result, COMMITTED)
     metrics.commit_seconds.observe(result.seconds)
     for partition_plan in result.work.plan.partition_plans:

@@ -1,1 +1,1 @@
-"""One transaction: its commit order, its size, and what its failures teach."""
+"""One transaction: its commit order, its size, and the handling of its failures."""

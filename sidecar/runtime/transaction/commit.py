@@ -1,13 +1,13 @@
 """The commit order, written once.
 
     1 begin                      a crash from here on: nothing happened, the broker aborts what was open
-    2 write changelog, outcomes of control records, fires, dead letters
-    3 send the input offsets     names EVERY partition that step 2 wrote for; this is what fences a former owner
-    4 commit                     a crash after it: the changelog says what happened, restore replays it
-    5 apply to the store         one batch; a crash within it loses the batch whole, restore replays it
-    6 hand the result back       counts are published from it
+    2 write changelog, outcomes of control records, deliveries, dead letters
+    3 send the input offsets     names EVERY partition that step 2 wrote for; this fences a former owner
+    4 commit                     a crash after it: the changelog has what happened, restore replays it
+    5 apply to the store         one batch; a crash within it loses the whole batch, restore replays it
+    6 return the result          counts are published from it
 
-Each step is a point where the tests kill the process (tests/integration/exactly_once/test_kill_at_every_step.py).
+The tests kill the process at each step (tests/integration/exactly_once/test_kill_at_every_step.py).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def unobserved(_step: Step) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One transaction to be."""
+    """One planned transaction."""
 
     plan: Plan
     partitions: Mapping[int, Partition]
@@ -66,43 +66,43 @@ class Work:
     changelog_topic: str
     status_topic: str
     api_token: str | None = None
-    """Outcomes of control records are signed with it."""
+    """Signs the outcomes of control records."""
     traced: bool = True
-    """Ask for a delivery report of every fire."""
+    """Request a delivery report for every delivery."""
     keeps_deliveries: bool = False
-    """Keep them when they are written, though nobody asks for their reports."""
+    """Keep deliveries after they are written, even without delivery reports."""
     tries_dlq: bool = True
-    """Dead letters could be written, as far as was known."""
+    """The DLQ was believed to accept records."""
     unanswerable: Collection[tuple[int, bytes]] = ()
-    """Outcomes that the status topic does not take, by partition and key: they are left out."""
+    """Outcomes that the status topic refuses, by partition and key: they are left out."""
 
     @property
     def items(self) -> int:
-        """How many messages it takes in, or timers it fires: the more of the two."""
+        """The number of ingested messages or of deliveries, whichever is greater."""
         return max(self.plan.deliveries, sum(partition_plan.ingested for partition_plan in self.plan.partition_plans))
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a transaction."""
+    """The result of a transaction."""
 
     work: Work
     seconds: float
     error: SidecarError | None = None
-    """TransactionFailed: not committed, or unknown. StoreFailed: committed, but the store did not take it in."""
+    """TransactionFailed: not committed, or unknown. StoreFailed: committed, but not applied to the store."""
     refused: Sequence[Refused] = ()
     accepted: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    """By topic and partition, how many records the broker said to be good while it named others of their batch."""
+    """By topic and partition, how many records the broker accepted when it rejected others of their batch."""
     fired_ms: int = 0
-    """Wall time at which the fires were handed to the client library."""
+    """Wall time at which the deliveries were handed to the client library."""
     unwritten: Sequence[Unwritten] = ()
-    """Records of changelog and status topic that were too large."""
+    """Records of the changelog and the status topic that were too large."""
     delivered_to: frozenset[tuple[str, int]] = frozenset()
-    """Partitions of topics that took a record of those whose delivery was asked for."""
+    """Topic partitions that accepted a record whose delivery was traced."""
     changelog_written: bool = False
-    """The changelog took a record of each partition."""
+    """The changelog accepted a record of each partition."""
     batch_bytes: int = BATCH_BYTES
-    """What the producer packed into a batch at most; a larger record was a batch by itself."""
+    """Largest size of a batch; a larger record was a batch by itself."""
     unwritten_for: Mapping[int, str] = field(default_factory=dict)
     """See `ports.Producer.unwritten_for`."""
 
@@ -110,9 +110,9 @@ class Result:
 class Writing:
     """Steps 1 and 2 of one transaction: begun by the loop, which must not wait, and ended by the commit thread.
 
-    Nearly always there is nothing to wait for. Then all is written while no other thread wants the interpreter, which
-    takes half the time that two threads take. For the same reason step 5 is prepared here, while what was written is
-    on its way to the broker.
+    Nearly always there is nothing to wait for. Then everything is written while no other thread needs the interpreter,
+    in half the time that two threads take. For the same reason step 5 is prepared here, while the records are in
+    flight.
     """
 
     def __init__(self, work: Work, producer: Producer, store: Store, clock: Clock, observe: Observe) -> None:
@@ -125,19 +125,19 @@ class Writing:
         self.producer = producer
         self.store = store
         self.offsets = offsets
-        """The next one of each partition that it writes for."""
+        """Next input offset of each partition in the transaction."""
         self.started_s = clock.monotonic_s()
         self.fired_ms = 0
-        """Wall time at which the fires were handed to the client library."""
+        """Wall time at which the deliveries were handed to the client library."""
         self.prepared: Mapping[int, Prepared] = {}
-        """By partition."""
+        """Prepared store changes by partition."""
         self._clock = clock
         self._observe = observe
         self._rest = _write(work, producer, observe)
         self._failure: TransactionFailed | None = None
 
     def advance(self) -> None:
-        """Write up to the first place where it would wait."""
+        """Write until it would wait."""
         try:
             next(self._rest, None)
         except TransactionFailed as error:
@@ -173,14 +173,14 @@ def _write(work: Work, producer: Producer, observe: Observe) -> Waits:
 
 
 def _released(records: list[Outgoing]) -> Iterator[Outgoing]:
-    """Yield records, each out of the list by then: it dies while the processor still has it at hand."""
+    """Yield records after removing them from the list: each is freed while it is still in the processor's cache."""
     records.reverse()
     while records:
         yield records.pop()
 
 
 def commit(writing: Writing, clock: Clock, observe: Observe) -> Result:
-    """Carry a transaction that was begun through the other steps; every failure is in the result."""
+    """Take a transaction that has begun through the remaining steps; the result has every failure."""
     work, producer, started_s = writing.work, writing.producer, writing.started_s
     try:
         writing.finish()
@@ -245,7 +245,7 @@ def _apply(writing: Writing, next_changelog_offsets: Mapping[int, int]) -> None:
 
 
 class Committer:
-    """Runs one job at a time in a thread of its own, so that the loop goes on polling meanwhile."""
+    """Runs one job at a time in a separate thread, so that the loop continues to poll."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -259,7 +259,7 @@ class Committer:
         self.busy = False
 
     def submit(self, job: Callable[[], object]) -> None:
-        """Start a job; the one before must have been taken."""
+        """Start a job; the outcome of the previous one must have been taken."""
         invariant(not self.busy, "two jobs at once")
         self.busy = True
         self._since_s = self._clock.monotonic_s()
@@ -268,11 +268,11 @@ class Committer:
 
     @property
     def hangs(self) -> bool:
-        """Whether the job at hand has been running for longer than any is meant to."""
+        """Whether the current job has been running for too long."""
         return self._busy_s > HANGS_S
 
     def blocker(self) -> str | None:
-        """Return what to tell people while a job takes long, None when it does not."""
+        """Return a reason for people while a job takes long, None otherwise."""
         return f"a transaction has been under way for {self._busy_s:.0f} s" if self._busy_s > SLOW_S else None
 
     @property
@@ -280,11 +280,11 @@ class Committer:
         return self._clock.monotonic_s() - self._since_s if self.busy else 0.0
 
     def wait(self, timeout_s: float) -> bool:
-        """Return whether there is an outcome to take, waiting for it at most so long."""
+        """Wait at most `timeout_s` for an outcome; return whether there is one."""
         return self.busy and self._finished.wait(timeout_s)
 
     def take(self) -> object:
-        """Return the outcome of the job; raises what it raised."""
+        """Return the outcome of the job, or raise its exception."""
         invariant(self.busy and self._finished.is_set(), "no outcome to take")
         self.busy = False
         outcome, failure = self._outcome, self._failure
@@ -303,5 +303,5 @@ class Committer:
             self._finished.set()
 
     def close(self) -> None:
-        """End the thread after the job at hand."""
+        """End the thread after the current job."""
         self._jobs.put(None)

@@ -1,4 +1,4 @@
-"""What failed transactions teach: whom to leave out, when to try again, when to give up."""
+"""Learns from failed transactions: which records to leave out, when to retry, when to give up."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ INIT_TIMEOUT_S: Final = 10.0
 DLQ_AGAIN_S: Final = 5.0
 DLQ_AGAIN_MAX_S: Final = 60.0
 SILENT_BYTES_MAX: Final = 64 * 1024
-"""Of so many bytes that were not taken in time, or of one record, no slow link is the cause."""
+"""At most this many bytes, or a single record, not accepted in time: a slow link is not the cause."""
 TRACE_S: Final = 30.0
 TRACED_DELIVERIES_MAX: Final = 1_000
 
 
 class Failures:
-    """Owned by the loop."""
+    """What was learnt from failures; owned by the loop."""
 
     init_timeout_s: float = INIT_TIMEOUT_S
 
@@ -47,48 +47,48 @@ class Failures:
         self._dlq_again_s = float("-inf")
         self._dlq_wait_s = DLQ_AGAIN_S
         self.unfireable: dict[tuple[int, bytes], tuple[Reason, str]] = {}
-        """Timers whose fire the broker refused, with its words; they go to the DLQ."""
+        """Timers whose delivery the broker refused, with its error text; they go to the DLQ."""
         self.pace = Pace()
         self.oversize = Oversize()
         self._suspects_max = ITEMS_MAX
-        """Halved to find out which record is refused."""
+        """Halved until the refused record is found."""
         self.committed_s = float("-inf")
         self._failed_s = float("-inf")
 
     @property
     def items_max(self) -> int:
-        """Most messages in, and most fires, in one transaction."""
+        """Most ingested messages, and most deliveries, in one transaction."""
         return min(self._suspects_max, self.pace.items_max, SINGLY_ITEMS_MAX if self.oversize.singly else ITEMS_MAX)
 
     def waiting(self) -> bool:
-        """Return whether it is too early to try again."""
+        """Return whether it is too early to retry."""
         return self._clock.monotonic_s() < self._wait_until_s
 
     def blocker(self) -> str | None:
-        """Return what to tell people while transactions fail, None when they do not."""
+        """Return a reason for people while transactions fail, None otherwise."""
         return self._dlq_error or (self._said if self._in_a_row > 2 else None) or None
 
     def back_off(self, text: str) -> None:
-        """Wait before the next try, longer each time."""
+        """Wait before the next attempt, longer each time."""
         self._said = text
         wait_s = min(BACK_OFF_FIRST_S * 2**self._in_a_row, BACK_OFF_MAX_S)
         self._in_a_row = min(self._in_a_row + 1, 30)  # a night without a broker must not overflow the line above
         self._wait_until_s = self._clock.monotonic_s() + wait_s
 
     def tracing(self, fires: int) -> bool:
-        """Return whether to ask for every delivery report, to learn which record it is that fails; few cost nothing."""
+        """Return whether to request all delivery reports, to learn which record fails; a few cost nothing."""
         return fires < TRACED_DELIVERIES_MAX or self._clock.monotonic_s() - self._failed_s < TRACE_S
 
     def dlq_open(self) -> bool:
-        """Return whether dead letters may be tried: else what must go there waits, and its partition's intake."""
+        """Return whether dead letters may be tried; if not, they wait, and so does the ingest of their partition."""
         return not self._dlq_error or self._clock.monotonic_s() >= self._dlq_again_s
 
     def committed(self, result: Result, *, more: bool) -> None:
-        """A transaction went through.
+        """Reset what was learnt after a commit.
 
         Args:
-            result: Of it.
-            more: Messages or due timers are left for the next one.
+            result: Result of the transaction.
+            more: Messages or due timers are left for the next transaction.
         """
         self._in_a_row = 0
         self._said = ""
@@ -108,18 +108,18 @@ class Failures:
         self.committed_s = self._clock.monotonic_s()
 
     def clear(self, partitions: Collection[int], *, unstorable: bool = True) -> None:
-        """Forget what was learnt of records of these: they are disposed of, or another owner's."""
+        """Forget what was learnt about records of these partitions: they are gone, or belong to another owner."""
         self.unfireable = {place: why for place, why in self.unfireable.items() if place[0] not in partitions}
         self.oversize.clear(partitions, unstorable=unstorable)
 
     def renewed(self) -> None:
-        """There is a new producer."""
+        """Log that a new producer is ready."""
         log.info("producer_ready")
 
     def renewal_failed(self, error: TransactionFailed) -> None:
-        """No new producer could be had."""
+        """Back off after no new producer could be created."""
         log.warning("producer_not_ready", reason=str(error))
-        self.back_off(f"the transactional producer cannot be had: {error}")
+        self.back_off(f"the transactional producer cannot be created: {error}")
 
     def outcome(self, error: TransactionFailed) -> str:
         """Return the label of the metric."""
@@ -136,11 +136,11 @@ class Failures:
         """Learn from a transaction that was not committed; return whether the producer must be replaced.
 
         Args:
-            error: How it ended.
-            result: Of it.
-            closed: Origins that it says something of are closed.
+            error: Why it failed.
+            result: Result of the transaction.
+            closed: Closes the origins that the failure concerns.
             dlq_topic: The DLQ.
-            limit_of: Returns the limit of a topic, as far as is known.
+            limit_of: Returns the known size limit of a topic.
 
         Raises:
             Twin: another process keeps fencing this one.
@@ -193,15 +193,15 @@ class Failures:
         self.oversize.unstorable.clear()  # they wait; by now the changelog may take more
 
     def _recheck(self, plan: Plan, closed: ClosedOrigins, dlq_topic: str, now_s: float) -> None:
-        """Look for a missing right: it fails the transaction as a whole, and no record is named."""
+        """Look for a missing permission: it fails the transaction as a whole, and no record is named."""
         dead_letters = any(partition_plan.dead_letters for partition_plan in plan.partition_plans)
         topics = {topic for partition_plan in plan.partition_plans for topic in partition_plan.fired}
         closed.recheck({*topics, dlq_topic} if dead_letters else topics)
         if dead_letters and closed.denied(dlq_topic):
-            self._close_dlq(f"the DLQ {dlq_topic} cannot be written: this user has no right to", now_s)
+            self._close_dlq(f"the DLQ {dlq_topic} cannot be written: this user has no permission", now_s)
 
     def _suspect(self, refused: list[Refused], accepted: Mapping[tuple[str, int], int]) -> None:
-        """Find the guilty: those that the broker names, or one that is alone; of several, fewer are tried next."""
+        """Find the rejected records: those the broker names, or a single one; of several, try fewer next."""
         rejected = rejected_of(refused, accepted)
         if not rejected and len({(each.partition, each.outgoing.source) for each in refused}) == 1:
             rejected = refused[:1]
@@ -212,7 +212,7 @@ class Failures:
 
 
 def _is_silence(silent: list[Refused], result: Result) -> bool:
-    """Return whether topics that took records too late are silent, and not just at the end of a slow link."""
+    """Return whether topics that timed out are silent, and not just behind a slow link."""
     if any((each.outgoing.topic, each.target) in result.delivered_to for each in silent):
         return False
     sizes = (content_bytes(each.outgoing.key, each.outgoing.value, each.outgoing.headers) for each in silent)

@@ -1,4 +1,4 @@
-"""What each topic takes: `max.message.bytes`, as the broker said last."""
+"""Size limits of topics: `max.message.bytes` as the broker last reported it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _BYTES_OF: Final = itemgetter(1)
 
 
 class Limits:
-    """Knows the limits of our own topics and of the origins.
+    """The limits of the sidecar's own topics and of the origins.
 
     Args:
-        settings: The effective ones.
-        catalogue: Asks for our topics too from now on, so that a limit that is changed is known within half a minute.
-        facts: What was found at the start.
+        settings: The effective settings.
+        catalogue: Looks up the own topics too, so that a changed limit is known within half a minute.
+        facts: The limits at the start.
     """
 
     def __init__(self, settings: Settings, catalogue: Catalogue, facts: TopicFacts) -> None:
@@ -46,7 +46,7 @@ class Limits:
         catalogue.want(self._own)
 
     def of(self, topic: str) -> int:
-        """Return the limit of a topic; a batch's own where nothing is known of it."""
+        """Return the limit of a topic; the batch size where it is unknown."""
         known = self._catalogue.origins.get(topic)
         return self._own.get(topic, BATCH_BYTES) if known is None else known.max_message_bytes
 
@@ -56,13 +56,12 @@ class Limits:
         return self.of(self._settings.dlq_topic)
 
     def new_batch_bytes(self, *, singly: bool) -> int:
-        """Return what a producer that is made now may pack into a batch: it must fit the smallest topic."""
+        """Return the batch size for a new producer: it must fit the smallest topic."""
         self._made_for_bytes = 1 if singly else self._batch_bytes
         return self._made_for_bytes
 
     def unfit(self, made: Plan, *, singly: bool) -> bool:
-        """Return whether a plan needs another producer, since brokers judge whole batches: for smaller ones, or for
-        larger ones again."""
+        """Return whether a plan needs another batch size: brokers apply their limit to whole batches."""
         self._batch_bytes = min(self._batch_bytes, *map(self.of, self._topics(made)))
         wanted = 1 if singly else self._batch_bytes
         if wanted != self._made_for_bytes:
@@ -80,7 +79,7 @@ class Limits:
         return topics
 
     def maintain(self) -> None:
-        """Warn of an origin that takes larger messages than the changelog: each larger one once."""
+        """Warn of an origin that accepts larger messages than the changelog; once for each larger limit."""
         name = self._settings.changelog_topic
         known = ((each, origin.max_message_bytes) for each, origin in self._catalogue.origins.items())
         largest, takes = max((each for each in known if each[0] not in self._own), key=_BYTES_OF, default=("", 0))

@@ -1,7 +1,7 @@
-"""What topics refuse as too large: which record it is, and what becomes of it.
+"""Finds the record that a topic refuses as too large, and decides what becomes of it.
 
-Brokers judge compressed batches, so a refusal means any record of a batch. Then the next transaction is a small one in
-which each timer is a block and each record a batch by itself: whoever is refused in it is alone.
+Brokers check compressed batches, so a refusal can mean any record of a batch. The next transaction is then a small one
+in which each timer is a block and each record is a batch by itself: a refusal in it names one record.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from sidecar.kafka.producer import Refusal, Refused, Unwritten
 from sidecar.runtime.transaction.commit import Result
 
 SINGLY_ITEMS_MAX: Final = 500
-"""Most messages in, and most fires, in a transaction of batches of one."""
+"""Most ingested messages, and most deliveries, in a transaction with one record per batch."""
 
 
 class Oversize:
-    """Owned by the loop. What was learnt of a partition holds until its next commit; of what cannot be stored, and
-    waits for the DLQ, until that is tried."""
+    """What was learnt about large records; owned by the loop. It holds until the partition's next commit; for a timer
+    that cannot be stored and waits for the DLQ, until the DLQ is tried."""
 
     def __init__(self) -> None:
         self.singly = False
-        """Each record is to be a batch by itself."""
+        """Write each record as a batch by itself."""
         self.cut_dead_letters: dict[tuple[int, bytes], int] = {}
-        """See `Terms`, as the next two."""
+        """See `Terms.cut_dead_letters`."""
         self.unstorable: dict[tuple[int, int], str] = {}
         self.unanswerable: set[tuple[int, bytes]] = set()
         """Outcomes that the status topic refused, by partition and key."""
         self.stuck: dict[int, str] = {}
-        """Partitions of which the changelog refused, in the last transaction, a record that cannot be left out."""
+        """Partitions whose changelog refused, in the last transaction, a record that cannot be left out."""
 
     def learn(self, result: Result, dlq_topic: str, dlq_bytes_max: int) -> tuple[list[Refused], list[Refused]]:
-        """Learn from a transaction; return the fires that their origin does not take, and the dead letters of which
-        nothing is left to be cut."""
+        """Learn from a transaction; return deliveries that their origin refuses, and dead letters that cannot be cut
+        any further."""
         self.stuck = {}
         large = [each for each in result.refused if each.why is Refusal.LARGE]
         if not large and not result.unwritten:
@@ -61,7 +61,7 @@ class Oversize:
         return [each for each in alone if each.outgoing.topic != dlq_topic], hopeless
 
     def _cut(self, dead_letter: Refused, bytes_max: int) -> bool:
-        """Say to what the next try cuts a dead letter; return False if it was cut to the bone before."""
+        """Set the size of a dead letter for the next attempt; return False if it was cut to the minimum before."""
         place = dead_letter.partition, dead_letter.outgoing.source
         before = self.cut_dead_letters.get(place)
         if before == 0:
@@ -71,14 +71,14 @@ class Oversize:
         return True
 
     def _unwritten(self, record: Unwritten, changelog_topic: str) -> bool:
-        """Take in that a record is too large by itself; return False if it is of several, each of which may fit."""
+        """Note a record that is too large; return False if it has several timers, each of which may fit."""
         if record.topic != changelog_topic:
             self.unanswerable.add((record.partition, record.key))
             return True
         entries = decode_block(record.value).entries if isinstance(decode_key(record.key), BlockKey) else ()
         if len(entries) > 1:
             return False
-        text = f"{len(record.value)} bytes: {record.topic} does not take them (max.message.bytes)"
+        text = f"{len(record.value)} bytes: more than {record.topic} accepts (max.message.bytes)"
         place = record.partition, offset_of(entries[0]) if entries else -1
         if entries and place not in self.unstorable:
             self.unstorable[place] = text
@@ -87,11 +87,11 @@ class Oversize:
         return True
 
     def clear(self, partitions: Collection[int], *, unstorable: bool = True) -> None:
-        """Forget what was learnt of these.
+        """Forget what was learnt about these partitions.
 
         Args:
-            partitions: Of the input topic.
-            unstorable: Of what the changelog does not take too.
+            partitions: Input partitions.
+            unstorable: Forget the timers that the changelog refused, too.
         """
         self.cut_dead_letters = {
             place: cut for place, cut in self.cut_dead_letters.items() if place[0] not in partitions

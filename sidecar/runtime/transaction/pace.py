@@ -1,4 +1,4 @@
-"""How much one transaction carries: less when it took too long, more while it is quick and more waits."""
+"""Adapts the size of transactions: smaller after a slow one, larger while they are quick and more is waiting."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ ITEMS_MAX: Final = 10_000
 BYTES_MAX: Final = 16 * 1024 * 1024
 BYTES_MIN: Final = 1_000
 QUICK_S: Final = 2.0
-"""A transaction of so many seconds at most may be followed by one of twice the size."""
+"""A transaction of at most this duration may be followed by one of twice the size."""
 SLOW_S: Final = 6.0
-"""After one of more seconds, the next is half as large; after one that failed so late, a quarter."""
+"""After a longer transaction the next is half as large; after one that failed this late, a quarter."""
 
 
 class Pace:
-    """Most messages in, and most fires, in one transaction, and the bytes of each."""
+    """The limits of one transaction: ingested messages and deliveries, each by number and by bytes."""
 
     def __init__(self) -> None:
         self.items_max = ITEMS_MAX
         self.bytes_max = BYTES_MAX
         self.alone = False
-        """A message by itself took too long: it is given all the time that a transaction has."""
+        """A single message took too long: it gets the whole time of a transaction."""
 
     def committed(self, seconds: float, items: int, *, more: bool) -> None:
         """Learn from a transaction.
 
         Args:
-            seconds: That it took.
-            items: That it had.
-            more: Others were left for the next one.
+            seconds: Its duration.
+            items: Its number of items.
+            more: Items were left for the next one.
         """
         if seconds > SLOW_S:
             self._shrink(items, 2)
@@ -44,9 +44,9 @@ class Pace:
         """Learn from a transaction that was not committed.
 
         Args:
-            seconds: Until that was clear.
-            items: That it had.
-            unknown: It may have been committed all the same.
+            seconds: Time until it failed.
+            items: Its number of items.
+            unknown: It may have been committed.
         """
         if seconds > SLOW_S or unknown:
             self.alone = items <= 1
@@ -58,24 +58,24 @@ class Pace:
 
 
 class Share(NamedTuple):
-    """What a transaction for few messages is made of."""
+    """The contents of a small transaction."""
 
     partitions: list[Partition]
     ingest: list[int]
-    """Partitions of which messages are taken in."""
+    """Partitions whose messages are ingested."""
     fire_due: bool
     """Whether due timers are fired."""
 
 
 def fewer(turns: Sequence[Partition], waiting: Collection[int], count: int, now_ms: int, *, fire_first: bool) -> Share:
-    """Return a share of the work for a transaction of fewer messages than there are partitions.
+    """Return the share of the work for a transaction with fewer messages than there are partitions.
 
     Args:
         turns: The partitions in the order of their turns.
-        waiting: Those of which messages wait to be taken in.
-        count: Of messages: with 1, the transaction takes one in or fires one.
-        now_ms: Timers up to then are due.
-        fire_first: With 1, and both to be done: what it does.
+        waiting: Partitions with messages to ingest.
+        count: Number of messages; with 1, the transaction ingests one or fires one.
+        now_ms: Timers up to this time are due.
+        fire_first: With 1, if both are possible: fire.
     """
     due = {each.number for each in turns if (wakes_ms := each.wakes_at_ms()) is not None and wakes_ms <= now_ms}
     partitions = [each for each in turns if each.number in due or each.number in waiting][:count]

@@ -58,7 +58,7 @@ def test_a_missing_producer_is_a_reason_and_so_is_why(harness: LoopHarness, read
     for _ in range(3):
         harness.failures.renewal_failed(TransactionFailed("no coordinator", unknown=False, replace=True))
     assert readiness.reasons() == [
-        "the transactional producer cannot be had: no coordinator",
+        "the transactional producer cannot be created: no coordinator",
         "the transactional producer is not ready yet",
     ]
 
