@@ -21,7 +21,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "broker_trouble": "The client library reports a transient broker error. The same error is not logged again, and no "
     "more than one every 10 s.",
     "changelog_takes_less": "An origin accepts larger messages than the changelog. Such a message cannot be stored: it "
-    "becomes a dead letter `too-large` unless it fits when compressed. `fix` has the command that fixes it.",
+    "becomes a dead letter `too-large` unless it fits when compressed. `fix` has the command.",
     "changelog_not_read": "The broker does not let a partition restore; `reason` is the broker's error.",
     "client_logged": "A line of the Kafka client library, in `text`. LOG_LEVEL_APACHE sets the lowest level. At most "
     "10 lines a minute that begin with the same word, except at level debug; `left_out` counts those that were not "
