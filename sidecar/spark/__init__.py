@@ -2,6 +2,6 @@
 
     Kafka source ──► mapInArrow: parse, policy, pack ──► transformWithState, keyed by input partition: plan() ──► sink
 
-`wire`, `cells`, `shard_store`, `blocks`, `pages`, `names`, `facts`, `placement` and `turn` are pure; they and `intake`,
-`processor` and `sink` run on the executors. The rest runs on the driver.
+`blocks`, `pages`, `waiting`, `state/` and, in `stream/`, `wire`, `topic_metadata`, `placement` and `step` are pure.
+They, `ingest`, `processor` and `sink` run on the executors. The rest runs on the driver.
 """

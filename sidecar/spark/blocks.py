@@ -1,8 +1,8 @@
 """The blocks of slots: written as they come, merged until they are large, found by offset, taken from the front.
 
-Each turn adds a small block to each slot that it stores to. MERGED blocks of about one size become one, so a timer is
-rewritten a few times until it is in a full block, and a slot has few blocks that are not full. Full ones are named in
-pages of the slot's directory, which only who looks into them reads.
+Each partition step adds a small block to each slot that it stores to. MERGED blocks of about one size become one, so a
+timer is rewritten a few times until it is in a full block, and a slot has few blocks that are not full. Pages of the
+slot's directory name the full ones; a page is read only when one of its blocks is.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from sidecar.spark.state.entries import (
 
 CACHE_BYTES_MAX: Final = 64 * 1024 * 1024
 FULL_BYTES: Final = BLOCK_BYTES_MAX // 2
-"""Blocks of this size are merged no more."""
+"""The size from which a block is not merged."""
 MERGED: Final = 8
-"""So many of one size become one."""
+"""The number of blocks of one size that become one."""
 PAGE_REFS: Final = 64
 FORMER_BYTES: Final = 8 * 1024
-"""What a block of the former layout counts for: it did not say how large they are."""
+"""The size that is assumed of a block of the former layout, which records none."""
 
 SlotKey = tuple[int, int]
 """Level and slot."""
@@ -47,9 +47,9 @@ class Blocks:
     """The blocks of one partition.
 
     Args:
-        cells: Its state.
-        meta: Where it stands.
-        pending: Leaves out of entries those that are gone.
+        state: Entries of the partition.
+        meta: Position and directories of the partition.
+        pending: Filters timers, keeping the pending ones.
     """
 
     def __init__(self, state: StateEntries, meta: Meta, pending: Callable[[Iterable[bytes]], Iterator[bytes]]) -> None:
@@ -67,8 +67,8 @@ class Blocks:
         """Add a block.
 
         Args:
-            place: Its slot.
-            entries: Of the block, at least one.
+            slot_key: The slot.
+            entries: Timers of the block, at least one.
             value: The block, if it is encoded already.
         """
         slot = self.slots.get(slot_key)
@@ -90,12 +90,12 @@ class Blocks:
         self._page_out(slot, directory, lane)
 
     def entries(self, slot_key: SlotKey) -> Iterator[bytes]:
-        """Yield all entries of a slot, whether they are pending or not."""
+        """Yield all entries of a slot, pending or not."""
         for block in self.each(slot_key):
             yield from block
 
     def each(self, slot_key: SlotKey, start: int = 0) -> Iterator[Sequence[bytes]]:
-        """Yield the entries of each block of a slot, without those of the first `start` blocks, which are not read."""
+        """Yield the entries of each block of a slot from block `start` on; the blocks before it are not read."""
         for ref in islice(self._refs(slot_key), start, None):
             yield self._block(slot_key, ref.number)
 
@@ -109,9 +109,9 @@ class Blocks:
         return None
 
     def take(self, slot_key: SlotKey, limit_bytes: int) -> list[bytes]:
-        """Return the entries of a slot's first blocks, as many as reach the limit, and let go of these blocks.
+        """Remove a slot's first blocks, as many as reach the limit, and return their entries.
 
-        A slot whose blocks are all taken is gone.
+        A slot without blocks is removed.
         """
         slot, directory = self.slots[slot_key], self._directory(slot_key)
         taken: list[bytes] = []
@@ -138,7 +138,7 @@ class Blocks:
         return taken
 
     def drop(self, slot_key: SlotKey) -> None:
-        """Let go of a slot with all of its blocks."""
+        """Remove a slot with all its blocks."""
         directory, slot = self._directory(slot_key), self.slots[slot_key]
         for page in range(directory.first_page, directory.first_page + len(directory.pages)):
             for ref in self._page(slot_key, page):
@@ -158,7 +158,7 @@ class Blocks:
         self._meta.slots = list(self.slots.values())
 
     def convert(self) -> None:
-        """Take over from the former layout, in which a slot has one list of all its blocks."""
+        """Convert the former layout, in which a slot has one list of all its blocks."""
         for slot_key, slot in self.slots.items():
             value = self._state.get(directory_state_key(*slot_key))
             refs = [
@@ -192,7 +192,7 @@ class Blocks:
         return () if value is None else decode_block(value).entries
 
     def _by_key(self, slot_key: SlotKey, number: int) -> dict[bytes, bytes]:
-        """Return a block by the keys of its timers; those used last are kept for the turn."""
+        """Return a block by the keys of its timers; the blocks used last are cached for the partition step."""
         state_key = block_state_key(*slot_key, number)
         block = self._read.get(state_key)
         if block is None:
@@ -209,7 +209,7 @@ class Blocks:
     # Directories
 
     def _merge(self, slot: Slot, directory: Directory, refs: BlockRefs) -> None:
-        """Put one block in the place of these, without what is gone."""
+        """Replace these blocks by one that has their pending timers."""
         slot_key = (slot.level, slot.slot)
         entries = [entry for ref in refs for entry in self._pending(self._block(slot_key, ref.number))]
         for ref in refs:
@@ -275,7 +275,7 @@ class Blocks:
 
 
 def by_origin(entries: Iterable[bytes]) -> dict[str, tuple[int, int]]:
-    """Count the entries of a block per origin, and how many of these are deferred."""
+    """Return the number of entries of a block per origin, and how many of these are deferred."""
     totals: dict[bytes, list[int]] = {}
     for entry in entries:
         name = entry[HEAD.size : HEAD.size + int.from_bytes(entry[ORIGIN_LENGTH], "big")]
@@ -286,7 +286,7 @@ def by_origin(entries: Iterable[bytes]) -> dict[str, tuple[int, int]]:
 
 
 def _to_merge(lane: BlockRefs) -> BlockRefs:
-    """Return the blocks of a lane that are to become one: the last ones of a size, or all that make a full one."""
+    """Return the blocks of a lane to merge: the last ones of one size, or all small ones if they make a full block."""
     small = [ref for ref in lane if ref.bytes < FULL_BYTES]
     if len(small) > 1 and sum(ref.bytes for ref in small) >= FULL_BYTES:
         return small

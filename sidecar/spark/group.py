@@ -1,4 +1,4 @@
-"""What the driver asks and tells the cluster before a query starts: who is in the group, and where it stands."""
+"""The driver's requests to the cluster before a query starts: the group's members, offsets and checkpoints."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ CALL_S: Final = 10.0
 READ_RECORDS: Final = 5_000
 SETTLED_AT_ONCE: Final = 8
 TAIL_RECORDS: Final = 1_000
-"""So many offsets before the end of a partition are read first, and eight times as many each further time."""
+"""The offsets before the end of a partition that are read first; each further read takes eight times as many."""
 
 
 def idle_topics(admin: Admin, settings: Settings) -> TopicFacts:
-    """Return the facts of the topics, which no instance reads.
+    """Return the properties of the topics, once no instance reads them.
 
     Raises:
         BrokerUnavailable: No answer in time; on a new broker the group's coordinator is some seconds behind the topics.
         CommandFailed: The group has members.
-        TopicsInvalid: See `ensure_topics`.
+        TopicsInvalid: A topic has other properties than it needs.
     """
     facts = ensure_topics(admin, settings, TRY_S)
     require_no_members(admin, settings, TRY_S)
@@ -60,12 +60,12 @@ def require_no_members(admin: Admin, settings: Settings, wait_s: float = WAIT_S)
         hosts = ", ".join(group.hosts)
         raise CommandFailed(
             f"the group {settings.group_id} has {group.members} members ({hosts}): stop these instances first; "
-            "two engines cannot share a group"
+            "only one engine at a time can use the group"
         )
 
 
 def settle(settings: Settings, state_partitions: int) -> None:
-    """Settle what a killed process left open, so that what is committed can be read. Raises BrokerUnavailable."""
+    """Settle the transactions of a killed process, so that offsets can be read. Raises BrokerUnavailable."""
 
     def one(number: int) -> None:
         properties = config.transactional_producer(settings, transactional_id(settings, number))
@@ -85,7 +85,7 @@ def settle(settings: Settings, state_partitions: int) -> None:
 def committed(settings: Settings, partitions: int) -> dict[int, tuple[int, Mark | None]]:
     """Return the committed offset of each partition that has one, and its mark. Raises BrokerUnavailable."""
     deadline = Deadline(WAIT_S)
-    # It waits for open transactions, being read_committed.
+    # Being read_committed, it waits for open transactions.
     with LogReader(config.input_consumer(settings), settings.input_topic) as reader:
         while True:
             try:
@@ -104,7 +104,7 @@ def committed(settings: Settings, partitions: int) -> dict[int, tuple[int, Mark 
 def last_checkpoints(settings: Settings, partitions: int) -> dict[int, Checkpoint]:
     """Return the last checkpoint in each partition of the changelog that has one.
 
-    Every transaction ends with a checkpoint, so the end of a partition is read, and more only while none is found.
+    Every transaction ends with a checkpoint, so this reads the end of a partition, and more only while it finds none.
 
     Raises:
         BrokerUnavailable: No answer in time.
@@ -121,7 +121,7 @@ def last_checkpoints(settings: Settings, partitions: int) -> dict[int, Checkpoin
         while wanted := {each: (low, high) for each, (low, high) in bounds.items() if each not in last and low < high}:
             starts = {each: max(low, high - records) for each, (low, high) in wanted.items()}
             last |= _checkpoints(reader, settings.changelog_topic, starts)
-            # What lies behind was read.
+            # The offsets from `starts` on have been read.
             bounds = {each: (low, starts[each]) for each, (low, _) in wanted.items()}
             records *= 8
     return last
@@ -135,7 +135,7 @@ def _bounds(reader: LogReader, topic: str, partition: int) -> tuple[int, int]:
 
 
 def _checkpoints(reader: LogReader, topic: str, starts: Mapping[int, int]) -> dict[int, Checkpoint]:
-    """Return the last checkpoint behind each of the offsets."""
+    """Return the last checkpoint at or after each of the offsets."""
     last: dict[int, Checkpoint] = {}
     clock = SystemClock()
     reader.start(starts)
@@ -155,7 +155,7 @@ def _checkpoints(reader: LogReader, topic: str, starts: Mapping[int, int]) -> di
 
 
 def fence(settings: Settings, checkpoints: Mapping[int, Checkpoint]) -> None:
-    """Write checkpoints of this engine to the changelog: an instance of the embedded one stops at them."""
+    """Write checkpoints of this engine to the changelog: an instance of the embedded engine stops at them."""
     write_checkpoints(settings, {number: replace(each, engine=Engine.SPARK) for number, each in checkpoints.items()})
 
 

@@ -13,10 +13,10 @@ SPARK_VERSION: Final = "4.2.0"
 
 
 def connector_jars(progress: DownloadProgress, folder: Path | None = None) -> tuple[Path, ...]:
-    """Return the files, with the checksums of the lock file; needs no network once they are there.
+    """Return the files, checked against the lock file; needs no network once they are in the cache.
 
     Raises:
-        CommandFailed: One could not be had, or the cache cannot be written.
+        CommandFailed: A jar cannot be downloaded, or the cache cannot be written.
     """
     cache = folder or platformdirs.user_cache_path("retry-sidecar") / f"spark-{SPARK_VERSION}"
     return jar_files(locked_jars("sidecar.spark", "jars.lock"), progress, cache)

@@ -1,4 +1,4 @@
-"""Finds a Java that Spark runs on."""
+"""Finds a JDK that Spark runs on."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the home of a JDK that Spark runs on.
 
     Raises:
-        CommandFailed: There is none; the text says what was found and how to get one.
+        CommandFailed: None was found; the text says what was found and how to install one.
     """
     seen: list[str] = []
     for home in dict.fromkeys(_homes(environ)):
@@ -57,7 +57,7 @@ def _homes(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _problem(home: Path) -> str | None:
-    """Return why Spark does not run on it, None when it does."""
+    """Return why Spark does not run on this JDK, None when it does."""
     java = home / "bin" / "java"
     if not java.is_file():
         return "no bin/java in it"

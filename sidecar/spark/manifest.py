@@ -1,4 +1,4 @@
-"""What a Spark checkpoint belongs to, in a file beside it on the same file system."""
+"""The manifest of a Spark checkpoint, in a file beside it: the application that the checkpoint belongs to."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ if TYPE_CHECKING:
 FILE: Final = "retry-sidecar.json"
 RULES: Final = "retry-sidecar-rules.json"
 QUERY: Final = "query"
-"""Folder of Spark's own checkpoint."""
+"""The folder of Spark's own checkpoint."""
 FORMAT: Final = 1
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Identity of a checkpoint."""
+    """The identity of a checkpoint."""
 
     format: int = FORMAT
     checkpoint: str
-    """An id that is written into the group's offsets."""
+    """The id that the marks in the group's offsets have."""
     cluster_id: str
     app_id: str
     input_topic: str
     input_topic_id: str
     state_partitions: int
     offsets: dict[int, int] = {}
-    """Where the input is read from, by partition; EARLIEST is one too."""
+    """The start offsets by partition; EARLIEST is one too."""
     imports: bool = False
-    """It begins with what the changelog holds."""
+    """Whether it begins with the state in the changelog."""
     group_id: str = ""
-    """The group that its marks are in; empty in one that a former version began."""
+    """The group that has its marks; empty if a former version began the checkpoint."""
 
 
 class Unfinished(NamedTuple):
-    """A micro-batch that Spark has planned and not completed: it runs again."""
+    """A micro-batch that Spark has planned but not completed: it runs again."""
 
     batch: int
     now_ms: int
-    """Its instant."""
+    """The instant of the micro-batch."""
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """Under what the last micro-batches were decided; one that is not complete is completed under the same."""
+    """The version and rules of the last micro-batches; one that is not complete is completed under the same."""
 
     version: str
     rules: Rules
-    """Without the token, which is no file's to hold."""
+    """The rules without the token, which is never written to a file."""
 
 
 class CheckpointFolder:
@@ -71,8 +71,8 @@ class CheckpointFolder:
         except Py4JJavaError as cause:
             hadoop = jvm.org.apache.hadoop.util.VersionInfo.getVersion()
             raise CommandFailed(
-                f"{self.location} (--checkpoint): {cause.java_exception.getMessage()}. Spark brings file: and hdfs: "
-                "with it; the jars of another file system are yours to add, for s3a: with "
+                f"{self.location} (--checkpoint): {cause.java_exception.getMessage()}. Spark includes file: and hdfs:; "
+                "add the jars of another file system, for s3a: with "
                 f"--conf spark.jars.packages=org.apache.hadoop:hadoop-aws:{hadoop}"
             ) from cause
 
@@ -86,7 +86,7 @@ class CheckpointFolder:
         if not self._fs.exists(file):
             if self._fs.exists(self._path(self.query)):
                 raise CommandFailed(
-                    f"{self.location} (--checkpoint) holds a checkpoint of something else: name another folder"
+                    f"{self.location} (--checkpoint) has the checkpoint of another query: name another folder"
                 )
             return None
         try:
@@ -98,21 +98,21 @@ class CheckpointFolder:
         return manifest
 
     def begun(self) -> bool:
-        """Return whether a micro-batch has come to its end: until then the query begins anew at each start."""
+        """Return whether a micro-batch has completed: until then each start begins with the first state."""
         return self._last("commits") is not None
 
     def unfinished(self) -> Unfinished | None:
-        """Return the micro-batch that was planned and is not complete, None when there is none."""
+        """Return the micro-batch that is planned but not complete, None when there is none."""
         planned, done = self._last("offsets"), self._last("commits")
         if planned is None or planned == done:
             return None
         return Unfinished(planned, int(self._planned(planned)[1]["batchTimestampMs"]))
 
     def plan_empty(self, now_ms: int) -> None:
-        """Plan a micro-batch without records, which the next query begins with; none must be unfinished.
+        """Plan a micro-batch without records for the start of the next query; none must be unfinished.
 
-        By itself Spark begins with one only in a new checkpoint, or when there are records: what is due would wait for
-        these.
+        Spark alone begins with a micro-batch only in a new checkpoint, or when there are records: due timers would wait
+        for these.
         """
         last = self._last("offsets")
         if last is None:
@@ -123,7 +123,7 @@ class CheckpointFolder:
         self._write(f"{QUERY}/offsets/{last + 1}", content.encode())
 
     def _planned(self, batch: int) -> tuple[str, dict[str, Any], list[str]]:
-        """Return the version of the log, what it says of a micro-batch, and the offsets of each source."""
+        """Return the version of the log, its entry for a micro-batch, and the offsets of each source."""
         version, planned, *offsets = self._read(f"{self.query}/offsets/{batch}").decode().split("\n")
         return version, msgspec.json.decode(planned), offsets
 
@@ -131,7 +131,7 @@ class CheckpointFolder:
         self._write(FILE, msgspec.json.encode(manifest))
 
     def kept(self) -> Kept | None:
-        """Return under what the last micro-batch was decided, None when this version cannot read it."""
+        """Return the version and rules of the last micro-batch, None when this version cannot read them."""
         if not self._fs.exists(self._path(f"{self.location}/{RULES}")):
             return None
         try:
@@ -140,7 +140,7 @@ class CheckpointFolder:
             return None
 
     def keep(self, rules: Rules) -> None:
-        """Write down under what the micro-batches to come are decided; none must be unfinished."""
+        """Write the version and rules of the next micro-batches; none must be unfinished."""
         kept = Kept(__version__, replace(rules, api_token=None))
         if kept != self.kept():
             self._write(RULES, msgspec.json.encode(kept))
@@ -167,7 +167,7 @@ class CheckpointFolder:
             stream.write(bytearray(content))
         finally:
             stream.close()
-        # Where the new name is taken renaming is refused; a crash in between leaves none, which is known from before.
+        # A rename onto an existing file is refused; a crash in between leaves no file, as in a new checkpoint.
         self._fs.delete(file, False)
         self._fs.rename(whole, file)
 
@@ -188,23 +188,23 @@ def new_manifest(
 
 
 _ANOTHER: Final = "name another folder with --checkpoint, or the settings that it was made with"
-_HAND_BACK: Final = (
-    "what waits in it goes on in the embedded engine after `retry-sidecar spark export`, or from there in a new "
-    "checkpoint with --from-changelog"
+_EXPORT: Final = (
+    "`retry-sidecar spark export` hands its pending messages over to the embedded engine, and --from-changelog imports "
+    "them from there into a new checkpoint"
 )
 
 
 def require_same(found: Manifest, wanted: Manifest, location: str, asked_partitions: int | None) -> None:
-    """Refuse to go on from a checkpoint of something else.
+    """Refuse the checkpoint of another application.
 
     Args:
-        found: In the folder.
-        wanted: As it would be made now.
+        found: The manifest in the folder.
+        wanted: The manifest that a new checkpoint would have.
         location: The folder.
-        asked_partitions: What the user gave for the number of state partitions.
+        asked_partitions: The number of state partitions that the user gave.
 
     Raises:
-        SettingsInvalid: With a line for each thing that differs.
+        SettingsInvalid: The manifests differ; one line for each difference.
     """
     problems = [
         f"{name}: {getattr(wanted, attribute)}; the checkpoint {location} belongs to {getattr(found, attribute)}: {way}"
@@ -212,7 +212,7 @@ def require_same(found: Manifest, wanted: Manifest, location: str, asked_partiti
             ("cluster_id", "cluster (BOOTSTRAP_SERVERS)", _ANOTHER),
             ("app_id", "STREAMS_APP_ID", _ANOTHER),
             ("input_topic", "INPUT_TOPIC", _ANOTHER),
-            ("input_topic_id", "id of the input topic, which was deleted and made anew", _HAND_BACK),
+            ("input_topic_id", "id of the input topic, which was deleted and created again", _EXPORT),
             ("group_id", "GROUP_ID", _ANOTHER),
         )
         if getattr(found, attribute) not in {getattr(wanted, attribute), ""}
@@ -220,7 +220,7 @@ def require_same(found: Manifest, wanted: Manifest, location: str, asked_partiti
     if asked_partitions is not None and asked_partitions != found.state_partitions:
         problems.append(
             f"--state-partitions {asked_partitions}: the checkpoint {location} was made with {found.state_partitions}, "
-            "and its state is spread over as many for ever: leave the option out; to change it, "
+            "and its state cannot be spread again: leave the option out; to change the number, run "
             "`retry-sidecar spark export` and begin a new checkpoint with --from-changelog"
         )
     if problems:

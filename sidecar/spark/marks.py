@@ -1,7 +1,7 @@
-"""How far a turn got, as the metadata of the group's committed offset says it.
+"""How far a partition step got, in the metadata of the group's committed offset.
 
-A turn is sent in steps, one for each plan. The mark of the last one that was committed has a digest of all that the
-turn had sent by then: a micro-batch that Spark runs again goes on behind it, and only if it would send the same.
+A partition step sends the output of several plans. The mark of the last one committed has a digest of everything that
+the step had sent by then: a micro-batch that Spark runs again continues behind it, and only if it would send the same.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from sidecar.errors import SidecarError
 from sidecar.spark.stream.wire import Closing, StatusRecord
 
 OUTCOME: Final = b"o/"
-"""What the keys of outcomes begin with; every other record of the status topic is said again soon."""
+"""The prefix of the keys of outcomes; every other record of the status topic is published again soon."""
 CLOSINGS_MAX: Final = 8
-"""Most topics that one micro-batch finds closed by name: metadata of an offset may have 4,096 bytes."""
+"""The most topics that a mark names as closed: the metadata of an offset has at most 4,096 bytes."""
 ALL: Final = "*"
-"""Stands for all origins, when there are more."""
+"""The name for all origins, when there are more."""
 
 _FORMER: Final = re.compile(r"spark ([0-9]+) ([0-9a-z-]+)")
 _TOPICS: Final = re.compile(r"TopicsRefuse: .*\[topics ([A-Za-z0-9+/=]+)\]")
@@ -32,13 +32,13 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class TopicsRefuse(SidecarError):
-    """Topics that take no records of a micro-batch, which is to be decided anew with these closed.
+    """Some topics refuse records of a micro-batch, which has to be decided again with these topics closed.
 
-    It is raised in a worker, and all that Spark hands to the driver is text.
+    A worker raises it, and Spark passes only its text to the driver.
 
     Args:
         closed: Topic to a `Closure`.
-        said: By the broker.
+        said: The broker's reason.
     """
 
     def __init__(self, closed: Mapping[str, str], said: str) -> None:
@@ -48,33 +48,33 @@ class TopicsRefuse(SidecarError):
 
     @staticmethod
     def read(text: str) -> dict[str, str]:
-        """Return what the text of a failure says, empty when it is of another kind."""
+        """Return the closed topics in the text of a failure, empty when it is another failure."""
         found = _TOPICS.search(text)
         return {} if found is None else msgspec.json.decode(b64decode(found[1]), type=dict[str, str])
 
 
 class Mark(msgspec.Struct, array_like=True, frozen=True):
-    """What the metadata of a committed offset says."""
+    """The metadata of a committed offset."""
 
     sequence: int
-    """That the turn had reached."""
+    """The sequence that the partition step had reached."""
     checkpoint: str
-    """The id of the Spark checkpoint that it was written from."""
+    """The id of the Spark checkpoint that wrote it."""
     batch: int = -1
-    """The micro-batch; -1: a former version has written it."""
+    """The micro-batch; -1: a former version wrote it."""
     digest: str = ""
-    """Of what the turn had sent."""
+    """The digest of what the step had sent."""
     writer: str = ""
-    """Whose producer it was."""
+    """The id of the producer's owner."""
     closings: list[Closing] = []
-    """What the turn took for closed by then beside what its state says."""
+    """The topics that the step treated as closed beside those of its state."""
 
     def __str__(self) -> str:
         return f"spark {msgspec.json.encode(self).decode()}"
 
     @classmethod
     def parse(cls, metadata: str | None) -> Mark | None:
-        """Return the mark, None for metadata that is none of ours."""
+        """Return the mark, None for metadata of another tool."""
         text = metadata or ""
         if (found := _FORMER.fullmatch(text)) is not None:
             return cls(int(found[1]), found[2])
@@ -87,13 +87,13 @@ class Mark(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Digest:
-    """Of what a turn sends, step by step; however it was cut on its way."""
+    """The digest of what a partition step sends; it does not depend on how the records are cut into lists."""
 
     def __init__(self) -> None:
         self._hash = sha256()
 
     def add(self, records: Iterable[Outgoing], status_records: Iterable[StatusRecord]) -> None:
-        """Add what is sent, but the counts."""
+        """Add what is sent, except the counts."""
         self._hash.update(_unframed([each[:5] for each in records]))
         self._hash.update(
             _unframed([(each.key, each.value) for each in status_records if each.key.startswith(OUTCOME)])
@@ -104,39 +104,39 @@ class Digest:
 
 
 def _unframed(values: Sequence[tuple[Any, ...]]) -> memoryview:
-    """Return the bytes of all values, without the length of the list in front of them: it says how they were cut."""
+    """Return the bytes of all values without the length of the list in front of them, which depends on the cut."""
     length = len(values)
     return memoryview(_encode(values))[1 if length < 16 else 3 if length < 65_536 else 5 :]
 
 
 class ReplayClosings(NamedTuple):
-    """What the turns of the one micro-batch that runs again take for closed."""
+    """The topics that the steps of a replayed micro-batch treat as closed."""
 
     now_ms: int = -1
     """The instant of that micro-batch."""
     closings: tuple[tuple[int, Sequence[Closing]], ...] = ()
-    """By input partition."""
+    """The closings by input partition."""
     others: Sequence[Closing] = ()
-    """For all that are not named."""
+    """The closings of all other input partitions."""
 
     def of(self, partition: int, now_ms: int) -> Sequence[Closing]:
-        """Return what a turn takes for closed beside what its state says."""
+        """Return the topics that a step treats as closed beside those of its state."""
         return dict(self.closings).get(partition, self.others) if now_ms == self.now_ms else ()
 
 
 def replay_closings(
-    now_ms: int, batch: int, marks: Mapping[int, Mark | None], learnt: Mapping[str, str]
+    now_ms: int, batch: int, marks: Mapping[int, Mark | None], refusing: Mapping[str, str]
 ) -> ReplayClosings:
-    """Return what the turns of a micro-batch that runs again take for closed.
+    """Return the topics that the steps of a replayed micro-batch treat as closed.
 
     Args:
-        now_ms: Its instant.
-        batch: Its number.
-        marks: Of the group, by input partition.
-        learnt: Topics that refused records of it, and why: for what is not committed yet.
+        now_ms: The instant of the micro-batch.
+        batch: The number of the micro-batch.
+        marks: The group's marks by input partition.
+        refusing: Topics that refused its records, and why; they are closed for what is not committed yet.
     """
-    many = len(learnt) > CLOSINGS_MAX
-    fresh = {ALL: next(iter(learnt.values()))} if many else dict(learnt)
+    many = len(refusing) > CLOSINGS_MAX
+    fresh = {ALL: next(iter(refusing.values()))} if many else dict(refusing)
     closings = []
     for partition, mark in marks.items():
         if mark is not None and mark.batch == batch:

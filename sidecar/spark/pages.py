@@ -1,7 +1,7 @@
 """Rows by offset: the timers that were removed, and the stored dues of moved ones.
 
-A page has the rows of 4,096 offsets, a group says which of 256 pages there are, and Meta which groups. Each step lets
-go of the pages of one group, and of the rows of one page, that the watermark has passed.
+A page has the rows of 4,096 offsets, a group says which of 256 pages there are, and Meta which groups. Each step
+removes the pages of one group, and the rows of one page, that the watermark has passed.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Pages:
     """The rows of one partition.
 
     Args:
-        cells: Its state.
-        meta: Where it stands.
+        state: Entries of the partition.
+        meta: Position and groups of the partition.
     """
 
     def __init__(self, state: StateEntries, meta: Meta) -> None:
@@ -66,7 +66,7 @@ class Pages:
         self._matters(page, max(group.get(page, 0), _until_ms(row, value)))
 
     def tidy(self) -> None:
-        """Let go of what the watermark has passed, at the next place."""
+        """Remove what the watermark has passed from the next page."""
         if not self._meta.groups:
             return
         swept = self._meta.pages_swept
@@ -98,7 +98,7 @@ class Pages:
         self._changed_groups.clear()
 
     def convert(self) -> None:
-        """Take over from the former layout, in which Meta names the pages."""
+        """Convert the former layout, in which Meta names the pages."""
         pages, self._meta.groups = self._meta.groups, {}
         for page, until_ms in pages.items():
             self._matters(page, until_ms)
@@ -146,7 +146,7 @@ class Pages:
 
 
 def removed_of(page: Page) -> Iterator[tuple[bytes, bytes]]:
-    """Yield key and value of the changelog records that say what was removed."""
+    """Yield key and value of the changelog records for removed timers."""
     for row, value in page.items():
         if row[KIND] == b"r":
             yield removed_key(_offset_of(row), None), value

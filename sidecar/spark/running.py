@@ -1,4 +1,4 @@
-"""Runs the query: starts it as its checkpoint wants it, watches it, and starts it again when it fails."""
+"""Runs the query: starts it as its checkpoint requires, watches it, and restarts it when it fails."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 logger = structlog.get_logger(__name__)
 
 FAILURES_MAX: Final = 5
-"""So often a query is started again without having done a micro-batch in between."""
+"""The most restarts of a query without a completed micro-batch in between."""
 AWAY_MAX_S: Final = 30.0
-"""Most time between two tries while no broker answers."""
+"""The longest time between two tries while no broker answers."""
 WAIT_S: Final = 0.2
 DRAIN_S: Final = 30.0
-"""For so long a micro-batch may go on after the stop was asked for."""
+"""The time that a micro-batch has to complete after a stop was requested."""
 
 
 class StartedQuery(NamedTuple):
@@ -40,17 +40,17 @@ class StartedQuery(NamedTuple):
 
     query: StreamingQuery
     alone: bool
-    """It completes one micro-batch and ends."""
+    """Whether it completes one micro-batch and ends."""
 
 
 class Starter:
-    """Starts the query so that a micro-batch that was cut off is completed as it was begun.
+    """Starts the query so that an interrupted micro-batch completes under the rules that it began with.
 
     Args:
-        settings: The effective ones.
-        manifest: Of the checkpoint.
-        folder: Where it is.
-        rules: Makes the rules of micro-batches that begin now, of the topics as they are now.
+        settings: The effective settings.
+        manifest: The manifest of the checkpoint.
+        folder: The folder of the checkpoint.
+        rules: Makes the rules of new micro-batches from the topics as they are now.
         start: Starts the query.
     """
 
@@ -68,16 +68,16 @@ class Starter:
         self._make_rules = rules
         self._rules: Rules | None = None
         self._start = start
-        self._learnt: dict[str, str] = {}
-        self._learnt_of = -1
+        self._refusing: dict[str, str] = {}
+        self._refusing_batch = -1
         self._looked = False
 
     def start(self) -> StartedQuery:
-        """Start it.
+        """Start the query.
 
         Raises:
-            SettingsInvalid: The input topic is not the one that the checkpoint's offsets count in.
-            CommandFailed: The micro-batch at hand cannot be told from one that was sent.
+            SettingsInvalid: The input topic is not the one of the checkpoint.
+            CommandFailed: It is unknown whether the unfinished micro-batch was sent.
         """
         rules = self._fresh_rules()
         manifest = self._manifest
@@ -100,22 +100,22 @@ class Starter:
         alone = kept != Kept(__version__, replace(rules, api_token=None))
         version = "" if kept is None or kept.version == __version__ else kept.version
         marks = {number: mark for number, (_, mark) in found.items()}
-        learnt = self._learnt if self._learnt_of == unfinished.batch else {}
+        refusing = self._refusing if self._refusing_batch == unfinished.batch else {}
         logger.info(
-            "micro_batch_repeated", batch=unfinished.batch, version=version or __version__, closed=sorted(learnt)
+            "micro_batch_repeated", batch=unfinished.batch, version=version or __version__, closed=sorted(refusing)
         )
-        replay = Replay(replay_closings(unfinished.now_ms, unfinished.batch, marks, learnt), version, alone)
+        replay = Replay(replay_closings(unfinished.now_ms, unfinished.batch, marks, refusing), version, alone)
         return StartedQuery(self._start(former, replay), alone)
 
-    def learns(self, failure: str) -> bool:
-        """Take in why a query failed; return whether the next try differs."""
+    def note_refusals(self, failure: str) -> bool:
+        """Note the topics that made a query fail; return whether the next try differs."""
         unfinished, closed = self._folder.unfinished(), TopicsRefuse.read(failure)
         if unfinished is None or not closed:
             return False
-        if self._learnt_of != unfinished.batch:
-            self._learnt, self._learnt_of = {}, unfinished.batch
-        news = closed.keys() - self._learnt.keys()
-        self._learnt.update(closed)
+        if self._refusing_batch != unfinished.batch:
+            self._refusing, self._refusing_batch = {}, unfinished.batch
+        news = closed.keys() - self._refusing.keys()
+        self._refusing.update(closed)
         logger.warning("topics_refuse", batch=unfinished.batch, topics=closed)
         return bool(news)
 
@@ -134,10 +134,10 @@ def _notice_others(
     found: Mapping[int, tuple[int, Mark | None]],
     unfinished: Unfinished | None,
 ) -> None:
-    """Say that another tool has set offsets of the group: the checkpoint says where the query goes on.
+    """Log that another tool has set offsets of the group: the query continues where its checkpoint is.
 
     Raises:
-        CommandFailed: A micro-batch is unfinished, and what would tell whether it was sent is overwritten.
+        CommandFailed: A micro-batch is unfinished, and the mark that says whether it was sent is overwritten.
     """
     others = [
         number for number, (offset, mark) in found.items() if mark is None and offset != manifest.offsets.get(number)
@@ -148,10 +148,9 @@ def _notice_others(
     if unfinished is not None:
         raise CommandFailed(
             f"another tool has set the offsets of the group {settings.group_id} (partitions {named} of "
-            f"{settings.input_topic}) while micro-batch {unfinished.batch} is not complete: whether it was sent to "
-            "Kafka is not known any more. To send it in any case, so that what was sent comes twice, delete these "
-            f"offsets: kafka-consumer-groups.sh --delete-offsets --group {settings.group_id} --topic "
-            f"{settings.input_topic}"
+            f"{settings.input_topic}) while micro-batch {unfinished.batch} is not complete, so it is unknown whether "
+            "it was sent to Kafka. To send it in any case, at the risk of duplicates, delete these offsets: "
+            f"kafka-consumer-groups.sh --delete-offsets --group {settings.group_id} --topic {settings.input_topic}"
         )
     logger.warning("offsets_set_by_others", group=settings.group_id, partitions=named)
 
@@ -163,21 +162,21 @@ def keep_running(
     clock: ClockCheck,
     replaced: Callable[[], str | None],
 ) -> None:
-    """Run the query, and start it again when it fails: it goes on from its checkpoint.
+    """Run the query, and restart it from its checkpoint when it fails.
 
     Args:
-        starter: Starts it, or refuses to.
-        stopping: Waits at most so many seconds and tells whether to stop.
-        batches: What micro-batches have done.
-        clock: Says when nothing may fire.
-        replaced: Says when the input topic is another one, for which the query must be started again.
+        starter: Starts the query, or refuses to.
+        stopping: Waits at most this many seconds and returns whether to stop.
+        batches: The progress of micro-batches.
+        clock: Blocks deliveries while the clock is wrong.
+        replaced: Returns why the query must be restarted when the input topic has become another one, else None.
     """
     failures = away = 0
     while not _held(clock, stopping):
         try:
             query, alone = starter.start()
         except BrokerUnavailable as cause:
-            # Nothing was begun, so there is nothing to give up: it is tried until the brokers are back.
+            # Nothing has begun, so it is tried until the brokers are back.
             away = min(away + 1, 30)
             logger.warning("query_failed", reason=str(cause), attempt=away)
             if stopping(min(2.0**away, AWAY_MAX_S)):
@@ -200,20 +199,20 @@ def keep_running(
             failures = 0
             continue
         if failure is None:
-            raise CommandFailed("the query was stopped by somebody else")
-        if starter.learns(str(failure)):
+            raise CommandFailed("the query was stopped from outside: start `spark run` again to continue")
+        if starter.note_refusals(str(failure)):
             continue
         failures = 1 if done else failures + 1
         said = _reason(str(failure))
         if failures >= FAILURES_MAX or "CommandFailed" in said or "InvariantViolated" in said:
-            raise CommandFailed(f"the query cannot go on: {said}")
+            raise CommandFailed(f"the query cannot continue: {said}")
         logger.warning("query_failed", reason=said, attempt=failures)
         if stopping(2.0**failures):
             return
 
 
 def _held(clock: ClockCheck, stopping: Callable[[float], bool]) -> bool:
-    """Wait until the clock is good; return True when told to stop meanwhile."""
+    """Wait until the clock is right; return True when a stop was requested meanwhile."""
     said = ""
     while (blocker := clock.blocker()) is not None:
         if blocker != said:
@@ -230,10 +229,10 @@ def _watch(
     batches: Batches,
     blocker: Callable[[], str | None],
 ) -> tuple[int, str | None]:
-    """Pass progress on until the query ends or is to be stopped.
+    """Pass progress on until the query ends or has to stop.
 
     Returns:
-        How many micro-batches were passed on, and the reason that it is to be stopped for.
+        The number of micro-batches passed on, and why the query has to stop, None when it ended.
     """
     done, held = 0, None
     while query.isActive and held is None and not stopping(WAIT_S):
@@ -243,7 +242,7 @@ def _watch(
 
 
 def _drain(query: StreamingQuery) -> None:
-    """Let the micro-batch at hand come to its end, then stop. A cut one would be done again after the next start."""
+    """Wait for the running micro-batch, then stop. An interrupted one would run again after the next start."""
     clock, began = SystemClock(), query.lastProgress
     until_s = clock.monotonic_s() + DRAIN_S
     before = began["batchId"] if began else -1
@@ -258,7 +257,7 @@ def _drain(query: StreamingQuery) -> None:
 
 
 def _reason(text: str) -> str:
-    """Return the line of a failure that says most: the last one that names an error of Python, else the first."""
+    """Return the most useful line of a failure: the last one that names an error of Python, else the first."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     named = [line for line in lines if line.startswith(("sidecar.", "cimpl.", "pyspark.errors")) and ":" in line]
     return named[-1] if named else lines[0] if lines else "no reason given"

@@ -1,4 +1,4 @@
-"""The Spark session: what every query of this project needs of it."""
+"""The Spark session, with the configuration that every query of this project needs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _DEFAULTS: Final = {
     "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
     "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": "256",
     "spark.sql.streaming.minBatchesToRetain": "10",
-    # What a micro-batch did is told once, and nobody asks for it later.
+    # The listener receives each progress once, and nothing reads it later.
     "spark.sql.streaming.numRecentProgressUpdates": "2",
     # A chunk or a delivery is one row of up to a few MiB.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "5000",
@@ -47,7 +47,7 @@ _DEFAULTS: Final = {
 
 
 def require_pyspark() -> None:
-    """Raise CommandFailed, saying how to get it, unless PySpark is installed in the version that the jars are for."""
+    """Raise CommandFailed, with the command that installs it, unless PySpark has the version of the jars."""
     try:
         import pyspark  # noqa: PLC0415 - it is an extra
     except ImportError as cause:
@@ -65,15 +65,15 @@ def open_session(
     """Return a new session.
 
     Args:
-        name: Of the application.
-        master: Where it runs; None: what spark-submit said, or this machine.
-        conf: The user's own; what the engine rests on is refused.
-        state_partitions: Of the stateful operator.
-        progress: Told of downloads.
+        name: The name of the application.
+        master: The Spark master; None: the one of spark-submit, or this machine.
+        conf: The user's properties; those that the engine rests on are refused.
+        state_partitions: The state partitions of the stateful operator.
+        progress: Shows downloads.
 
     Raises:
-        CommandFailed: PySpark, a JDK or a jar is missing; the text says how to get it.
-        SettingsInvalid: A `conf` that cannot be set.
+        CommandFailed: PySpark, a JDK or a jar is missing; the text says how to install it.
+        SettingsInvalid: A property in `conf` cannot be set.
     """
     require_pyspark()
     fixed = {**_FIXED, "spark.sql.shuffle.partitions": str(state_partitions)}
@@ -91,7 +91,7 @@ def open_session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
 
-    # It says at the level `info` each time that the JVM calls.
+    # At the level `info` it logs each call of the JVM.
     logging.getLogger("py4j").setLevel(logging.WARNING)
     builder = SparkSession.builder.appName(name)
     if master is not None:
@@ -110,7 +110,7 @@ def open_session(
 
 
 def _packed_package() -> Path:
-    """Return an archive of this package, for executors that have its libraries but not itself."""
+    """Return an archive of this package, for executors that have its libraries but not the package."""
     package = Path(sidecar.__file__).parent
     folder = Path(tempfile.mkdtemp(prefix="retry-sidecar-"))
     return Path(shutil.make_archive(str(folder / "sidecar"), "zip", package.parent, package.name))

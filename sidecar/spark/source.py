@@ -1,4 +1,4 @@
-"""What Spark's Kafka source is told: the settings of the project in the words of Kafka's Java client."""
+"""The options of Spark's Kafka source: the settings of the sidecar as properties of Kafka's Java client."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _LOGIN: Final = "org.apache.kafka.common.security.{module} required username={na
 
 
 def source_options(settings: Settings, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of the source, without where it begins.
+    """Return the options of the source, without its start offsets.
 
     Args:
         settings: The effective settings; their `client` properties are librdkafka's.
-        given: The user's own options of the source: `kafka.<property of the Java client>`, `maxOffsetsPerTrigger`, ...
+        given: The user's options of the source: `kafka.<property of the Java client>`, `maxOffsetsPerTrigger`, ...
 
     Raises:
-        SettingsInvalid: A property of the login that this cannot put into the Java client's words, and that the
-            user does not give either; or an option that is not the user's to give.
+        SettingsInvalid: A client certificate has no form for the Java client and the user gives none, or the user gives
+            an option that the guarantees rest on.
     """
     problems = [f"--source {name}: cannot be set, the guarantees rest on it" for name in sorted(_OWN & given.keys())]
     options = {
@@ -52,7 +52,7 @@ def source_options(settings: Settings, given: Mapping[str, str]) -> dict[str, st
     keystore = {"ssl.certificate.location", "ssl.key.location", "ssl.keystore.location", "ssl.certificate.pem"}
     if keystore & properties.keys() and not any(name.startswith("kafka.ssl.keystore") for name in given):
         problems.append(
-            "a client certificate is set, and Java's client wants it in another form: give the Kafka source its own "
+            "a client certificate is set, and the Java client needs it in another form: give the Kafka source its own "
             "with --source kafka.ssl.keystore.type=PEM --source kafka.ssl.keystore.location=<key and certificate>"
         )
     if problems:
@@ -61,5 +61,5 @@ def source_options(settings: Settings, given: Mapping[str, str]) -> dict[str, st
 
 
 def starting_offsets(topic: str, offsets: Mapping[int, int]) -> str:
-    """Return where to begin, by partition; EARLIEST is an offset too."""
+    """Return the start offsets by partition, as JSON; EARLIEST is an offset too."""
     return json.dumps({topic: {str(partition): offset for partition, offset in sorted(offsets.items())}})

@@ -1,7 +1,7 @@
-"""Timers as tables: those in a checkpoint's state and those in the changelog, decoded block by block on the executors.
+"""Timers of a checkpoint's state and of the changelog as tables, decoded block by block on the executors.
 
-A timer is pending iff it is in a block, the watermark has not passed it, and it was not removed. All of it is streamed:
-no task holds more than a batch of Arrow, and the order and number of blocks do not matter.
+A timer is pending iff it is in a block, the watermark has not passed it, and it was not removed. Tasks stream: none
+holds more than an Arrow batch, and the order and number of blocks do not matter.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ TIMER: Final = "partition int, due long, offset long"
 STORED: Final = f"{TIMER}, slot_end long, level int, entry binary"
 
 Watermarks = Mapping[int, bytes]
-"""The key up to which every timer is gone, by partition."""
+"""The key of the watermark by partition: no timer up to it is pending."""
 
 
 def read_state(session: SparkSession, query_folder: str) -> DataFrame:
-    """Return the state that a checkpoint has: the partition's key, cell and value. Raises CommandFailed."""
+    """Return the state of a checkpoint: the partition's key, state key and value. Raises CommandFailed."""
     from pyspark.errors import PySparkException  # noqa: PLC0415 - PySpark is an extra
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
-    # Reading a state asks the coordinator of streaming queries, which is there once somebody has asked for queries.
+    # Reading a state asks the coordinator of streaming queries, which the first access to `streams` creates.
     _ = session.streams.active
     try:
         state = session.read.format("statestore").option("stateVarName", "cells").load(query_folder)
     except PySparkException as cause:
         raise CommandFailed(
-            f"{query_folder} has no micro-batch that came to its end, so there is no state: start `spark run` and wait "
-            f"until it is ready ({cause.getCondition() or cause})"
+            f"{query_folder} has no completed micro-batch, so it has no state: start `spark run` and wait until it is "
+            f"ready ({cause.getCondition() or cause})"
         ) from cause
     return state.select(
         f.col("key.key").alias("key"),
@@ -53,13 +53,13 @@ def read_state(session: SparkSession, query_folder: str) -> DataFrame:
 
 
 def metas(state: DataFrame) -> dict[int, Meta]:
-    """Return where each partition of a state stands."""
+    """Return the position of each partition of a state."""
     rows = _of_kind(state, "cell", META).select("key", "value").collect()
     return {partition_of(row["key"]): decode_meta(bytes(row["value"])) for row in rows}
 
 
 def watermarks(checkpoints: Mapping[int, Checkpoint]) -> dict[int, bytes]:
-    """Return the key up to which every timer is gone, by partition."""
+    """Return the key of the watermark by partition."""
     return {number: KEY.pack(each.watermark_ms, each.watermark_offset) for number, each in checkpoints.items()}
 
 
@@ -67,9 +67,9 @@ def pending_in_state(state: DataFrame, passed: Watermarks, *, entries: bool) -> 
     """Return the pending timers of a state.
 
     Args:
-        cells: See `read_cells`.
-        passed: By the state's own checkpoints.
-        entries: Whether to tell their slots and entries, too.
+        state: A state from `read_state`.
+        passed: The watermarks of the state's checkpoints.
+        entries: Whether to return their slots and entries too.
     """
     blocks, pages = _of_kind(state, "cell", b"b"), _of_kind(state, "cell", b"p")
     timers = blocks.mapInArrow(_Decode(_StoredIn(passed), entries).__call__, STORED if entries else TIMER)
@@ -77,16 +77,16 @@ def pending_in_state(state: DataFrame, passed: Watermarks, *, entries: bool) -> 
 
 
 def removed_records(state: DataFrame) -> DataFrame:
-    """Return partition, key and value of the changelog records that say what a state's timers were removed."""
+    """Return partition, key and value of the changelog records for the removed timers of a state."""
     return _of_kind(state, "cell", b"p").mapInArrow(_removed_records, "partition int, key binary, value binary")
 
 
 def known_in_changelog(changelog: DataFrame, passed: Watermarks) -> DataFrame:
-    """Return the timers that are in blocks of the changelog, removed or not.
+    """Return the timers in blocks of the changelog, removed or not.
 
     Args:
         changelog: Partition, key and value of its records.
-        passed: By the last checkpoints.
+        passed: The watermarks of the last checkpoints.
     """
     return _of_kind(changelog, "key", b"b").mapInArrow(_Decode(_InBlock(passed), False).__call__, TIMER)
 
@@ -104,11 +104,11 @@ def _of_kind(table: DataFrame, column: str, kind: bytes) -> DataFrame:
 
 
 class _Decode:
-    """Makes rows of the timers in each value, one batch for each.
+    """Makes an Arrow batch of the timers in each value.
 
     Args:
-        timers: Yields the rows of one: from the number in the first column, the key in the second, and the value.
-        entries: Whether these are STORED, or TIMER.
+        timers: Yields the rows of one value, given the first column, the key in the second, and the value.
+        entries: Whether the rows are STORED; else they are TIMER.
     """
 
     def __init__(self, timers: Callable[[int, bytes, bytes], Iterator[tuple[Any, ...]]], entries: bool) -> None:
@@ -118,7 +118,7 @@ class _Decode:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         schema = schema_of(STORED if self._entries else TIMER)
         for batch in batches:
-            # As Python objects they are made one by one: together they are as large as the batch.
+            # One row at a time becomes Python objects: together they are as large as the batch.
             for number, key, value in zip(*_columns(batch), strict=True):
                 rows = self._timers(number.as_py(), key.as_py(), value.as_py())
                 yield from batch_of((row[: len(schema)] for row in rows), schema)
@@ -130,7 +130,7 @@ def _columns(batch: pa.RecordBatch) -> list[pa.Array]:
 
 
 class _StoredIn:
-    """Timers in a block of the state."""
+    """Yields the timers in a block of the state."""
 
     def __init__(self, passed: Watermarks) -> None:
         self._passed = passed
@@ -142,7 +142,7 @@ class _StoredIn:
 
 
 class _InBlock:
-    """Timers in a block of the changelog."""
+    """Yields the timers in a block of the changelog."""
 
     def __init__(self, passed: Watermarks) -> None:
         self._passed = passed

@@ -1,6 +1,6 @@
-"""The records of one partition that wait to be taken in: in memory up to a bound, in cells beyond it.
+"""The records of one partition that wait for ingest: in memory up to a bound, in state entries beyond it.
 
-It depends on nothing else of the state: what comes for a partition that cannot go on is kept all the same.
+It reads no other part of the state, so records for a stopped partition are kept too.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from sidecar.spark.stream.wire import CHUNK_BYTES_MAX, Chunk, decode_chunk, enco
 
 
 class Waiting:
-    """Takes chunks in any order and gives their records in that of their offsets.
+    """Accepts chunks in any order and yields their records in the order of offsets.
 
     Args:
-        cells: The state of the partition. Nothing that is in it is removed before `save`.
-        limit_bytes: About so much is held in memory, and given at once.
+        state: Entries of the partition. Nothing is removed from them before `save`.
+        limit_bytes: About the most that is held in memory, and that `take` yields at once.
     """
 
     def __init__(self, state: StateEntries, limit_bytes: int) -> None:
@@ -41,7 +41,7 @@ class Waiting:
         self._index = WaitingIndex() if found is None else WAITING.decode(found)
         self._saved_number = self._index.next_number
         self._fresh: list[tuple[int, bytes]] = []
-        """A heap with the greatest offset first: what is put into cells when it is too much is what comes last."""
+        """A heap with the greatest offset first: beyond the limit the last chunks move into state entries."""
         self._bytes = 0
         self._taken: list[ChunkRef] = []
         self._taken_fresh: list[bytes] = []
@@ -51,7 +51,7 @@ class Waiting:
         return bool(self._index.refs or self._fresh or self._left)
 
     def add(self, chunks: Iterable[bytes]) -> bool:
-        """Take chunks that came; return whether there were any. None of them lies before one that waits already."""
+        """Add chunks; return whether there were any. None of them lies before one that waits already."""
         came = False
         for chunk in chunks:
             came = True
@@ -64,7 +64,7 @@ class Waiting:
         return came
 
     def adopt(self, held: tuple[int, int]) -> None:
-        """Take over the chunks that a former version kept."""
+        """Convert the chunks that a former version kept."""
         for number in range(*held):
             chunk = _decoded(self._state.get(former_chunk_state_key(number)))
             self._state.remove(former_chunk_state_key(number))
@@ -88,11 +88,11 @@ class Waiting:
                 yield from _records(chunk)
 
     def put_back(self, items: Sequence[Arrival | Record]) -> None:
-        """Let records wait on that `take` gave."""
+        """Keep records from `take` for the next step."""
         self._left = items
 
     def save(self) -> None:
-        """Write what waits, and remove what was taken."""
+        """Write what waits, and remove what was processed."""
         for ref in self._taken:
             self._state.remove(chunk_state_key(ref.number))
         for chunk in _chunks(self._left):
@@ -100,7 +100,7 @@ class Waiting:
         self._save(changed=bool(self._taken))
 
     def save_all(self) -> None:
-        """Write all that came; what was taken was not dealt with, and waits on."""
+        """Write all chunks, those from `take` too: they were not processed."""
         self._index.refs = sorted({*self._index.refs, *self._taken})
         for chunk in self._taken_fresh:
             self._keep(chunk)

@@ -30,4 +30,4 @@ def test_a_topic_that_may_not_be_looked_at_is_told_from_one_that_may_not_be_writ
     assert topics["open"] == TopicMetadata(3, size, asked_ms=7)
     assert topics["guarded"] == TopicMetadata(3, size, "unauthorised", asked_ms=7)
     assert topics["none"] == TopicMetadata(0, 0, asked_ms=7)
-    assert (topics["secret"].closure, topics["secret"].doubted_ms) == ("unauthorised", 7)
+    assert (topics["secret"].closure, topics["secret"].forbidden_ms) == ("unauthorised", 7)

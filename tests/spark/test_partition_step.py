@@ -56,8 +56,8 @@ class World:
         for name in names:
             self.asked.append(name)
             topic = self.topics.get(name, TopicMetadata(0, 0))
-            doubted_ms = self.now_ms if topic is FORBIDDEN else 0
-            found[name] = msgspec.structs.replace(topic, asked_ms=self.now_ms, doubted_ms=doubted_ms)
+            forbidden_ms = self.now_ms if topic is FORBIDDEN else 0
+            found[name] = msgspec.structs.replace(topic, asked_ms=self.now_ms, forbidden_ms=forbidden_ms)
         return found
 
     def record(self, *headers: tuple[str, bytes | None], value: bytes | None = b"v") -> Record:

@@ -97,9 +97,9 @@ def test_topics_that_refused_are_taken_for_closed_where_nothing_is_committed_yet
     stand = Stand(monkeypatch, Folder(Unfinished(7, 1_000), Kept(__version__, OTHER)), {0: (5, done), 1: (5, None)})
     stand.folder.next = Unfinished(7, 1_000)
     failure = f"sidecar.spark.marks.TopicsRefuse: {TopicsRefuse({'orders': 'vanished'}, 'said')}"
-    assert stand.starter.learns(failure)
-    assert not stand.starter.learns(failure), "the next try would be the same"
-    assert not stand.starter.learns("something else")
+    assert stand.starter.note_refusals(failure)
+    assert not stand.starter.note_refusals(failure), "the next try would be the same"
+    assert not stand.starter.note_refusals("something else")
     monkeypatch.setattr(group, "committed", lambda *_: {0: (5, done)})
     stand.starter.start()
     replay = stand.started[0][1]
@@ -161,7 +161,7 @@ class Failing:
         query: Any = SimpleNamespace(id=1, runId=1, isActive=False, exception=lambda: end or None)
         return StartedQuery(query, alone=not end)
 
-    def learns(self, failure: str) -> bool:
+    def note_refusals(self, failure: str) -> bool:
         return "TopicsRefuse" in failure
 
 
@@ -186,7 +186,7 @@ def test_brokers_that_are_away_are_waited_for() -> None:
     assert (len(waits), max(waits), said) == (12, 30.0, "")
 
 
-def test_a_query_that_fails_again_and_again_ends_and_what_is_learnt_is_no_failure() -> None:
+def test_a_query_that_fails_again_and_again_ends_and_a_refusal_is_no_failure() -> None:
     refusals = ["TopicsRefuse"] * 20
     waits, said = run(*refusals, *["Broken: no"] * (FAILURES_MAX + 1))
     assert "Broken: no" in said

@@ -150,7 +150,7 @@ def test_a_query_that_takes_over_reads_a_topic_that_was_made_anew_from_its_start
 
 
 def test_a_checkpoint_whose_state_was_exported_is_refused() -> None:
-    with pytest.raises(CommandFailed, match="handed to the embedded engine"):
+    with pytest.raises(CommandFailed, match="exported to the embedded engine"):
         _refuse_what_was_exported({0: Checkpoint(engine=Engine.SPARK), 1: Checkpoint()}, "/checkpoint")
 
 
@@ -168,8 +168,8 @@ def test_what_refused_records_is_for_what_is_not_committed_yet() -> None:
     """A turn whose mark says that it was committed in part, or whole, is decided as it was."""
     known = Closing("orders", "vanished", -1)
     marks = {0: Mark(12, "c", 7, "d", "w", [known]), 1: Mark(9, "c", 6), 2: None}
-    learnt = {"orders": "vanished", "silent": "unreachable"}
-    found = replay_closings(1_000, 7, marks, learnt)
+    refusing = {"orders": "vanished", "silent": "unreachable"}
+    found = replay_closings(1_000, 7, marks, refusing)
     assert found.of(0, 1_000) == [known, Closing("silent", "unreachable", 12)]
     for other in (1, 2, 3):
         assert found.of(other, 1_000) == [known, Closing("silent", "unreachable", -1)]

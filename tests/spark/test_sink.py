@@ -235,13 +235,13 @@ def test_workers_take_turns_with_a_state_partition_without_a_failed_attempt(
     """Spark gives a task to any worker process; the producer that another one has kept is fenced."""
     settings = settings_of(stage)
     failed: list[str] = []
-    learn = Sender._learn
+    handle_refusals = Sender._handle_refusals
 
     def noted(self: Sender, *more: Any) -> None:
         failed.append("attempt")
-        learn(self, *more)
+        handle_refusals(self, *more)
 
-    monkeypatch.setattr(Sender, "_learn", noted)
+    monkeypatch.setattr(Sender, "_handle_refusals", noted)
     workers: list[dict[tuple[str, str, str, int], Sender]] = [{}, {}]
     for sequence, worker in enumerate([0, 1, 1, 0, 1, 0, 0]):
         monkeypatch.setattr(sink, "_senders", workers[worker])

@@ -1,1 +1,1 @@
-"""From one engine to the other."""
+"""The handover of the state between the engines."""

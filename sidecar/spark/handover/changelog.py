@@ -1,4 +1,4 @@
-"""From the changelog into the state, record by record, and from the state into changelog records."""
+"""Converts changelog records into the state, and the state into changelog records."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from sidecar.wheel.geometry import slot_end_ms, slot_of
 
 
 def take_over(partition: int, state: StateEntries, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
-    """Write changelog records into the state; their order does not matter, as it does not to the fold.
+    """Write changelog records into the state; as in the fold, their order does not matter.
 
-    Tombstones may be left out or come in: what they delete lies behind the watermark.
+    Tombstones may be given or left out: the watermark has passed what they delete.
 
     Args:
-        partition: Of the input topic.
-        cells: Its state.
-        records: Any part of its changelog. The checkpoint must be the last one there is.
+        partition: A partition of the input topic.
+        state: Entries of the partition.
+        records: Any part of its changelog. A checkpoint must be the last one of the changelog.
     """
     value = state.get(META)
     meta = Meta(settled=False) if value is None else decode_meta(value)
@@ -56,19 +56,19 @@ def take_over(partition: int, state: StateEntries, records: Iterable[tuple[bytes
 
 
 def timers_of(block: bytes, watermark: bytes) -> Iterator[bytes]:
-    """Yield the entries of a block, of the state or of the changelog, that the watermark has not passed."""
+    """Yield the entries of a block in the state or the changelog that the watermark has not passed."""
     return (entry for entry in decode_block(block).entries if entry[:KEY_BYTES] > watermark)
 
 
 def sorted_blocks(
     entries: Iterable[tuple[int, bytes]], sequences: Mapping[int, int]
 ) -> Iterator[tuple[int, bytes, bytes]]:
-    """Yield partition, key and value of the changelog records of blocks with these entries; holds one block at a time.
+    """Yield partition, key and value of the changelog records for blocks with these entries, one block at a time.
 
     Args:
         entries: Partition and entry, sorted by partition, slot end and level. None of them may be in another block of
-            the changelog, as no timer key is in two.
-        sequences: By partition, of the checkpoint that they come before; they name the blocks.
+            the changelog, since no timer key is in two.
+        sequences: The sequence of the next checkpoint by partition, which names the blocks.
     """
     for (partition, end_ms), of_slot in groupby(entries, key=_slot_end):
         part = 0
@@ -80,7 +80,7 @@ def sorted_blocks(
 
 
 def slot_end_of(entry: bytes) -> int:
-    """Return the end of the slot that an entry was stored in."""
+    """Return the end of the slot in which an entry was stored."""
     level = entry[LEVEL_AT]
     return slot_end_ms(slot_of(due_ms_of(entry), level), level)
 

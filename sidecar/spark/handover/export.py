@@ -1,4 +1,4 @@
-"""`spark export`: gives the state of a stopped query to the embedded engine."""
+"""`spark export`: hands the state of a stopped query over to the embedded engine."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def export_state(
     source: Mapping[str, str],
     downloads: DownloadProgress | None = None,
 ) -> int:
-    """Write what is pending in a checkpoint to the changelog, and return how many messages that are.
+    """Write the pending messages of a checkpoint to the changelog, and return their number.
 
-    Behind it the embedded engine goes on, and the checkpoint is of no use any more.
+    The embedded engine continues from there, and the checkpoint is out of date.
 
     Raises:
-        SidecarError: It cannot be done; the text says what to do.
+        SidecarError: The export is not possible; the text says what to do.
     """
     options = source_options(settings, source)
     admin = Admin(settings, log.librdkafka_logger())
@@ -56,7 +56,7 @@ def export_state(
             facts.cluster_id,
             settings.streams_app_id,
             settings.input_topic,
-            found.input_topic_id,  # one that was made anew since is the business of who goes on
+            found.input_topic_id,  # the engine that continues handles a topic that was deleted and created again
             found.state_partitions,
             settings.group_id,
         )
@@ -66,7 +66,7 @@ def export_state(
         pending, checkpoints = export(session, settings, options, folder.query, marks)
         group.require_no_members(admin, settings)
         group.write_checkpoints(settings, checkpoints)
-        logger.info("state_handed_back", changelog=settings.changelog_topic, pending=pending)
+        logger.info("state_exported", changelog=settings.changelog_topic, pending=pending)
         return pending
     finally:
         session.stop()

@@ -1,4 +1,4 @@
-"""Handover between the engines: the changelog read into a new checkpoint, and a checkpoint written to the changelog."""
+"""Import of the changelog into a new checkpoint, and export of a checkpoint to the changelog."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def changelog_records(
     """Return the blocks and removed records that still matter, as the first state of a query.
 
     Args:
-        session: Reads on its executors.
-        settings: Names the changelog.
+        session: The session whose executors read.
+        settings: The settings, which name the changelog.
         source: Options of the Kafka source, as for the input.
-        checkpoints: The last one of each partition.
-        state_partitions: Of the query.
+        checkpoints: The last checkpoint of each partition.
+        state_partitions: The state partitions of the query.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415 - PySpark is an extra
 
@@ -77,20 +77,20 @@ def export(
     query_folder: str,
     marks: Mapping[int, tuple[int, Mark | None]],
 ) -> tuple[int, dict[int, Checkpoint]]:
-    """Write the state of a stopped query to the changelog; return how much is pending, and the checkpoints to write.
+    """Write the state of a stopped query to the changelog; return the pending count and the checkpoints to write.
 
-    Until the checkpoints of the embedded engine are written nothing is restored from it, so this can be done again
-    after a failure.
+    The embedded engine restores nothing of it until its checkpoints are written, so the export can be repeated after a
+    failure.
 
     Args:
-        session: With the number of shuffle partitions of the query.
-        settings: Names the changelog.
+        session: A session with as many shuffle partitions as the query.
+        settings: The settings, which name the changelog.
         source: Options of the Kafka source, as for the input.
-        query_folder: Of Spark's checkpoint.
+        query_folder: The folder of Spark's checkpoint.
         marks: The committed offsets and marks of the group.
 
     Raises:
-        CommandFailed: The query was not stopped in order; start and stop it once more.
+        CommandFailed: The query was not stopped cleanly; start and stop it once more.
     """
 
     state = read_state(session, query_folder)
@@ -99,11 +99,12 @@ def export(
         _, mark = marks.get(number, (0, None))
         if meta.checkpoint.sequence != (mark.sequence if mark is not None else meta.checkpoint.sequence):
             raise CommandFailed(
-                f"partition {number} of the checkpoint stands at {meta.checkpoint.sequence} and what was sent at "
-                f"{mark.sequence if mark else 0}: the query was cut off. Start `spark run` again and end it by SIGTERM"
+                f"partition {number} of the checkpoint is at sequence {meta.checkpoint.sequence} and the sent records "
+                f"at {mark.sequence if mark else 0}: the query was cut off. Start `spark run` again and stop it with "
+                "SIGTERM"
             )
-    # What the changelog has of before stays: a timer is in one block only, and what of it is no longer pending lies
-    # behind the watermark, or is among the removed.
+    # Older records of the changelog stay: a timer is in one block only, and the watermark has passed those that are
+    # not pending, or a removed record names them.
     _write(settings, source, removed_records(state))
     passed = watermarks({number: meta.checkpoint for number, meta in standing.items()})
     known = known_in_changelog(_changelog(session, settings, source), passed)
@@ -130,7 +131,7 @@ def initial_records(checkpoints: Mapping[int, Checkpoint]) -> list[tuple[int, by
 
 
 class _Blocks:
-    """Packs sorted entries into blocks, of which it holds one at a time."""
+    """Packs sorted entries into blocks, one at a time."""
 
     def __init__(self, sequences: Mapping[int, int]) -> None:
         self._sequences = sequences

@@ -1,4 +1,4 @@
-"""Rows as batches of Arrow, for the steps of a batch job that run in Python."""
+"""Rows as Arrow batches, for the operators of a batch job that run in Python."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TYPES: Final = {
 
 
 def schema_of(ddl: str) -> pa.Schema:
-    """Return the schema that Spark calls `name type, name type`."""
+    """Return the schema of a Spark DDL string, `name type, name type`."""
     return pa.schema([(name, _TYPES[kind]) for name, kind in (each.split() for each in ddl.split(", "))])
 
 

@@ -1,6 +1,6 @@
-"""`spark audit`: every accepted message is in exactly one place; the others are named.
+"""`spark audit`: checks that every accepted message is in exactly one place, and names those that are not.
 
-Joins the retry topic, the origins, the DLQ, and what is pending by the changelog or by a Spark checkpoint.
+It joins the retry topic, the origins, the DLQ, and the pending timers of the changelog or of a Spark checkpoint.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _DISPOSITION: Final = f"{_POSITION}, kind string, origin string, fate string"
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What an audit found."""
+    """The result of an audit."""
 
     counts: Mapping[str, int]
-    """Messages by fate."""
+    """The number of messages by disposition."""
     offenders: list[dict[str, Any]]
-    """At most SHOWN_MAX of them."""
+    """The first offenders, at most SHOWN_MAX."""
     offences: int
 
     @property
@@ -53,7 +53,7 @@ class Audit:
 
 @dataclass(frozen=True, slots=True)
 class AuditInputs:
-    """What is audited."""
+    """What an audit reads."""
 
     session: SparkSession
     settings: Settings
@@ -63,24 +63,24 @@ class AuditInputs:
     committed: Mapping[int, int]
     """The group's offsets."""
     watermarks: Mapping[int, bytes]
-    """Of each partition, by the changelog."""
+    """The watermark of each partition in the changelog."""
     bases: Mapping[int, int]
-    """The offset base of each partition, by the changelog."""
+    """The offset base of each partition in the changelog."""
     existing: frozenset[str]
-    """Topics that there are."""
+    """The topics that exist."""
     query_folder: str | None = None
-    """Of a Spark checkpoint: what is pending is there, and not in the changelog."""
+    """The folder of a Spark checkpoint, which has the pending timers; None: the changelog has them."""
 
 
 def audit(inputs: AuditInputs, out: str | None) -> Audit:
-    """Return what is found, and write every message with its fate as Parquet.
+    """Return the result, and write every message with its disposition as Parquet.
 
-    While messages come and go one can be between two looks. So offenders are looked at twice, and only what offends
+    A message can move between two reads while the sidecar works. So offenders are checked twice, and only what offends
     both times is named.
 
     Args:
-        ledger: What is audited.
-        out: Folder of the Parquet files, on any file system that Hadoop knows.
+        inputs: What the audit reads.
+        out: The folder of the Parquet files, on any file system that Hadoop supports.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415 - PySpark is an extra
 
@@ -106,7 +106,7 @@ def audit(inputs: AuditInputs, out: str | None) -> Audit:
 
 
 def _dispositions(inputs: AuditInputs) -> DataFrame:
-    """Return each message with its fate: all that is known of a place is brought together once."""
+    """Return each message with its disposition: one aggregation brings together all that is known of a position."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     settings = inputs.settings
@@ -130,7 +130,7 @@ def _dispositions(inputs: AuditInputs) -> DataFrame:
         *(f.sum(name).alias(name) for name in ("fired", "dead", "pending")),
         *(f.max(name).alias(name) for name in ("early_ms", "cancelled")),
     )
-    # What was fired or is dead of messages that the retry topic holds no more has no kind.
+    # Deliveries and dead letters of messages that the retry topic has deleted have no kind.
     return counted.filter(f.col("kind").isNotNull()).mapInArrow(_Classify(inputs.committed).__call__, _DISPOSITION)
 
 
@@ -146,7 +146,7 @@ _FACTS: Final = {
 
 
 def _known(*names: str) -> list[Column]:
-    """Return the columns of what is known of a place: these, and nothing in the others."""
+    """Return the columns of a position with these values, and nothing in the others."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     types = {"kind": "string", "origin": "string"}
@@ -158,16 +158,16 @@ def _known(*names: str) -> list[Column]:
 
 
 def _origins(inputs: AuditInputs, messages: DataFrame) -> list[str]:
-    """Return the topics that messages name and that exist: senders can invent names without end."""
+    """Return the existing topics that messages name: senders can make up any number of names."""
     existing = inputs.session.createDataFrame([(name,) for name in sorted(inputs.existing)], "origin string")
     named = existing.join(messages.select("origin").distinct(), ["origin"], "left_semi").collect()
     return sorted(row["origin"] for row in named)
 
 
 def _cancelled(inputs: AuditInputs, sent: DataFrame) -> DataFrame:
-    """Return the messages that a cancel, or a message that takes their place, has ended.
+    """Return the messages that a cancel or a replacing message has ended.
 
-    Of each name the last such record counts, so an id that is used very often costs as much as many ids.
+    Of each id the last such record counts, so an id that is used very often costs as much as many ids.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
@@ -180,7 +180,7 @@ def _cancelled(inputs: AuditInputs, sent: DataFrame) -> DataFrame:
         ends = ends.join(told, ["partition", "offset"], "left")
     else:
         ends = ends.withColumn("acted", f.lit(None).cast("boolean"))
-    # Outcomes are kept for a day: without one a cancel counts if it had to be obeyed.
+    # Outcomes are kept for a day: without one a cancel counts if it is valid.
     ends = ends.filter(f.coalesce("acted", "trusted"))
     last = f.max("offset").alias("behind")
     timers = ends.filter("ends is not null").select("partition", f.col("ends").alias("timer"), "offset")
@@ -200,14 +200,14 @@ def _dead(inputs: AuditInputs, messages: DataFrame) -> DataFrame:
     position = ["partition", "offset"]
     dead = _headers(inputs, inputs.settings.dlq_topic).mapInArrow(_Dead(inputs.settings.input_topic).__call__, _DEAD)
     if any(inputs.bases.values()):
-        # Those of a topic before this one name the same places; their messages had other timestamps.
+        # Those of a former topic name the same positions; their messages had other timestamps.
         same = f.col("died").isNull() | (f.col("died") == f.col("stamp"))
         dead = dead.join(messages.select(*position, "stamp"), position).filter(same)
     return dead.select(*position)
 
 
 def _in_topic(inputs: AuditInputs, timers: DataFrame) -> DataFrame:
-    """Return the places of timers as places in the retry topic; those of a topic before this one are left out."""
+    """Return timers with their offsets in the retry topic, without those of a former topic."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     bases = {number: base for number, base in inputs.bases.items() if base}

@@ -1,4 +1,4 @@
-"""`spark audit`: what the driver gathers before the audit, and the session that it runs in."""
+"""`spark audit`: gathers the inputs of the audit on the driver, and runs it in a session."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from sidecar.spark.timers import watermarks
 
 
 class _Standing(NamedTuple):
-    """Where the sidecars stand."""
+    """The positions of the sidecars."""
 
     committed: Mapping[int, int]
     watermarks: Mapping[int, bytes]
     bases: Mapping[int, int]
     existing: frozenset[str]
-    """The topics that there are."""
+    """The topics that exist."""
 
 
 def run_audit(
@@ -48,17 +48,17 @@ def run_audit(
     """Audit all messages that are on the retry topic.
 
     Args:
-        settings: The effective ones.
-        policy: Made of them.
-        checkpoint: Of the Spark engine: what is pending is in it. None: in the changelog.
-        out: Folder for Parquet; None: nothing is written.
-        master: See `open_session`.
-        conf: See `open_session`.
+        settings: The effective settings.
+        policy: The policy of these settings.
+        checkpoint: The checkpoint with the pending timers; None: the changelog has them.
+        out: The folder for Parquet; None: nothing is written.
+        master: The Spark master, as in `open_session`.
+        conf: The user's properties, as in `open_session`.
         source: The user's options of the Kafka source.
-        downloads: Told of the jars that are downloaded.
+        downloads: Shows the download of jars.
 
     Raises:
-        SidecarError: It cannot be done; the text says what to do.
+        SidecarError: The audit is not possible; the text says what to do.
     """
     options = source_options(settings, source)
     admin = Admin(settings, log.librdkafka_logger())

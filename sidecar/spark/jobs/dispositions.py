@@ -1,4 +1,4 @@
-"""What became of each message: the rule of the audit, and what it reads off single records."""
+"""The disposition of each message: the rule of the audit, and what it reads from single records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sidecar.policy import Policy
 
 
 class RecordKind(StrEnum):
-    """What a record of the input is, by its headers and the settings."""
+    """The kind of a record of the input, by its headers and the settings."""
 
     MESSAGE = "message"
     DROPPED = "dropped"
@@ -30,7 +30,7 @@ class Disposition(StrEnum):
     """What became of a message."""
 
     WAITING = "waiting"
-    """Not taken in yet."""
+    """Not ingested yet."""
     PENDING = "pending"
     FIRED = "fired"
     DROPPED = "dropped"
@@ -51,9 +51,9 @@ class Sent(NamedTuple):
     origin: str | None
     retry_id: bytes | None
     ends: int | None
-    """Offset of the timer that a cancel names."""
+    """The offset of the timer that a cancel names."""
     ends_id: bytes | None
-    """Retry id whose timers before it a cancel, or a message that takes their place, ends."""
+    """The retry id whose timers before it a cancel or a replacing message ends."""
     trusted: bool = True
     """False for a cancel that is not signed with the token."""
 
@@ -64,20 +64,20 @@ class Fired(NamedTuple):
     partition: int
     offset: int
     early_ms: int
-    """By how much it came before its time; 0 when it did not."""
+    """The time by which it was early; 0 when it was not."""
 
 
 def sent_of(
     record: Record, policy: Policy, dialects: list[Dialect], *, input_topic: str = "", token: str | None = None
 ) -> Sent:
-    """Return what a record of the input asks for; never raises.
+    """Return what a record of the input asks for. Never raises.
 
     Args:
-        record: Key and value may be left out.
+        record: The record; key and value may be left out.
         policy: Decides on messages.
-        dialects: In the order of preference.
-        input_topic: Control records are signed for it.
-        token: What they must be signed with; None: they need no signature.
+        dialects: The dialects in the order of preference.
+        input_topic: The topic for which control records are signed.
+        token: The token that signs control records; None: they need no signature.
     """
     request = parse(record, dialects)
     if isinstance(request, Rejection):
@@ -99,9 +99,9 @@ def sent_of(
 
 
 def outcome_of(record: Record) -> tuple[int, int, bool] | None:
-    """Return partition and offset of a control record, and whether it did anything, by its record on the status topic.
+    """Return partition and offset of a control record and whether it had an effect, from its outcome.
 
-    None for all other records.
+    None for all other records of the status topic.
     """
     key = parse_outcome_key(record.key)
     outcome = None if key is None or record.value is None else OutcomeRecord.from_json(record.value)
@@ -109,7 +109,7 @@ def outcome_of(record: Record) -> tuple[int, int, bool] | None:
 
 
 def fired_of(record: Record) -> Fired | None:
-    """Return which message a record on an origin is; None for one that the sidecar did not send."""
+    """Return the message that a record on an origin is; None for one that the sidecar did not send."""
     headers = dict(record.headers or ())
     timer_id = TimerId.parse((headers.get(native.TIMER_ID) or b"").decode("ascii", "replace"))
     due = headers.get(native.WAS_DUE_MS) or b""
@@ -121,7 +121,7 @@ def fired_of(record: Record) -> Fired | None:
 def dead_of(record: Record, input_topic: str) -> tuple[int, int, int | None] | None:
     """Return partition, offset and timestamp of the message that a dead letter was; None for another topic's.
 
-    The timestamp is None where the letter does not tell it.
+    The timestamp is None when the dead letter does not have it.
     """
     headers: Mapping[str, bytes | None] = dict(record.headers or ())
     partition, offset = (
@@ -140,13 +140,13 @@ def disposition_of(
     """Return what became of a message.
 
     Args:
-        kind: Of the record; no control record.
-        ingested: It lies before the committed offset.
-        fired: How often it is on an origin.
-        early_ms: The greatest span by which one of these came before its time.
-        dead: How often it is on the DLQ.
-        pending: How often it is in the state.
-        cancelled: A cancel or a replacing message behind it names it.
+        kind: The kind of the record, not a control record.
+        ingested: Whether it lies before the committed offset.
+        fired: The number of its records on origins.
+        early_ms: The greatest time by which one of these was early.
+        dead: The number of its records on the DLQ.
+        pending: The number of its timers in the state.
+        cancelled: Whether a later cancel or replacing message names it.
     """
     found = fired + dead + pending
     if found > 1:

@@ -1,4 +1,4 @@
-"""What the batch jobs share: a session for as long as they run, and the log of a topic as a table."""
+"""The parts that batch jobs share: a session, and the records of a topic as a table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 SHUFFLE_PARTITIONS: Final = 4
 _LINES: Final = 3
-"""Of an error."""
+"""The lines of an error that are shown."""
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def job_session(
     """Yield a session that ends with the job; see `open_session`.
 
     Raises:
-        CommandFailed: Spark could not do the work.
+        CommandFailed: Spark failed.
     """
     require_pyspark()
     from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - PySpark is an extra
@@ -35,27 +35,27 @@ def job_session(
     try:
         yield session
     except (PySparkException, Py4JJavaError) as cause:
-        raise CommandFailed(f"Spark could not do it: {said_by(str(cause))}") from cause
+        raise CommandFailed(f"Spark failed: {said_by(str(cause))}") from cause
     finally:
         session.stop()
 
 
 def said_by(text: str) -> str:
-    """Return what an error of Spark says, without its stacks."""
+    """Return the text of a Spark error, without its stack traces."""
     lines = [line.strip(" \t:") for line in text.splitlines()]
     stacks = ("at ", "File ", "...", "Traceback", "^", "An error occurred while calling")
     return "; ".join([line for line in lines if line and not line.startswith(stacks)][:_LINES])
 
 
 def read_log(session: SparkSession, source: Mapping[str, str], **bounds: str) -> DataFrame:
-    """Return the records of topics, as Spark's Kafka source gives them.
+    """Return the records of topics, as Spark's Kafka source yields them.
 
-    What retention deletes while it is read is not there: no reason to fail.
+    Records that retention deletes meanwhile are skipped.
 
     Args:
-        session: Reads.
+        session: The session that reads.
         source: Options of the Kafka source; those of streaming queries are left out.
-        bounds: Which topics, and from where to where, in Spark's words.
+        bounds: The topics and their bounds, as options of Spark.
     """
     options = {name: value for name, value in source.items() if name.startswith("kafka.")}
     own = {"includeHeaders": "true", "failOnDataLoss": "false", **bounds}

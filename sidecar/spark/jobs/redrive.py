@@ -1,8 +1,8 @@
-"""`spark redrive`: dead letters go to the retry topic again, all partitions of the DLQ at once, each once in a run.
+"""`spark redrive`: sends dead letters to the retry topic again, all partitions of the DLQ at once, each once in a run.
 
-A task of Spark goes through one partition as `dlq redrive` goes through all: the records that it sends and how far it
-has come are one transaction. It begins where the partition's progress is, not where Spark says: so a task that Spark
-tries again goes on where the first try stopped, and a try that was thought dead can commit nothing more.
+A Spark task handles one partition as `dlq redrive` handles all: one transaction holds the records that it sends and its
+progress. It starts at the partition's progress, not where Spark says: so a task that Spark tries again continues where
+the first try stopped, and a try that was thought dead can commit nothing more.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ if TYPE_CHECKING:
 _REPORT: Final = "payload binary"
 _COLUMNS: Final = ("partition", "offset", "timestamp", "key", "value", "headers")
 _CONF: Final = {
-    # Dead letters come with their payload: so many are in memory at once.
+    # The dead letters that are in memory at once, with their payloads.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "500",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class RedriveRequest:
-    """What is to be redriven, and how."""
+    """The dead letters to redrive, and the terms."""
 
     settings: Settings
     wanted: DeadLetterFilter
@@ -66,7 +66,7 @@ class RedriveRequest:
 
 @dataclass(frozen=True, slots=True)
 class SparkTarget:
-    """Where the job runs; see `open_session` and `source_options`."""
+    """The Spark application that runs the job; see `open_session` and `source_options`."""
 
     master: str | None
     conf: Mapping[str, str]
@@ -78,14 +78,14 @@ class SparkRedrive:
     """A redrive by Spark, to the end of the DLQ as it is now.
 
     Args:
-        order: What is to be redriven, and how.
-        place: Where the job runs.
-        since_ms: From the first record that has died then or later; None: from the beginning.
-        until_ms: Up to, without, the first one that has died then or later; None: to the end.
-        restart: Begin the run anew.
+        request: The dead letters to redrive, and the terms.
+        target: The Spark application that runs the job.
+        since_ms: The start: the first record that died then or later; None: the beginning.
+        until_ms: The end, exclusive: the first record that died then or later; None: the end of the partition.
+        restart: Start the run from the beginning.
 
     Raises:
-        SidecarError: A topic is missing, or a right; or an option cannot be used.
+        SidecarError: A topic or a permission is missing, or an option cannot be used.
     """
 
     def __init__(
@@ -101,20 +101,20 @@ class SparkRedrive:
         self._whole = offset_ranges(settings, admin, since_ms, until_ms)
 
     def look(self) -> RedriveReport:
-        """Return what would be done; changes nothing."""
+        """Return what a run would do; changes nothing."""
         stopped = {} if self._restart else self._stopped()
         return self._go_through(self._ahead(stopped), _Looking(self._request, self._retry_topic))
 
     def carry_out(self) -> RedriveReport:
-        """Do it."""
+        """Run the redrive."""
         with closing(RedriveProducer(self._request.settings, self._request.run, self._retry_topic)) as redrive:
-            # Ends a `dlq redrive` of this run, and another one of Spark's that has not noted yet where it begins.
+            # Ends a `dlq redrive` of this run, and another Spark redrive that has not committed its start yet.
             redrive.take_over()
             if self._restart:
                 self._fence()
             stopped = {} if self._restart else self._stopped()
             ahead = self._ahead(stopped)
-            # The place where the run begins is noted first: who repeats the command begins there, whatever the time is.
+            # The start of the run is committed first: the same command starts there again, whatever the time is.
             begins = {number: offsets.start for number, offsets in ahead.items() if stopped.get(number) is None}
             if begins:
                 redrive.send([], begins, membership_of(self._request.settings, self._request.run))
@@ -134,7 +134,7 @@ class SparkRedrive:
         )
 
     def _fence(self) -> None:
-        """End all tasks of the run that may still be at work: they would move the progress that is about to be set."""
+        """End all tasks of the run that may still work: they would move the progress that is about to be set."""
         for number in self._whole:
             with closing(
                 RedriveProducer(self._request.settings, part_of(self._request.run, number), self._retry_topic)
@@ -150,7 +150,7 @@ class SparkRedrive:
         topic = settings.dlq_topic
         name, conf = f"{settings.streams_app_id}-redrive-{self._request.run.name}", {**_CONF, **target.conf}
         with job_session(name, target.master, conf, target.downloads) as session:
-            # One task for each partition: no option of the source that would split one is taken over.
+            # One task for each partition: options of the source that would split one are left out.
             records: DataFrame = read_log(
                 session,
                 self._options,
@@ -163,7 +163,7 @@ class SparkRedrive:
 
 
 class _Looking:
-    """Counts what would be done with the letters of a partition."""
+    """Counts what a run would do with the dead letters of a partition."""
 
     def __init__(self, request: RedriveRequest, retry_topic: Topic) -> None:
         self._request = request
@@ -179,7 +179,7 @@ class _Looking:
 
 
 class _Sending:
-    """Carries the run through a partition."""
+    """Runs the redrive of a partition."""
 
     def __init__(self, request: RedriveRequest, retry_topic: Topic, ends: Mapping[int, int]) -> None:
         self._request = request
@@ -199,7 +199,7 @@ class _Sending:
         failure = ""
         try:
             with closing(RedriveProducer(request.settings, run, self._retry_topic)) as redrive:
-                # First, so that no other try of this task can commit behind what is read now.
+                # First, so that no other try of this task can commit after the progress is read.
                 redrive.take_over()
                 start = _progress(request.settings, run, partition)
                 membership = membership_of(request.settings, run)
@@ -210,10 +210,10 @@ class _Sending:
                 )
                 redrive_run.run(lambda _: None)
         except SidecarError as error:
-            # Not raised: Spark would try the task again, and so would end who has taken it over.
+            # Not raised: Spark would try the task again, which would end the process that has taken over.
             failure = str(error)
         tally = redrive_run.tally if redrive_run is not None else Tally()
-        # It has counted the records of a transaction that failed, too.
+        # The tally also counts the records of a transaction that failed.
         tally.redriven = redrive_run.sent if redrive_run is not None else 0
         return task_report_of(partition, tally, reader.passed if reader is not None else 0, failure)
 

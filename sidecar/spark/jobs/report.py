@@ -1,4 +1,4 @@
-"""What `spark report` counts: retries and dead letters, by all that their headers say."""
+"""What `spark report` counts: retries and dead letters, by their headers."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from sidecar.policy import Policy
 
 HOUR_MS: Final = 3_600_000
 HOURS_MAX: Final = 14 * 24
-"""Shown of all, the latest; the others count together."""
+"""The most hours that are shown, the latest ones; the others are counted together."""
 
 
 class Kind(StrEnum):
-    """What is counted."""
+    """The kind of a counted record."""
 
     RETRY = "retry"
-    """A record of the retry topic that was asked to wait: each attempt is one."""
+    """A record of the retry topic that becomes a timer: each attempt is one."""
     DEAD = "dead-letter"
 
 
 class CountKey(NamedTuple):
-    """What is counted together."""
+    """The key by which records are counted."""
 
     kind: Kind
     origin: str
     exception: str
     attempt: int | None
-    """Retries already made; None when that cannot be read."""
+    """The retries already made; None when the header cannot be read."""
     hour_ms: int | None
-    """Begin of the hour of the record's timestamp."""
+    """The start of the hour of the record's timestamp."""
     reason: str
-    """Of a dead letter."""
+    """The reason of a dead letter."""
 
 
 class Dimension(StrEnum):
-    """What is counted by."""
+    """A dimension of the report."""
 
     REASON = "reason"
     ORIGIN = "origin"
@@ -55,26 +55,26 @@ class Dimension(StrEnum):
 
 
 class NameCounts(NamedTuple):
-    """How often each name of a dimension was met."""
+    """The counts of the names of a dimension."""
 
     shown: Sequence[tuple[str, int]] = ()
-    """Attempts and hours in their order, all others by count; an hour as epoch milliseconds, nothing as empty text."""
+    """Attempts and hours in their order, all others by count; an hour in epoch milliseconds, no name as empty text."""
     other_names: int = 0
-    """How many are not shown."""
+    """The number of names that are not shown."""
     others: int = 0
-    """How often they were met, together."""
+    """The count of these names together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was counted."""
+    """The counts of a report."""
 
     totals: Mapping[Kind, int]
     by: Mapping[Dimension, Mapping[Kind, NameCounts]]
 
 
 def retry_of(record: Record, policy: Policy, dialects: Sequence[Dialect]) -> CountKey | None:
-    """Return what a record of the retry topic counts as; None for one that was not to wait."""
+    """Return the key of a record of the retry topic; None for one that becomes no timer."""
     request = parse(record, dialects)
     if not isinstance(request, Request):
         return None
@@ -85,7 +85,7 @@ def retry_of(record: Record, policy: Policy, dialects: Sequence[Dialect]) -> Cou
 
 
 def death_of(record: Record, dialects: Sequence[Dialect]) -> CountKey:
-    """Return what a record of the DLQ counts as."""
+    """Return the key of a record of the DLQ."""
     said = read_dead_letter(record.headers, dialects)
     return CountKey(Kind.DEAD, said.origin, said.exception, said.attempt, _hour_ms(record), said.reason)
 

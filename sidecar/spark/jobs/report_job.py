@@ -1,4 +1,4 @@
-"""`spark report` as a job: counts on the executors, adds up in Spark, and brings the greatest to the driver."""
+"""`spark report` as a job: counts on the executors, adds up in Spark, and collects the greatest on the driver."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ _GROUP: Final = "kind string, origin string, exception string, attempt long, hou
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a report is about."""
+    """The scope of a report."""
 
     since_ms: int | None
-    """From the first record that is as late, in each partition; None: from the beginning."""
+    """The start: the first record of each partition with this timestamp or later; None: the beginning."""
     until_ms: int | None
-    """Up to, without, the first one that is as late; None: to the end."""
+    """The end, exclusive: the first record with this timestamp or later; None: the end of the partition."""
     most: int
-    """Names of each kind that are shown."""
+    """The names of each dimension that are shown."""
     out: str | None
-    """Folder of the Parquet files with all of it, on any file system that Hadoop knows."""
+    """The folder of the Parquet files with all counts, on any file system that Hadoop supports."""
     now_ms: int
-    """Hours behind it are the senders' inventions."""
+    """The present: timestamps after it are made up by senders."""
 
 
 class _Counting:
-    """Counts the records of a topic, batch by batch: what leaves Python is one row for each group."""
+    """Counts the records of a topic batch by batch, and yields one row for each key."""
 
     def __init__(self, kind: Kind, policy: PolicyConfig, profiles: Sequence[str]) -> None:
         self._kind = kind
@@ -80,16 +80,16 @@ def run_report(
     """Count what is on the retry topic and on the DLQ.
 
     Args:
-        settings: The effective ones.
-        policy: Made of them: it says which records were to wait.
-        scope: What it is about.
-        master: See `open_session`.
-        conf: See `open_session`.
+        settings: The effective settings.
+        policy: The policy of these settings: it decides which records become timers.
+        scope: The scope of the report.
+        master: The Spark master, as in `open_session`.
+        conf: The user's properties, as in `open_session`.
         source: The user's options of the Kafka source.
-        downloads: Told of the jars that are downloaded.
+        downloads: Shows the download of jars.
 
     Raises:
-        SidecarError: It cannot be done; the text says what to do.
+        SidecarError: The report is not possible; the text says what to do.
     """
     options = source_options(settings, source)
     admin = Admin(settings)
@@ -114,13 +114,13 @@ def _read(session: SparkSession, options: Mapping[str, str], topic: str, scope: 
         bounds |= {"startingTimestamp": str(scope.since_ms), "startingOffsetsByTimestampStrategy": "latest"}
     if scope.until_ms is not None:
         bounds |= {"endingTimestamp": str(scope.until_ms)}
-    # The payload stays in the JVM: headers say it all.
+    # The payload stays in the JVM: the report needs headers only.
     nothing = [f.lit(None).cast("binary").alias(name) for name in ("key", "value")]
     return read_log(session, options, **bounds).select("partition", "offset", "timestamp", "headers", *nothing)
 
 
 def report_of(counted: DataFrame, scope: Scope) -> Report:
-    """Add up groups that may come more than once; write all of them as Parquet, and return the greatest."""
+    """Add up counts, whose keys may repeat; write all of them as Parquet, and return the greatest."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     groups = counted.groupBy(*_KEYS).agg(f.sum("count").alias("count")).persist()
@@ -151,8 +151,8 @@ def _text(dimension: Dimension) -> Any:
 
 
 def _greatest(groups: DataFrame, scope: Scope) -> dict[tuple[str, str], list[tuple[str, int]]]:
-    """Return, by dimension and kind, the names that are met most, or the latest hours, with how often they are met."""
-    # All of it is one job.
+    """Return, by dimension and kind, the most frequent names, or the latest hours, with their counts."""
+    # One job for all dimensions.
     ranked = reduce(lambda some, more: some.unionByName(more), [_ranked(groups, each, scope) for each in Dimension])
     found: dict[tuple[str, str], list[tuple[str, int]]] = {}
     for row in ranked.collect():
@@ -184,7 +184,7 @@ def _short(name: str) -> str:
 
 
 def _names(dimension: Dimension, greatest: list[tuple[str, int]], every: int, total: int) -> NameCounts:
-    """Return the names in their order, and what remains."""
+    """Return the names in their order, and the rest."""
     if dimension in (Dimension.HOUR, Dimension.ATTEMPT):
         greatest.sort(key=lambda each: (len(each[0]), each[0]))
     else:

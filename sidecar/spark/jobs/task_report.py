@@ -1,4 +1,4 @@
-"""The part of a task in a redrive: the dead letters of one partition, and what was done with them."""
+"""The report of a redrive task: the dead letters of one partition, and what the task did with them."""
 
 from __future__ import annotations
 
@@ -27,48 +27,48 @@ class DeadLetterSummary(NamedTuple):
     headers: Headers | None
 
     def record(self, dialects: Sequence[Dialect]) -> DlqRecord:
-        """Return it as the commands show it."""
+        """Return the record as the commands show it."""
         said = read_dead_letter(self.headers, dialects)
         return DlqRecord(self.partition, self.offset, self.timestamp_ms, None, None, self.headers, said)
 
 
 class TaskReport(msgspec.Struct, frozen=True):
-    """What a task did, as it goes to the driver."""
+    """What a task did, as it travels to the driver."""
 
     partition: int
     read: int = 0
     filtered: int = 0
     redriven: int = 0
     passed: int = 0
-    """Behind which the run was already: an earlier try of the task has dealt with them, or another process."""
+    """The dead letters before the run's progress: an earlier try of the task, or another process, handled them."""
     skipped: dict[str, dict[str, int]] = {}
     first: list[DeadLetterSummary] = []
     first_skipped: list[tuple[DeadLetterSummary, Skipped]] = []
     failure: str = ""
-    """Why it could not go on; empty: it came to the end."""
+    """Why the task stopped; empty: it reached the end."""
 
 
 @dataclass(slots=True)
 class RedriveReport:
-    """What all tasks did."""
+    """What all tasks did together."""
 
     tally: Tally = field(default_factory=Tally)
     passed: int = 0
     failures: dict[int, str] = field(default_factory=dict)
-    """Why a partition of the DLQ could not be gone through to its end."""
+    """The partitions of the DLQ whose task stopped, and why."""
 
 
-def combined(report: Iterable[TaskReport], dialects: Sequence[Dialect]) -> RedriveReport:
-    """Return what all tasks did together."""
-    outcome = RedriveReport()
-    tally = outcome.tally
-    for each in sorted(report, key=lambda each: each.partition):
+def combined(reports: Iterable[TaskReport], dialects: Sequence[Dialect]) -> RedriveReport:
+    """Return the reports of all tasks as one."""
+    total = RedriveReport()
+    tally = total.tally
+    for each in sorted(reports, key=lambda each: each.partition):
         tally.read += each.read
         tally.filtered += each.filtered
         tally.redriven += each.redriven
-        outcome.passed += each.passed
+        total.passed += each.passed
         if each.failure:
-            outcome.failures[each.partition] = each.failure
+            total.failures[each.partition] = each.failure
         tally.first += [shown.record(dialects) for shown in each.first[: FIRST - len(tally.first)]]
         shown_skipped = Counter(skipped.why for _, skipped in tally.first_skipped)
         for shown, skipped in each.first_skipped:
@@ -77,11 +77,11 @@ def combined(report: Iterable[TaskReport], dialects: Sequence[Dialect]) -> Redri
                 tally.first_skipped.append((shown.record(dialects), skipped))
         for why, by_reason in each.skipped.items():
             tally.skipped.setdefault(SkipReason(why), Counter()).update(by_reason)
-    return outcome
+    return total
 
 
 def task_report_of(partition: int, tally: Tally, passed: int = 0, failure: str = "") -> TaskReport:
-    """Return a tally without payloads."""
+    """Return the tally of a task without payloads."""
     return TaskReport(
         partition=partition,
         read=tally.read,
@@ -100,14 +100,14 @@ def _shown(record: DlqRecord) -> DeadLetterSummary:
 
 
 class ArrowDeadLetterReader:
-    """The dead letters of one partition, as they come from Spark; those that a run is past are passed over.
+    """Reads the dead letters of one partition from Spark, and skips those before the run's progress.
 
     Args:
-        partition: Of the DLQ.
-        slices: The letters, in their order.
+        partition: A partition of the DLQ.
+        slices: The dead letters in the order of offsets.
         start: The run's next offset.
-        end: Exclusive: so far the source reads.
-        membership: Names the group of the run to a transaction.
+        end: The end of the source, exclusive.
+        membership: The metadata of the run's group, for a transaction.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class ArrowDeadLetterReader:
         self._partition = partition
         self._slices = slices
         self._start = start
-        # Where the run is behind the end already, it stays.
+        # A run that is past the end stays there.
         self._end = max(start, end)
         self._next = start
         self._membership = membership
@@ -125,29 +125,27 @@ class ArrowDeadLetterReader:
 
     @property
     def remaining(self) -> int:
-        """How many offsets are ahead."""
+        """The number of offsets that are not read yet."""
         return self._end - self._next
 
     @property
     def next_offsets(self) -> Mapping[int, int]:
-        """The offset behind all that was read."""
+        """The offset after the last record read."""
         return {self._partition: self._next}
 
     @property
     def membership(self) -> bytes:
-        """What names the group of the run to a transaction."""
+        """The metadata of the run's group, for a transaction."""
         return self._membership
 
     def read(self) -> Sequence[DlqRecord]:
-        """Return what comes next."""
+        """Return the next dead letters."""
         records = next(self._slices, None)
         if records is None:
-            # What stands behind the last record are markers of transactions.
+            # Only transaction markers follow the last record.
             self.done, self._next = True, self._end
             return ()
-        invariant(
-            all(each.partition == self._partition for each in records), "a task goes through one partition of the DLQ"
-        )
+        invariant(all(each.partition == self._partition for each in records), "a task handles one partition of the DLQ")
         ahead = [each for each in records if each.offset >= self._start]
         self.passed += len(records) - len(ahead)
         if ahead:

@@ -1,20 +1,20 @@
-"""What the state of one input partition is made of: cells, each a small key and bytes.
+"""The entries in the state of one input partition, each a small key and bytes.
 
-    m                               → Meta            where the partition stands; read and written by each turn
+    m                               → Meta            where the partition stands; each step reads and writes it
     b | level | slot u64 | n u64    → block           timers, in the bytes of a changelog block
     d | level | slot u64            → Directory       the latest blocks of a slot, and which pages name the others
-    s | level | slot u64 | n u64    → Spans           a page of the directory: full blocks
-    q | group u64                   → Group           which of 256 pages there are
+    s | level | slot u64 | n u64    → BlockRefs       a page of the directory: full blocks
+    q | group u64                   → PageGroup       which of 256 pages there are
     p | page u64                    → Page            rows by offset: removed timers, and stored dues of moved ones
-    n | depth u8 | prefix u64       → node            part of the index of retry ids, see names.py
-    w                               → Index           which chunks of records wait to be taken in
+    n | depth u8 | prefix u64       → node            part of the index of retry ids, see retry_ids.py
+    w                               → WaitingIndex    which chunks of records wait for ingest
     i | number u64                  → chunk           records that wait
     h | number u64                  → chunk           the same, as former versions kept them
-    x                               → Stopped         why the partition cannot go on; it is read apart from all else
+    x                               → Stopped         why the partition cannot go on; read apart from all else
 
-Spark's map state has no ranges: what must be found is named in Meta or in a cell that Meta names, and nothing is ever
-iterated. Whatever a turn reads and writes whole has a bound that depends neither on how many turns there were nor on
-how many timers wait.
+Spark's map state has no ranges: Meta, or an entry that Meta names, names everything that must be found, and nothing is
+ever iterated. What a step reads and writes whole has a bound that depends neither on the number of steps before nor on
+the number of pending timers.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from sidecar.wheel.counts import Counts
 
 FORMAT: Final = 3
 FORMER: Final = frozenset({1, 2})
-"""A list of all blocks of a slot, a list of all pages in Meta, and runs of retry ids: the first turn converts them."""
+"""A list of all blocks of a slot, a list of all pages in Meta, and runs of retry ids: the first step converts them."""
 META: Final = b"m"
 INDEX: Final = b"w"
 STOPPED: Final = b"x"
 PAGE_SHIFT: Final = 12
-"""A page has the rows of so many bits of offsets: 4,096 of them."""
+"""The bits of an offset within a page: a page has the rows of 4,096 offsets."""
 GROUP_SHIFT: Final = 8
-"""A group has so many bits of pages: 256 of them, a million offsets."""
+"""The bits of a page number within a group: 256 pages, a million offsets."""
 
 _SLOT: Final = Struct(">cBQ")
 _BLOCK: Final = Struct(">cBQQ")
@@ -49,40 +49,40 @@ class StateEntries(Protocol):
     """The state of one partition, as Spark or a dict keeps it."""
 
     def get(self, state_key: bytes) -> bytes | None:
-        """Return the value of a cell, None when there is none."""
+        """Return the value of an entry, None when there is none."""
         ...
 
     def put(self, state_key: bytes, value: bytes) -> None:
-        """Write a cell."""
+        """Write an entry."""
         ...
 
     def remove(self, state_key: bytes) -> None:
-        """Delete a cell; there is nothing to do when there is none."""
+        """Delete an entry, if there is one."""
         ...
 
 
 class Slot(msgspec.Struct, array_like=True):
-    """What Meta says of one slot that has blocks."""
+    """A slot that has blocks."""
 
     level: int
-    """Of the slot that the blocks are in now. An entry keeps the level that it was counted at."""
+    """The level of the slot that has the blocks now. A timer keeps the level that it was counted at."""
     slot: int
     next_block: int
     least_due_ms: int
-    """No pending timer of the slot is due before."""
+    """A bound: no pending timer of the slot is due before it."""
     bytes: int = 0
-    """Of its blocks."""
+    """The size of its blocks."""
 
 
 class BlockRef(NamedTuple):
-    """One block of a slot."""
+    """The reference to one block of a slot."""
 
     number: int
     least_offset: int
     greatest_offset: int
     bytes: int
     lane: int
-    """0: behind all offsets that came before, as messages arrive; 1: out of their order, as what was split or moved."""
+    """0: all offsets are greater than those before, as messages arrive; 1: out of order, after a split or a move."""
 
 
 BlockRefs = list[BlockRef]
@@ -92,13 +92,13 @@ class Directory(msgspec.Struct, array_like=True):
     """The blocks of one slot."""
 
     refs: BlockRefs
-    """Those that are in no page, in the order in which they were written."""
+    """The blocks that are in no page, in the order in which they were written."""
     pages: list[tuple[int, int]]
-    """Least and greatest offset of each page."""
+    """The least and greatest offset of each page."""
     first_page: int = 0
-    """Number of the first of them."""
+    """The number of the first page."""
     greatest_offset: int = -1
-    """Of lane 0."""
+    """The greatest offset in lane 0."""
 
 
 class NameRun(msgspec.Struct, array_like=True, frozen=True):
@@ -115,35 +115,35 @@ class Meta(msgspec.Struct, array_like=True, kw_only=True):
     format: int = FORMAT
     checkpoint: Checkpoint = msgspec.field(default_factory=lambda: Checkpoint(engine=Engine.SPARK))
     counted_slots: list[tuple[int, int, int]] = []
-    """(level, slot, count), by the levels of the entries."""
+    """(level, slot, count), by the levels of the timers."""
     counted_origins: dict[str, int] = {}
     counted_deferred: dict[str, int] = {}
     slots: list[Slot] = []
     groups: dict[int, int] = {}
-    """Groups of pages there are, each with a due up to which its rows matter; in the former layout pages."""
+    """The groups of pages, each with the due up to which its rows matter; in the former layout pages."""
     former_names: list[NameRun] = []
-    """Runs of retry ids that are still to be moved into the index."""
+    """Runs of retry ids that are not in the index yet."""
     names_swept: int = 0
     """The digits up to which the index of retry ids was swept."""
     held: tuple[int, int] = (0, 0)
-    """First and next number of the chunks that wait from a former version."""
+    """The first and next number of the chunks that wait from a former version."""
     topics: dict[str, TopicMetadata] = {}
     wakes_ms: int = 0
     """The expiry of the timer that is registered; 0: none."""
     last_step_ms: int = -1
-    """The instant of the last turn."""
+    """The instant of the last step."""
     published_ms: int = 0
-    """When counts were last published."""
+    """The instant at which counts were last published."""
     settled: bool = True
-    """False while the counts of imported blocks are still to be made."""
+    """False until the timers of all imported blocks are counted."""
     full_names: list[tuple[int, int]] = []
-    """Nodes of the index of retry ids (depth, prefix) that are to be spread over their children."""
+    """Full nodes of the index of retry ids (depth, prefix), which wait to be spread over their children."""
     pages_swept: int = 0
-    """The page up to which rows that matter no more were let go."""
+    """The page up to which expired rows were removed."""
     uncounted: list[tuple[int, int]] = []
-    """While not settled, once it was begun: level and slot of imported blocks of which some are still to be counted."""
+    """While not settled: level and slot of imported blocks of which some are not counted yet."""
     counted_blocks: int = 0
-    """Of the first of these slots."""
+    """The number of counted blocks in the first of these slots."""
 
     def counts(self) -> Counts:
         """Return the counters."""
@@ -151,21 +151,21 @@ class Meta(msgspec.Struct, array_like=True, kw_only=True):
         return Counts(slots, self.counted_origins, self.counted_deferred)
 
     def count(self, counts: Counts) -> None:
-        """Take the counters over."""
+        """Store the counters."""
         self.counted_slots = [(level, slot, count) for (level, slot), count in counts.slots.items()]
         self.counted_origins = counts.origins
         self.counted_deferred = counts.deferred
 
 
 PageGroup = dict[int, int]
-"""Page to a due up to which its rows matter."""
+"""Page to the due up to which its rows matter."""
 
 
 class ChunkRef(NamedTuple):
-    """A chunk that waits."""
+    """The reference to a chunk that waits."""
 
     first: int
-    """Its least offset."""
+    """The least offset in the chunk."""
     number: int
     size: int
 
@@ -183,15 +183,15 @@ class Stopped(msgspec.Struct, array_like=True):
     reason: str
     since_ms: int
     tried_ms: int
-    """When it was last tried."""
+    """The instant of the last try."""
     wakes_ms: int
     """The expiry of the timer that is registered."""
 
 
 Page = dict[bytes, bytes]
-"""Row of the store (removed or moved) to its value."""
+"""A row of the store (removed or moved timer) to its value."""
 FormerBlockRefs = list[tuple[int, int, int, int]]
-"""Number, least and greatest offset, least due of each block of a slot."""
+"""The number, least and greatest offset and least due of each block of a slot."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _meta: msgspec.msgpack.Decoder[Meta] = msgspec.msgpack.Decoder(Meta)
@@ -199,11 +199,11 @@ _T = TypeVar("_T")
 
 
 class EntryDecoder(Generic[_T]):
-    """Reads the cells of one kind.
+    """Decodes the entries of one kind.
 
     Args:
-        kind: The type of what is in them.
-        name: For a person.
+        kind: The type of their value.
+        name: The name of the kind in an error.
     """
 
     def __init__(self, kind: type[_T], name: str) -> None:
@@ -211,7 +211,7 @@ class EntryDecoder(Generic[_T]):
         self._name = name
 
     def decode(self, value: bytes) -> _T:
-        """Return what is in a cell. Raises RecordCorrupt."""
+        """Return the value of an entry. Raises RecordCorrupt."""
         try:
             return self._decoder.decode(value)
         except msgspec.DecodeError as cause:
@@ -223,7 +223,7 @@ BLOCK_REFS: Final = EntryDecoder(BlockRefs, "a page of a slot's blocks")
 FORMER_BLOCK_REFS: Final = EntryDecoder(FormerBlockRefs, "the list of a slot's blocks")
 GROUP: Final = EntryDecoder(PageGroup, "a group of pages")
 PAGE: Final = EntryDecoder(Page, "a page of rows")
-WAITING: Final = EntryDecoder(WaitingIndex, "the list of what waits to be taken in")
+WAITING: Final = EntryDecoder(WaitingIndex, "the list of records that wait for ingest")
 REASON: Final = EntryDecoder(Stopped, "the reason why a partition has stopped")
 
 
@@ -264,7 +264,7 @@ def chunk_state_key(number: int) -> bytes:
 
 
 def encode(value: Meta | Directory | BlockRefs | PageGroup | Page | WaitingIndex | Stopped) -> bytes:
-    """Return the bytes of a cell."""
+    """Return the bytes of an entry."""
     return _encode(value)
 
 
@@ -280,7 +280,7 @@ def decode_meta(value: bytes) -> Meta:
 
 
 class BufferedEntries:
-    """Cells whose changes are written at the end, or never."""
+    """Entries whose changes are written at the end, or never."""
 
     def __init__(self, state: StateEntries) -> None:
         self._state = state

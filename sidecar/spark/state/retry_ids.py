@@ -1,12 +1,12 @@
-"""The index of retry ids: a tree over the hash of the id, in whose nodes rows wait until there are enough to move on.
+"""The index of retry ids: a tree over the hash of the id, in whose nodes rows wait until there are enough to move down.
 
 A row is added at the root. A node with too many rows spreads them over its sixteen children, by the next digit of
 their hash, so a row is rewritten a few times on its way and a step writes few nodes, however many rows there are.
-Whoever looks an id up reads the nodes on its way down, and checks each candidate against the timer itself: a row whose
+A lookup reads the nodes on the way down, and the caller checks each candidate against the timer itself: a row whose
 timer is gone does no harm.
 
-Rows go in two ways. Those of a due that the watermark has passed are left out whenever a node is written, and each step
-sweeps one way from the root to a leaf. A timer that goes before its due has its row added once more: twice is none.
+Rows are removed in two ways. Every write of a node drops the rows whose due the watermark has passed, and each step
+sweeps one path from the root to a leaf. A timer that ends before its due has its row added once more: two are none.
 
     node: children u16, a bit for each | n × row, sorted
     row:  hash of the retry id u64 | offset u64 | first due u64 | stored due u64
@@ -26,20 +26,20 @@ from sidecar.spark.state.entries import Meta, StateEntries, former_run_state_key
 
 ROW: Final = Struct(">8sQQQ")
 ROWS_MAX: Final = 2_048
-"""A node with more is spread: 64 KiB."""
+"""The most rows of a node, 64 KiB; a node with more is spread."""
 ROOT_ROWS_MAX: Final = 256
-"""The root is written in each step that adds rows, so it has fewer: 8 KiB."""
+"""The most rows of the root, 8 KiB: it is written in each step that adds rows."""
 SPREADS: Final = 4
-"""So many nodes are spread in each step, and one more for each SPREAD_ROWS rows that came."""
+"""The nodes that a step spreads; it spreads one more for each SPREAD_ROWS new rows."""
 SPREAD_ROWS: Final = ROWS_MAX // 8
 FORMER_ROWS: Final = 4 * ROWS_MAX
-"""So many rows of the former layout are moved in each step."""
+"""The rows of the former layout that a step moves."""
 CACHE_BYTES_MAX: Final = 32 * 1024 * 1024
 
 _HASH_DIGITS: Final = 8
-"""So many digits of the hash tell ids apart. Behind them come those of the offset, for an id that very many have."""
+"""The digits of the hash that a path uses; those of the offset follow, for an id that very many timers share."""
 _DIGITS: Final = 15
-"""No node is deeper."""
+"""The greatest depth of a node."""
 _CHILDREN: Final = slice(0, 2)
 _EMPTY: Final = bytes(_CHILDREN.stop)
 _HASH_BYTES: Final = 8
@@ -48,11 +48,11 @@ _STORED_DUE: Final = slice(24, 32)
 _ROOT: Final = (0, 0)
 
 NodePath = tuple[int, int]
-"""Depth of a node, and the digits that lead to it."""
+"""The depth of a node, and the digits that lead to it."""
 
 
 class Candidate(NamedTuple):
-    """A candidate: the timer that stood at this key under this id."""
+    """A timer that had this key under the id when its row was written."""
 
     offset: int
     first_ms: int
@@ -68,8 +68,8 @@ class RetryIdIndex:
     """The index of one partition.
 
     Args:
-        cells: Its state.
-        meta: Where it stands.
+        state: Entries of the partition.
+        meta: Position of the partition.
     """
 
     def __init__(self, state: StateEntries, meta: Meta) -> None:
@@ -80,7 +80,7 @@ class RetryIdIndex:
         self._added = 0
 
     def add(self, rows: Iterable[bytes]) -> None:
-        """Add rows, or take away those that are there."""
+        """Add rows; a row that is there already is removed."""
         came = list(rows)
         self._added += len(came)
         self._merge(_ROOT, came)
@@ -94,13 +94,13 @@ class RetryIdIndex:
         return [Candidate(*ROW.unpack(row)[1:]) for row in _once(sorted(rows))]
 
     def tidy(self) -> None:
-        """Do what a step does: take over from the former layout, spread full nodes, sweep one way."""
+        """Do the work of one step: convert former rows, spread full nodes, sweep one path."""
         self._move_former()
         self.spread(SPREADS + self._added // SPREAD_ROWS)
         self._sweep()
 
     def spread(self, most: int | None = None) -> None:
-        """Spread so many full nodes over their children; None: all."""
+        """Spread at most this many full nodes over their children; None: all."""
         full = self._meta.full_names
         while full and most != 0:
             self._spread(full.pop(0))
@@ -141,7 +141,7 @@ class RetryIdIndex:
         self._write(at, children, rows)
 
     def _sweep(self) -> None:
-        """Rewrite the nodes on the way to the next leaf, without what is gone."""
+        """Rewrite the nodes on the path to the next leaf, without expired rows."""
         swept, way = self._meta.names_swept, [_ROOT]
         while children := _children(self._cleaned(way[-1])):
             depth, prefix = way[-1]
@@ -229,7 +229,7 @@ def _rows(node: bytes) -> list[bytes]:
 
 
 def _once(rows: list[bytes]) -> list[bytes]:
-    """Return the sorted rows that come an odd number of times."""
+    """Return the sorted rows that occur an odd number of times."""
     if len(set(rows)) == len(rows):
         return rows
     found = []
@@ -257,7 +257,7 @@ def _hash(retry_id: bytes) -> bytes:
 
 
 class _Hashes(Sequence[bytes]):
-    """The hashes of sorted rows, for bisecting these without taking them apart."""
+    """The hashes of sorted rows, to bisect the rows without splitting them."""
 
     def __init__(self, run: bytes) -> None:
         self._run = run

@@ -1,8 +1,9 @@
-"""The store of one partition on cells: reads as plan() asks for them, and what a plan changes.
+"""The store of one partition on state entries: the reads of plan(), and the changes of a plan.
 
 Timers are not rewritten when they fire, are cancelled or move: a timer of a block is pending iff its key is above the
-watermark and its due is not among the removed ones of its offset, as in the changelog. Blocks of a fine slot go as a
-whole when the watermark has passed it. A coarse slot is split into finer ones in parts, before its first timer is due.
+watermark and its due is not among the removed ones of its offset, as in the changelog. The blocks of a fine slot are
+removed as a whole when the watermark has passed it. A coarse slot is split into finer ones in parts, before its first
+timer is due.
 """
 
 from __future__ import annotations
@@ -39,27 +40,27 @@ from sidecar.wheel.counts import Counts
 from sidecar.wheel.geometry import LEVELS, WIDTHS_MS, level_ends_ms, slot_end_ms, slot_start_ms
 
 SPLIT_BYTES: Final = 2 * 1024 * 1024
-"""So much of a coarse slot is split in one turn. A large slot begins early enough for this."""
+"""The part of a coarse slot that one step splits. The split of a large slot begins early enough for this."""
 SPLIT_BYTES_MAX: Final = 64 * 1024 * 1024
-"""So much of all coarse slots is split in one turn; what is due behind it waits for the next."""
+"""The most of all coarse slots that one step splits; what is due behind it waits for the next step."""
 SETTLE_BYTES: Final = 16 * 1024 * 1024
-"""About so much of what was imported is counted and indexed in one turn."""
+"""About the amount of imported blocks that one step counts and indexes."""
 STEP_MS_MAX: Final = 5_000
-"""Turns that are further apart are taken for an interruption, not for the pace of micro-batches."""
+"""The greatest distance of two steps that counts as the pace of micro-batches; a greater one is an interruption."""
 
 _NEVER_MS: Final = 2**63
-"""The least due of a slot of which no pending timer is known."""
+"""The least due of a slot without a known pending timer."""
 
 
 class ShardStore:
-    """Reads and writes the timers of one partition; made anew for each turn."""
+    """Reads and writes the timers of one partition; each step makes a new one."""
 
     def __init__(self, state: StateEntries, meta: Meta, partition: int) -> None:
         self._meta = meta
         self._rows = Rows(partition)
         self._blocks = Blocks(state, meta, self._pending)
         self._pages = Pages(state, meta)
-        self._names = RetryIdIndex(state, meta)
+        self._retry_ids = RetryIdIndex(state, meta)
         self._due: list[bytes] = []
         self._due_slots: set[int] = set()
         self._looked_ahead = False
@@ -77,18 +78,18 @@ class ShardStore:
         return self._pages.get(row) if kind in PAGED else None
 
     def first(self, lower: bytes, upper: bytes) -> bytes | None:  # noqa: ARG002 - see Reader
-        """Return None: no part of a plan asks for it."""
+        """Return None: no plan of this engine reads it."""
         return None
 
     def keys(self, lower: bytes, upper: bytes, *, limit: int) -> Sequence[bytes]:  # noqa: ARG002 - see Reader
-        """Return nothing: there are no tombstones to write, so no directory of what waits for one."""
+        """Return nothing: this engine writes no tombstones, so none are waiting."""
         return ()
 
     def items(self, lower: bytes, upper: bytes, *, limit: int) -> Sequence[tuple[bytes, bytes]]:
-        """Return rows of one retry id; nothing else is asked for in this way."""
+        """Return rows of one retry id, the only rows that a plan reads in this way."""
         retry_id = retry_id_of_row(lower)
         rows: dict[bytes, bytes] = {}
-        for named in self._names.found(retry_id):
+        for named in self._retry_ids.found(retry_id):
             if len(rows) == limit:
                 break
             row = self._rows.named_row(retry_id, named.offset, named.first_ms)
@@ -97,7 +98,7 @@ class ShardStore:
         return list(rows.items())
 
     def values(self, lower: bytes, upper: bytes, *, limit: int, limit_bytes: int) -> Sequence[bytes]:
-        """Return what is due in key order; every coarse slot that holds any of it has been split before."""
+        """Return due timers in key order; `split_due` has split every coarse slot that holds any of them."""
         least, end = _least_entry(lower[BEHIND_PARTITION]), upper[BEHIND_PARTITION]
         entries, size = self._read(least, end, limit, limit_bytes)
         while len(entries) < limit and size < limit_bytes and self._load_next(least, end):
@@ -117,7 +118,7 @@ class ShardStore:
         return entries, size
 
     def _load_next(self, least: bytes, end: bytes) -> bool:
-        """Hold the timers of the next fine slot that begins before `end`; return False when there is none."""
+        """Load the timers of the next fine slot that begins before `end`; return False when there is none."""
         slots = [slot for level, slot in self._blocks.slots if level == 0 and slot not in self._due_slots]
         if not slots or KEY.pack(slot_start_ms(min(slots), 0), 0) >= end:
             return False
@@ -133,10 +134,10 @@ class ShardStore:
     # Splitting
 
     def split_due(self, now_ms: int) -> int:
-        """Split the coarse slots of which something is due, first ones first, and parts of those that come next.
+        """Split the coarse slots that have due timers, in the order of their dues, and parts of the next slots.
 
         Returns:
-            The instant up to which everything due can be read: `now_ms`, unless there was too much to split at once.
+            The instant up to which all due timers can be read: `now_ms`, unless there was too much to split at once.
         """
         split = 0
         if not self._looked_ahead:
@@ -149,7 +150,7 @@ class ShardStore:
         return now_ms
 
     def _split_ahead(self, now_ms: int) -> int:
-        """Split a part of each slot that will take half of the turns until it is due; return how much that was."""
+        """Split a part of each slot whose split needs half of the steps until it is due; return the bytes split."""
         step_ms = min(max(now_ms - self._meta.last_step_ms, 1), STEP_MS_MAX)
         split = 0
         for slot_key, slot in sorted(self._blocks.slots.items(), key=lambda each: each[1].least_due_ms):
@@ -187,7 +188,7 @@ class ShardStore:
     # Writes
 
     def apply(self, part: PartitionPlan) -> None:
-        """Take over what a plan changes, its blocks as they are."""
+        """Apply the changes of a plan; its blocks are stored as they are."""
         for key, value in part.records:
             decoded = decode_key(key)
             if isinstance(decoded, BlockKey) and value is not None:
@@ -205,29 +206,29 @@ class ShardStore:
                 self._pages.put(row, content)
             elif kind == b"n":
                 retry_id, (offset, first_ms) = retry_id_of_row(row), timer_of_named_row(row)
-                # A row that comes twice is gone; one that was never there is no harm.
+                # A row that is added twice is gone; one that was never there does no harm.
                 dues = [*taken.get(offset, ()), *(() if content is None else (decode_due(content),))]
                 named += [row_of(retry_id, Candidate(offset, first_ms, due_ms)) for due_ms in dues]
         if named:
-            self._names.add(named)
+            self._retry_ids.add(named)
 
     def import_block(self, value: bytes, slot_end_ms: int) -> None:
-        """Take over a block of the changelog; `settle` counts its timers."""
+        """Store a block of the changelog; `settle` counts its timers."""
         block = decode_block(value)
         self._add((block.level, slot_end_ms // WIDTHS_MS[block.level] - 1), block.entries, value)
 
     def import_removed(self, key: RemovedKey, value: bytes) -> None:
-        """Take over a removed record of the changelog."""
+        """Store a removed record of the changelog."""
         if key.due_ms is None:
             self._pages.put(self._rows.removed_list_row(key.offset), value)
         else:
             self._pages.put(self._rows.removed_row(key.due_ms, key.offset), b"")
 
     def settle(self) -> bool:
-        """Count what is pending in the next imported blocks, and index its retry ids and moved timers.
+        """Count the pending timers of the next imported blocks, and index their retry ids and moved timers.
 
         Returns:
-            Whether that were the last ones. Until then nothing may be stored, and nothing else be asked.
+            Whether these were the last blocks. Until then nothing else may be stored or read.
         """
         meta, counts = self._meta, self._meta.counts()
         meta.uncounted = meta.uncounted or list(self._blocks.slots)
@@ -248,7 +249,7 @@ class ShardStore:
                 meta.counted_blocks = 0
                 if slot.least_due_ms == _NEVER_MS:
                     self._blocks.drop(slot_key)
-        self._names.spread()
+        self._retry_ids.spread()
         meta.count(counts)
         meta.settled = not meta.uncounted
         return meta.settled
@@ -268,10 +269,10 @@ class ShardStore:
             if (retry_id := retry_id_of(entry, fixed)) is not None:
                 named.append(row_of(retry_id, Candidate(fixed.offset, fixed.first_ms, fixed.due_ms)))
             stored.least_due_ms = min(stored.least_due_ms, fixed.due_ms)
-        self._names.add(named)
+        self._retry_ids.add(named)
 
     def finish(self) -> None:
-        """Let go of what the watermark has passed, and save."""
+        """Remove what the watermark has passed, and save."""
         watermark_ms = self._meta.checkpoint.watermark_ms
         for slot_key, slot in list(self._blocks.slots.items()):
             level, number = slot_key
@@ -279,7 +280,7 @@ class ShardStore:
                 self._blocks.drop(slot_key)
             elif level == 0 and number in self._due_slots:
                 self._look_behind_the_watermark(slot)
-        self._names.tidy()
+        self._retry_ids.tidy()
         self._pages.tidy()
         self.save()
 
@@ -299,7 +300,7 @@ class ShardStore:
             slot.least_due_ms = due_ms_of(first)
 
     def next_due_ms(self) -> int | None:
-        """Return the least due of all that may be pending."""
+        """Return the least due of all timers that may be pending."""
         return min((slot.least_due_ms for slot in self._blocks.slots.values()), default=None)
 
     # Single timers
@@ -329,7 +330,7 @@ class ShardStore:
         return KEY.pack(checkpoint.watermark_ms, checkpoint.watermark_offset)
 
     def _is_removed(self, entry: bytes) -> bool:
-        """Return whether the timer at an entry's key was taken away."""
+        """Return whether the timer at an entry's key was removed."""
         if not self._meta.groups:
             return False
         due_ms, offset = KEY.unpack_from(entry)
@@ -347,5 +348,5 @@ class ShardStore:
 
 
 def _least_entry(lower: bytes) -> bytes:
-    """Return where the entries of a range begin: behind all of a key that the range excludes by a byte more."""
+    """Return where the entries of a range begin: a bound of one byte more excludes all entries of that key."""
     return lower if len(lower) <= KEY_BYTES else lower[:KEY_BYTES] + b"\xff"  # no requested due begins so

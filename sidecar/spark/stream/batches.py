@@ -1,4 +1,4 @@
-"""What Spark tells of micro-batches, handed from its own thread to the one that asks."""
+"""The progress of micro-batches, passed from Spark's listener thread to the caller's."""
 
 from __future__ import annotations
 
@@ -17,58 +17,58 @@ if TYPE_CHECKING:
     )
 
 LAST_S: Final = 10.0
-"""So long Spark may take to tell the rest when a query has ended."""
+"""The time that Spark has to report the rest when a query has ended."""
 
 
 class Batches(StreamingQueryListener):
-    """Keeps each micro-batch until it is asked for, so none is missed and none is seen twice.
+    """Queues the progress of each micro-batch, so none is missed and none is counted twice.
 
-    Spark calls in order, from a thread of its own, and waits meanwhile: so nothing is done there.
+    Spark calls in order, from one thread, and waits for the return: so these calls only queue.
 
     Args:
-        progressed: Told of each one, as Spark's progress in JSON form, by the thread that passes it on.
+        progressed: Called with the progress of each micro-batch, as in Spark's JSON, by the thread that passes it on.
     """
 
     def __init__(self, progressed: Callable[[Mapping[str, Any]], None]) -> None:
         self._progressed = progressed
-        self._told: SimpleQueue[Mapping[str, Any] | str] = SimpleQueue()
+        self._events: SimpleQueue[Mapping[str, Any] | str] = SimpleQueue()
 
     def pass_on(self) -> int:
-        """Hand over all that came since; return how many that were."""
+        """Pass on all micro-batches since the last call; return their number."""
         count = 0
-        while not self._told.empty():
-            told = self._told.get()
-            if isinstance(told, Mapping):
-                self._progressed(told)
+        while not self._events.empty():
+            event = self._events.get()
+            if isinstance(event, Mapping):
+                self._progressed(event)
                 count += 1
         return count
 
     def pass_on_rest(self, run: str) -> int:
-        """Hand over all of a run that has ended; return how many came since."""
+        """Pass on all micro-batches of a run that has ended; return their number."""
         count = 0
-        while (told := self._next()) not in (None, run):
-            if isinstance(told, Mapping):
-                self._progressed(told)
+        while (event := self._next()) not in (None, run):
+            if isinstance(event, Mapping):
+                self._progressed(event)
                 count += 1
         return count
 
     def _next(self) -> Mapping[str, Any] | str | None:
         try:
-            return self._told.get(timeout=LAST_S)
+            return self._events.get(timeout=LAST_S)
         except Empty:
-            # A JVM that has gone tells nothing any more.
+            # A JVM that has ended reports nothing more.
             return None
 
     # Called by Spark
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - the name is Spark's
-        """Nothing: who started it knows."""
+        """Do nothing: the caller started it."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - as above
-        self._told.put(event.progress)
+        self._events.put(event.progress)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - as above
-        """Nothing: no micro-batch was needed."""
+        """Do nothing: no micro-batch was needed."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - as above
-        self._told.put(str(event.runId))
+        self._events.put(str(event.runId))

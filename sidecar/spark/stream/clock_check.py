@@ -1,4 +1,4 @@
-"""Compares the driver's clock, which says what is due, with the broker's."""
+"""Compares the driver's clock, which decides what is due, with the broker's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ANSWER_S: Final = 5.0
 
 
 class ClockCheck:
-    """Says when nothing may fire because the clock cannot be trusted."""
+    """Blocks deliveries while the driver's clock is too far from the broker's."""
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self._topic = settings.status_topic
@@ -32,7 +32,7 @@ class ClockCheck:
         self._measured_s = float("-inf")
 
     def blocker(self) -> str | None:
-        """Return why nothing may fire, None when the clock is good; measures when it is time to."""
+        """Return why nothing may fire, None when the clock is right; measure first if the last measurement is old."""
         if self._clock.monotonic_s() - self._measured_s >= EVERY_S:
             self._measure()
         return self._guard.blocker()

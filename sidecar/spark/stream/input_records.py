@@ -1,4 +1,4 @@
-"""Reads messages of the retry topic a second time: a fire that its origin refuses is a dead letter as it came."""
+"""Reads records of the retry topic again: the dead letter of a refused delivery has them as they came."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from sidecar.model import Record
 from sidecar.settings import Settings
 
 WAIT_S: Final = 10.0
-"""For all of them: a whole micro-batch of an origin that is gone must not hold up the others for ever."""
+"""The time for all of them: a micro-batch for an origin that is gone must not hold up the others for long."""
 READ_RECORDS: Final = 500
 GAP_RECORDS: Final = 5_000
-"""So many others are read rather than leapt over."""
+"""The most other records that are read rather than skipped by a seek."""
 
 Position = tuple[int, int]
-"""Partition and offset."""
+"""The partition and offset of a record."""
 
 
 def read_input_records(settings: Settings, positions: Iterable[Position]) -> dict[Position, Record]:
-    """Return the records at these places, but those that the topic does not hold any more or that take too long."""
+    """Return the records at these positions, without those that were deleted or could not be read in time."""
     wanted: dict[int, list[int]] = defaultdict(list)
     for partition, offset in sorted(set(positions)):
         wanted[partition].append(offset)
@@ -46,7 +46,7 @@ def _read(reader: LogReader, partition: int, offsets: list[int], found: dict[Pos
             reader.start({partition: position})
         for read in reader.read(READ_RECORDS, min(left_s, 0.1)):
             if not isinstance(read, Record):
-                left.pop()  # the log begins further on by now
+                left.pop()  # retention has deleted it
                 position = None
                 break
             while left and left[-1] < read.offset:

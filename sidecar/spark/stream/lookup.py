@@ -18,14 +18,14 @@ _STEP_S: Final = 0.005
 
 
 class BrokerLookup:
-    """Facts of topics, by one admin client that lives as long as the worker process."""
+    """Looks topics up with one admin client, which lives as long as the worker process."""
 
     def __init__(self, settings: Settings) -> None:
         self._admin = Admin(settings)
         self._clock = SystemClock()
         self._pause = threading.Event()
         self.now_ms = 0
-        """The instant that the facts are dated with: that of the micro-batch."""
+        """The instant of the micro-batch, which dates the metadata."""
 
     def __call__(self, names: Iterable[str]) -> Mapping[str, TopicMetadata]:
         wanted = set(names)
@@ -38,10 +38,10 @@ class BrokerLookup:
             catalogue.advance(now_s)
             found = {name for name in wanted if name in catalogue.origins or name in catalogue.unknown}
             if found == wanted or now_s >= until_s:
-                return {name: self._fact(catalogue, name) for name in found}
+                return {name: self._metadata(catalogue, name) for name in found}
             self._pause.wait(_STEP_S)
 
-    def _fact(self, catalogue: Catalogue, name: str) -> TopicMetadata:
+    def _metadata(self, catalogue: Catalogue, name: str) -> TopicMetadata:
         origin = catalogue.origins.get(name)
         if origin is None:
             return TopicMetadata(0, 0, asked_ms=self.now_ms)
@@ -50,8 +50,8 @@ class BrokerLookup:
             why = Closure.UNAUTHORISED.value
         elif name in catalogue.leaderless:
             why = Closure.UNREACHABLE.value
-        # All that is wanted is expected, and one that may not be looked at is given as many as there can be.
-        doubted_ms = self.now_ms if origin.partitions == PARTITIONS_MAX else 0
+        # The catalogue gives an expected topic that may not be described the greatest number of partitions.
+        forbidden_ms = self.now_ms if origin.partitions == PARTITIONS_MAX else 0
         return TopicMetadata(
-            origin.partitions, origin.max_message_bytes, why, asked_ms=self.now_ms, doubted_ms=doubted_ms
+            origin.partitions, origin.max_message_bytes, why, asked_ms=self.now_ms, forbidden_ms=forbidden_ms
         )

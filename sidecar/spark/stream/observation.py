@@ -1,4 +1,4 @@
-"""What a micro-batch did, from Spark's progress into the same metrics as the embedded engine's."""
+"""Counts the work of a micro-batch, from Spark's progress into the metrics of the embedded engine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sidecar.spark.stream.wire import Tally, decode_tally
 
 
 def start_at_zero(metrics: Metrics) -> None:
-    """Show what can happen before it does."""
+    """Create all series with the value 0."""
     metrics.start_at_zero(
         verdicts=VERDICTS,
         reasons=[reason.value for reason in Reason],
@@ -21,16 +21,16 @@ def start_at_zero(metrics: Metrics) -> None:
 
 
 def tallies(progress: Mapping[str, Any]) -> list[Tally]:
-    """Return what each partition did in a micro-batch."""
+    """Return the tally of each partition in a micro-batch."""
     observed = progress.get("observedMetrics", {}).get(OBSERVATION)
     return [] if observed is None else [decode_tally(text) for text in observed[_TALLIES] or ()]
 
 
 def count(metrics: Metrics, progress: Mapping[str, Any]) -> list[Tally]:
-    """Add a micro-batch to the metrics, and return what each partition did in it.
+    """Add a micro-batch to the metrics, and return the tally of each partition.
 
-    A fire is handed to the broker within its micro-batch, whose length is added to how late the turn found it: what the
-    histogram says is an upper bound.
+    A delivery is sent within its micro-batch, whose length is added to its lateness in the partition step: the
+    histogram shows an upper bound.
     """
     took_ms = int(progress["durationMs"].get("triggerExecution", 0))
     found = tallies(progress)
@@ -45,7 +45,7 @@ def count(metrics: Metrics, progress: Mapping[str, Any]) -> list[Tally]:
             controls=tally.controls,
             cancelled=tally.cancelled,
         )
-        metrics.lateness.observe(took_ms, [-late_ms for late_ms, fires in tally.late.items() for _ in range(fires)])
+        metrics.lateness.observe(took_ms, [-late_ms for late_ms, number in tally.late.items() for _ in range(number)])
     if found:
         metrics.commit_seconds.observe(took_ms / 1000)
         metrics.transactions.labels("committed").inc()

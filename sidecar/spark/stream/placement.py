@@ -1,8 +1,8 @@
-"""Which number stands for an input partition as the key of the stateful operator.
+"""The key of each input partition in the stateful operator.
 
-Spark places a key by its hash, so the numbers 0, 1, 2, ... would meet in few of the state partitions. Each partition
-has the least number of the form `partition + n · 65536` that is placed in state partition `partition mod count`. It
-depends on nothing else, so it stays when the input topic grows.
+Spark places a key by its hash, so the keys 0, 1, 2, ... would meet in few of the state partitions. The key of a
+partition is the least number of the form `partition + n · 65536` that Spark places in state partition
+`partition mod count`. It depends on nothing else, so it stays when the input topic grows.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 STEP: Final = 65_536
-"""Most input partitions."""
+"""The most input partitions."""
 
 _SEED: Final = 42
 _MASK: Final = 0xFFFFFFFF
@@ -20,8 +20,8 @@ def key_of(partition: int, state_partitions: int) -> int:
     """Return the key of an input partition.
 
     Args:
-        partition: Of the input topic, below STEP.
-        state_partitions: Of the stateful operator; fixed for the life of a checkpoint.
+        partition: A partition of the input topic, below STEP.
+        state_partitions: The state partitions of the stateful operator; fixed for the life of a checkpoint.
     """
     key = partition
     while _murmur3(key) % state_partitions != partition % state_partitions:

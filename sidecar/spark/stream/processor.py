@@ -1,6 +1,6 @@
-"""The stateful operator: gives each partition its turn, with Spark's state store for cells.
+"""The stateful operator: runs the step of each partition on Spark's state store.
 
-One timer for each partition is enough: it is set to when the partition wants its next turn.
+One Spark timer for each partition is enough: it expires when the partition needs its next step.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OUTPUT_SCHEMA: Final = "partition int, payload binary, tally string"
 
 
 class MapStateEntries:
-    """Cells in a map state; read once in a turn."""
+    """State entries in Spark's map state."""
 
     def __init__(self, state: MapState) -> None:
         self._state = state
@@ -51,16 +51,16 @@ class MapStateEntries:
 
 
 _lookups: dict[str, BrokerLookup] = {}
-"""One client for each cluster in a worker process, which serves one micro-batch after the other."""
+"""One client for each cluster in a worker process, for all its micro-batches."""
 
 
 class WheelProcessor(StatefulProcessor):
-    """Runs turns.
+    """Runs partition steps.
 
     Args:
-        rules: See there.
-        settings: For the client that asks for topics.
-        again: What the turns of one micro-batch take for closed.
+        rules: The rules of the steps.
+        settings: The settings of the client that looks topics up.
+        replay_closings: The topics that the steps of a replayed micro-batch treat as closed.
     """
 
     def __init__(self, rules: Rules, settings: Settings, replay_closings: ReplayClosings | None = None) -> None:
@@ -96,7 +96,7 @@ class WheelProcessor(StatefulProcessor):
         yield from self._step(partition_of(int(key[0])), [], timerValues.getCurrentProcessingTimeInMs())
 
     def handleInitialState(self, key: Any, initialState: pd.DataFrame, timerValues: TimerValues) -> None:  # noqa: N802, N803
-        """Take over where the partition begins, and what of the changelog is given; it comes in any number of parts."""
+        """Store the partition's first checkpoint and the given changelog records, in any number of parts."""
         partition, now_ms = partition_of(int(key[0])), timerValues.getCurrentProcessingTimeInMs()
         take_over(partition, self._state, zip(initialState["record"], initialState["value"], strict=True))
         meta = decode_meta(self._state.get(META) or b"")
@@ -114,7 +114,7 @@ class WheelProcessor(StatefulProcessor):
         if result is None:
             return
         if result.wakes_ms != result.woke_ms:
-            # What has expired by now has its call in this very micro-batch, and Spark deletes it behind that.
+            # An expired timer is called in this micro-batch, and Spark deletes it afterwards.
             if result.woke_ms > now_ms:
                 self._handle.deleteTimer(result.woke_ms)
             self._handle.registerTimer(result.wakes_ms)

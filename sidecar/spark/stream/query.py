@@ -24,21 +24,21 @@ TALLY_CHARS_MAX: Final = 100_000
 
 
 class Replay(NamedTuple):
-    """How a micro-batch runs that was planned and not completed."""
+    """How a micro-batch runs that was planned but not completed."""
 
     replay_closings: ReplayClosings = ReplayClosings()
     former: str = ""
-    """The version that has begun it, if another one has."""
+    """The version that began it, if it was another one."""
     alone: bool = False
-    """The query ends behind it."""
+    """Whether the query ends after it."""
 
 
 First = Sequence[tuple[int, bytes, bytes]]
-"""Partition, and key and value of a changelog record."""
+"""The partition, key and value of changelog records."""
 
 
 def initial_state(session: SparkSession, first: First, state_partitions: int) -> DataFrame:
-    """Return what a new checkpoint begins with."""
+    """Return the records that a new checkpoint begins with."""
     rows = [(key_of(partition, state_partitions), bytearray(key), bytearray(value)) for partition, key, value in first]
     return session.createDataFrame(rows, INITIAL_SCHEMA)
 
@@ -58,15 +58,15 @@ def start_query(
     """Start the query and return it.
 
     Args:
-        session: With as many shuffle partitions as the manifest says.
-        settings: For the clients on the executors.
-        rules: See there.
-        manifest: Of the checkpoint.
-        folder: Where it is.
+        session: A session with as many shuffle partitions as the manifest has state partitions.
+        settings: The settings of the clients on the executors.
+        rules: The rules of the partition steps.
+        manifest: The manifest of the checkpoint.
+        folder: The folder of the checkpoint.
         source: Options of the Kafka source.
-        initial: Used by the first micro-batch of a checkpoint only.
-        trigger: Least time between the starts of two micro-batches: `500 milliseconds`.
-        repeat: How the first micro-batch runs, if it is one that runs again.
+        initial: The first state; only the first micro-batch of a checkpoint reads it.
+        trigger: The least time between the starts of two micro-batches, such as `500 milliseconds`.
+        replay: How the first micro-batch runs, if Spark runs it again.
     """
     replay_closings, former, alone = replay or Replay()
     from pyspark.sql import functions as f  # noqa: PLC0415 - PySpark is an extra
@@ -75,14 +75,14 @@ def start_query(
     chunks = records.select(*COLUMNS[:-1], f.current_timestamp().alias(COLUMNS[-1])).mapInArrow(
         Pack(rules, manifest.state_partitions).__call__, CHUNK_SCHEMA
     )
-    steps = chunks.groupBy("key").transformWithStateInPandas(
+    output = chunks.groupBy("key").transformWithStateInPandas(
         WheelProcessor(rules, settings, replay_closings),
         OUTPUT_SCHEMA,
         "Append",
         "ProcessingTime",
         initialState=initial.groupBy("key"),
     )
-    watched = steps.observe(OBSERVATION, f.collect_list("tally").alias("tallies"))
+    watched = output.observe(OBSERVATION, f.collect_list("tally").alias("tallies"))
     partitions = rules.input_partitions, manifest.state_partitions
     writer = (
         watched.writeStream.queryName(settings.streams_app_id)
@@ -90,5 +90,5 @@ def start_query(
         .option("checkpointLocation", folder.query)
         .outputMode("append")
     )
-    # `once` runs a micro-batch that was not completed, and nothing behind it.
+    # `once` runs a micro-batch that was not completed, and no other.
     return (writer.trigger(once=True) if alone else writer.trigger(processingTime=trigger)).start()

@@ -1,8 +1,8 @@
-"""Writes what a micro-batch sends: Kafka transactions of bounded size, of whole steps of turns.
+"""Writes what a micro-batch sends, in Kafka transactions of bounded size that hold whole plans.
 
-With the records the group's offset of each input partition is committed, and in its metadata how far the turn got and a
-digest of what it has sent. Spark may run a micro-batch again: what was committed is recognised by the one, checked
-against the other, and not written twice.
+A transaction commits the records with the group's offset of each input partition, whose metadata says how far the
+partition step got and has a digest of what it sent. When Spark runs a micro-batch again, the sink recognises what was
+committed by the one, checks it against the other, and does not write it twice.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 TRIES: Final = 8
 INIT_TIMEOUT_S: Final = 40.0
-"""A transaction that a killed process left open is settled by then."""
+"""The time within which a transaction that a killed process left open is settled."""
 TRANSACTION_RECORDS_MAX: Final = 50_000
 TRANSACTION_BYTES_MAX: Final = 32 * 1024 * 1024
-"""When a transaction has so much it is committed; one step of a turn is never divided."""
+"""The size at which a transaction is committed; the output of one plan is never divided."""
 STATUS_S: Final = 5.0
 _PAUSE_S: Final = 0.5
 _CLOSURES: Final[Mapping[Refusal, Closure]] = {
@@ -52,53 +52,53 @@ _CLOSURES: Final[Mapping[Refusal, Closure]] = {
 
 
 class Unfireable(NamedTuple):
-    """A fire that its origin does not take."""
+    """A delivery that its origin refuses."""
 
     topic: str
     reason: Reason
     said: str
-    """By the broker."""
+    """The broker's reason."""
     came: Record | None
-    """The message; None when the retry topic does not hold it any more."""
+    """The message; None when the retry topic does not have it any more."""
     offset: int | None
-    """Of the message in the retry topic; None: it was in one that was deleted and made anew since."""
+    """The offset in the retry topic; None: the message was in a former topic of this name."""
     bare: bool = False
-    """The DLQ takes no more of it than its coordinates and the reason."""
+    """Whether the DLQ accepts only its coordinates and the reason."""
 
 
 @dataclass(slots=True)
 class PlanOutput:
-    """What one step of a turn sends, and the mark that goes with it."""
+    """What one plan of a partition step sends, and the mark that goes with it."""
 
     partition: int
     before: int
     after: int
     began: int
-    """Where the turn began."""
+    """The sequence at which the partition step began."""
     next_input_offset: int
     last: bool = True
-    """The turn ends with it."""
+    """Whether the partition step ends with it."""
     offset_base: int = 0
-    """Of the checkpoint behind the step."""
+    """The offset base of the checkpoint after the plan."""
     digest: str = ""
-    """Of the turn up to the end of this step."""
+    """The digest of the partition step up to the end of this plan."""
     records: list[Outgoing] = field(default_factory=list)
     status_records: list[StatusRecord] = field(default_factory=list)
     closings: list[Closing] = field(default_factory=list)
 
     @property
     def moves(self) -> bool:
-        """Return whether it changes the state; what does not is nothing but counts, which are said again."""
+        """Return whether it changes the state; one that does not has only counts, which are published again."""
         return self.after != self.before
 
 
 class Sender:
-    """Delivers for one state partition; lives as long as its worker process.
+    """Sends for one state partition; lives as long as its worker process.
 
     Args:
-        settings: For its clients.
-        checkpoint: Id of the Spark checkpoint.
-        state_partition: Whose transactional id it uses.
+        settings: The settings of its clients.
+        checkpoint: The id of the Spark checkpoint.
+        state_partition: The state partition, which gives it its transactional id.
         siblings: The input partitions of this state partition.
     """
 
@@ -114,24 +114,24 @@ class Sender:
         self._status: Writer | None = None
         self._lookup: BrokerLookup | None = None
         self._batch_bytes = config.BATCH_BYTES
-        # It subscribes to nothing: it only reads and names the group's offsets.
+        # It only reads the group's offsets, and gives the group's metadata.
         self._group = LogReader(config.input_consumer(settings), settings.input_topic)
 
     def deliver(self, batch: int, outputs: Sequence[PlanOutput], former: str = "") -> None:
-        """Commit all of it in one transaction, unless it was committed before.
+        """Commit all outputs in one transaction, except those that were committed before.
 
         Args:
             batch: The micro-batch.
-            steps: In order; whole ones.
-            former: The version that has begun the micro-batch, if another one has.
+            outputs: Whole outputs, in order.
+            former: The version that began the micro-batch, if it was another one.
 
         Raises:
-            CommandFailed: It cannot be done, and trying again does not help.
-            TopicsRefuse: Some topics take no records: the micro-batch is to be decided anew, with these closed.
-            TransactionFailed: It could not be done in several tries.
+            CommandFailed: The outputs contradict what was committed; another try does not help.
+            TopicsRefuse: Some topics refuse records: the micro-batch has to be decided again, with these closed.
+            TransactionFailed: All tries failed.
         """
         if not any(output.moves for output in outputs):
-            self._tell(outputs)
+            self._publish(outputs)
             return
         unfireable: dict[tuple[int, bytes], Unfireable] = {}
         failure: TransactionFailed | None = None
@@ -140,7 +140,7 @@ class Sender:
                 self._try(batch, outputs, unfireable, former, traced=attempt > 0)
             except TransactionFailed as error:
                 failure = error
-                self._learn(outputs, unfireable, attempt)
+                self._handle_refusals(outputs, unfireable, attempt)
                 self._forget_producer()
                 if attempt:
                     self._pause.wait(_PAUSE_S)
@@ -167,8 +167,8 @@ class Sender:
             return
         producer.begin()
         if moving := [output for output in waiting if output.moves]:
-            # First, as it waits for an answer: another worker may have had this state partition in between, and then
-            # this producer is fenced.
+            # First, because it waits for an answer: when another worker had this state partition in between, this
+            # producer is fenced.
             self._send_marks(batch, moving, producer)
         for output in waiting:
             records = [self._replaced(output.partition, each, unfireable) for each in output.records]
@@ -190,12 +190,12 @@ class Sender:
         return Mark(output.after, self._checkpoint, batch, output.digest, self._writer, output.closings)
 
     def _ready(self, outputs: Sequence[PlanOutput]) -> tuple[TransactionalProducer, Mapping[int, Mark | None]]:
-        """Return a producer, and the marks, read when nobody else can be committing any more."""
+        """Return a producer, and the marks, read when no other producer can commit any more."""
         asked = {*self._siblings, *(output.partition for output in outputs)}
         if self._producer is not None:
             marks = self._marks(asked)
             last = max((mark for mark in marks.values() if mark is not None), key=_batch_of, default=None)
-            # Spark gives a state partition to any worker process: the producer of the one before is fenced.
+            # Spark gives a state partition to any worker process; the producer of the former one is fenced.
             if last is not None and last.writer == self._writer:
                 return self._producer, marks
             self._forget_producer()
@@ -239,11 +239,10 @@ class Sender:
             return True
         begun_by = f"version {former}" if former else "the version and the settings"
         raise CommandFailed(
-            f"micro-batch {batch} was sent to Kafka in part before Spark had completed it, and this version, "
-            f"{__version__}, makes other records of it for partition {output.partition} of "
-            f"{self._settings.input_topic}: what was sent would be lost or come twice. Nothing is. "
-            f"Run {begun_by} that have begun it once more on this checkpoint, stop that when it has written "
-            "`query_started` and is ready, and start this one again"
+            f"micro-batch {batch} was partly sent to Kafka before Spark completed it, and this version, {__version__}, "
+            f"makes other records of it for partition {output.partition} of {self._settings.input_topic}: messages "
+            f"would be lost or come twice, so it is not sent. Run {begun_by} that began it once more on this "
+            "checkpoint, stop the query when it has logged `query_started` and is ready, then start this version again"
         )
 
     def _refused(self, output: PlanOutput, mark: Mark) -> CommandFailed:
@@ -251,11 +250,11 @@ class Sender:
             f"partition {output.partition} of {self._settings.input_topic} was committed up to sequence "
             f"{mark.sequence} by checkpoint {mark.checkpoint}, and this micro-batch of {self._checkpoint} goes from "
             f"{output.before} to {output.after}: another query runs for this application, or the checkpoint "
-            "is an old copy. Stop the other one, or go on from the newest checkpoint."
+            "is an old copy. Stop the other query, or continue from the newest checkpoint."
         )
 
-    def _tell(self, outputs: Sequence[PlanOutput]) -> None:
-        """Write counts, for which nothing else is changed: no transaction, and none that comes before is in doubt."""
+    def _publish(self, outputs: Sequence[PlanOutput]) -> None:
+        """Publish counts, which change no state: no transaction is needed."""
         if self._status is None:
             self._status = Writer(config.status_producer(self._settings))
         topic = self._settings.status_topic
@@ -267,21 +266,21 @@ class Sender:
                     self._status.partition_count(topic, STATUS_S)
         self._status.flush(STATUS_S)
 
-    def _learn(
+    def _handle_refusals(
         self, outputs: Sequence[PlanOutput], unfireable: dict[tuple[int, bytes], Unfireable], attempt: int
     ) -> None:
-        """Keep which records the broker will not have. Raises TopicsRefuse for topics that take none at all."""
+        """Remember the records that the broker refuses. Raises TopicsRefuse for topics that refuse all."""
         producer = self._producer
         if producer is None or not attempt:
             return
         if not producer.refused:
-            self._doubt(outputs)
+            self._find_closed_topics(outputs)
             return
         closed: dict[str, str] = {}
-        guilty = {_record_key(each) for each in rejected_of(producer.refused, producer.accepted)}
-        learnt: list[Refused] = []
+        rejected = {_record_key(each) for each in rejected_of(producer.refused, producer.accepted)}
+        refused_records: list[Refused] = []
         written = sum(len(output.records) for output in outputs)
-        # When nothing at all was written, that says little of any one topic; but the group has answered.
+        # When nothing at all was written, the cause may lie outside of a topic; the group has answered, though.
         patient = len(producer.refused) == written and attempt < 2
         for refused in producer.refused:
             topic = refused.outgoing.topic
@@ -289,8 +288,8 @@ class Sender:
             known = unfireable.get(_record_key(refused))
             if why is Closure.UNREACHABLE and patient:
                 continue
-            if why is None and _record_key(refused) not in guilty and self._batch_bytes > 1:
-                self._batch_bytes = 1  # it means any one of a batch: each is a batch by itself then
+            if why is None and _record_key(refused) not in rejected and self._batch_bytes > 1:
+                self._batch_bytes = 1  # the refusal is for a whole batch: with batches of one it names its record
                 return
             if topic == self._settings.dlq_topic and refused.why is Refusal.LARGE and not (known and known.bare):
                 known = known or Unfireable(topic, Reason.TOO_LARGE, refused.text, None, None)
@@ -299,36 +298,36 @@ class Sender:
             if why is not None or topic == self._settings.dlq_topic:
                 closed[topic] = (why or Closure.UNREACHABLE).value
                 if known is not None:
-                    # Its dead letter has nowhere to go: what is due for the origin waits with the DLQ.
+                    # Its dead letter cannot be written: what is due for the origin waits with the DLQ.
                     closed[known.topic] = Closure.UNREACHABLE.value
                 continue
-            learnt.append(refused)
+            refused_records.append(refused)
         if closed:
             raise TopicsRefuse(closed, producer.refused[0].text)
         bases = {output.partition: output.offset_base for output in outputs}
-        offsets = {_record_key(each): _input_offset(each, bases) for each in learnt}
+        offsets = {_record_key(each): _input_offset(each, bases) for each in refused_records}
         came = read_input_records(
             self._settings, ((number, offset) for (number, _), offset in offsets.items() if offset is not None)
         )
-        for each in learnt:
+        for each in refused_records:
             said, offset = f"{each.outgoing.topic}: {each.text}", offsets[_record_key(each)]
             record = None if offset is None else came.get((each.partition, offset))
             reason = Reason.TOO_LARGE if each.why is Refusal.LARGE else Reason.UNFIREABLE
             unfireable[_record_key(each)] = Unfireable(each.outgoing.topic, reason, said, record, offset)
 
-    def _doubt(self, outputs: Sequence[PlanOutput]) -> None:
-        """Look for a missing right: it fails a transaction as a whole, and no record is named."""
+    def _find_closed_topics(self, outputs: Sequence[PlanOutput]) -> None:
+        """Look for a missing permission: it fails a transaction as a whole, and names no record."""
         if self._lookup is None:
             self._lookup = BrokerLookup(self._settings)
         topics = self._lookup({record.topic for output in outputs for record in output.records})
         closed = {name: topic.closure or Closure.VANISHED.value for name, topic in topics.items() if topic.closed}
         if closed:
-            raise TopicsRefuse(closed, "it may not be written, or is not there")
+            raise TopicsRefuse(closed, "the topic may not be written to, or does not exist")
 
     def _replaced(
         self, partition: int, outgoing: Outgoing, unfireable: Mapping[tuple[int, bytes], Unfireable]
     ) -> Outgoing:
-        """Return a record, or the dead letter that it becomes: its turn has decided, and its topic does not take it."""
+        """Return a record, or the dead letter that replaces it when its topic refuses it."""
         found = unfireable.get((partition, outgoing.source)) if unfireable and outgoing.source else None
         if found is None:
             return outgoing
@@ -346,23 +345,23 @@ class Sender:
             connector_name=self._settings.streams_app_id,
             stage="fire",
         )
-        letter = outgoing._replace(topic=self._settings.dlq_topic, partition=ANY_PARTITION, headers=headers)
-        return _bare(letter) if found.bare else letter
+        dead_letter = outgoing._replace(topic=self._settings.dlq_topic, partition=ANY_PARTITION, headers=headers)
+        return _bare(dead_letter) if found.bare else dead_letter
 
 
-def _bare(letter: Outgoing) -> Outgoing:
-    """Return a dead letter of which the coordinates and the reason are left."""
-    key, value, headers = fit_dead_letter(letter.key, letter.value, letter.headers, 0)
-    return letter._replace(key=key, value=value, headers=headers)
+def _bare(dead_letter: Outgoing) -> Outgoing:
+    """Return a dead letter with only its coordinates and the reason."""
+    key, value, headers = fit_dead_letter(dead_letter.key, dead_letter.value, dead_letter.headers, 0)
+    return dead_letter._replace(key=key, value=value, headers=headers)
 
 
 def transactional_id(settings: Settings, state_partition: int) -> str:
-    """Return the id under which one state partition writes."""
+    """Return the transactional id of a state partition."""
     return f"{settings.transactional_id_prefix}spark-{state_partition}"
 
 
 def _exhaust(waits: Waits) -> None:
-    """Do all of it: this thread may wait."""
+    """Complete all waits: this thread may block."""
     deque(waits, maxlen=0)
 
 
@@ -383,13 +382,13 @@ _senders: dict[tuple[str, str, str, int], Sender] = {}
 
 
 class TransactionalSink:
-    """What Spark calls for each state partition of a micro-batch; rows are collected into steps and committed.
+    """The writer that Spark calls for each state partition of a micro-batch: it commits rows as whole plans.
 
     Args:
-        settings: For the clients.
-        checkpoint: Id of the Spark checkpoint.
-        partitions: How many the input has, and how many the state.
-        former: The version that has begun the first micro-batch, if another one has.
+        settings: The settings of the clients.
+        checkpoint: The id of the Spark checkpoint.
+        partitions: The number of input partitions, and of state partitions.
+        former: The version that began the first micro-batch, if it was another one.
     """
 
     def __init__(self, settings: Settings, checkpoint: str, partitions: tuple[int, int], former: str = "") -> None:
@@ -435,12 +434,12 @@ class TransactionalSink:
             self._deliver()
 
     def close(self, error: BaseException | None) -> None:
-        """Commit what is left. Spark ends the rows in the same way when the operator before has failed."""
+        """Commit the rest. Spark also ends the rows in this way when the operator before has failed."""
         if error is not None:
             return
         invariant(
             not self._open,
-            "the micro-batch was cut off, so what is not whole of it is not committed",
+            "the micro-batch was cut off, so its incomplete plans are not committed",
             state_partition=self._state_partition,
         )
         self._deliver()

@@ -1,4 +1,4 @@
-"""`spark run`: prepares the cluster and the checkpoint, runs the query, and ends it."""
+"""`spark run`: prepares the cluster and the checkpoint, runs the query, and stops it."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the command line says beside the settings."""
+    """The options of the command line beside the settings."""
 
     checkpoint: str
-    """Folder on any file system that Hadoop knows."""
+    """The folder of the checkpoint, on any file system that Hadoop supports."""
     master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     source: Mapping[str, str] = field(default_factory=dict)
@@ -67,16 +67,16 @@ def run(
     """Run until told to stop.
 
     Args:
-        settings: The effective ones.
-        policy: Made of them.
-        options: See there.
-        stopping: Waits at most so many seconds and tells whether to stop.
-        opened: Called when the session is open: PySpark has taken SIGINT for itself then.
-        progressed: Told of each micro-batch, as Spark's progress in JSON form.
-        downloads: Told of the jars that are downloaded.
+        settings: The effective settings.
+        policy: The policy of these settings.
+        options: The options of the command line.
+        stopping: Waits at most this many seconds and returns whether to stop.
+        opened: Called when the session is open: PySpark has taken over SIGINT by then.
+        progressed: Called with the progress of each micro-batch, as in Spark's JSON.
+        downloads: Shows the download of jars.
 
     Raises:
-        SidecarError: It cannot start or go on; the text says what to do.
+        SidecarError: The query cannot start or continue; the text says what to do.
     """
     source = source_options(settings, options.source)
     config.validate_client_properties(settings)
@@ -84,7 +84,7 @@ def run(
     facts = await_brokers(lambda: group.idle_topics(admin, settings), settings, SystemClock(), stopping)
     if facts is None:
         return
-    # The number of a checkpoint is known only when its file system can be read, which takes a session.
+    # The checkpoint has the number of state partitions, and reading it takes a session.
     session = open_session(settings.streams_app_id, options.master, _plain(options.conf), 1, downloads or Quiet())
     opened()
     try:
@@ -98,7 +98,7 @@ def run(
         }
 
         def rules() -> Rules:
-            # What the status topic and the changelog lack of an input that has grown is made here too.
+            # This also adds partitions to the status topic and the changelog when the input has grown.
             return _rules(settings, policy, ensure_topics(admin, settings), manifest, options.url)
 
         def start(rules: Rules, replay: Replay | None) -> StreamingQuery:
@@ -141,7 +141,7 @@ def _manifest(
         require_same(manifest, here, options.checkpoint, asked)
     else:
         manifest = _begin(settings, facts, here, options)
-        # Before the fence: who comes after a crash in between knows by it what to go on with.
+        # Before the fence: after a crash in between the next start continues with this manifest.
         folder.write(manifest)
     session.conf.set("spark.sql.shuffle.partitions", str(manifest.state_partitions))
     return manifest
@@ -156,7 +156,7 @@ def _initial(
     facts: TopicFacts,
     source: Mapping[str, str],
 ) -> DataFrame:
-    """Return what the first micro-batch begins with, behind a fence that keeps the embedded engine out."""
+    """Return the first state of the query, after fencing out the embedded engine."""
     before = group.last_checkpoints(settings, facts.partitions)
     if folder.begun():
         _refuse_what_was_exported(before, folder.location)
@@ -164,7 +164,7 @@ def _initial(
         return initial_state(session, initial_records(checkpoints), manifest.state_partitions)
     checkpoints = _first_checkpoints(manifest, facts, before)
     group.fence(settings, checkpoints)
-    # Who joined since would have stopped at the fence, or has committed behind it.
+    # An instance that joined since would have stopped at the fence, or committed behind it.
     group.require_no_members(admin, settings)
     initial = initial_state(session, initial_records(checkpoints), manifest.state_partitions)
     if not manifest.imports:
@@ -195,7 +195,7 @@ def _rules(settings: Settings, policy: PolicyConfig, facts: TopicFacts, manifest
 
 
 def _begin(settings: Settings, facts: TopicFacts, manifest: Manifest, options: Options) -> Manifest:
-    """Return the manifest of a new checkpoint, with where it begins. Raises CommandFailed: there is another state."""
+    """Return the manifest of a new checkpoint, with its start offsets. Raises CommandFailed: another state exists."""
     before = group.last_checkpoints(settings, facts.partitions)
     committed = group.committed(settings, facts.partitions)
     _refuse_what_is_not_ours(settings, before, committed, options)
@@ -205,14 +205,14 @@ def _begin(settings: Settings, facts: TopicFacts, manifest: Manifest, options: O
         offsets = {**taken, **offsets}
         for number, each in before.items():
             if not each.meets(facts.input_topic_id):
-                offsets.pop(number, None)  # of a topic that was made anew since: this one is read from its start
+                offsets.pop(number, None)  # of a former topic of this name: this one is read from its start
     return replace(manifest, offsets=offsets, imports=options.from_changelog)
 
 
 def _first_checkpoints(
     manifest: Manifest, facts: TopicFacts, before: Mapping[int, Checkpoint]
 ) -> dict[int, Checkpoint]:
-    """Return what each partition begins with; the same at each start until a micro-batch has come to its end."""
+    """Return the first checkpoint of each partition; the same at each start until a micro-batch has completed."""
     checkpoints = {}
     for number in range(facts.partitions):
         known = before.get(number, Checkpoint()) if manifest.imports else Checkpoint()
@@ -234,8 +234,8 @@ def _offsets(manifest: Manifest, facts: TopicFacts) -> dict[int, int]:
 def _refuse_what_was_exported(before: Mapping[int, Checkpoint], checkpoint: str) -> None:
     if any(each.engine is Engine.EMBEDDED for each in before.values()):
         raise CommandFailed(
-            f"the state of {checkpoint} was handed to the embedded engine: it must not go on from there. "
-            "To come back, name a new folder with --checkpoint, and --from-changelog"
+            f"the state of {checkpoint} was exported to the embedded engine, so this checkpoint is out of date. To "
+            "return to Spark, name a new folder with --checkpoint and give --from-changelog"
         )
 
 
@@ -249,18 +249,18 @@ def _refuse_what_is_not_ours(
     embedded = [number for number, each in before.items() if each.engine is Engine.EMBEDDED]
     if embedded and not options.from_changelog:
         raise CommandFailed(
-            f"the changelog {settings.changelog_topic} holds the state of the embedded engine: take it over with "
+            f"the changelog {settings.changelog_topic} has the state of the embedded engine: import it with "
             "--from-changelog"
         )
     if options.from_changelog and len(embedded) < len(before):
         raise CommandFailed(
-            f"the changelog {settings.changelog_topic} was taken over before, and holds nothing that is newer: "
-            "`retry-sidecar spark export` writes to it what a checkpoint has"
+            f"the changelog {settings.changelog_topic} was imported before, and has nothing newer: "
+            "`retry-sidecar spark export` writes the state of a checkpoint to it"
         )
     marked = [mark for _, mark in committed.values() if mark is not None and mark.sequence]
     if marked and not options.from_changelog:
         raise CommandFailed(
-            f"the group {settings.group_id} was committed by the Spark checkpoint {marked[0].checkpoint}, which "
-            f"{options.checkpoint} is not: name that one. If it is lost, so is what was pending in it: delete the "
-            "group's offsets to begin anew"
+            f"the Spark checkpoint {marked[0].checkpoint} has committed the offsets of the group {settings.group_id}, "
+            f"and {options.checkpoint} is another one: name that checkpoint. If it is lost, its pending messages are "
+            "lost too: delete the group's offsets to start from the beginning"
         )

@@ -1,7 +1,7 @@
-"""One turn of one input partition: the same plan() as the embedded engine's, again and again until a bound is reached.
+"""One step of one input partition: it repeats the plan() of the embedded engine until a bound is reached.
 
-A turn is a function of the state, the records and the instant of the micro-batch, and of nothing else: Spark may run it
-again, and what it sends is then the same to the byte.
+A partition step is a function of the state, the records and the instant of the micro-batch, and of nothing else: when
+Spark runs it again it sends the same bytes.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ from sidecar.spark.stream.wire import LATE_STEP_MS, Closing, OutputPart, StatusR
 from sidecar.spark.waiting import Waiting
 
 PLANS_MAX: Final = 5
-"""Most steps of one turn, each with what one plan gives; what is left wakes the next micro-batch at once."""
+"""The most plans of one step; what is left wakes the next micro-batch at once."""
 DELIVERIES_MAX: Final = 10_000
 DELIVERY_BYTES_MAX: Final = 16 * 1024 * 1024
 INGEST_BYTES_MAX: Final = 32 * 1024 * 1024
-"""About so much of what came is taken in by one turn; the rest waits in the state."""
+"""About the most that one step ingests; the rest waits in the state."""
 SHARING: Final = 4
-"""So many input partitions of one state partition have these bounds; of more each one has less."""
+"""The input partitions of one state partition that have these bounds in full; of more each one has less."""
 TRY_AGAIN_MS: Final = 60_000
-"""A partition that cannot go on is tried again after so long: a later version may read what this one cannot."""
+"""The time after which a stopped partition is tried again: a later version may read what this one cannot."""
 PUBLISH_MS: Final = 3_000
-"""Counts are published when something changed, and at least so often: readers take a figure of 10 s for unknown."""
+"""The longest time between two publications of counts: readers treat a figure older than 10 s as unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What a turn needs of the settings and the topics; sent to the executors once."""
+    """The settings and topic properties that a partition step needs; Spark sends them to the executors once."""
 
     policy: PolicyConfig
     profiles: tuple[str, ...]
@@ -78,30 +78,30 @@ class Rules:
 
     @property
     def share(self) -> float:
-        """Return which part of the bounds each input partition has, so that they hold for a state partition."""
+        """Return the part of the bounds that each input partition has, so that they hold for a state partition."""
         return min(1.0, SHARING * self.state_partitions / self.input_partitions)
 
     @property
     def delivery_share(self) -> float:
-        """Return which part of a step's bounds it has, where the bound of the steps cannot be divided further."""
+        """Return the part of a plan's bounds that each has, where the number of plans cannot be divided further."""
         return min(1.0, PLANS_MAX * self.share)
 
 
 @dataclass(slots=True)
 class StepResult:
-    """What a turn gives."""
+    """The result of a partition step."""
 
     output_parts: list[OutputPart]
     tally: Tally
     wakes_ms: int
-    """When the partition wants its next turn at the latest; after the instant of this one."""
+    """The latest instant of the partition's next step; after the instant of this one."""
     woke_ms: int
-    """What that was before this turn; 0: nothing."""
+    """The `wakes_ms` of the step before; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class _PlanOutput:
-    """What one plan sends."""
+    """The records that one plan sends."""
 
     before: int
     checkpoint: Checkpoint
@@ -153,11 +153,11 @@ class _Sent:
 
 
 class PartitionSteps:
-    """Runs the turns of partitions. Pure but for `lookup`, which is asked last and only for the turn to come.
+    """Runs the steps of partitions. Pure except for `lookup`, which runs last and serves the next step only.
 
     Args:
-        rules: The same on all executors.
-        dialects: Those of the rules' profiles.
+        rules: The rules, the same on all executors.
+        dialects: The dialects of the rules' profiles.
         lookup: Asks the broker for topics.
         again: What the turns of one micro-batch take for closed.
     """
@@ -176,13 +176,13 @@ class PartitionSteps:
         self._replay_closings = replay_closings
 
     def step(self, partition: int, state: StateEntries, chunks: Iterable[bytes], now_ms: int) -> StepResult | None:
-        """Take in what came and fire what is due; None when this instant has had its turn.
+        """Ingest new records and fire due timers; return None when this instant had its step already.
 
         Args:
-            partition: Of the input topic.
-            cells: Its state, which is written. When it cannot be read it stays as it is, what came is kept with it,
-                and the other partitions go on.
-            chunks: What came, in any order.
+            partition: A partition of the input topic.
+            state: Its state, which is written. A state that cannot be read stays as it is, the new records are kept
+                with it, and the other partitions continue.
+            chunks: The new records, in any order.
             now_ms: The instant of the micro-batch.
         """
         waiting = Waiting(state, max(1, int(INGEST_BYTES_MAX * self._rules.share)))
@@ -193,7 +193,7 @@ class PartitionSteps:
             return self._stop(partition, state, waiting, stopped, now_ms)
         buffered = BufferedEntries(state)
         try:
-            result = self._go_on(partition, buffered, waiting, now_ms, came=came)
+            result = self._run(partition, buffered, waiting, now_ms, came=came)
         except PartitionStopped as error:
             since_ms = now_ms if stopped is None else stopped.since_ms
             wakes_ms = _wakes_ms(state) if stopped is None else stopped.wakes_ms
@@ -207,7 +207,7 @@ class PartitionSteps:
             result.woke_ms = stopped.wakes_ms
         return result
 
-    def _go_on(
+    def _run(
         self, partition: int, state: StateEntries, waiting: Waiting, now_ms: int, *, came: bool
     ) -> StepResult | None:
         value = state.get(META)
@@ -232,7 +232,7 @@ class PartitionSteps:
         return StepResult(output_parts, result.sent.tally(), meta.wakes_ms, woke_ms)
 
     def _stop(self, partition: int, state: StateEntries, waiting: Waiting, stopped: Stopped, now_ms: int) -> StepResult:
-        """Keep what came, and say why the partition cannot go on."""
+        """Keep the new records, and publish why the partition stopped."""
         waiting.save_all()
         woke_ms, stopped.wakes_ms = stopped.wakes_ms, now_ms + PUBLISH_MS
         state.put(STOPPED, encode(stopped))
@@ -247,7 +247,7 @@ class PartitionSteps:
 
 
 def _wakes_ms(state: StateEntries) -> int:
-    """Return the expiry of the timer that is registered, 0 when that is what cannot be read."""
+    """Return the expiry of the registered timer, 0 when it cannot be read."""
     try:
         return decode_meta(state.get(META) or b"").wakes_ms
     except PartitionStopped:
@@ -279,10 +279,10 @@ class _PartitionStep:
         self._unresolved: set[str] = set()
         self._complete = True
         self._waits = False
-        self._look()
+        self._load_topics()
 
-    def _look(self) -> None:
-        """See what is known of the topics, for the step to come."""
+    def _load_topics(self) -> None:
+        """Load the metadata of the topics for the next plan."""
         meta, rules, now_ms = self._meta, self._rules, self._now_ms
         for topic, why, sequence in self._closings:
             if sequence == meta.checkpoint.sequence or sequence < self._before == meta.checkpoint.sequence:
@@ -305,13 +305,13 @@ class _PartitionStep:
         )
 
     def run(self, waiting: Waiting) -> None:
-        """Take in and fire until nothing is left or a bound is reached."""
+        """Ingest and fire until nothing is left or a bound is reached."""
         meta, share = self._meta, self._rules.share
         if not meta.settled:
             self._store.settle()
             self._unresolved = meta.counted_origins.keys() - meta.topics.keys()
             if not meta.settled or self._unresolved:
-                # What an origin is like is asked for before anything that was imported is decided.
+                # The metadata of the origins comes before any decision on imported timers.
                 self._complete = False
                 self._store.save()
                 return
@@ -325,7 +325,7 @@ class _PartitionStep:
         left: Sequence[Item] = items
         for _ in range(max(1, int(PLANS_MAX * share))):
             if self._closings and self.sent.outputs:
-                self._look()
+                self._load_topics()
             upto_ms = self._store.split_due(self._now_ms)
             partition.next_due_ms = self._store.next_due_ms()
             batches = {self._number: left} if left and self._dlq_open else {}
@@ -366,15 +366,15 @@ class _PartitionStep:
         self._meta.checkpoint = partition.checkpoint
         self._meta.count(part.counts)
 
-    # Intake
+    # Ingest
 
     def _items(self, came: Sequence[Arrival | Record]) -> list[Item]:
-        """Return what can be taken in now: all before the first one whose origin the broker must be asked for."""
+        """Return the records that can be ingested now: all before the first one with an unknown origin."""
         items: list[Item] = []
         for at, each in enumerate(came):
             item = self._item(each)
             if isinstance(item, str):
-                # The others that are not known either are asked for in the same breath.
+                # One lookup asks for the other unknown origins too.
                 self._unresolved.update(name for name in map(self._item, came[at:]) if isinstance(name, str))
                 break
             items.append(item)
@@ -393,27 +393,27 @@ class _PartitionStep:
             return came
         return self._ingest.examine(_record(self._number, came), self._now_ms)
 
-    # What leaves
+    # Output
 
     def used(self) -> tuple[set[str], set[str]]:
-        """Return the topics to keep facts of, and those to ask for now."""
+        """Return the topics whose metadata is kept, and those to ask for now."""
         dlq = () if self._dlq_open else (self._rules.policy.dlq_topic,)
         return {*self._meta.counted_origins, *self._unresolved, *self.sent.fired, *dlq}, self._unresolved
 
     def sent_to(self) -> set[str]:
-        """Return the topics that this turn sends to, and that have not refused any of it."""
+        """Return the topics that this step sends to and that have not refused a record of it."""
         dlq = (self._rules.policy.dlq_topic,) if self.sent.reasons else ()
         return {*self.sent.fired, *dlq} - self._closed.keys()
 
     def wakes_ms(self) -> int:
-        """Return when the next turn is wanted."""
+        """Return the latest instant of the next step."""
         due_ms = self._store.next_due_ms()
         if not self._complete or (self._waits and self._dlq_open) or self._unresolved:
             return self._now_ms + 1
         return max(self._now_ms + 1, min(self._meta.published_ms + PUBLISH_MS, due_ms or 2**62))
 
     def output_parts(self) -> list[OutputPart]:
-        """Return what is sent, in parts; empty when there is nothing to say."""
+        """Return what is sent, in parts; empty when there is nothing to send."""
         meta, now_ms, outputs = self._meta, self._now_ms, self.sent.outputs
         if not outputs and now_ms - meta.published_ms < PUBLISH_MS - 500:
             return []
@@ -471,7 +471,7 @@ def _offset_of(came: Arrival | Record) -> int:
 
 
 def _record(number: int, arrival: Arrival) -> Record:
-    """Return the record that an arrival was made of."""
+    """Return the record that an arrival was made from."""
     _, timestamp_ms, _, _, _, _, origin_length, retry_id_length = LASTING.unpack_from(arrival.lasting)
     key, value, headers = payload(arrival.lasting, LASTING.size + origin_length + retry_id_length)
     return Record(number, arrival.offset, timestamp_ms, key, value, headers)
@@ -486,7 +486,7 @@ def signed(rules: Rules, partition: int, status_record: StatusRecord, now_ms: in
 
 
 def stopped_view(partition: int, rules: Rules, stopped: Stopped) -> PartitionView:
-    """Return what is told of a partition whose state cannot be read."""
+    """Return the published view of a partition whose state cannot be read."""
     return PartitionView(
         partition=partition,
         state=State.STOPPED,

@@ -1,4 +1,4 @@
-"""What travels between the parts of the query: few rows with many records in each, as bytes to Spark."""
+"""The rows that travel between the operators of the query: few rows with many records in each, bytes to Spark."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ LATE_STEP_MS: Final = 25
 
 
 class Chunk(msgspec.Struct, array_like=True, frozen=True):
-    """Records of one input partition, examined as far as they can be without asking the broker for their origins."""
+    """Records of one input partition, checked as far as possible without the metadata of their origins."""
 
     arrivals: list[Arrival]
-    """Messages that become timers if their origin takes them."""
+    """The messages that become timers if their origin accepts them."""
     records: list[Record]
-    """All others, as they came."""
+    """All other records, as they came."""
 
 
 class Closing(NamedTuple):
-    """A topic that refused records of a turn, which therefore takes it for closed when it runs again."""
+    """A topic that refused records of a partition step, which treats it as closed when it runs again."""
 
     topic: str
     why: str
     """A `Closure`."""
     sequence: int
-    """From the step on that begins here; what was committed before was decided without it."""
+    """The sequence from which on it holds; what was committed before was decided without it."""
 
 
 class StatusRecord(msgspec.Struct, array_like=True, frozen=True):
-    """A record for the status topic, of the same partition."""
+    """A record for the same partition of the status topic."""
 
     key: bytes
     value: bytes
@@ -44,30 +44,30 @@ class StatusRecord(msgspec.Struct, array_like=True, frozen=True):
 
 
 class OutputPart(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """Part of what one step of a turn sends. All parts of a step are committed together, or none is."""
+    """Part of what one plan sends. All parts of a plan are committed together, or none is."""
 
     partition: int
-    """Of the input topic."""
+    """The input partition."""
     before: int
-    """Sequence of the checkpoint before the step."""
+    """The sequence of the checkpoint before the plan."""
     after: int
-    """And behind it."""
+    """The sequence of the checkpoint after the plan."""
     next_input_offset: int
     records: list[Outgoing]
-    """Fires and dead letters, in the order in which they are sent."""
+    """The deliveries and dead letters, in the order in which they are sent."""
     status_records: list[StatusRecord] = []
     ends: bool = True
-    """It is the last part of its step."""
+    """Whether it is the last part of its plan."""
     last: bool = True
-    """And of the turn."""
+    """Whether it is the last part of the partition step."""
     closings: list[Closing] = []
-    """What the turn took for closed beside what its state says; said with the last part of a step."""
+    """The topics that the step treated as closed beside those of its state; with the last part of a plan."""
     offset_base: int = 0
-    """Of the checkpoint behind the step."""
+    """The offset base of the checkpoint after the plan."""
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """What one turn did, for the metrics."""
+    """The counts of one partition step, for the metrics."""
 
     fired: dict[str, int] = {}
     dead: dict[str, int] = {}
@@ -78,9 +78,9 @@ class Tally(msgspec.Struct, frozen=True):
     controls: int = 0
     cancelled: int = 0
     stopped: dict[int, str] = {}
-    """Partition whose state cannot be read, and why."""
+    """The partitions whose state cannot be read, and why."""
     late: dict[int, int] = {}
-    """How many were fired so many milliseconds behind their due, in steps of LATE_STEP_MS, rounded up."""
+    """Lateness in ms, rounded up to a multiple of LATE_STEP_MS, to the number of deliveries."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -104,7 +104,7 @@ def first_offset(value: bytes) -> int:
 
 
 def decode_chunk(value: bytes) -> Chunk:
-    """Return a chunk; one of a former version begins with none of its offsets, all of which are below 2**56."""
+    """Return a chunk; one of a former version begins without an offset, and all offsets are below 2**56."""
     return _chunk.decode(value[_FIRST.size :] if value[0] == 0 else value)
 
 
@@ -125,19 +125,19 @@ def decode_tally(value: str) -> Tally:
 
 
 def record_bytes(record: Record) -> int:
-    """Return about how many bytes a record of the input takes on its way."""
+    """Return the approximate size of a record of the input in a chunk."""
     headers = sum([len(name) + len(value or b"") for name, value in record.headers or ()])
     return len(record.key or b"") + len(record.value or b"") + headers + 100
 
 
 def size_of(record: Outgoing) -> int:
-    """Return about how many bytes a record takes on its way."""
+    """Return the approximate size of an outgoing record in a row."""
     headers = sum([len(name) + len(value or b"") for name, value in record.headers])
     return len(record.key or b"") + len(record.value or b"") + headers + 200
 
 
 def cut(records: Iterable[Outgoing], limit_bytes: int = CHUNK_BYTES_MAX) -> Iterator[list[Outgoing]]:
-    """Cut records into lists of about this size; at least one, which may be empty."""
+    """Yield records in lists of about this size; at least one, which may be empty."""
     part: list[Outgoing] = []
     size = 0
     for record in records:

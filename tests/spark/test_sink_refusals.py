@@ -22,7 +22,7 @@ def record(topic: str, number: int) -> Outgoing:
     return Outgoing(topic, -1, b"k", b"v", [], 1, number.to_bytes(16, "big"))
 
 
-def learn(
+def handle_refusals(
     attempt: int,
     *refusals: tuple[str, Refusal],
     written: int = 3,
@@ -34,7 +34,7 @@ def learn(
     sender._producer = SimpleNamespace(refused=refused, accepted=Counter())  # type: ignore[assignment]  # what is asked of it
     output = PlanOutput(0, 0, 1, 0, 1, records=[record("orders", at) for at in range(written)])
     try:
-        sender._learn([output], {} if unfireable is None else unfireable, attempt)
+        sender._handle_refusals([output], {} if unfireable is None else unfireable, attempt)
     except TopicsRefuse as error:
         return TopicsRefuse.read(f"TopicsRefuse: {error}")
     return {}
@@ -45,17 +45,17 @@ def learn(
     [(Refusal.SILENT, "unreachable"), (Refusal.DENIED, "unauthorised"), (Refusal.GONE, "vanished")],
 )
 def test_an_origin_that_takes_nothing_is_closed_by_the_second_attempt(why: Refusal, closed: str) -> None:
-    assert learn(0, ("orders", why)) == {}
-    assert learn(1, ("orders", why)) == {"orders": closed}
+    assert handle_refusals(0, ("orders", why)) == {}
+    assert handle_refusals(1, ("orders", why)) == {"orders": closed}
 
 
 def test_silence_of_all_that_was_written_is_believed_one_attempt_later() -> None:
-    assert learn(1, ("orders", Refusal.SILENT), written=1) == {}
-    assert learn(2, ("orders", Refusal.SILENT), written=1) == {"orders": "unreachable"}
+    assert handle_refusals(1, ("orders", Refusal.SILENT), written=1) == {}
+    assert handle_refusals(2, ("orders", Refusal.SILENT), written=1) == {"orders": "unreachable"}
 
 
 def test_all_topics_that_take_nothing_are_named_at_once() -> None:
-    assert learn(1, ("orders", Refusal.SILENT), ("payments", Refusal.GONE)) == {
+    assert handle_refusals(1, ("orders", Refusal.SILENT), ("payments", Refusal.GONE)) == {
         "orders": "unreachable",
         "payments": "vanished",
     }
@@ -64,4 +64,4 @@ def test_all_topics_that_take_nothing_are_named_at_once() -> None:
 def test_a_dlq_that_does_not_take_a_dead_letter_of_the_sink_closes_its_origin_too() -> None:
     """Else the next run would come to the same end."""
     known = {(0, (0).to_bytes(16, "big")): Unfireable("orders", Reason.UNFIREABLE, "no key", None, 7)}
-    assert learn(2, ("dlq", Refusal.GONE), unfireable=known) == {"dlq": "vanished", "orders": "unreachable"}
+    assert handle_refusals(2, ("dlq", Refusal.GONE), unfireable=known) == {"dlq": "vanished", "orders": "unreachable"}
