@@ -46,7 +46,7 @@ COMMANDS = {
     "pause": Entry("sidecar.cli.messages.control:pause", "Hold back the messages of an origin topic."),
     "resume": Entry("sidecar.cli.messages.control:resume", "Let the messages of a paused origin topic go on."),
     "outcome": Entry("sidecar.cli.messages.control:outcome", "Look up what became of a control record."),
-    "dlq": Entry("sidecar.cli.dlq.group:dlq", "Count what is on the DLQ, and send it to the retry topic again."),
+    "dlq": Entry("sidecar.cli.dlq.group:dlq", "Count dead letters, and send them to the retry topic again."),
     "state": Entry("sidecar.cli.state:state", "Look into a state folder or the changelog."),
     "health": Entry("sidecar.cli.health:health", "Ask a running sidecar how it is."),
     "spark": Entry("sidecar.cli.spark.commands:spark", "Run the sidecar on Apache Spark."),

@@ -1,4 +1,4 @@
-"""For applications: send messages to the retry topic, and know which fired ones are theirs."""
+"""The client for applications: sends messages to the retry topic, and recognises deliveries for a consumer group."""
 
 from sidecar.client.retry import Delivery, Retry, RetryTopic, is_for_group
 

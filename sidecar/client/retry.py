@@ -16,26 +16,26 @@ from sidecar.model import Headers, TimerId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """What to ask of the sidecar for one message. All but the origin may be left out."""
+    """The retry request for one message. Only the origin is required."""
 
     origin: str
-    """Topic that the message goes to when it is due."""
+    """The topic that receives the message when it is due."""
     due_ms: int | None = None
-    """When, in epoch milliseconds UTC."""
+    """The due time, in epoch milliseconds UTC."""
     delay_ms: int | None = None
-    """When, counted from the record's timestamp. Neither: the policy's delay for the attempt."""
+    """The delay from the record's timestamp. Without both, the policy's delay for the attempt applies."""
     attempt: int | None = None
-    """Retries already made."""
+    """The retries already made."""
     max_attempts: int | None = None
     exception: str | None = None
-    """Class name of what went wrong, for the rules and the report."""
+    """The class name of the error, for the rules and the report."""
     group: str | None = None
-    """Consumer group that failed."""
+    """The consumer group that failed."""
     origin_partition: int | None = None
     retry_id: str | None = None
-    """An id of the caller's own, at most 256 bytes."""
+    """The caller's id for the message, at most 256 bytes."""
     replace: bool = False
-    """Take all that is pending under this `retry_id` away and put this in its place."""
+    """Whether the message replaces all pending ones with this `retry_id`."""
 
     def __post_init__(self) -> None:
         if self.due_ms is not None and self.delay_ms is not None:
@@ -44,7 +44,7 @@ class Retry:
             raise ValueError("replace=True needs a retry_id, which says what to replace")
 
     def headers(self) -> Headers:
-        """Return the headers that say so."""
+        """Return the headers of this request."""
         values: tuple[tuple[str, str | int | None], ...] = (
             (native.ORIGIN_TOPIC, self.origin),
             (native.DUE_MS, self.due_ms),
@@ -61,18 +61,18 @@ class Retry:
 
 
 class Delivery(NamedTuple):
-    """What became of a message: the broker has it, or `error` says why not."""
+    """The delivery report of a message: the broker has it, or `error` says why not."""
 
     error: KafkaError | None
     partition: int
     offset: int
     timer_id: TimerId | None
-    """Known when the message named its `due_ms`. Where the retry topic was made anew the sidecar shows another one, and
-    knows this one too."""
+    """The timer id, known when the message gives its `due_ms`. After the retry topic was deleted and created again the
+    sidecar shows another one, and accepts this one too."""
 
 
 class RetryTopic:
-    """Sends to the retry topic with the application's own producer, which it polls and flushes itself.
+    """Sends to the retry topic with the application's producer, which the application polls and flushes.
 
         retries = RetryTopic(producer)
         try:
@@ -99,10 +99,10 @@ class RetryTopic:
         """Hand a message to the producer.
 
         Args:
-            retry: What to ask for.
-            key: Comes back as it is, as do value and headers.
-            value: None is a message like any other.
-            headers: Those of the application.
+            retry: The retry request.
+            key: The key; it comes back unchanged, as do value and headers.
+            value: The value; None is a message like any other.
+            headers: The application's headers.
             on_delivery: Called from the producer's `poll` or `flush`.
 
         Raises:
@@ -127,18 +127,18 @@ class RetryTopic:
         group: str | None = None,
         on_delivery: Callable[[Delivery], None] | None = None,
     ) -> None:
-        """Send a consumed message that could not be handled: back to the topic it came from, one attempt later.
+        """Send a consumed message that failed, to be delivered again to the topic that it was consumed from.
 
-        That is the topic that it was consumed from. Headers that name another origin were copied from a message of
-        that topic: what they say of retries is not of this message, so it goes without them, as at its first attempt.
+        Headers that name another origin were copied from a message of that topic: what they say of retries does not
+        apply to this message, so it is sent without them, as at its first attempt.
 
         Args:
-            message: As consumed; its key, value, other headers and the attempts that they count are kept. A header of
-                ours that is not UTF-8 counts as not given: the message goes on without it.
-            error: What went wrong; its class name goes into `retry-exception`.
-            due_ms: When, or else `delay_ms`, or else the policy's delay.
-            delay_ms: See there.
-            group: The consumer's group; the one that the headers name stays unless given.
+            message: The message as consumed; its key, value, other headers and attempts are kept. A header of the
+                sidecar that is not UTF-8 is left out.
+            error: The error; its class name goes into `retry-exception`.
+            due_ms: The due time; without it `delay_ms`, or else the policy's delay.
+            delay_ms: The delay from the time of sending.
+            group: The consumer's group; without it the one in the headers stays.
             on_delivery: As in `send`.
 
         Raises:
@@ -146,7 +146,7 @@ class RetryTopic:
         """
         topic = message.topic() or ""
         came = _headers(message)
-        gone = _SAID_ANEW if _is_of(came, topic) else _SAID_ANEW | _HISTORY
+        gone = _REPLACED if _is_of(came, topic) else _REPLACED | _HISTORY
         kept = [header for header in came if header[0] not in gone]
         retry = Retry(
             origin=topic,
@@ -161,20 +161,20 @@ class RetryTopic:
 
 
 _FOREIGN = tuple(dialect for dialect in DIALECTS.values() if dialect.name != native.Native.name)
-_SAID_ANEW = frozenset(
+_REPLACED = frozenset(
     {native.ORIGIN_TOPIC, native.DUE_MS, native.DELAY_MS, native.EXCEPTION, native.REPLACE}.union(
         *(dialect.names for dialect in _FOREIGN)
     )
 )
-"""What a message that is sent back says anew, in one dialect: a header of ours that is there twice is refused."""
+"""The headers that `send_back` writes or leaves out: it uses one dialect, and the sidecar refuses duplicates."""
 _HISTORY = native.NAMES | {REDRIVES}
-"""What headers say of the retries of one message on one topic."""
+"""The headers for the retries of one message on one topic."""
 
 
 def is_for_group(message: Message, group: str) -> bool:
-    """Tell whether a message is for this consumer group: not when it was fired because another group failed.
+    """Return whether a message is for this consumer group: not when it is a delivery for another group that failed.
 
-    A group that was copied together with the origin of a message of another topic has not failed on this one.
+    A group header that was copied with the origin of another topic does not count.
     """
     came = _headers(message)
     failed = dict(came).get(native.GROUP)
@@ -182,16 +182,16 @@ def is_for_group(message: Message, group: str) -> bool:
 
 
 def _is_of(headers: Headers, topic: str) -> bool:
-    """Tell whether what the headers say of retries is of this topic: they name no other origin."""
+    """Return whether the retry headers are for this topic: they name no other origin."""
     return all(value == topic.encode() for name, value in headers if name == native.ORIGIN_TOPIC)
 
 
 def _foreign_attempts(came: dict[str, bytes | None], topic: str) -> int | None:
-    """Return the attempts that headers of another dialect count; None unless they are of this topic."""
+    """Return the attempts in headers of another dialect; None unless they are for this topic."""
     for dialect in _FOREIGN:
         count = dialect.bare(came.get(dialect.attempt_header)) or b""
         if dialect.bare(came.get(dialect.origin_header)) == topic.encode() and count.isdigit():
-            return int(count[:9])  # far beyond every limit: more digits say nothing more
+            return int(count[:9])  # far beyond every limit
     return None
 
 
@@ -202,7 +202,7 @@ def _headers(message: Message) -> list[tuple[str, bytes | None]]:
 
 
 def _text(value: bytes | None) -> str | None:
-    """Return the text of a header; None when there is none that can be read."""
+    """Return the text of a header; None when it is missing or cannot be read."""
     try:
         return None if value is None else value.decode()
     except UnicodeDecodeError:

@@ -1,8 +1,8 @@
 """How an application uses the sidecar: a shop that handles orders, payments and e-mails, and often fails.
 
-What matters is in `Shop.run`: a message that cannot be handled goes to the retry topic with the class name of its
-error, and the consumer goes on with the next one. When it is due the sidecar puts it back on its origin topic, where
-this same loop finds it again. What is worth a retry, what is fatal and what may be dropped is a setting of the sidecar.
+`Shop.run` shows the pattern: a message that fails goes to the retry topic with the class name of its error, and the
+consumer continues with the next one. When it is due the sidecar delivers it to its origin topic, where the same loop
+consumes it again. Settings of the sidecar say which errors are retriable, fatal and droppable.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _FLUSH_S = 30.0
 
 
 class SupplierDown(Exception):
-    """May pass: worth another try."""
+    """A temporary error: worth another try."""
 
 
 class CardRejected(Exception):
-    """Will never pass: the demo's FATAL_EXCEPTION."""
+    """A permanent error: the demo's FATAL_EXCEPTION."""
 
 
 class OrderWithdrawn(Exception):
-    """Nobody needs it any more: the demo's DROPPABLE_EXCEPTION."""
+    """An error of a message that is not needed any more: the demo's DROPPABLE_EXCEPTION."""
 
 
 class Shop:
@@ -48,7 +48,7 @@ class Shop:
                 "group.id": GROUP,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
-                # With it the sidecar's messages come exactly once. Java's default is another one.
+                # With it the sidecar's messages come exactly once. The default of Java clients is read_uncommitted.
                 "isolation.level": "read_committed",
             },
             logger=log.librdkafka_logger(),
@@ -60,11 +60,11 @@ class Shop:
         self._undelivered: KafkaError | None = None
 
     def run(self, stop: threading.Event) -> None:
-        """Handle messages until told to stop.
+        """Handle messages until `stop` is set.
 
         Raises:
-            CommandFailed: The broker does not take what shall be retried.
-            KafkaException: The consumer cannot go on.
+            CommandFailed: The broker refuses messages for the retry topic.
+            KafkaException: The consumer failed.
         """
         self._consumer.subscribe(list(ORIGINS))
         try:
@@ -73,7 +73,7 @@ class Shop:
                 for message in messages:
                     self._take(message)
                 if messages:
-                    # Only what is handled, or safe on the retry topic, is committed.
+                    # Commit only messages that are handled, or safe on the retry topic.
                     self._confirm()
                     self._consumer.commit(asynchronous=False)
         finally:
@@ -107,12 +107,12 @@ class Shop:
 
 
 def handle(message: Message) -> None:
-    """Do the work, or rather fail as the message's plan says.
+    """Handle a message, or fail as its plan says.
 
     Raises:
-        SupplierDown: For the tries that shall fail.
-        CardRejected: See there.
-        OrderWithdrawn: See there.
+        SupplierDown: The plan has a temporary error for this try.
+        CardRejected: The plan has a permanent error.
+        OrderWithdrawn: The plan has a droppable error.
     """
     plan = plan_of(message)
     if not plan.fails(attempt_of(message)):
@@ -127,12 +127,12 @@ def handle(message: Message) -> None:
 
 
 def plan_of(message: Message) -> Plan:
-    """Return what the message is meant to do."""
+    """Return the plan of a message."""
     return Plan.parse(headers_of(message)[PLAN].decode())
 
 
 def attempt_of(message: Message) -> int:
-    """Return how many retries were made; the sidecar counts them in a header."""
+    """Return the number of retries made; the sidecar counts them in a header."""
     return int(headers_of(message).get(native.ATTEMPT, b"0"))
 
 

@@ -1,8 +1,8 @@
-"""The ledger: what the topics hold against what the messages were meant to do. Pure; it never asks the sidecar.
+"""The ledger: compares the records on the topics with the plans of the messages. Pure; it never asks the sidecar.
 
-Each record on the retry topic has one place (partition, offset), and everything that leaves the sidecar names the place
-it came from. So each place must be found again exactly once: on its origin, on the DLQ, or nowhere because it was
-dropped or is not due yet.
+Each record on the retry topic has a position (partition, offset), and every record from the sidecar names the position
+that it came from. So each position must occur exactly once: on its origin, on the DLQ, or nowhere because the message
+was dropped or is not due yet.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NAMED: Final = 5
 
 
 class Position(NamedTuple):
-    """Where a record is on the retry topic."""
+    """The position of a record on the retry topic."""
 
     partition: int
     offset: int
@@ -30,7 +30,7 @@ class Position(NamedTuple):
 
 
 class Content(NamedTuple):
-    """What must come out as it went in: key, value and the headers that are not the sidecar's."""
+    """The part of a record that the sidecar must not change: key, value and the application's headers."""
 
     key: bytes | None
     value: bytes | None
@@ -45,26 +45,26 @@ class InputRecord(NamedTuple):
     attempt: int
     origin: str
     due_ms: int | None
-    """From its own headers and timestamp; None when it is malformed, or not to be fired."""
+    """The due time by its headers and timestamp; None when it is malformed, or must not fire."""
     content: Content
 
 
 class OutputRecord(NamedTuple):
-    """A record that came out of the sidecar."""
+    """A record that the sidecar wrote."""
 
     position: Position
     outcome: str
     """FIRED, or the reason on the DLQ."""
     topic: str
     at_ms: int
-    """When the broker took it."""
+    """The broker's time of the record."""
     was_due_ms: int | None
-    """What the sidecar says that the due time was."""
+    """The due time by the sidecar's header."""
     content: Content
 
 
 class Lateness(NamedTuple):
-    """Broker's time of the fired record minus due time, ms."""
+    """The broker's time of deliveries minus their due times, in ms."""
 
     p50_ms: int
     p99_ms: int
@@ -73,26 +73,26 @@ class Lateness(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """entered = fired + dead_lettered + dropped + pending, or `problems` says what is wrong."""
+    """The result: entered = fired + dead_lettered + dropped + pending, or `problems` says what is wrong."""
 
     entered: int
     planned: int
-    """How many there should be."""
+    """The number of records that the plans give."""
     fired: int
     dead_lettered: Mapping[str, int]
-    """By reason."""
+    """The dead letters by reason."""
     dropped: int
     pending: int
-    """Not due yet when the topics were read."""
+    """The messages that were not due yet when the topics were read."""
     reported_pending: int | None
-    """What `GET /pending` said at that time."""
+    """The answer of `GET /pending` at that time."""
     lost: Sequence[str]
     twice: Sequence[str]
     early: Sequence[str]
     altered: Sequence[str]
-    """Key, value or a header of the application is not what it was."""
+    """The records whose key, value or application header changed."""
     unplanned: Sequence[str]
-    """Came out otherwise than the message was meant to, or from nowhere."""
+    """The records with another outcome than planned, or without a record on the retry topic."""
     lateness: Lateness | None
 
     @property
@@ -102,7 +102,7 @@ class Ledger:
 
     @property
     def problems(self) -> list[str]:
-        """One line for each thing that is wrong; empty when the ledger holds."""
+        """One line for each problem; empty when the ledger holds."""
         lists = (
             ("lost", self.lost),
             ("came out twice", self.twice),
@@ -153,14 +153,14 @@ def draw_up(
     read_at_ms: int,
     reported_pending: int | None = None,
 ) -> Ledger:
-    """Compare what went in with what came out.
+    """Compare the records that entered with those that the sidecar wrote.
 
     Args:
         entered: All records of the retry topic.
-        left: All records that the sidecar wrote to the origins and the DLQ.
-        planned: How many records the retry topic should have.
-        read_at_ms: The reading began then: what was not due by then may be pending, all else must be found.
-        reported_pending: The answer of `GET /pending`, to be compared.
+        outputs: All records that the sidecar wrote to the origins and the DLQ.
+        planned: The number of records that the retry topic should have.
+        read_at_ms: The start of the reading: only messages that were not due by then may be pending.
+        reported_pending: The answer of `GET /pending`.
     """
     found: dict[Position, list[OutputRecord]] = defaultdict(list)
     for out in outputs:
@@ -207,7 +207,7 @@ def _outcome(record: InputRecord, outs: Sequence[OutputRecord], read_at_ms: int)
 
 
 def _faults(record: InputRecord, outs: Sequence[OutputRecord], read_at_ms: int) -> Iterable[tuple[str, str]]:
-    """Yield what is wrong with one record: the list it belongs to, and a text."""
+    """Yield the faults of one record: the list it belongs to, and a text."""
     planned = record.plan.outcome(record.attempt)
     if _outcome(record, outs, read_at_ms) == _LOST:
         yield "lost", f"{record.position} ({record.plan}, to be {planned})"

@@ -1,7 +1,7 @@
-"""What each message of the demo is meant to do, and what must become of it. Pure.
+"""The plan of each message of the demo: what it does, and what must become of it. Pure.
 
-Every message carries its number and its plan in two headers of its own, so whoever reads a topic knows what should
-have happened without asking the sidecar, the sender or the application.
+Two headers of every message have its number and its plan, so a reader of a topic knows what should have happened
+without asking the sidecar, the sender or the application.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ INPUT_TOPIC: Final = "retry"
 DLQ_TOPIC: Final = "dlq"
 ORIGINS: Final = ("orders", "payments", "emails")
 MISSING_ORIGIN: Final = "refunds"
-"""Allowed by ORIGIN_TOPICS, but there is no such topic."""
+"""An origin that ORIGIN_TOPICS allows but that does not exist."""
 FOREIGN_ORIGIN: Final = "salaries"
-"""Not allowed by ORIGIN_TOPICS."""
+"""An origin that ORIGIN_TOPICS does not allow."""
 
 POLICY_DELAYS_MS: Final = (500, 1_000, 2_000)
-"""DELAYS of the demo; as many retries are allowed."""
+"""The DELAYS of the demo, one for each allowed retry."""
 DELAY_MIN_MS: Final = 200
 DELAY_MAX_MS: Final = 20_000
 LATER_MS: Final = 3_600_000
@@ -40,13 +40,13 @@ class Kind(StrEnum):
     """What a message does."""
 
     FIRST_TRY = "first-try"
-    """Is handled at once: the sidecar never sees it."""
+    """Succeeds at once: the sidecar never sees it."""
     SECOND_TRY = "second-try"
     THIRD_TRY = "third-try"
     NEVER = "never"
     """Fails each time, and leaves the delay to the policy."""
     LATER = "later"
-    """Fails once and shall come back in an hour: it is still pending at the end."""
+    """Fails once and is due in an hour: it is still pending at the end."""
     FATAL = "fatal"
     DROPPABLE = "droppable"
     NO_ORIGIN = "no-origin"
@@ -87,7 +87,7 @@ _MALFORMED: Final[Mapping[Kind, tuple[Reason, Headers]]] = {
         [(native.ORIGIN_TOPIC, FOREIGN_ORIGIN.encode()), (native.DELAY_MS, b"1000")],
     ),
 }
-"""Sent straight to the retry topic: why they are dead letters, and the headers that make them so."""
+"""The messages that go straight to the retry topic: their reason on the DLQ, and their malformed headers."""
 
 _FAILURES: Final[Mapping[Kind, int]] = {
     Kind.FIRST_TRY: 0,
@@ -102,24 +102,24 @@ class Plan(NamedTuple):
 
     kind: Kind
     delays_ms: tuple[int, ...] = ()
-    """What the application asks for after its first, second, ... failure; beyond these the policy's delay."""
+    """The delays that the application sets after the first, second, ... failure; then the policy's delay applies."""
 
     @property
     def trips(self) -> int:
-        """How many records it puts on the retry topic, when all goes well."""
+        """The number of its records on the retry topic, when all goes well."""
         return _FAILURES.get(self.kind, 1)
 
     @property
     def deliveries(self) -> int:
-        """How many of those come back while the demo runs."""
+        """The number of its deliveries while the demo runs."""
         return min(self.trips, len(POLICY_DELAYS_MS)) if self.kind in _FAILURES else 0
 
     def fails(self, attempt: int) -> bool:
-        """Tell whether the application fails at this try, counting retries already made."""
+        """Return whether the application fails at this try, counting retries already made."""
         return attempt < self.trips
 
     def delay_ms(self, attempt: int) -> int | None:
-        """Return what the application asks for when it fails after `attempt` retries; None leaves it to the policy."""
+        """Return the delay that the application sets when it fails after `attempt` retries; None: the policy's."""
         return self.delays_ms[attempt] if attempt < len(self.delays_ms) else None
 
     def outcome(self, attempt: int) -> str:
@@ -153,7 +153,7 @@ class DemoMessage(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """What the retry topic must see of all messages together."""
+    """The totals of all plans."""
 
     trips: int
     deliveries: int
@@ -195,7 +195,7 @@ def _delays_ms(kind: Kind, chance: random.Random) -> tuple[int, ...]:
         case Kind.SECOND_TRY:
             return (_delay_ms(chance, DELAY_MAX_MS),)
         case Kind.THIRD_TRY:
-            # Both together fit in the time that one may take.
+            # Both together are no longer than one may be.
             return (_delay_ms(chance, DELAY_MAX_MS // 2), _delay_ms(chance, DELAY_MAX_MS // 2))
         case Kind.LATER:
             return (LATER_MS,)

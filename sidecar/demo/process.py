@@ -1,4 +1,4 @@
-"""The sidecar as a child process, and what it says of itself over HTTP."""
+"""The sidecar as a child process, and its figures over HTTP."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ _ASK_S = 5.0
 _STOP_S = 40.0
 _LOOK_AGAIN_S = 0.05
 _LOG_LINES = 15
-# The sidecar is near: a proxy of the environment is for the world outside.
+# The sidecar runs on this machine: a proxy of the environment does not apply.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-# Ends the sidecar when this process is gone, however it went: the pipe closes with its last writer.
+# Ends the sidecar when this process has ended for any reason: the pipe closes with its last writer.
 _WATCHDOG = 'read -r pid; read -r _; kill -TERM "$pid"'
 
 
 class Figures(NamedTuple):
-    """What the sidecar says: `GET /pending` and `GET /metrics`."""
+    """The figures of the sidecar, from `GET /pending` and `GET /metrics`."""
 
     pending: int
     received: int
     fired: int
     dropped: int
     dead_lettered: Mapping[str, int]
-    """By reason; only reasons that occurred."""
+    """The dead letters by reason; only reasons that occurred."""
     lateness_p50_ms: float | None
-    """A bound that half of the fired messages keep to: an upper end of a histogram bucket."""
+    """An upper bound for half of the deliveries: the upper end of a histogram bucket."""
     lateness_p99_ms: float | None
 
 
 class SidecarProcess:
-    """`retry-sidecar run` in a child process, or the engine that runs on Spark.
+    """A child process with `retry-sidecar run`, or with the Spark engine.
 
     Args:
-        settings: Settings by name, without the prefix; those of the environment do not count.
+        settings: The settings by name, without the prefix; those of the environment are ignored.
         folder: An existing folder for its log.
-        command: Of `retry-sidecar`, with its arguments.
-        ready_s: Longest wait for it to be ready.
+        command: The command of `retry-sidecar`, with its arguments.
+        ready_s: The longest time until it is ready.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class SidecarProcess:
         self._pause = threading.Event()
 
     def start(self) -> None:
-        """Start it and return when it is ready.
+        """Start the sidecar and return when it is ready.
 
         Raises:
             CommandFailed: It ended, or was not ready in time; the text has the end of its log.
@@ -77,8 +77,8 @@ class SidecarProcess:
         foreign = {name: text for name, text in os.environ.items() if not name.startswith(_PREFIX_OF_SETTINGS)}
         own = {_PREFIX_OF_SETTINGS + name: text for name, text in self._settings.items()}
         with self.log_path.open("ab") as log:
-            # A session of its own: Ctrl-C in the terminal reaches this process only, which stops things in order.
-            # -P: the folder that the command is called in is no place to import from.
+            # In a new session, so that Ctrl-C in the terminal reaches this process only, which stops the sidecar.
+            # -P: no imports from the working folder.
             self._process = subprocess.Popen(  # noqa: S603 - this very program
                 [sys.executable, "-P", "-m", "sidecar", *self._command],
                 env={**foreign, **own, f"{_PREFIX_OF_SETTINGS}LOG_FORMAT": "json"},
@@ -100,13 +100,13 @@ class SidecarProcess:
         self._await_ready()
 
     def check(self) -> None:
-        """Raise CommandFailed when it has ended by itself."""
+        """Raise CommandFailed when the sidecar has ended."""
         status = None if self._process is None else self._process.poll()
         if status is not None:
             raise CommandFailed(f"the sidecar ended with status {status}; its log says:\n{self._last_log_lines()}")
 
     def look(self) -> Figures:
-        """Ask for its figures. Raises CommandFailed when it does not answer."""
+        """Return its figures. Raises CommandFailed when it does not answer."""
         self.check()
         try:
             pending = int(json.loads(_get(f"{self.url}/pending"))["total"])
@@ -115,7 +115,7 @@ class SidecarProcess:
             raise CommandFailed(f"the sidecar does not answer at {self.url}: {error}") from error
 
     def stop(self) -> int | None:
-        """End it in order; return its exit status, None when it did not run."""
+        """Stop the sidecar cleanly; return its exit status, None when it did not run."""
         process, self._process = self._process, None
         if self._watchdog is not None:
             self._watchdog.kill()
@@ -142,7 +142,7 @@ class SidecarProcess:
         raise CommandFailed(f"the sidecar was not ready within {self._ready_s:g} s:\n{self._last_log_lines()}")
 
     def _announced_url(self) -> str:
-        """Return where it listens: it takes a free port itself, so nobody can take it in between."""
+        """Return the URL in its log: it picks a free port itself, so no other process can take it in between."""
         return next((str(line["url"]) for line in self._log_lines() if line.get("event") == "http_listening"), "")
 
     def _is_ready(self) -> bool:
@@ -203,7 +203,7 @@ def _figures(pending: int, page: str) -> Figures:
 
 
 def _bound_ms(buckets: list[tuple[float, float]], share: float) -> float | None:
-    """Return the upper end of the bucket that the quantile is in; None without any value."""
+    """Return the upper end of the quantile's bucket; None without any value."""
     total = buckets[-1][1] if buckets else 0
     if not total:
         return None

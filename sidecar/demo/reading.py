@@ -1,4 +1,4 @@
-"""What the topics say, as any read_committed consumer sees it; and what each record means to the ledger."""
+"""Reads the topics as any read_committed consumer does, and makes records of the ledger."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Row(NamedTuple):
         return next((value.decode() for key, value in self.headers if key == name and value is not None), None)
 
     def needed(self, name: str) -> str:
-        """Return a header that must be there. Raises CommandFailed."""
+        """Return a required header. Raises CommandFailed."""
         text = self.text(name)
         if text is None:
             raise CommandFailed(f"{self.topic} {self.partition}/{self.offset} has no header {name}")
@@ -55,11 +55,11 @@ def read_all(bootstrap_servers: str, deadline_s: float) -> tuple[list[InputRecor
 
     Args:
         bootstrap_servers: The broker.
-        deadline_s: Seconds for all of it.
+        deadline_s: The time for all topics.
 
     Raises:
         BrokerUnavailable: The ends were not reached in time.
-        CommandFailed: A record is none of the demo's.
+        CommandFailed: A record is not from the demo.
     """
     rows = _rows(bootstrap_servers, (INPUT_TOPIC, DLQ_TOPIC, *ORIGINS), deadline_s)
     entered = [as_input(row) for row in rows if row.topic == INPUT_TOPIC]
@@ -68,7 +68,7 @@ def read_all(bootstrap_servers: str, deadline_s: float) -> tuple[list[InputRecor
 
 
 def as_input(row: Row) -> InputRecord:
-    """Return what a record of the retry topic is to the ledger."""
+    """Return the ledger's record for one on the retry topic."""
     plan = Plan.parse(row.needed(PLAN))
     attempt = int(row.text(native.ATTEMPT) or 0)
     due_ms = None
@@ -86,13 +86,13 @@ def as_input(row: Row) -> InputRecord:
 
 
 def as_output(row: Row) -> OutputRecord:
-    """Return what a fired record or a dead letter is to the ledger."""
+    """Return the ledger's record for a delivery or a dead letter."""
     if row.topic == DLQ_TOPIC:
         position = Position(int(row.needed(dead_letter.CONNECT_PARTITION)), int(row.needed(dead_letter.CONNECT_OFFSET)))
         return OutputRecord(position, row.needed(dead_letter.REASON), row.topic, row.timestamp_ms, None, row.content)
     timer = TimerId.parse(row.needed(native.TIMER_ID))
     if timer is None:
-        raise CommandFailed(f"{row.topic} {row.partition}/{row.offset}: {native.TIMER_ID} has another form")
+        raise CommandFailed(f"{row.topic} {row.partition}/{row.offset}: {native.TIMER_ID} is malformed")
     was_due_ms = int(row.needed(native.WAS_DUE_MS))
     return OutputRecord(
         Position(timer.partition, timer.offset), FIRED, row.topic, row.timestamp_ms, was_due_ms, row.content
@@ -100,7 +100,7 @@ def as_output(row: Row) -> OutputRecord:
 
 
 def _was_fired(row: Row) -> bool:
-    """Tell the sidecar's records on an origin topic from those of the sender."""
+    """Return whether a record on an origin topic is from the sidecar, not from the sender."""
     return row.topic in ORIGINS and row.text(native.TIMER_ID) is not None
 
 

@@ -1,4 +1,4 @@
-"""What the user sees: a live view on a terminal, plain lines elsewhere, and the ledger at the end."""
+"""The output of the demo: a live view on a terminal, plain lines elsewhere, and the ledger at the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LINE_EVERY_S = 2.0
 
 
 class Moment(NamedTuple):
-    """The demo at one instant."""
+    """The state of the demo at one instant."""
 
     elapsed_s: float
     sent: int
@@ -29,12 +29,12 @@ class Moment(NamedTuple):
     failed: int
     figures: Figures
     trips: int
-    """How many records the retry topic will have seen at the end."""
+    """The number of records that the retry topic has at the end."""
     to_fire: int
 
 
 class Screen:
-    """Shows the demo; a context, which gives the terminal back."""
+    """Shows the demo; a context, which restores the terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -58,7 +58,7 @@ class Screen:
         self._console.print(Text.assemble((f"{self.elapsed_s:5.1f} s  ", "dim"), text), soft_wrap=True)
 
     def show(self, moment: Moment) -> None:
-        """Show where the demo is."""
+        """Show the state of the demo."""
         if not self._console.is_terminal:
             if moment.elapsed_s >= self._next_line_s:
                 self._next_line_s = moment.elapsed_s + _LINE_EVERY_S
@@ -70,7 +70,7 @@ class Screen:
         self._live.update(picture(moment), refresh=True)
 
     def freeze(self) -> None:
-        """Leave the last picture where it is and go on below it."""
+        """Keep the last picture and continue below it."""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -81,7 +81,7 @@ class Screen:
         self._console.print(ledger_table(ledger))
         self._console.print()
         if ledger.holds:
-            self._console.print("The ledger holds: every message came out once, in time, as it went in.", style="green")
+            self._console.print("The ledger holds: every message came out once, in time and unchanged.", style="green")
         for problem in ledger.problems:
             self._console.print(Text(f"WRONG: {problem}", "bold red"), soft_wrap=True)
 

@@ -1,4 +1,4 @@
-"""Sends the demo's messages: the good ones to their origin topics, the malformed ones straight to the retry topic."""
+"""Sends the demo's messages: well-formed ones to their origin topics, malformed ones straight to the retry topic."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Sender:
         self._undelivered: KafkaError | None = None
 
     def run(self, stop: threading.Event) -> None:
-        """Send until all is sent or told to stop.
+        """Send until all is sent or `stop` is set.
 
         Raises:
-            CommandFailed: The broker did not take them all.
+            CommandFailed: The broker did not accept all messages.
         """
         clock = SystemClock()
         start_s = clock.monotonic_s()

@@ -45,33 +45,33 @@ _ORIGIN_PARTITIONS = 2
 _RPC_S = 30.0
 _STEP_S = 0.25
 _STALL_S = DELAY_MAX_MS / 1000 + 40.0
-"""How long nothing at all may happen before the ledger is drawn up all the same: it says what is missing."""
+"""The time without progress after which the ledger is drawn up anyway: it says what is missing."""
 _READ_S = 60.0
 _SPARK_READY_S = 240.0
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user chose."""
+    """The options of the demo."""
 
     messages: int
     seconds: float
-    """The messages are sent evenly over that span."""
+    """The time over which the messages are sent evenly."""
     port: int
-    """Of the broker; 0 is any free one."""
+    """The port of the broker; 0: any free one."""
     http_port: int
-    """Of the sidecar; 0 is any free one."""
+    """The port of the sidecar; 0: any free one."""
     keep: bool
-    """Leave everything up after the ledger, until interrupted."""
+    """Whether broker and sidecar keep running after the ledger, until interrupted."""
     spark: bool = False
-    """Run the engine that is on Apache Spark."""
+    """Whether to run the engine on Apache Spark."""
 
 
 def run_demo(options: Options, screen: Screen, progress: DownloadProgress) -> Ledger:
     """Run the demo and return its ledger; with `keep` only when interrupted.
 
     Raises:
-        CommandFailed: It could not come to its end: broker, sidecar or application failed.
+        CommandFailed: Broker, sidecar or application failed.
     """
     messages = make_messages(options.messages, _SEED)
     screen.say("starting Apache Kafka on this machine")
@@ -106,7 +106,7 @@ class LedgerBroken(CommandFailed):
 
 @contextmanager
 def _folder(screen: Screen) -> Iterator[Path]:
-    """Yield a folder for state and log; it stays when something went wrong, and is named."""
+    """Yield a folder for state and log; after a failure it stays and is named."""
     folder = Path(tempfile.mkdtemp(prefix="retry-sidecar-demo-"))
     try:
         yield folder
@@ -142,7 +142,7 @@ def _settings(bootstrap_servers: str, http_port: int, folder: Path) -> Mapping[s
 
 
 def _create_topics(bootstrap_servers: str) -> None:
-    # The broker's own clock on the origins is what lateness is measured with.
+    # Lateness is measured with the broker's clock on the origins.
     stamped = {"message.timestamp.type": "LogAppendTime"}
     topics = [
         NewTopic(INPUT_TOPIC, _INPUT_PARTITIONS, 1),
@@ -157,7 +157,7 @@ def _create_topics(bootstrap_servers: str) -> None:
 def _run_traffic(
     broker: LocalBroker, sidecar: SidecarProcess, messages: list[DemoMessage], seconds: float, screen: Screen
 ) -> int:
-    """Send, let the application work, show it, until all has come back. Returns what GET /pending says then."""
+    """Run sender and application until all messages have come back. Returns the answer of GET /pending at the end."""
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers}, logger=log.librdkafka_logger())
     sender = Sender(producer, messages, seconds)
     shop = Shop(broker.bootstrap_servers)
@@ -187,7 +187,7 @@ def _run_traffic(
 
 def _check(broker: LocalBroker) -> None:
     if not broker.running:
-        raise CommandFailed(f"the broker ended by itself; its log says:\n{broker.last_log_lines()}")
+        raise CommandFailed(f"the broker ended; its log says:\n{broker.last_log_lines()}")
 
 
 def _moment(elapsed_s: float, sender: Sender, shop: Shop, figures: Figures, goal: Totals, to_send: int) -> Moment:
@@ -214,7 +214,7 @@ def _raise_failure(working: list[Future[None]]) -> None:
 
 
 def _is_done(figures: Figures, goal: Totals) -> bool:
-    """Tell when to stop waiting; whether all is right is for the ledger to say."""
+    """Return whether to stop waiting; the ledger says whether all is right."""
     return figures.received >= goal.trips and figures.fired >= goal.deliveries and figures.pending <= goal.pending
 
 
@@ -231,8 +231,8 @@ def _audit(bootstrap_servers: str, messages: list[DemoMessage], reported_pending
 
 
 def _keep(broker: LocalBroker, sidecar: SidecarProcess, screen: Screen) -> None:
-    """Say where everything is, and stay until interrupted."""
-    screen.say("everything stays up until Ctrl-C")
+    """Print all addresses, and wait until interrupted."""
+    screen.say("broker and sidecar keep running until Ctrl-C")
     screen.say(f"Kafka broker       {broker.bootstrap_servers}")
     for name, path in (("pending", "/pending"), ("metrics", "/metrics"), ("HTTP API", "/docs")):
         screen.say(f"{name:<18} {sidecar.url}{path}")

@@ -1,1 +1,1 @@
-"""A real Apache Kafka on this machine, without Docker."""
+"""Runs a real Apache Kafka on this machine, without Docker."""

@@ -20,8 +20,8 @@ class JarDownload:
     """A connection to the repositories; used by several threads at once.
 
     Args:
-        folder: Laid out as a Maven repository.
-        received: Told how many more bytes have arrived.
+        folder: The folder for the jars, laid out as a Maven repository.
+        received: Called with the number of bytes of each part that arrives.
     """
 
     def __init__(self, folder: Path, received: Callable[[int], None]) -> None:
@@ -38,7 +38,7 @@ class JarDownload:
         )
 
     def fetch(self, coordinate: str) -> str:
-        """Download one jar; return why that was not possible, or an empty string."""
+        """Download one jar; return the error, or an empty string."""
         try:
             self._maven.create_dependency(coordinate).artifact.resolve()
         except (requests.RequestException, RuntimeError) as error:

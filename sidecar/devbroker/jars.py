@@ -1,7 +1,7 @@
 """The jars of Apache Kafka, downloaded once from Maven Central into the user's cache.
 
-`broker_jars.lock` names every jar with its size and SHA-256, so nothing is resolved at run time and nothing unknown
-is ever started. The manifest is written last: a cache without one holds an interrupted download and is not used.
+`jars.lock` names every jar with its size and SHA-256, so nothing is resolved at run time and no unknown jar is ever
+started. The manifest is written last: a cache without one has an interrupted download and is not used.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ _MANIFEST = "complete"
 
 
 class DownloadProgress(Protocol):
-    """Told what is downloaded. Calls come from several threads, one at a time."""
+    """Receives the progress of a download. Calls come from several threads, one at a time."""
 
     def begin(self, files: int, bytes_total: int) -> None:
-        """Say what is missing in the cache; not called when nothing is."""
+        """Receive what the cache lacks; not called when it is complete."""
         ...
 
     def received(self, bytes_count: int) -> None:
-        """Say that this many more bytes have arrived."""
+        """Receive the number of bytes that have arrived since the last call."""
         ...
 
     def finished(self, file: str) -> None:
-        """Say that one file is complete and its checksum is right."""
+        """Receive the name of a file that is complete and has the right checksum."""
         ...
 
 
 class Quiet:
-    """Shows nothing."""
+    """A download progress that shows nothing."""
 
     def begin(self, files: int, bytes_total: int) -> None:
         """Show nothing."""
@@ -68,30 +68,30 @@ class Jar(NamedTuple):
 
     @property
     def path(self) -> Path:
-        """Where it lies in a Maven repository, relative to its root."""
+        """The path in a Maven repository, relative to its root."""
         group, artifact, version = self.coordinate.split(":")
         return Path(*group.split("."), artifact, version, f"{artifact}-{version}.jar")
 
 
 def locked_jars(package: str = "sidecar.devbroker", name: str = "jars.lock") -> tuple[Jar, ...]:
-    """Read a lock file that comes with the package: by default that of the broker."""
+    """Return the jars of a lock file of the package, by default that of the broker."""
     lines = importlib.resources.files(package).joinpath(name).read_text("ascii").splitlines()
     parts = (line.split() for line in lines if not line.startswith("#"))
     return tuple(Jar(coordinate, int(size), sha256) for coordinate, size, sha256 in parts)
 
 
 def cache_folder() -> Path:
-    """Return where the jars are kept for this user."""
+    """Return the folder of this user's jars."""
     return platformdirs.user_cache_path("retry-sidecar") / f"kafka-{KAFKA_VERSION}"
 
 
 def classpath(progress: DownloadProgress, folder: Path | None = None) -> str:
     """Return a Java class path of the broker, downloading what is missing.
 
-    Needs no network once the cache is complete. Processes that start together download once: the others wait.
+    Needs no network once the cache is complete. Of processes that start together one downloads and the others wait.
 
     Raises:
-        CommandFailed: a jar could not be had, or the cache cannot be written.
+        CommandFailed: A jar cannot be downloaded, or the cache cannot be written.
     """
     return ":".join(map(str, jar_files(locked_jars(), progress, folder or cache_folder())))
 
@@ -106,13 +106,13 @@ def jar_files(jars: tuple[Jar, ...], progress: DownloadProgress, folder: Path) -
                     _download(folder, jars, progress)
         except OSError as error:
             raise CommandFailed(
-                f"the cache {folder} cannot be written ({error}); set XDG_CACHE_HOME to a folder that can"
+                f"the cache {folder} cannot be written ({error}); set XDG_CACHE_HOME to a writable folder"
             ) from error
     return tuple(folder / jar.path for jar in jars)
 
 
 def _complete(folder: Path, jars: tuple[Jar, ...]) -> bool:
-    """Tell whether the manifest names exactly these jars and each has its size; a start does not hash 45 MB."""
+    """Return whether the manifest names exactly these jars and each has its size; a start does not hash 45 MB."""
     manifest = folder / _MANIFEST
     if not manifest.is_file() or manifest.read_text("ascii") != _manifest(jars):
         return False
@@ -126,7 +126,7 @@ def _manifest(jars: tuple[Jar, ...]) -> str:
 
 @contextlib.contextmanager
 def _only_one(folder: Path) -> Iterator[None]:
-    """Hold the download lock; the operating system gives it back even when this process is killed."""
+    """Hold the download lock; the operating system releases it even when this process is killed."""
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -155,7 +155,7 @@ def _download(folder: Path, jars: tuple[Jar, ...], progress: DownloadProgress) -
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
-    # The manifest comes last: without it the next start checks every file again.
+    # The manifest is last: without it the next start checks every file again.
     (folder / _MANIFEST).write_text(_manifest(jars), encoding="ascii")
 
 
@@ -163,24 +163,22 @@ def _maven(folder: Path, received: Callable[[int], None]) -> JarDownload:
     try:
         from sidecar.devbroker.download import JarDownload  # noqa: PLC0415 - jgo is an extra
     except ImportError as cause:
-        raise CommandFailed(
-            f"the package {cause.name} is needed to download jars, and is not installed: {INSTALL}"
-        ) from cause
+        raise CommandFailed(f"the package {cause.name}, which downloads jars, is not installed: {INSTALL}") from cause
     return JarDownload(folder, received)
 
 
 def _fetch(maven: JarDownload, folder: Path, jar: Jar) -> None:
-    """Download one jar, trying again when the line breaks."""
+    """Download one jar, and try again when the connection breaks."""
     file = folder / jar.path
     problem = ""
     for _ in range(_ATTEMPTS):
-        # A leftover of an interrupted download would be taken for the whole file.
+        # The resolver would take the rest of an interrupted download for the whole file.
         file.unlink(missing_ok=True)
         if problem := maven.fetch(jar.coordinate):
             continue
         if _has_checksum(file, jar):
             return
-        problem = "what arrived does not have the expected SHA-256"
+        problem = "the file does not have the expected SHA-256"
     raise CommandFailed(
         f"{jar.coordinate} cannot be downloaded: {problem}. "
         "Maven Central must be reachable once (HTTPS_PROXY and REQUESTS_CA_BUNDLE are used), "

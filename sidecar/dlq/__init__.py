@@ -1,1 +1,1 @@
-"""The DLQ: read, filtered, and sent to the retry topic again."""
+"""The DLQ: reads and filters dead letters, and sends them to the retry topic again."""

@@ -1,4 +1,4 @@
-"""Which dead letters are meant."""
+"""The filter for dead letters."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _RUN_CHARS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilter:
-    """Dead letters by what their headers say and by when they died; empty and None: any.
+    """A filter by the headers of dead letters and by when they died; empty and None: any.
 
-    Each tuple is a list of names and globs of which one must match. The instants stand as they were given: a duration
-    counts from the start of the command.
+    Each tuple is a list of names and globs of which one must match. The instants are kept as given: a duration counts
+    from the start of the command.
     """
 
     reasons: tuple[str, ...] = ()
@@ -32,27 +32,27 @@ class DeadLetterFilter:
 
     @property
     def named(self) -> frozenset[str]:
-        """Reasons that are named in full, not just met by a glob."""
+        """The reasons that are named in full, not only matched by a glob."""
         globs = Globs(self.reasons)
         return frozenset(reason for reason in Reason if globs.names(reason))
 
     @property
     def run_name(self) -> str:
-        """The same for the same filter, whatever the order of its names."""
+        """The default name of a run: the same for the same filter in any order of names."""
         lists = (self.reasons, self.origins, self.exceptions, self.groups)
         text = json.dumps([*(sorted(set(each)) for each in lists), self.since, self.until])
         return hashlib.sha256(text.encode()).hexdigest()[:_RUN_CHARS]
 
     def matcher(self) -> Callable[[DeadLetter], bool]:
-        """Return what tells whether a dead letter is meant."""
+        """Return the function that says whether a dead letter matches."""
         reasons, origins, exceptions, groups = map(Globs, (self.reasons, self.origins, self.exceptions, self.groups))
 
-        def matches(said: DeadLetter) -> bool:
+        def matches(dead_letter: DeadLetter) -> bool:
             return (
-                (not reasons or reasons.matches(said.reason))
-                and (not origins or origins.matches(said.origin))
-                and (not exceptions or exceptions.matches(said.exception))
-                and (not groups or groups.matches(said.group))
+                (not reasons or reasons.matches(dead_letter.reason))
+                and (not origins or origins.matches(dead_letter.origin))
+                and (not exceptions or exceptions.matches(dead_letter.exception))
+                and (not groups or groups.matches(dead_letter.group))
             )
 
         return matches

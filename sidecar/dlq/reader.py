@@ -1,8 +1,8 @@
-"""The DLQ, read to where it ends now, and the transactions that send its records to the retry topic again.
+"""Reads the DLQ up to its present end, and sends its records to the retry topic again in transactions.
 
 The progress of a run is the committed offsets of a consumer group without members. They are in the transaction that
-sends the records, and only the holder of the run's transactional id can commit: so each record is sent once, whenever
-a process is killed and however many are started.
+sends the records, and only the holder of the run's transactional id can commit: so each record is sent once, even when
+processes are killed or several are started.
 """
 
 from __future__ import annotations
@@ -37,46 +37,47 @@ class DlqRecord(NamedTuple):
     partition: int
     offset: int
     timestamp_ms: int
-    """When it died."""
+    """The time at which it died."""
     key: bytes | None
     value: bytes | None
     headers: Headers | None
-    """None when they cannot be read."""
+    """The headers; None when they cannot be read."""
     dead_letter: DeadLetter
 
     def to_json(self) -> dict[str, Any]:
-        """Return it for programs, without its payload."""
-        said = self.dead_letter
+        """Return the record as JSON, without its payload."""
+        dead_letter = self.dead_letter
         return {
             "partition": self.partition,
             "offset": self.offset,
             "died_ms": self.timestamp_ms,
-            "reason": said.reason,
-            "detail": said.detail,
-            "origin": said.origin,
-            "exception": said.exception,
-            "attempt": said.attempt,
-            "group": said.group,
-            "redrives": said.redrives,
-            "truncated": said.truncated,
-            "timestamp_ms": said.timestamp_ms,
-            "came_from": None if said.came_from is None else said.came_from._asdict(),
+            "reason": dead_letter.reason,
+            "detail": dead_letter.detail,
+            "origin": dead_letter.origin,
+            "exception": dead_letter.exception,
+            "attempt": dead_letter.attempt,
+            "group": dead_letter.group,
+            "redrives": dead_letter.redrives,
+            "truncated": dead_letter.truncated,
+            "timestamp_ms": dead_letter.timestamp_ms,
+            "came_from": None if dead_letter.came_from is None else dead_letter.came_from._asdict(),
         }
 
 
 class OffsetRange(NamedTuple):
-    """A part of a partition of the DLQ, and where the log begins and ends."""
+    """A range of offsets in a partition of the DLQ, and the bounds of its log."""
 
     first: int
+    """The first offset of the log."""
     start: int
     end: int
-    """Exclusive."""
+    """The end of the range, exclusive."""
     last: int
-    """Exclusive: behind all that is committed."""
+    """The end of the log, exclusive: after all committed records."""
 
 
 class RunIdentity(NamedTuple):
-    """One run of a redrive, over all its starts."""
+    """The ids of one run of a redrive, the same over all its starts."""
 
     name: str
     group_id: str
@@ -84,44 +85,46 @@ class RunIdentity(NamedTuple):
 
 
 def run_identity(settings: Settings, name: str) -> RunIdentity:
-    """Return the ids under which a run is known to the cluster."""
+    """Return the ids of a run on the cluster."""
     return RunIdentity(name, f"{settings.group_id}-redrive-{name}", f"{settings.streams_app_id}-redrive-{name}")
 
 
 def part_of(run: RunIdentity, partition: int) -> RunIdentity:
-    """Return a run as it goes through one partition of the DLQ, for those that go through several at once.
+    """Return the ids of a run for one partition of the DLQ, for an engine that handles several partitions at once.
 
-    The progress is the whole run's. The transactional id is the partition's own: of two that go through it, the later
-    one ends the earlier. No name of a run has a colon.
+    The progress is the whole run's. The transactional id is the partition's: of two processes on one partition the
+    later one ends the earlier. No name of a run has a colon.
     """
     return run._replace(transactional_id=f"{run.transactional_id}:{partition}")
 
 
-def require_topic(admin: Admin, name: str, right: str) -> Topic:
-    """Return a topic that may be used. Raises CommandFailed when there is none, or when the right is missing."""
+def require_topic(admin: Admin, name: str, operation: str) -> Topic:
+    """Return a topic. Raises CommandFailed when it does not exist or the permission for the operation is missing."""
     topic = describe_topics(admin, (name,), Deadline(ASK_S))[name]
     if topic is None:
         raise CommandFailed(f"topic {name}: does not exist; look with: retry-sidecar topics check")
-    if not isinstance(topic, Topic) or right not in topic.operations:
-        rights = f"{right.capitalize()} and DescribeConfigs"
-        raise CommandFailed(f"topic {name}: this user needs the rights {rights} on it; kafka-acls: docs/how-to/dlq.md")
+    if not isinstance(topic, Topic) or operation not in topic.operations:
+        needed = f"{operation.capitalize()} and DescribeConfigs"
+        raise CommandFailed(
+            f"topic {name}: this user needs the permissions {needed} on it; kafka-acls: docs/how-to/dlq.md"
+        )
     return topic
 
 
 def offset_ranges(
     settings: Settings, admin: Admin, since_ms: int | None, until_ms: int | None
 ) -> dict[int, OffsetRange]:
-    """Return what lies on the DLQ between two instants, by partition, to the end as it is now.
+    """Return the offsets of the DLQ between two instants by partition, up to its present end.
 
     Args:
-        settings: Name the DLQ.
-        admin: Asks.
-        since_ms: From the first record that has died then or later; None: from the beginning.
-        until_ms: Up to, without, the first one that has died then or later; None: to the end.
+        settings: The settings, which name the DLQ.
+        admin: The admin client.
+        since_ms: The start: the first record that died then or later; None: the beginning.
+        until_ms: The end, exclusive: the first record that died then or later; None: the end of the partition.
 
     Raises:
         BrokerUnavailable: No answer in time.
-        CommandFailed: It does not exist, or may not be read.
+        CommandFailed: The DLQ does not exist, or may not be read.
     """
     topic = require_topic(admin, settings.dlq_topic, "READ")
     name, wanted = topic.name, range(topic.partitions)
@@ -134,7 +137,7 @@ def offset_ranges(
         raise CommandFailed(f"topic {name}: {error}") from error
     found = {}
     for number, last in lasts.items():
-        # None: nothing is as late as that.
+        # None: no record is as late as that.
         end = last if (bound := ends[number]) is None else min(last, bound)
         start = last if (bound := starts[number]) is None else bound
         found[number] = OffsetRange(firsts[number], min(start, end), end, last)
@@ -146,9 +149,9 @@ def where_run_stopped(settings: Settings, run: RunIdentity, partitions: Sequence
 
     Raises:
         BrokerUnavailable: No definite answer in time.
-        CommandFailed: This user may not ask.
+        CommandFailed: This user may not read the group's offsets.
     """
-    # The admin client can crash the process when it asks this of a coordinator that is just starting.
+    # The admin client can crash the process when it asks a coordinator that is just starting.
     deadline = Deadline(ASK_S)
     with LogReader(config.dead_letter_reader(settings, run.group_id), settings.dlq_topic) as reader:
         while True:
@@ -157,7 +160,8 @@ def where_run_stopped(settings: Settings, run: RunIdentity, partitions: Sequence
             except KafkaFailed as error:
                 if error.denied:
                     raise CommandFailed(
-                        f"group {run.group_id}: this user needs the right Read on it; kafka-acls: docs/how-to/dlq.md"
+                        f"group {run.group_id}: this user needs the permission Read on it; "
+                        "kafka-acls: docs/how-to/dlq.md"
                     ) from error
                 if deadline.passed:
                     raise BrokerUnavailable(
@@ -169,19 +173,19 @@ def where_run_stopped(settings: Settings, run: RunIdentity, partitions: Sequence
 
 
 def membership_of(settings: Settings, run: RunIdentity) -> bytes:
-    """Return what names the group of a run to a transaction; it has no members."""
+    """Return the metadata of a run's group, for a transaction; the group has no members."""
     with LogReader(config.dead_letter_reader(settings, run.group_id), settings.dlq_topic) as reader:
         return reader.membership()
 
 
 class KafkaDeadLetterReader:
-    """Reads spans of the DLQ, each once; used by one thread.
+    """Reads ranges of the DLQ once; used by one thread.
 
     Args:
-        settings: Name the DLQ.
-        whole: From where to where, by partition.
-        group_id: Whose progress a transaction can note, or any.
-        dialects: In the order of preference, as the sidecar has them.
+        settings: The settings, which name the DLQ.
+        whole: The ranges by partition.
+        group_id: The group whose progress a transaction can commit, or any group.
+        dialects: The dialects in the order of preference, as the sidecar has them.
     """
 
     def __init__(
@@ -210,24 +214,24 @@ class KafkaDeadLetterReader:
 
     @property
     def remaining(self) -> int:
-        """How many offsets are ahead."""
+        """The number of offsets that are not read yet."""
         return sum(end - self._next[number] for number, end in self._ends.items())
 
     @property
     def next_offsets(self) -> Mapping[int, int]:
-        """The offset behind all that was read, by partition."""
+        """The offset after the last record read, by partition."""
         return self._next
 
     @property
     def membership(self) -> bytes:
-        """What names the group to a transaction."""
+        """The metadata of the group, for a transaction."""
         return self._log.membership()
 
     def read(self) -> list[DlqRecord]:
-        """Return what comes next, empty when nothing came at once.
+        """Return the next records, empty when none came at once.
 
         Raises:
-            CommandFailed: It may not be read, or nothing has come for STALL_S.
+            CommandFailed: The DLQ may not be read, or nothing came for STALL_S.
         """
         records = []
         size = 0
@@ -274,18 +278,18 @@ class KafkaDeadLetterReader:
         self._log.stop(partition)
 
     def _check(self, error: KafkaFailed) -> None:
-        # To read alone, no right on a group is needed.
+        # Reading alone needs no permission on a group.
         if error.fatal or (error.denied and error.code != "GROUP_AUTHORIZATION_FAILED"):
             raise CommandFailed(f"topic {self._topic}: {error}")
 
 
 class RedriveProducer:
-    """Sends records to the retry topic, together with how far a run has come; used by one thread.
+    """Sends records to the retry topic together with the progress of a run; used by one thread.
 
     Args:
-        settings: Name the topics and the brokers.
-        run: Whose progress it is.
-        retry_topic: Where to.
+        settings: The settings, which name the topics and the brokers.
+        run: The run.
+        retry_topic: The retry topic as the cluster describes it.
     """
 
     def __init__(self, settings: Settings, run: RunIdentity, retry_topic: Topic, clock: Clock | None = None) -> None:
@@ -299,23 +303,23 @@ class RedriveProducer:
         self._producer = TransactionalProducer(made, clock or SystemClock())
 
     def take_over(self) -> None:
-        """End any other process of the run, and settle what it left open. Raises CommandFailed."""
+        """End any other process of the run, and settle its open transaction. Raises CommandFailed."""
         try:
             self._producer.init(TAKE_OVER_S)
         except TransactionFailed as error:
             raise self._explained(error) from error
 
     def send(self, records: Sequence[Outgoing], offsets: Mapping[int, int], membership: bytes) -> None:
-        """Send records and note the run's next offsets, all or nothing.
+        """Send records and commit the run's next offsets, all or nothing.
 
         Raises:
-            CommandFailed: It is not known to be done; another process must take over before the run can go on.
+            CommandFailed: It failed, or its result is unknown; the next process has to take over the run.
         """
         producer = self._producer
         try:
             producer.begin()
             for _ in producer.write_outgoing(0, records, traced=True):
-                pass  # it goes on to wait for room in the queue by itself
+                pass  # the generator itself waits for room in the queue
             if producer.refused:
                 said = producer.refused[0].text
                 raise TransactionFailed(f"a record was refused: {said}", unknown=False, replace=True)
@@ -325,11 +329,11 @@ class RedriveProducer:
             raise self._explained(self._settled(error)) from error
 
     def close(self) -> None:
-        """Let go of the producer: a transaction that is open is aborted by the broker, or by who takes over."""
+        """Close the producer: the broker, or the next process of the run, aborts an open transaction."""
         self._producer.close()
 
     def _settled(self, error: TransactionFailed) -> TransactionFailed:
-        """Abort, so that readers of the retry topic need not wait until the broker does; return what is to be said."""
+        """Abort, so that readers of the retry topic do not wait for the broker to do it; return the error to report."""
         if error.unknown:
             return error
         try:
@@ -339,19 +343,19 @@ class RedriveProducer:
         return error
 
     def _explained(self, error: TransactionFailed) -> CommandFailed:
-        again = f"run {self._run.name} goes on where it stopped, and nothing is sent twice"
+        again = f"run {self._run.name} continues where it stopped, and sends nothing twice"
         if error.fenced:
             return CommandFailed(
-                f"another process has taken over run {self._run.name} and goes on where this one stopped: this one "
-                "ends; give --run NAME to have a run of its own"
+                f"another process has taken over run {self._run.name} and continues where this one stopped: this one "
+                "ends; give --run NAME to start a separate run"
             )
         if "AUTHORIZATION_FAILED" in str(error):
             return CommandFailed(
-                f"{error}: this user needs the rights Write on transactional id {self._run.transactional_id} and Read "
-                f"on group {self._run.group_id}; kafka-acls: docs/how-to/dlq.md"
+                f"{error}: this user needs the permissions Write on transactional id {self._run.transactional_id} and "
+                f"Read on group {self._run.group_id}; kafka-acls: docs/how-to/dlq.md"
             )
         if error.unknown:
             return CommandFailed(
-                f"{error}: whether the last records were sent is not known; give the command again: {again}"
+                f"{error}: it is unknown whether the last records were sent; run the command again: {again}"
             )
-        return CommandFailed(f"{error}: the last records were not sent; give the command again: {again}")
+        return CommandFailed(f"{error}: the last records were not sent; run the command again: {again}")

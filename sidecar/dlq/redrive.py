@@ -1,4 +1,4 @@
-"""A redrive's run: what becomes of each dead letter, and how those that go are sent, each once."""
+"""The run of a redrive: decides on each dead letter, and sends each accepted one once."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from sidecar.model import ANY_PARTITION
 from sidecar.settings import Settings
 
 BATCH_MAX: Final = 500
-"""Records in a transaction."""
+"""The most records in a transaction."""
 NOTE_EVERY_S: Final = 1.0
-"""How far a run has come is noted so often while there is nothing to send."""
+"""The time between two commits of the progress while there is nothing to send."""
 WAIT_S: Final = 0.05
 FIRST: Final = 10
 FIRST_SKIPPED: Final = 5
-"""Of each kind of those that stay."""
+"""The skipped records of each kind that are shown."""
 
 
 class RedrivePolicy:
-    """Says what becomes of each dead letter.
+    """Decides on each dead letter.
 
     Args:
-        settings: Name the retry topic and the profiles.
-        retry_topic: As the cluster describes it.
-        wanted: Which are meant.
-        terms: On what terms.
-        clock: What the delay counts from.
+        settings: The settings, which name the retry topic and the profiles.
+        retry_topic: The retry topic as the cluster describes it.
+        wanted: The filter for dead letters.
+        terms: The terms of the redrive.
+        clock: The clock from which delays count.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class RedrivePolicy:
         self._dialects = dialects_of(settings.profiles)
 
     def decide(self, record: DlqRecord) -> Outgoing | Skipped | None:
-        """Return the record for the retry topic, why there is none, or None when it is not meant."""
+        """Return the record for the retry topic, why it is skipped, or None when the filter excludes it."""
         if not self._matches(record.dead_letter):
             return None
-        # By place, not by count: a run that goes on does not begin the spread anew.
+        # By offset, not by count: a continued run does not restart the spread.
         now_ms, share = self._clock.wall_ms(), share_of(record.offset + record.partition)
         headers = redriven_headers(record.headers, self._terms, now_ms=now_ms, share=share, dialects=self._dialects)
         if isinstance(headers, Skipped):
@@ -66,7 +66,7 @@ class RedrivePolicy:
         return Outgoing(self._topic.name, self._partition(record), record.key, record.value, headers, 0, b"")
 
     def _partition(self, record: DlqRecord) -> int:
-        """Return where it came from: there its order with others of its key is kept, and its id is looked for."""
+        """Return the partition it came from, which keeps its order and where its retry id is looked up."""
         came_from = record.dead_letter.came_from
         if came_from is None or came_from.topic != self._topic.name or came_from.partition >= self._topic.partitions:
             return ANY_PARTITION
@@ -75,18 +75,18 @@ class RedrivePolicy:
 
 @dataclass(slots=True)
 class Tally:
-    """What became of them."""
+    """The counts of a redrive."""
 
     read: int = 0
     filtered: int = 0
     redriven: int = 0
     skipped: dict[SkipReason, Counter[str]] = field(default_factory=dict)
-    """Why they stay, by the reason for which they died."""
+    """Why dead letters are skipped, by the reason for which they died."""
     first: list[DlqRecord] = field(default_factory=list)
     first_skipped: list[tuple[DlqRecord, Skipped]] = field(default_factory=list)
 
     def add(self, record: DlqRecord, verdict: Outgoing | Skipped | None) -> None:
-        """Count one."""
+        """Count one dead letter."""
         self.read += 1
         if verdict is None:
             self.filtered += 1
@@ -100,7 +100,7 @@ class Tally:
                 self.first.append(record)
 
     def to_json(self, run: RunIdentity, *, dry_run: bool) -> dict[str, Any]:
-        """Return it for programs."""
+        """Return the counts as JSON."""
         return {
             "run": run.name,
             "dry_run": dry_run,
@@ -118,14 +118,14 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class RedriveLimits:
-    """How much, and how fast."""
+    """The limits of a run: how many messages, and how many in a second."""
 
     limit: int | None
     per_second: float | None
 
 
 class DeadLetterReader(Protocol):
-    """Reads dead letters, each once."""
+    """A reader of dead letters, which reads each once."""
 
     @property
     def done(self) -> bool:
@@ -134,33 +134,33 @@ class DeadLetterReader(Protocol):
 
     @property
     def remaining(self) -> int:
-        """How many offsets are ahead."""
+        """The number of offsets that are not read yet."""
         ...
 
     @property
     def next_offsets(self) -> Mapping[int, int]:
-        """The offset behind all that was read, by partition."""
+        """The offset after the last record read, by partition."""
         ...
 
     @property
     def membership(self) -> bytes:
-        """What names the group of the run to a transaction."""
+        """The metadata of the run's group, for a transaction."""
         ...
 
     def read(self) -> Sequence[DlqRecord]:
-        """Return what comes next, empty when nothing came at once."""
+        """Return the next records, empty when none came at once."""
         ...
 
 
 class RedriveRun:
-    """Carries a run through what a reader has.
+    """Runs a redrive over the records of a reader.
 
     Args:
-        reader: From where the run goes on.
-        redrive: Which has taken the run over.
-        judge: Says what becomes of each.
-        pace: How much, and how fast.
-        stopping: Says whether it should end.
+        reader: The reader, at the run's progress.
+        redrive: The producer, which has taken the run over.
+        policy: Decides on each dead letter.
+        limits: The limits of the run.
+        stopping: Returns whether to stop.
         clock: Measures the rate.
     """
 
@@ -181,22 +181,22 @@ class RedriveRun:
         self._clock = clock
         self.tally = Tally()
         self.sent = 0
-        """Records in transactions that are committed."""
+        """The number of records in committed transactions."""
         self._ahead: deque[DlqRecord] = deque()
         self._offsets = dict(reader.next_offsets)
         self._noted: Mapping[int, int] = {}
         self._began_s = self._noted_s = clock.monotonic_s()
 
     def run(self, advanced: Callable[[int], None]) -> bool:
-        """Send all; return False when it was told to stop: what was sent is noted then.
+        """Send all; return False when a stop was requested, with the progress committed.
 
         Args:
-            advanced: Told how many offsets are ahead, after each transaction.
+            advanced: Called after each transaction with the number of remaining offsets.
 
         Raises:
-            CommandFailed: It cannot go on.
+            CommandFailed: The run cannot continue.
         """
-        # The place where the run begins is noted first: who repeats the command begins there, whatever the time is.
+        # The start of the run is committed first: the same command starts there again, whatever the time is.
         self._commit([])
         pause = threading.Event()
         while not self._finished():
@@ -229,7 +229,7 @@ class RedriveRun:
         return max(0, room)
 
     def _next(self, room: int) -> list[Outgoing]:
-        """Take up to so many records to send, and go past those that stay."""
+        """Return at most this many records to send, and skip those that stay."""
         outgoing: list[Outgoing] = []
         while self._ahead and len(outgoing) < room:
             record = self._ahead.popleft()
@@ -254,26 +254,26 @@ class RedriveRun:
 def still_ahead(
     whole: Mapping[int, OffsetRange], stopped: Mapping[int, int | None], run: str, topic: str
 ) -> dict[int, OffsetRange]:
-    """Return what a run still has before it.
+    """Return the ranges that a run has not handled yet.
 
     Args:
-        whole: What the command is about.
+        whole: The ranges of the command.
         stopped: The run's next offset by partition, None where it never was.
-        run: For an error.
-        topic: For an error.
+        run: The name of the run in an error.
+        topic: The name of the topic in an error.
 
     Raises:
-        CommandFailed: It stopped behind the end: this is another topic of the same name.
+        CommandFailed: The run stopped after the end: this is another topic of the same name.
     """
     ahead = {}
     for number, offsets in whole.items():
         at = stopped.get(number)
         if at is not None and at > offsets.last:
             raise CommandFailed(
-                f"{run} stopped at offset {at} of partition {number}, and {topic} ends at {offsets.last}: it was made "
-                "anew; begin the run anew by --restart"
+                f"{run} stopped at offset {at} of partition {number}, and {topic} ends at {offsets.last}, so it was "
+                "deleted and created again: start the run from the beginning with --restart"
             )
         start = offsets.start if at is None else max(at, offsets.first)
-        # Where the run is behind --until already, it stays.
+        # A run that is past --until stays there.
         ahead[number] = offsets._replace(start=start, end=max(start, offsets.end))
     return ahead

@@ -1,4 +1,4 @@
-"""Which dead letters a command is about, as options; and how they look to a person and to a program."""
+"""The options that filter dead letters, and the tables and progress bars that show them."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 NONE: Final = "(none)"
 OTHERS: Final = "(others)"
-"""Names beyond as many as are kept."""
+"""The names beyond those that are kept."""
 _DETAIL_CHARS: Final = 200
 
 
 def since_ms(wanted: DeadLetterFilter) -> int | None:
-    """Return the instant from which letters are meant, None for any."""
+    """Return the instant from which dead letters match, None for any."""
     return None if wanted.since is None else parse_instant_ms(wanted.since, SystemClock().wall_ms())
 
 
 def until_ms(wanted: DeadLetterFilter) -> int | None:
-    """Return the instant before which letters are meant, None for any."""
+    """Return the instant before which dead letters match, None for any."""
     return None if wanted.until is None else parse_instant_ms(wanted.until, SystemClock().wall_ms())
 
 
 def dead_letter_options(function: F) -> F:
-    """Give a command the filter's options; it is called with `wanted`."""
+    """Add the filter's options to a command, which receives `wanted`."""
 
     @functools.wraps(function)
     def command(
@@ -62,38 +62,44 @@ def dead_letter_options(function: F) -> F:
             metavar="GLOB",
             multiple=True,
             callback=_read_reasons,
-            help="Only what died for this reason; repeatable, as the other filters are. One of: "
+            help="Only dead letters with this reason; repeatable, as the other filters are. One of: "
             f"{', '.join(Reason)}, or a glob.",
         ),
-        click.option("--origin", "origins", metavar="GLOB", multiple=True, help="Only what was for this topic."),
+        click.option("--origin", "origins", metavar="GLOB", multiple=True, help="Only messages for this topic."),
         click.option(
-            "--exception", "exceptions", metavar="GLOB", multiple=True, help="Only what failed by this class."
+            "--exception",
+            "exceptions",
+            metavar="GLOB",
+            multiple=True,
+            help="Only messages that failed with this class.",
         ),
-        click.option("--group", "groups", metavar="GLOB", multiple=True, help="Only what failed in this group."),
+        click.option(
+            "--group", "groups", metavar="GLOB", multiple=True, help="Only messages that failed in this group."
+        ),
         click.option(
             "--since",
             metavar="INSTANT",
             callback=_checked_instant,
-            help="From the first that died then or later: epoch ms, ISO 8601 (UTC unless it says otherwise), or a "
-            "duration from now such as -2h.  [default: from the beginning]",
+            help="Start at the first that died then or later: epoch ms, ISO 8601 (UTC unless it says otherwise), or a "
+            "duration from now such as -2h.  [default: the beginning]",
         ),
         click.option(
             "--until",
             metavar="INSTANT",
             callback=_checked_instant,
-            help="Up to, without, the first that died then or later.  [default: to the end as it is at the start]",
+            help="Stop before the first that died then or later.  [default: the end at the time of the start]",
         ),
     )
     for option in reversed(options):
         option(command)
-    return command  # type: ignore[return-value]  # the options that it takes besides are click's business
+    return command  # type: ignore[return-value]  # click passes the other options
 
 
 def _read_reasons(_ctx: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
     for each in given:
         globs = Globs([each])
         if not any(globs.matches(reason) for reason in Reason):
-            raise click.BadParameter(f"{each!r} is met by no reason: there are {', '.join(Reason)}")
+            raise click.BadParameter(f"{each!r} matches no reason: allowed are {', '.join(Reason)} and globs of these")
     return given
 
 
@@ -106,11 +112,13 @@ def dead_letter_table(records: Iterable[DlqRecord]) -> Table:
     """Return dead letters as a table."""
     shown = table(("partition-offset", "died", "origin", "exception", "came from", "detail"), ())
     for record in records:
-        said = record.dead_letter
-        came_from = NONE if said.came_from is None else "{}-{}-{}".format(*said.came_from)
-        detail = said.detail if len(said.detail) <= _DETAIL_CHARS else f"{said.detail[:_DETAIL_CHARS]}…"
+        dead_letter = record.dead_letter
+        came_from = NONE if dead_letter.came_from is None else "{}-{}-{}".format(*dead_letter.came_from)
+        detail = (
+            dead_letter.detail if len(dead_letter.detail) <= _DETAIL_CHARS else f"{dead_letter.detail[:_DETAIL_CHARS]}…"
+        )
         where = f"{record.partition}-{record.offset}"
-        row = (where, shown_instant(record.timestamp_ms), said.origin, said.exception, came_from, detail)
+        row = (where, shown_instant(record.timestamp_ms), dead_letter.origin, dead_letter.exception, came_from, detail)
         shown.add_row(*(Text(printable(cell) or NONE) for cell in row))
     return shown
 
@@ -127,7 +135,7 @@ def table(left: Iterable[str], right: Iterable[str]) -> Table:
 
 @contextmanager
 def bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show how far a command has come on a terminal; yields what is told how much is left."""
+    """Show the progress of a command on a terminal; yields a function to call with what remains."""
     shown = console(stderr=True)
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=shown, disable=not shown.is_terminal) as progress:

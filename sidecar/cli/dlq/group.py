@@ -1,4 +1,4 @@
-"""`retry-sidecar dlq`: what is on the DLQ, and back to the retry topic with it."""
+"""`retry-sidecar dlq`: reports on the DLQ, and sends its messages to the retry topic again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sidecar.cli.dlq.report import report
 
 @click.group(epilog="Example: retry-sidecar dlq report --since -24h")
 def dlq() -> None:
-    """Count what is on the DLQ, and send it to the retry topic again."""
+    """Count dead letters, and send them to the retry topic again."""
 
 
 dlq.add_command(report)

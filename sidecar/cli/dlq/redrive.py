@@ -1,4 +1,4 @@
-"""`retry-sidecar dlq redrive`: dead letters go to the retry topic again, each once in a run."""
+"""`retry-sidecar dlq redrive`: sends dead letters to the retry topic again, each once in a run."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from sidecar.settings import Settings
 @click.command(epilog="Example: retry-sidecar dlq redrive --reason attempts-exhausted --origin orders --spread 10m")
 @dead_letter_options
 @terms_options
-@click.option("--limit", type=click.IntRange(min=1), help="Most messages; the same command again takes the next ones.")
-@click.option("--rate", "per_second", type=click.FloatRange(min=0, min_open=True), help="Most in a second.")
+@click.option("--limit", type=click.IntRange(min=1), help="Most messages; the same command again sends the next ones.")
+@click.option("--rate", "per_second", type=click.FloatRange(min=0, min_open=True), help="Most messages in a second.")
 @run_options
 @settings_options()
 def redrive(
@@ -56,15 +56,15 @@ def redrive(
 ) -> None:
     """Send dead letters to the retry topic again: key, value and headers as they were, attempts from 0.
 
-    Each is sent once in a run, also when the command is killed: given again, it goes on where it stopped, and takes
-    what has come since. Another filter is another run, and runs know nothing of each other. Nothing is deleted from
-    the DLQ.
+    A run sends each message once, even when the command is killed: the same command continues where it stopped, and
+    includes what has arrived since. Another filter is another run, and runs do not know of each other. Nothing is
+    deleted from the DLQ.
 
-    What would only die again (missing-header, bad-header, delay-out-of-range, too-large, origin-not-allowed) stays
-    unless --reason names it in full or --to-origin mends it.
+    Messages that would only die again (missing-header, bad-header, delay-out-of-range, too-large, origin-not-allowed)
+    stay unless --reason names the reason in full or --to-origin fixes them.
 
-    The user needs these rights: Read and DescribeConfigs on the DLQ; Write and DescribeConfigs on the retry topic; Read
-    on the group GROUP_ID-redrive-RUN; Write on the transactional id STREAMS_APP_ID-redrive-RUN. The commands for
+    The user needs these permissions: Read and DescribeConfigs on the DLQ; Write and DescribeConfigs on the retry topic;
+    Read on the group GROUP_ID-redrive-RUN; Write on the transactional id STREAMS_APP_ID-redrive-RUN. The commands for
     kafka-acls are in docs/how-to/dlq.md.
     """
     validate_client_properties(settings)
@@ -105,7 +105,7 @@ class _Job:
         self.whole = offset_ranges(self.settings, self.admin, since_ms(self.wanted), until_ms(self.wanted))
 
     def look(self) -> Tally:
-        """Return what would be done; changes nothing."""
+        """Return what a run would do; changes nothing."""
         policy, tally = self._new_policy(), Tally()
         with closing(self._reader()) as reader, interruptible() as stop, bar("counting", reader.remaining) as shown:
             for record in _records(reader, stop, shown):
@@ -115,7 +115,7 @@ class _Job:
         return tally
 
     def carry_out(self) -> Tally:
-        """Do it."""
+        """Run the redrive."""
         with closing(RedriveProducer(self.settings, self.run, self.retry_topic)) as redrive:
             redrive.take_over()
             with (
@@ -128,7 +128,7 @@ class _Job:
                 )
                 if not redrive_run.run(shown):
                     sent = f"{redrive_run.tally.redriven:,} were redriven"
-                    again = "the same command (without --restart) goes on from there"
+                    again = "the same command (without --restart) continues from there"
                     raise Interrupted(f"interrupted: {sent}; {again}, run {self.run.name}")
         return redrive_run.tally
 

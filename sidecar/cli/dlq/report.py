@@ -1,4 +1,4 @@
-"""`retry-sidecar dlq report`: what is on the DLQ, by all that the headers say."""
+"""`retry-sidecar dlq report`: counts the dead letters by their headers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sidecar.settings import Settings
 
 KINDS: Final = ("reason", "origin", "exception", "attempt", "group", "hour")
 NAMES_MAX: Final = 10_000
-"""Of one kind: senders can make up names without end."""
+"""The most names of one kind: senders can make up any number of names."""
 _NAME_CHARS: Final = 300
 _ROWS: Final = 20
 
@@ -36,8 +36,8 @@ class Count:
     """Counts dead letters by each kind, and keeps the first of each reason.
 
     Args:
-        wanted: Which are meant.
-        examples: How many to keep of each reason.
+        wanted: The filter for dead letters.
+        examples: The number of records to keep of each reason.
     """
 
     def __init__(self, wanted: DeadLetterFilter, examples: int) -> None:
@@ -49,28 +49,35 @@ class Count:
         self.first: dict[str, list[DlqRecord]] = {}
 
     def add(self, records: Iterable[DlqRecord]) -> None:
-        """Count those that are meant."""
+        """Count the matching records."""
         for record in records:
             self.read += 1
             if self._matches(record.dead_letter):
                 self._add(record)
 
     def _add(self, record: DlqRecord) -> None:
-        said = record.dead_letter
+        dead_letter = record.dead_letter
         self.total += 1
-        attempt = "" if said.attempt is None else str(said.attempt)
-        names = (said.reason, said.origin, said.exception, attempt, said.group, shown_hour(record.timestamp_ms))
+        attempt = "" if dead_letter.attempt is None else str(dead_letter.attempt)
+        names = (
+            dead_letter.reason,
+            dead_letter.origin,
+            dead_letter.exception,
+            attempt,
+            dead_letter.group,
+            shown_hour(record.timestamp_ms),
+        )
         for kind, name in zip(KINDS, names, strict=True):
             counter = self.by[kind]
             short = name if len(name) <= _NAME_CHARS else f"{name[:_NAME_CHARS]}…"
             counter[short if short in counter or len(counter) < NAMES_MAX else OTHERS] += 1
-        if self._examples and (said.reason in self.first or len(self.first) < NAMES_MAX):
-            first = self.first.setdefault(said.reason, [])
+        if self._examples and (dead_letter.reason in self.first or len(self.first) < NAMES_MAX):
+            first = self.first.setdefault(dead_letter.reason, [])
             if len(first) < self._examples:
                 first.append(record)
 
     def to_json(self, topic: str) -> dict[str, Any]:
-        """Return it for programs; what is not named counts under the empty name."""
+        """Return the counts as JSON; a record without a name counts under the empty name."""
         counts = {f"by_{kind}": _sorted(kind, counter) for kind, counter in self.by.items()}
         answer: dict[str, Any] = {"topic": topic, "read": self.read, "total": self.total, **counts}
         if self._examples:
@@ -85,15 +92,15 @@ class Count:
     default=0,
     show_default=True,
     type=click.IntRange(0, 1_000),
-    help="Show so many of each reason, the first ones, with detail and coordinates; without payload.",
+    help="Show this many of each reason, the first ones, with detail and coordinates but without payload.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @settings_options()
 def report(settings: Settings, *, wanted: DeadLetterFilter, examples: int, as_json: bool) -> None:
-    """Count the dead letters by reason, origin, exception, attempt, group and hour of their death.
+    """Count dead letters by reason, origin, exception, attempt, group and hour of their death.
 
-    Reads what is committed, to the end as it is at the start; changes nothing. The user needs the rights Read and
-    DescribeConfigs on the DLQ.
+    Reads committed records up to the end at the time of the start; changes nothing. The user needs the permissions Read
+    and DescribeConfigs on the DLQ.
     """
     validate_client_properties(settings)
     count = Count(wanted, examples)
@@ -126,8 +133,8 @@ def _sorted(kind: str, counter: Counter[str]) -> dict[str, int]:
 
 def _show(settings: Settings, count: Count, wanted: DeadLetterFilter) -> None:
     out = console()
-    records = "dead letter" if count.total == 1 else "dead letters"
-    out.print(f"{settings.dlq_topic}: {count.total:,} {records} {wanted}, of {count.read:,} read")
+    dead_letters = "dead letter" if count.total == 1 else "dead letters"
+    out.print(f"{settings.dlq_topic}: {count.total:,} {dead_letters} {wanted}, of {count.read:,} read")
     if not count.total:
         return
     parts: list[RenderableType] = [
@@ -142,9 +149,9 @@ def _show(settings: Settings, count: Count, wanted: DeadLetterFilter) -> None:
 
 
 def _table(kind: str, counter: Counter[str]) -> RenderableType:
-    shown = table((kind,), ("letters",))
+    shown = table((kind,), ("dead letters",))
     rows = list(_sorted(kind, counter).items())
-    # The latest hours say most.
+    # The latest hours matter most.
     kept = rows[-_ROWS:] if kind == "hour" else rows[:_ROWS]
     for name, number in kept:
         shown.add_row(Text(printable(name) or NONE), f"{number:,}")

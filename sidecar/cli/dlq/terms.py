@@ -1,4 +1,4 @@
-"""On what terms dead letters are redriven, as options; and how a redrive looks to a person and to a program."""
+"""The options that set the terms of a redrive, and the output that shows its result."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from sidecar.settings import Settings
 F = TypeVar("F", bound=Callable[..., Any])
 
 _SINGLE: Final = frozenset({SkipReason.MALFORMED, SkipReason.TOO_LARGE})
-"""What is wrong with them is another thing for each."""
+"""The reasons whose detail differs from message to message."""
 _RUN_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,100}")
 
 
 def terms_options(function: F) -> F:
-    """Give a command the options of the terms; it is called with `terms`. Stands below `letter_options`."""
+    """Add the options of the terms to a command, which receives `terms`; used below `dead_letter_options`."""
 
     @functools.wraps(function)
     def command(
@@ -47,40 +47,38 @@ def terms_options(function: F) -> F:
         return function(*args, wanted=wanted, terms=terms, **kwargs)
 
     options = (
-        click.option(
-            "--to-origin", default="", metavar="TOPIC", help="Let them go there, wherever they would have gone."
-        ),
-        click.option("--delay", "delay_ms", metavar="DURATION", callback=read_duration, help="Due so long from now."),
+        click.option("--to-origin", default="", metavar="TOPIC", help="Send them to this origin instead of their own."),
+        click.option("--delay", "delay_ms", metavar="DURATION", callback=read_duration, help="Due this long from now."),
         click.option(
             "--spread",
             "spread_ms",
             metavar="DURATION",
             callback=read_duration,
-            help="Spread the due times evenly over this.",
+            help="Spread the due times evenly over this time.",
         ),
-        click.option("--keep-attempts", is_flag=True, help="Go on counting attempts where they were, not from 0."),
+        click.option("--keep-attempts", is_flag=True, help="Continue counting attempts where they were, not from 0."),
         click.option(
             "--max-redrives",
             default=MAX_REDRIVES,
             show_default=True,
             type=click.IntRange(min=1),
-            help="Leave what was redriven so often before: the guard against loops.",
+            help="Skip messages that were redriven this many times before: the guard against loops.",
         ),
     )
     for option in reversed(options):
         option(command)
-    return command  # type: ignore[return-value]  # the options that it takes besides are click's business
+    return command  # type: ignore[return-value]  # click passes the other options
 
 
 def run_options(function: F) -> F:
-    """Give a command the options of a run: `run_name`, `restart`, `dry_run`, `yes`, `as_json`."""
+    """Add the options of a run to a command: `run_name`, `restart`, `dry_run`, `yes`, `as_json`."""
     options = (
+        click.option("--run", "run_name", metavar="NAME", help="The run to continue.  [default: made from the filter]"),
+        click.option("--restart", is_flag=True, help="Start the run from --since again: sends again what was sent."),
         click.option(
-            "--run", "run_name", metavar="NAME", help="The run to go on with.  [default: made from the filter]"
+            "--dry-run", is_flag=True, help="Print how many would be sent and show the first; change nothing."
         ),
-        click.option("--restart", is_flag=True, help="Begin the run anew, from --since: sends again what was sent."),
-        click.option("--dry-run", is_flag=True, help="Say how many and show the first; change nothing."),
-        click.option("--yes", is_flag=True, help="Do not ask first."),
+        click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
     )
     for option in reversed(options):
@@ -89,17 +87,19 @@ def run_options(function: F) -> F:
 
 
 def check(settings: Settings, terms: RedriveTerms, run_name: str | None, *, yes: bool, dry_run: bool) -> None:
-    """Raise UsageError for what cannot be done in these words."""
+    """Raise UsageError for options that contradict each other or the settings."""
     to_origin = terms.to_origin
     if to_origin in (settings.input_topic, settings.dlq_topic):
-        raise click.UsageError(f"--to-origin: {to_origin} is no origin: name the topic that the messages should reach")
+        raise click.UsageError(
+            f"--to-origin: {to_origin} is no origin: name the topic that should receive the messages"
+        )
     fixed = redrive([(REASON, b"fatal")], RedriveTerms(to_origin=to_origin), now_ms=0, share=0.0)
     if to_origin and isinstance(fixed, Skipped):
         raise click.UsageError(f"--to-origin: {fixed.detail}")
     if run_name is not None and not _RUN_NAME.fullmatch(run_name):
         raise click.UsageError(f"--run: {run_name!r}: allowed are 1 to 100 characters of a-z A-Z 0-9 . _ -")
     if not dry_run and not yes and not sys.stdin.isatty():
-        raise click.UsageError("nobody can be asked here (stdin is no terminal): say --yes, or look with --dry-run")
+        raise click.UsageError("stdin is not a terminal, so no confirmation is possible: give --yes or --dry-run")
 
 
 def confirm(settings: Settings, found: Tally) -> None:
@@ -113,7 +113,7 @@ def confirm(settings: Settings, found: Tally) -> None:
 
 
 def show(settings: Settings, run: RunIdentity, tally: Tally, *, as_json: bool, dry_run: bool) -> None:
-    """Print what was done, or would be."""
+    """Print what was sent, or would be."""
     if as_json:
         click.echo(json.dumps(tally.to_json(run, dry_run=dry_run)))
         return
@@ -129,13 +129,13 @@ def show(settings: Settings, run: RunIdentity, tally: Tally, *, as_json: bool, d
 
 
 def _lines_of_skipped(tally: Tally) -> Iterator[str]:
-    """Yield what stays, and how it could go after all."""
+    """Yield a line for each kind of skipped message, with what would redrive it."""
     if tally.filtered:
-        yield f"{tally.filtered:,} are not meant by the filter"
+        yield f"{tally.filtered:,} do not match the filter"
     hints = {
-        SkipReason.WOULD_DIE_AGAIN: "would only die again: name the reason by --reason, or mend them by --to-origin",
+        SkipReason.WOULD_DIE_AGAIN: "would only die again: name the reason with --reason, or fix them with --to-origin",
         SkipReason.LOOP_GUARD: "were redriven as often as --max-redrives allows",
-        SkipReason.TRUNCATED: "have lost a part on the way to the DLQ: they can never be redriven",
+        SkipReason.TRUNCATED: "are incomplete on the DLQ: they can never be redriven",
         SkipReason.MALFORMED: "have headers that cannot be read, so they would only die again",
         SkipReason.NOT_A_DEAD_LETTER: "were not written by a sidecar",
         SkipReason.TOO_LARGE: "are too large for the retry topic",

@@ -34,14 +34,14 @@ _checkpoint_option = click.option(
     "--checkpoint",
     required=True,
     metavar="FOLDER",
-    help="State of the query, on any file system that Hadoop knows: file:///…, hdfs://…; s3a://… and others with "
-    "jars of yours: --conf spark.jars.packages=…, see docs/how-to/spark.md.",
+    help="State of the query, on any file system that Hadoop supports: file:///…, hdfs://…; s3a://… and others need "
+    "their jars: --conf spark.jars.packages=…, see docs/how-to/spark.md.",
 )
 
 
 @click.group()
 def spark() -> None:
-    """Run the sidecar on Apache Spark, for those who outgrow one machine.
+    """Run the sidecar on Apache Spark, for loads that outgrow one machine.
 
     Needs the extra: pip install 'retry-sidecar[spark]', and a JDK 17 or 21.
     """
@@ -66,7 +66,7 @@ def spark() -> None:
 @click.option(
     "--from-changelog",
     is_flag=True,
-    help="Begin a new checkpoint with what the embedded engine has; stop that one first.",
+    help="Begin a new checkpoint with the state of the embedded engine; stop that engine first.",
 )
 @_checkpoint_option
 @engine_options
@@ -82,10 +82,10 @@ def run(
     trigger: int,
     from_changelog: bool,
 ) -> None:
-    """Run the streaming query until it is told to stop (SIGTERM or Ctrl-C).
+    """Run the streaming query until SIGTERM or Ctrl-C.
 
     Topics, headers, verdicts, dead letters and control records are those of `retry-sidecar run`; `retry-sidecar api`,
-    the page and all other commands work on it unchanged.
+    the dashboard and all other commands work on it unchanged.
     """
     begin_log(settings, (*settings.warnings, *advice_for_run(settings)))
     # Here and not above: `--help` needs neither librdkafka nor PySpark.
@@ -125,9 +125,9 @@ def run(
 def export(
     settings: Settings, *, checkpoint: str, master: str | None, conf: dict[str, str], source: dict[str, str]
 ) -> None:
-    """Hand the state of a stopped query to the embedded engine, by way of the changelog.
+    """Export the state of a stopped query to the changelog, for the embedded engine.
 
-    `retry-sidecar run` goes on from there; the checkpoint is of no use afterwards.
+    `retry-sidecar run` continues from there; the checkpoint is out of date afterwards.
     """
     begin_log(settings, (*settings.warnings, *advice_for_run(settings)))
     _require_pyspark()
@@ -141,9 +141,11 @@ def export(
 
 @spark.command(epilog="Example: retry-sidecar spark audit --out hdfs:///audits/today")
 @click.option(
-    "--checkpoint", metavar="FOLDER", help="Of the Spark engine: what is pending is there, not in the changelog."
+    "--checkpoint",
+    metavar="FOLDER",
+    help="Checkpoint of the Spark engine, which has the state instead of the changelog.",
 )
-@click.option("--out", metavar="FOLDER", help="Write every message with its fate there, as Parquet.")
+@click.option("--out", metavar="FOLDER", help="Write every message and what became of it there, as Parquet.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @engine_options
 @settings_options()
@@ -159,9 +161,9 @@ def audit(
 ) -> None:
     """Check that each message on the retry topic is in exactly one place.
 
-    A message is pending, fired, dropped, dead-lettered or cancelled; one that is in none of these is lost, one that is
-    in two came twice, and one that is on its origin before its time is early. These are named: exit status 1.
-    It works for both engines and while they run; the settings must be those that they have.
+    A message is pending, fired, dropped, dead-lettered or cancelled. One that is in none of these is lost, one that is
+    in two came twice, and one that reached its origin before it was due is early: the command names these and exits
+    with status 1. It works for both engines, also while they run; give it the settings that they have.
     """
     _require_pyspark()
     # Here and not above: `--help` needs neither librdkafka nor PySpark.
@@ -189,7 +191,7 @@ def audit(
 
 @spark.command(epilog="Example: spark-submit --jars $(retry-sidecar spark jars) ...")
 def jars() -> None:
-    """Print the jars of Spark's connector to Kafka, for spark-submit; downloads them if need be."""
+    """Print the jars of Spark's connector to Kafka, for spark-submit; downloads them if needed."""
     # Here and not above: `--help` needs no download.
     from sidecar.spark.jars import connector_jars  # noqa: PLC0415
 
@@ -219,7 +221,7 @@ def _show(found: Audit) -> None:
 
 
 def _require_pyspark() -> None:
-    """Say how to get it, before anything is imported that needs it."""
+    """Raise CommandFailed without PySpark, before an import that needs it."""
     from sidecar.spark.session import require_pyspark  # noqa: PLC0415 - as in the commands
 
     require_pyspark()

@@ -1,4 +1,4 @@
-"""The HTTP API of a Spark driver: what `retry-sidecar api` answers, with the driver's own health and metrics."""
+"""The HTTP API of a Spark driver: the answers of `retry-sidecar api`, with the driver's health and metrics."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from sidecar.spark.stream import observation
 logger = structlog.get_logger(__name__)
 
 SILENCE_S: Final = 60.0
-"""Without a micro-batch for so long the query is not ready."""
+"""The time without a micro-batch after which the query is not ready."""
 
 
 class Driver(Observer):
-    """Ready while micro-batches come to their end."""
+    """The health of a driver: ready while micro-batches complete."""
 
     def __init__(self, cluster: ClusterView, clock: Clock, metrics: Metrics) -> None:
         super().__init__(cluster, clock)
@@ -37,10 +37,10 @@ class Driver(Observer):
         self._batch = -1
         self._stopped: dict[int, tuple[str, float]] = {}
         self.url = ""
-        """Where others find it; known once it listens."""
+        """The URL under which others reach it; known once it listens."""
 
     def progressed(self, progress: Mapping[str, Any]) -> None:
-        """Take in a micro-batch."""
+        """Count a completed micro-batch."""
         self._seen_s = self._monotonic_s()
         self._batch = int(progress["batchId"])
         logger.debug(
@@ -61,9 +61,9 @@ class Driver(Observer):
         health = super().health()
         reason = ""
         if self._seen_s is None:
-            reason = "the query has not done its first micro-batch yet"
+            reason = "the query has not completed its first micro-batch yet"
         elif self._monotonic_s() - self._seen_s > SILENCE_S:
-            reason = f"no micro-batch has come to its end for {SILENCE_S:g} s"
+            reason = f"no micro-batch has completed for {SILENCE_S:g} s"
         stopped = [
             f"partition {partition} has stopped: {said}"
             for partition, (said, seen_s) in sorted(self._stopped.items())
@@ -78,7 +78,7 @@ class Driver(Observer):
 
 @contextmanager
 def serving(settings: Settings) -> Iterator[Driver]:
-    """Answer while the block runs. Raises CommandFailed: the address cannot be listened on."""
+    """Serve HTTP while the block runs. Raises CommandFailed: the address is in use or not allowed."""
     clock = SystemClock()
     cluster = follow(settings, clock)
     metrics = Metrics(version=__version__, now_ms=clock.wall_ms)

@@ -18,10 +18,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def engine_options(function: F) -> F:
-    """Give a command the options that say where it runs: `master`, `source`, `conf`."""
+    """Add the options for the Spark application to a command: `master`, `source`, `conf`."""
     options = (
         click.option(
-            "--master", help="Where it runs: local[2], spark://host:7077, ...  [default: as spark-submit says]"
+            "--master", help="Spark master: local[2], spark://host:7077, ...  [default: the one of spark-submit]"
         ),
         click.option(
             "--source",
@@ -50,13 +50,13 @@ def _pairs(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...])
 
 
 def with_progress(conf: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties of a job that shows on a terminal how far it is."""
+    """Return the properties of a job that shows its progress on a terminal."""
     return {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(), **conf}
 
 
 @contextmanager
 def downloads() -> Iterator[DownloadBar]:
-    """Show what is downloaded."""
+    """Show the progress of downloads."""
     # Here and not above: `--help` needs no librdkafka.
     from sidecar.cli.broker import DownloadBar  # noqa: PLC0415
 

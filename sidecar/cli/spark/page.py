@@ -1,4 +1,4 @@
-"""The page of `spark report`: one file that asks for nothing else, whatever senders have written into headers."""
+"""The page of `spark report`: one self-contained file, safe for any header that senders write."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _TITLES: Final = {Kind.RETRY: "Retries", Kind.DEAD: "Dead letters"}
 def page(found: Report, settings: Settings, now_ms: int) -> str:
     """Return the page.
 
-    Its elements are made as such, so no name can become one; the only scripts that it lets run are its own two, named
-    by their hashes; and the names do not reach the scripts, which get numbers alone.
+    Names become text of elements, so none can become an element. The page allows only its two scripts, by their hashes,
+    and these receive numbers only, no names.
 
     Args:
-        found: What was counted.
-        settings: Name the topics.
-        now_ms: When.
+        found: The report.
+        settings: The settings, which name the topics.
+        now_ms: The time of the report.
     """
     scripts = {
         "uplot": (_PACKAGE / "api/static/uplot/uPlot.iife.min.js").read_text(encoding="utf-8"),
@@ -54,12 +54,12 @@ def page(found: Report, settings: Settings, now_ms: int) -> str:
 
 
 def topics(settings: Settings) -> dict[Kind, str]:
-    """Return where each kind is counted."""
+    """Return the topic of each kind."""
     return {Kind.RETRY: settings.input_topic, Kind.DEAD: settings.dlq_topic}
 
 
 def shown_name(dimension: Dimension, name: str) -> str:
-    """Return a name as a person reads it, without what would steer a terminal."""
+    """Return a name for display, without control characters."""
     if dimension is Dimension.HOUR:
         name = shown_hour(int(name)) if name else ""
     return printable(name) or NONE
@@ -70,9 +70,9 @@ def _digest(script: str) -> str:
 
 
 def _hours(found: Report, kind: Kind, now_ms: int) -> dict[str, list[int]]:
-    """Return begins of hours in epoch seconds, and how often each was met: those that one picture can show.
+    """Return the hours of the chart in epoch seconds, and their counts.
 
-    Senders may stamp records as they like. What is ahead of the clock or far behind the last hour is in the table.
+    Senders choose timestamps. Hours in the future or long before the last hour are only in the table.
     """
     names = found.by.get(Dimension.HOUR, {}).get(kind, NameCounts())
     hours = {int(name): count for name, count in names.shown if name and int(name) <= now_ms}

@@ -1,4 +1,4 @@
-"""`retry-sidecar spark redrive`: dead letters go to the retry topic again, all partitions of the DLQ at once."""
+"""`retry-sidecar spark redrive`: sends dead letters to the retry topic again, all partitions of the DLQ at once."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def redrive(
 ) -> None:
     """Send dead letters to the retry topic again, as `dlq redrive` does, all partitions of the DLQ at once.
 
-    Filters, terms, headers, rights and runs are those of `dlq redrive`: each is sent once in a run, also when a task or
-    all of it is killed; the same command goes on where it stopped, and so does `dlq redrive` with the same filter. But
-    do not start that one while this one is at work: both would send.
+    Filters, terms, headers, permissions and runs are those of `dlq redrive`: a run sends each message once, even when a
+    task or the whole command is killed; the same command continues where it stopped, and so does `dlq redrive` with the
+    same filter. Do not start that command while this one runs: both would send.
     """
     validate_client_properties(settings)
     check(settings, terms, run_name, yes=yes, dry_run=dry_run)
@@ -67,7 +67,7 @@ def redrive(
         else:
             show(settings, run, outcome.tally, as_json=False, dry_run=dry_run)
             if outcome.passed:
-                say(f"{outcome.passed:,} more were dealt with by tasks that were lost; these counts are without them")
+                say(f"tasks that were lost have handled {outcome.passed:,} more, which these counts leave out")
         for number, text in outcome.failures.items():
             say(f"partition {number} of {settings.dlq_topic}: {printable(text)}", err=True)
         raise click.exceptions.Exit(1 if outcome.failures else 0)

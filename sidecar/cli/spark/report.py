@@ -41,15 +41,15 @@ def _file(_ctx: click.Context, _param: click.Parameter, given: Path | None) -> P
     "since_ms",
     metavar="INSTANT",
     callback=read_instant,
-    help="From the first record that is as late, in each partition: epoch ms, ISO 8601, or a duration from now such as "
-    "-7d.  [default: from the beginning]",
+    help="Start of each partition, by the records' timestamps: epoch ms, ISO 8601, or a duration from now such as "
+    "-7d.  [default: the beginning]",
 )
 @click.option(
     "--until",
     "until_ms",
     metavar="INSTANT",
     callback=read_instant,
-    help="Up to, without, the first one that is as late.  [default: to the end as it is at the start]",
+    help="End of each partition, exclusive.  [default: the end at the time of the start]",
 )
 @click.option(
     "--top",
@@ -57,15 +57,15 @@ def _file(_ctx: click.Context, _param: click.Parameter, given: Path | None) -> P
     default=20,
     show_default=True,
     type=click.IntRange(1, 1_000),
-    help="Show so many names of each kind, those that are met most; --out has all.",
+    help="Show this many names of each kind, the most frequent ones; --out has all.",
 )
-@click.option("--out", metavar="FOLDER", help="Write one row for each group there, as Parquet.")
+@click.option("--out", metavar="FOLDER", help="Write one row for each combination there, as Parquet.")
 @click.option(
     "--html",
     metavar="FILE",
     callback=_file,
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write one page with pictures, which needs nothing else.",
+    help="Write a self-contained page with charts.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @engine_options
@@ -83,12 +83,12 @@ def report(
     conf: dict[str, str],
     source: dict[str, str],
 ) -> None:
-    """Count retries and dead letters by origin, exception, attempt and hour; dead letters by reason, too.
+    """Count retries and dead letters by origin, exception, attempt and hour, and dead letters by reason too.
 
-    A retry is a record of the retry topic that was to wait, by the settings as they are now: each attempt is one.
-    The exception is the one that the sender named, or for a dead letter else a name for the reason; an attempt is the
-    number of retries made before. Reads what is committed on the retry topic and the DLQ, and changes nothing. The user
-    needs the rights Read and DescribeConfigs on both.
+    A retry is a record of the retry topic that becomes a timer by the present settings: each attempt is one. The
+    exception is the one that the sender named; a dead letter without one has a name for its reason. An attempt is the
+    number of retries made before. Reads the committed records of the retry topic and the DLQ, and changes nothing. The
+    user needs the permissions Read and DescribeConfigs on both.
     """
     # Here and not above: `--help` needs neither librdkafka nor PySpark.
     from sidecar.kafka.config import validate_client_properties  # noqa: PLC0415
@@ -122,7 +122,7 @@ def report(
 
 
 def to_json(found: Report, settings: Settings) -> dict[str, Any]:
-    """Return it for programs; what is not named counts under the empty name."""
+    """Return the report as JSON; records without a name count under the empty name."""
 
     def names(dimension: Dimension, these: NameCounts) -> dict[str, Any]:
         texts = [(shown_hour(int(name)) if dimension is Dimension.HOUR and name else name) for name, _ in these.shown]
@@ -155,7 +155,7 @@ def _tables(found: Report, kind: Kind) -> Iterator[RenderableType]:
         if (names := by_kind.get(kind)) is None:
             continue
         shown = table((dimension.value,), ("count",))
-        # The latest hours say most.
+        # The latest hours matter most.
         listed = names.shown[-_LATEST:] if dimension is Dimension.HOUR else names.shown
         for name, count in listed:
             shown.add_row(Text(shown_name(dimension, name)), f"{count:,}")

@@ -166,7 +166,7 @@ def test_a_redrive_that_is_killed_and_repeated_brings_each_back_once(world: Worl
     assert (looked["redriven"], looked["dry_run"], looked["first"][0]["reason"]) == (count, True, "attempts-exhausted")
     asked = run(world, *wanted)
     assert asked.exit_code == 2
-    assert "say --yes" in asked.stderr
+    assert "give --yes" in asked.stderr
     assert refused_at_a_terminal(world, *wanted) == 1
     assert len(retry_topic_records(world, marker)) == count, "nothing has changed"
 

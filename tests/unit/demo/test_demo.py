@@ -143,7 +143,7 @@ def test_a_dead_letter_names_the_place_it_came_from() -> None:
 def test_a_record_without_what_the_ledger_needs_is_named() -> None:
     with pytest.raises(CommandFailed, match="retry 2/7 has no header demo-plan"):
         as_input(row("retry", []))
-    with pytest.raises(CommandFailed, match="retry-timer-id has another form"):
+    with pytest.raises(CommandFailed, match="retry-timer-id is malformed"):
         as_output(row("orders", [("retry-timer-id", b"x"), ("retry-was-due-ms", b"1")]))
 
 

@@ -331,12 +331,12 @@ def test_the_tally_tells_programs_why_each_stays_by_the_reason_of_its_death() ->
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (["report", "--reason", "no-such"], "is met by no reason: there are missing-header, "),
+        (["report", "--reason", "no-such"], "matches no reason: allowed are missing-header, "),
         (["report", "--since", "yesterday"], "must be epoch milliseconds"),
         (["redrive", "--yes", "--to-origin", "a b"], "--to-origin: retry-origin-topic="),
         (["redrive", "--yes", "--to-origin", "dlq"], "--to-origin: dlq is no origin"),
         (["redrive", "--yes", "--run", "a/b"], "--run: 'a/b': allowed are"),
-        (["redrive"], "nobody can be asked here (stdin is no terminal): say --yes, or look with --dry-run"),
+        (["redrive"], "stdin is not a terminal, so no confirmation is possible: give --yes or --dry-run"),
     ],
 )
 def test_a_mistake_in_the_command_says_what_is_allowed(given: list[str], says: str) -> None:
