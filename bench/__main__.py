@@ -14,7 +14,7 @@ from bench.figures import TARGETS, Figure, json_line, table
 from bench.lateness import lateness
 from bench.operating import cancel, counts
 from bench.operating_crowd import crowd
-from bench.pending import held
+from bench.pending import pending_figures
 from bench.rates import RELAY_TOPIC, STORE_TOPIC, Rates, say
 from bench.spark import shards, spark
 from sidecar import __version__
@@ -22,23 +22,23 @@ from sidecar.clock import SystemClock
 from sidecar.devbroker.local_broker import LocalBroker
 
 RATIOS = ("store", "fire", "both")
-HELD = {"memory", "pending", "restart", "restore"}
+PENDING = {"memory", "pending", "restart", "restore"}
 CROWD = {"asked", "listing"}
-NAMES = ("relay", *RATIOS, "lateness", *sorted(HELD), "counts", *sorted(CROWD), "cancel")
+NAMES = ("relay", *RATIOS, "lateness", *sorted(PENDING), "counts", *sorted(CROWD), "cancel")
 SPARK = ("spark", "shards")
-"""Measured when named only: they need a JDK."""
+"""The figures that are measured only when named: they need a JDK."""
 
 
 @click.command(epilog="Example: python -m bench store fire --quick")
 @click.argument("names", nargs=-1, type=click.Choice((*NAMES, *SPARK)))
 @click.option("--quick", is_flag=True, help="Fewer messages, each rate once: a look, not a figure.")
-@click.option("--gate/--no-gate", default=True, help="Exit with 1 when a target is missed, or with 0 all the same.")
+@click.option("--gate/--no-gate", default=True, help="Exit with 1 when a target is missed; else always with 0.")
 @click.option(
     "--runs", default=3, show_default=True, type=click.IntRange(1, 9), help="How often each rate is measured."
 )
 @click.option("--folder", type=click.Path(path_type=Path), help="Keep state folders and logs there.")
 def main(names: tuple[str, ...], *, quick: bool, gate: bool, runs: int, folder: Path | None) -> None:
-    """Measure what the sidecar reaches against a broker on this machine; all figures, or the NAMES alone.
+    """Measure the sidecar against a broker on this machine: all figures, or only the NAMES.
 
     Those of Spark (spark, shards) are measured when they are named: they need a JDK.
     """
@@ -65,7 +65,7 @@ def main(names: tuple[str, ...], *, quick: bool, gate: bool, runs: int, folder: 
 def _measure(cluster: Cluster, folder: Path, wanted: set[str], *, quick: bool, runs: int) -> list[Figure]:
     rates = Rates(cluster, folder, 60_000 if quick else 200_000)
     ratios = [name for name in RATIOS if name in wanted]
-    # The yardstick is taken before and after each figure: a machine that is slower for a while is so for both.
+    # The yardstick is measured before and after each figure, so a slow spell of the machine affects both.
     if ratios or wanted & {"relay", "lateness"}:
         rates.warm_up()
     if ratios or "relay" in wanted:
@@ -79,9 +79,9 @@ def _measure(cluster: Cluster, folder: Path, wanted: set[str], *, quick: bool, r
     figures: list[Figure] = []
     if "lateness" in wanted:
         figures += lateness(cluster, folder, 8 if quick else 25)
-    if wanted & HELD:
+    if wanted & PENDING:
         cluster.delete_except("bench-dlq", "bench-origin-day")
-        figures += held(cluster, folder, 100_000 if quick else 1_000_000, wanted)
+        figures += pending_figures(cluster, folder, 100_000 if quick else 1_000_000, wanted)
     if "counts" in wanted:
         figures += counts(cluster, folder, 8 if quick else 60)
     if wanted & CROWD:
@@ -98,7 +98,7 @@ def _measure(cluster: Cluster, folder: Path, wanted: set[str], *, quick: bool, r
 
 
 def cli(arguments: Sequence[str] | None = None) -> None:
-    """Run; a failure of the measurement itself is an exception, with its place."""
+    """Run the measurement; a failure of the measurement itself is an exception."""
     say("python -m bench: figures against one local broker; nothing else should run on this machine")
     main(arguments, prog_name="python -m bench")
 

@@ -1,4 +1,4 @@
-"""The broker of a run: topics, committed offsets, and what arrived at the origins."""
+"""The broker of a run: topics, committed offsets, and messages at the origins."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Arrival(NamedTuple):
 
 
 class Cluster:
-    """What the measurements ask of the broker."""
+    """The requests of the measurements to the broker."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self.bootstrap_servers = bootstrap_servers
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
         self.topics: set[str] = set()
-        """Those that were created here and not deleted."""
+        """The topics that were created here and not deleted."""
 
     def create(self, *names: str) -> None:
         """Create topics that stamp records with the time of the append."""
@@ -90,7 +90,7 @@ class Cluster:
             progress.append((_CLOCK.wall_ms(), total))
             return total >= target
 
-        until(finished, deadline_s, f"{sidecar.app_id} takes in {target} of {sidecar.topic}")
+        until(finished, deadline_s, f"{sidecar.app_id} ingests {target} of {sidecar.topic}")
         return progress
 
     def arrivals(self, topic: str, count: int) -> list[Arrival]:

@@ -15,7 +15,7 @@ from rich.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured value; without a target it is there for the reader only."""
+    """One measured value; without a target it only informs."""
 
     name: str
     what: str
@@ -54,7 +54,7 @@ TARGETS: Mapping[str, Figure] = {
         Figure("listing", "page of 100 anywhere, p99", math.nan, "ms", 50, "at most"),
         Figure("cancel_p50", "cancel until its definite answer, p50", math.nan, "ms"),
         Figure("cancel_p99", "cancel until its definite answer, p99", math.nan, "ms", 1_000, "at most"),
-        Figure("spark_in", "Spark: taken in, warm", math.nan, "msg/s", 25_000),
+        Figure("spark_in", "Spark: ingested, warm", math.nan, "msg/s", 25_000),
         Figure("spark_out", "Spark: fired, warm", math.nan, "msg/s", 20_000),
         Figure("spark_idle", "Spark: idle micro-batch", math.nan, "ms", 700, "at most"),
         Figure("spark_batch", "Spark: micro-batch, many ÷ few pending", math.nan, "×", 1.25, "at most"),
@@ -66,7 +66,7 @@ TARGETS: Mapping[str, Figure] = {
                 f"spark_{way}_{count}", f"Spark: {what}, {count} state partition{'s' * (count > 1)}", math.nan, "msg/s"
             )
             for count in (1, 2, 4)
-            for way, what in (("in", "taken in"), ("out", "fired"))
+            for way, what in (("in", "ingested"), ("out", "fired"))
         ),
     )
 }
@@ -90,8 +90,8 @@ def rate_between(progress: Sequence[tuple[float, int]]) -> float:
     """Return the rate from the first to the last point that made progress, per unit of the first column.
 
     Args:
-        progress: (time, total so far), in order of time. What came with the first point is not counted, for nobody
-            knows when its work began.
+        progress: (time, total so far), in order of time. The total of the first point is not counted, because the start
+            of its work is unknown.
     """
     points = [point for before, point in zip(((0.0, 0), *progress), progress, strict=False) if point[1] > before[1]]
     if len(points) < 2 or points[-1][0] <= points[0][0]:
@@ -106,7 +106,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def number(value: float) -> str:
-    """Return a value as a person reads it: three digits that count."""
+    """Return a value with three significant digits."""
     if not math.isfinite(value):
         return "-"
     if abs(value) >= 1000 or value == int(value):
@@ -135,7 +135,7 @@ def table(figures: Sequence[Figure]) -> str:
 
 
 def json_line(figures: Sequence[Figure], facts: Mapping[str, object]) -> str:
-    """Return everything in one line of JSON; a value that was not had is null."""
+    """Return everything in one line of JSON; a value that was not measured is null."""
     shown = {
         figure.name: {
             "measured": round(figure.measured, 4) if math.isfinite(figure.measured) else None,

@@ -1,10 +1,10 @@
-"""A slow link: a relay in front of a local broker, which carries so many bytes a second towards it.
+"""A slow link: a relay in front of a local broker, which limits the bytes a second towards it.
 
     with Link() as link, LocalBroker(link.broker_port, properties=link.properties):
         link.bytes_a_second = 50_000
 
-All clients go by it, since the broker tells them the link's address. What the broker says comes back at once.
-The link carries before the broker starts: whoever asks the new broker may already come this way.
+All clients use it, since the broker advertises the link's address. The answers of the broker are not slowed down.
+The link works before the broker starts: a client that asks the new broker may already use it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from sidecar.clock import SystemClock
 from sidecar.devbroker.local_broker import HOST, free_port
 
 CHUNK_BYTES: Final = 1_460
-"""Carried at once, of each connection in its turn: as in a packet."""
+"""The bytes that are carried at once, of each connection in turn: as in a packet."""
 BUFFER_BYTES: Final = 64 * 1024
-"""Of a connection, asked of the system: what is sent is not on its way long before it is carried."""
+"""The socket buffer of a connection: small, so that sent bytes do not wait long before the link."""
 BURST_S: Final = 0.05
-"""Time that is made up for when this process was late."""
+"""The delay of this process that the link makes up for."""
 _CONNECT_S: Final = 5.0
 
 
 class Link:
-    """Unlimited until `bytes_a_second` is set; all connections share it."""
+    """A link without a limit until `bytes_a_second` is set; all connections share the limit."""
 
     def __init__(self) -> None:
         self.bytes_a_second = math.inf
@@ -44,7 +44,7 @@ class Link:
 
     @property
     def properties(self) -> dict[str, str]:
-        """Server properties of the broker, which make clients come this way."""
+        """The server properties with which the broker advertises the link."""
         return {"advertised.listeners": f"PLAINTEXT://{HOST}:{self._listener.getsockname()[1]}"}
 
     def __enter__(self) -> Self:
@@ -82,7 +82,7 @@ class Link:
         source.close()
 
     def _takes_s(self, size: int) -> float:
-        """Return the seconds until so many bytes are carried, behind those of other connections."""
+        """Return the seconds until these bytes are carried, after those of other connections."""
         with self._lock:
             now_s = self._clock.monotonic_s()
             self._free_s = max(self._free_s, now_s - BURST_S) + size / self.bytes_a_second

@@ -1,4 +1,4 @@
-"""What operating costs and gives: counts of the group, requests at full load, pages anywhere, definite answers."""
+"""The figures of operating: counts of the group, and cancels until their definite answer."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _CLOCK = SystemClock()
 
 
 def counts(cluster: Cluster, folder: Path, seconds: int) -> list[Figure]:
-    """Return how old the total is that a process shows which owns nothing, while two instances take messages in.
+    """Return the age of the total that a process without partitions shows, while two instances ingest messages.
 
-    The truth is the sum of the group's committed offsets, since nothing fires. Both are asked for in turn.
+    The truth is the sum of the group's committed offsets, since nothing fires. The two are requested in turn.
     """
     name = f"counts-{uuid.uuid4().hex[:8]}"
     topic, origin = f"bench-{name}", f"bench-origin-{name}"
@@ -53,7 +53,7 @@ def counts(cluster: Cluster, folder: Path, seconds: int) -> list[Figure]:
         shown: list[tuple[float, int]] = []
         with load(servers, topic, origin, COUNTS_RATE, seconds, _FAR_MS) as sending:
             while sending.is_alive():
-                # The truth is stamped before it is asked for, an answer when it is there: rather too old than too new.
+                # The truth is stamped before the request, the answer after it: the age is never too small.
                 truth.append((_CLOCK.wall_ms(), cluster.committed(group[0].group, topic)))
                 total = api.pending()
                 shown.append((_CLOCK.wall_ms(), total))
@@ -69,7 +69,7 @@ def _owners(api: SidecarProcess) -> int:
 
 
 def behind(truth: Sequence[tuple[float, int]], shown: Sequence[tuple[float, int]]) -> list[float]:
-    """Return for each total that was shown while the truth moved how long it had not been so; 0 when it still was.
+    """Return the age of each total that was shown while the truth moved; 0 when it was still true.
 
     Args:
         truth: (time, total) in order, never falling.
@@ -88,9 +88,9 @@ def behind(truth: Sequence[tuple[float, int]], shown: Sequence[tuple[float, int]
 
 
 def cancel(cluster: Cluster, folder: Path, seconds: int) -> list[Figure]:
-    """Return how long DELETE takes to say `cancelled` at a steady rate in and out.
+    """Return the time until DELETE answers `cancelled` at a steady rate in and out.
 
-    It is asked in turn of the instance that fires, and of a process that owns nothing.
+    The requests go in turn to the instance that fires and to a process without partitions.
     """
     name = f"cancel-{uuid.uuid4().hex[:8]}"
     topic, origin = f"bench-{name}", f"bench-origin-{name}"

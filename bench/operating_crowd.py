@@ -28,10 +28,10 @@ from sidecar.clock import SystemClock
 ORIGINS = 64
 REQUESTS_PER_S = 20
 WORK_S = 0.002
-"""About what an answer takes of a core."""
+"""About the time of a core that an answer takes."""
 PAGES = 200
 PAGE_EVERY_S = 0.2
-"""As a person turns pages: reads pay for the interpreter they take, so that quicker ones wait for each other."""
+"""The time between two pages, as when a person reads: faster reads would wait for the interpreter and each other."""
 _FAR_MS = 20 * 60_000
 _DEADLINE_S = 240.0
 _CLOCK = SystemClock()
@@ -39,27 +39,27 @@ _CLOCK = SystemClock()
 
 @dataclass(slots=True)
 class Crowd:
-    """One sidecar and what it holds.
+    """One sidecar and its pending messages.
 
     Args:
         cluster: The broker.
-        sidecar: Running.
-        origins: Where its messages go, in turn.
-        batch: Messages that are taken in while it is measured.
+        sidecar: The sidecar, running.
+        origins: The origins of its messages, in turn.
+        batch: The messages that it ingests in one measurement.
     """
 
     cluster: Cluster
     sidecar: SidecarProcess
     origins: list[str]
     batch: int
-    held: int = 0
+    stored: int = 0
 
     def fill(self, many: int) -> None:
-        """Have so many stored."""
+        """Store this many messages."""
         dues_ms = over_a_day(many, _CLOCK.wall_ms(), _FAR_MS)
         send(self.cluster.bootstrap_servers, self.sidecar.topic, self.origins, dues_ms)
         self.cluster.watch_ingest(self.sidecar, many, _DEADLINE_S)
-        self.held = many
+        self.stored = many
 
     def rate(
         self,
@@ -67,14 +67,14 @@ class Crowd:
         took_ms: list[float] | None = None,
         work_ms: list[float] | None = None,
     ) -> float:
-        """Return the rate at which a batch is taken in, a second.
+        """Return the rate at which a batch is ingested, in messages a second.
 
-        The batch is sent beforehand and becomes visible at once: only sidecar and broker work while it is measured.
+        The batch is sent beforehand and becomes visible at once: only sidecar and broker work during the measurement.
 
         Args:
-            asked: Whom to ask meanwhile; nobody without it.
-            took_ms: Gets what each answer took.
-            work_ms: Gets what each piece of work in a process beside them took, where nobody is asked.
+            asked: The process that receives requests meanwhile, if any.
+            took_ms: Receives the time of each answer.
+            work_ms: Receives the time of each piece of work in a separate process, when there are no requests.
         """
         servers, transactional_id = self.cluster.bootstrap_servers, f"bench-{uuid.uuid4().hex}"
         sender = Sender(servers, self.sidecar.topic, self.origins, transactional_id)
@@ -90,25 +90,24 @@ class Crowd:
         with beside:
             sender.commit()
             progress = self.cluster.watch_ingest(self.sidecar, target, _DEADLINE_S)
-        self.held += self.batch
+        self.stored += self.batch
         per_s = rate_between([point for point in progress if point[1] > before]) * 1000
         say(f"full load{'' if asked is None else f', {asked.pid} is asked'}: {number(per_s)} msg/s")
-        until(lambda: self.sidecar.pending() == self.held, _DEADLINE_S, "all is counted", step_s=0.2)
+        until(lambda: self.sidecar.pending() == self.stored, _DEADLINE_S, "all is counted", step_s=0.2)
         return per_s
 
     def asked(self, pairs: int) -> list[Figure]:
-        """Return what requests cost at full load, and how long they take.
+        """Return the cost of requests at full load, and the time that they take.
 
-        A process that owns nothing is asked too, in a run of its own: what that takes is not the loop's doing. And
-        while nobody is asked, a process that has nothing to do with any of it works now and then for as long as an
-        answer takes: how long it waits for a core is the machine's doing.
+        A separate run sends requests to a process without partitions: their time is not the loop's. In runs without
+        requests an unrelated process works now and then for the time of an answer: it measures the wait for a core.
         """
         took_ms: list[float] = []
         idle_ms: list[float] = []
         work_ms: list[float] = []
         ratios: list[float] = []
         for pair in range(pairs):
-            # The order changes from pair to pair: what slows the machine down for a while hits both.
+            # The order changes from pair to pair, so a slow spell of the machine affects both.
             if pair % 2:
                 without = self.rate(work_ms=work_ms)
                 ratios.append(self.rate(self.sidecar, took_ms) / without)
@@ -126,12 +125,12 @@ class Crowd:
         loss = (1 - median(ratios)) * 100
         return [
             measured("asked", percentile(took_ms, 0.99), note),
-            measured("asked_loss", loss, f"with ÷ without: {shown}; {number(self.held)} pending in the end"),
+            measured("asked_loss", loss, f"with ÷ without: {shown}; {number(self.stored)} pending in the end"),
         ]
 
     def listing(self) -> Figure:
-        """Return how long a page takes at random places of all that waits."""
-        dice = random.Random(self.held)
+        """Return the time of a page at random positions of the listing."""
+        dice = random.Random(self.stored)
         connection = self.sidecar.connect()
         took_ms = []
         try:
@@ -145,7 +144,7 @@ class Crowd:
         finally:
             connection.close()
         note = f"p50 {number(percentile(took_ms, 0.5))} ms, max {number(max(took_ms))} ms; {PAGES} pages, one every "
-        return measured("listing", percentile(took_ms, 0.99), f"{note}{PAGE_EVERY_S} s, {number(self.held)} pending")
+        return measured("listing", percentile(took_ms, 0.99), f"{note}{PAGE_EVERY_S} s, {number(self.stored)} pending")
 
 
 def exchange(connection: http.client.HTTPConnection, path: str) -> tuple[bytes, float]:
@@ -161,10 +160,10 @@ def exchange(connection: http.client.HTTPConnection, path: str) -> tuple[bytes, 
 
 @contextmanager
 def timing(act: Callable[[], float], took_ms: list[float]) -> Iterator[None]:
-    """Act REQUESTS_PER_S times a second, in a process of its own so that nothing here is in its way."""
+    """Call `act` REQUESTS_PER_S times a second, in a separate process so that this one does not slow it down."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_again_and_again, args=(act, theirs))
+    process = context.Process(target=_repeat, args=(act, theirs))
     process.start()
     assert ours.poll(_DEADLINE_S), "the process that is timed does not start"
     ours.recv()
@@ -179,7 +178,7 @@ def timing(act: Callable[[], float], took_ms: list[float]) -> Iterator[None]:
             process.kill()
 
 
-def _again_and_again(act: Callable[[], float], pipe: Connection) -> None:
+def _repeat(act: Callable[[], float], pipe: Connection) -> None:
     act()
     pipe.send("begun")
     took_ms: list[float] = []
@@ -207,7 +206,7 @@ def _work() -> float:
 
 
 def crowd(cluster: Cluster, folder: Path, pairs: int, wanted: set[str], *, quick: bool) -> list[Figure]:
-    """Measure pages and requests on one set of messages, as far as wanted."""
+    """Measure the wanted ones of pages and requests on one set of messages."""
     many, batch = (100_000, 60_000) if quick else (1_000_000, 300_000)
     name = f"crowd-{uuid.uuid4().hex[:8]}"
     topic, origins = f"bench-{name}", [f"bench-origin-{name}-{each:02d}" for each in range(ORIGINS)]

@@ -1,4 +1,4 @@
-"""What it costs to hold many: memory, GET /pending, clean restart, restore."""
+"""The cost of many pending messages: memory, GET /pending, clean restart, restore."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Buffer:
     """One sidecar with many pending messages.
 
     Args:
-        cluster: the broker.
-        sidecar: not started yet.
-        topic: its retry topic.
-        origin: where its messages go.
-        many: how many are pending in the end.
+        cluster: The broker.
+        sidecar: The sidecar, not started yet.
+        topic: The retry topic.
+        origin: The origin of all messages.
+        many: The number of pending messages in the end.
     """
 
     cluster: Cluster
@@ -58,19 +58,19 @@ class Buffer:
         many = self._resident_with(FEW, self.many)
         return measured("memory", many / few, f"{few // _MIB} MiB with {number(FEW)}, {many // _MIB} MiB in the end")
 
-    def _resident_with(self, held: int, wanted: int) -> int:
+    def _resident_with(self, stored: int, wanted: int) -> int:
         send(
             self.cluster.bootstrap_servers,
             self.topic,
             self.origin,
-            over_a_day(wanted - held, _CLOCK.wall_ms(), _FAR_MS),
+            over_a_day(wanted - stored, _CLOCK.wall_ms(), _FAR_MS),
         )
         self.cluster.watch_ingest(self.sidecar, wanted, _DEADLINE_S)
         threading.Event().wait(_QUIET_S)
         return self.sidecar.resident_bytes()
 
     def ask(self) -> Figure:
-        """Return how long `GET /pending` takes."""
+        """Return the time of `GET /pending`."""
         connection = self.sidecar.connect()
         try:
             took_ms = [self._request_ms(connection) for _ in range(REQUESTS)]
@@ -90,7 +90,7 @@ class Buffer:
         return took_ms
 
     def restart(self) -> Figure:
-        """Stop, let some become due, start again with the same state folder; return the time until the first fire."""
+        """Restart with the same state folder after some messages became due; return the time to the first delivery."""
         due_ms = _CLOCK.wall_ms() + _AWAY_MS
         send(self.cluster.bootstrap_servers, self.topic, self.origin, [due_ms] * DUE_WHILE_AWAY)
         self.cluster.watch_ingest(self.sidecar, self.many + DUE_WHILE_AWAY, _DEADLINE_S)
@@ -132,9 +132,9 @@ def _whole(body: Mapping[str, Any]) -> bool:
     return all(partition["restored"] == 1 for partition in body["partitions"])
 
 
-def held(cluster: Cluster, folder: Path, many: int, wanted: set[str]) -> list[Figure]:
-    """Measure memory, GET /pending, restart and restore on one set of messages, as far as wanted."""
-    name = f"held-{uuid.uuid4().hex[:8]}"
+def pending_figures(cluster: Cluster, folder: Path, many: int, wanted: set[str]) -> list[Figure]:
+    """Measure the wanted ones of memory, GET /pending, restart and restore on one set of messages."""
+    name = f"pending-{uuid.uuid4().hex[:8]}"
     topic, origin = f"bench-{name}", f"bench-origin-{name}"
     cluster.create(topic, origin)
     sidecar = SidecarProcess(cluster.bootstrap_servers, f"bench-{name}", topic, folder)

@@ -19,13 +19,13 @@ from sidecar.clock import SystemClock
 RELAY_TOPIC = "bench-relay-in"
 STORE_TOPIC = "bench-store-in"
 _SOON_MS = 120_000
-"""Least delay of what must not fire while a throughput is measured."""
+"""The least delay of messages that must not fire while a throughput is measured."""
 _DEADLINE_S = 120.0
 _CLOCK = SystemClock()
 
 
 def say(text: str) -> None:
-    """Tell the person who waits what goes on."""
+    """Print progress."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -62,11 +62,11 @@ class Rates:
         send(self.cluster.bootstrap_servers, topic, "bench-origin-day", dues_ms)
 
     def relay(self) -> None:
-        """Carry messages from topic to topic; first to last transaction."""
+        """Relay messages from topic to topic; first to last transaction."""
         self._note("relay", rate_between(self._relayed()))
 
     def warm_up(self) -> None:
-        """Carry messages without counting: a Java broker that has just started takes twice the time for everything."""
+        """Relay messages without counting: a Java broker that has just started is half as fast."""
         self._relayed()
 
     def _relayed(self) -> list[tuple[float, int]]:
@@ -76,7 +76,7 @@ class Rates:
         return relay(self.cluster.bootstrap_servers, RELAY_TOPIC, target, self.count)
 
     def store(self) -> None:
-        """Take in what waits in the retry topic; first to last progress of the committed offsets."""
+        """Ingest the messages that wait on the retry topic; first to last progress of the committed offsets."""
         self._preloaded(STORE_TOPIC, self.count)
         with self._sidecar(STORE_TOPIC) as sidecar:
             say(f"store: sidecar {sidecar.pid}")
@@ -100,13 +100,13 @@ class Rates:
         self._note("fire", rate_between(appended(arrivals)), cpu_s)
 
     def both(self) -> None:
-        """Fire `count` while taking in as many; from the first progress of either to the last of both."""
+        """Fire `count` messages while ingesting as many; from the first progress of either to the last of both."""
         topic, origin = self._fresh("both")
         servers = self.cluster.bootstrap_servers
         with self._sidecar(topic) as sidecar:
             sidecar.await_ready()
             due_ms = self._stored(sidecar, topic, origin, seconds_more=8 + self.count / 30_000)
-            # Sent before the others are due, seen when they are: nobody but the sidecar and the broker works then.
+            # Sent before the others are due, visible when they are: then only the sidecar and the broker work.
             sender = Sender(servers, topic, origin, transactional_id=f"bench-{uuid.uuid4().hex}")
             sender.send(over_a_day(self.count, _CLOCK.wall_ms(), _SOON_MS))
             sender.flush()

@@ -1,4 +1,4 @@
-"""The yardstick: a transactional relay as anybody would write it with the same client library.
+"""The yardstick: a plain transactional relay with the same client library.
 
 Reads 10,000 messages, writes them with their headers to another topic, commits both in one transaction, and only then
 reads on.
@@ -17,7 +17,7 @@ _CALL_S = 30.0
 
 
 def relay(bootstrap_servers: str, source: str, target: str, count: int) -> list[tuple[float, int]]:
-    """Carry `count` messages over; return (epoch ms, messages committed so far) after each transaction."""
+    """Relay `count` messages; return (epoch ms, messages committed so far) after each transaction."""
     name = f"bench-relay-{uuid.uuid4().hex}"
     consumer = Consumer(
         {

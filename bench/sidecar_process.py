@@ -1,4 +1,4 @@
-"""One sidecar in a process of its own, as an operator runs it."""
+"""One sidecar in a separate process, as an operator runs it."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ class SidecarProcess:
         return self._process.pid
 
     def await_ready(self) -> None:
-        """Wait until it takes messages in and fires them."""
+        """Wait until it is ready to ingest and fire messages."""
         until(lambda: self.get("/readyz")[0] == 200, _START_S, f"{self.app_id} is ready, see {self.log_path}")
 
     def stop(self) -> None:
-        """End it in order; does nothing when it is not running.
+        """Stop it cleanly; does nothing when it is not running.
 
         Raises:
             LateError: it had to be killed.
@@ -107,7 +107,7 @@ class SidecarProcess:
             raise RuntimeError(f"{self.app_id} ended with status {status}\n{self._last_lines()}")
 
     def get(self, path: str) -> tuple[int, Any]:
-        """Return status and JSON body; status 0 while nobody listens.
+        """Return status and JSON body; status 0 while the port is closed.
 
         Raises:
             RuntimeError: the process ended by itself.

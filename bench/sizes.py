@@ -34,16 +34,16 @@ CODECS: Final = ("none", "lz4", "zstd")
 RETRY_TOPIC_BYTES: Final = 20_000_000
 RATES: Final = (200_000, 50_000, 10_000, 3_000)
 MESSAGE_BYTES: Final = 700
-"""About what one of `traffic` takes on the wire uncompressed; its values repeat, so many together take less."""
+"""About the size of a message of `traffic` on the wire, uncompressed; its values repeat, so batches compress well."""
 LINK_S: Final = 40
-"""So long a link needs for the messages alone, uncompressed."""
+"""The time that a link needs for the messages alone, uncompressed."""
 _HOUR_MS: Final = 3_600_000
 _ANSWER_S: Final = 60.0
 _CLOCK: Final = SystemClock()
 
 
 def noise(size: int) -> bytes:
-    """Return bytes that no codec makes less."""
+    """Return bytes that no codec compresses."""
     return random.Random(size).randbytes(size)
 
 
@@ -57,7 +57,7 @@ KINDS: Final = {"bytes that do not compress": noise, "JSON": prose}
 
 
 def ladder(limit: int) -> list[int]:
-    """Return the sizes that are tried: in steps of 1 % about the limit, then ever larger ones."""
+    """Return the sizes to try: in steps of 1 % around the limit, then larger and larger ones."""
     return [limit * percent // 100 for percent in range(96, 103)] + [2 * limit, 10_000_000, 20_000_000, 29_000_000]
 
 
@@ -123,7 +123,7 @@ def _create(admin: AdminClient, name: str, bytes_max: int = 1_048_588) -> None:
 
 
 def slow(folder: Path, rates: Sequence[int], deadline_s: float) -> None:
-    """Print how long messages take over links of so many bytes a second; half are due, half wait for an hour."""
+    """Print the time of messages over links of these bytes a second; half are due, half wait for an hour."""
     with Link() as link, LocalBroker(link.broker_port, properties=link.properties) as broker:
         cluster = Cluster(broker.bootstrap_servers)
         cluster.create("bench-dlq")

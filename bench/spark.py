@@ -1,4 +1,4 @@
-"""The engine on Apache Spark: rates, the cost of a micro-batch by how many wait, lateness, memory."""
+"""The engine on Apache Spark: rates, the cost of a micro-batch by the number of pending messages, lateness, memory."""
 
 from __future__ import annotations
 
@@ -35,38 +35,38 @@ _CLOCK = SystemClock()
 
 @dataclass(slots=True)
 class SparkWorld:
-    """One query on `local[2]`, and what it holds.
+    """One query on `local[2]` and its pending messages.
 
     Args:
         cluster: The broker.
         sidecar: The driver, running.
-        topic: Its retry topic.
-        origin: Where its messages go.
-        held: Messages that wait and are not due for long.
+        topic: The retry topic.
+        origin: The origin of all messages.
+        stored: The number of pending messages that are not due for long.
     """
 
     cluster: Cluster
     sidecar: SidecarProcess
     topic: str
     origin: str
-    held: int = 0
+    stored: int = 0
 
     def ingest(self, many: int) -> float:
-        """Have so many stored that become visible at once; return the rate until the last of them is, a second."""
+        """Store this many messages that become visible at once; return the rate, in messages a second."""
         sender = Sender(self.cluster.bootstrap_servers, self.topic, self.origin, f"bench-{uuid.uuid4().hex}")
         sender.send(over_a_day(many, _CLOCK.wall_ms(), _FAR_MS))
         sender.flush()
         sender.commit()
         started_s = _CLOCK.monotonic_s()
-        self.held += many
-        until(lambda: self.sidecar.pending() == self.held, _DEADLINE_S, "all is counted")
+        self.stored += many
+        until(lambda: self.sidecar.pending() == self.stored, _DEADLINE_S, "all is counted")
         per_s = many / (_CLOCK.monotonic_s() - started_s)
-        say(f"spark: {number(many)} taken in, {number(per_s)} msg/s")
+        say(f"spark: {number(many)} ingested, {number(per_s)} msg/s")
         return per_s
 
     def settle(self) -> None:
-        """Wait until what waits is counted."""
-        until(lambda: self.sidecar.pending() == self.held, _DEADLINE_S, "all is counted", step_s=0.2)
+        """Wait until all pending messages are counted."""
+        until(lambda: self.sidecar.pending() == self.stored, _DEADLINE_S, "all is counted", step_s=0.2)
 
     def trickle(self) -> float:
         """Return the median length of a micro-batch, in ms, while little comes in and nothing fires."""
@@ -74,10 +74,10 @@ class SparkWorld:
         servers, seen = self.cluster.bootstrap_servers, len(self.batches())
         with load(servers, self.topic, self.origin, _TRICKLE_RATE, _TRICKLE_S, far_ms):
             pass
-        self.held += _TRICKLE_RATE * _TRICKLE_S
+        self.stored += _TRICKLE_RATE * _TRICKLE_S
         self.settle()
         took_ms = [each for each, records in self.batches()[seen:] if records]
-        say(f"spark: {number(self.held)} pending, micro-batches of {number(median(took_ms))} ms")
+        say(f"spark: {number(self.stored)} pending, micro-batches of {number(median(took_ms))} ms")
         return median(took_ms)
 
     def idle(self) -> float:
@@ -92,7 +92,7 @@ class SparkWorld:
         self.cluster.create(origin)
         due_ms = _CLOCK.wall_ms() + 10_000 + many // 10
         send(self.cluster.bootstrap_servers, self.topic, origin, within_a_second(many, due_ms))
-        until(lambda: self.sidecar.pending() == self.held + many, _DEADLINE_S, "what fires is counted", step_s=0.2)
+        until(lambda: self.sidecar.pending() == self.stored + many, _DEADLINE_S, "what fires is counted", step_s=0.2)
         assert _CLOCK.wall_ms() < due_ms, "storing took until the messages were due"
         self.settle()
         per_s = rate_between(appended(self.cluster.arrivals(origin, many))) * 1000
@@ -100,7 +100,7 @@ class SparkWorld:
         return per_s
 
     def lateness(self, seconds: int) -> list[Figure]:
-        """Return how late messages are at a steady rate in and out."""
+        """Return the lateness at a steady rate in and out."""
         origin = f"{self.origin}-late"
         self.cluster.create(origin)
         total = seconds + DELAYS_MS[1] // 1000
@@ -134,7 +134,7 @@ class SparkWorld:
 
 
 class Memory:
-    """Samples what a process and all that it started take; shared pages count once."""
+    """Samples the memory of a process and its descendants; shared pages count once."""
 
     def __init__(self, pid: int) -> None:
         self.most_bytes = 0
@@ -144,7 +144,7 @@ class Memory:
         self._thread.start()
 
     def stop(self) -> int:
-        """Return the most that it took."""
+        """Return the greatest sample."""
         self._stopped.set()
         self._thread.join()
         return self.most_bytes
@@ -155,7 +155,7 @@ class Memory:
 
 
 def _tree(pid: int) -> Iterator[int]:
-    """Yield a process and all that it started; Linux only."""
+    """Yield a process and its descendants; Linux only."""
     yield pid
     for listed in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
@@ -176,7 +176,7 @@ def _proportional_bytes(pid: int) -> int:
 
 @contextmanager
 def running(cluster: Cluster, folder: Path, *arguments: str) -> Iterator[SparkWorld]:
-    """Yield a query that has done its first micro-batch, with a checkpoint of its own."""
+    """Yield a query with a new checkpoint that has completed its first micro-batch."""
     name = f"spark-{uuid.uuid4().hex[:8]}"
     topic, origin = f"bench-{name}", f"bench-origin-{name}"
     cluster.create(topic, origin)
@@ -198,7 +198,7 @@ def spark(cluster: Cluster, folder: Path, *, quick: bool) -> list[Figure]:
         memory = Memory(world.sidecar.pid)
         try:
             for level in levels:
-                per_s = world.ingest(level - world.held)
+                per_s = world.ingest(level - world.stored)
                 costs[level] = world.trickle()
             idle_ms = world.idle()
             deliveries_per_s = world.fire(batch)
@@ -218,12 +218,12 @@ def spark(cluster: Cluster, folder: Path, *, quick: bool) -> list[Figure]:
 
 
 def shards(cluster: Cluster, folder: Path, *, quick: bool) -> list[Figure]:
-    """Measure the rates by the number of state partitions, each with a query of its own."""
+    """Measure the rates by the number of state partitions, with a new query for each."""
     batch = 60_000 if quick else 200_000
     figures = []
     for count in SHARDS:
         with running(cluster, folder, "--state-partitions", str(count)) as world:
-            world.ingest(batch)  # what comes first runs in a JVM that is cold
+            world.ingest(batch)  # the first batch runs in a cold JVM
             in_per_s = world.ingest(2 * batch)
             out_per_s = world.fire(batch)
         figures += [measured(f"spark_in_{count}", in_per_s), measured(f"spark_out_{count}", out_per_s)]

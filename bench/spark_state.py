@@ -1,8 +1,8 @@
-"""What a micro-batch of the Spark engine costs its state, over simulated weeks: calls, bytes, and the state's size.
+"""The cost of a micro-batch for the state of the Spark engine over simulated weeks: calls, bytes and the state's size.
 
-The steps are the engine's own, on a state in memory, at the pace of a simulated clock; no JVM. Calls and bytes of the
-state are exact and the same on every machine; time is CPU time of the process. Then what is pending is imported into a
-fresh state, as by a handover, and both go on with the same messages, a few steps of the one and then of the other.
+It runs the engine's partition steps on a state in memory, at the pace of a simulated clock, without a JVM. Calls and
+bytes of the state are exact and the same on every machine; time is CPU time of the process. Then the pending messages
+are imported into a fresh state, as by a handover, and both continue with the same messages, in turns of a few steps.
 
     python -m bench.spark_state --days 7 --rate 1                                  # 604,800 steps, delays up to a month
     python -m bench.spark_state --days 7 --rate 1000 --every-s 60                  # the same week in 10,080 large steps
@@ -45,7 +45,7 @@ COMPARED_STEPS = 32
 
 
 class CountedState:
-    """Cells in a dict, and what was done to them."""
+    """State entries in a dict, with the number of calls and bytes."""
 
     def __init__(self, state: Mapping[bytes, bytes] = {}) -> None:
         self.entries = dict(state)
@@ -70,7 +70,7 @@ class CountedState:
 
 @dataclass(slots=True)
 class Cost:
-    """Of a number of turns."""
+    """The cost of a number of steps."""
 
     steps: int = 0
     calls: int = 0
@@ -92,9 +92,9 @@ class World:
     """One partition over simulated time.
 
     Args:
-        rate: Messages in each turn, each with a retry id of its own.
-        longest_s: Delays are spread from a second to this, evenly over their logarithm.
-        payload_bytes: Of each message.
+        rate: The messages in each step, each with another retry id.
+        longest_s: The longest delay: delays are spread from a second to this, evenly over their logarithm.
+        payload_bytes: The payload of each message.
         every_s: Simulated seconds from step to step.
     """
 
@@ -130,11 +130,11 @@ class World:
         return cost
 
     def take_rate(self, rate: int) -> None:
-        """Go on with so many messages in each turn."""
+        """Continue with this many messages in each step."""
         self._rate = rate
 
     def send(self, dues_ms: Iterable[int]) -> None:
-        """Give one turn to messages with these dues."""
+        """Run one step with messages of these dues."""
         self.now_ms += self._every_ms
         chunk = encode_chunk(Chunk([self._arrival(due_ms) for due_ms in dues_ms], []))
         self._steps.step(0, self.state, [chunk], self.now_ms)
@@ -166,11 +166,11 @@ class World:
         return other
 
     def pending(self) -> int:
-        """Return how many messages wait."""
+        """Return the number of pending messages."""
         return sum(decode_meta(self.state.entries[META]).counted_origins.values())
 
     def size(self) -> dict[str, int]:
-        """Return the bytes of the state's cells by kind."""
+        """Return the bytes of the state's entries by kind."""
         sizes: dict[str, int] = {}
         for state_key, value in self.state.entries.items():
             kind = state_key[:1].decode()

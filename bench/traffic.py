@@ -114,9 +114,9 @@ def within_a_second(count: int, start_ms: int) -> Iterator[int]:
 def steady(
     bootstrap_servers: str, topic: str, origin: str, rate: int, seconds: int, delays_ms: tuple[int, int]
 ) -> None:
-    """Send `rate` messages a second for so many seconds, each with a random delay between the two.
+    """Send `rate` messages a second for `seconds` seconds, each with a random delay between the two.
 
-    Runs in a process of its own, so that the one that measures does not slow it down.
+    It runs in a separate process, so that the measuring one does not slow it down.
     """
     clock, pause, dice = SystemClock(), threading.Event(), random.Random(rate)
     sender = Sender(bootstrap_servers, topic, origin)

@@ -1,1 +1,1 @@
-"""What is generated for a deployment: charts' schemas and READMEs, the Grafana dashboard."""
+"""Generates the charts' schemas and READMEs, and the Grafana dashboard."""

@@ -45,7 +45,7 @@ def renewed(chart: Path) -> str:
 
 
 def values(path: Path) -> Iterator[Value]:
-    """Yield each value that has a comment of its own.
+    """Yield each value that has a comment.
 
     Raises:
         CommandFailed: A value has none, and nothing above it has.
@@ -71,7 +71,7 @@ def _of(mapping: yaml.MappingNode, above: str, lines: Sequence[str], path: Path)
 
 
 def _comment(lines: Sequence[str], line: int) -> tuple[str, str]:
-    """Return description and default that the comment directly above a line gives; empty where it gives none."""
+    """Return description and default from the comment directly above a line; empty where it has none."""
     begin = line
     while begin > 0 and lines[begin - 1].lstrip().startswith("#"):
         begin -= 1

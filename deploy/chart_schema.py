@@ -1,4 +1,4 @@
-"""values.schema.json of both charts. What may stand under `config` is made from the table of settings."""
+"""values.schema.json of both charts. The schema of `config` is made from the table of settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SET_BY_THE_CHART: Final = {
     "JAAS_USERNAME": "kafka.sasl.username",
     "JAAS_PASSWORD": "kafka.sasl.existingSecret",
 }
-"""Setting -> the value that decides it: not allowed under `config`."""
+"""Settings to the chart values that decide them: they are not allowed under `config`."""
 
 _TEXT: Final[Schema] = {"type": "string"}
 _SWITCH: Final[Schema] = {"type": "boolean"}
@@ -144,7 +144,7 @@ def _config() -> Schema:
 
 
 def _setting(setting: Setting) -> Schema:
-    """Return what YAML types the value may have; the program itself checks the rest.
+    """Return the YAML types of a value; the program checks the rest.
 
     With null Helm takes a default away: the templates leave such a setting out.
     """

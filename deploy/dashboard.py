@@ -16,7 +16,7 @@ from sidecar.metrics import DECLARATIONS, DECLARED, PREFIX, Declaration
 Json = dict[str, Any]
 
 WHERE: Final = 'namespace=~"$namespace",job=~"$job"'
-"""Which instances are looked at; the words that start with $ are the dashboard's variables."""
+"""The selector of the instances; words that start with $ are variables of the dashboard."""
 _RATE: Final = "$__rate_interval"
 _DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 _GRID: Final = 24
@@ -25,7 +25,7 @@ _HEIGHT: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query and how its lines are named."""
+    """A query and the names of its lines."""
 
     expr: str
     legend: str
@@ -33,7 +33,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel; what it says is the metric's own help text unless given."""
+    """One panel; its description is the metric's help text unless given."""
 
     metric: str
     title: str
@@ -211,7 +211,7 @@ def text() -> str:
 
 
 def _by_kind(metric: Declaration) -> Panel:
-    """Return the panel of a metric that has none of its own: its lines by its labels."""
+    """Return the default panel of a metric, with a line for each combination of labels."""
     legend = " ".join(f"{{{{{label}}}}}" for label in metric.labels) or "{{instance}}"
     by = metric.labels or ("instance",)
     title = metric.name.replace("_", " ").capitalize()

@@ -1,4 +1,4 @@
-"""The generated files with their text; a test compares them with what is there."""
+"""The generated files with their text; a test compares them with the files in the repository."""
 
 from __future__ import annotations
 

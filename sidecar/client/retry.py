@@ -67,7 +67,7 @@ class Delivery(NamedTuple):
     partition: int
     offset: int
     timer_id: TimerId | None
-    """The timer id, known when the message gives its `due_ms`. After the retry topic was deleted and created again the
+    """The timer id, known when the message gives its `due_ms`. After the retry topic was deleted and recreated the
     sidecar shows another one, and accepts this one too."""
 
 

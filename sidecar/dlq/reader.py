@@ -237,7 +237,7 @@ class KafkaDeadLetterReader:
         size = 0
         for read in self._log.read(self._limit, READ_S):
             if isinstance(read, End):
-                # What stands behind the last record are markers of transactions.
+                # Only transaction markers follow the last record.
                 if read.partition in self._reading:
                     self._finish(read.partition)
             elif isinstance(read, Unread):
@@ -252,7 +252,7 @@ class KafkaDeadLetterReader:
             self._heard_s = now_s
         elif now_s - self._heard_s >= STALL_S:
             raise BrokerUnavailable(
-                f"topic {self._topic}: nothing for {STALL_S:.0f} s: {self._log.trouble or 'it gives nothing'}"
+                f"topic {self._topic}: nothing for {STALL_S:.0f} s: {self._log.trouble or 'no record and no error'}"
             )
         return records
 

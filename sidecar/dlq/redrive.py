@@ -271,7 +271,7 @@ def still_ahead(
         if at is not None and at > offsets.last:
             raise CommandFailed(
                 f"{run} stopped at offset {at} of partition {number}, and {topic} ends at {offsets.last}, so it was "
-                "deleted and created again: start the run from the beginning with --restart"
+                "deleted and recreated: start the run from the beginning with --restart"
             )
         start = offsets.start if at is None else max(at, offsets.first)
         # A run that is past --until stays there.

@@ -40,9 +40,9 @@ def idle_topics(admin: Admin, settings: Settings) -> TopicFacts:
         CommandFailed: The group has members.
         TopicsInvalid: A topic has other properties than it needs.
     """
-    facts = ensure_topics(admin, settings, TRY_S)
+    topics = ensure_topics(admin, settings, TRY_S)
     require_no_members(admin, settings, TRY_S)
-    return facts
+    return topics
 
 
 def require_no_members(admin: Admin, settings: Settings, wait_s: float = WAIT_S) -> None:

@@ -212,7 +212,7 @@ def require_same(found: Manifest, wanted: Manifest, location: str, asked_partiti
             ("cluster_id", "cluster (BOOTSTRAP_SERVERS)", _ANOTHER),
             ("app_id", "STREAMS_APP_ID", _ANOTHER),
             ("input_topic", "INPUT_TOPIC", _ANOTHER),
-            ("input_topic_id", "id of the input topic, which was deleted and created again", _EXPORT),
+            ("input_topic_id", "id of the input topic, which was deleted and recreated", _EXPORT),
             ("group_id", "GROUP_ID", _ANOTHER),
         )
         if getattr(found, attribute) not in {getattr(wanted, attribute), ""}

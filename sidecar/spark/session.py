@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _PROVIDER: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _FIXED: Final = {
     "spark.sql.streaming.stateStore.providerClass": _PROVIDER,
-    # Idle micro-batches are what fires timers.
+    # Idle micro-batches fire timers.
     "spark.sql.streaming.noDataMicroBatches.enabled": "true",
     # Two tasks for one state partition would fence each other.
     "spark.speculation": "false",

@@ -60,7 +60,7 @@ def test_from_the_embedded_engine_to_spark_and_back(
 
     _make_input_anew(stage)
     refused = _run(embedded.environment, *command("run", tmp_path))
-    assert "was deleted and created again" in refused.stderr
+    assert "was deleted and recreated" in refused.stderr
     assert "spark export" in refused.stderr
     exported = _run(embedded.environment, *command("export", tmp_path))
     assert f"{EACH} pending messages" in exported.stdout, exported.stderr

@@ -1,4 +1,4 @@
-"""`retry-sidecar spark report`: retries and dead letters of the whole history, as tables, pictures and Parquet."""
+"""`retry-sidecar spark report`: retries and dead letters of the whole history, as tables, charts and Parquet."""
 
 from __future__ import annotations
 

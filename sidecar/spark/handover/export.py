@@ -41,9 +41,9 @@ def export_state(
     """
     options = source_options(settings, source)
     admin = Admin(settings, log.librdkafka_logger())
-    facts = await_brokers(lambda: group.idle_topics(admin, settings), settings, SystemClock(), Event().wait)
-    assert facts is not None, "it is awaited to the end"
-    before = group.last_checkpoints(settings, facts.partitions)
+    topics = await_brokers(lambda: group.idle_topics(admin, settings), settings, SystemClock(), Event().wait)
+    assert topics is not None, "an event that is never set stops no wait"
+    before = group.last_checkpoints(settings, topics.partitions)
     if any(each.engine is Engine.EMBEDDED for each in before.values()):
         raise CommandFailed(f"the changelog {settings.changelog_topic} belongs to the embedded engine already")
     session = open_session(settings.streams_app_id, master, conf, 1, downloads or Quiet())
@@ -53,16 +53,16 @@ def export_state(
         if found is None:
             raise CommandFailed(f"{checkpoint} (--checkpoint) holds no checkpoint")
         here = new_manifest(
-            facts.cluster_id,
+            topics.cluster_id,
             settings.streams_app_id,
             settings.input_topic,
-            found.input_topic_id,  # the engine that continues handles a topic that was deleted and created again
+            found.input_topic_id,  # the engine that continues handles a topic that was deleted and recreated
             found.state_partitions,
             settings.group_id,
         )
         require_same(found, here, checkpoint, None)
         session.conf.set("spark.sql.shuffle.partitions", str(found.state_partitions))
-        marks = group.committed(settings, facts.partitions)
+        marks = group.committed(settings, topics.partitions)
         pending, checkpoints = export(session, settings, options, folder.query, marks)
         group.require_no_members(admin, settings)
         group.write_checkpoints(settings, checkpoints)

@@ -122,10 +122,10 @@ def _dispositions(inputs: AuditInputs) -> DataFrame:
     if origins := _origins(inputs, messages):
         fired = _in_topic(inputs, _headers(inputs, ",".join(origins)).mapInArrow(_fired, _FIRED))
         found.append(fired.withColumn("fired", f.lit(1)).select(*_known("fired", "early_ms")))
-    facts = found[0]
+    values = found[0]
     for each in found[1:]:
-        facts = facts.unionByName(each)
-    counted = facts.groupBy("partition", "offset").agg(
+        values = values.unionByName(each)
+    counted = values.groupBy("partition", "offset").agg(
         *(f.max(name).alias(name) for name in ("kind", "origin")),
         *(f.sum(name).alias(name) for name in ("fired", "dead", "pending")),
         *(f.max(name).alias(name) for name in ("early_ms", "cancelled")),
@@ -134,7 +134,7 @@ def _dispositions(inputs: AuditInputs) -> DataFrame:
     return counted.filter(f.col("kind").isNotNull()).mapInArrow(_Classify(inputs.committed).__call__, _DISPOSITION)
 
 
-_FACTS: Final = {
+_VALUES: Final = {
     "kind": None,
     "origin": None,
     "fired": 0,
@@ -150,11 +150,11 @@ def _known(*names: str) -> list[Column]:
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     types = {"kind": "string", "origin": "string"}
-    facts = [
+    values = [
         (f.col(name) if name in names else f.lit(nothing)).cast(types.get(name, "long")).alias(name)
-        for name, nothing in _FACTS.items()
+        for name, nothing in _VALUES.items()
     ]
-    return [f.col("partition"), f.col("offset"), *facts]
+    return [f.col("partition"), f.col("offset"), *values]
 
 
 def _origins(inputs: AuditInputs, messages: DataFrame) -> list[str]:
@@ -176,8 +176,8 @@ def _cancelled(inputs: AuditInputs, sent: DataFrame) -> DataFrame:
     )
     if inputs.settings.status_topic in inputs.existing:
         status = _read(inputs, inputs.settings.status_topic, payloads=True).mapInArrow(_outcomes, _OUTCOME)
-        told = status.groupBy("partition", "offset").agg(f.max("acted").alias("acted"))
-        ends = ends.join(told, ["partition", "offset"], "left")
+        outcomes = status.groupBy("partition", "offset").agg(f.max("acted").alias("acted"))
+        ends = ends.join(outcomes, ["partition", "offset"], "left")
     else:
         ends = ends.withColumn("acted", f.lit(None).cast("boolean"))
     # Outcomes are kept for a day: without one a cancel counts if it is valid.

@@ -63,14 +63,14 @@ def run_audit(
     options = source_options(settings, source)
     admin = Admin(settings, log.librdkafka_logger())
     standing = await_brokers(lambda: _standing(admin, settings), settings, SystemClock(), Event().wait)
-    assert standing is not None, "it is awaited to the end"
+    assert standing is not None, "an event that is never set stops no wait"
     with job_session(f"{settings.streams_app_id}-audit", master, conf, downloads or Quiet()) as session:
         folder = None
         if checkpoint is not None:
-            place = CheckpointFolder(session, checkpoint)
-            if place.read() is None:
+            checkpoint_folder = CheckpointFolder(session, checkpoint)
+            if checkpoint_folder.read() is None:
                 raise CommandFailed(f"{checkpoint} (--checkpoint) holds no checkpoint")
-            folder = place.query
+            folder = checkpoint_folder.query
         rules = Rules(
             policy=policy,
             profiles=tuple(settings.profiles),
@@ -92,9 +92,9 @@ def _standing(admin: Admin, settings: Settings) -> _Standing:
     committed = group.committed(settings, partitions)
     checkpoints = group.last_checkpoints(settings, partitions)
     topics = existing_topics(admin, TRY_S)
-    anew = {number for number, each in checkpoints.items() if not each.meets(found.input.topic_id)}
+    replaced = {number for number, each in checkpoints.items() if not each.meets(found.input.topic_id)}
     return _Standing(
-        {number: offset for number, (offset, _) in committed.items() if number not in anew},
+        {number: offset for number, (offset, _) in committed.items() if number not in replaced},
         watermarks(checkpoints),
         {number: each.of_topic(found.input.topic_id, 0).offset_base for number, each in checkpoints.items()},
         topics,

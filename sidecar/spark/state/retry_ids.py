@@ -197,7 +197,7 @@ class RetryIdIndex:
             _, oldest = self._cache.popitem(last=False)
             self._cached_bytes -= len(oldest)
 
-    # The former layout: runs of sorted rows, each in one cell
+    # The former layout: runs of sorted rows, each in one entry
 
     def _move_former(self) -> None:
         runs, watermark_ms = self._meta.former_names, self._meta.checkpoint.watermark_ms

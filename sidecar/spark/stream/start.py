@@ -64,7 +64,7 @@ def run(
     progressed: Callable[[Mapping[str, Any]], None] = lambda _: None,
     downloads: DownloadProgress | None = None,
 ) -> None:
-    """Run until told to stop.
+    """Run until `stopping` returns True.
 
     Args:
         settings: The effective settings.
@@ -81,20 +81,20 @@ def run(
     source = source_options(settings, options.source)
     config.validate_client_properties(settings)
     admin = Admin(settings, log.librdkafka_logger())
-    facts = await_brokers(lambda: group.idle_topics(admin, settings), settings, SystemClock(), stopping)
-    if facts is None:
+    topics = await_brokers(lambda: group.idle_topics(admin, settings), settings, SystemClock(), stopping)
+    if topics is None:
         return
     # The checkpoint has the number of state partitions, and reading it takes a session.
     session = open_session(settings.streams_app_id, options.master, _plain(options.conf), 1, downloads or Quiet())
     opened()
     try:
         folder = CheckpointFolder(session, options.checkpoint)
-        manifest = _manifest(session, folder, settings, facts, options)
-        initial = _initial(session, folder, manifest, admin, settings, facts, source)
+        manifest = _manifest(session, folder, settings, topics, options)
+        initial = _initial(session, folder, manifest, admin, settings, topics, source)
         reading = {
             **_LIMITS,
             **source,
-            "startingOffsets": starting_offsets(settings.input_topic, _offsets(manifest, facts)),
+            "startingOffsets": starting_offsets(settings.input_topic, _offsets(manifest, topics)),
         }
 
         def rules() -> Rules:
@@ -111,7 +111,7 @@ def run(
         watch = TopicWatch(partial(TopicsNow, admin), SystemClock(), settings.input_topic)
 
         def replaced() -> str | None:
-            same = watch.topic_id() in {"", facts.input_topic_id}
+            same = watch.topic_id() in {"", topics.input_topic_id}
             return None if same else "the input topic was deleted and recreated"
 
         keep_running(starter, stopping, batches, ClockCheck(settings), replaced)
@@ -123,16 +123,16 @@ _LIMITS: Final = {"maxOffsetsPerTrigger": "100000"}
 
 
 def _manifest(
-    session: SparkSession, folder: CheckpointFolder, settings: Settings, facts: TopicFacts, options: Options
+    session: SparkSession, folder: CheckpointFolder, settings: Settings, topics: TopicFacts, options: Options
 ) -> Manifest:
     """Return the manifest of the checkpoint, a new one where there is none. Raises SettingsInvalid, CommandFailed."""
     asked = options.state_partitions or int(options.conf.get("spark.sql.shuffle.partitions", 0)) or None
-    count = asked or max(1, min(facts.partitions, session.sparkContext.defaultParallelism))
+    count = asked or max(1, min(topics.partitions, session.sparkContext.defaultParallelism))
     here = new_manifest(
-        facts.cluster_id,
+        topics.cluster_id,
         settings.streams_app_id,
         settings.input_topic,
-        facts.input_topic_id,
+        topics.input_topic_id,
         count,
         settings.group_id,
     )
@@ -140,7 +140,7 @@ def _manifest(
     if manifest is not None:
         require_same(manifest, here, options.checkpoint, asked)
     else:
-        manifest = _begin(settings, facts, here, options)
+        manifest = _begin(settings, topics, here, options)
         # Before the fence: after a crash in between the next start continues with this manifest.
         folder.write(manifest)
     session.conf.set("spark.sql.shuffle.partitions", str(manifest.state_partitions))
@@ -153,16 +153,16 @@ def _initial(
     manifest: Manifest,
     admin: Admin,
     settings: Settings,
-    facts: TopicFacts,
+    topics: TopicFacts,
     source: Mapping[str, str],
 ) -> DataFrame:
     """Return the first state of the query, after fencing out the embedded engine."""
-    before = group.last_checkpoints(settings, facts.partitions)
+    before = group.last_checkpoints(settings, topics.partitions)
     if folder.begun():
         _refuse_what_was_exported(before, folder.location)
         checkpoints: Mapping[int, Checkpoint] = {0: Checkpoint(engine=Engine.SPARK)}
         return initial_state(session, initial_records(checkpoints), manifest.state_partitions)
-    checkpoints = _first_checkpoints(manifest, facts, before)
+    checkpoints = _first_checkpoints(manifest, topics, before)
     group.fence(settings, checkpoints)
     # An instance that joined since would have stopped at the fence, or committed behind it.
     group.require_no_members(admin, settings)
@@ -177,7 +177,7 @@ def _plain(conf: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in conf.items() if name != "spark.sql.shuffle.partitions"}
 
 
-def _rules(settings: Settings, policy: PolicyConfig, facts: TopicFacts, manifest: Manifest, url: str | None) -> Rules:
+def _rules(settings: Settings, policy: PolicyConfig, topics: TopicFacts, manifest: Manifest, url: str | None) -> Rules:
     return Rules(
         policy=policy,
         profiles=tuple(settings.profiles),
@@ -186,38 +186,38 @@ def _rules(settings: Settings, policy: PolicyConfig, facts: TopicFacts, manifest
         owner=f"spark-{manifest.checkpoint[:8]}",
         url=url,
         origin_timeout_ms=settings.origin_timeout_ms,
-        dlq_max_message_bytes=facts.dlq_bytes_max,
+        dlq_max_message_bytes=topics.dlq_bytes_max,
         api_token=settings.api_token,
-        input_topic_id=facts.input_topic_id,
-        input_partitions=facts.partitions,
+        input_topic_id=topics.input_topic_id,
+        input_partitions=topics.partitions,
         state_partitions=manifest.state_partitions,
     )
 
 
-def _begin(settings: Settings, facts: TopicFacts, manifest: Manifest, options: Options) -> Manifest:
+def _begin(settings: Settings, topics: TopicFacts, manifest: Manifest, options: Options) -> Manifest:
     """Return the manifest of a new checkpoint, with its start offsets. Raises CommandFailed: another state exists."""
-    before = group.last_checkpoints(settings, facts.partitions)
-    committed = group.committed(settings, facts.partitions)
+    before = group.last_checkpoints(settings, topics.partitions)
+    committed = group.committed(settings, topics.partitions)
     _refuse_what_is_not_ours(settings, before, committed, options)
     offsets = {number: offset for number, (offset, _) in committed.items()}
     if options.from_changelog:
         taken = {number: each.next_input_offset for number, each in before.items() if each.next_input_offset}
         offsets = {**taken, **offsets}
         for number, each in before.items():
-            if not each.meets(facts.input_topic_id):
+            if not each.meets(topics.input_topic_id):
                 offsets.pop(number, None)  # of a former topic of this name: this one is read from its start
     return replace(manifest, offsets=offsets, imports=options.from_changelog)
 
 
 def _first_checkpoints(
-    manifest: Manifest, facts: TopicFacts, before: Mapping[int, Checkpoint]
+    manifest: Manifest, topics: TopicFacts, before: Mapping[int, Checkpoint]
 ) -> dict[int, Checkpoint]:
     """Return the first checkpoint of each partition; the same at each start until a micro-batch has completed."""
     checkpoints = {}
-    for number in range(facts.partitions):
+    for number in range(topics.partitions):
         known = before.get(number, Checkpoint()) if manifest.imports else Checkpoint()
         next_offset = max(0, manifest.offsets.get(number, 0))
-        here = known.of_topic(facts.input_topic_id, next_offset)
+        here = known.of_topic(topics.input_topic_id, next_offset)
         checkpoints[number] = replace(
             here,
             engine=Engine.SPARK,
@@ -227,8 +227,8 @@ def _first_checkpoints(
     return checkpoints
 
 
-def _offsets(manifest: Manifest, facts: TopicFacts) -> dict[int, int]:
-    return {**dict.fromkeys(range(facts.partitions), EARLIEST), **manifest.offsets}
+def _offsets(manifest: Manifest, topics: TopicFacts) -> dict[int, int]:
+    return {**dict.fromkeys(range(topics.partitions), EARLIEST), **manifest.offsets}
 
 
 def _refuse_what_was_exported(before: Mapping[int, Checkpoint], checkpoint: str) -> None:

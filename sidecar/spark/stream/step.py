@@ -159,7 +159,7 @@ class PartitionSteps:
         rules: The rules, the same on all executors.
         dialects: The dialects of the rules' profiles.
         lookup: Asks the broker for topics.
-        again: What the turns of one micro-batch take for closed.
+        replay_closings: The topics that the steps of a replayed micro-batch treat as closed.
     """
 
     def __init__(
