@@ -12,9 +12,9 @@ from sidecar.settings import Settings
 @click.command(epilog="Example: retry-sidecar api --bootstrap-servers kafka:9092 --http-port 8090")
 @settings_options(warn=False)
 def api(settings: Settings) -> None:
-    """Answer for the whole group over HTTP until told to stop; owns no partition and needs no state folder.
+    """Serve the HTTP API of the whole group until SIGTERM or Ctrl-C. It owns no partition and needs no state folder.
 
-    BOOTSTRAP_SERVERS, STREAMS_APP_ID and INPUT_TOPIC must be those of the sidecars, and so must API_TOKEN.
+    BOOTSTRAP_SERVERS, STREAMS_APP_ID, INPUT_TOPIC and API_TOKEN must be the same as those of the sidecars.
     """
     begin_log(settings, settings.warnings)
     # Here and not above: `--help` needs neither librdkafka nor a web server.

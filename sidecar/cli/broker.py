@@ -78,9 +78,9 @@ class DownloadBar:
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where topics live; they are there again at the next start. Without it a temporary folder is used.",
+    help="Folder for the topics, kept for the next start.  [default: a temporary folder]",
 )
-@click.option("--keep", is_flag=True, help="Leave the temporary folder behind, and say where it is.")
+@click.option("--keep", is_flag=True, help="Keep the temporary folder and print its path.")
 def broker(port: int, data_dir: Path | None, *, keep: bool) -> None:
     """Run a real Apache Kafka broker on this machine until Ctrl-C, for trials and development.
 

@@ -19,26 +19,30 @@ _PORT = click.IntRange(0, 65535)
 
 @click.command(epilog="Example: retry-sidecar demo --messages 20000 --seconds 20 --keep")
 @click.option(
-    "--messages", default=5000, show_default=True, type=click.IntRange(len(Kind), 500_000), help="How many are sent."
+    "--messages",
+    default=5000,
+    show_default=True,
+    type=click.IntRange(len(Kind), 500_000),
+    help="Number of messages to send.",
 )
 @click.option(
     "--seconds",
     default=10.0,
     show_default=True,
     type=click.FloatRange(0, 3600),
-    help="They are sent evenly over that span; the last one comes back up to 20 seconds later.",
+    help="Spread the messages evenly over this time; the last one comes back up to 20 seconds later.",
 )
 @click.option("--port", default=0, type=_PORT, help="Port of the broker.  [default: a free one]")
 @click.option("--http-port", default=0, type=_PORT, help="Port of the sidecar's HTTP API.  [default: a free one]")
-@click.option("--keep", is_flag=True, help="Leave everything up at the end, and print where, until Ctrl-C.")
-@click.option("--spark", is_flag=True, help="Run the engine that is on Apache Spark: needs its extra and a JDK.")
-@click.option("--json", "as_json", is_flag=True, help="Print the ledger as JSON; all else goes to stderr.")
+@click.option("--keep", is_flag=True, help="Keep everything running at the end, and print the addresses, until Ctrl-C.")
+@click.option("--spark", is_flag=True, help="Run the Spark engine; needs its extra and a JDK.")
+@click.option("--json", "as_json", is_flag=True, help="Print the ledger as JSON; everything else goes to stderr.")
 def demo(*, messages: int, seconds: float, port: int, http_port: int, keep: bool, spark: bool, as_json: bool) -> None:
-    """Show the whole job on a broker of its own, and prove it with a ledger; exit status 0 only if that holds.
+    """Run Kafka, a sidecar and a failing application on this machine, and check every message with a ledger.
 
-    Starts Apache Kafka, a sidecar and an application that fails on purpose, sends it messages, and at the end compares
-    what the topics hold with what was meant to happen. Needs neither Docker nor Java, and leaves nothing behind; the
-    first start downloads Kafka (45 MB).
+    Starts Apache Kafka, a sidecar and an application that fails on purpose, and sends messages. At the end it compares
+    the contents of the topics with what should have happened, and exits with 0 only if they agree. Needs neither Docker
+    nor Java, and leaves no files behind. The first start downloads Kafka (45 MB).
     """
     # SIGTERM ends the same way as Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

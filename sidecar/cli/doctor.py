@@ -62,15 +62,15 @@ class Check(NamedTuple):
     default=20.0,
     show_default=True,
     type=click.FloatRange(min=0, min_open=True),
-    help="Seconds for each of the questions to the cluster.",
+    help="Seconds for each request to the cluster.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @settings_options()
 def doctor(settings: Settings, *, timeout_s: float, as_json: bool) -> None:
-    """Check all that a sidecar needs, and say what to do for each problem; exit status 1 if there is one.
+    """Check everything that a sidecar needs, and print a fix for each problem; exit status 1 if there is one.
 
-    Writes nothing but four tombstones with the key `d/doctor` to the status topic, which the broker stamps with its
-    time, and an empty aborted transaction under the id `STREAMS_APP_ID-doctor`. Creates no topic.
+    Writes only four tombstones with the key `d/doctor` to the status topic, to read the broker's time, and an empty
+    aborted transaction with the id `STREAMS_APP_ID-doctor`. Creates no topic.
     """
     validate_client_properties(settings)
     checks = []
@@ -102,7 +102,7 @@ def examine(settings: Settings, timeout_s: float) -> Iterator[Check]:
         try:
             yield from part(admin, settings, timeout_s)
         except (CommandFailed, TopicsInvalid) as error:
-            yield Check(name, PROBLEM, str(error), "try again; if it stays so look into the broker's log")
+            yield Check(name, PROBLEM, str(error), "try again; if it persists, check the broker's log")
         except KafkaFailed as error:
             yield _refused(settings, name, error)
 
@@ -132,7 +132,7 @@ def _topics(admin: Admin, settings: Settings, timeout_s: float) -> Iterator[Chec
     for problem in wrong:
         yield Check(f"topic {roles[problem.topic]}", PROBLEM, f"{problem.topic}: {problem.wrong}", problem.fix)
     for note in notes(settings, found):
-        text, _, fix = note.partition("; mend it with: ")
+        text, _, fix = note.partition("; fix it with: ")
         yield Check("topics", NOTE, text, fix)
 
 
@@ -142,7 +142,7 @@ def _permissions(settings: Settings, role: str, topic: Topic) -> Iterator[Check]
         names = " and ".join(permission.capitalize() for permission in missing)
         operations = " ".join(f"--operation {permission.capitalize()}" for permission in missing)
         fix = _acl(settings, f"{operations} --topic {topic.name}")
-        yield Check(f"topic {role}", PROBLEM, f"{topic.name}: the right {names} is missing", fix)
+        yield Check(f"topic {role}", PROBLEM, f"{topic.name}: the permission {names} is missing", fix)
 
 
 def _group(admin: Admin, settings: Settings, timeout_s: float) -> Iterator[Check]:
@@ -157,7 +157,7 @@ def _group(admin: Admin, settings: Settings, timeout_s: float) -> Iterator[Check
         yield Check("group", OK, text)
     else:
         fix = _acl(settings, f"--operation Read --group {settings.group_id}")
-        yield Check("group", PROBLEM, f"{settings.group_id}: the right Read is missing", fix)
+        yield Check("group", PROBLEM, f"{settings.group_id}: the permission Read is missing", fix)
 
 
 def _transactions(admin: Admin, settings: Settings, timeout_s: float) -> Iterator[Check]:
@@ -222,7 +222,7 @@ def _state_dir(folder: Path) -> Iterator[Check]:
     if free_bytes < _FREE_PROBLEM_BYTES:
         yield Check("state folder", PROBLEM, room, "make room, or set STATE_DIR to a larger disk")
     elif free_bytes < _FREE_NOTE_BYTES:
-        yield Check("state folder", NOTE, room, "it holds all that waits: make room before it fills")
+        yield Check("state folder", NOTE, room, "it contains all pending messages: free space before it fills")
     else:
         yield Check("state folder", OK, room)
 

@@ -18,7 +18,7 @@ _OK: Final = 200
 
 @click.command(epilog="Example: retry-sidecar health --ready --url http://retry-sidecar:8080")
 @click.option("--url", help="Address of the sidecar.  [default: http://HTTP_HOST:HTTP_PORT]")
-@click.option("--ready", is_flag=True, help="Ask /readyz, whether it takes in and fires; else /livez.")
+@click.option("--ready", is_flag=True, help="Ask /readyz (it ingests and fires) instead of /livez.")
 @click.option(
     "--timeout",
     "timeout_s",
@@ -29,7 +29,7 @@ _OK: Final = 200
 )
 @settings_options()
 def health(settings: Settings, *, url: str | None, ready: bool, timeout_s: float) -> None:
-    """Ask a running sidecar how it is; exit status 0 when it is well, 1 when not, with the reasons."""
+    """Check a running sidecar; exit status 0 if it is healthy, 1 with the reasons if not."""
     address = url or settings.http_url
     path = "/readyz" if ready else "/livez"
     status, body = _ask(address, path, timeout_s)
@@ -52,7 +52,7 @@ def _ask(address: str, path: str, timeout_s: float) -> tuple[int, bytes]:
         finally:
             connection.close()
     except (OSError, ValueError, http.client.HTTPException) as cause:
-        raise CommandFailed(f"nothing answers at {address}: {cause}") from cause
+        raise CommandFailed(f"no sidecar answers at {address}: {cause}") from cause
 
 
 def _reasons(body: bytes) -> str:

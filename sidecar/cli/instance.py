@@ -64,16 +64,16 @@ class Reply(NamedTuple):
     def refusal(self) -> CommandFailed:
         """Return the error for an answer that is not what was asked for."""
         said = self.body.get("message") if isinstance(self.body, dict) else None
-        hint = "; give the token with --token or API_TOKEN" if self.status == 401 else ""
+        hint = "; set the token with --token or API_TOKEN" if self.status == 401 else ""
         return CommandFailed(f"{self.asked} answers {self.status}: {said or self.reason}{hint}")
 
     def document(self, *names: str) -> dict[str, Any]:
         """Return the body of a good answer. Raises CommandFailed unless it is one with these names."""
         if self.status != 200:
             raise self.refusal()
-        stranger = "something else than a sidecar listens there"
+        stranger = "the server there is not a sidecar"
         if self.body is None:
-            raise CommandFailed(f"{self.asked} is no JSON: {stranger}")
+            raise CommandFailed(f"{self.asked} is not JSON: {stranger}")
         for name in names:
             if not isinstance(self.body, dict) or name not in self.body:
                 raise CommandFailed(f"{self.asked} has no {name}: {stranger}")
@@ -111,7 +111,7 @@ def ask(
     except (OSError, http.client.HTTPException) as error:
         why = getattr(error, "reason", error)
         raise Unanswered(
-            f"nothing answers at {url} ({why}): start `retry-sidecar run`, or say where it listens with --url"
+            f"no sidecar answers at {url} ({why}): start `retry-sidecar run`, or set its address with --url"
         ) from error
 
 
@@ -171,9 +171,9 @@ def where_options(function: F) -> F:
         click.option(
             "--url",
             metavar="http://HOST:PORT",
-            help="Ask this instance, or `retry-sidecar api`, by HTTP.  [default: the cluster of the settings]",
+            help="Ask this instance or `retry-sidecar api` over HTTP.  [default: the cluster of the settings]",
         ),
-        click.option("--token", metavar="TOKEN", help="Its API_TOKEN; the setting unless given."),
+        click.option("--token", metavar="TOKEN", help="API_TOKEN of the instance.  [default: the setting]"),
     )
     for option in reversed(options):
         option(command)

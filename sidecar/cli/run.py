@@ -21,21 +21,21 @@ from sidecar.settings import Settings, advice_for_run, rows
 @click.option(
     "--drain",
     is_flag=True,
-    help="Take nothing in, fire what waits as it comes due, and end when nothing waits any more: to rebuild the "
-    "topics or to take a sidecar out of service. Stop the other instances first. Offsets stay where they are: a "
-    "later run takes in the rest. Control records are not read meanwhile, so messages of paused origins never drain: "
-    "exit status 1 when only those are left.",
+    help="Fire pending messages as they become due, ingest nothing, and exit when nothing is pending. Use "
+    "it to rebuild the topics or to retire a sidecar. Stop the other instances first. Offsets do not "
+    "move: a later run ingests the rest. Control records are not read, so messages of paused origins "
+    "never drain: exit status 1 if only those are left.",
 )
 @click.option(
     "--drain-timeout",
     "drain_timeout_ms",
     callback=read_duration,
     metavar="DURATION",
-    help="With --drain: give up after so long, with exit status 1.",
+    help="With --drain: give up after this time, with exit status 1.",
 )
 @settings_options(warn=False)
 def run(settings: Settings, *, show_settings: bool, as_json: bool, drain: bool, drain_timeout_ms: int | None) -> None:
-    """Run the sidecar until it is told to stop (SIGTERM or Ctrl-C)."""
+    """Run the sidecar until SIGTERM or Ctrl-C."""
     if drain_timeout_ms is not None and not drain:
         raise click.UsageError("--drain-timeout goes with --drain")
     warnings = (*settings.warnings, *advice_for_run(settings))

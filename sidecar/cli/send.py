@@ -73,23 +73,34 @@ def _pairs(_ctx: click.Context, _parameter: click.Parameter, texts: tuple[str, .
 
 
 @click.command(epilog="Example: retry-sidecar send --origin orders --delay 20s --count 1000 --rate 200")
-@click.option("--origin", required=True, help="Topic that the messages go to when they are due.")
+@click.option("--origin", required=True, help="Topic to deliver the messages to when they are due.")
 @click.option(
-    "--delay", "delay_ms", callback=read_duration, metavar="DURATION", help="When: 20s, 5m; else the policy's delay."
+    "--delay",
+    "delay_ms",
+    callback=read_duration,
+    metavar="DURATION",
+    help="Delay such as 20s or 5m.  [default: the policy's delay]",
 )
-@click.option("--due-ms", type=click.IntRange(min=0), help="When, as epoch milliseconds; prints the timer ids.")
-@click.option("--count", default=1, show_default=True, type=click.IntRange(min=1), help="How many.")
-@click.option("--rate", "per_second", type=click.FloatRange(min=0, min_open=True), help="Most in a second.")
-@click.option("--key", help="Key; {n} in key and value is the number of the message. No key unless given.")
+@click.option("--due-ms", type=click.IntRange(min=0), help="Due time in epoch milliseconds; prints the timer ids.")
+@click.option("--count", default=1, show_default=True, type=click.IntRange(min=1), help="Number of messages.")
+@click.option(
+    "--rate", "per_second", type=click.FloatRange(min=0, min_open=True), help="Maximum number of messages per second."
+)
+@click.option("--key", help="Key; {n} in key and value is the number of the message.  [default: no key]")
 @click.option("--value", help="Value.  [default: message {n}]")
 @click.option(
-    "--file", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The value, from a file."
+    "--file",
+    "path",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Read the value from this file.",
 )
-@click.option("--header", "headers", multiple=True, callback=_pairs, metavar="NAME=VALUE", help="Repeatable.")
-@click.option("--exception", help="Class name of what went wrong.")
-@click.option("--attempt", type=click.IntRange(min=0), help="Retries already made.")
-@click.option("--id", "retry_id", help="An id of your own, to find the message by.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; it lists the first 1,000 messages.")
+@click.option(
+    "--header", "headers", multiple=True, callback=_pairs, metavar="NAME=VALUE", help="Header to add; repeatable."
+)
+@click.option("--exception", help="Class name of the exception.")
+@click.option("--attempt", type=click.IntRange(min=0), help="Number of retries so far.")
+@click.option("--id", "retry_id", help="Your own id, to find the message by.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON with the first 1,000 messages.")
 @settings_options()
 def send(
     settings: Settings,
@@ -108,7 +119,7 @@ def send(
     retry_id: str | None,
     as_json: bool,
 ) -> None:
-    """Send test messages to the retry topic, and wait until the broker has them."""
+    """Send test messages to the retry topic and wait until the broker has them."""
     if delay_ms is not None and due_ms is not None:
         raise click.UsageError("--delay and --due-ms: give one of them, or none")
     if value is not None and path is not None:

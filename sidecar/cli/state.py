@@ -59,7 +59,7 @@ class Report(NamedTuple):
 
 @click.group(epilog="Example: retry-sidecar state inspect --state-dir /var/lib/retry-sidecar")
 def state() -> None:
-    """Look into a state folder or the changelog, without a running sidecar."""
+    """Inspect a state folder or the changelog without a running sidecar."""
 
 
 @state.command(epilog="Example: retry-sidecar state inspect --state-dir /var/lib/retry-sidecar --entries 20")
@@ -67,7 +67,7 @@ def state() -> None:
     "--changelog",
     "from_changelog",
     is_flag=True,
-    help="Read the changelog topic instead, as a restore does; needs room in the temporary folder (TMPDIR).",
+    help="Read the changelog topic instead, as a restore does; needs space in the temporary folder (TMPDIR).",
 )
 @click.option(
     "--entries",
@@ -75,16 +75,16 @@ def state() -> None:
     default=0,
     show_default=True,
     type=click.IntRange(0, _ENTRIES_MAX),
-    help="How many messages to list, those that are due first; without payload.",
+    help="Number of messages to list, in due order, without payload.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @settings_options()
 def inspect(settings: Settings, *, from_changelog: bool, first: int, as_json: bool) -> None:
-    """Count what waits, one by one, and say where a restore goes on.
+    """Count the pending messages one by one, and show where a restore would continue.
 
-    STATE_DIR is only read and may be in use: what its sidecar has not flushed yet is not seen. With --changelog the
-    answer is what a sidecar with an empty folder would have after its restore. Exit status 1 if a partition cannot be
-    read, or if its counters do not agree with its messages.
+    The command only reads STATE_DIR, which may be in use; it does not see what the sidecar has not flushed yet. With
+    --changelog it shows what a sidecar with an empty folder would have after its restore. Exit status 1 if a partition
+    cannot be read, or if its counters differ from its messages.
     """
     if from_changelog:
         report = _of_changelog(settings, first)
@@ -97,8 +97,8 @@ def inspect(settings: Settings, *, from_changelog: bool, first: int, as_json: bo
     wrong = [each for each in report.surveys if not each.agrees]
     for each in wrong:
         say(
-            f"partition {each.partition}: its counters say {each.counted:,} and {each.pending:,} messages wait: stop "
-            "the sidecar and delete the folder, it is built anew from the changelog; please report this",
+            f"partition {each.partition}: its counters say {each.counted:,} and {each.pending:,} messages are pending: "
+            "stop the sidecar and delete the folder, a restore rebuilds it from the changelog; please report this",
             err=True,
         )
     for number, problem in report.problems.items():
@@ -131,7 +131,7 @@ def _of_changelog(settings: Settings, first: int) -> Report:
                 store.close()
     except OSError as error:
         raise CommandFailed(
-            f"no temporary folder: {error.strerror or error}; set TMPDIR to one with room for all that waits"
+            f"no temporary folder: {error.strerror or error}; set TMPDIR to one with space for all pending messages"
         ) from error
 
 
@@ -280,7 +280,7 @@ def _partitions(surveys: Sequence[Survey]) -> Table:
         (
             (
                 str(each.partition),
-                "nothing waits" if each.next_due_ms is None else shown_instant(each.next_due_ms),
+                "nothing is pending" if each.next_due_ms is None else shown_instant(each.next_due_ms),
                 instant(each.meta.checkpoint.fired_to_ms),
                 instant(each.meta.checkpoint.wall_ms),
                 f"{each.pending:,}",

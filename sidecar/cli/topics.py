@@ -28,13 +28,15 @@ def topics() -> None:
 @click.option(
     "--partitions",
     type=click.IntRange(1, 10_000),
-    help="Partitions of a retry topic and DLQ that are created; the broker's default unless given.",
+    help="Partitions of a new retry topic and DLQ.  [default: the broker's]",
 )
-@click.option("--timeout", "timeout_s", default=30.0, show_default=True, type=_TIMEOUT, help="Seconds in all.")
+@click.option(
+    "--timeout", "timeout_s", default=30.0, show_default=True, type=_TIMEOUT, help="Seconds for the whole command."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @settings_options()
 def create(settings: Settings, *, partitions: int | None, timeout_s: float, as_json: bool) -> None:
-    """Create the topics that are missing, grow the internal ones that are too small, and check all four."""
+    """Create missing topics, add missing partitions to the internal topics, and check all four topics."""
     validate_client_properties(settings)
     facts = ensure_topics(
         Admin(settings),
@@ -45,14 +47,16 @@ def create(settings: Settings, *, partitions: int | None, timeout_s: float, as_j
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(facts), indent=2))
         return
-    for line in facts.changes or ("nothing to do: all four topics exist and are right",):
+    for line in facts.changes or ("nothing to do: all four topics exist and are correct",):
         say(line)
     for note in facts.notes:
         say(f"note: {note}", err=True)
 
 
 @topics.command(epilog="Example: retry-sidecar topics check --bootstrap-servers kafka:9092")
-@click.option("--timeout", "timeout_s", default=15.0, show_default=True, type=_TIMEOUT, help="Seconds in all.")
+@click.option(
+    "--timeout", "timeout_s", default=15.0, show_default=True, type=_TIMEOUT, help="Seconds for the whole command."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @settings_options()
 def check(settings: Settings, *, timeout_s: float, as_json: bool) -> None:

@@ -17,7 +17,7 @@ from sidecar.kafka.config import library_versions
 @click.command(epilog="Example: retry-sidecar version --json")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def version(*, as_json: bool) -> None:
-    """Show the versions of the program and of the libraries that it stands on."""
+    """Show the versions of the program and its libraries."""
     versions = {
         "retry-sidecar": __version__,
         "python": platform.python_version(),

@@ -80,7 +80,7 @@ class Problem(NamedTuple):
     """A command, or what to do."""
 
     def __str__(self) -> str:
-        return f"topic {self.topic}: {self.wrong}; mend it with: {self.fix}"
+        return f"topic {self.topic}: {self.wrong}; fix it with: {self.fix}"
 
 
 class Found(NamedTuple):
@@ -125,7 +125,7 @@ def look(admin: Admin, settings: Settings, deadline: Deadline) -> Found:
 
     Raises:
         BrokerUnavailable: No answer in time.
-        TopicsInvalid: The cluster refuses to describe one, and not because a right is missing.
+        TopicsInvalid: The cluster refuses to describe one, and not because a permission is missing.
     """
     topics = describe_topics(admin, topic_names(settings), deadline)
     return Found(*(topics[name] for name in topic_names(settings)))
@@ -164,7 +164,7 @@ def ensure_topics(
     Changelog and status are always created; the input and the DLQ only if CREATE_TOPICS is set.
 
     Args:
-        admin: A client with the rights to do so.
+        admin: A client with the permissions to do so.
         settings: The effective settings.
         deadline_s: Seconds for all of it.
         partitions: Of an input topic and a DLQ that are created.
@@ -172,7 +172,7 @@ def ensure_topics(
     Raises:
         BrokerUnavailable: No answer in time.
         CommandFailed: The cluster does not say which one it is.
-        TopicsInvalid: A topic is missing or wrong, or a right is; a line each, with the command that mends it.
+        TopicsInvalid: A topic or a permission is missing or wrong; one line each, with the command that fixes it.
     """
     deadline = Deadline(deadline_s)
     changes: list[str] = []
@@ -198,7 +198,7 @@ def grow_internal(admin: Admin, settings: Settings, deadline_s: float = 15.0) ->
     Raises:
         BrokerUnavailable: No answer within `deadline_s` seconds.
         CommandFailed: As in `ensure_topics`.
-        TopicsInvalid: As there; a missing right to grow is a note instead.
+        TopicsInvalid: As in `ensure_topics`; a missing permission to grow is a note instead.
     """
     never_create = dataclasses.replace(settings, create_topics=False)
     return ensure_topics(admin, never_create, deadline_s)
@@ -226,7 +226,7 @@ def _create(admin: Admin, settings: Settings, topic: NewTopic, deadline: Deadlin
     except KafkaFailed as error:
         if error.denied:
             raise TopicsInvalid(
-                f"topic {topic.name}: does not exist, and the right to create it is missing ({error}); "
+                f"topic {topic.name}: does not exist, and the permission to create it is missing ({error}); "
                 f"let somebody who has it run: {create_command(settings)}"
             ) from error
         factor = f"; set another REPLICATION_FACTOR ({_shown_factor(settings)})"
@@ -275,7 +275,7 @@ def _problems(settings: Settings, found: Found) -> Iterator[Problem]:
                 yield Problem(name, "does not exist", create_command(settings))
         elif isinstance(topic, MissingPermission):
             permission = "Describe" if topic.operation == "DESCRIBE" else "DescribeConfigs"
-            yield Problem(name, f"the right {permission} is missing", _grant(settings, permission, name))
+            yield Problem(name, f"the permission {permission} is missing", _grant(settings, permission, name))
     entry = found.input if isinstance(found.input, Topic) else None
     if isinstance(found.changelog, Topic):
         yield from _changelog_problems(settings, entry, found.changelog)
@@ -329,7 +329,7 @@ def _notes(settings: Settings, found: Found) -> Iterator[str]:
         if entry and topic and topic.partitions < entry.partitions and "ALTER" not in topic.operations:
             yield (
                 f"topic {topic.name}: has {topic.partitions} partitions, the input topic {entry.name} has "
-                f"{entry.partitions}, and the right Alter is missing: partitions from {topic.partitions} on stay "
+                f"{entry.partitions}, and the permission Alter is missing: partitions from {topic.partitions} on stay "
                 f"unready until somebody who has it runs: {create_command(settings)}"
             )
     if entry and "compact" in entry.cleanup:
@@ -340,7 +340,7 @@ def _notes(settings: Settings, found: Found) -> Iterator[str]:
     if entry and dlq and dlq.max_message_bytes < entry.max_message_bytes:
         yield (
             f"topic {dlq.name}: max.message.bytes is {dlq.max_message_bytes}, {entry.name} takes "
-            f"{entry.max_message_bytes}: larger dead letters lose their value; mend it with: "
+            f"{entry.max_message_bytes}: larger dead letters lose their value; fix it with: "
             f"{configure_command(settings, dlq.name, f'max.message.bytes={entry.max_message_bytes + HEADROOM_BYTES}')}"
         )
 

@@ -75,7 +75,7 @@ class Shelf:
         timeout_s: float = 0,
     ) -> Reply:
         if url != URL:
-            raise Unanswered(f"nothing answers at {url}")
+            raise Unanswered(f"no sidecar answers at {url}")
         self.asked.append((method, path, query or {}))
         self.tokens.add(token)
         if (reply := self.replies.get((method, path))) is not None:

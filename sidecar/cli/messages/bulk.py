@@ -212,7 +212,7 @@ class Run:
             elif self._clock.monotonic_s() - heard_s >= self._timeout_s and actions.in_flight:
                 numbers = ", ".join(map(str, sorted({timer.partition for timer in actions.in_flight})))
                 raise CommandFailed(
-                    f"no answer from partition {numbers} for {self._timeout_s:g} s: nobody owns it now, or its owner "
+                    f"no answer from partition {numbers} for {self._timeout_s:g} s: it has no owner now, or its owner "
                     f"is busy; {len(actions.in_flight)} records were sent and will be applied"
                 )
 

@@ -86,18 +86,23 @@ def choice_options(function: F) -> F:
 
     file = click.Path(dir_okay=False, path_type=Path)
     options = (
-        click.option("--all", "everything", is_flag=True, help="Of all origins, whenever they are due."),
-        click.option("--dry-run", is_flag=True, help="With a filter: say how many and show the first; change nothing."),
-        click.option("--yes", is_flag=True, help="With a filter: do not ask first."),
+        click.option("--all", "everything", is_flag=True, help="Messages of all origins, whenever they are due."),
         click.option(
-            "--rate", "per_second", type=click.FloatRange(min=0, min_open=True), help="With a filter: most in a second."
+            "--dry-run", is_flag=True, help="With a filter: count the messages and show the first ones; change nothing."
+        ),
+        click.option("--yes", is_flag=True, help="With a filter: do not ask for confirmation."),
+        click.option(
+            "--rate",
+            "per_second",
+            type=click.FloatRange(min=0, min_open=True),
+            help="With a filter: maximum number of messages per second.",
         ),
         click.option(
             "--journal",
             type=file,
-            help="With a filter: where to write how far it has come.  [default: in the user state folder]",
+            help="With a filter: file for the progress.  [default: in the user state folder]",
         ),
-        click.option("--resume", type=file, help="Go on with a run that was stopped; FILE is its journal."),
+        click.option("--resume", type=file, help="Continue an interrupted run; FILE is its journal."),
     )
     for option in reversed(options):
         option(command)
@@ -142,10 +147,10 @@ def _check(kind: ControlKind, choice: Choice, due_ms: int | None) -> None:
     if choice.resume is not None:
         if not choice.wanted.is_empty or choice.everything or choice.dry_run or choice.journal is not None:
             raise click.UsageError(
-                "--resume: the journal says what to act on: no filter, --dry-run or --journal with it"
+                "--resume: the journal determines the messages: remove the filter, --dry-run and --journal"
             )
         if due_ms is not None:
-            raise click.UsageError("--resume: the journal says when: neither --due-ms nor --delay with it")
+            raise click.UsageError("--resume: the journal determines the due time: remove --due-ms and --delay")
         return
     if choice.everything and not choice.wanted.is_empty:
         raise click.UsageError("--all and a filter: give one of them")
@@ -239,7 +244,7 @@ def _run(
         except CommandFailed as error:
             said = f"{journal.progress.outcomes.total():,} of {order.total:,} messages have an answer"
             how = f"retry-sidecar {order.kind} --resume {journal.path}"
-            text = f"{error}: {said}; go on, with the same settings, by: {how}"
+            text = f"{error}: {said}; continue with the same settings: {how}"
             raise CommandFailed(text) from error
 
 

@@ -63,13 +63,13 @@ def _answering(function: F) -> F:
             help=f"Seconds to wait for the answer.  [default: {DEADLINE_S:g}; with a filter {TIMEOUT_S:g}]",
         ),
         click.option(
-            "--no-wait", is_flag=True, help="Print the control id and end: `retry-sidecar outcome` looks it up."
+            "--no-wait", is_flag=True, help="Print the control id and exit; `retry-sidecar outcome` looks it up."
         ),
         click.option(
             "--json",
             "as_json",
             is_flag=True,
-            help="Print JSON: one line for each target, or one for a run over a filter.",
+            help="Print JSON: one line per target, or one line for a run with a filter.",
         ),
     )
     for option in reversed(options):
@@ -88,13 +88,13 @@ _origins = click.argument("topics", nargs=-1, required=True, metavar="TOPIC...",
 @where_options
 @settings_options()
 def cancel(settings: Settings, /, *, targets: Sequence[Target], choice: Choice, **how: Any) -> None:
-    """Take messages away before they fire: those that are named, or those that a filter chooses.
+    """Remove messages before they fire: the named ones, or those that match a filter.
 
-    TARGET is a timer id, or id:<retry-id> for all that wait under that id. Exit status 0 means that what was pending
-    is never delivered; 1 that a target was not pending, was refused, or that nobody answered in time.
+    TARGET is a timer id, or id:<retry-id> for all messages with that id. Exit status 0: the pending messages are never
+    delivered. Exit status 1: a target was not pending or was refused, or no answer came in time.
 
     \b
-    By a filter, with a journal to go on after an interruption:
+    With a filter; a journal lets you continue after an interruption:
       retry-sidecar cancel --origin orders --due-before 1h --dry-run
     """
     _act_on(settings, ControlKind.CANCEL, targets, choice, **how)
@@ -102,8 +102,8 @@ def cancel(settings: Settings, /, *, targets: Sequence[Target], choice: Choice, 
 
 @click.command(epilog="Example: retry-sidecar reschedule 2-1841-1767225600000 --delay 10m")
 @_timers
-@click.option("--due-ms", type=click.IntRange(min=0), help="When, as epoch milliseconds; in the past fires at once.")
-@click.option("--delay", "delay_ms", callback=read_duration, metavar="DURATION", help="When, from now: 20s, 5m, 1h.")
+@click.option("--due-ms", type=click.IntRange(min=0), help="Due time in epoch milliseconds; a past time fires at once.")
+@click.option("--delay", "delay_ms", callback=read_duration, metavar="DURATION", help="Due time from now: 20s, 5m, 1h.")
 @choice_options
 @_answering
 @where_options
@@ -118,10 +118,10 @@ def reschedule(
     delay_ms: int | None,
     **how: Any,
 ) -> None:
-    """Give messages another due time; their timer ids stay.
+    """Give messages another due time; their timer ids stay the same.
 
-    TARGET is a timer id, or id:<retry-id> for all that wait under that id. Exit status 1 if a target was not pending,
-    was refused, or nobody answered in time. What a filter chooses all becomes due at the same instant:
+    TARGET is a timer id, or id:<retry-id> for all messages with that id. Exit status 1 if a target was not pending or
+    was refused, or no answer came in time. With a filter, all messages become due at the same instant:
 
     \b
       retry-sidecar reschedule --origin orders --due-before 1h --delay 6h
@@ -144,13 +144,13 @@ def reschedule(
 @where_options
 @settings_options()
 def fire(settings: Settings, /, *, targets: Sequence[Target], choice: Choice, **how: Any) -> None:
-    """Send messages to their origin now, without waiting for their due time.
+    """Send messages to their origin now, before their due time.
 
-    TARGET is a timer id, or id:<retry-id> for all that wait under that id. Exit status 1 if a target was not pending,
-    its origin is paused, it was refused, or nobody answered in time.
+    TARGET is a timer id, or id:<retry-id> for all messages with that id. Exit status 1 if a target was not pending or
+    was refused, its origin is paused, or no answer came in time.
 
     \b
-    By a filter, not all at once:
+    With a filter, at a limited rate:
       retry-sidecar fire --origin orders --rate 200
     """
     _act_on(settings, ControlKind.FIRE, targets, choice, **how)
@@ -162,9 +162,9 @@ def fire(settings: Settings, /, *, targets: Sequence[Target], choice: Choice, **
 @where_options
 @settings_options()
 def pause(settings: Settings, /, *, topics: Sequence[str], **how: Any) -> None:
-    """Hold back all messages of an origin topic until it is resumed; others go on.
+    """Stop deliveries to an origin topic until you resume it; other origins continue.
 
-    TOPIC '*' holds back the messages of all origins, of today and of tomorrow, until '*' is resumed.
+    TOPIC '*' stops deliveries to all origins, including new ones, until you resume '*'.
     """
     _act(settings, ControlKind.PAUSE, topics, **how)
 
@@ -175,9 +175,9 @@ def pause(settings: Settings, /, *, topics: Sequence[str], **how: Any) -> None:
 @where_options
 @settings_options()
 def resume(settings: Settings, /, *, topics: Sequence[str], **how: Any) -> None:
-    """Let the messages of a paused origin topic go on; what was put off comes within 15 minutes, spread out.
+    """Continue deliveries to a paused origin topic; deferred messages arrive within 15 minutes, spread over that time.
 
-    TOPIC '*' ends the pause of all origins; those that are paused by their own names stay paused.
+    TOPIC '*' ends the pause of all origins; origins that you paused by name stay paused.
     """
     _act(settings, ControlKind.RESUME, topics, **how)
 
@@ -189,9 +189,10 @@ def resume(settings: Settings, /, *, topics: Sequence[str], **how: Any) -> None:
 @where_options
 @settings_options()
 def outcome(settings: Settings, *, control_id: str, timeout_s: float, as_json: bool, url: str | None) -> None:
-    """Look up what became of a control record; outcomes are kept for a day.
+    """Look up the outcome of a control record; outcomes are kept for a day.
 
-    Exit status 1 while a partition has not answered, and as the command that sent it if nothing was done.
+    Exit status 1 while a partition has not answered. If nothing was done, the exit status is that of the command that
+    sent the record.
     """
     if url is not None:
         found = _by_http(settings, url).lookup(control_id)
@@ -201,7 +202,7 @@ def outcome(settings: Settings, *, control_id: str, timeout_s: float, as_json: b
             found = client.lookup(control_id, deadline_s=timeout_s)
     if found is None:
         raise CommandFailed(
-            f"no outcome of control id {control_id} on topic {settings.status_topic}: nobody has applied it yet "
+            f"no outcome of control id {control_id} on topic {settings.status_topic}: no sidecar has applied it yet "
             "(is `retry-sidecar run` running?), it was never sent, or it is older than a day"
         )
     if as_json:
@@ -319,7 +320,7 @@ def _show(result: ControlResult, due: str) -> None:
         partitions = ", ".join(map(str, sorted(result.missing)))
         so_far = f", {_messages(result.count)} so far" if result.answers else ""
         text = (
-            f"{result.target}: no answer from partition {partitions} in time{so_far}{detail}: nobody owns it now, or "
+            f"{result.target}: no answer from partition {partitions} in time{so_far}{detail}: it has no owner now, or "
             f"its owner is busy; the record stays and is applied; {_lookup(result.control_id)}"
         )
         say(text, err=True)
@@ -331,7 +332,7 @@ def _show(result: ControlResult, due: str) -> None:
 
 
 def _lookup(control_id: str) -> str:
-    return f"look up what became of it with: retry-sidecar outcome {control_id}"
+    return f"look up its outcome with: retry-sidecar outcome {control_id}"
 
 
 def _messages(count: int) -> str:

@@ -100,7 +100,7 @@ def filter_options(function: F) -> F:
         return function(*args, wanted=Filter(origin, partition, due_from_ms, due_to_ms), **kwargs)
 
     options = (
-        click.option("--origin", metavar="TOPIC", help="Only what goes to this topic."),
+        click.option("--origin", metavar="TOPIC", help="Only messages for this topic."),
         click.option("--partition", type=click.IntRange(min=0), help="Only this partition of the retry topic."),
         click.option(
             "--due-from",
@@ -108,7 +108,7 @@ def filter_options(function: F) -> F:
             "due_from_ms",
             metavar="INSTANT",
             callback=read_instant,
-            help="Only what is due then or later: epoch ms, ISO 8601 (UTC unless it says otherwise), now, or a "
+            help="Only messages due at or after this time: epoch ms, ISO 8601 (UTC by default), now, or a "
             "duration from now such as 10m or -2h.",
         ),
         click.option(
@@ -117,8 +117,7 @@ def filter_options(function: F) -> F:
             "due_to_ms",
             metavar="INSTANT",
             callback=read_instant,
-            help="Only what is due before. What was put off because its origin is not open counts as due when it is "
-            "looked at next.",
+            help="Only messages due before this time. A deferred message is due at its next attempt.",
         ),
     )
     for option in reversed(options):

@@ -30,14 +30,14 @@ _SHOWN_CHARS = 4_000
 
 @click.command(epilog="Example: retry-sidecar get 2-1841-1767225600000 --payload")
 @click.argument("targets", nargs=1, metavar="TARGET", callback=lambda ctx, at, text: read_targets(ctx, at, (text,)))
-@click.option("--payload", is_flag=True, help="Show key and value too; needs the API_TOKEN when one is set.")
+@click.option("--payload", is_flag=True, help="Show key and value too; requires API_TOKEN if it is set.")
 @click.option(
     "--payload-to",
     "path",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the value to this file, byte for byte.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line for each message; payloads in base64.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per message; payloads in base64.")
 @where_options
 @settings_options()
 def get(
@@ -50,9 +50,9 @@ def get(
     as_json: bool,
     url: str | None,
 ) -> None:
-    """Show a message that waits, with its headers.
+    """Show a pending message with its headers.
 
-    TARGET is a timer id, or id:<retry-id> for all that wait under that id. Exit status 1 when nothing waits under it.
+    TARGET is a timer id, or id:<retry-id> for all messages with that id. Exit status 1 if none is pending.
     """
     text = target_text(targets[0])
     query = {"payload": "true"} if payload or path is not None else None
@@ -71,7 +71,7 @@ def get(
         else:
             console().print(_picture(shown, SystemClock().wall_ms()), "", sep="\n")
     if body.get("truncated"):
-        say(f"{text}: more wait under this id than are shown", err=True)
+        say(f"{text}: more messages have this id than are shown", err=True)
     if missing := body.get("missing"):
         numbers = ", ".join(map(str, missing))
         say(f"not complete: partition {numbers} has no owner now, or it does not answer", err=True)

@@ -84,7 +84,7 @@ class Journal:
             with path.open("x", encoding="utf-8") as file:
                 file.write(json.dumps(head) + "\n")
         except FileExistsError:
-            raise CommandFailed(f"--journal: {path} exists: go on with it by --resume, or name another file") from None
+            raise CommandFailed(f"--journal: {path} exists: continue it with --resume, or name another file") from None
         except OSError as error:
             raise CommandFailed(f"--journal: {path}: {error.strerror or error}") from error
         return journal

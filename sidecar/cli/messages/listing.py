@@ -17,17 +17,17 @@ from sidecar.settings import Settings
 
 @click.command("list", epilog="Example: retry-sidecar list --origin orders --due-before 10m")
 @filter_options
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(min=1), help="Most messages.")
-@click.option("--all", "everything", is_flag=True, help="All of them, page by page.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line for each message.")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(min=1), help="Maximum number of messages.")
+@click.option("--all", "everything", is_flag=True, help="List all messages, page by page.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per message.")
 @where_options
 @settings_options()
 def list_messages(
     settings: Settings, /, *, wanted: Filter, limit: int, everything: bool, as_json: bool, url: str | None
 ) -> None:
-    """List what waits, in due order; without payloads.
+    """List pending messages in due order, without payloads.
 
-    Exit status 1 when a partition has no owner, or its owner does not answer: then its messages are not in the list.
+    Exit status 1 if a partition has no owner or its owner does not answer; the list then lacks its messages.
     """
     missing: set[int] = set()
     count = 0
@@ -40,7 +40,7 @@ def list_messages(
     if more and not as_json:
         say(f"{count:,} shown; there may be more: --limit or --all", err=True)
     if not count and not missing and not as_json:
-        say("nothing waits" if wanted.is_empty else f"nothing waits {wanted}", err=True)
+        say("nothing is pending" if wanted.is_empty else f"nothing is pending {wanted}", err=True)
     if missing:
         numbers = ", ".join(map(str, sorted(missing)))
         say(f"not complete: partition {numbers} has no owner now, or it does not answer", err=True)

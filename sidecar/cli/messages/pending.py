@@ -31,22 +31,22 @@ Summary = Mapping[str, Any]
 
 @click.command(epilog="Example: retry-sidecar pending --watch")
 @click.option("--url", help="Address of the sidecar.  [default: http://HTTP_HOST:HTTP_PORT]")
-@click.option("--token", metavar="TOKEN", help="Its API_TOKEN; the setting unless given.")
-@click.option("--watch", is_flag=True, help="Go on showing until Ctrl-C.")
+@click.option("--token", metavar="TOKEN", help="API_TOKEN of the instance.  [default: the setting]")
+@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @click.option(
     "--interval",
     "interval_s",
     default=1.0,
     show_default=True,
     type=click.FloatRange(min=0.1),
-    help="With --watch: seconds between two looks.",
+    help="With --watch: seconds between refreshes.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch one line for each look.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch, one line per refresh.")
 @settings_options()
 def pending(
     settings: Settings, *, url: str | None, token: str | None, watch: bool, interval_s: float, as_json: bool
 ) -> None:
-    """Show what waits, by origin, by time and by partition."""
+    """Show what is pending, by origin, time and partition."""
     look = functools.partial(_look, settings.http_url if url is None else address(url), token or settings.api_token)
     try:
         if not watch:

@@ -223,7 +223,7 @@ def test_without_the_right_to_create_the_command_for_somebody_else_is_named(
     with pytest.raises(TopicsInvalid) as caught:
         ensure_topics(Admin(settings), settings)
     assert str(caught.value).startswith(
-        f"topic {settings.changelog_topic}: does not exist, and the right to create it is missing"
+        f"topic {settings.changelog_topic}: does not exist, and the permission to create it is missing"
     )
     assert "let somebody who has it run: retry-sidecar topics create --bootstrap-servers" in str(caught.value)
 
@@ -247,4 +247,4 @@ def test_without_the_right_to_grow_the_new_partitions_are_left_out_and_noted(
     assert (facts.partitions, facts.usable_partitions, facts.changes) == (3, 2, ())
     (note,) = facts.notes
     assert f"topic {settings.changelog_topic}: has 2 partitions" in note
-    assert "the right Alter is missing: partitions from 2 on stay unready until" in note
+    assert "the permission Alter is missing: partitions from 2 on stay unready until" in note

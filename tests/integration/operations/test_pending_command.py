@@ -74,7 +74,7 @@ def test_watching_goes_on_until_it_is_interrupted(sidecar: Server) -> None:
 def test_where_nothing_listens_it_says_what_to_start() -> None:
     result = _run("--url", "http://127.0.0.1:1")
     assert result.exit_code == 1
-    assert result.stderr.startswith("nothing answers at http://127.0.0.1:1 (")
+    assert result.stderr.startswith("no sidecar answers at http://127.0.0.1:1 (")
     assert "Connection refused" in result.stderr
     assert "start `retry-sidecar run`" in result.stderr
 
@@ -114,8 +114,8 @@ ANSWERS = {
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("/page", "is no JSON: something else than a sidecar listens there"),
-        ("/list", "has no total: something else than a sidecar listens there"),
+        ("/page", "is not JSON: the server there is not a sidecar"),
+        ("/list", "has no total: the server there is not a sidecar"),
         ("/refused", "answers 401: a token is needed"),
         ("/broken", "answers 500: Internal Server Error"),
     ],

@@ -94,8 +94,8 @@ def test_a_missing_input_is_named_with_the_command_that_creates_it(admin: Admin,
         f"--dlq-topic {settings.dlq_topic}"
     )
     assert text.splitlines() == [
-        f"topic {settings.input_topic}: does not exist; mend it with: {command} --partitions 4",
-        f"topic {settings.dlq_topic}: does not exist; mend it with: {command}",
+        f"topic {settings.input_topic}: does not exist; fix it with: {command} --partitions 4",
+        f"topic {settings.dlq_topic}: does not exist; fix it with: {command}",
     ]
     assert partitions_of(settings.bootstrap_servers, settings.changelog_topic) == 0
 
@@ -157,7 +157,7 @@ def test_a_wrong_configuration_is_named_with_the_command_that_mends_it(
     text = _refusal(admin, settings)
     assert text.startswith(f"topic {name}: {wrong}")
     assert text.endswith(
-        f"; mend it with: kafka-configs.sh --bootstrap-server {settings.bootstrap_servers} --alter "
+        f"; fix it with: kafka-configs.sh --bootstrap-server {settings.bootstrap_servers} --alter "
         f"--entity-type topics --entity-name {name} --add-config {fix}"
     )
 
@@ -209,7 +209,7 @@ def test_without_the_right_to_grow_the_new_partitions_are_a_note_and_no_problem(
         MissingPermission(settings.status_topic, "DESCRIBE_CONFIGS"),
     )
     (missing,) = problems(settings, bare)
-    assert "the right DescribeConfigs is missing; mend it with: kafka-acls.sh" in str(missing)
+    assert "the permission DescribeConfigs is missing; fix it with: kafka-acls.sh" in str(missing)
     (note,) = notes(settings, bare)
     assert "partitions from 2 on stay unready" in note
 
@@ -257,7 +257,7 @@ def test_the_command_creates_all_four_and_then_finds_nothing_wrong(settings: Set
     for name in settings.own_topics:
         assert f"topic {name} created" in created.stdout
     again = CliRunner().invoke(cli.main, ["topics", "create", *_flags(settings)])
-    assert (again.exit_code, again.stdout) == (0, "nothing to do: all four topics exist and are right\n")
+    assert (again.exit_code, again.stdout) == (0, "nothing to do: all four topics exist and are correct\n")
     checked = CliRunner().invoke(cli.main, ["topics", "check", "--json", *_flags(settings)])
     assert checked.exit_code == 0
     answer = json.loads(checked.stdout)
@@ -270,12 +270,12 @@ def test_the_command_creates_all_four_and_then_finds_nothing_wrong(settings: Set
     ]
 
 
-def test_the_command_that_checks_fails_and_names_what_mends(settings: Settings) -> None:
+def test_the_command_that_checks_fails_and_names_the_fix(settings: Settings) -> None:
     result = CliRunner().invoke(cli.main, ["topics", "check", *_flags(settings)])
     assert result.exit_code == 1
-    assert f"topic {settings.input_topic}: does not exist; mend it with: retry-sidecar topics create" in result.stderr
+    assert f"topic {settings.input_topic}: does not exist; fix it with: retry-sidecar topics create" in result.stderr
     in_json = CliRunner().invoke(cli.main, ["topics", "check", "--json", *_flags(settings)])
     assert in_json.exit_code == 1
     answer = json.loads(in_json.stdout)
     assert answer["ok"] is False
-    assert answer["problems"][0]["mend"].endswith("--partitions 4")
+    assert answer["problems"][0]["fix"].endswith("--partitions 4")

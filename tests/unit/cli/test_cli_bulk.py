@@ -253,5 +253,5 @@ def test_a_journal_of_another_version_or_none_is_named(tmp_path: Path) -> None:
 
 def test_no_run_writes_over_the_journal_of_another(bench: Bench) -> None:
     bench.begin()
-    with pytest.raises(CommandFailed, match="exists: go on with it by --resume"):
+    with pytest.raises(CommandFailed, match="exists: continue it with --resume"):
         bench.begin()

@@ -173,7 +173,7 @@ def test_without_an_answer_it_names_the_partitions_and_how_to_look_it_up(group: 
     group.answers = [MISSING]
     result = run("cancel", "id:x")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.startswith("id:x: no answer from partition 0, 2 in time: nobody owns it now")
+    assert result.stderr.startswith("id:x: no answer from partition 0, 2 in time: it has no owner now")
     assert "retry-sidecar outcome c-1" in result.stderr
 
 
@@ -182,7 +182,7 @@ def test_whoever_stops_waiting_is_told_the_control_id(group: Group, error: BaseE
     group.answers = [error]
     result = run("cancel", "0-5-9")
     assert result.exit_code == 1
-    assert "0-5-9 was sent: look up what became of it with: retry-sidecar outcome c-1" in result.stderr
+    assert "0-5-9 was sent: look up its outcome with: retry-sidecar outcome c-1" in result.stderr
 
 
 def test_without_waiting_it_prints_control_ids_and_asks_for_no_answer(group: Group) -> None:

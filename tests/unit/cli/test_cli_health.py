@@ -50,7 +50,7 @@ def test_an_instance_that_is_not_ready_is_exit_status_one_with_the_reason(port: 
 
 
 @pytest.mark.parametrize(
-    ("url", "said"), [("http://127.0.0.1:1", "nothing answers"), ("127.0.0.1:1", "must look like http://host:8080")]
+    ("url", "said"), [("http://127.0.0.1:1", "no sidecar answers"), ("127.0.0.1:1", "must look like http://host:8080")]
 )
 def test_where_no_sidecar_is_the_exit_status_is_one(url: str, said: str) -> None:
     result = CliRunner().invoke(cli.main, ["health", "--url", url])

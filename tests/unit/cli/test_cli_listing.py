@@ -56,7 +56,7 @@ def test_a_list_asks_for_what_its_options_say(shelf: Shelf) -> None:
     assert run("list", *options).exit_code == 2
     result = run("list", *options[:-1], str(DUE_MS + 5), "--limit", "7", "--token", "a-token-of-the-tests")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert "nothing waits for orders, in partition 3, due from 2027-01-15 08:00:00.000 UTC" in result.stderr
+    assert "nothing is pending for orders, in partition 3, due from 2027-01-15 08:00:00.000 UTC" in result.stderr
     wanted = {"origin": "orders", "partition": "3", "due_from": str(DUE_MS), "due_to": str(DUE_MS + 5), "limit": "7"}
     assert shelf.asked == [("GET", "/pending/messages", wanted)]
     assert shelf.tokens == {"a-token-of-the-tests"}
@@ -96,9 +96,9 @@ def test_a_list_that_is_not_complete_says_so_with_exit_status_1(shelf: Shelf) ->
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (reply(200, ["x"]), "has no messages: something else than a sidecar listens there"),
-        (reply(200), "is no JSON"),
-        (reply(401, {"message": "no token"}), "answers 401: no token; give the token with --token or API_TOKEN"),
+        (reply(200, ["x"]), "has no messages: the server there is not a sidecar"),
+        (reply(200), "is not JSON"),
+        (reply(401, {"message": "no token"}), "answers 401: no token; set the token with --token or API_TOKEN"),
         (reply(500, None, "Oops"), "answers 500: Oops"),
     ],
 )
@@ -164,7 +164,7 @@ def test_get_says_what_is_missing_of_a_retry_id_and_what_is_not_pending(shelf: S
     shelf.replies["GET", "/pending/messages/id%3Ax"] = reply(200, part)
     result = run("get", "id:x", "--json")
     assert (result.exit_code, json.loads(result.stdout)["id"]) == (1, TARGET)
-    assert "more wait under this id" in result.stderr
+    assert "more messages have this id" in result.stderr
     assert "partition 1 has no owner" in result.stderr
     shelf.replies["GET", PATH] = reply(404, {"error_code": 404, "message": "gone"})
     assert f"{TARGET}: not pending" in run("get", TARGET).stderr
@@ -232,8 +232,8 @@ def test_an_instance_waits_for_the_answer_itself(shelf: Shelf) -> None:
         (["cancel", "--all", "--origin", "orders", "--yes"], "--all and a filter"),
         (["cancel", "--origin", "orders"], "stdin is no terminal): say --yes"),
         (["cancel", "--origin", "orders", "--yes", "--no-wait"], "--no-wait goes with named targets"),
-        (["cancel", "--resume", "x", "--origin", "orders"], "the journal says what to act on"),
-        (["reschedule", "--resume", "x", "--delay", "1s"], "the journal says when"),
+        (["cancel", "--resume", "x", "--origin", "orders"], "the journal determines the messages"),
+        (["reschedule", "--resume", "x", "--delay", "1s"], "the journal determines the due time"),
         (["reschedule", "--origin", "orders", "--yes"], "--due-ms and --delay: give one of them"),
         (["reschedule", "--all", "--yes", "--due-ms", str(2**63)], "retry-due-ms"),
         (["cancel", "--due-from", "2h", "--due-to", "1h", "--yes"], "--due-from must not be after --due-to"),
@@ -311,7 +311,7 @@ def test_a_run_that_can_not_go_on_says_how_to_resume_it(shelf: Shelf, stored: li
     result = run("fire", "--all", "--yes", "--journal", str(path))
     assert result.exit_code == 1
     assert "answers 401: no token" in result.stderr
-    assert f"of 3 messages have an answer; go on, with the same settings, by: retry-sidecar fire --resume {path}" in (
+    assert f"of 3 messages have an answer; continue with the same settings: retry-sidecar fire --resume {path}" in (
         result.stderr
     )
 

@@ -82,8 +82,8 @@ def test_topics_that_can_not_be_grown_are_the_reason_of_new_partitions_and_tried
     assert stage.grown() == [("topics_not_grown", "topic app-status: Broker: Policy violation")]
     assert stage.reasons() == ["partition 1 is assigned: topic app-status: Broker: Policy violation"]
     assert stage.grown() == [], "the same is logged once"
-    stage.grow = lambda: dataclasses.replace(FACTS, notes=("the right Alter is missing",))
-    assert stage.grown() == [("topics_not_grown", "the right Alter is missing")]
+    stage.grow = lambda: dataclasses.replace(FACTS, notes=("the permission Alter is missing",))
+    assert stage.grown() == [("topics_not_grown", "the permission Alter is missing")]
     stage.grow = lambda: dataclasses.replace(FACTS, usable_partitions=2)
     assert stage.grown() == []
     assert stage.loop._assignment.to_recover == {1}

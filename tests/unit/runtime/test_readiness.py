@@ -41,8 +41,11 @@ def test_clock_and_state_folder_are_in_the_way_of_every_transaction(harness: Loo
 def test_partitions_that_do_not_run_are_named(harness: LoopHarness, readiness: Readiness) -> None:
     harness.run(0)
     harness.assignment.assign([1, 2])
-    harness.assignment.not_grown("the right Alter is missing")
-    assert readiness.reasons() == ["partition 1 is assigned", "partition 2 is assigned: the right Alter is missing"]
+    harness.assignment.not_grown("the permission Alter is missing")
+    assert readiness.reasons() == [
+        "partition 1 is assigned",
+        "partition 2 is assigned: the permission Alter is missing",
+    ]
 
 
 def test_a_member_that_cannot_join_says_why(harness: LoopHarness, readiness: Readiness) -> None:

@@ -268,7 +268,7 @@ def test_counters_that_do_not_agree_with_the_timers_are_told(tmp_path: Path) -> 
     keep(tmp_path, stage)
     result = run(tmp_path)
     assert result.exit_code == 1
-    assert "partition 0: its counters say 10 and 4 messages wait" in result.stderr
+    assert "partition 0: its counters say 10 and 4 messages are pending" in result.stderr
 
 
 def test_help_has_an_example() -> None:
