@@ -126,7 +126,7 @@ def origin_routes(source: Source, desk: ControlDesk, gate: Gate) -> APIRouter:
         summary="Resume an origin",
         description="Ends a pause. Deferred messages fire soon.",
         response_model=ControlBody,
-        responses={**ANSWERS, 200: answered(Outcome.RESUMED, "The origin is open again.", "orders")},
+        responses={**ANSWERS, 200: answered(Outcome.RESUMED, "The pause has ended.", "orders")},
         dependencies=guards,
     )
     async def resume(request: Request, topic: TopicText) -> JSONResponse:
