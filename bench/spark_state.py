@@ -119,7 +119,7 @@ class World:
             chunks = [encode_chunk(Chunk(arrivals, []))] if arrivals else []
             calls, size, began_s = state.calls, state.bytes, time.process_time()
             result = self._steps.step(0, state, chunks, self.now_ms)
-            assert result is not None, "each instant has a turn"
+            assert result is not None, "each instant has a step"
             cost.seconds += time.process_time() - began_s
             cost.steps += 1
             cost.calls += state.calls - calls

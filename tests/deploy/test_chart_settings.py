@@ -73,7 +73,7 @@ def test_a_login_is_complete(helm: Helm, tmp_path: Path) -> None:
     assert settings["API_TOKEN"].value == "***"
 
 
-def test_a_value_that_only_the_program_can_judge_stops_it_with_its_name(helm: Helm, tmp_path: Path) -> None:
+def test_a_value_that_only_the_program_can_check_stops_it_with_its_name(helm: Helm, tmp_path: Path) -> None:
     rendered = helm.render(APPLICATION, CASES[0], values=["config.delays=soon"])
     done = start([*arguments(rendered, tmp_path), "--show-settings"], environment(rendered.sidecar))
     assert done.returncode == 2

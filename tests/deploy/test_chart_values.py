@@ -82,6 +82,6 @@ def test_values_that_contradict_each_other_are_refused(helm: Helm, values: list[
     assert said in str(failure.value)
 
 
-def test_an_old_cluster_is_told_that_it_has_no_native_sidecars(helm: Helm) -> None:
+def test_an_old_cluster_learns_that_it_has_no_native_sidecars(helm: Helm) -> None:
     with pytest.raises(RenderFailed, match=r"1\.29"):
         helm.render(EXAMPLE, kubernetes="1.28")

@@ -65,7 +65,7 @@ def test_every_object_of_the_schemas_is_closed_or_kubernetes_own() -> None:
         assert all(schema["properties"][name]["additionalProperties"] is False for name in described)
 
 
-def test_a_value_that_nobody_explains_is_an_error(tmp_path: Path) -> None:
+def test_a_value_without_a_comment_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "values.yaml"
     path.write_text("# -- How many.\ncount: 1\nname: x\n", encoding="utf-8")
     with pytest.raises(CommandFailed, match=r"values\.yaml:3: name is not explained"):

@@ -62,7 +62,7 @@ def test_the_sidecar_is_what_is_built_unless_a_target_is_named() -> None:
 
 
 @pytest.mark.parametrize("target", ["sidecar", "spark"])
-def test_nobody_is_root_in_the_end(target: str) -> None:
+def test_the_last_user_is_not_root(target: str) -> None:
     assert last(target, "USER") == "10001:10001"
 
 

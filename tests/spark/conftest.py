@@ -1,4 +1,4 @@
-"""Where there is no PySpark, or no Java for it, the tests that need them are skipped and say why."""
+"""Skips the tests that need PySpark or Java where one is missing, and says why."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ collect_ignore = [] if importlib.util.find_spec("pyspark") else _OF_PYSPARK
 
 @pytest.fixture(scope="session")
 def java() -> Path:
-    """Home of a JDK that Spark runs on; skips without one, or without PySpark."""
+    """The home of a JDK that Spark runs on; skips without one, or without PySpark."""
     if importlib.util.find_spec("pyspark") is None:
         pytest.skip("PySpark is not installed: pip install -e '.[spark]'")
     try:
@@ -39,7 +39,7 @@ def java() -> Path:
 
 @pytest.fixture(scope="session")
 def unhurried(java: Path) -> Path:
-    """For tests of many starts, each of which takes many seconds; the same as `java`."""
+    """The same as `java`, for tests of many starts, each of which takes many seconds."""
     if os.environ.get("SIDECAR_SPARK_TESTS") != "all":
         pytest.skip("takes minutes: make test-spark runs it (SIDECAR_SPARK_TESTS=all)")
     return java
@@ -47,13 +47,13 @@ def unhurried(java: Path) -> Path:
 
 @pytest.fixture
 def stage(bootstrap: str) -> Stage:
-    """Topics of this test's own: two input partitions, a DLQ, one origin."""
+    """New topics for one test: two input partitions, a DLQ, one origin."""
     return set_stage(bootstrap, 2)
 
 
 @pytest.fixture
 def sidecars(tmp_path: Path) -> Iterator[Sidecars]:
-    """Starts processes; what is left of them ends with the test."""
+    """Starts processes, which end with the test at the latest."""
     started = Sidecars(tmp_path)
     try:
         yield started

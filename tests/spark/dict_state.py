@@ -12,7 +12,7 @@ from sidecar.spark.state.entries import META, PAGE, decode_meta
 
 
 class DictState:
-    """Cells as Spark keeps them, and how often each call came."""
+    """State entries as Spark keeps them."""
 
     def __init__(self) -> None:
         self.entries: dict[bytes, bytes] = {}
@@ -28,7 +28,7 @@ class DictState:
 
 
 def pending(state: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Return the entries that are pending in a state by their keys, as who exports or audits it finds them."""
+    """Return the pending timers of a state by their keys, as an export or an audit finds them."""
     removed = set()
     for key, value in removed_in(state):
         decoded = decode_key(key)
@@ -44,7 +44,7 @@ def pending(state: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
 
 
 def removed_in(state: Mapping[bytes, bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the changelog records that say what was removed."""
+    """Yield the changelog records for removed timers."""
     for state_key, value in state.items():
         if state_key[:1] == b"p":
             yield from removed_of(PAGE.decode(value))

@@ -1,6 +1,6 @@
-"""A program: runs a query of quick micro-batches at which nobody looks, and prints what was told of them.
+"""A program that runs a query of quick micro-batches without reading them, and prints what was passed on in the end.
 
-It is a process of its own, because a JVM stays for as long as the process that has started it.
+It is a separate process, because a JVM lives as long as the process that started it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main(folder: str) -> None:
         before = len(told)
         while query.isActive and (query.lastProgress or {"batchId": 0})["batchId"] < BATCHES * (len(runs) + 1):
             pause.wait(0.1)
-        assert len(told) == before, "nobody has looked"
+        assert len(told) == before, "nothing was passed on yet"
         query.stop()
         runs.append(batches.pass_on_rest(str(query.runId)))
         assert batches.pass_on() == 0

@@ -1,4 +1,4 @@
-"""How the tests run the commands of Spark: as operators do, in a process with a JVM of its own."""
+"""Runs the commands of Spark for the tests, as operators do: in a separate process with a JVM."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def command(name: str, folder: Path, *more: str) -> list[str]:
     return ["-m", "sidecar", "spark", name, *own, *more]
 
 
-def fires(stage: Stage, marker: bytes, count: int) -> list[Read]:
+def deliveries(stage: Stage, marker: bytes, count: int) -> list[Read]:
     """Return the records of the origin with this header `test`, once there are as many."""
 
     def enough(seen: list[Read]) -> bool:

@@ -15,7 +15,7 @@ from sidecar.changelog.codec import REMOVED, removed_key
 from tests.broker import make_topic_anew
 from tests.integration.messages import Given, Pairs, Sent, native, now_ms, send
 from tests.integration.sidecars import Sidecars, Stage
-from tests.spark.queries import fires
+from tests.spark.queries import deliveries
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -36,7 +36,7 @@ def test_planted_faults_are_found_and_nothing_else(
         Given(b"5", b"k", [("no", b"origin")]),
         Given(b"6", b"k", native(stage, b"far", 3_600_000)),
     )
-    fired = fires(stage, b"near", 2)
+    fired = deliveries(stage, b"near", 2)
     eventually(lambda: embedded.pending() == 3, 40, "three wait")
     refused = b"0-%d-1" % sent[2].offset
     send(stage.bootstrap, stage.input_topic, Given(headers=_cancel(b"id:gone")), Given(headers=_cancel(refused)))
@@ -78,7 +78,7 @@ def _cancel(target: bytes) -> Pairs:
     return [("retry-control", b"cancel"), ("retry-target", target), ("retry-control-id", b"c")]
 
 
-def test_messages_of_a_topic_made_anew_are_not_taken_for_those_of_the_former_one(
+def test_messages_of_a_topic_recreated_are_not_taken_for_those_of_the_former_one(
     unhurried: Path, stage: Stage, sidecars: Sidecars
 ) -> None:
     embedded = sidecars.start("embedded", stage)
@@ -96,7 +96,7 @@ def test_messages_of_a_topic_made_anew_are_not_taken_for_those_of_the_former_one
     cancel: Pairs = [("retry-control", b"cancel"), ("retry-target", target), ("retry-control-id", b"c")]
     send(stage.bootstrap, stage.input_topic, Given(headers=cancel))
     eventually(lambda: embedded.pending() == 2, 40, "it is cancelled")
-    assert len(fires(stage, b"near", 2)) == 2
+    assert len(deliveries(stage, b"near", 2)) == 2
     found = _audit(embedded.environment)
     assert found["fates"] == {"fired": 1, "dead-lettered": 1, "pending": 1, "cancelled": 1}
 

@@ -1,4 +1,4 @@
-"""What is told of micro-batches: each of them once, however quickly they come and whenever somebody looks."""
+"""The progress of micro-batches: each is passed on once, however fast they come and whenever they are read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.integration.sidecars import ROOT
 pytestmark = pytest.mark.slow
 
 
-def test_each_micro_batch_is_told_once_though_nobody_looks_for_many(java: Path, tmp_path: Path) -> None:
+def test_each_micro_batch_is_passed_on_once_however_many_wait(java: Path, tmp_path: Path) -> None:
     """Spark itself remembers two of them, and a query is stopped and started again in between."""
     answer = subprocess.run(
         [sys.executable, "-m", "tests.spark.many_batches", f"file://{tmp_path}"],

@@ -1,4 +1,4 @@
-"""The blocks of a slot: whatever is merged and paged, each entry is found, and taken once."""
+"""The blocks of a slot: however they are merged and paged, each entry is found, and taken once."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sidecar.spark.blocks import Blocks
 from sidecar.spark.state.entries import Meta
 from tests.spark.dict_state import DictState
 
-PLACE = (2, 5)
+SLOT_KEY = (2, 5)
 LASTING = lasting(1, 1, 0, 1, 1, b"orders", None, b"key", b"value", [])
 
 
 def entry(offset: int) -> bytes:
-    return MOVING.pack(1000 + offset % 7, offset, 1000, PLACE[0], 0) + LASTING
+    return MOVING.pack(1000 + offset % 7, offset, 1000, SLOT_KEY[0], 0) + LASTING
 
 
 @settings(max_examples=60)
@@ -34,18 +34,18 @@ def test_each_entry_is_found_and_taken_once(order: list[int], each: int, limit_b
     with patch.multiple(blocks, FULL_BYTES=400, MERGED=2, PAGE_REFS=2):
         for at in range(0, len(offsets), each):
             store = open_blocks()
-            store.add(PLACE, [entry(offset) for offset in offsets[at : at + each]])
+            store.add(SLOT_KEY, [entry(offset) for offset in offsets[at : at + each]])
             store.save()
-            assert store.slots[PLACE].bytes == sum(
+            assert store.slots[SLOT_KEY].bytes == sum(
                 len(value) for state_key, value in state.entries.items() if state_key[:1] == b"b"
             )
         assert any(state_key[:1] == b"s" for state_key in state.entries) or each > 6
         for offset in offsets:
-            assert open_blocks().find(PLACE, entry(offset)[:KEY_BYTES]) == entry(offset)
-        assert open_blocks().find(PLACE, entry(99)[:KEY_BYTES]) is None
+            assert open_blocks().find(SLOT_KEY, entry(offset)[:KEY_BYTES]) == entry(offset)
+        assert open_blocks().find(SLOT_KEY, entry(99)[:KEY_BYTES]) is None
         taken: list[bytes] = []
-        while PLACE in (store := open_blocks()).slots:
-            part = store.take(PLACE, limit_bytes)
+        while SLOT_KEY in (store := open_blocks()).slots:
+            part = store.take(SLOT_KEY, limit_bytes)
             assert part
             taken += part
             store.save()

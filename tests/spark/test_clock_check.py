@@ -17,7 +17,7 @@ pytestmark = pytest.mark.broker
 
 
 class SetClock(SystemClock):
-    """Can be off, and can be told that time has passed."""
+    """A clock that can be wrong, and that the test moves on."""
 
     off_ms = 0
     passed_s = 0.0

@@ -59,7 +59,7 @@ def test_a_message_has_one_disposition(found: dict[str, object], disposition: Di
     assert disposition_of(**{"kind": RecordKind.MESSAGE, **nothing, **found}) is disposition  # type: ignore[arg-type]  # by name
 
 
-def test_records_are_told_by_their_headers() -> None:
+def test_headers_say_what_a_record_is() -> None:
     kinds = [
         sent_of(each, POLICY, NATIVE).kind
         for each in (
@@ -106,11 +106,11 @@ def test_only_what_had_to_be_obeyed_ends_a_timer() -> None:
 
 
 def test_an_outcome_says_whether_a_cancel_did_anything() -> None:
-    def told(count: int) -> Record:
+    def outcome(count: int) -> Record:
         value = OutcomeRecord(Outcome.CANCELLED if count else Outcome.NOT_PENDING, count, "id:a", 3, 1).to_json()
         return Record(0, 1, 1, outcome_key("c", 9), value, None)
 
-    assert outcome_of(told(2)) == (3, 9, True)
-    assert outcome_of(told(0)) == (3, 9, False)
+    assert outcome_of(outcome(2)) == (3, 9, True)
+    assert outcome_of(outcome(0)) == (3, 9, False)
     assert outcome_of(Record(0, 1, 1, b"p/0", b"{}", None)) is None
     assert outcome_of(Record(0, 1, 1, outcome_key("c", 9), b"nonsense", None)) is None

@@ -26,7 +26,7 @@ def test_a_message_for_a_topic_that_may_not_be_looked_at_is_a_dead_letter_by_two
     assert b"Describe and Write" in (detail or b"")
 
 
-def test_when_the_right_is_given_before_the_second_answer_the_message_is_taken_in() -> None:
+def test_when_the_permission_is_granted_before_the_second_answer_the_message_is_ingested() -> None:
     world = World(orders=FORBIDDEN)
     world.step(world.record(*order(0)))
     world.topics = {"orders": TopicMetadata(2, 1_000_000)}

@@ -1,4 +1,4 @@
-"""The engines hand over to each other: what one had pending the other fires, once, over any number of input topics."""
+"""The handover between the engines: one fires once what the other had pending, also after the input was recreated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.broker import make_topic_anew, read_committed
 from tests.integration.messages import Given, marked, native, send
 from tests.integration.sidecars import Sidecars, Stage
-from tests.spark.queries import WAIT_S, command, fires
+from tests.spark.queries import WAIT_S, command, deliveries
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -48,8 +48,8 @@ def test_from_the_embedded_engine_to_spark_and_back(
     spark.start(command("run", tmp_path, "--from-changelog"))
     spark.await_ready(WAIT_S)
     _does(embedded.environment, "fire", "id:n", "--timeout", "60")
-    assert len(fires(stage, b"near", EACH)) == EACH
-    assert len(fires(stage, b"mid", 3)) == 3
+    assert len(deliveries(stage, b"near", EACH)) == EACH
+    assert len(deliveries(stage, b"mid", 3)) == 3
     eventually(lambda: (spark.group() or {}).get("total") == EACH, 60, "what is far still waits")
     assert spark.stop(60) == 0
 
@@ -67,10 +67,10 @@ def test_from_the_embedded_engine_to_spark_and_back(
 
     send(stage.bootstrap, stage.input_topic, *[Given(b"last", b"k", native(stage, b"last", 1))] * 3)
     back = sidecars.start("back", stage)
-    assert len(fires(stage, b"last", 3)) == 3
+    assert len(deliveries(stage, b"last", 3)) == 3
     eventually(lambda: back.pending() == EACH, 40, "all that is far waits here")
     _does(back.environment, "fire", "id:f")
-    assert len(fires(stage, b"far", EACH)) == EACH
+    assert len(deliveries(stage, b"far", EACH)) == EACH
     seen = read_committed(stage.bootstrap, [stage.origin])
     counts = [len(marked(seen, marker)) for marker in (b"near", b"far", b"gone", b"mid", b"last")]
     assert counts == [EACH, EACH, 0, 3, 3]
@@ -90,8 +90,8 @@ def test_what_is_handed_over_fires_when_it_is_due_though_nothing_comes_in(
     assert read_committed(stage.bootstrap, [stage.origin]) == []
     spark = sidecars.make("spark", stage)
     spark.start(command("run", tmp_path, "--from-changelog"))
-    assert len(fires(stage, b"soon", 2)) == 2
-    assert len(fires(stage, b"later", 2)) == 2
+    assert len(deliveries(stage, b"soon", 2)) == 2
+    assert len(deliveries(stage, b"later", 2)) == 2
     eventually(lambda: (spark.group() or {}).get("total") == 2, 60, "what is far still waits")
     assert spark.stop(60) == 0
     seen = read_committed(stage.bootstrap, [stage.origin])

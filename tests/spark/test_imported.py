@@ -1,4 +1,4 @@
-"""The first turns behind a handover: counted in parts, and nothing is decided before its origin is known."""
+"""The first steps after a handover: timers are counted in parts, and none is decided before its origin is known."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOUR_MS = 3_600_000
 
 
 def imported(stage: Stage, **topics: TopicMetadata) -> World:
-    """Return a partition that begins with what another engine has left in the changelog."""
+    """Return a partition that begins with the state of the other engine in the changelog."""
     world = World(**topics)
     take_over(0, world.state, ((record.key, record.value) for record in stage.log.records))
     world.offset = stage.next_offset
@@ -75,7 +75,7 @@ def test_what_was_imported_is_counted_in_parts_and_what_comes_waits(monkeypatch:
         stage, A=TopicMetadata(2, 1_000_000), B=TopicMetadata(2, 1_000_000), orders=TopicMetadata(2, 1_000_000)
     )
     read: list[int] = []
-    told: list[OutputPart] = []
+    early: list[OutputPart] = []
     came = [world.record(*order(0))]
     while not decode_meta(world.state.entries[META]).settled:
         sizes.clear()
@@ -83,15 +83,15 @@ def test_what_was_imported_is_counted_in_parts_and_what_comes_waits(monkeypatch:
         assert result is not None
         assert result.wakes_ms == world.now_ms + 1
         read.append(sum(sizes))
-        told += result.output_parts
+        early += result.output_parts
     assert len(read) > 5
     assert max(read) < 2_500
-    assert view(told[:1])["state"] == "restoring"
+    assert view(early[:1])["state"] == "restoring"
     meta = decode_meta(world.state.entries[META])
     assert meta.counts() == stage.partition.counts
     assert (meta.uncounted, meta.counted_blocks) == ([], 0)
     world.now_ms = NOW + 100_000
-    sent = [*told, *world.settle()]
+    sent = [*early, *world.settle()]
     assert outgoing(sent) == [("orders", None)] + [("A", None)] * 39
     assert view(sent)["state"] == "running"
     assert view(sent)["pending"] == 40

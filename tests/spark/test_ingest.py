@@ -1,4 +1,4 @@
-"""The first step on the executors: what Spark's source gives becomes what a Kafka client would have read."""
+"""The ingest on the executors: rows of Spark's source become the records that a Kafka client would have read."""
 
 from __future__ import annotations
 

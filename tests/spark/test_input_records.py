@@ -1,4 +1,4 @@
-"""Messages of the retry topic are read a second time, where they are still there."""
+"""Records of the retry topic are read again by position, if they still exist."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.broker
 
 
 @pytest.mark.parametrize("gap", [1, 1_000])
-def test_records_are_found_by_their_place_and_those_that_are_gone_are_not(
+def test_records_are_found_by_their_position_and_those_that_are_gone_are_not(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, gap: int
 ) -> None:
     monkeypatch.setattr(input_records, "GAP_RECORDS", gap)

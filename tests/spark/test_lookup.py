@@ -1,4 +1,4 @@
-"""What a real broker says of origins, to the executors."""
+"""The lookup of origins on a real broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.integration.permissions import broker_with_permissions, deny
 pytestmark = pytest.mark.broker
 
 
-def test_a_topic_that_may_not_be_looked_at_is_told_from_one_that_may_not_be_written() -> None:
+def test_a_topic_that_may_not_be_described_differs_from_one_that_may_not_be_written() -> None:
     with broker_with_permissions() as bootstrap:
         for name in ("open", "guarded", "secret"):
             create_topic(bootstrap, name, 3)

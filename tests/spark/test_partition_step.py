@@ -1,4 +1,4 @@
-"""Turns of one partition, without Spark: what is sent, what waits, and that a turn which is run again says the same."""
+"""Steps of one partition, without Spark: what is sent, what waits, and that a repeated step sends the same."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RULES = Rules(
 
 
 FORBIDDEN = TopicMetadata(2**31 - 1, 1_048_588, "unauthorised")
-"""What is said of a topic that may not be looked at."""
+"""The metadata of a topic that may not be described."""
 
 
 class World:
@@ -70,12 +70,12 @@ class World:
         return self.step_again(*records)
 
     def step_again(self, *records: Record) -> StepResult | None:
-        """Give another turn at the same instant, as Spark does when it runs a micro-batch again."""
+        """Run another step at the same instant, as Spark does when it runs a micro-batch again."""
         chunks = [encode_chunk(Chunk([], [each])) for each in reversed(records)]
         return self.steps.step(0, self.state, chunks, self.now_ms)
 
     def settle(self, *records: Record) -> list[OutputPart]:
-        """Give as many turns as it takes until nothing is wanted at once."""
+        """Run steps until none is due at once."""
         sent: list[OutputPart] = []
         result = self.step(*records)
         while result is not None:
@@ -141,7 +141,7 @@ def test_a_topic_that_does_not_exist_is_a_dead_letter_by_a_fresh_answer() -> Non
     assert sorted(outgoing(sent)) == [("dlq", b"origin-not-allowed"), ("dlq", b"origin-unknown")]
 
 
-def test_a_turn_that_is_run_again_says_the_same_though_the_topics_have_changed() -> None:
+def test_a_step_that_is_run_again_says_the_same_though_the_topics_have_changed() -> None:
     world = World()
     world.settle(world.record(*order(2000)))
     before = dict(world.state.entries)
@@ -175,7 +175,7 @@ def test_what_is_due_for_a_topic_that_vanished_is_deferred_and_fires_when_it_is_
     assert outgoing(sent) == [("orders", None)]
 
 
-def test_an_instant_has_one_turn() -> None:
+def test_an_instant_has_one_step() -> None:
     world = World()
     world.settle(world.record(*order(2000)))
     assert world.step(wait_ms=0) is None
@@ -190,7 +190,7 @@ def test_counts_are_published_though_nothing_happens() -> None:
     assert quiet is not None
     assert quiet.output_parts == []
     assert quiet.wakes_ms == first.wakes_ms
-    assert world.step(wait_ms=3000).output_parts  # type: ignore[union-attr]  # each instant has a turn
+    assert world.step(wait_ms=3000).output_parts  # type: ignore[union-attr]  # each instant has a step
 
 
 def test_the_state_says_which_engine_wrote_it() -> None:
@@ -200,7 +200,7 @@ def test_the_state_says_which_engine_wrote_it() -> None:
 
 
 def refused(world: World, *closings: Closing, wait_ms: int = 1000) -> tuple[StepResult, StepResult]:
-    """Give a turn twice: as it was decided first, and as it is decided when topics have refused what it sent."""
+    """Run a step twice: as first decided, and as decided after topics have refused its records."""
     before = dict(world.state.entries)
     first = world.step(wait_ms=wait_ms)
     assert first is not None
@@ -290,7 +290,7 @@ def test_an_origin_that_refuses_for_longer_than_origin_timeout_is_given_up() -> 
     assert outgoing(sent) == [("dlq", b"unfireable")]
 
 
-def test_a_dlq_that_can_not_be_written_holds_intake_and_what_is_due_fires() -> None:
+def test_a_dlq_that_cannot_be_written_holds_ingest_and_what_is_due_fires() -> None:
     world = World(orders=TopicMetadata(2, 1_000_000), dlq=TopicMetadata(1, 1_000_000))
     world.settle(world.record(*order(9000)))
     bad, good = world.record(("no", b"header")), world.record(*order(0))
@@ -314,7 +314,7 @@ def test_a_dlq_that_can_not_be_written_holds_intake_and_what_is_due_fires() -> N
     assert outgoing(world.settle()) == [("dlq", b"missing-header"), ("orders", None)]
 
 
-def test_what_a_turn_has_committed_stands_when_a_later_step_of_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_step_has_committed_stands_when_a_later_plan_of_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step, "DELIVERIES_MAX", 2)
     world = World()
     world.settle(*(world.record(*order(2000), value=b"%d" % at) for at in range(5)))
@@ -327,7 +327,7 @@ def test_what_a_turn_has_committed_stands_when_a_later_step_of_it_is_refused(mon
     assert [digest(first.output_parts[:at]) == digest(second.output_parts[:at]) for at in (1, 2)] == [True, False]
 
 
-def test_more_topics_than_a_mark_has_room_for_close_them_all_for_that_turn() -> None:
+def test_more_topics_than_a_mark_has_room_for_close_them_all_for_that_step() -> None:
     world = World(orders=TopicMetadata(2, 1_000_000), gone=TopicMetadata(2, 1_000_000))
     world.settle(world.record(*order(2000)), world.record(("retry-origin-topic", b"gone"), ("retry-delay-ms", b"2000")))
     _, second = refused(world, Closing(ALL, "unreachable", -1), wait_ms=3000)
@@ -341,7 +341,7 @@ def digest(output_parts: Iterable[OutputPart]) -> str:
     return str(found)
 
 
-def test_a_partition_whose_state_can_not_be_read_stops_and_keeps_what_comes() -> None:
+def test_a_partition_whose_state_cannot_be_read_stops_and_keeps_what_comes() -> None:
     world = World()
     world.settle(world.record(*order(4000)))
     good = world.state.entries[META]
@@ -352,7 +352,7 @@ def test_a_partition_whose_state_can_not_be_read_stops_and_keeps_what_comes() ->
     assert "does not decode" in stopped.tally.stopped[0]
     assert [each.before == each.after for each in stopped.output_parts] == [True]
     for _ in range(3):
-        assert outgoing(world.step(world.record(*order(0)), wait_ms=20_000).output_parts) == []  # type: ignore[union-attr]  # each instant has a turn
+        assert outgoing(world.step(world.record(*order(0)), wait_ms=20_000).output_parts) == []  # type: ignore[union-attr]  # each instant has a step
     world.state.entries[META] = good
     assert outgoing(world.step(wait_ms=30_000).output_parts) == []  # type: ignore[union-attr]  # as above
     world.now_ms += 60_000
@@ -360,7 +360,7 @@ def test_a_partition_whose_state_can_not_be_read_stops_and_keeps_what_comes() ->
     assert STOPPED not in world.state.entries
 
 
-def test_a_turn_that_fails_half_way_has_written_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_fails_half_way_has_written_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     world.settle(world.record(*order(4000)), world.record(*order(8000)))
     slots = sorted(each for each in world.state.entries if each[:1] == b"b" and each[1] == 0)
@@ -376,7 +376,7 @@ def test_a_turn_that_fails_half_way_has_written_nothing(monkeypatch: pytest.Monk
     assert outgoing(world.settle()) == [("orders", None)] * 2
 
 
-def test_what_is_due_for_a_dlq_that_can_not_be_written_is_deferred() -> None:
+def test_what_is_due_for_a_dlq_that_cannot_be_written_is_deferred() -> None:
     world = World(orders=TopicMetadata(2, 1_000_000), dlq=TopicMetadata(1, 1_000_000))
     world.settle(world.record(*order(30_000)))
     world.topics["orders"] = TopicMetadata(2, 100)
@@ -392,7 +392,7 @@ def test_what_is_due_for_a_dlq_that_can_not_be_written_is_deferred() -> None:
     assert outgoing(sent) == [("dlq", b"too-large")]
 
 
-def test_what_is_more_than_a_turn_takes_in_waits_for_the_next_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_more_than_a_step_ingests_waits_for_the_next_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step, "INGEST_BYTES_MAX", 1_000)
     world = World()
     world.settle(world.record(*order(0), value=b"first"))
@@ -416,12 +416,12 @@ def test_the_bounds_hold_for_a_state_partition_however_many_inputs_it_has(monkey
     world.rules = replace(RULES, input_partitions=64, state_partitions=2)
     result = world.step(wait_ms=3000)
     assert result is not None
-    fires = len(outgoing(result.output_parts))
-    assert 0 < fires * 32 <= step.SHARING * step.PLANS_MAX * step.DELIVERIES_MAX
+    fired = len(outgoing(result.output_parts))
+    assert 0 < fired * 32 <= step.SHARING * step.PLANS_MAX * step.DELIVERIES_MAX
     assert result.wakes_ms == world.now_ms + 1
 
 
-def test_records_that_a_former_version_held_are_taken_in() -> None:
+def test_records_that_a_former_version_held_are_ingested() -> None:
     world = World()
     world.step()
     meta = decode_meta(world.state.entries[META])

@@ -20,7 +20,7 @@ from sidecar.spark.stream.wire import Chunk, OutputPart, decode_output_part, enc
 from tests.spark.test_partition_step import NOW, RULES, order
 
 KEY = 3 + 2 * STEP
-"""Stands for input partition 3."""
+"""The key of input partition 3."""
 
 
 class Topics:
@@ -58,7 +58,7 @@ def output_parts(frame: pd.DataFrame) -> list[OutputPart]:
     return [decode_output_part(bytes(payload)) for payload in frame["payload"]] if len(frame) else []
 
 
-def test_a_partition_goes_on_from_the_checkpoint_that_it_is_given(tester: TwsTester) -> None:
+def test_a_partition_continues_from_the_checkpoint_that_it_is_given(tester: TwsTester) -> None:
     meta = decode_meta(tester.peekMapState("cells", KEY)[(META,)][0])
     assert (meta.checkpoint.engine, meta.checkpoint.sequence) == (Engine.SPARK, 7)
     (first,) = output_parts(tester.setProcessingTime(NOW))

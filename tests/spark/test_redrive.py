@@ -26,14 +26,14 @@ MARK = b"m"
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Dead letters on a DLQ of three partitions, and no sidecar."""
+    """A DLQ of three partitions with dead letters, and no sidecar."""
 
     stage: Stage
     dlq: str
     environment: dict[str, str]
 
     def run(self, *arguments: str) -> dict[str, Any]:
-        """Return what a command says."""
+        """Return the output of a command."""
         command = self.command(*arguments)
         answer = subprocess.run(command, env=self.environment, capture_output=True, check=False, timeout=240)
         assert answer.returncode == 0, answer.stderr.decode()
@@ -45,7 +45,7 @@ class World:
         return [sys.executable, "-m", "sidecar", *arguments, "--json", *where]
 
     def redriven(self) -> list[Read]:
-        """Return what is on the retry topic."""
+        """Return the records on the retry topic."""
         return marked(read_committed(self.stage.bootstrap, [self.stage.input_topic]), MARK)
 
 
@@ -57,14 +57,14 @@ def world(stage: Stage, sidecars: Sidecars) -> World:
 
 
 def put(world: World, count: int, origin: bytes, reason: Reason, *, truncated: bool = False) -> None:
-    """Put letters on all partitions of the DLQ, each as it came from partition 1 of the retry topic."""
+    """Put dead letters on all partitions of the DLQ, each as if from partition 1 of the retry topic."""
     headers: Pairs = [("retry-origin-topic", origin), ("twice", b"1"), ("twice", None), ("test", MARK)]
     gone = dead(headers, reason, topic=world.stage.input_topic, partition=1, truncated=truncated)
     given = (Given(b"%b %d" % (origin, each), b"k%d" % each, gone, each % 3) for each in range(count))
     send(world.stage.bootstrap, world.dlq, *given)
 
 
-def test_a_redrive_sends_what_is_meant_once_and_goes_on_with_what_has_come_since(java: Path, world: World) -> None:
+def test_a_redrive_sends_what_is_meant_once_and_continues_with_what_has_come_since(java: Path, world: World) -> None:
     put(world, 1_200, b"orders", Reason.ATTEMPTS_EXHAUSTED)
     put(world, 30, b"orders", Reason.FATAL, truncated=True)
     put(world, 20, b"orders", Reason.TOO_LARGE)

@@ -1,4 +1,4 @@
-"""A task of a redrive against a broker: whatever Spark runs again, each letter is sent once. No JVM is needed."""
+"""A redrive task against a broker: whatever Spark runs again, each dead letter is sent once. No JVM is needed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def only(rows: Iterator[pa.RecordBatch]) -> TaskReport:
 
 
 def batch(stage: Stage, *offsets: int) -> pa.RecordBatch:
-    """Return a letter for `orders` at each offset: truncated where it ends in 9, for another origin where in 8."""
+    """Return a dead letter for `orders` at each offset: one in ten is truncated, one in ten has another origin."""
     rows = []
     for offset in offsets:
         origin: Pairs = [("retry-origin-topic", b"payments" if offset % 10 == 8 else b"orders")]

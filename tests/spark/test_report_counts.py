@@ -72,7 +72,7 @@ def test_a_dead_letter_counts_by_the_hour_of_its_death() -> None:
     assert death_of(strange, DIALECTS_OF_ALL) == CountKey(Kind.DEAD, "", "", None, None, "")
 
 
-def test_an_error_of_spark_is_told_without_its_stacks() -> None:
+def test_an_error_of_spark_is_shown_without_its_stack_traces() -> None:
     text = (
         "An error occurred while calling o186.parquet.\n"
         ': org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "nosuch"\n'

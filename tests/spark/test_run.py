@@ -20,7 +20,7 @@ from sidecar.settings import Settings
 from tests.broker import read_committed
 from tests.integration.messages import Given, Pairs, marked, native, scrape, send
 from tests.integration.sidecars import Sidecar, Sidecars, Stage
-from tests.spark.queries import WAIT_S, command, fires
+from tests.spark.queries import WAIT_S, command, deliveries
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(420)]
@@ -46,7 +46,7 @@ def test_nothing_is_lost_doubled_or_early_over_a_kill_in_the_middle_of_firing(
     )
     send(stage.bootstrap, stage.input_topic, *(Given(headers=headers) for headers in bad))
     send(stage.bootstrap, stage.input_topic, Given(b"first", b"k", native(stage, b"first", 0, ("null", None)), 1))
-    (first,) = fires(stage, b"first", 1)
+    (first,) = deliveries(stage, b"first", 1)
     eventually(lambda: f'fired_total{{origin="{stage.origin}"}} 1.0' in scrape(one), WAIT_S, "the fire is counted")
     assert (first.key, first.value) == (b"k", b"first")
     assert ("null", None) in first.headers
@@ -61,12 +61,12 @@ def test_nothing_is_lost_doubled_or_early_over_a_kill_in_the_middle_of_firing(
 
     burst = [Given(b"%d" % n, b"%d" % n, native(stage, b"burst", 1 + n * 4), partition=n % 2) for n in range(BURST)]
     send(stage.bootstrap, stage.input_topic, *burst)
-    fires(stage, b"burst", BURST // 10)
+    deliveries(stage, b"burst", BURST // 10)
     kill_with_its_jvm(one)
     before = len(marked(read_committed(stage.bootstrap, [stage.origin]), b"burst"))
     assert before < BURST
     one.start(command("run", tmp_path))
-    fired = fires(stage, b"burst", BURST)
+    fired = deliveries(stage, b"burst", BURST)
     assert sorted(int(record.value or b"") for record in fired) == list(range(BURST))
     assert min(record.timestamp_ms - int(record.header("retry-was-due-ms") or b"") for record in fired) >= 0
     assert one.stop(60) == 0
@@ -90,7 +90,7 @@ def _commands_are_answered(stage: Stage) -> None:
         assert (fired.outcome, fired.count) == (Outcome.FIRED, 1)
         again = control.act(ControlKind.CANCEL, parse_target("id:a"), deadline_s=WAIT_S)
         assert again.outcome is Outcome.NOT_PENDING
-    assert len(fires(stage, b"hurried", 1)) == 1
+    assert len(deliveries(stage, b"hurried", 1)) == 1
 
 
 def _another_number_of_state_partitions_is_refused(one: Sidecar, tmp_path: Path) -> None:

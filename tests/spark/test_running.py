@@ -1,4 +1,4 @@
-"""Which query is started: what was cut off is completed first, as it was begun. Spark and Kafka are given."""
+"""The start of queries: an interrupted micro-batch completes first, under its old rules. Spark and Kafka are fakes."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_what_was_cut_off_is_completed_alone_under_the_rules_and_version_that_be
     assert stand.folder.planned == 1
 
 
-def test_under_the_same_rules_the_query_goes_on_behind_what_was_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_the_same_rules_the_query_continues_behind_what_was_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     stand = Stand(monkeypatch, Folder(Unfinished(7, 1_000), Kept(__version__, OTHER)), {})
     assert not stand.starter.start().alone
     assert stand.folder.planned == 0
@@ -121,7 +121,7 @@ def test_offsets_that_another_tool_has_set_are_noticed(
 
 
 def test_another_topic_of_the_name_is_refused_at_each_start_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The source would go on at the old offset."""
+    """The source would continue at the old offset."""
     stand = Stand(monkeypatch, Folder(None, None), {})
     monkeypatch.setattr(stand.starter, "_make_rules", lambda: dataclasses.replace(OTHER, input_topic_id="another"))
     with pytest.raises(SettingsInvalid, match="spark export"):
@@ -166,7 +166,7 @@ class Failing:
 
 
 def run(*ends: Exception | str) -> tuple[list[float], str]:
-    """Return the waits, and what ended it."""
+    """Return the waits, and the error that ended it."""
     waits: list[float] = []
     starter, batches = Failing(*ends), SimpleNamespace(pass_on_rest=lambda _: 0)
 

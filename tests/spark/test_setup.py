@@ -1,4 +1,4 @@
-"""What is decided before a query starts: Java, the source's options, the checkpoint's identity, where it begins."""
+"""The decisions before a query starts: Java, the source's options, the checkpoint's identity, its start offsets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sidecar.spark.stream.start import _first_checkpoints, _refuse_what_was_expo
 from sidecar.spark.stream.wire import Closing, StatusRecord
 from tests.spark.test_partition_step import RULES
 
-FACTS = TopicFacts("cluster", 2, 2, "topic-id", "changelog-id", 1, 1, 1)
+TOPICS = TopicFacts("cluster", 2, 2, "topic-id", "changelog-id", 1, 1, 1)
 MANIFEST = Manifest(
     checkpoint="c",
     cluster_id="cluster",
@@ -85,7 +85,7 @@ def test_the_login_is_put_into_the_words_of_the_java_client() -> None:
     assert options["maxOffsetsPerTrigger"] == "5"
 
 
-def test_what_the_guarantees_rest_on_can_not_be_set() -> None:
+def test_what_the_guarantees_rest_on_cannot_be_set() -> None:
     with pytest.raises(SettingsInvalid, match="isolation"):
         source_options(Settings(), {"kafka.isolation.level": "read_uncommitted"})
 
@@ -98,7 +98,7 @@ def test_a_client_certificate_must_be_given_in_the_form_of_the_java_client() -> 
 
 
 def test_a_checkpoint_of_something_else_is_refused_and_each_difference_named() -> None:
-    wanted = replace(MANIFEST, app_id="other", input_topic_id="anew")
+    wanted = replace(MANIFEST, app_id="other", input_topic_id="another")
     with pytest.raises(SettingsInvalid) as failure:
         require_same(MANIFEST, wanted, "/checkpoint", 7)
     assert len(failure.value.problems) == 3
@@ -124,8 +124,8 @@ def test_the_rules_are_kept_as_they_are_but_for_the_token() -> None:
 def test_a_query_that_was_killed_in_its_first_micro_batch_begins_where_it_had_begun() -> None:
     """Whatever the group and the changelog say by then: the sink may have committed already."""
     later = {0: Checkpoint(engine=Engine.SPARK, sequence=9, next_input_offset=90, highest_input_offset=90)}
-    first = _first_checkpoints(MANIFEST, FACTS, {})
-    assert _first_checkpoints(MANIFEST, FACTS, later) == first
+    first = _first_checkpoints(MANIFEST, TOPICS, {})
+    assert _first_checkpoints(MANIFEST, TOPICS, later) == first
     assert [(each.engine, each.next_input_offset, each.sequence) for each in first.values()] == [
         (Engine.SPARK, 40, 0),
         (Engine.SPARK, 0, 0),
@@ -135,18 +135,18 @@ def test_a_query_that_was_killed_in_its_first_micro_batch_begins_where_it_had_be
 def test_a_query_that_takes_over_begins_with_the_checkpoints_of_the_changelog() -> None:
     importing = replace(MANIFEST, imports=True)
     known = Checkpoint(sequence=5, watermark_ms=77, next_input_offset=40, highest_input_offset=60)
-    first = _first_checkpoints(importing, FACTS, {0: known})
+    first = _first_checkpoints(importing, TOPICS, {0: known})
     assert (first[0].sequence, first[0].watermark_ms, first[0].highest_input_offset) == (5, 77, 60)
     assert first[0].engine is Engine.SPARK
 
 
-def test_a_query_that_takes_over_reads_a_topic_that_was_made_anew_from_its_start() -> None:
+def test_a_query_that_takes_over_reads_a_topic_that_was_recreated_from_its_start() -> None:
     importing = replace(MANIFEST, imports=True, offsets={})
     known = Checkpoint(next_input_offset=40, highest_input_offset=60, input_topic_id="former", offset_base=7)
-    first = _first_checkpoints(importing, FACTS, {0: known})
+    first = _first_checkpoints(importing, TOPICS, {0: known})
     assert (first[0].input_topic_id, first[0].offset_base) == ("topic-id", 67)
     assert (first[0].next_input_offset, first[0].highest_input_offset) == (0, 0)
-    assert _first_checkpoints(importing, FACTS, first) == first, "also when it was killed behind the fence"
+    assert _first_checkpoints(importing, TOPICS, first) == first, "also when it was killed behind the fence"
 
 
 def test_a_checkpoint_whose_state_was_exported_is_refused() -> None:
@@ -165,7 +165,7 @@ def test_offsets_and_marks_are_written_as_they_are_read() -> None:
 
 
 def test_what_refused_records_is_for_what_is_not_committed_yet() -> None:
-    """A turn whose mark says that it was committed in part, or whole, is decided as it was."""
+    """A step whose mark says that it was committed, in part or as a whole, is decided as before."""
     known = Closing("orders", "vanished", -1)
     marks = {0: Mark(12, "c", 7, "d", "w", [known]), 1: Mark(9, "c", 6), 2: None}
     refusing = {"orders": "vanished", "silent": "unreachable"}

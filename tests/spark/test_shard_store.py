@@ -1,4 +1,4 @@
-"""The store on cells gives plan() what the embedded engine's store gives it: both run the same worlds side by side."""
+"""The store on state entries gives plan() the same as the embedded engine's store: both run the same worlds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.spark.dict_state import DictState, pending
 
 
 class Twin:
-    """One partition on cells; every step begins from the bytes, as every micro-batch does."""
+    """One partition on state entries; every step begins from the bytes, as every micro-batch does."""
 
     def __init__(self) -> None:
         self.state = DictState()
@@ -143,7 +143,7 @@ def _item(stage: Stage, now_ms: int, act: tuple[object, ...], ids: list[TimerId]
     return stage.control(kind, to, now_ms + delay_ms if kind is ControlKind.RESCHEDULE else 0)
 
 
-def test_a_state_that_is_empty_again_leaves_no_cells_but_its_own() -> None:
+def test_a_state_that_is_empty_again_leaves_no_entries_but_its_own() -> None:
     stage, twin = Stage(), Twin()
     items: list[Arrival] = [stage.send(NOW + 3_600_000 + n, retry_id=b"%d" % n) for n in range(50)]
     twin.commit(NOW, items, TERMS)

@@ -1,4 +1,4 @@
-"""The sink against a broker: what is committed once stays so, whatever Spark runs again."""
+"""The sink against a broker: what is committed is not written again, whatever Spark runs again."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def values(stage: Stage, count: int) -> list[bytes]:
 
 
 def test_a_micro_batch_that_runs_again_is_written_once(stage: Stage, another_process: Callable[[], None]) -> None:
-    """Another process does it: with a producer of its own, under the same transactional id."""
+    """Make the sink work as in another process: with a new producer under the same transactional id."""
     settings = settings_of(stage)
     once = [part(stage.origin, 0, 3, b"a", b"b"), part(stage.origin, 0, 1, b"c", partition=1)]
     run(settings, 0, *once)
@@ -97,7 +97,7 @@ def test_a_micro_batch_that_runs_again_is_written_once(stage: Stage, another_pro
     }
 
 
-def test_a_turn_that_was_sent_in_part_goes_on_behind_it(stage: Stage, another_process: Callable[[], None]) -> None:
+def test_a_step_that_was_sent_in_part_continues_behind_it(stage: Stage, another_process: Callable[[], None]) -> None:
     settings = settings_of(stage)
     first = part(stage.origin, 0, 1, b"a", last=False)
     second = part(stage.origin, 1, 2, b"b")
@@ -165,7 +165,7 @@ def test_an_origin_that_is_gone_is_named_and_nothing_is_committed(stage: Stage) 
     assert read_committed(stage.bootstrap, [stage.origin]) == []
 
 
-def test_a_dlq_that_can_not_be_written_is_named_like_an_origin(stage: Stage) -> None:
+def test_a_dlq_that_cannot_be_written_is_named_like_an_origin(stage: Stage) -> None:
     settings = dataclasses.replace(settings_of(stage), dlq_topic=f"{stage.app_id}-nowhere")
     with pytest.raises(TopicsRefuse) as failure:
         run(settings, 0, part(settings.dlq_topic, 0, 1, b"a"))

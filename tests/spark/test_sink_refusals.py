@@ -1,4 +1,4 @@
-"""What the sink makes of records that were refused; the broker's answers are given."""
+"""The sink's reaction to refused records; the broker's answers are fakes."""
 
 from __future__ import annotations
 

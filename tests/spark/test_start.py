@@ -1,4 +1,4 @@
-"""What `spark run` asks the brokers before there is a session."""
+"""The requests of `spark run` to the brokers before it opens a session."""
 
 from __future__ import annotations
 

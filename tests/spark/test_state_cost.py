@@ -1,4 +1,4 @@
-"""What a turn costs the state does not grow with the number of turns, nor does the state: calls and bytes are counted.
+"""Neither the cost of a step nor the state grows with the number of steps: the tests count calls and bytes.
 
 `python -m bench.spark_state --days 7` is the same over simulated weeks.
 """
@@ -37,7 +37,7 @@ FORMER_STATE = Path(__file__).with_name("former_state.json.gz")
 """168 timers on all levels, with retry ids, cancelled and moved ones, as the former layout kept them."""
 
 
-def test_after_thousands_of_turns_one_costs_what_it_costs_on_a_fresh_state_with_as_much_pending() -> None:
+def test_after_thousands_of_steps_one_costs_what_it_costs_on_a_fresh_state_with_as_much_pending() -> None:
     old = World(rate=2, longest_s=3600)
     old.run(4500)
     fresh = old.fresh()
@@ -51,7 +51,7 @@ def test_after_thousands_of_turns_one_costs_what_it_costs_on_a_fresh_state_with_
     assert sum(old.size().values()) < 1.15 * sum(fresh.size().values())
 
 
-def test_a_turn_costs_no_more_with_ten_times_as_much_pending() -> None:
+def test_a_step_costs_no_more_with_ten_times_as_much_pending() -> None:
     few, many = World(rate=20, longest_s=3600), World(rate=200, longest_s=3600)
     few.run(100)
     many.run(100)
@@ -63,7 +63,7 @@ def test_a_turn_costs_no_more_with_ten_times_as_much_pending() -> None:
     assert much.calls < 1.5 * little.calls
 
 
-def test_a_slot_that_is_far_too_large_for_a_turn_is_split_in_parts_before_it_is_due(
+def test_a_slot_that_is_far_too_large_for_a_step_is_split_in_parts_before_it_is_due(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(shard_store, "SPLIT_BYTES", 16 * 1024)
@@ -224,7 +224,7 @@ class Former:
         return parts[0] if parts else None
 
 
-def test_a_state_of_the_former_layout_goes_on_and_fires_all_of_it_once() -> None:
+def test_a_state_of_the_former_layout_continues_and_fires_all_of_it_once() -> None:
     former = Former()
     assert decode_meta(former.state.entries[META]).format in FORMER
     first = former.step(former.now_ms + 10)

@@ -21,7 +21,7 @@ from sidecar.spark.marks import Mark
 from tests.broker import create_topic, read_committed
 from tests.integration.messages import Given, Pairs, marked, native, send
 from tests.integration.sidecars import LOG_APPEND_TIME, Sidecar, Sidecars, Stage
-from tests.spark.queries import WAIT_S, command, fires
+from tests.spark.queries import WAIT_S, command, deliveries
 from tests.spark.test_sink import settings_of
 from tests.waiting import eventually
 
@@ -69,7 +69,7 @@ def test_a_micro_batch_that_was_sent_is_completed_under_the_settings_that_it_was
     one = sidecars.make("former", stage)
     one.start(command("run", tmp_path))
     send(stage.bootstrap, stage.input_topic, Given(b"once", b"k", failing))
-    fires(stage, b"once", 1)
+    deliveries(stage, b"once", 1)
     assert one.stop(END_S) == 0
     (offset, mark) = group.committed(settings, 2)[0]
     assert mark is not None
@@ -121,13 +121,13 @@ def test_an_origin_that_takes_nothing_is_deferred_and_the_others_fire(
     one = sidecars.make("one", stage, ORIGIN_TOPICS=f"{stage.origin},{leaving}")
     one.start(command("run", tmp_path))
     send(stage.bootstrap, stage.input_topic, Given(b"warm", b"k", native(stage, b"warm", 0)))
-    fires(stage, b"warm", 1)
+    deliveries(stage, b"warm", 1)
     to_leaving: Pairs = [("retry-origin-topic", leaving.encode()), ("retry-delay-ms", b"12000")]
     send(stage.bootstrap, stage.input_topic, *(Given(b"%d" % n, b"k", to_leaving, partition=n) for n in range(2)))
-    eventually(lambda: (one.group() or {}).get("total") == 2, WAIT_S, "they are taken in")
+    eventually(lambda: (one.group() or {}).get("total") == 2, WAIT_S, "they are ingested")
     admin.delete_topics([leaving])[leaving].result(20)
     send(stage.bootstrap, stage.input_topic, Given(b"goes", b"k", native(stage, b"goes", 13_000)))
-    fires(stage, b"goes", 1)
+    deliveries(stage, b"goes", 1)
     create_topic(stage.bootstrap, leaving, 1, LOG_APPEND_TIME)
     fired = read_committed(stage.bootstrap, [leaving], WAIT_S, until=lambda seen: len(seen) >= 2)
     assert sorted(each.value or b"" for each in fired) == [b"0", b"1"]
@@ -136,13 +136,13 @@ def test_an_origin_that_takes_nothing_is_deferred_and_the_others_fire(
     # The input gains a partition, which the status topic has not yet.
     admin.create_partitions([NewPartitions(stage.input_topic, 3)])[stage.input_topic].result(20)
     send(stage.bootstrap, stage.input_topic, Given(b"gained", b"k", native(stage, b"gained", 0), 2))
-    fires(stage, b"gained", 1)
+    deliveries(stage, b"gained", 1)
 
-    # Nothing comes in after a restart, and what is due fires all the same.
+    # No record arrives after a restart, and what is due fires all the same.
     send(stage.bootstrap, stage.input_topic, Given(b"later", b"k", native(stage, b"later", 75_000)))
-    eventually(lambda: (one.group() or {}).get("total") == 1, WAIT_S, "it is taken in")
+    eventually(lambda: (one.group() or {}).get("total") == 1, WAIT_S, "it is ingested")
     assert one.stop(END_S) == 0
     assert marked(read_committed(stage.bootstrap, [stage.origin]), b"later") == []
     one.start(command("run", tmp_path))
-    fires(stage, b"later", 1)
+    deliveries(stage, b"later", 1)
     assert one.stop(END_S) == 0

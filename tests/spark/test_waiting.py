@@ -1,4 +1,4 @@
-"""What waits to be taken in: in order, in bounded memory, and never gone."""
+"""Records that wait for ingest: in order, in bounded memory, and never lost."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_all_comes_out_in_the_order_of_offsets_in_bounded_parts() -> None:
     assert state.entries.keys() == {INDEX}
 
 
-def test_little_that_is_taken_at_once_costs_no_cell() -> None:
+def test_little_that_is_taken_at_once_costs_no_entry() -> None:
     state = DictState()
     assert offsets(state, chunk(2), chunk(0)) == [0, 1, 2, 3]
     assert state.entries == {}

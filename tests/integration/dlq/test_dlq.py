@@ -235,7 +235,7 @@ def test_what_dies_again_is_redriven_only_so_often(world: World) -> None:
     assert "1 stay: they were redriven as often as --max-redrives allows" in again.stdout
 
 
-def test_what_would_only_die_again_stays_until_it_is_mended_and_each_keeps_its_dialect(world: World) -> None:
+def test_what_would_only_die_again_stays_until_it_is_fixed_and_each_keeps_its_dialect(world: World) -> None:
     marker, origin = unique("m").encode(), topic(world.stage, "mended")
     wanted = ("redrive", "--group", marker.decode(), "--yes")
     both: Pairs = [("retry-group", marker), ("test", marker), ("twice", b"1"), ("twice", None)]

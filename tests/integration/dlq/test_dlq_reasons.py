@@ -178,14 +178,14 @@ class TestReasons:
         assert dead.headers[len(came)][0] == "retry-timestamp-ms"
         assert abs(int(dead.headers[len(came)][1] or 0) - now_ms()) < 3_600_000
 
-    def test_the_cases_cover_every_reason_that_intake_gives(self) -> None:
+    def test_the_cases_cover_every_reason_that_ingest_gives(self) -> None:
         reasons = {case.reason for case in _cases(Stage("", "app")).values()}
         assert {*reasons, "unfireable"} == {reason.value for reason in Reason}
 
     def test_what_its_origin_refuses_is_a_dead_letter_as_it_came_and_the_others_of_its_batch_fire(
         self, world: World
     ) -> None:
-        """A compacted topic takes no message without a key; nobody can know before it is tried."""
+        """A compacted topic refuses a message without a key, which only the attempt shows."""
         marker, due_ms = unique("m").encode(), now_ms() + 2_000
         topic = f"{world.stage.app_id}-compacted"
         pairs: Pairs = [

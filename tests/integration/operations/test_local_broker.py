@@ -124,7 +124,7 @@ def test_a_port_in_use_is_one_clear_line_and_exit_status_1() -> None:
     )
 
 
-def test_a_broker_that_can_not_start_says_why(tmp_path: Path) -> None:
+def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
     broker = LocalBroker(data_dir=tmp_path, properties={"num.io.threads": "many"})
     with pytest.raises(CommandFailed, match=r"Invalid value many for configuration num\.io\.threads"):
         broker.start()

@@ -81,7 +81,7 @@ def test_headers_copied_from_a_message_of_another_topic_count_for_nothing(other:
 
 
 @pytest.mark.parametrize("name", [b"orders", b'"orders"'])
-def test_a_message_that_came_back_in_ibms_headers_goes_on_counting_in_ours(name: bytes) -> None:
+def test_a_message_that_came_back_in_ibms_headers_continues_counting_in_ours(name: bytes) -> None:
     """One dialect a record: which of two a sidecar reads is a matter of its PROFILES."""
     assert sent_back(("x-ibm-retry-origin-topic", name), *IBM) == [ORIGIN, ("retry-attempt", b"2"), CAUSE]
 

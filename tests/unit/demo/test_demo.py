@@ -112,7 +112,7 @@ def test_the_sidecars_own_headers_are_no_content() -> None:
     assert plain.content.headers == [(PLAN, b"fatal"), ("a", None), ("a", b"")]
 
 
-def test_a_fired_record_names_the_place_it_came_from() -> None:
+def test_a_fired_record_names_the_position_it_came_from() -> None:
     out = as_output(row("orders", [("retry-timer-id", b"3-15-900"), ("retry-was-due-ms", b"950")], 1_010))
     assert (out.position, out.outcome, out.topic, out.at_ms, out.was_due_ms) == (
         Position(3, 15),
@@ -123,7 +123,7 @@ def test_a_fired_record_names_the_place_it_came_from() -> None:
     )
 
 
-def test_a_dead_letter_names_the_place_it_came_from() -> None:
+def test_a_dead_letter_names_the_position_it_came_from() -> None:
     headers = render_dead_letter(
         [(PLAN, b"bad-delay")],
         reason=Reason.BAD_HEADER,

@@ -76,7 +76,7 @@ def test_a_missing_dead_letter_is_a_loss_at_any_time() -> None:
     assert drawn.lost == ["0-10 (fatal, to be fatal)"]
 
 
-def test_what_is_due_when_the_reading_begins_can_not_be_pending() -> None:
+def test_what_is_due_when_the_reading_begins_cannot_be_pending() -> None:
     due_now = LATER._replace(due_ms=NOW_MS)
     drawn = ledger(entered=[*SECOND, FATAL, DROPPED, due_now, NEVER])
     assert (len(drawn.lost), drawn.pending) == (1, 0)

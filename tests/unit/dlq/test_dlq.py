@@ -164,7 +164,7 @@ def test_a_redriven_record_goes_to_the_partition_of_the_retry_topic_that_it_came
         (DlqRecord(0, 0, 0, None, None, None, read_dead_letter(None)), RedriveTerms(), SkipReason.NOT_A_DEAD_LETTER),
     ],
 )
-def test_what_can_not_live_stays_and_says_why(given: DlqRecord, terms: RedriveTerms, why: SkipReason) -> None:
+def test_what_cannot_live_stays_and_says_why(given: DlqRecord, terms: RedriveTerms, why: SkipReason) -> None:
     stays = policy(terms).decide(given)
     assert isinstance(stays, Skipped)
     assert stays.why is why
@@ -181,7 +181,7 @@ def test_what_can_not_live_stays_and_says_why(given: DlqRecord, terms: RedriveTe
         (record([*NATIVE, ("retry-due-ms", b"x")], Reason.BAD_HEADER), RedriveTerms(named=frozenset({"bad-header"}))),
     ],
 )
-def test_what_is_named_or_mended_goes(given: DlqRecord, terms: RedriveTerms) -> None:
+def test_what_is_named_or_fixed_goes(given: DlqRecord, terms: RedriveTerms) -> None:
     sent = policy(terms).decide(given)
     assert isinstance(sent, Outgoing)
     assert dict(sent.headers)["retry-origin-topic"] == b"orders"
@@ -200,11 +200,11 @@ def test_another_origin_takes_its_partition_away_and_old_ids_replace_nothing() -
 def test_attempts_are_kept_when_asked_for() -> None:
     came: Headers = [*NATIVE, ("retry-attempt", b"2"), ("retry-remaining", b"1")]
     kept = policy(RedriveTerms(keep_attempts=True)).decide(record(came))
-    anew = policy().decide(record(came))
+    restarted = policy().decide(record(came))
     assert isinstance(kept, Outgoing)
-    assert isinstance(anew, Outgoing)
+    assert isinstance(restarted, Outgoing)
     assert set(came) <= set(kept.headers)
-    assert not {"retry-attempt", "retry-remaining"} & dict(anew.headers).keys()
+    assert not {"retry-attempt", "retry-remaining"} & dict(restarted.headers).keys()
 
 
 # A run
@@ -262,11 +262,11 @@ def run_of(records: Sequence[DlqRecord], limits: RedriveLimits, *, stopping: boo
     clock = HandClock()
     kept = Kept(clock)
     redrive: Any = kept
-    judges = RedrivePolicy(settings(), RETRY, DeadLetterFilter(), RedriveTerms(), clock)
-    return kept, RedriveRun(Given(records), redrive, judges, limits, lambda: stopping, clock)
+    policy_ = RedrivePolicy(settings(), RETRY, DeadLetterFilter(), RedriveTerms(), clock)
+    return kept, RedriveRun(Given(records), redrive, policy_, limits, lambda: stopping, clock)
 
 
-def test_the_place_where_a_run_begins_is_noted_before_anything_is_sent_and_the_end_at_the_end() -> None:
+def test_the_start_of_a_run_is_committed_before_anything_is_sent_and_the_end_at_the_end() -> None:
     kept, redrive_run = went([record(NATIVE, offset=each) for each in range(12)], RedriveLimits(None, None))
     assert kept.transactions[0] == ([], {0: 0})
     assert [offsets[0] for _, offsets in kept.transactions] == [0, 5, 10, 13]
@@ -291,7 +291,7 @@ def test_each_transaction_notes_what_it_sends_and_what_stays_before_it() -> None
         (90, 90, 90),
     ],
 )
-def test_a_run_goes_on_where_it_stopped(stopped: int | None, start: int, end: int) -> None:
+def test_a_run_continues_where_it_stopped(stopped: int | None, start: int, end: int) -> None:
     whole = {0: OffsetRange(first=10, start=40, end=80, last=100)}
     assert still_ahead(whole, {0: stopped}, "run r", "topic dlq") == {0: OffsetRange(10, start, end, 100)}
 
@@ -302,14 +302,14 @@ def test_a_dlq_that_ends_before_the_run_has_stopped_is_another_one() -> None:
 
 
 def test_a_rate_is_kept() -> None:
-    """The clock goes on by an eighth of a second with each transaction: room for one more at eight a second."""
+    """The clock advances by an eighth of a second with each transaction: room for one more at eight a second."""
     kept, _ = went([record(NATIVE, offset=each) for each in range(8)], RedriveLimits(None, 8.0))
     sizes = [len(records) for records, _ in kept.transactions]
     assert sum(sizes) == 8
     assert all(total <= 1 + number for number, total in enumerate(itertools.accumulate(sizes)))
 
 
-def test_a_run_that_is_told_to_stop_has_noted_all_that_it_sent() -> None:
+def test_a_run_that_is_stopped_has_committed_all_that_it_sent() -> None:
     kept, redrive_run = run_of([record(NATIVE)], RedriveLimits(None, None), stopping=True)
     assert not redrive_run.run(lambda remaining: None)
     assert (kept.transactions, redrive_run.tally.redriven) == ([([], {0: 0})], 0)
