@@ -161,7 +161,7 @@ def message_routes(listing: Listing, gate: Gate) -> APIRouter:
         if isinstance(named, TimerId):
             message = await listing.find(named, payload=query.payload, forwarded=forwarded)
             if message is None:
-                raise HTTPException(404, f"{target} is not pending: it has fired, was cancelled, or never was.")
+                raise HTTPException(404, f"{target} is not pending: it has fired, was cancelled, or never existed.")
             return JSONResponse(message.model_dump(exclude_unset=True))
         found = await listing.named(named, payload=query.payload, forwarded=forwarded)
         if not found.messages and found.complete and not forwarded:

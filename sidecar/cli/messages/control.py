@@ -30,7 +30,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _SECONDS = click.FloatRange(min=0, min_open=True)
 _WORDS = {
-    Outcome.NOT_PENDING: "not pending: it has fired, was cancelled, or never was",
+    Outcome.NOT_PENDING: "not pending: it has fired, was cancelled, or never existed",
     Outcome.ORIGIN_PAUSED: "not fired: its origin is not open",
     Outcome.BAD_REQUEST: "refused",
 }
@@ -327,8 +327,8 @@ def _show(result: ControlResult, due: str) -> None:
     elif (words := _WORDS.get(result.outcome)) is not None:
         say(f"{result.target}: {words}{detail}; control id {result.control_id}", err=True)
     else:
-        wait = " wait" if result.outcome in {Outcome.PAUSED, Outcome.RESUMED} else ""
-        say(f"{result.target}: {result.outcome}{due}, {_messages(result.count)}{wait}{detail}")
+        pending = " pending" if result.outcome in {Outcome.PAUSED, Outcome.RESUMED} else ""
+        say(f"{result.target}: {result.outcome}{due}, {_messages(result.count)}{pending}{detail}")
 
 
 def _lookup(control_id: str) -> str:

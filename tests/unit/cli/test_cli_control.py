@@ -131,7 +131,7 @@ def test_what_would_be_refused_is_a_usage_error_and_nothing_is_sent(
     [
         (DONE, "0-5-9: cancelled, 1 message\n"),
         (answered(Outcome.FIRED, 1_200, "id:x"), "id:x: fired, 1,200 messages\n"),
-        (answered(Outcome.PAUSED, 17, "orders"), "orders: paused, 17 messages wait\n"),
+        (answered(Outcome.PAUSED, 17, "orders"), "orders: paused, 17 messages pending\n"),
         (answered(Outcome.FIRED, 2, detail="1 to the DLQ"), "0-5-9: fired, 2 messages (1 to the DLQ)\n"),
     ],
 )
@@ -150,7 +150,7 @@ def test_a_reschedule_names_the_new_time(group: Group) -> None:
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (answered(Outcome.NOT_PENDING, 0), "0-5-9: not pending: it has fired, was cancelled, or never was; "),
+        (answered(Outcome.NOT_PENDING, 0), "0-5-9: not pending: it has fired, was cancelled, or never existed; "),
         (answered(Outcome.ORIGIN_PAUSED, 0, detail="orders is paused"), "origin is not open (orders is paused); "),
         (answered(Outcome.BAD_REQUEST, 0, detail="signature: no"), "0-5-9: refused (signature: no); "),
     ],
