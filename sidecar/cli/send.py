@@ -9,18 +9,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 import click
-from confluent_kafka import Producer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from sidecar.cli.instants import read_duration
 from sidecar.cli.options import settings_options
 from sidecar.cli.terminal import console, say
-from sidecar.client import Delivery, Retry, RetryTopic
+from sidecar.client import Retry
 from sidecar.clock import SystemClock
-from sidecar.errors import CommandFailed, TopicsInvalid
+from sidecar.errors import CommandFailed, KafkaFailed, TopicsInvalid
 from sidecar.kafka import config
 from sidecar.kafka.cluster import Admin, Deadline, describe_topics
 from sidecar.kafka.topics import create_command
+from sidecar.kafka.writer import Writer, Written
+from sidecar.model import TimerId
 from sidecar.settings import Settings
 
 _ASK_S = 15.0
@@ -49,17 +50,17 @@ class Outcome:
     delivered: int = 0
     failed: int = 0
     first_failure: str = ""
-    listed: list[Delivery] = dataclasses.field(default_factory=list)
+    listed: list[Written] = dataclasses.field(default_factory=list)
     """The first 1,000 that were delivered."""
 
-    def add(self, delivery: Delivery) -> None:
-        if delivery.error is not None:
+    def add(self, written: Written | KafkaFailed) -> None:
+        if isinstance(written, KafkaFailed):
             self.failed += 1
-            self.first_failure = self.first_failure or delivery.error.str()
+            self.first_failure = self.first_failure or str(written)
             return
         self.delivered += 1
         if len(self.listed) < _LISTED:
-            self.listed.append(delivery)
+            self.listed.append(written)
 
 
 def _pairs(_ctx: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[tuple[str, bytes], ...]:
@@ -131,7 +132,7 @@ def send(
     batch = Batch(retry, key, content, headers, count, per_second, verbatim=path is not None)
     config.validate_client_properties(settings)
     _look_before(settings, origin)
-    _show(settings, _send(settings, batch), as_json=as_json)
+    _show(settings, due_ms, _send(settings, batch), as_json=as_json)
 
 
 def _look_before(settings: Settings, origin: str) -> None:
@@ -145,8 +146,7 @@ def _look_before(settings: Settings, origin: str) -> None:
 
 def _send(settings: Settings, batch: Batch) -> Outcome:
     outcome = Outcome()
-    producer = Producer(config.retry_producer(settings), logger=config.quiet_logger())
-    topic = RetryTopic(producer, settings.input_topic)
+    writer = Writer(config.retry_producer(settings))
     notes = console(stderr=True)
     bar = Progress(
         TextColumn("sending"),
@@ -158,10 +158,10 @@ def _send(settings: Settings, batch: Batch) -> Outcome:
     )
     with bar:
         task = bar.add_task("sending", total=batch.total)
-        for number in _paced(producer, batch):
-            _produce(producer, topic, batch, number, outcome)
+        for number in _paced(writer, batch):
+            _write(writer, settings.input_topic, batch, number, outcome)
             bar.update(task, completed=outcome.delivered)
-        left = producer.flush(_FLUSH_S)
+        left = writer.flush(_FLUSH_S)
         bar.update(task, completed=outcome.delivered)
     if outcome.failed or left:
         why = outcome.first_failure or "timed out"
@@ -169,7 +169,7 @@ def _send(settings: Settings, batch: Batch) -> Outcome:
     return outcome
 
 
-def _paced(producer: Producer, batch: Batch) -> Iterator[int]:
+def _paced(writer: Writer, batch: Batch) -> Iterator[int]:
     """Yield 1 to count, not faster than the rate; reports are served while waiting."""
     clock = SystemClock()
     start_s = clock.monotonic_s()
@@ -178,39 +178,40 @@ def _paced(producer: Producer, batch: Batch) -> Iterator[int]:
             at_s = start_s + (number - 1) / batch.per_second
             while (wait_s := at_s - clock.monotonic_s()) > 0:
                 # Wakes early for a report, so what is left is waited for again.
-                producer.poll(wait_s)
+                writer.poll(wait_s)
         yield number
 
 
-def _produce(producer: Producer, topic: RetryTopic, batch: Batch, number: int, outcome: Outcome) -> None:
+def _write(writer: Writer, topic: str, batch: Batch, number: int, outcome: Outcome) -> None:
     here = str(number)
     key = None if batch.key is None else batch.key.replace("{n}", here).encode()
     value = batch.value if batch.verbatim else batch.value.replace(b"{n}", here.encode())
+    headers = [*batch.headers, *batch.retry.headers()]
     while True:
         try:
-            topic.send(batch.retry, key=key, value=value, headers=batch.headers, on_delivery=outcome.add)
+            writer.write(topic, key, value, headers=headers, report=outcome.add)
         except BufferError:
-            producer.poll(0.1)
+            writer.poll(0.1)
             continue
-        producer.poll(0)
+        writer.poll(0)
         return
 
 
-def _show(settings: Settings, outcome: Outcome, *, as_json: bool) -> None:
+def _show(settings: Settings, due_ms: int | None, outcome: Outcome, *, as_json: bool) -> None:
+    timer_ids = [
+        None if due_ms is None else str(TimerId(written.partition, written.offset, due_ms))
+        for written in outcome.listed
+    ]
     if as_json:
         messages = [
-            {
-                "partition": delivery.partition,
-                "offset": delivery.offset,
-                "timer_id": None if delivery.timer_id is None else str(delivery.timer_id),
-            }
-            for delivery in outcome.listed
+            {"partition": written.partition, "offset": written.offset, "timer_id": timer_id}
+            for written, timer_id in zip(outcome.listed, timer_ids, strict=True)
         ]
         answer = {"topic": settings.input_topic, "sent": outcome.delivered, "messages": messages}
         click.echo(json.dumps(answer))
         return
-    for delivery in outcome.listed:
-        if delivery.timer_id is not None:
-            say(str(delivery.timer_id))
+    for timer_id in timer_ids:
+        if timer_id is not None:
+            say(timer_id)
     plural = "message" if outcome.delivered == 1 else "messages"
     say(f"{outcome.delivered} {plural} sent to {settings.input_topic}", err=True)

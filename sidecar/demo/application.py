@@ -63,8 +63,7 @@ class Shop:
         """Handle messages until `stop` is set.
 
         Raises:
-            CommandFailed: The broker refuses messages for the retry topic.
-            KafkaException: The consumer failed.
+            CommandFailed: The consumer failed, or the broker refuses messages for the retry topic.
         """
         self._consumer.subscribe(list(ORIGINS))
         try:
@@ -76,6 +75,8 @@ class Shop:
                     # Commit only messages that are handled, or safe on the retry topic.
                     self._confirm()
                     self._consumer.commit(asynchronous=False)
+        except KafkaException as error:
+            raise CommandFailed(f"the broker failed the application: {error.args[0].str()}") from error
         finally:
             self._consumer.close()
 
@@ -100,8 +101,8 @@ class Shop:
             self._undelivered = delivery.error
 
     def _confirm(self) -> None:
-        outputs = self._producer.flush(_FLUSH_S)
-        if outputs or self._undelivered is not None:
+        unsent = self._producer.flush(_FLUSH_S)
+        if unsent or self._undelivered is not None:
             why = "no answer in time" if self._undelivered is None else self._undelivered.str()
             raise CommandFailed(f"the application could not send messages to {INPUT_TOPIC}: {why}")
 

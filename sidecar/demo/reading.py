@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
-
 from sidecar import log
-from sidecar.clock import SystemClock
 from sidecar.contract import dead_letter
 from sidecar.contract.dialects import native
 from sidecar.demo.ledger import Content, InputRecord, OutputRecord, Position
 from sidecar.demo.plan import DLQ_TOPIC, FIRED, INPUT_TOPIC, ORIGINS, PLAN, POLICY_DELAYS_MS, Plan
 from sidecar.errors import BrokerUnavailable, CommandFailed
-from sidecar.model import Headers, TimerId
+from sidecar.kafka.cluster import Deadline
+from sidecar.kafka.log_reader import End, LogReader
+from sidecar.model import Headers, Record, TimerId
 
 _RPC_S = 10.0
 _POLL_S = 0.2
@@ -105,59 +104,35 @@ def _was_fired(row: Row) -> bool:
 
 
 def _rows(bootstrap_servers: str, topics: Sequence[str], deadline_s: float) -> list[Row]:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "group.id": f"ledger-{uuid.uuid4().hex}",
-            "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-        },
-        logger=log.librdkafka_logger(),
-    )
-    try:
-        known = consumer.list_topics(timeout=_RPC_S).topics
-        partitions = [TopicPartition(topic, number, 0) for topic in topics for number in known[topic].partitions]
-        consumer.assign(partitions)
-        return _to_the_ends(consumer, {(position.topic, position.partition) for position in partitions}, deadline_s)
-    finally:
-        consumer.close()
-
-
-def _to_the_ends(consumer: Consumer, unfinished: set[tuple[str, int]], deadline_s: float) -> list[Row]:
-    clock = SystemClock()
-    until_s = clock.monotonic_s() + deadline_s
+    properties = {
+        "bootstrap.servers": bootstrap_servers,
+        "group.id": f"ledger-{uuid.uuid4().hex}",
+        "enable.auto.commit": False,
+        "auto.offset.reset": "earliest",
+        "isolation.level": "read_committed",
+        "enable.partition.eof": True,
+        "logger": log.librdkafka_logger(),
+    }
+    deadline = Deadline(deadline_s)
     rows: list[Row] = []
-    while unfinished:
-        for message in consumer.consume(_BATCH, timeout=_POLL_S):
-            error = message.error()
-            if error is None:
-                rows.append(_row(message))
-            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's own name
-                unfinished.discard((message.topic() or "", message.partition() or 0))
-            else:
-                raise KafkaException(error)
-        if unfinished and clock.monotonic_s() >= until_s:
-            raise BrokerUnavailable(f"the ends of {sorted(unfinished)} were not reached within {deadline_s:g} s")
+    for topic in topics:
+        with LogReader(properties, topic) as reader:
+            rows += (Row(topic, *record[:5], record.headers or []) for record in _to_the_ends(reader, topic, deadline))
     return rows
 
 
-def _row(message: Message) -> Row:
-    headers = message.headers() or []
-    pairs = headers.items() if isinstance(headers, dict) else headers
-    return Row(
-        message.topic() or "",
-        _number(message.partition),
-        _number(message.offset),
-        message.timestamp()[1],
-        message.key(),
-        message.value(),
-        [(name, value.encode() if isinstance(value, str) else value) for name, value in pairs],
-    )
-
-
-def _number(get: Callable[[], int | None]) -> int:
-    number = get()
-    assert number is not None, "a record without an error has both"
-    return number
+def _to_the_ends(reader: LogReader, topic: str, deadline: Deadline) -> list[Record]:
+    unfinished = set(range(reader.partition_count(_RPC_S)))
+    reader.start(dict.fromkeys(unfinished, 0))
+    records: list[Record] = []
+    while unfinished:
+        for read in reader.read(_BATCH, _POLL_S):
+            if isinstance(read, Record):
+                records.append(read)
+            elif isinstance(read, End):
+                unfinished.discard(read.partition)
+            else:
+                raise read.error
+        if unfinished and deadline.passed:
+            raise BrokerUnavailable(f"topic {topic}: the ends of {sorted(unfinished)} were not reached in time")
+    return records

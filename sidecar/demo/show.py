@@ -11,10 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka import KafkaException, Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
-
 from sidecar import log
 from sidecar.clock import SystemClock
 from sidecar.demo.application import CardRejected, OrderWithdrawn, Shop
@@ -37,7 +33,10 @@ from sidecar.demo.screen import Moment, Screen
 from sidecar.demo.sender import Sender
 from sidecar.devbroker.jars import DownloadProgress
 from sidecar.devbroker.local_broker import LocalBroker
-from sidecar.errors import CommandFailed
+from sidecar.errors import CommandFailed, KafkaFailed
+from sidecar.kafka.cluster import Admin, Deadline, NewTopic, create_topic
+from sidecar.kafka.writer import Writer
+from sidecar.settings import Settings
 
 _SEED = 20
 _INPUT_PARTITIONS = 4
@@ -147,19 +146,19 @@ def _create_topics(bootstrap_servers: str) -> None:
     topics = [
         NewTopic(INPUT_TOPIC, _INPUT_PARTITIONS, 1),
         NewTopic(DLQ_TOPIC, 1, 1),
-        *(NewTopic(origin, _ORIGIN_PARTITIONS, 1, config=stamped) for origin in ORIGINS),
+        *(NewTopic(origin, _ORIGIN_PARTITIONS, 1, stamped) for origin in ORIGINS),
     ]
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers}, logger=log.librdkafka_logger())
-    for created in admin.create_topics(topics, operation_timeout=_RPC_S).values():
-        created.result(_RPC_S)
+    admin = Admin(Settings(bootstrap_servers=bootstrap_servers), log.librdkafka_logger())
+    for topic in topics:
+        create_topic(admin, topic, Deadline(_RPC_S))
 
 
 def _run_traffic(
     broker: LocalBroker, sidecar: SidecarProcess, messages: list[DemoMessage], seconds: float, screen: Screen
 ) -> int:
     """Run sender and application until all messages have come back. Returns the answer of GET /pending at the end."""
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers}, logger=log.librdkafka_logger())
-    sender = Sender(producer, messages, seconds)
+    writer = Writer({"bootstrap.servers": broker.bootstrap_servers, "logger": log.librdkafka_logger()})
+    sender = Sender(writer, messages, seconds)
     shop = Shop(broker.bootstrap_servers)
     stop = threading.Event()
     goal = totals(messages)
@@ -209,8 +208,8 @@ def _raise_failure(working: list[Future[None]]) -> None:
         if work.done():
             try:
                 work.result()
-            except KafkaException as error:
-                raise CommandFailed(f"the broker failed sender or application: {error.args[0].str()}") from error
+            except KafkaFailed as error:
+                raise CommandFailed(f"the broker failed the sender: {error}") from error
 
 
 def _is_done(figures: Figures, goal: Totals) -> bool:
