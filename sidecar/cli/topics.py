@@ -103,6 +103,6 @@ def _as_json(settings: Settings, found: Found, wrong: tuple[Problem, ...]) -> di
     return {
         "ok": not wrong,
         "topics": rows,
-        "problems": [problem._asdict() for problem in wrong],
+        "problems": [{"topic": each.topic, "wrong": each.wrong, "mend": each.fix} for each in wrong],
         "notes": list(notes(settings, found)),
     }
