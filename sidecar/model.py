@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, NewType
 
 Headers = list[tuple[str, bytes | None]]
+
+StoredOffset = NewType("StoredOffset", int)
+"""The offset that entries, rows, changelog keys and timer ids have: an input offset plus the partition's offset base.
+
+Neither an input offset nor a due time can take its place by mistake. The type costs nothing: it is only made where a
+value is made of an input offset or of bytes, never for each message."""
 
 NO_TIMESTAMP = -1
 ANY_PARTITION = -1

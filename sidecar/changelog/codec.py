@@ -38,8 +38,9 @@ from zlib import crc32
 
 import msgspec
 
-from sidecar.changelog.entry import HEAD
+from sidecar.changelog.entry import HEAD, decode_offset
 from sidecar.errors import FormatUnknown, RecordCorrupt
+from sidecar.model import StoredOffset
 
 VERSION: Final = 1
 BLOCK_BYTES_MAX: Final = 512 * 1024
@@ -120,11 +121,11 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
         """Everything due up to here has fired; None before the first fire. The watermark moves before it too."""
         return self.watermark_ms if self.has_fired else None
 
-    def stored_offset(self, input_offset: int) -> int:
+    def stored_offset(self, input_offset: int) -> StoredOffset:
         """Return the offset by which timers are stored, for one of the input topic."""
-        return self.offset_base + input_offset
+        return StoredOffset(self.offset_base + input_offset)
 
-    def input_offset(self, stored_offset: int) -> int | None:
+    def input_offset(self, stored_offset: StoredOffset) -> int | None:
         """Return where the record of a timer lies in the input topic; None: it was in a former one."""
         return stored_offset - self.offset_base if stored_offset >= self.offset_base else None
 
@@ -132,12 +133,13 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
         """Return whether its input offsets are those of the topic with this id."""
         return self.input_topic_id in {"", topic_id}
 
-    def offsets_meant(self, offset: int) -> tuple[int, ...]:
+    def offsets_meant(self, offset: int) -> tuple[StoredOffset, ...]:
         """Return the stored offsets that a timer id may speak of, the likelier one first.
 
         Ids that the sidecar gave have the stored offset. Who made one from a delivery report has an input offset.
         """
-        return (offset, self.stored_offset(offset)) if self.offset_base else (offset,)
+        given = StoredOffset(offset)
+        return (given, self.stored_offset(offset)) if self.offset_base else (given,)
 
     def of_topic(self, topic_id: str, start: int) -> Checkpoint:
         """Return the checkpoint to go on from with the input topic as it is now.
@@ -172,7 +174,7 @@ class BlockKey(NamedTuple):
 class RemovedKey(NamedTuple):
     """Names what is no longer pending of one input offset."""
 
-    offset: int
+    offset: StoredOffset
     due_ms: int | None
     """None: the value lists the dues."""
 
@@ -195,7 +197,7 @@ def block_key(key: BlockKey) -> bytes:
     return _BLOCK_KEY.pack(b"b", *key)
 
 
-def removed_key(offset: int, due_ms: int | None) -> bytes:
+def removed_key(offset: StoredOffset, due_ms: int | None) -> bytes:
     """Return the record key of one removed timer key, or of the list of an offset's removed dues."""
     return _REMOVED_LIST_KEY.pack(b"r", offset) if due_ms is None else _REMOVED_KEY.pack(b"r", offset, due_ms)
 
@@ -209,7 +211,7 @@ def decode_key(key: bytes | None) -> BlockKey | RemovedKey | None:
     if key and key[:1] == b"r" and len(key) == _REMOVED_KEY.size:
         return RemovedKey(*_REMOVED_KEY.unpack(key)[1:])
     if key and key[:1] == b"r" and len(key) == _REMOVED_LIST_KEY.size:
-        return RemovedKey(int.from_bytes(key[1:], "big"), None)
+        return RemovedKey(decode_offset(key[1:], "big"), None)
     raise FormatUnknown(f"the key {key!r} is of no kind that this version knows")
 
 

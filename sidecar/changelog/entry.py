@@ -20,13 +20,14 @@ header value is MessagePack nil, so it stays distinct from an empty one. A retry
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct, error
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import msgspec
 
 from sidecar.errors import RecordCorrupt
-from sidecar.model import ANY_PARTITION, Headers
+from sidecar.model import ANY_PARTITION, Headers, StoredOffset
 
 DEFERRED: Final = 1
 
@@ -48,6 +49,9 @@ ORIGIN_LENGTH: Final = slice(51, 53)
 RETRY_ID_LENGTH: Final = slice(53, 55)
 NO_RETRY_ID: Final = b"\0\0"
 
+decode_offset: Final = cast("Callable[[bytes, str], StoredOffset]", int.from_bytes)
+"""From eight bytes and their order, at the cost of the built-in alone."""
+
 _encode_payload = msgspec.msgpack.Encoder().encode
 Payload = tuple[bytes | None, bytes | None, Headers]
 _decoder: msgspec.msgpack.Decoder[Payload] = msgspec.msgpack.Decoder(Payload)
@@ -59,7 +63,7 @@ class Head(NamedTuple):
 
     due_ms: int
     """The stored due: where the timer stands in the wheel. Not below the requested one."""
-    offset: int
+    offset: StoredOffset
     requested_ms: int
     level: int
     flags: int
@@ -102,9 +106,9 @@ def due_ms_of(entry: bytes) -> int:
     return int.from_bytes(entry[DUE], "big")
 
 
-def offset_of(entry: bytes) -> int:
+def offset_of(entry: bytes) -> StoredOffset:
     """Return the stored offset of an entry or of a timer key."""
-    return int.from_bytes(entry[OFFSET], "big")
+    return decode_offset(entry[OFFSET], "big")
 
 
 def head(entry: bytes) -> Head:

@@ -21,7 +21,7 @@ from sidecar.engine.items import BadControl, Control, ControlOutcome, target_tex
 from sidecar.engine.overlay import Overlay
 from sidecar.engine.ports import Origin
 from sidecar.errors import invariant
-from sidecar.model import TimerId
+from sidecar.model import StoredOffset, TimerId
 
 PAUSED_MAX: Final = 1000
 """Most paused origins of a partition: every checkpoint names them all."""
@@ -175,7 +175,7 @@ class Controls:
         target = control.target
         if isinstance(target, bytes):
             limit = self._allowance.timers
-            seen = (progress.seen_offset, progress.seen_first_ms) if progress.seen_offset >= 0 else None
+            seen = (StoredOffset(progress.seen_offset), progress.seen_first_ms) if progress.seen_offset >= 0 else None
             keys, cost = self._overlay.named_keys(target, seen, limit)
             self._allowance.timers -= cost
             return map(self._overlay.pending_at, keys), len(keys) == limit

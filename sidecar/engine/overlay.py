@@ -13,6 +13,7 @@ from sidecar.changelog.entry import (
     MOVING,
     OFFSET,
     Head,
+    decode_offset,
     head,
     moved,
     origin_of,
@@ -22,6 +23,7 @@ from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Mutations, StoreReader
 from sidecar.engine.rows import NAMED_OFFSET, after, decode_due, encode_due
 from sidecar.errors import invariant
+from sidecar.model import StoredOffset
 from sidecar.wheel.counts import CountsDelta, SlotKey
 from sidecar.wheel.geometry import WIDTHS_MS, level_ends_ms, level_of
 
@@ -80,7 +82,7 @@ class Overlay:
             return self.mutations.rows[row]
         return None if key <= self.watermark else self._store.get(row)
 
-    def find(self, offset: int, first_ms: int) -> bytes | None:
+    def find(self, offset: StoredOffset, first_ms: int) -> bytes | None:
         """Return the pending entry of a timer id, wherever it was moved to."""
         row = self.rows.moved_row(offset, first_ms)
         value = self.mutations.rows[row] if row in self.mutations.rows else self._store.get(row)
@@ -98,7 +100,7 @@ class Overlay:
                 return entry
         return None
 
-    def named_keys(self, retry_id: bytes, seen: tuple[int, int] | None, limit: int) -> tuple[list[bytes], int]:
+    def named_keys(self, retry_id: bytes, seen: tuple[StoredOffset, int] | None, limit: int) -> tuple[list[bytes], int]:
         """Return the keys of pending timers of a retry id in the order of their ids, and how many rows that took.
 
         Args:
@@ -130,7 +132,7 @@ class Overlay:
                 dues[row] = value
         return sorted(dues.items())[:limit]
 
-    def _unused_from(self, due_ms: int, offset: int) -> int:
+    def _unused_from(self, due_ms: int, offset: StoredOffset) -> int:
         """Return the first due that this offset never had, or one behind a run of used ones, in a few looks."""
         used, free, step = due_ms - 1, due_ms, 1
         while self._is_used(free, offset):
@@ -143,7 +145,7 @@ class Overlay:
                 free = middle
         return free
 
-    def _is_used(self, due_ms: int, offset: int) -> bool:
+    def _is_used(self, due_ms: int, offset: StoredOffset) -> bool:
         """Return whether a timer of the offset is, or was, at this due; what the watermark has passed is forgotten."""
         key = KEY.pack(due_ms, offset)
         if key in self.taken or self._store.get(self.rows.removed + key) is not None:
@@ -159,7 +161,7 @@ class Overlay:
 
     # Writes
 
-    def store_new(self, offset: int, due_ms: int, lasting: bytes, origin: str, retry_id: bytes | None) -> None:
+    def store_new(self, offset: StoredOffset, due_ms: int, lasting: bytes, origin: str, retry_id: bytes | None) -> None:
         """Store a timer of an offset that was never stored before: its key can collide with none."""
         stored_ms = due_ms
         if stored_ms <= self.watermark_ms and KEY.pack(stored_ms, offset) <= self.watermark:
@@ -180,7 +182,7 @@ class Overlay:
 
     def store_again(self, entry: bytes, due_ms: int, requested_ms: int, deferred: bool) -> None:
         """Store a timer whose offset was stored before: moved, deferred or replayed. No key is ever used twice."""
-        offset = int.from_bytes(entry[OFFSET], "big")
+        offset = decode_offset(entry[OFFSET], "big")
         if KEY.pack(due_ms, offset) <= self.watermark:
             due_ms = self.watermark_ms + 1
         due_ms = self._unused_from(due_ms, offset)
@@ -224,7 +226,7 @@ class Overlay:
             self.mutations.rows[row] = None
             self._named.setdefault(retry_id, set()).add(row)
 
-    def _name(self, retry_id: bytes, offset: int, first_ms: int, due_ms: int) -> None:
+    def _name(self, retry_id: bytes, offset: StoredOffset, first_ms: int, due_ms: int) -> None:
         row = self.rows.named_row(retry_id, offset, first_ms)
         self.mutations.rows[row] = encode_due(due_ms)
         self._named.setdefault(retry_id, set()).add(row)

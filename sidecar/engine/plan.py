@@ -46,7 +46,7 @@ from sidecar.engine.read_ahead import due_in_turn
 from sidecar.engine.records import block_records, removed_records, tombstones
 from sidecar.engine.transaction import PartitionPlan, Plan, Terms
 from sidecar.errors import invariant
-from sidecar.model import ANY_PARTITION, OFFSET_MAX, Reason
+from sidecar.model import ANY_PARTITION, OFFSET_MAX, Reason, StoredOffset
 from sidecar.wheel.counts import Counts, SlotKey
 from sidecar.wheel.geometry import WIDTHS_MS
 
@@ -165,7 +165,7 @@ class _Planner:
         return self.controls.act(item, self._dispose, self._keep, answered=answered)  # type: ignore[arg-type]  # the invariant above
 
     def _arrive_measured(self, arrival: Arrival) -> bool:
-        offset = self.offset_base + arrival.offset
+        offset: StoredOffset = self.offset_base + arrival.offset  # type: ignore[assignment]  # no call for each message
         said = self.terms.why_unstorable(self.partition.number, offset, MOVING.size + len(arrival.lasting))
         if said and arrival.due_ms > self.now_ms:
             return self._refuse(arrival, Reason.TOO_LARGE, said)
@@ -176,7 +176,8 @@ class _Planner:
         input_offset, due_ms, origin, lasting, retry_id, replace = arrival
         if (replace or due_ms <= self.now_ms) and self.allowance.exhausted:
             return False
-        offset, seen = self.offset_base + input_offset, input_offset < self.highest
+        offset: StoredOffset = self.offset_base + input_offset  # type: ignore[assignment]  # no call for each message
+        seen = input_offset < self.highest
         if seen and self.overlay.find(offset, due_ms) is not None:
             return True  # the group's offset was set back, and this one is still pending
         if replace and retry_id is not None and not self._replace(retry_id):
@@ -210,7 +211,7 @@ class _Planner:
         if not self.terms.dlq_open:
             return False
         self.rejected += 1
-        entry = _fresh(arrival, self.offset_base + arrival.offset)
+        entry = _fresh(arrival, self.checkpoint.stored_offset(arrival.offset))
         self._dead_letter(entry, head(entry), reason, detail, "intake")
         return True
 
@@ -427,6 +428,6 @@ class _Planner:
         return self.scanned[-1] if self.scanned else self.overlay.watermark
 
 
-def _fresh(arrival: Arrival, offset: int) -> bytes:
-    """Return the entry of an arrival that is not stored yet; `offset` is the stored one."""
+def _fresh(arrival: Arrival, offset: StoredOffset) -> bytes:
+    """Return the entry of an arrival that is not stored yet."""
     return MOVING.pack(arrival.due_ms, offset, arrival.due_ms, 0, 0) + arrival.lasting

@@ -68,7 +68,7 @@ def tombstones(overlay: Overlay, store: StoreReader, watermark: bytes) -> list[C
             changes[row] = None
     upper = rows.removed + watermark + b"\0"
     for row in store.keys(rows.removed, upper, limit=TOMBSTONES_MAX):
-        due_ms, offset = rows.pair_of(row)
+        due_ms, offset = rows.removed_timer_of(row)
         changes[row] = None
         list_row = rows.removed_list_row(offset)
         listed = store.get(list_row)

@@ -22,6 +22,7 @@ import msgspec
 
 from sidecar.changelog.codec import BlockKey, Checkpoint
 from sidecar.errors import FormatUnknown, RecordCorrupt
+from sidecar.model import StoredOffset
 
 FORMAT: Final = 2
 FORMATS_READ: Final = frozenset({1, FORMAT})
@@ -91,24 +92,24 @@ class Rows:
     def block_of(self, row: bytes) -> BlockKey:
         return BlockKey(*_BLOCK.unpack(row[BEHIND_PARTITION]))
 
-    def removed_row(self, due_ms: int, offset: int) -> bytes:
+    def removed_row(self, due_ms: int, offset: StoredOffset) -> bytes:
         return self.removed + _PAIR.pack(due_ms, offset)
 
-    def removed_list_row(self, offset: int) -> bytes:
+    def removed_list_row(self, offset: StoredOffset) -> bytes:
         return self.removed_list + _DUE.pack(offset)
 
-    def pair_of(self, row: bytes) -> tuple[int, int]:
-        """Return (due, offset) of a `v` row, (offset, first due) of an `o` row."""
-        first, second = _PAIR.unpack(row[BEHIND_PARTITION])
-        return first, second
+    def removed_timer_of(self, row: bytes) -> tuple[int, StoredOffset]:
+        """Return due and offset of a `v` row."""
+        due_ms, offset = _PAIR.unpack(row[BEHIND_PARTITION])
+        return due_ms, offset
 
-    def moved_row(self, offset: int, first_ms: int) -> bytes:
+    def moved_row(self, offset: StoredOffset, first_ms: int) -> bytes:
         return self.moved + _PAIR.pack(offset, first_ms)
 
     def named_prefix(self, retry_id: bytes) -> bytes:
         return self.named + _LENGTH.pack(len(retry_id)) + retry_id
 
-    def named_row(self, retry_id: bytes, offset: int, first_ms: int) -> bytes:
+    def named_row(self, retry_id: bytes, offset: StoredOffset, first_ms: int) -> bytes:
         return self.named_prefix(retry_id) + _PAIR.pack(offset, first_ms)
 
 
@@ -119,7 +120,7 @@ def retry_id_of_row(row: bytes) -> bytes:
     return behind[_LENGTH.size : _LENGTH.size + length]
 
 
-def timer_of_named_row(row: bytes) -> tuple[int, int]:
+def timer_of_named_row(row: bytes) -> tuple[StoredOffset, int]:
     """Return (offset, first due) of an `n` row."""
     offset, first_ms = _PAIR.unpack(row[-_PAIR.size :])
     return offset, first_ms

@@ -13,7 +13,7 @@ from sidecar.engine.items import ControlOutcome, Dropped, Item
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Mutations, Origin, Outgoing
 from sidecar.engine.read_ahead import ReadAhead
-from sidecar.model import Reason
+from sidecar.model import Reason, StoredOffset
 from sidecar.wheel.counts import Counts
 
 ChangelogRecord = tuple[bytes, bytes | None]
@@ -47,7 +47,7 @@ class Terms:
     nothing is taken in from the first record on that must go there."""
     unfireable: Mapping[tuple[int, bytes], tuple[Reason, str]] = field(default_factory=dict)
     """Timers whose fire the broker refused, by (partition, key), with its words."""
-    unstorable: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    unstorable: Mapping[tuple[int, StoredOffset], str] = field(default_factory=dict)
     """Timers that the changelog refused, by (partition, offset), with the broker's words."""
     cut_dead_letters: Mapping[tuple[int, bytes], int] = field(default_factory=dict)
     """Dead letters that were too large for the DLQ, by (partition, `Outgoing.source`), and to what each is cut."""
@@ -56,7 +56,7 @@ class Terms:
     deliveries_max: int = 10_000
     delivery_bytes_max: int = 16 * 1024 * 1024
 
-    def why_unstorable(self, partition: int, offset: int, entry_bytes: int) -> str:
+    def why_unstorable(self, partition: int, offset: StoredOffset, entry_bytes: int) -> str:
         """Return why the changelog cannot hold a timer, empty when it can, as far as is known."""
         if said := self.unstorable.get((partition, offset)):
             return said

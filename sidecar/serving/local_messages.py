@@ -19,7 +19,7 @@ from sidecar.engine.partition import State
 from sidecar.engine.ports import StoreReader
 from sidecar.engine.rows import Rows, after, decode_due, decode_meta
 from sidecar.errors import StoreFailed
-from sidecar.model import OFFSET_MAX, TimerId
+from sidecar.model import OFFSET_MAX, StoredOffset, TimerId
 
 ROWS_MAX: Final = 2_000
 BYTES_MAX: Final = 16 * 1024 * 1024
@@ -115,7 +115,7 @@ def _find(store: StoreReader, timer: TimerId, with_payload: bool) -> MessageDeta
 
 
 def _find_at(store: StoreReader, rows: Rows, timer: TimerId, with_payload: bool) -> MessageDetailBody | None:
-    moved = rows.moved_row(timer.offset, timer.first_ms)
+    moved = rows.moved_row(StoredOffset(timer.offset), timer.first_ms)
     for _ in range(TRIES):
         value = store.get(moved)
         key = KEY.pack(timer.first_ms if value is None else decode_due(value), timer.offset)

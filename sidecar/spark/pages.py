@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from sidecar.changelog.codec import REMOVED, greatest_due_ms, removed_key
-from sidecar.changelog.entry import due_ms_of, offset_of
+from sidecar.changelog.entry import decode_offset, due_ms_of, offset_of
 from sidecar.engine.rows import BEHIND_PARTITION, KIND, LEADING_OFFSET
+from sidecar.model import StoredOffset
 from sidecar.spark.state.entries import (
     GROUP,
     GROUP_SHIFT,
@@ -154,8 +155,8 @@ def removed_of(page: Page) -> Iterator[tuple[bytes, bytes]]:
             yield removed_key(_offset_of(row), due_ms_of(row[BEHIND_PARTITION])), REMOVED
 
 
-def _offset_of(row: bytes) -> int:
-    return offset_of(row[BEHIND_PARTITION]) if row[KIND] == b"v" else int.from_bytes(row[LEADING_OFFSET], "big")
+def _offset_of(row: bytes) -> StoredOffset:
+    return offset_of(row[BEHIND_PARTITION]) if row[KIND] == b"v" else decode_offset(row[LEADING_OFFSET], "big")
 
 
 def _page_of(row: bytes) -> int:

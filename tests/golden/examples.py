@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from sidecar.changelog import codec
 from sidecar.changelog.codec import Block, BlockKey, Checkpoint, Closed, Closure, Engine, RemovedKey, Unfinished
-from sidecar.changelog.entry import HEAD, MOVING, Head, head, lasting, moved, origin_of, payload, retry_id_of
-from sidecar.engine.rows import FORMAT, Meta, Rows, decode_due, decode_meta, encode_due, encode_meta
+from sidecar.changelog.entry import HEAD, KEY, MOVING, Head, head, lasting, moved, origin_of, payload, retry_id_of
+from sidecar.engine.rows import FORMAT, Meta, Rows, decode_due, decode_meta, encode_due, encode_meta, timer_of_named_row
+from sidecar.model import StoredOffset
 from sidecar.wheel.counts import Counts, CountsDelta
 
 FOLDER: Final = Path(__file__).parent
@@ -123,7 +124,7 @@ EXAMPLES: Final = (
         PLAIN,
         read_entry,
         (
-            Head(DUE, 42, DUE, 0, 0, DUE, NOW, 1, 6, 1, -1, 6, 0),
+            Head(DUE, StoredOffset(42), DUE, 0, 0, DUE, NOW, 1, 6, 1, -1, 6, 0),
             "orders",
             None,
             (b"key", b"value", [("retry-origin-topic", b"orders")]),
@@ -134,7 +135,7 @@ EXAMPLES: Final = (
         NULLS,
         read_entry,
         (
-            Head(DUE, 43, DUE, 0, 0, DUE, -1, 0, 6, 2, -1, 6, 0),
+            Head(DUE, StoredOffset(43), DUE, 0, 0, DUE, -1, 0, 6, 2, -1, 6, 0),
             "orders",
             None,
             (None, None, [("null", None), ("empty", b"")]),
@@ -144,14 +145,14 @@ EXAMPLES: Final = (
         "entry-empties",
         EMPTIES,
         read_entry,
-        (Head(DUE, 44, DUE, 0, 0, DUE, -1, 0, 6, 2, -1, 6, 0), "orders", None, (b"", b"", [])),
+        (Head(DUE, StoredOffset(44), DUE, 0, 0, DUE, -1, 0, 6, 2, -1, 6, 0), "orders", None, (b"", b"", [])),
     ),
     Example(
         "entry-moved",
         MOVED,
         read_entry,
         (
-            Head(DUE + 70_000, 45, DUE + 9, 1, 1, DUE, NOW, 2, 3, 1, 3, 7, 4),
+            Head(DUE + 70_000, StoredOffset(45), DUE + 9, 1, 1, DUE, NOW, 2, 3, 1, 3, 7, 4),
             "größe",
             "ü-1".encode(),
             (b"\x00", b"\xff", [("ключ", "значение".encode())]),
@@ -161,19 +162,31 @@ EXAMPLES: Final = (
     Example("checkpoint-value-with-base", codec.encode_checkpoint(BASED), codec.decode_checkpoint, BASED),
     Example("block-key", codec.block_key(BLOCK_KEY), codec.decode_key, BLOCK_KEY),
     Example("block-value", codec.encode_block(*BLOCK), codec.decode_block, BLOCK),
-    Example("removed-key", codec.removed_key(2**63 + 1, None), codec.decode_key, RemovedKey(2**63 + 1, None)),
+    Example(
+        "removed-key",
+        codec.removed_key(StoredOffset(2**63 + 1), None),
+        codec.decode_key,
+        RemovedKey(StoredOffset(2**63 + 1), None),
+    ),
     Example("removed-value", removed_list([DUE + 1, DUE]), codec.decode_removed_list, {DUE, DUE + 1}),
-    Example("removed-timer-key", codec.removed_key(2**63 + 1, DUE), codec.decode_key, RemovedKey(2**63 + 1, DUE)),
-    Example("removed-timer-value", codec.REMOVED, partial(codec.decode_removed, RemovedKey(45, DUE)), {DUE}),
-    Example("row-timer-key", ROWS.timer + PLAIN[:16], ROWS.pair_of, (DUE, 42)),
+    Example(
+        "removed-timer-key",
+        codec.removed_key(StoredOffset(2**63 + 1), DUE),
+        codec.decode_key,
+        RemovedKey(StoredOffset(2**63 + 1), DUE),
+    ),
+    Example(
+        "removed-timer-value", codec.REMOVED, partial(codec.decode_removed, RemovedKey(StoredOffset(45), DUE)), {DUE}
+    ),
+    Example("row-timer-key", ROWS.timer + PLAIN[:16], lambda row: KEY.unpack(row[5:]), (DUE, 42)),
     Example("row-block-key", ROWS.block_row(BLOCK_KEY), ROWS.block_of, BLOCK_KEY),
-    Example("row-removed-key", ROWS.removed_list_row(45), lambda row: int.from_bytes(row[5:], "big"), 45),
-    Example("row-removed-by-due-key", ROWS.removed_row(DUE, 45), ROWS.pair_of, (DUE, 45)),
-    Example("row-moved-key", ROWS.moved_row(45, DUE), ROWS.pair_of, (45, DUE)),
+    Example("row-removed-key", ROWS.removed_list_row(StoredOffset(45)), lambda row: int.from_bytes(row[5:], "big"), 45),
+    Example("row-removed-by-due-key", ROWS.removed_row(DUE, StoredOffset(45)), ROWS.removed_timer_of, (DUE, 45)),
+    Example("row-moved-key", ROWS.moved_row(StoredOffset(45), DUE), lambda row: KEY.unpack(row[5:]), (45, DUE)),
     Example(
         "row-named-key",
-        ROWS.named_row("ü-1".encode(), 45, DUE),
-        lambda row: (row[7:-16], *ROWS.pair_of(row[-21:])),
+        ROWS.named_row("ü-1".encode(), StoredOffset(45), DUE),
+        lambda row: (row[7:-16], *timer_of_named_row(row)),
         ("ü-1".encode(), 45, DUE),
     ),
     Example("row-due-value", encode_due(DUE), decode_due, DUE),

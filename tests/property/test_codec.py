@@ -13,7 +13,7 @@ from sidecar.changelog.codec import Block, BlockKey, Checkpoint, Closed, Closure
 from sidecar.changelog.entry import DEFERRED, HEAD, MOVING, head, lasting, moved, origin_of, payload, retry_id_of
 from sidecar.engine.rows import FORMAT, Meta, Rows, after, decode_meta, encode_meta
 from sidecar.errors import FormatUnknown, RecordCorrupt
-from sidecar.model import Headers
+from sidecar.model import Headers, StoredOffset
 from sidecar.wheel.counts import Counts
 from tests.golden.examples import EXAMPLES, Example, removed_list
 
@@ -124,8 +124,8 @@ def test_removed_dues_come_back(dues: set[int]) -> None:
 def test_record_keys_come_back(slot_end_ms: int, sequence: int, part: int) -> None:
     key = BlockKey(slot_end_ms, sequence, part)
     assert codec.decode_key(codec.block_key(key)) == key
-    assert codec.decode_key(codec.removed_key(sequence, None)) == (sequence, None)
-    assert codec.decode_key(codec.removed_key(sequence, slot_end_ms)) == (sequence, slot_end_ms)
+    assert codec.decode_key(codec.removed_key(StoredOffset(sequence), None)) == (sequence, None)
+    assert codec.decode_key(codec.removed_key(StoredOffset(sequence), slot_end_ms)) == (sequence, slot_end_ms)
 
 
 @given(texts, texts, u64, checkpoints, st.booleans())

@@ -21,7 +21,7 @@ def rows_of(store: StoreReader, prefix: bytes) -> dict[bytes, bytes]:
 
 def timers_of(store: StoreReader, rows: Rows) -> dict[Id, tuple[int, str, bytes | None]]:
     """Return requested due, origin and retry id of every timer in the store."""
-    found = {}
+    found: dict[Id, tuple[int, str, bytes | None]] = {}
     for entry in rows_of(store, rows.timer).values():
         fixed = head(entry)
         timer_id = (fixed.offset, fixed.first_ms)

@@ -26,7 +26,7 @@ from sidecar.engine.ports import Origin, Outgoing
 from sidecar.engine.restore import ChangelogRead, Restore
 from sidecar.engine.rows import Identity
 from sidecar.engine.transaction import PartitionPlan, Terms
-from sidecar.model import Record, TimerId
+from sidecar.model import Record, StoredOffset, TimerId
 from sidecar.policy import Policy, PolicyConfig
 from tests.simulation.audit import check_fold, check_rows, rows_of, timers_of
 from tests.simulation.memory_log import MemoryLog
@@ -229,8 +229,8 @@ class World:
                 fixed,
             )
         overlay = Overlay(self.partition, store, self.now_ms)
-        for timer_id in truth:
-            assert overlay.find(*timer_id) is not None, ("not found by its id", timer_id)
+        for offset, first_ms in truth:
+            assert overlay.find(StoredOffset(offset), first_ms) is not None, ("not found by its id", offset, first_ms)
         for retry_id in RETRY_IDS:
             keys, _ = overlay.named_keys(retry_id, None, 1_000_000)
             named = [(fixed.offset, fixed.first_ms) for fixed in map(head, map(overlay.pending_at, keys))]

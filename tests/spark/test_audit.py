@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Producer
 
 from sidecar.changelog.codec import REMOVED, removed_key
+from sidecar.model import StoredOffset
 from tests.broker import make_topic_anew
 from tests.integration.messages import Given, Pairs, Sent, native, now_ms, send
 from tests.integration.sidecars import Sidecars, Stage
@@ -104,7 +105,7 @@ def test_messages_of_a_topic_recreated_are_not_taken_for_those_of_the_former_one
 def _forget(stage: Stage, sent: Sent) -> None:
     """Take a message out of the changelog, as no sidecar does."""
     producer = Producer({"bootstrap.servers": stage.bootstrap})
-    key = removed_key(sent.offset, sent.timestamp_ms + 3_600_000)
+    key = removed_key(StoredOffset(sent.offset), sent.timestamp_ms + 3_600_000)
     producer.produce(stage.changelog_topic, REMOVED, key, sent.partition)
     assert producer.flush(30) == 0
 

@@ -24,6 +24,7 @@ from sidecar.engine.partition import Partition, State
 from sidecar.engine.plan import plan
 from sidecar.engine.transaction import PartitionPlan
 from sidecar.errors import FormatUnknown
+from sidecar.model import StoredOffset
 from sidecar.spark import blocks, pages
 from sidecar.spark.pages import Pages
 from sidecar.spark.state import retry_ids, shard_store
@@ -133,7 +134,7 @@ def test_the_index_of_retry_ids_finds_all_that_wait_and_lets_go_of_the_rest(
                 found = RetryIdIndex(state, meta).found(b"%d" % name)
                 # What has fired may still be found: it is checked against the timer.
                 assert [each for each in found if each.due_ms > _watermark(meta)] == sorted(
-                    Candidate(offset, 0, due_ms) for at, offset, due_ms in waiting if at == name
+                    Candidate(StoredOffset(offset), 0, due_ms) for at, offset, due_ms in waiting if at == name
                 )
         meta.checkpoint = msgspec.structs.replace(meta.checkpoint, watermark_ms=100)
         for _ in range(len(state.entries) + 60):
@@ -147,14 +148,14 @@ def _watermark(meta: Meta) -> int:
 
 def _row(each: tuple[int, int, int]) -> bytes:
     name, offset, due_ms = each
-    return row_of(b"%d" % name, Candidate(offset, 0, due_ms))
+    return row_of(b"%d" % name, Candidate(StoredOffset(offset), 0, due_ms))
 
 
 def test_the_timers_of_one_id_are_spread_by_their_offsets() -> None:
     state, meta = DictState(), Meta()
     index = RetryIdIndex(state, meta)
     for first in range(0, 20_000, 1000):
-        index.add(row_of(b"all", Candidate(offset, 5, 5)) for offset in range(first, first + 1000))
+        index.add(row_of(b"all", Candidate(StoredOffset(offset), 5, 5)) for offset in range(first, first + 1000))
         index.tidy()
     index.spread()
     assert [each.offset for each in index.found(b"all")] == list(range(20_000))

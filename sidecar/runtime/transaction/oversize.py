@@ -14,6 +14,7 @@ from sidecar.changelog.codec import BlockKey, decode_block, decode_key
 from sidecar.changelog.entry import offset_of
 from sidecar.contract.sizes import content_bytes
 from sidecar.kafka.producer import Refusal, Refused, Unwritten
+from sidecar.model import StoredOffset
 from sidecar.runtime.transaction.commit import Result
 
 SINGLY_ITEMS_MAX: Final = 500
@@ -29,7 +30,7 @@ class Oversize:
         """Write each record as a batch by itself."""
         self.cut_dead_letters: dict[tuple[int, bytes], int] = {}
         """See `Terms.cut_dead_letters`."""
-        self.unstorable: dict[tuple[int, int], str] = {}
+        self.unstorable: dict[tuple[int, StoredOffset], str] = {}
         self.unanswerable: set[tuple[int, bytes]] = set()
         """Outcomes that the status topic refused, by partition and key."""
         self.stuck: dict[int, str] = {}
@@ -79,8 +80,7 @@ class Oversize:
         if len(entries) > 1:
             return False
         text = f"{len(record.value)} bytes: more than {record.topic} accepts (max.message.bytes)"
-        place = record.partition, offset_of(entries[0]) if entries else -1
-        if entries and place not in self.unstorable:
+        if entries and (place := (record.partition, offset_of(entries[0]))) not in self.unstorable:
             self.unstorable[place] = text
         else:  # a checkpoint, or a timer that can go nowhere else while the DLQ cannot be written
             self.stuck[record.partition] = text

@@ -22,6 +22,7 @@ from itertools import groupby
 from struct import Struct
 from typing import Final, NamedTuple
 
+from sidecar.model import StoredOffset
 from sidecar.spark.state.entries import Meta, StateEntries, former_run_state_key, node_state_key
 
 ROW: Final = Struct(">8sQQQ")
@@ -54,7 +55,7 @@ NodePath = tuple[int, int]
 class Candidate(NamedTuple):
     """A timer that had this key under the id when its row was written."""
 
-    offset: int
+    offset: StoredOffset
     first_ms: int
     due_ms: int
 

@@ -11,6 +11,7 @@ from sidecar.engine.overlay import Overlay
 from sidecar.engine.partition import Partition
 from sidecar.engine.records import block_records
 from sidecar.errors import FormatUnknown, RecordCorrupt
+from sidecar.model import StoredOffset
 from sidecar.wheel.geometry import level_of
 from tests.golden.examples import removed_list
 from tests.simulation.memory_store import MemoryStore
@@ -23,7 +24,7 @@ def overlay_of(*timers: tuple[int, int]) -> Overlay:
     for offset, (delay_ms, size) in enumerate(timers):
         due_ms = NOW + delay_ms
         body = lasting(due_ms, NOW, 0, 3, 1, b"A", None, None, bytes(size), [])
-        overlay.store_new(offset, due_ms, body, "A", None)
+        overlay.store_new(StoredOffset(offset), due_ms, body, "A", None)
     return overlay
 
 
@@ -75,7 +76,9 @@ def test_a_block_says_its_level_and_counts_its_entries_by_origin() -> None:
     stored = next(iter(overlay.groups.values())).entries[0]
     overlay.take(stored)
     overlay.store_again(stored, NOW + 70_001, NOW, deferred=True)
-    overlay.store_new(7, NOW + 70_002, lasting(NOW, NOW, 0, 3, 1, "ü".encode(), None, None, None, []), "ü", None)
+    overlay.store_new(
+        StoredOffset(7), NOW + 70_002, lasting(NOW, NOW, 0, 3, 1, "ü".encode(), None, None, None, []), "ü", None
+    )
     (block,) = blocks_of(overlay).values()
     assert block.level == level_of(NOW + 70_001, NOW) == 1
     assert block.origins == {"A": (1, 1), "ü": (1, 0)}

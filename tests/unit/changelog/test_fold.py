@@ -9,6 +9,7 @@ from sidecar.changelog.codec import BlockKey, Checkpoint
 from sidecar.changelog.entry import KEY, MOVING, lasting
 from sidecar.changelog.fold import LogRecord, fold
 from sidecar.errors import FormatUnknown, InvariantViolated, RecordCorrupt
+from sidecar.model import StoredOffset
 from tests.golden.examples import removed_list
 
 
@@ -22,11 +23,11 @@ def block(*keys: tuple[int, int], sequence: int = 1) -> LogRecord:
 
 
 def removed(offset: int, *dues: int) -> LogRecord:
-    return codec.removed_key(offset, None), removed_list(dues)
+    return codec.removed_key(StoredOffset(offset), None), removed_list(dues)
 
 
 def removed_timer(due_ms: int, offset: int) -> LogRecord:
-    return codec.removed_key(offset, due_ms), codec.REMOVED
+    return codec.removed_key(StoredOffset(offset), due_ms), codec.REMOVED
 
 
 def watermark(due_ms: int, offset: int) -> LogRecord:
@@ -61,7 +62,7 @@ def test_removed_timers_and_lists_of_one_offset_add_up() -> None:
 
 def test_a_removed_record_that_says_more_than_its_key_is_corrupt() -> None:
     with pytest.raises(RecordCorrupt, match="says all in its key"):
-        fold([(codec.removed_key(1, 5), removed_list([5]))])
+        fold([(codec.removed_key(StoredOffset(1), 5), removed_list([5]))])
 
 
 def test_the_last_record_of_a_key_holds() -> None:
@@ -71,7 +72,7 @@ def test_the_last_record_of_a_key_holds() -> None:
 def test_a_tombstone_takes_its_record_away() -> None:
     key, _ = block()
     assert pending(block((5, 1)), (key, None)) == []
-    assert pending(block((5, 1)), removed(1, 5), (codec.removed_key(1, None), None)) == [(5, 1)]
+    assert pending(block((5, 1)), removed(1, 5), (codec.removed_key(StoredOffset(1), None), None)) == [(5, 1)]
 
 
 def test_the_order_of_different_keys_does_not_matter() -> None:
@@ -93,4 +94,4 @@ def test_a_record_that_can_not_be_read_is_never_skipped() -> None:
     with pytest.raises(FormatUnknown):
         fold([(b"x", b"")])
     with pytest.raises(RecordCorrupt):
-        fold([(codec.removed_key(1, None), b"\x01")])
+        fold([(codec.removed_key(StoredOffset(1), None), b"\x01")])

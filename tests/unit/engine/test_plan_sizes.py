@@ -12,7 +12,7 @@ from sidecar.contract.control import ControlKind
 from sidecar.engine.items import Dead
 from sidecar.engine.ports import Origin
 from sidecar.engine.transaction import PartitionPlan, Terms
-from sidecar.model import Reason, TimerId
+from sidecar.model import Reason, StoredOffset, TimerId
 from tests.simulation.stage import NOW, TERMS, Stage, fired
 
 TRIED = replace(TERMS, compressed=True, origins={"A": Origin(4, 5_000)}, dlq_max_message_bytes=5_000)
@@ -79,7 +79,7 @@ def test_due_timers_fire_though_the_first_record_waits_for_the_dlq() -> None:
 
 @pytest.mark.parametrize(
     "terms",
-    [replace(TRIED, unstorable={(0, 0): "no"}), replace(TERMS, changelog_max_message_bytes=8_000)],
+    [replace(TRIED, unstorable={(0, StoredOffset(0)): "no"}), replace(TERMS, changelog_max_message_bytes=8_000)],
     ids=["refused", "measured"],
 )
 def test_a_message_that_the_changelog_does_not_take_is_too_large_unless_it_fires_at_once(terms: Terms) -> None:
@@ -100,10 +100,10 @@ def test_a_timer_that_can_not_be_stored_again_goes_to_the_dlq_when_it_is_moved_o
     stage = Stage()
     stage.commit(NOW, stage.send(NOW + 5), stage.send(NOW + 5))
     move = stage.control(ControlKind.RESCHEDULE, TimerId(0, 0, NOW + 5), NOW + 9_000)
-    partition_plan = stage.commit(NOW, move, terms=replace(TRIED, unstorable={(0, 0): "no"}))
+    partition_plan = stage.commit(NOW, move, terms=replace(TRIED, unstorable={(0, StoredOffset(0)): "no"}))
     assert (dead_letters(partition_plan), stage.dues()) == ([(Reason.TOO_LARGE, 5)], [NOW + 5])
     closed = {"A": Closed(Closure.UNREACHABLE, NOW)}
-    partition_plan = stage.commit(NOW + 5, terms=replace(TRIED, closed=closed, unstorable={(0, 1): "no"}))
+    partition_plan = stage.commit(NOW + 5, terms=replace(TRIED, closed=closed, unstorable={(0, StoredOffset(1)): "no"}))
     assert (dead_letters(partition_plan), partition_plan.deferred, stage.dues()) == ([(Reason.TOO_LARGE, 5)], {}, [])
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from sidecar.changelog.entry import KEY
 from sidecar.engine.overlay import Overlay
 from sidecar.engine.plan import plan
-from sidecar.model import OFFSET_MAX
+from sidecar.model import OFFSET_MAX, StoredOffset
 from tests.simulation.memory_store import MemoryStore
 from tests.simulation.stage import NOW, ORIGINS, TERMS, Stage, fired
 
@@ -125,7 +125,7 @@ def test_a_timer_that_the_watermark_covers_is_stored_just_above_it() -> None:
     partition_plan = stage.commit(NOW - 5000, stage.send(NOW - 1000))
     assert partition_plan.deliveries == []
     assert [(timer.due_ms, timer.requested_ms) for timer in stage.timers()] == [(NOW + 1, NOW - 1000)]
-    assert Overlay(stage.partition, stage.store, NOW).find(1, NOW - 1000) is not None
+    assert Overlay(stage.partition, stage.store, NOW).find(StoredOffset(1), NOW - 1000) is not None
     assert dict(stage.commit(NOW + 1).deliveries[0].headers)["retry-was-due-ms"] == b"%d" % (NOW - 1000)
 
 

@@ -17,7 +17,7 @@ from sidecar.engine.ports import Mutations
 from sidecar.engine.restore import ChangelogRead, Restore
 from sidecar.engine.rows import FORMAT, Identity, Meta, decode_meta, encode_meta
 from sidecar.errors import FormatUnknown, InvariantViolated, PartitionStopped, RecordCorrupt, StoreCorrupt
-from sidecar.model import TimerId
+from sidecar.model import StoredOffset, TimerId
 from tests.golden.examples import removed_list
 from tests.simulation.audit import check_fold, check_rows, rows_of
 from tests.simulation.memory_store import MemoryStore
@@ -82,7 +82,7 @@ def test_a_folder_that_is_up_to_date_reads_its_last_checkpoint_only_and_has_its_
 
 def with_list(stage: Stage) -> None:
     """Make of the removed records, in log and folder, lists by offset."""
-    own, dues = stage.partition.rows, dict[int, list[int]]()
+    own, dues = stage.partition.rows, dict[StoredOffset, list[int]]()
     for key in rows_of(stage.store, own.removed):
         due_ms, offset = KEY.unpack(key)
         dues.setdefault(offset, []).append(due_ms)

@@ -16,7 +16,7 @@ from sidecar.errors import DuplicateInstance, TransactionFailed
 from sidecar.kafka.catalogue import Catalogue
 from sidecar.kafka.fences import Fences
 from sidecar.kafka.producer import Refusal, Refused
-from sidecar.model import Reason
+from sidecar.model import Reason, StoredOffset
 from sidecar.runtime.origins import ClosedOrigins
 from sidecar.runtime.transaction.commit import Result, Work
 from sidecar.runtime.transaction.failures import BACK_OFF_MAX_S, DLQ_AGAIN_S, Failures
@@ -186,7 +186,7 @@ def test_a_dlq_that_refuses_holds_intake_and_says_so_until_a_dead_letter_is_writ
 def test_what_can_not_be_stored_is_remembered_over_commits_until_the_dlq_is_tried(
     failures: Failures, closed: ClosedOrigins
 ) -> None:
-    place = (3, 7)
+    place = (3, StoredOffset(7))
     fail(failures, closed, refused(1, Refusal.GONE, "dlq"))
     failures.oversize.unstorable[place] = "too large"
     commit(failures, tries_dlq=False)

@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from sidecar.engine.ports import Origin
 from sidecar.kafka.topics import TopicFacts
+from sidecar.model import StoredOffset
 from sidecar.runtime.origins import ClosedOrigins
 from sidecar.runtime.transaction.failures import Failures
 from sidecar.runtime.transaction.limits import Limits
@@ -65,7 +66,7 @@ def test_what_the_broker_said_last_counts(limits: Limits, catalogue: Mock) -> No
 
 def test_a_plan_is_made_on_what_was_learnt_and_with_what_was_read_ahead(limits: Limits, catalogue: Mock) -> None:
     failures, closed, ahead = Failures(HandClock(), Mock()), ClosedOrigins(catalogue), {3: Mock()}
-    failures.oversize.unstorable[3, 7] = "too large"
+    failures.oversize.unstorable[3, StoredOffset(7)] = "too large"
     terms = limits.terms(failures, closed, ahead)
     assert (terms.ahead, terms.origins, terms.compressed) == (ahead, catalogue.origins, True)
     assert (terms.dlq_max_message_bytes, terms.changelog_max_message_bytes) == (300_000, 1_114_124)
