@@ -1,1 +1,1 @@
-"""What the sidecar reaches on this machine, as ratios to a plain transactional relay in the same run."""
+"""Measures the sidecar on this machine, as ratios to a plain transactional relay in the same run."""

@@ -30,7 +30,7 @@ class Arrival(NamedTuple):
     """One message at its origin."""
 
     append_ms: int
-    """When the broker appended it, by the broker's clock."""
+    """The time of the append, by the broker's clock."""
     was_due_ms: int
     timer_id: bytes
 

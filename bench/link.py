@@ -53,7 +53,7 @@ class Link:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._ended.set()
-        self._listener.shutdown(socket.SHUT_RDWR)  # wakes who accepts
+        self._listener.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
         self._accepting.join()
         self._listener.close()
 
@@ -76,7 +76,7 @@ class Link:
                 if slow:
                     self._ended.wait(self._takes_s(len(data)))
                 target.sendall(data)
-        for end in (source, target):  # wakes who carries the other way
+        for end in (source, target):  # wakes the thread of the other direction
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
         source.close()

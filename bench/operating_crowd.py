@@ -28,7 +28,7 @@ from sidecar.clock import SystemClock
 ORIGINS = 64
 REQUESTS_PER_S = 20
 WORK_S = 0.002
-"""About the time of a core that an answer takes."""
+"""The approximate time of a core that an answer takes."""
 PAGES = 200
 PAGE_EVERY_S = 0.2
 """The time between two pages, as when a person reads: faster reads would wait for the interpreter and each other."""

@@ -132,7 +132,7 @@ class Rates:
         return topic, origin
 
     def _stored(self, sidecar: SidecarProcess, topic: str, origin: str, seconds_more: float = 0) -> int:
-        """Have `count` messages stored that are due within one second; return when that second starts."""
+        """Store `count` messages that are due within one second; return the start of that second."""
         due_ms = _CLOCK.wall_ms() + int((5 + self.count / 20_000 + seconds_more) * 1000)
         send(self.cluster.bootstrap_servers, topic, origin, within_a_second(self.count, due_ms))
         self.cluster.watch_ingest(sidecar, self.count, _DEADLINE_S)

@@ -34,7 +34,7 @@ CODECS: Final = ("none", "lz4", "zstd")
 RETRY_TOPIC_BYTES: Final = 20_000_000
 RATES: Final = (200_000, 50_000, 10_000, 3_000)
 MESSAGE_BYTES: Final = 700
-"""About the size of a message of `traffic` on the wire, uncompressed; its values repeat, so batches compress well."""
+"""The approximate size of a message of `traffic`, uncompressed; its values repeat, so batches compress well."""
 LINK_S: Final = 40
 """The time that a link needs for the messages alone, uncompressed."""
 _HOUR_MS: Final = 3_600_000

@@ -111,7 +111,7 @@ class World:
         self.state.put(META, encode(Meta(topics=dict(self._lookup(["orders"])))))
 
     def run(self, steps: int, cost: Cost | None = None) -> Cost:
-        """Give so many steps; return what they cost, added to what is given."""
+        """Run this many steps; return their cost, added to the given one."""
         cost, state = cost or Cost(), self.state
         for _ in range(steps):
             self.now_ms += self._every_ms

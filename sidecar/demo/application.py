@@ -1,4 +1,4 @@
-"""How an application uses the sidecar: a shop that handles orders, payments and e-mails, and often fails.
+"""An application that uses the sidecar: a shop that handles orders, payments and e-mails, and often fails.
 
 `Shop.run` shows the pattern: a message that fails goes to the retry topic with the class name of its error, and the
 consumer continues with the next one. When it is due the sidecar delivers it to its origin topic, where the same loop

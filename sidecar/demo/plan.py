@@ -37,7 +37,7 @@ DROPPED: Final = "dropped"
 
 
 class Kind(StrEnum):
-    """What a message does."""
+    """The kind of a message."""
 
     FIRST_TRY = "first-try"
     """Succeeds at once: the sidecar never sees it."""
@@ -98,7 +98,7 @@ _FAILURES: Final[Mapping[Kind, int]] = {
 
 
 class Plan(NamedTuple):
-    """What one message does."""
+    """The plan of one message."""
 
     kind: Kind
     delays_ms: tuple[int, ...] = ()

@@ -275,7 +275,7 @@ class LocalBroker:
         return path
 
     def _format(self, java: tuple[str, ...], settings: Path) -> None:
-        """Give an empty data folder its cluster id; a folder that has one stays as it is."""
+        """Format an empty data folder with a cluster id; a folder that has one stays as it is."""
         if (self.data_dir / "topics" / "meta.properties").is_file():
             return
         # Without the prefix an id could start with a dash, which the tool would take for an option.

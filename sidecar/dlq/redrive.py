@@ -81,7 +81,7 @@ class Tally:
     filtered: int = 0
     redriven: int = 0
     skipped: dict[SkipReason, Counter[str]] = field(default_factory=dict)
-    """Why dead letters are skipped, by the reason for which they died."""
+    """The skipped dead letters: why they stay, by the reason for which they died."""
     first: list[DlqRecord] = field(default_factory=list)
     first_skipped: list[tuple[DlqRecord, Skipped]] = field(default_factory=list)
 

@@ -167,7 +167,7 @@ class CheckpointFolder:
             stream.write(bytearray(content))
         finally:
             stream.close()
-        # A rename onto an existing file is refused; a crash in between leaves no file, as in a new checkpoint.
+        # A rename onto an existing file is refused, so that file is deleted first.
         self._fs.delete(file, False)
         self._fs.rename(whole, file)
 

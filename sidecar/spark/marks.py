@@ -1,4 +1,4 @@
-"""How far a partition step got, in the metadata of the group's committed offset.
+"""Marks: how far a partition step got, in the metadata of the group's committed offset.
 
 A partition step sends the output of several plans. The mark of the last one committed has a digest of everything that
 the step had sent by then: a micro-batch that Spark runs again continues behind it, and only if it would send the same.

@@ -36,7 +36,7 @@ _DEFAULTS: Final = {
     "spark.sql.streaming.minBatchesToRetain": "10",
     # The listener receives each progress once, and nothing reads it later.
     "spark.sql.streaming.numRecentProgressUpdates": "2",
-    # A chunk or a delivery is one row of up to a few MiB.
+    # A chunk or an output part is one row of up to a few MiB.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "5000",
     "spark.sql.execution.arrow.maxBytesPerBatch": "16777216",
     "spark.sql.execution.arrow.transformWithStateInPySpark.maxStateRecordsPerBatch": "16",

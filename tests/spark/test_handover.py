@@ -1,4 +1,4 @@
-"""From the changelog into the state and back: what is pending stays the same, whatever the order and the compaction."""
+"""The changelog into the state and back: the same timers stay pending, in any order and after any compaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read and written beside Spark's own checkpoint, on a file system of this process."""
+"""The files beside Spark's checkpoint, on a file system in this process."""
 
 from __future__ import annotations
 

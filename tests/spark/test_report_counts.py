@@ -1,4 +1,4 @@
-"""What `spark report` counts, and the page that it writes, without Spark."""
+"""The counts of `spark report` and its page, without Spark."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def _show(settings: Settings, count: Count, wanted: DeadLetterFilter) -> None:
 
 
 def _table(kind: str, counter: Counter[str]) -> RenderableType:
-    shown = table((kind,), ("dead letters",))
+    shown = table((kind,), ("records",))
     rows = list(_sorted(kind, counter).items())
     # The latest hours matter most.
     kept = rows[-_ROWS:] if kind == "hour" else rows[:_ROWS]

@@ -88,7 +88,7 @@ def run(
     the dashboard and all other commands work on it unchanged.
     """
     begin_log(settings, (*settings.warnings, *advice_for_run(settings)))
-    # Here and not above: `--help` needs neither librdkafka nor PySpark.
+    # Imported here: `--help` needs neither librdkafka nor PySpark.
     from sidecar.runtime.stop import Stop  # noqa: PLC0415
 
     _require_pyspark()
@@ -131,7 +131,7 @@ def export(
     """
     begin_log(settings, (*settings.warnings, *advice_for_run(settings)))
     _require_pyspark()
-    # Here and not above: `--help` needs neither librdkafka nor PySpark.
+    # Imported here: `--help` needs neither librdkafka nor PySpark.
     from sidecar.spark.handover.export import export_state  # noqa: PLC0415
 
     with downloads() as bar:
@@ -166,7 +166,7 @@ def audit(
     with status 1. It works for both engines, also while they run; give it the settings that they have.
     """
     _require_pyspark()
-    # Here and not above: `--help` needs neither librdkafka nor PySpark.
+    # Imported here: `--help` needs neither librdkafka nor PySpark.
     from sidecar.spark.jobs.audit_inputs import run_audit  # noqa: PLC0415
 
     with downloads() as bar:
@@ -192,7 +192,7 @@ def audit(
 @spark.command(epilog="Example: spark-submit --jars $(retry-sidecar spark jars) ...")
 def jars() -> None:
     """Print the jars of Spark's connector to Kafka, for spark-submit; downloads them if needed."""
-    # Here and not above: `--help` needs no download.
+    # Imported here: `--help` needs no download.
     from sidecar.spark.jars import connector_jars  # noqa: PLC0415
 
     with downloads() as bar:

@@ -57,7 +57,7 @@ def with_progress(conf: Mapping[str, str]) -> dict[str, str]:
 @contextmanager
 def downloads() -> Iterator[DownloadBar]:
     """Show the progress of downloads."""
-    # Here and not above: `--help` needs no librdkafka.
+    # Imported here: `--help` needs no librdkafka.
     from sidecar.cli.broker import DownloadBar  # noqa: PLC0415
 
     bar = DownloadBar(console(stderr=True))

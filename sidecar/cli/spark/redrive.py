@@ -51,7 +51,7 @@ def redrive(
     """
     validate_client_properties(settings)
     check(settings, terms, run_name, yes=yes, dry_run=dry_run)
-    # Here and not above: `--help` needs no PySpark.
+    # Imported here: `--help` needs no PySpark.
     from sidecar.spark.session import require_pyspark  # noqa: PLC0415
 
     require_pyspark()

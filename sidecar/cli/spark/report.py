@@ -90,7 +90,7 @@ def report(
     number of retries made before. Reads the committed records of the retry topic and the DLQ, and changes nothing. The
     user needs the permissions Read and DescribeConfigs on both.
     """
-    # Here and not above: `--help` needs neither librdkafka nor PySpark.
+    # Imported here: `--help` needs neither librdkafka nor PySpark.
     from sidecar.kafka.config import validate_client_properties  # noqa: PLC0415
     from sidecar.spark.session import require_pyspark  # noqa: PLC0415
 

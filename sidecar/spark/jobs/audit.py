@@ -53,7 +53,7 @@ class Audit:
 
 @dataclass(frozen=True, slots=True)
 class AuditInputs:
-    """What an audit reads."""
+    """The inputs of an audit."""
 
     session: SparkSession
     settings: Settings
@@ -79,7 +79,7 @@ def audit(inputs: AuditInputs, out: str | None) -> Audit:
     both times is named.
 
     Args:
-        inputs: What the audit reads.
+        inputs: The inputs of the audit.
         out: The folder of the Parquet files, on any file system that Hadoop supports.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415 - PySpark is an extra

@@ -27,10 +27,10 @@ class RecordKind(StrEnum):
 
 
 class Disposition(StrEnum):
-    """What became of a message."""
+    """The disposition of a message: what became of it."""
 
     WAITING = "waiting"
-    """Not ingested yet."""
+    """The message is not ingested yet."""
     PENDING = "pending"
     FIRED = "fired"
     DROPPED = "dropped"

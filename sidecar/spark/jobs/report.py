@@ -1,4 +1,4 @@
-"""What `spark report` counts: retries and dead letters, by their headers."""
+"""The counts of `spark report`: retries and dead letters, by their headers."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class DeadLetterSummary(NamedTuple):
 
 
 class TaskReport(msgspec.Struct, frozen=True):
-    """What a task did, as it travels to the driver."""
+    """The report of a task to the driver."""
 
     partition: int
     read: int = 0
@@ -45,12 +45,12 @@ class TaskReport(msgspec.Struct, frozen=True):
     first: list[DeadLetterSummary] = []
     first_skipped: list[tuple[DeadLetterSummary, Skipped]] = []
     failure: str = ""
-    """Why the task stopped; empty: it reached the end."""
+    """The reason why the task stopped; empty: it reached the end."""
 
 
 @dataclass(slots=True)
 class RedriveReport:
-    """What all tasks did together."""
+    """The report of all tasks together."""
 
     tally: Tally = field(default_factory=Tally)
     passed: int = 0

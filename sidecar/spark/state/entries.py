@@ -110,7 +110,7 @@ class NameRun(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Meta(msgspec.Struct, array_like=True, kw_only=True):
-    """Where a partition stands."""
+    """The position, counts and directories of a partition."""
 
     format: int = FORMAT
     checkpoint: Checkpoint = msgspec.field(default_factory=lambda: Checkpoint(engine=Engine.SPARK))

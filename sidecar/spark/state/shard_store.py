@@ -44,7 +44,7 @@ SPLIT_BYTES: Final = 2 * 1024 * 1024
 SPLIT_BYTES_MAX: Final = 64 * 1024 * 1024
 """The most of all coarse slots that one step splits; what is due behind it waits for the next step."""
 SETTLE_BYTES: Final = 16 * 1024 * 1024
-"""About the amount of imported blocks that one step counts and indexes."""
+"""The approximate amount of imported blocks that one step counts and indexes."""
 STEP_MS_MAX: Final = 5_000
 """The greatest distance of two steps that counts as the pace of micro-batches; a greater one is an interruption."""
 
@@ -123,7 +123,7 @@ class ShardStore:
         if not slots or KEY.pack(slot_start_ms(min(slots), 0), 0) >= end:
             return False
         slot = min(slots)
-        # What lies before has fired.
+        # The timers before it have fired.
         del self._due[: bisect_left(self._due, least)]
         watermark = self._watermark
         self._due += [entry for entry in self._blocks.entries((0, slot)) if entry[:KEY_BYTES] > watermark]
@@ -349,4 +349,4 @@ class ShardStore:
 
 def _least_entry(lower: bytes) -> bytes:
     """Return where the entries of a range begin: a bound of one byte more excludes all entries of that key."""
-    return lower if len(lower) <= KEY_BYTES else lower[:KEY_BYTES] + b"\xff"  # no requested due begins so
+    return lower if len(lower) <= KEY_BYTES else lower[:KEY_BYTES] + b"\xff"  # no requested due begins with this byte

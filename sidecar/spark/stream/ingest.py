@@ -33,8 +33,8 @@ class Pack:
     """Parses and packs the records of a source partition.
 
     Args:
-        rules: Those of the partition steps.
-        state_partitions: Of the stateful operator.
+        rules: The rules of the partition steps.
+        state_partitions: The state partitions of the stateful operator.
     """
 
     def __init__(self, rules: Rules, state_partitions: int) -> None:

@@ -24,7 +24,7 @@ TALLY_CHARS_MAX: Final = 100_000
 
 
 class Replay(NamedTuple):
-    """How a micro-batch runs that was planned but not completed."""
+    """The replay of a micro-batch that was planned but not completed."""
 
     replay_closings: ReplayClosings = ReplayClosings()
     former: str = ""

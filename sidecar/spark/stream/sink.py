@@ -68,7 +68,7 @@ class Unfireable(NamedTuple):
 
 @dataclass(slots=True)
 class PlanOutput:
-    """What one plan of a partition step sends, and the mark that goes with it."""
+    """The records of one plan of a partition step, and the mark that is committed with them."""
 
     partition: int
     before: int

@@ -50,7 +50,7 @@ PLANS_MAX: Final = 5
 DELIVERIES_MAX: Final = 10_000
 DELIVERY_BYTES_MAX: Final = 16 * 1024 * 1024
 INGEST_BYTES_MAX: Final = 32 * 1024 * 1024
-"""About the most that one step ingests; the rest waits in the state."""
+"""The approximate limit of what one step ingests; the rest waits in the state."""
 SHARING: Final = 4
 """The input partitions of one state partition that have these bounds in full; of more each one has less."""
 TRY_AGAIN_MS: Final = 60_000

@@ -34,11 +34,11 @@ class TopicMetadata(msgspec.Struct, array_like=True, frozen=True):
     """0: there is no such topic."""
     max_message_bytes: int
     closure: str = ""
-    """Why it cannot be written to, empty when it can."""
+    """The reason why it cannot be written to, empty when it can."""
     asked_ms: int = 0
     used_ms: int = 0
     refused: str = ""
-    """Why it refused records, a `Closure`; empty once it has accepted some."""
+    """The `Closure` for which it refused records; empty once it has accepted some."""
     since_ms: int = 0
     """The instant since which it has refused all records."""
     closed_ms: int = 0

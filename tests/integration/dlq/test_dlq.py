@@ -79,7 +79,7 @@ def start(world: World, *given: str) -> subprocess.Popen[str]:
 
 
 def exhausted(world: World, name: str, count: int) -> bytes:
-    """Let so many messages for an origin die with all attempts used up; return the marker that they have."""
+    """Send messages for an origin that die with all attempts used up; return their marker."""
     marker = unique("m").encode()
     headers: Pairs = [
         ("retry-origin-topic", topic(world.stage, name).encode()),

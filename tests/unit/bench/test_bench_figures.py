@@ -1,4 +1,4 @@
-"""What the benchmark prints, and the arithmetic behind it."""
+"""The output of the benchmark, and its arithmetic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an application sends back; that the broker takes it is tested on a real one."""
+"""The messages that an application sends back; tests on a real broker show that it accepts them."""
 
 from __future__ import annotations
 

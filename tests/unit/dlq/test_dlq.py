@@ -1,4 +1,4 @@
-"""What dead letters say, which are meant, what becomes of each, and how a run goes."""
+"""Dead letters: their headers, the filter, the decision on each, and the course of a run."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ class Given:
 
 
 class Kept:
-    """What a run has sent, transaction by transaction."""
+    """The records that a run has sent, transaction by transaction."""
 
     def __init__(self, clock: HandClock) -> None:
         self.transactions: list[tuple[list[Outgoing], dict[int, int]]] = []
