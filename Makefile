@@ -24,7 +24,7 @@ HELM_FLAGS = -s -w $(foreach package,chartutil lint/rules,$(foreach part,Major=1
 PROMTOOL = $(TOOLS)/promtool
 
 .DEFAULT_GOAL = help
-.PHONY: help demo demo-spark test test-spark check bench bench-operating bench-spark docs dist lock helm promtool clean
+.PHONY: help demo demo-spark test test-spark test-cluster check bench bench-operating bench-spark docs dist lock helm promtool clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ test: $(TEST_STAMP) ## Run all tests against a real Kafka; with a JDK also the f
 
 test-spark: $(SPARK_STAMP) ## Run all tests of the Spark engine, which takes minutes; needs a JDK 17 or 21
 	SIDECAR_REQUIRE_BROKER=1 SIDECAR_SPARK_TESTS=all $(BIN)/python -m pytest -q tests/spark
+
+test-cluster: $(TEST_STAMP) ## Run all tests on a Kafka of three nodes that fail, which takes minutes
+	SIDECAR_REQUIRE_BROKER=1 SIDECAR_CLUSTER_TESTS=all $(BIN)/python -m pytest -q -rP tests/integration/cluster
 
 check: $(TEST_STAMP) ## Check style, types and layers
 	$(BIN)/ruff check

@@ -18,9 +18,11 @@ from confluent_kafka.cimpl import NewTopic
 
 from sidecar.clock import SystemClock
 from sidecar.devbroker.local_broker import LocalBroker
+from sidecar.devbroker.local_cluster import LocalCluster
 from sidecar.errors import CommandFailed
 
 _RPC_S = 15.0
+_BROKERS_DEFAULT = -1
 _CONTAINER_IMAGE = "confluentinc/cp-kafka:8.1.0"
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -87,6 +89,21 @@ def local_broker(
 
 
 @contextmanager
+def local_cluster(data_dir: Path | None = None) -> Iterator[LocalCluster]:
+    """Yield a cluster of three nodes for the caller alone; where none can start the test is skipped, or fails."""
+    cluster = LocalCluster(data_dir=data_dir)
+    try:
+        cluster.start()
+    except CommandFailed as error:
+        cluster.stop()
+        no_broker(str(error))
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@contextmanager
 def _container(because: str) -> Iterator[str]:
     if not _docker_answers():
         no_broker(f"the local broker cannot start ({because}) and no Docker engine answers")
@@ -122,7 +139,7 @@ def unique(prefix: str = "t") -> str:
 def create_topic(bootstrap: str, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
     """Create a topic and return when every partition has a leader."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
+    topic = NewTopic(name, num_partitions=partitions, replication_factor=_BROKERS_DEFAULT, config=dict(config or {}))
     admin.create_topics([topic], operation_timeout=_RPC_S)[name].result(_RPC_S)
 
 

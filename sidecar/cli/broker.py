@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -12,7 +14,13 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from sidecar.cli.terminal import console, say
 from sidecar.devbroker.jars import KAFKA_VERSION
 from sidecar.devbroker.local_broker import HOST, LocalBroker
+from sidecar.devbroker.local_cluster import NODES, LocalCluster
 from sidecar.errors import CommandFailed
+
+_LAST_PORT = 65_535
+_LOOK_S = 1.0
+_AWAY_S = 10.0
+"""How long a node of several stays away: longer than the others take to notice."""
 
 _EXAMPLE = """\b
 Example:
@@ -73,7 +81,14 @@ class DownloadBar:
     default=9092,
     show_default=True,
     type=click.IntRange(0, 65535),
-    help="Port on 127.0.0.1; 0 picks a free one.",
+    help="Port on 127.0.0.1; further nodes have the next ones. 0 picks free ones.",
+)
+@click.option(
+    "--nodes",
+    default="1",
+    show_default=True,
+    type=click.Choice(["1", str(NODES)]),
+    help="One broker, or a cluster of three: replication 3, min.insync.replicas 2, about 250 MB each.",
 )
 @click.option(
     "--data-dir",
@@ -81,36 +96,62 @@ class DownloadBar:
     help="Folder for the topics, kept for the next start.  [default: a temporary folder]",
 )
 @click.option("--keep", is_flag=True, help="Keep the temporary folder and print its path.")
-def broker(port: int, data_dir: Path | None, *, keep: bool) -> None:
-    """Run a real Apache Kafka broker on this machine until Ctrl-C, for trials and development.
+def broker(port: int, nodes: str, data_dir: Path | None, *, keep: bool) -> None:
+    """Run a real Apache Kafka on this machine until Ctrl-C, for trials and development.
 
     Needs neither Docker nor Java. The first start downloads Kafka (45 MB); later ones need no network.
     Listens on 127.0.0.1 only, without authentication.
+
+    With `--nodes 3` it prints the process id of each node: kill one and see what happens. It starts again after 10 s.
     """
     # SIGTERM ends the same way as Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     # Errors and progress go to stderr: stdout has the address and nothing else.
     notes = console(stderr=True)
     bar = DownloadBar(notes)
-    local = LocalBroker(port, data_dir, keep=keep, progress=bar)
+    several = int(nodes) > 1
+    if several and port > _LAST_PORT - NODES + 1:
+        raise click.BadParameter(
+            f"{NODES} nodes need a port each; at most {_LAST_PORT - NODES + 1}", param_hint="--port"
+        )
+    local = (LocalCluster if several else LocalBroker)(port, data_dir, keep=keep, progress=bar)
+    brokers = local.nodes if isinstance(local, LocalCluster) else [local]
     try:
         with local:
-            _serve(local, notes)
+            say(local.bootstrap_servers)
+            _introduce(brokers, notes)
+            _serve(brokers, notes)
     except KeyboardInterrupt:
         notes.print("stopped")
     except CommandFailed as error:
         raise click.ClickException(str(error)) from error
     finally:
         bar.close()
-    if keep or data_dir is not None:
-        notes.print(f"data is kept in {local.data_dir}", soft_wrap=True)
+    for each in brokers:
+        if each.keep:
+            notes.print(f"data is kept in {each.data_dir}", soft_wrap=True)
 
 
-def _serve(local: LocalBroker, notes: Console) -> None:
-    """Say where the broker is and stay until it ends, which it never should, or a signal comes."""
-    say(local.bootstrap_servers)
-    notes.print(f"Apache Kafka {KAFKA_VERSION} answers on {HOST}:{local.port}. Ctrl-C stops it.")
-    notes.print(f"log: {local.log_path}", soft_wrap=True)
-    while (status := local.wait(timeout_s=3600)) is None:
-        pass
-    raise CommandFailed(f"the broker ended by itself with status {status}; its log says:\n{local.last_log_lines()}")
+def _introduce(brokers: Sequence[LocalBroker], notes: Console) -> None:
+    ports = ", ".join(f"{HOST}:{each.port}" for each in brokers)
+    verb = "answers" if len(brokers) == 1 else "answer"
+    notes.print(f"Apache Kafka {KAFKA_VERSION} {verb} on {ports}. Ctrl-C stops it.")
+    for each in brokers:
+        node = f"node {each.node_id}: process {each.pid}, " if len(brokers) > 1 else ""
+        notes.print(f"{node}log: {each.log_path}", soft_wrap=True)
+
+
+def _serve(brokers: Sequence[LocalBroker], notes: Console) -> None:
+    """Stay until a signal comes. A node of several that ends is started again; one that is alone must not end."""
+    while True:
+        for each in brokers:
+            status = each.wait(timeout_s=_LOOK_S)
+            if status is None:
+                continue
+            if len(brokers) == 1:
+                log = each.last_log_lines()
+                raise CommandFailed(f"the broker ended by itself with status {status}; its log says:\n{log}")
+            notes.print(f"node {each.node_id} ended with status {status}; it starts again in {_AWAY_S:.0f} s")
+            threading.Event().wait(_AWAY_S)
+            each.start()
+            notes.print(f"node {each.node_id} answers again: process {each.pid}")

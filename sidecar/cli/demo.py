@@ -43,6 +43,8 @@ def demo(*, messages: int, seconds: float, port: int, http_port: int, keep: bool
     Starts Apache Kafka, a sidecar and an application that fails on purpose, and sends messages. At the end it compares
     the contents of the topics with what should have happened, and exits with 0 only if they agree. Needs neither Docker
     nor Java, and leaves no files behind. The first start downloads Kafka (45 MB).
+
+    For a cluster whose nodes you can kill, see `retry-sidecar broker --nodes 3`.
     """
     # SIGTERM ends the same way as Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -18,8 +18,9 @@ import subprocess
 import tempfile
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -36,9 +37,10 @@ _LOG_LINES = 15
 # trying a port of that range while the broker restarts can connect to itself, and then the broker finds it taken.
 _FREE_PORTS = range(20_000, 32_000)
 
-_JVM = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-Djava.awt.headless=true", "-Dfile.encoding=UTF-8")
-# Formatting takes a second, too short for the optimising compiler.
-_JVM_SHORT = (*_JVM, "-XX:TieredStopAtLevel=1")
+_JVM = ("-XX:+UseSerialGC", "-Djava.awt.headless=true", "-Dfile.encoding=UTF-8")
+_JVM_ALONE = ("-Xms128m", "-Xmx512m", *_JVM)
+# Several nodes share the machine; the optimising compiler would take their cores and another 100 MB of each.
+_JVM_SMALL = ("-Xms64m", "-Xmx160m", "-XX:TieredStopAtLevel=1", *_JVM)
 
 _LOG4J = """\
 status = error
@@ -50,16 +52,9 @@ rootLogger.level = warn
 rootLogger.appenderRef.out.ref = out
 """
 
-_ONE_NODE: Mapping[str, str] = {
+_EVERY_NODE: Mapping[str, str] = {
     "process.roles": "broker,controller",
-    "node.id": "1",
     "controller.listener.names": "CONTROLLER",
-    # There is no second broker to replicate to.
-    "offsets.topic.replication.factor": "1",
-    "transaction.state.log.replication.factor": "1",
-    "transaction.state.log.min.isr": "1",
-    "share.coordinator.state.topic.replication.factor": "1",
-    "share.coordinator.state.topic.min.isr": "1",
     # Quick start, little memory and disk.
     "offsets.topic.num.partitions": "5",
     "transaction.state.log.num.partitions": "5",
@@ -70,9 +65,6 @@ _ONE_NODE: Mapping[str, str] = {
     "num.io.threads": "4",
     "num.recovery.threads.per.data.dir": "1",
     "background.threads": "2",
-    # A partition without a leader at the end of a transaction gets no marker for it (Kafka 4.3.1 treats it as deleted),
-    # and its committed records are aborted later. A single broker would leave all without a leader while it shuts down.
-    "controlled.shutdown.enable": "false",
     # After a kill the controller treats the old broker as alive for this time, and the new one waits.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
@@ -81,6 +73,30 @@ _ONE_NODE: Mapping[str, str] = {
     "group.min.session.timeout.ms": "1000",
     # A mistyped topic name is an error, as on a production cluster.
     "auto.create.topics.enable": "false",
+}
+
+
+def replicated(replicas: int, in_sync: int) -> Mapping[str, str]:
+    """Return the server properties for this replication of every topic, including Kafka's own.
+
+    Args:
+        replicas: The replicas of each partition.
+        in_sync: How many of them must have a record before it is acknowledged.
+    """
+    factors = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
+    return {
+        "default.replication.factor": str(replicas),
+        "min.insync.replicas": str(in_sync),
+        **{f"{name}.replication.factor": str(replicas) for name in factors},
+        **{f"{name}.min.isr": str(in_sync) for name in factors[1:]},
+    }
+
+
+_ALONE: Mapping[str, str] = {
+    **replicated(1, 1),
+    # A partition without a leader at the end of a transaction gets no marker for it (Kafka 4.3.1 treats it as deleted),
+    # and its committed records are aborted later. A single broker would leave all without a leader while it shuts down.
+    "controlled.shutdown.enable": "false",
 }
 
 # Ends the broker when this process has ended for any reason: the pipe on the watchdog's standard input closes with its
@@ -105,6 +121,20 @@ class PortInUse(CommandFailed):
     """Another process listens on the port of the broker."""
 
 
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A node's place in a cluster of several."""
+
+    node_id: int
+    """From 1."""
+    cluster_id: str
+    """The id for an empty data folder."""
+    controller_ports: Mapping[int, int]
+    """The controller port of each node, by node id."""
+    properties: Mapping[str, str]
+    """Server properties of every node, such as `replicated(3, 2)`."""
+
+
 class LocalBroker:
     """One Kafka broker in a child process; it ends with this process, even when that is killed.
 
@@ -114,6 +144,7 @@ class LocalBroker:
         keep: Whether to leave the temporary folder.
         properties: Server properties over the defaults, such as `{"message.max.bytes": "2000000"}`.
         progress: Receives the progress of the download.
+        membership: The node's place in a cluster (`LocalCluster`); without it the broker is a cluster of one.
     """
 
     def __init__(
@@ -124,12 +155,15 @@ class LocalBroker:
         keep: bool = False,
         properties: Mapping[str, str] | None = None,
         progress: DownloadProgress | None = None,
+        membership: Membership | None = None,
     ) -> None:
         self.port = port
+        self.node_id = membership.node_id if membership else 1
         self.keep = keep or data_dir is not None
         self.data_dir = (data_dir or Path(tempfile.gettempdir()) / f"retry-sidecar-kafka-{uuid.uuid4().hex}").absolute()
         self._properties = dict(properties or {})
         self._progress = progress or Quiet()
+        self._membership = membership
         self._controller_port = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
@@ -178,8 +212,22 @@ class LocalBroker:
             CommandFailed: The extra `demo` is not installed, the download failed, or the data folder is in use or
                 cannot be written.
         """
-        if self.running:
-            return
+        if not self.running:
+            self.launch()
+            self.await_answer(deadline_s)
+
+    def launch(self) -> None:
+        """Download if needed, format if needed, and start; `await_answer` waits for the answer.
+
+        Raises:
+            PortInUse: Another process has the port.
+            CommandFailed: As for `start`.
+        """
+        if self._membership is None and (self.data_dir / "node-1").exists():
+            raise CommandFailed(
+                f"the data folder {self.data_dir} holds a cluster of several nodes; start it with --nodes 3, or choose "
+                "another folder"
+            )
         # A broker that ended without `stop` leaves its watchdog.
         self._end()
         runtime = _java()
@@ -190,9 +238,19 @@ class LocalBroker:
             with self._claimed_folder() as claim:
                 settings = self._write_settings()
                 self._format(java, settings)
-                until_s = self._clock.monotonic_s() + deadline_s
                 self._launch(java, settings, claim)
-            self._wait_for_answer(until_s)
+        except BaseException:
+            self._end(abruptly=True)
+            raise
+
+    def await_answer(self, deadline_s: float) -> None:
+        """Wait until the broker that was launched answers.
+
+        Raises:
+            BrokerUnavailable: It ended early or did not answer in time, and is ended.
+        """
+        try:
+            self._wait_for_answer(self._clock.monotonic_s() + deadline_s)
         except BaseException:
             self._end(abruptly=True)
             raise
@@ -200,8 +258,21 @@ class LocalBroker:
     def stop(self) -> None:
         """Shut the broker down cleanly, and delete its temporary folder unless `keep`."""
         self._end()
-        if not self.keep:
-            shutil.rmtree(self.data_dir, ignore_errors=True)
+        self._delete_temporary()
+
+    def abandon(self) -> None:
+        """End the broker with SIGKILL, and delete its temporary folder unless `keep`."""
+        self._end(abruptly=True)
+        self._delete_temporary()
+
+    def shut_down(self) -> None:
+        """Shut the broker down cleanly; data stays, and `start()` starts it on the same port again."""
+        self._end()
+
+    def terminate(self) -> None:
+        """Ask the broker with SIGTERM to shut down, and return at once."""
+        if self._process is not None and self.running:
+            self._process.terminate()
 
     def kill(self) -> None:
         """End the broker with SIGKILL, as a crash does; data stays, and `start()` starts it on the same port again."""
@@ -209,7 +280,7 @@ class LocalBroker:
 
     def restart(self, deadline_s: float = 60.0) -> None:
         """Shut down cleanly and start again on the same port and data; returns when the broker answers."""
-        self._end()
+        self.shut_down()
         self.start(deadline_s)
 
     def wait(self, timeout_s: float) -> int | None:
@@ -228,12 +299,21 @@ class LocalBroker:
         lines = self.log_path.read_text("utf-8", errors="replace").splitlines()[-_LOG_LINES:]
         return "\n".join(f"  | {line}" for line in lines)
 
+    def _delete_temporary(self) -> None:
+        if not self.keep:
+            shutil.rmtree(self.data_dir, ignore_errors=True)
+
     def _choose_ports(self) -> None:
         if self.port and not _is_free(self.port):
             raise PortInUse(f"port {self.port} on {HOST} is in use by another process; choose another one with --port")
         self.port = self.port or free_port()
-        if not self._controller_port or not _is_free(self._controller_port):
-            self._controller_port = free_port(not_this=self.port)
+        if self._membership is not None:
+            # The other nodes know this one, and look for it there after a restart too.
+            self._controller_port = self._membership.controller_ports[self.node_id]
+            if not _is_free(self._controller_port):
+                raise PortInUse(f"port {self._controller_port} on {HOST}, for node {self.node_id}, is in use already")
+        elif not self._controller_port or not _is_free(self._controller_port):
+            self._controller_port = free_port(not_these=[self.port])
 
     @contextmanager
     def _claimed_folder(self) -> Iterator[int]:
@@ -257,12 +337,15 @@ class LocalBroker:
 
     def _write_settings(self) -> Path:
         listener = f"PLAINTEXT://{HOST}:{self.port}"
-        controller = f"{HOST}:{self._controller_port}"
+        member = self._membership
+        controllers = member.controller_ports if member else {self.node_id: self._controller_port}
         properties = {
-            **_ONE_NODE,
-            "listeners": f"{listener},CONTROLLER://{controller}",
+            **_EVERY_NODE,
+            **(member.properties if member else _ALONE),
+            "node.id": str(self.node_id),
+            "listeners": f"{listener},CONTROLLER://{HOST}:{self._controller_port}",
             "advertised.listeners": listener,
-            "controller.quorum.voters": f"1@{controller}",
+            "controller.quorum.voters": ",".join(f"{node}@{HOST}:{port}" for node, port in controllers.items()),
             "log.dirs": (self.data_dir / "topics").as_posix(),
             **self._properties,
         }
@@ -278,11 +361,10 @@ class LocalBroker:
         """Format an empty data folder with a cluster id; a folder that has one stays as it is."""
         if (self.data_dir / "topics" / "meta.properties").is_file():
             return
-        # Without the prefix an id could start with a dash, which the tool would take for an option.
-        cluster_id = "R" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
+        cluster_id = self._membership.cluster_id if self._membership else new_cluster_id()
         command = ("kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", cluster_id, "-c", str(settings))
         done = subprocess.run(  # noqa: S603 - no part comes from outside
-            [java[0], *_JVM_SHORT, *java[1:], *command],
+            [java[0], *_JVM_SMALL, *java[1:], *command],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -305,7 +387,7 @@ class LocalBroker:
         with self.log_path.open("ab") as log:
             # In a new session, so that Ctrl-C in the terminal reaches this process only, which stops the broker.
             self._process = subprocess.Popen(  # noqa: S603 - no part comes from outside
-                [java[0], *_JVM, *java[1:], "kafka.Kafka", str(settings)],
+                [java[0], *(_JVM_SMALL if self._membership else _JVM_ALONE), *java[1:], "kafka.Kafka", str(settings)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -330,7 +412,7 @@ class LocalBroker:
         )
 
     def _answers(self) -> bool:
-        return 1 in node_ids(self.bootstrap_servers, 2.0)
+        return self.node_id in node_ids(self.bootstrap_servers, 2.0)
 
     def _end(self, *, abruptly: bool = False) -> None:
         """End the process with SIGTERM, or SIGKILL when `abruptly` or when it takes too long; end the watchdog too."""
@@ -373,14 +455,20 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def free_port(not_this: int = 0) -> int:
+def new_cluster_id() -> str:
+    """Return a random cluster id, as Kafka writes them."""
+    # Without the prefix an id could start with a dash, which the tool would take for an option.
+    return "R" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
+
+
+def free_port(not_these: Collection[int] = ()) -> int:
     """Return a port on 127.0.0.1 that is free, and that no outgoing connection can take.
 
     Raises:
         CommandFailed: No port is free.
     """
     for port in random.sample(_FREE_PORTS, 200):
-        if port != not_this and _is_free(port):
+        if port not in not_these and _is_free(port):
             return port
     raise CommandFailed(f"no free port between {_FREE_PORTS.start} and {_FREE_PORTS.stop} on {HOST}")
 

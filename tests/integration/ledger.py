@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from threading import Event
 from typing import Final
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, Message, Producer, TopicPartition
@@ -23,6 +24,7 @@ from tests.integration.sidecars import Sidecar, Stage
 from tests.waiting import eventually
 
 SEND_S: Final = 60.0
+_LOT_S: Final = 0.05
 ID: Final = "ledger-id"
 
 
@@ -62,6 +64,8 @@ class Ledger:
     """Of every message that the broker has taken."""
     place: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Input partition and offset of each."""
+    doomed: set[str] = field(default_factory=set)
+    """Those that name no origin, and belong on the DLQ."""
     _admin: AdminClient | None = None
 
     def send(self, count: int, within_ms: tuple[int, int], *, seed: int = 1) -> None:
@@ -75,17 +79,30 @@ class Ledger:
             self._send_one(producer, f"m{number}", start_ms + with_dice.randint(*within_ms))
         assert producer.flush(SEND_S) == 0, "the broker did not take all in time"
 
-    def _send_one(self, producer: Producer, name: str, due_ms: int) -> None:
+    def stream(self, stop: Event, per_second: int, within_ms: tuple[int, int], *, seed: int = 1) -> None:
+        """Send so many a second until told to stop, one in twenty doomed; return when the broker has them all."""
+        clock, dice = SystemClock(), random.Random(seed)
+        producer = Producer({"bootstrap.servers": self.stage.bootstrap, "enable.idempotence": True, "linger.ms": 5})
+        start_s, number = clock.monotonic_s(), 0
+        while not stop.wait(_LOT_S):
+            while number < (clock.monotonic_s() - start_s) * per_second:
+                due_ms = clock.wall_ms() + dice.randint(*within_ms)
+                self._send_one(producer, f"s{number}", due_ms, doomed=number % 20 == 7)
+                number += 1
+            producer.poll(0)
+        assert producer.flush(SEND_S) == 0, "the broker did not take all in time"
+
+    def _send_one(self, producer: Producer, name: str, due_ms: int, *, doomed: bool = False) -> None:
         def delivered(error: KafkaError | None, message: Message) -> None:
             assert error is None, error
+            if doomed:
+                self.doomed.add(name)
             self.due_ms[name] = due_ms
             self.place[name] = (message.partition() or 0, message.offset() or 0)
 
-        headers: list[tuple[str, str | bytes | None]] = [
-            ("retry-origin-topic", self.stage.origin),
-            ("retry-due-ms", str(due_ms)),
-            (ID, name),
-        ]
+        headers: list[tuple[str, str | bytes | None]] = [("retry-due-ms", str(due_ms)), (ID, name)]
+        if not doomed:
+            headers.append(("retry-origin-topic", self.stage.origin))
         producer.produce(
             self.stage.input_topic, f"value of {name}".encode(), name.encode(), headers=headers, on_delivery=delivered
         )
@@ -168,7 +185,7 @@ class Ledger:
 
     def await_fired(self, deadline_s: float = 40.0, count: int | None = None) -> None:
         """Wait until all, or as many as `count`, are back, once or more often."""
-        wanted = len(self.due_ms) if count is None else count
+        wanted = len(self.due_ms) - len(self.doomed) if count is None else count
         read_committed(
             self.stage.bootstrap,
             [self.stage.origin],
@@ -190,7 +207,8 @@ class Ledger:
             self.await_pending(running, 0)
         balance = self.balance()
         balance.require_right()
-        assert (balance.fired, balance.pending, balance.unread) == (len(self.due_ms), 0, 0), str(balance)
+        wanted = (len(self.due_ms) - len(self.doomed), 0, 0)
+        assert (balance.fired, balance.pending, balance.unread) == wanted, str(balance)
         return balance
 
 

@@ -34,7 +34,7 @@ def _send(bootstrap: str, topic: str, *values: bytes) -> None:
     assert producer.flush(30) == 0
 
 
-def _alive(pid: int) -> bool:
+def alive(pid: int) -> bool:
     """Tell whether a process runs; one that ended but that nobody has waited for yet does not."""
     status = Path(f"/proc/{pid}/stat")
     try:
@@ -43,7 +43,7 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def _broker_pid(data_dir: Path) -> int:
+def broker_pid(data_dir: Path) -> int:
     """Find the broker's process by its settings file."""
     wanted = str(data_dir / "server.properties").encode()
     for entry in Path("/proc").iterdir():
@@ -92,7 +92,7 @@ def test_stop_ends_the_process_and_deletes_the_temporary_folder(own_broker: Loca
     assert pid is not None
     assert own_broker.data_dir.is_dir()
     own_broker.stop()
-    assert not _alive(pid)
+    assert not alive(pid)
     assert not own_broker.data_dir.exists()
     assert own_broker.pid is None
 
@@ -100,17 +100,17 @@ def test_stop_ends_the_process_and_deletes_the_temporary_folder(own_broker: Loca
 def test_the_broker_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     with _command("--port", "0", "--data-dir", str(tmp_path)) as (parent, address):
         assert address.startswith("127.0.0.1:")
-        pid = _broker_pid(tmp_path)
+        pid = broker_pid(tmp_path)
         parent.kill()
-        eventually(lambda: not _alive(pid), 15, "the broker of a killed parent ends")
+        eventually(lambda: not alive(pid), 15, "the broker of a killed parent ends")
 
 
 def test_sigterm_ends_the_command_in_order_and_a_given_folder_stays(tmp_path: Path) -> None:
     with _command("--port", "0", "--data-dir", str(tmp_path)) as (command, _):
-        pid = _broker_pid(tmp_path)
+        pid = broker_pid(tmp_path)
         command.send_signal(signal.SIGTERM)
         assert command.wait(30) == 0
-        assert not _alive(pid)
+        assert not alive(pid)
     assert (tmp_path / "topics" / "meta.properties").is_file()
 
 
