@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sidecar.changelog.entry import HEAD, KEY, KEY_BYTES, Head, origin_of, payload
 from sidecar.contract import DIALECTS_BY_CODE
+from sidecar.engine import hot
 from sidecar.engine.allowance import Headers
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Outgoing, StoreReader
@@ -37,23 +38,47 @@ def read_due(
     upper = partition.rows.timer + KEY.pack(now_ms + 1, 0)
     if lower >= upper:
         return []
-    number, origins, due = partition.number, dict[bytes, str](), list[Due]()
-    unpack, start, headers_left = HEAD.unpack_from, HEAD.size, headers.left
-    for entry in store.values(lower, upper, limit=limit, limit_bytes=limit_bytes):
-        fixed = unpack(entry)
-        due_ms, _, _, level, _, first_ms, _, _, _, _, _, origin_length, named = fixed
-        name = entry[start : start + origin_length]
-        origin = origins.get(name)
-        if origin is None:
-            origin = origins[name] = origin_of(entry, Head._make(fixed))
-        slot = (level, due_ms // WIDTHS_MS[level]) if due_ms == first_ms and not named else None
-        outgoing = render_delivery(number, entry, fixed, origin)
-        due.append((outgoing.source, entry if keeps_entries else None, len(entry), slot, outgoing))
-        headers_left -= len(outgoing.headers)
-        if headers_left <= 0:
+    entries = store.values(lower, upper, limit=limit, limit_bytes=limit_bytes)
+    make = Rendering(partition.number, keeps_entries=keeps_entries)
+    if hot.COMPILED:
+        due, headers.left = hot.deliver.read_plain(
+            make.number, entries, make.origins, make.due, headers.left, keeps_entries
+        )
+        return due
+    due = []
+    for entry in entries:
+        due.append(each := make.due(entry))
+        headers.left -= len(each[-1].headers)
+        if headers.left <= 0:
             break
-    headers.left = headers_left
     return due
+
+
+class Rendering:
+    """Makes a `Due` of each entry that is due: the specification of what is compiled for plain ones.
+
+    Args:
+        number: The input partition.
+        keeps_entries: Whether the entry is kept beside the record.
+    """
+
+    def __init__(self, number: int, *, keeps_entries: bool) -> None:
+        self.number = number
+        self.origins: dict[bytes, str] = {}
+        """Names of origins by their bytes: one object for each."""
+        self._keeps_entries = keeps_entries
+
+    def due(self, entry: bytes) -> Due:
+        """Return what a timer is when it is due. Raises RecordCorrupt."""
+        fixed = HEAD.unpack_from(entry)
+        due_ms, _, _, level, _, first_ms, _, _, _, _, _, origin_length, named = fixed
+        name = entry[HEAD.size : HEAD.size + origin_length]
+        origin = self.origins.get(name)
+        if origin is None:
+            origin = self.origins[name] = origin_of(entry, Head._make(fixed))
+        slot = (level, due_ms // WIDTHS_MS[level]) if due_ms == first_ms and not named else None
+        outgoing = render_delivery(self.number, entry, fixed, origin)
+        return outgoing.source, entry if self._keeps_entries else None, len(entry), slot, outgoing
 
 
 def render_delivery(number: int, entry: bytes, fixed: tuple[int, ...], origin: str) -> Outgoing:

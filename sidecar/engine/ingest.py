@@ -13,6 +13,7 @@ from sidecar.contract import ControlRequest, Dialect, parse, render_dead_letter
 from sidecar.contract.control import EVERY_ORIGIN, ControlKind, signature_problem
 from sidecar.contract.dialects.dialect import Check
 from sidecar.contract.sizes import DELIVERY_OVERHEAD_BYTES, record_bytes
+from sidecar.engine import hot
 from sidecar.engine.items import Arrival, BadControl, Control, Dead, Dropped, Item
 from sidecar.engine.ports import Origin
 from sidecar.model import Drop, Reason, Record, Rejection, Request, Schedule
@@ -57,6 +58,7 @@ class Ingest:
         self._app_id = app_id
         self._api_token = api_token
         self._measures = not compressed
+        self._plain = hot.examiner(policy, dialects, origins, measures=self._measures) if hot.COMPILED else None
 
     def knows(self, origin: str) -> bool:
         """Return whether there is a definite answer of the broker on a topic."""
@@ -69,6 +71,12 @@ class Ingest:
             record: As consumed.
             arrived_ms: Wall time now.
         """
+        if self._plain is not None and (arrival := self._plain.examine(record, arrived_ms)) is not None:
+            return arrival
+        return self.examine_any(record, arrived_ms)
+
+    def examine_any(self, record: Record, arrived_ms: int) -> Item | str:
+        """Do the same for a record of any kind: the specification of what is compiled for plain ones."""
         request = parse(record, self._dialects)
         if type(request) is Rejection:
             return self._dead(record, request)

@@ -19,6 +19,8 @@ from sidecar.changelog.entry import (
     origin_of,
     retry_id_of,
 )
+from sidecar.engine import hot
+from sidecar.engine.items import Item
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Mutations, StoreReader
 from sidecar.engine.rows import NAMED_OFFSET, after, decode_due, encode_due
@@ -179,6 +181,30 @@ class Overlay:
             rows[self.rows.moved_row(offset, due_ms)] = encode_due(stored_ms)
         if retry_id is not None:
             self._name(retry_id, offset, due_ms, stored_ms)
+
+    def store_plain(self, batch: list[Item], at: int, seen: int, entry_bytes_max: int) -> int:
+        """Store plain messages from `at` on with compiled code, as `store_new` does; return where another item is.
+
+        Args:
+            batch: In offset order.
+            at: The first one.
+            seen: Input offsets below it were stored before.
+            entry_bytes_max: What is larger must be looked at.
+        """
+        return hot.ingest.store_plain(
+            batch,
+            at,
+            base=self.partition.checkpoint.offset_base,
+            seen=seen,
+            now_ms=self.now_ms,
+            watermark_ms=self.watermark_ms,
+            entry_bytes_max=entry_bytes_max,
+            level_ends_ms=self._level_ends_ms,
+            prefix=self.rows.timer,
+            rows=self.mutations.rows,
+            groups=self.groups,
+            fresh=self._fresh,
+        )
 
     def store_again(self, entry: bytes, due_ms: int, requested_ms: int, deferred: bool) -> None:
         """Store a timer whose offset was stored before: moved, deferred or replayed. No key is ever used twice."""

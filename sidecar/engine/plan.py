@@ -34,6 +34,7 @@ from sidecar.changelog.entry import (
 )
 from sidecar.contract import fit_dead_letter, render_dead_letter
 from sidecar.contract.sizes import DELIVERY_OVERHEAD_BYTES
+from sidecar.engine import hot
 from sidecar.engine.allowance import HEADERS_EACH, Allowance, Headers
 from sidecar.engine.closures import CLOSED_BYTES_MAX, within
 from sidecar.engine.controls import Controls
@@ -44,7 +45,7 @@ from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Origin, Outgoing, StoreReader
 from sidecar.engine.read_ahead import due_in_turn
 from sidecar.engine.records import block_records, removed_records, tombstones
-from sidecar.engine.transaction import PartitionPlan, Plan, Terms
+from sidecar.engine.transaction import BLOCK_OVERHEAD_BYTES, PartitionPlan, Plan, Terms
 from sidecar.errors import invariant
 from sidecar.model import ANY_PARTITION, OFFSET_MAX, Reason, StoredOffset
 from sidecar.wheel.counts import Counts, SlotKey
@@ -55,6 +56,7 @@ RANGE_DELETE_MIN: Final = 64
 DEFERRAL_MIN_MS: Final = 5_000
 DEFERRAL_MAX_MS: Final = 15 * 60_000
 DEFERRED_PER_S: Final = 2_000
+ENTRY_BYTES_MAX: Final = 2**31 - 1
 _TOPIC_OF: Final = itemgetter(0)
 _DUE_MS_OF: Final = itemgetter(5)
 
@@ -138,7 +140,12 @@ class _Planner:
         if batch:
             self.controls.begin(batch[0].offset)
         arrive = self._arrive_measured if self.terms.unstorable or not self.terms.compressed else self._arrive
-        for at, item in enumerate(batch):
+        at = 0
+        while at < len(batch):
+            if hot.COMPILED and (stored := self._store_plain(batch, at)):
+                at += stored
+                continue
+            item = batch[at]
             if type(item) is Arrival:
                 if not arrive(item):
                     return at
@@ -154,7 +161,21 @@ class _Planner:
                 return at
             self.next_input_offset = item.offset + 1
             self.highest = max(self.highest, self.next_input_offset)
-        return len(batch)
+            at += 1
+        return at
+
+    def _store_plain(self, batch: Sequence[Item], at: int) -> int:
+        """Store a run of plain messages with compiled code; return how many they are."""
+        if self.terms.unstorable or not isinstance(batch, list):
+            return 0
+        bytes_max = ENTRY_BYTES_MAX
+        if not self.terms.compressed:
+            bytes_max = self.terms.changelog_max_message_bytes - BLOCK_OVERHEAD_BYTES
+        count = self.overlay.store_plain(batch, at, self.highest, bytes_max) - at
+        if count:
+            self.stored += count
+            self.next_input_offset = self.highest = batch[at + count - 1].offset + 1
+        return count
 
     def _control(self, item: Item) -> bool:
         answered = item.offset < self.highest  # its answer stands

@@ -37,6 +37,7 @@ from sidecar.changelog.entry import (
     origin_of,
     retry_id_of,
 )
+from sidecar.engine import hot
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Mutations, Store
 from sidecar.engine.rows import Identity, after, decode_meta, encode_due, meta_row
@@ -204,7 +205,10 @@ class Restore:
         if number is None or slot_end_ms(number, block.level) != key.slot_end_ms:
             raise RecordCorrupt(f"no slot of level {block.level} ends at {key.slot_end_ms}")
         mutations.rows[row] = b""
-        for entry in block.entries:
+        entries = block.entries
+        if hot.COMPILED:
+            entries = hot.ingest.restore_plain(mutations.rows, self.rows.timer, entries)
+        for entry in entries:
             restore_entry(mutations.rows, self.partition, entry)
         slot = (block.level, number)
         for origin, (total, deferred) in block.origins.items():

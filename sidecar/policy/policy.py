@@ -54,6 +54,24 @@ class Policy:
         """Return whether messages may be fired to this topic."""
         return self._origins.problem(topic) is None
 
+    def is_plain(self, topic: str) -> bool:
+        """Return whether messages may be fired to this topic, by these rules and not by rules of its own."""
+        return self.origin_allowed(topic) and (not self._by_origin or self._of(topic) is self)
+
+    def is_retried(self, exception: str) -> bool:
+        """Return whether no list of exceptions objects to a retry."""
+        kind = self._exceptions.classify(exception)
+        return kind.retriable and not kind.droppable and not kind.fatal
+
+    def attempts_of(self, dialect: Dialect) -> tuple[tuple[int, ...], int]:
+        """Return the delays by attempt, in milliseconds, and the attempts allowed."""
+        return self._config.delays_of(dialect.delays), self._config.attempts_limit(dialect.delays)
+
+    @property
+    def max_delay_ms(self) -> int:
+        """The setting MAX_DELAY."""
+        return self._config.max_delay_ms
+
     def delay_problem(self, due_ms: int, arrived_ms: int) -> str | None:
         """Return why a due time is too far ahead, for a person; None when it is not."""
         if due_ms - arrived_ms <= self._config.max_delay_ms and due_ms <= DUE_MS_MAX:

@@ -62,15 +62,15 @@ NAMES: Final = frozenset(
 )
 """Every header that a message may have once."""
 # The fired record carries these behind all others, if they came, between what remains and the timer id.
-_CARRIED: Final = (ORIGIN_TOPIC, GROUP, RETRY_ID, EXCEPTION)
-_TAKEN_OUT: Final = frozenset(
-    {*_CARRIED, ATTEMPT, REMAINING, TIMER_ID, WAS_DUE_MS, DUE_MS, DELAY_MS, REPLACE, TARGET, CONTROL}
+CARRIED: Final = (ORIGIN_TOPIC, GROUP, RETRY_ID, EXCEPTION)
+TAKEN_OUT: Final = frozenset(
+    {*CARRIED, ATTEMPT, REMAINING, TIMER_ID, WAS_DUE_MS, DUE_MS, DELAY_MS, REPLACE, TARGET, CONTROL}
 )
 # A redriven record never takes the place of what waits under its id by now: that is newer.
 _NOT_REDRIVEN: Final = frozenset({DUE_MS, DELAY_MS, TIMER_ID, WAS_DUE_MS, REPLACE, TARGET})
 
-_ATTEMPTS: Final = tuple((ATTEMPT, b"%d" % (attempt + 1)) for attempt in range(ATTEMPTS_MAX))
-_REMAINING: Final = tuple((REMAINING, b"%d" % left) for left in range(ATTEMPTS_MAX))
+ATTEMPTS: Final = tuple((ATTEMPT, b"%d" % (attempt + 1)) for attempt in range(ATTEMPTS_MAX))
+REMAININGS: Final = tuple((REMAINING, b"%d" % left) for left in range(ATTEMPTS_MAX))
 
 
 class Native:
@@ -113,14 +113,14 @@ class Native:
         ours = {}
         for header in headers:
             name = header[0]
-            if name in _TAKEN_OUT:
+            if name in TAKEN_OUT:
                 ours[name] = header
             elif not name.startswith(CONTROL):
                 fired.append(header)
-        fired.append(_ATTEMPTS[attempt] if attempt < ATTEMPTS_MAX else (ATTEMPT, b"%d" % (attempt + 1)))
+        fired.append(ATTEMPTS[attempt] if attempt < ATTEMPTS_MAX else (ATTEMPT, b"%d" % (attempt + 1)))
         left = limit - attempt - 1
-        fired.append(_REMAINING[left] if 0 <= left < ATTEMPTS_MAX else (REMAINING, b"%d" % max(0, left)))
-        for name in _CARRIED:
+        fired.append(REMAININGS[left] if 0 <= left < ATTEMPTS_MAX else (REMAINING, b"%d" % max(0, left)))
+        for name in CARRIED:
             if name in ours:
                 fired.append(ours[name])
         fired.append((TIMER_ID, b"%d-%d-%d" % timer_id))

@@ -1,0 +1,248 @@
+"""From entries to the records that fire them: the plain cases."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.list cimport PyList_GET_ITEM
+from cpython.tuple cimport PyTuple_GET_ITEM
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
+from libc.string cimport memcmp
+
+from sidecar.engine.hot.wire cimport Piece, named, read_array, read_bin, read_str, read_u16, read_u32, read_u64
+
+from sidecar.changelog.entry import HEAD, KEY_BYTES, LEVEL_AT
+from sidecar.contract.dialects import ibm, native
+from sidecar.engine.ports import Outgoing
+from sidecar.model import ATTEMPTS_MAX
+from sidecar.wheel.geometry import WIDTHS_MS
+
+cdef Py_ssize_t _HEAD_BYTES = HEAD.size
+cdef Py_ssize_t _KEY_BYTES = KEY_BYTES
+cdef Py_ssize_t _LEVEL_AT = LEVEL_AT
+cdef int _NATIVE = native.Native.code
+cdef int _IBM = ibm.Ibm.code
+cdef uint16_t _ATTEMPTS_MAX = ATTEMPTS_MAX
+cdef list _ATTEMPTS = list(native.ATTEMPTS)
+cdef list _REMAINING = list(native.REMAININGS)
+cdef frozenset _TAKEN_OUT = native.TAKEN_OUT
+cdef tuple _CARRIED = native.CARRIED
+cdef str _CONTROL = native.CONTROL
+cdef str _TIMER_ID = native.TIMER_ID
+cdef str _WAS_DUE_MS = native.WAS_DUE_MS
+cdef str _IBM_ATTEMPTS = ibm.ATTEMPTS
+cdef int64_t _WIDTHS[16]
+cdef int _LEVELS = len(WIDTHS_MS)
+for _level in range(_LEVELS):
+    _WIDTHS[_level] = WIDTHS_MS[_level]
+
+# Header names come again and again: one object for each, found by length and bytes.
+cdef enum:
+    NAMES = 256
+    NAME_BYTES_MAX = 64
+cdef list _names = [None] * NAMES
+cdef bytes _name_bytes = bytes(NAMES * NAME_BYTES_MAX)
+
+
+def read_plain(int number, entries, dict origins, slow, Py_ssize_t headers_left, bint keeps_entries):
+    """Return what `engine.deliver.read_due` returns for entries that are due, and how many headers are left.
+
+    Args:
+        number: The input partition.
+        entries: In key order.
+        origins: Names by their bytes; takes new ones.
+        slow: Makes a `Due` of an entry that is not a plain one.
+        headers_left: The records may have so many headers, and those of one record more.
+        keeps_entries: Whether the entries are kept beside the records.
+    """
+    cdef list due = []
+    cdef bytes entry
+    cdef object made
+    for entry in entries:
+        made = _due(number, entry, origins, keeps_entries, &headers_left)
+        if made is None:
+            made = slow(entry)
+            headers_left -= len(made[4].headers)
+        due.append(made)
+        if headers_left <= 0:
+            break
+    return due, headers_left
+
+
+cdef object _due(int number, bytes entry, dict origins, bint keeps_entries, Py_ssize_t* headers_left):
+    cdef const uint8_t* start = <const uint8_t*>PyBytes_AS_STRING(entry)
+    cdef const uint8_t* end = start + PyBytes_GET_SIZE(entry)
+    if end - start < _HEAD_BYTES:
+        return None
+    cdef int64_t due_ms = <int64_t>read_u64(start)
+    cdef uint64_t offset = read_u64(start + 8)
+    cdef int64_t requested_ms = <int64_t>read_u64(start + 16)
+    cdef uint8_t level = start[_LEVEL_AT]
+    cdef int64_t first_ms = <int64_t>read_u64(start + 26)
+    cdef uint16_t attempt = read_u16(start + 42)
+    cdef uint16_t limit = read_u16(start + 44)
+    cdef uint8_t dialect = start[46]
+    cdef int32_t target = <int32_t>read_u32(start + 47)
+    cdef uint16_t origin_length = read_u16(start + 51)
+    cdef uint16_t id_length = read_u16(start + 53)
+    if (
+        due_ms < 0 or requested_ms < 0 or first_ms < 0 or level >= _LEVELS
+        or end - start < _HEAD_BYTES + origin_length + id_length
+    ):
+        return None
+    cdef bytes origin_bytes = PyBytes_FromStringAndSize(<const char*>start + _HEAD_BYTES, origin_length)
+    cdef object origin = origins.get(origin_bytes)
+    if origin is None:
+        try:
+            origin = origins[origin_bytes] = origin_bytes.decode()
+        except UnicodeDecodeError:
+            return None
+    cdef Piece key, value
+    cdef Py_ssize_t count
+    cdef const uint8_t* at = start + _HEAD_BYTES + origin_length + id_length
+    if at >= end or at[0] != 0x93:
+        return None
+    at = read_bin(at + 1, end, &key)
+    if at == NULL:
+        return None
+    at = read_bin(at, end, &value)
+    if at == NULL:
+        return None
+    at = read_array(at, end, &count)
+    if at == NULL:
+        return None
+    cdef list headers
+    if dialect == _NATIVE:
+        headers = _native(at, end, count, attempt, limit)
+        if headers is None:
+            return None
+        _add_timer(headers, number, offset, first_ms, requested_ms)
+    elif dialect == _IBM:
+        headers = _ibm(at, end, count, attempt)
+        if headers is None:
+            return None
+    else:
+        return None
+    headers_left[0] -= len(headers)
+    cdef object source = PyBytes_FromStringAndSize(<const char*>start, _KEY_BYTES)
+    cdef object outgoing = named(
+        <type>Outgoing, (origin, target, _bytes(&key), _bytes(&value), headers, requested_ms, source)
+    )
+    cdef object slot = (level, due_ms // _WIDTHS[level]) if due_ms == first_ms and not id_length else None
+    return (source, entry if keeps_entries else None, end - start, slot, outgoing)
+
+
+cdef inline object _bytes(Piece* piece):
+    return None if piece.length < 0 else PyBytes_FromStringAndSize(<const char*>piece.start, piece.length)
+
+
+cdef list _native(const uint8_t* at, const uint8_t* end, Py_ssize_t count, uint16_t attempt, uint16_t limit):
+    """Render as `Native.render` does, up to the timer id; None when the bytes are not plain."""
+    cdef list headers = []
+    cdef dict ours = None
+    cdef Py_ssize_t each
+    cdef Piece name, value
+    cdef object text, header
+    cdef int left = <int>limit - <int>attempt - 1
+    if attempt >= _ATTEMPTS_MAX or left < 0 or left >= _ATTEMPTS_MAX:
+        return None
+    for each in range(count):
+        at = _header(at, end, &name, &value)
+        if at == NULL:
+            return None
+        text = _text(&name)
+        if text is None:
+            return None
+        header = (text, _bytes(&value))
+        if name.length < 6 or memcmp(name.start, b"retry-", 6) != 0:
+            headers.append(header)
+        elif text in _TAKEN_OUT:
+            if ours is None:
+                ours = {}
+            ours[text] = header
+        elif not text.startswith(_CONTROL):
+            headers.append(header)
+    if at != end:
+        return None
+    headers.append(_ATTEMPTS[attempt])
+    headers.append(_REMAINING[left])
+    if ours is not None:
+        for text in _CARRIED:
+            header = ours.get(text)
+            if header is not None:
+                headers.append(header)
+    return headers
+
+
+cdef void _add_timer(list headers, int number, uint64_t offset, int64_t first_ms, int64_t requested_ms):
+    cdef char text[64]
+    cdef int length = snprintf(text, 64, "%d-%llu-%lld", number, <unsigned long long>offset, <long long>first_ms)
+    headers.append((_TIMER_ID, PyBytes_FromStringAndSize(text, length)))
+    length = snprintf(text, 64, "%lld", <long long>requested_ms)
+    headers.append((_WAS_DUE_MS, PyBytes_FromStringAndSize(text, length)))
+
+
+cdef list _ibm(const uint8_t* at, const uint8_t* end, Py_ssize_t count, uint16_t attempt):
+    """Render as `Ibm.render` does; None when the bytes are not plain."""
+    cdef list headers = []
+    cdef bint written = False
+    cdef Py_ssize_t each
+    cdef Piece name, value
+    cdef object text
+    for each in range(count):
+        at = _header(at, end, &name, &value)
+        if at == NULL:
+            return None
+        text = _text(&name)
+        if text is None:
+            return None
+        if text != _IBM_ATTEMPTS:
+            headers.append((text, _bytes(&value)))
+        elif not written:
+            written = True
+            if value.length > 0 and value.start[0] == 34:
+                headers.append((_IBM_ATTEMPTS, b'"%d"' % (attempt + 1)))
+            else:
+                headers.append((_IBM_ATTEMPTS, b"%d" % (attempt + 1)))
+    if at != end:
+        return None
+    if not written:
+        headers.append((_IBM_ATTEMPTS, b"%d" % (attempt + 1)))
+    return headers
+
+
+cdef inline const uint8_t* _header(const uint8_t* at, const uint8_t* end, Piece* name, Piece* value) noexcept nogil:
+    if at >= end or at[0] != 0x92:
+        return NULL
+    at = read_str(at + 1, end, name)
+    if at == NULL:
+        return NULL
+    return read_bin(at, end, value)
+
+
+cdef object _text(Piece* name):
+    """Return a header name, the same object as before where possible; None when it is not UTF-8."""
+    cdef Py_ssize_t length = name.length
+    cdef Py_ssize_t place, at
+    cdef char* known
+    cdef object text
+    if length < 2 or length > NAME_BYTES_MAX:
+        return _decoded(name)
+    place = (name.start[length - 1] * 31 + name.start[length - 2] * 7 + name.start[0] + length * 13) % NAMES
+    known = PyBytes_AS_STRING(_name_bytes) + place * NAME_BYTES_MAX
+    text = <object>PyList_GET_ITEM(_names, place)
+    if text is not None and len(<str>text) == length and memcmp(known, name.start, length) == 0:
+        return text
+    text = _decoded(name)
+    # Of ASCII the characters are as many as the bytes.
+    if text is not None and len(<str>text) == length:
+        _names[place] = text
+        for at in range(length):
+            known[at] = <char>name.start[at]
+    return text
+
+
+cdef object _decoded(Piece* name):
+    try:
+        return PyUnicode_DecodeUTF8(<const char*>name.start, name.length, NULL)
+    except UnicodeDecodeError:
+        return None

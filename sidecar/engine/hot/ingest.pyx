@@ -1,0 +1,431 @@
+"""From a consumed record to the entry that is stored, and from entries to slots and rows: the plain cases."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_GetItem, PyDict_SetItem
+from cpython.list cimport PyList_Append, PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.ref cimport PyObject
+from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.string cimport memcmp
+
+from sidecar.engine.hot.wire cimport (
+    LENGTH_MAX, array_size, bin_size, named, number_of, put_array, put_bin, put_bytes, put_str, put_u16, put_u32, put_u64,
+    read_u64, str_size,
+)
+
+from sidecar.changelog.entry import LASTING, MOVING
+from sidecar.contract.dialects import ibm, native
+from sidecar.contract.sizes import DELIVERY_OVERHEAD_BYTES
+from sidecar.engine.items import Arrival
+from sidecar.model import DUE_MS_MAX
+from sidecar.wheel.geometry import WIDTHS_MS
+
+cdef Py_ssize_t _LASTING_BYTES = LASTING.size
+cdef Py_ssize_t _MOVING_BYTES = MOVING.size
+cdef Py_ssize_t _OVERHEAD_BYTES = DELIVERY_OVERHEAD_BYTES
+cdef int64_t _DUE_MS_MAX = DUE_MS_MAX
+cdef int _NATIVE = native.Native.code
+cdef int _IBM = ibm.Ibm.code
+cdef Py_ssize_t _CACHED_MAX = 4096
+cdef Py_ssize_t _CACHED_BYTES_MAX = 512
+
+# Headers by what the plain case does with them.
+cdef enum:
+    OTHER = 0
+    ORIGIN = 1
+    DUE = 2
+    DELAY = 3
+    ATTEMPT = 4
+    EXCEPTION = 5
+    GROUP = 6
+    BASE = 7
+    KINDS = 8
+
+cdef dict _NATIVE_KINDS = {
+    native.ORIGIN_TOPIC: ORIGIN,
+    native.DUE_MS: DUE,
+    native.DELAY_MS: DELAY,
+    native.ATTEMPT: ATTEMPT,
+    native.EXCEPTION: EXCEPTION,
+    native.GROUP: GROUP,
+}
+cdef dict _IBM_KINDS = {
+    ibm.ORIGIN_TOPIC: ORIGIN,
+    ibm.TIMESTAMP_MS: BASE,
+    ibm.ATTEMPTS: ATTEMPT,
+    ibm.EXCEPTION_TYPE: EXCEPTION,
+}
+
+
+cdef class Examiner:
+    """Makes arrivals of plain records. See `engine.ingest`, which it must equal to the byte."""
+
+    cdef dict _origins
+    cdef object _topic_of, _retried
+    cdef dict _topics, _exceptions
+    cdef int64_t _native_delays[64]
+    cdef int64_t _ibm_delays[64]
+    cdef int _native_count, _ibm_count
+    cdef int64_t _native_limit, _ibm_limit, _max_delay_ms
+    cdef bint _native, _ibm, _measures
+
+    def __init__(self, dict origins, profiles, topic_of, retried, *, native_delays_ms, native_limit, ibm_delays_ms,
+                 ibm_limit, max_delay_ms, measures):
+        self._origins = origins
+        self._topic_of = topic_of
+        self._retried = retried
+        self._topics = {}
+        self._exceptions = {}
+        self._native = "native" in profiles
+        self._ibm = "ibm" in profiles
+        # Behind the last delay that fits, Python looks it up.
+        self._native_count = min(len(native_delays_ms), 64)
+        self._ibm_count = min(len(ibm_delays_ms), 64)
+        for at in range(self._native_count):
+            self._native_delays[at] = native_delays_ms[at]
+        for at in range(self._ibm_count):
+            self._ibm_delays[at] = ibm_delays_ms[at]
+        self._native_limit = native_limit
+        self._ibm_limit = ibm_limit
+        self._max_delay_ms = max_delay_ms
+        self._measures = measures
+
+    def examine(self, record, int64_t arrived_ms):
+        """Return the arrival, None when the record is not a plain one."""
+        cdef object offset = (<tuple>record)[1]
+        cdef int64_t timestamp_ms = (<tuple>record)[2]
+        cdef object key = (<tuple>record)[3]
+        cdef object value = (<tuple>record)[4]
+        cdef object headers = (<tuple>record)[5]
+        # What the pointers point at, where it is not a part of the record.
+        cdef list bare = []
+        cdef PyObject* found[KINDS]
+        cdef bint is_ibm = False
+        cdef int64_t due_ms = 0
+        cdef int64_t attempt = 0
+        cdef object topic, entry
+        if type(headers) is not list or (key is not None and type(key) is not bytes) or (
+            value is not None and type(value) is not bytes
+        ):
+            return None
+        if not self._find(<list>headers, bare, found, &is_ibm):
+            return None
+        topic = self._topic(<bytes>found[ORIGIN])
+        if topic is None:
+            return None
+        cdef PyObject* origin = PyDict_GetItem(self._origins, topic)
+        if origin == NULL:
+            return None
+        if not self._times(found, is_ibm, timestamp_ms, arrived_ms, &due_ms, &attempt):
+            return None
+        cdef int64_t limit = self._ibm_limit if is_ibm else self._native_limit
+        if attempt >= limit or limit > 0xffff or not self._is_retried(found):
+            return None
+        if due_ms > _DUE_MS_MAX or due_ms - arrived_ms > self._max_delay_ms:
+            return None
+        cdef Py_ssize_t size_max = -1
+        if self._measures:
+            size_max = (<tuple>origin)[1]
+            if value is not None and PyBytes_GET_SIZE(value) * 2 > size_max:
+                return None
+            size_max -= _OVERHEAD_BYTES
+        entry = _lasting(due_ms, timestamp_ms, attempt, limit, _IBM if is_ibm else _NATIVE, topic, key, value,
+                         <list>headers)
+        if entry is None or (self._measures and PyBytes_GET_SIZE(entry) > size_max):
+            return None
+        return named(<type>Arrival, (offset, due_ms, topic, entry, None, False))
+
+    cdef bint _find(self, list headers, list bare, PyObject** found, bint* is_ibm) except? False:
+        """Find the values of the dialect's headers. False: both dialects, a name twice, or one that is not plain."""
+        cdef Py_ssize_t at, length
+        cdef PyObject* header
+        cdef PyObject* kind
+        cdef object name, value
+        cdef const char* text
+        cdef bint is_native = False
+        is_ibm[0] = False
+        for at in range(KINDS):
+            found[at] = NULL
+        for at in range(PyList_GET_SIZE(headers)):
+            header = <PyObject*>PyList_GET_ITEM(headers, at)
+            if not PyTuple_CheckExact(<object>header) or PyTuple_GET_SIZE(<object>header) != 2:
+                return False
+            name = <object>PyTuple_GET_ITEM(<object>header, 0)
+            value = <object>PyTuple_GET_ITEM(<object>header, 1)
+            if type(name) is not str or (value is not None and type(value) is not bytes):
+                return False
+            text = PyUnicode_AsUTF8AndSize(name, &length)
+            if length >= 6 and memcmp(text, b"retry-", 6) == 0:
+                is_native = True
+                kind = PyDict_GetItem(_NATIVE_KINDS, name)
+            elif length >= 11 and memcmp(text, b"x-ibm-retry", 11) == 0:
+                is_ibm[0] = True
+                kind = PyDict_GetItem(_IBM_KINDS, name)
+            else:
+                continue
+            if kind == NULL or value is None or found[<int><object>kind] != NULL:
+                return False
+            if is_ibm[0] and (value[:1] == b'"' or value[-1:] == b'"'):
+                value = (<bytes>value).strip(b'"')
+                bare.append(value)
+            found[<int><object>kind] = <PyObject*>value
+        if is_native == is_ibm[0] or found[ORIGIN] == NULL:
+            return False
+        return self._ibm if is_ibm[0] else self._native
+
+    cdef object _topic(self, bytes value):
+        """Return the origin as text, None when messages may not be sent to it, or by rules of their own."""
+        cdef PyObject* known
+        if PyBytes_GET_SIZE(value) > 255:
+            return None
+        known = PyDict_GetItem(self._topics, value)
+        if known != NULL:
+            return <object>known
+        if len(self._topics) >= _CACHED_MAX:
+            self._topics.clear()
+        topic = self._topic_of(value)
+        self._topics[value] = topic
+        return topic
+
+    cdef bint _is_retried(self, PyObject** found) except? False:
+        cdef bytes name = b"" if found[EXCEPTION] == NULL else <bytes>found[EXCEPTION]
+        cdef PyObject* known
+        if found[EXCEPTION] != NULL and not PyBytes_GET_SIZE(name):
+            return False
+        if PyBytes_GET_SIZE(name) > _CACHED_BYTES_MAX:
+            return False
+        known = PyDict_GetItem(self._exceptions, name)
+        if known != NULL:
+            return <object>known is True
+        if len(self._exceptions) >= _CACHED_MAX:
+            self._exceptions.clear()
+        retried = self._retried(name)
+        self._exceptions[name] = retried
+        return retried is True
+
+    cdef bint _times(self, PyObject** found, bint is_ibm, int64_t timestamp_ms, int64_t arrived_ms, int64_t* due_ms,
+                     int64_t* attempt) except? False:
+        cdef int64_t number = 0
+        cdef int count = self._ibm_count if is_ibm else self._native_count
+        cdef int64_t* delays = &self._ibm_delays[0] if is_ibm else &self._native_delays[0]
+        attempt[0] = 0
+        if found[ATTEMPT] != NULL and not _number(<bytes>found[ATTEMPT], attempt):
+            return False
+        if is_ibm:
+            if found[BASE] == NULL or found[EXCEPTION] == NULL or not _number(<bytes>found[BASE], &number):
+                return False
+            if attempt[0] >= count:
+                return False
+            due_ms[0] = number + delays[attempt[0]]
+            return True
+        if found[GROUP] != NULL and not self._is_text(<bytes>found[GROUP]):
+            return False
+        if found[DUE] != NULL:
+            return found[DELAY] == NULL and _number(<bytes>found[DUE], due_ms)
+        if timestamp_ms > 1_000_000_000_000_000_000:
+            return False
+        if found[DELAY] != NULL:
+            if not _number(<bytes>found[DELAY], &number):
+                return False
+            due_ms[0] = (timestamp_ms if timestamp_ms >= 0 else arrived_ms) + number
+            return True
+        if attempt[0] >= count:
+            return False
+        due_ms[0] = (timestamp_ms if 0 <= timestamp_ms <= arrived_ms else arrived_ms) + delays[attempt[0]]
+        return True
+
+    cdef bint _is_text(self, bytes value) except? False:
+        """Whether it is UTF-8 and not empty; of ASCII that is plain to see."""
+        cdef const uint8_t* text = <const uint8_t*>PyBytes_AS_STRING(value)
+        cdef Py_ssize_t at
+        for at in range(PyBytes_GET_SIZE(value)):
+            if text[at] >= 128:
+                return False
+        return PyBytes_GET_SIZE(value) > 0
+
+
+cdef bint _number(bytes value, int64_t* number) noexcept:
+    return number_of(<const uint8_t*>PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value), number)
+
+
+cdef object _lasting(int64_t first_ms, int64_t timestamp_ms, int64_t attempt, int64_t limit, int dialect, object topic,
+                     object key, object value, list headers):
+    """Pack as `changelog.entry.lasting` does, for a record without a retry id and without a partition of its own."""
+    cdef Py_ssize_t topic_length, length, at
+    cdef Py_ssize_t count = PyList_GET_SIZE(headers)
+    cdef const char* topic_text = PyUnicode_AsUTF8AndSize(topic, &topic_length)
+    cdef const char* text
+    cdef Py_ssize_t size = _LASTING_BYTES + topic_length + 1 + array_size(count)
+    cdef object name, held
+    if first_ms < 0 or topic_length > 0xffff or count > LENGTH_MAX:
+        return None
+    for held in (key, value):
+        if held is not None and PyBytes_GET_SIZE(held) > LENGTH_MAX:
+            return None
+        size += 1 if held is None else bin_size(PyBytes_GET_SIZE(held))
+    for at in range(count):
+        name = <object>PyTuple_GET_ITEM(<object>PyList_GET_ITEM(headers, at), 0)
+        held = <object>PyTuple_GET_ITEM(<object>PyList_GET_ITEM(headers, at), 1)
+        PyUnicode_AsUTF8AndSize(name, &length)
+        if length > LENGTH_MAX or (held is not None and PyBytes_GET_SIZE(held) > LENGTH_MAX):
+            return None
+        size += 1 + str_size(length) + (1 if held is None else bin_size(PyBytes_GET_SIZE(held)))
+    cdef bytes packed = PyBytes_FromStringAndSize(NULL, size)
+    cdef uint8_t* start = <uint8_t*>PyBytes_AS_STRING(packed)
+    cdef uint8_t* to = put_u64(start, <uint64_t>first_ms)
+    to = put_u64(to, <uint64_t>timestamp_ms)
+    to = put_u16(to, attempt)
+    to = put_u16(to, limit)
+    to[0] = dialect
+    to = put_u32(to + 1, 0xffffffff)
+    to = put_u16(to, topic_length)
+    to = put_u16(to, 0)
+    to = put_bytes(to, topic_text, topic_length)
+    to = put_array(to, 3)
+    for held in (key, value):
+        to = _put_bin(to, held)
+    to = put_array(to, count)
+    for at in range(count):
+        name = <object>PyTuple_GET_ITEM(<object>PyList_GET_ITEM(headers, at), 0)
+        held = <object>PyTuple_GET_ITEM(<object>PyList_GET_ITEM(headers, at), 1)
+        to = put_array(to, 2)
+        text = PyUnicode_AsUTF8AndSize(name, &length)
+        to = put_str(to, text, length)
+        to = _put_bin(to, held)
+    if to - start != size:
+        raise SystemError(f"{to - start} bytes written where {size} were counted")
+    return packed
+
+
+cdef inline uint8_t* _put_bin(uint8_t* to, object held):
+    if held is None:
+        to[0] = 0xc0
+        return to + 1
+    return put_bin(to, PyBytes_AS_STRING(held), PyBytes_GET_SIZE(held))
+
+
+cdef int64_t _WIDTHS[16]
+cdef int _LEVELS = len(WIDTHS_MS)
+for _level in range(_LEVELS):
+    _WIDTHS[_level] = WIDTHS_MS[_level]
+
+
+cdef enum:
+    PLACES = 256
+
+cdef struct Place:
+    # A slot and an origin that were looked up.
+    int64_t number
+    int level
+    PyObject* origin
+    PyObject* entries
+    PyObject* origins
+    PyObject* pair
+
+
+def store_plain(list batch, Py_ssize_t at, *, int64_t base, int64_t seen, int64_t now_ms, int64_t watermark_ms,
+                Py_ssize_t entry_bytes_max, tuple level_ends_ms, bytes prefix, dict rows, object groups, list fresh):
+    """Store the plain arrivals of a batch from `at` on, as `Overlay.store_new` does; return where another item is.
+
+    Args:
+        batch: Items in offset order.
+        at: The first one.
+        base: Added to an input offset for the stored one.
+        seen: Input offsets below it were stored before.
+        now_ms: Of the plan. What is due by then is not stored.
+        watermark_ms: What is due by then is stored at another due.
+        entry_bytes_max: What is larger must be looked at.
+        level_ends_ms: First due beyond each level but the last.
+        prefix: Of the partition's timer rows.
+        rows: Take the new rows.
+        groups: Slot to group; makes those that are missing.
+        fresh: Takes slot and origin of each.
+    """
+    cdef Py_ssize_t count = PyList_GET_SIZE(batch)
+    cdef Py_ssize_t prefix_length = PyBytes_GET_SIZE(prefix)
+    cdef Py_ssize_t length
+    cdef int64_t ends[16]
+    cdef int64_t due_ms, offset, number
+    cdef int level
+    cdef int open_levels = len(level_ends_ms)
+    cdef Place places[PLACES]
+    cdef Place* place
+    cdef list alive = []  # what the places point at
+    cdef object item, origin, slot, group
+    cdef bytes lasting, entry, row
+    cdef uint8_t* to
+    for level in range(PLACES):
+        places[level].level = -1
+    for level in range(open_levels):
+        ends[level] = level_ends_ms[level]
+    while at < count:
+        item = <object>PyList_GET_ITEM(batch, at)
+        if type(item) is not Arrival or (<tuple>item)[5] is not False or (<tuple>item)[4] is not None:
+            break
+        offset = (<tuple>item)[0]
+        due_ms = (<tuple>item)[1]
+        origin = (<tuple>item)[2]
+        lasting = (<tuple>item)[3]
+        length = PyBytes_GET_SIZE(lasting)
+        if due_ms <= now_ms or due_ms <= watermark_ms or offset < seen or length + _MOVING_BYTES > entry_bytes_max:
+            break
+        offset += base
+        level = 0
+        while level < open_levels and due_ms >= ends[level]:
+            level += 1
+        entry = PyBytes_FromStringAndSize(NULL, _MOVING_BYTES + length)
+        to = <uint8_t*>PyBytes_AS_STRING(entry)
+        to = put_u64(put_u64(put_u64(to, due_ms), offset), due_ms)
+        to[0] = level
+        to[1] = 0
+        put_bytes(to + 2, PyBytes_AS_STRING(lasting), length)
+        row = PyBytes_FromStringAndSize(NULL, prefix_length + 16)
+        to = put_bytes(<uint8_t*>PyBytes_AS_STRING(row), PyBytes_AS_STRING(prefix), prefix_length)
+        put_bytes(to, PyBytes_AS_STRING(entry), 16)
+        PyDict_SetItem(rows, row, entry)
+        number = due_ms // _WIDTHS[level]
+        place = &places[(number * 7 + level) & (PLACES - 1)]
+        if place.number != number or place.level != level or place.origin != <PyObject*>origin:
+            slot = (level, number)
+            group = groups[slot]
+            fresh_pair = (slot, origin)
+            entries, origins = group.entries, group.origins
+            alive.append((fresh_pair, entries, origins))
+            place.number, place.level, place.origin = number, level, <PyObject*>origin
+            place.entries, place.origins, place.pair = <PyObject*>entries, <PyObject*>origins, <PyObject*>fresh_pair
+        PyList_Append(<object>place.entries, entry)
+        PyList_Append(<object>place.origins, origin)
+        PyList_Append(fresh, <object>place.pair)
+        at += 1
+    return at
+
+
+def restore_plain(dict rows, bytes prefix, entries):
+    """Write the rows of entries that were never moved and have no retry id; return the others.
+
+    Args:
+        rows: Take the new rows.
+        prefix: Of the partition's timer rows.
+        entries: Of a block, each at least as long as its fixed part.
+    """
+    cdef Py_ssize_t prefix_length = PyBytes_GET_SIZE(prefix)
+    cdef const uint8_t* start
+    cdef uint8_t* to
+    cdef bytes entry, row
+    cdef list others = []
+    for entry in entries:
+        start = <const uint8_t*>PyBytes_AS_STRING(entry)
+        if (
+            PyBytes_GET_SIZE(entry) < _MOVING_BYTES + _LASTING_BYTES
+            or read_u64(start) != read_u64(start + _MOVING_BYTES)
+            or start[_MOVING_BYTES + _LASTING_BYTES - 2]
+            or start[_MOVING_BYTES + _LASTING_BYTES - 1]
+        ):
+            others.append(entry)
+            continue
+        row = PyBytes_FromStringAndSize(NULL, prefix_length + 16)
+        to = put_bytes(<uint8_t*>PyBytes_AS_STRING(row), PyBytes_AS_STRING(prefix), prefix_length)
+        put_bytes(to, start, 16)
+        PyDict_SetItem(rows, row, entry)
+    return others

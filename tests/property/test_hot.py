@@ -1,0 +1,265 @@
+"""The compiled hot path gives what the Python beside it gives, byte for byte, or leaves it to Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from sidecar.changelog.entry import MOVING, lasting
+from sidecar.contract import DIALECTS, Dialect
+from sidecar.engine import hot
+from sidecar.engine.deliver import Rendering
+from sidecar.engine.ingest import Ingest
+from sidecar.engine.items import Arrival, Dropped
+from sidecar.engine.overlay import Overlay
+from sidecar.engine.partition import Partition
+from sidecar.engine.ports import Origin
+from sidecar.engine.restore import restore_entry
+from sidecar.model import Headers, Record
+from sidecar.policy import Policy, PolicyConfig
+from tests.property.test_header_parsing import any_lists
+from tests.simulation.memory_store import MemoryStore
+
+pytestmark = pytest.mark.skipif(not hot.COMPILED, reason="the hot path is not compiled here: it needs a C compiler")
+
+NOW_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
+POLICIES = [
+    PolicyConfig(),
+    PolicyConfig(fatal=("com.*",), droppable=("E",), max_attempts=3, delays_ms=(0, 1000)),
+    PolicyConfig(retriable=("E", "com.acme.*"), origin_topics=("o*",), ibm_delays_ms=(5,)),
+    PolicyConfig(by_origin=(PolicyConfig(name="orders", delays_ms=(1, 2, 3)),)),
+]
+sizes = st.sampled_from([0, 1, 31, 32, 255, 256, 65_535, 65_536]) | st.integers(0, 700)
+payloads = st.none() | sizes.map(lambda size: b"p" * size)
+lengths = [31, 32, 255, 256]
+texts = st.text(max_size=40) | st.sampled_from([*("n" * each for each in lengths), "retry-colour", "retry-controls"])
+plain_lists = st.tuples(
+    st.lists(
+        st.sampled_from(
+            [
+                ("retry-delay-ms", b"60000"),
+                ("retry-attempt", b"1"),
+                ("retry-exception", b"E"),
+                ("retry-exception", "Fehler-ä".encode()),
+                ("retry-group", b"billing"),
+                ("retry-due-ms", b"%d" % (NOW_MS + 5)),
+                ("retry-due-ms", b"%d" % 10**18),
+            ]
+        ),
+        unique_by=lambda header: header[0],
+    ),
+    st.lists(st.tuples(texts, payloads), max_size=20),
+).map(lambda both: [("retry-origin-topic", b"orders"), *both[0], *both[1]])
+ibm_plain_lists = st.tuples(
+    st.sampled_from([b"orders", b'"orders"', b'""orders"']),
+    st.sampled_from([b"E", b'"com.acme.X"']),
+    st.lists(
+        st.sampled_from([("x-ibm-retry-attempts", b'"1"'), ("x-ibm-retry-attempts", b"2"), ("t", b"1")]), max_size=2
+    ),
+).map(
+    lambda three: [
+        ("x-ibm-retry-origin-topic", three[0]),
+        ("x-ibm-retry-exception-type", three[1]),
+        ("x-ibm-retry-timestamp-ms", b"%d" % NOW_MS),
+        *three[2],
+    ]
+)
+instants = st.sampled_from([-1, 0, NOW_MS, NOW_MS - 7, NOW_MS + 7]) | st.integers(-1, 2**63 - 1)
+
+
+def ingest(config: PolicyConfig, dialects: list[Dialect], *, compressed: bool) -> Ingest:
+    origins = {"orders": Origin(3, 1_200), "x": Origin(1, 1_048_588)}
+    return Ingest(Policy(config), dialects, origins, {"gone"}, input_topic="retry", app_id="app", compressed=compressed)
+
+
+def test_plain_records_are_not_left_to_python() -> None:
+    taken = ingest(PolicyConfig(), list(DIALECTS.values()), compressed=True)
+    native = [("retry-origin-topic", b"orders"), ("retry-delay-ms", b"1000"), ("trace", b"abc")]
+    ibm = [
+        ("x-ibm-retry-origin-topic", b'"orders"'),
+        ("x-ibm-retry-exception-type", b"E"),
+        ("x-ibm-retry-timestamp-ms", b"%d" % NOW_MS),
+    ]
+    for headers in (native, ibm):
+        found = taken._plain.examine(Record(0, 7, NOW_MS, b"k", b"v" * 900, headers), NOW_MS)  # type: ignore[union-attr]
+        assert isinstance(found, Arrival), headers
+
+
+@settings(max_examples=1500)
+@given(
+    headers=st.none() | any_lists | plain_lists | ibm_plain_lists,
+    key=payloads,
+    value=payloads,
+    timestamp_ms=instants,
+    arrived_ms=st.just(NOW_MS) | st.integers(0, 2**62),
+    config=st.sampled_from(POLICIES),
+    dialects=st.sampled_from([["native"], ["ibm"], ["native", "ibm"], ["ibm", "native"]]),
+    compressed=st.booleans(),
+)
+def test_a_record_gives_the_same_arrival_or_is_left_to_python(
+    headers: Headers | None,
+    key: bytes | None,
+    value: bytes | None,
+    timestamp_ms: int,
+    arrived_ms: int,
+    config: PolicyConfig,
+    dialects: list[str],
+    compressed: bool,
+) -> None:
+    compiled = ingest(config, [DIALECTS[name] for name in dialects], compressed=compressed)
+    record = Record(2, 12, timestamp_ms, key, value, headers)
+    fast = compiled._plain.examine(record, arrived_ms)  # type: ignore[union-attr]
+    # Twice: the second time topics and exceptions are known.
+    assert fast == compiled._plain.examine(record, arrived_ms)  # type: ignore[union-attr]
+    if fast is not None:
+        assert type(fast) is Arrival
+        assert fast == compiled.examine_any(record, arrived_ms)
+
+
+lastings = st.builds(
+    lasting,
+    st.integers(0, 2**63 - 1),
+    st.integers(-1, 2**63 - 1),
+    st.integers(0, 1002),
+    st.integers(0, 1002),
+    st.sampled_from([1, 2, 3]),
+    st.sampled_from([b"orders", "ü".encode(), b"\xff"]),
+    st.sampled_from([None, b"id"]),
+    payloads,
+    payloads,
+    any_lists | plain_lists | ibm_plain_lists,
+    st.sampled_from([-1, 0, 7]),
+)
+entries = st.builds(
+    lambda due_ms, offset, level, flags, stays, same: (
+        MOVING.pack(int.from_bytes(stays[:8], "big") if same else due_ms, offset, due_ms, level, flags) + stays
+    ),
+    st.integers(0, 2**63 - 1),
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 7),
+    st.integers(0, 1),
+    lastings,
+    st.booleans(),
+)
+spoilt = st.builds(
+    lambda entry, at, byte, end: b"".join((entry[: at % len(entry)], bytes([byte]), entry[at % len(entry) + 1 :]))[
+        : end or None
+    ],
+    entries,
+    st.integers(0, 10_000),
+    st.integers(0, 255),
+    st.sampled_from([0, 0, -1, -5, 54, 60]),
+)
+
+
+def outcome(call: Callable[[], object]) -> object:
+    """Return what a call returns, or the kind and the text of what it raises."""
+    try:
+        return call()
+    except Exception as error:  # noqa: BLE001  # compared with that of the other
+        return type(error), str(error)
+
+
+@settings(max_examples=1500)
+@given(entry=entries | spoilt, keeps=st.booleans())
+@example(entry=b"", keeps=True)
+def test_an_entry_gives_the_same_delivery_or_the_same_error(entry: bytes, keeps: bool) -> None:
+    python, compiled = Rendering(3, keeps_entries=keeps), Rendering(3, keeps_entries=keeps)
+    expected = outcome(lambda: [python.due(entry)])
+    found = outcome(lambda: hot.deliver.read_plain(3, [entry], compiled.origins, compiled.due, 10**6, keeps)[0])
+    assert found == expected
+    assert not isinstance(found, list) or type(found[0][4]) is type(expected[0][4])  # type: ignore[index]
+
+
+@given(st.lists(entries, max_size=5), st.integers(1, 30))
+def test_reading_ends_behind_the_same_entry_when_no_headers_are_left(some: list[bytes], limit: int) -> None:
+    python = Rendering(0, keeps_entries=True)
+    dues = [(each, outcome(lambda each=each: python.due(each))) for each in some]  # type: ignore[misc]
+    good = [each for each, due in dues if isinstance(due, tuple) and len(due) == 5]
+    make, left, expected = Rendering(0, keeps_entries=True), limit, []
+    for each in good:
+        expected.append(made := make.due(each))
+        left -= len(made[4].headers)
+        if left <= 0:
+            break
+    assert hot.deliver.read_plain(0, good, {}, make.due, limit, True) == (expected, left)
+
+
+arrivals = st.builds(
+    lambda gap, due_ms, origin, retry_id, replace, stays: (gap, (due_ms, origin, stays, retry_id, replace)),
+    st.integers(1, 3),
+    st.integers(NOW_MS - 5, NOW_MS + 5) | st.integers(NOW_MS, NOW_MS + 400 * 24 * HOUR_MS) | st.integers(0, 2**63 - 1),
+    st.sampled_from(["orders", "x", "ü"]),
+    st.sampled_from([None, None, None, b"id"]),
+    st.sampled_from([False, False, False, True]),
+    sizes.map(lambda size: b"s" * size),
+)
+
+
+@given(
+    st.lists(arrivals | st.none(), max_size=60),
+    st.integers(0, 2**40),
+    st.sampled_from([0, 3, 10**6]),
+    st.sampled_from([0, NOW_MS - 5, NOW_MS + HOUR_MS]),
+    st.sampled_from([100, 300, 2**31 - 1]),
+)
+def test_a_run_of_arrivals_is_stored_alike(
+    steps: list[tuple[int, tuple[int, str, bytes, bytes | None, bool]] | None],
+    base: int,
+    seen: int,
+    watermark_ms: int,
+    bytes_max: int,
+) -> None:
+    batch: list[Arrival | Dropped] = []
+    offset = 0
+    for step in steps:
+        offset += 1 if step is None else step[0]
+        if step is None:
+            batch.append(Dropped(offset, ""))
+        else:
+            due_ms, origin, stays, retry_id, replace = step[1]
+            batch.append(Arrival(offset, due_ms, origin, stays, retry_id, replace))
+    python, compiled = overlay(base, watermark_ms), overlay(base, watermark_ms)
+    at = 0
+    while at < len(batch):
+        behind = compiled.store_plain(batch, at, seen, bytes_max)  # type: ignore[arg-type]
+        for each in batch[at:behind]:
+            assert isinstance(each, Arrival)
+            assert each.due_ms > NOW_MS
+            assert each.offset >= seen
+            assert each.retry_id is None
+            assert not each.replace
+            assert len(each.lasting) + MOVING.size <= bytes_max
+            python.store_new(base + each.offset, each.due_ms, each.lasting, each.origin, None)
+        if behind < len(batch) and isinstance(item := batch[behind], Arrival):
+            plain = not item.replace and item.retry_id is None and item.due_ms > max(NOW_MS, watermark_ms)
+            assert not plain or item.offset < seen or len(item.lasting) + MOVING.size > bytes_max, "left to Python"
+        at = behind + 1
+    assert list(compiled.mutations.rows.items()) == list(python.mutations.rows.items())
+    assert compiled._fresh == python._fresh
+    assert {slot: (group.entries, group.origins) for slot, group in compiled.groups.items()} == {
+        slot: (group.entries, group.origins) for slot, group in python.groups.items()
+    }
+
+
+def overlay(base: int, watermark_ms: int) -> Overlay:
+    partition = Partition(4)
+    partition.checkpoint = msgspec.structs.replace(partition.checkpoint, offset_base=base, watermark_ms=watermark_ms)
+    return Overlay(partition, MemoryStore(), NOW_MS)
+
+
+@given(st.lists(entries, max_size=10))
+def test_entries_of_a_block_are_restored_alike(some: list[bytes]) -> None:
+    partition = Partition(4)
+    python: dict[bytes, bytes | None] = {}
+    compiled: dict[bytes, bytes | None] = {}
+    for entry in some:
+        restore_entry(python, partition, entry)
+    for entry in hot.ingest.restore_plain(compiled, partition.rows.timer, some):
+        restore_entry(compiled, partition, entry)
+    assert compiled == python
