@@ -20,10 +20,13 @@ COPY requirements/image.lock requirements/
 RUN python3 -m venv /build \
     && /build/bin/pip wheel --require-hashes --no-deps --only-binary=:all: --wheel-dir /wheels \
         --requirement requirements/image.lock \
-    && /build/bin/pip install --no-index --find-links=/wheels hatchling
-COPY pyproject.toml README.md LICENSE ./
+    && /build/bin/pip install --no-index --find-links=/wheels hatchling cython setuptools
+# The compiler of the hot path. Its version is that of the base image's release.
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY sidecar sidecar
-RUN /build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
+RUN SIDECAR_HOT=require /build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
     && python3 -m venv --without-pip /opt/retry-sidecar \
     && /build/bin/pip --python /opt/retry-sidecar/bin/python install --no-index --find-links=/wheels --no-compile \
         "retry-sidecar[otel]" \

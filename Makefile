@@ -10,6 +10,8 @@ TEST_STAMP = $(VENV)/.test-installed
 SPARK_STAMP = $(VENV)/.spark-installed
 UV_VENV = $(VENV)-uv
 LOCK =
+# Compiled where there is a C compiler, when the package is installed.
+HOT = hatch_build.py $(wildcard sidecar/engine/hot/*.pyx sidecar/engine/hot/*.pxd)
 # Tests mostly wait for brokers, so there are more workers than cores. Each worker starts its own broker.
 WORKERS = 3
 COMPILE = $(UV_VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
@@ -89,6 +91,7 @@ promtool: $(PROMTOOL) ## Download promtool for the alert tests from Debian's pac
 
 clean: ## Remove the environment and the tools' caches
 	rm -rf $(VENV) $(UV_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	rm -f sidecar/engine/hot/*.so
 	find sidecar tests bench -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(HELM):
@@ -107,12 +110,12 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is required; select it with make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 
-$(RUN_STAMP): requirements/run.lock pyproject.toml | $(BIN)/python
+$(RUN_STAMP): requirements/run.lock pyproject.toml $(HOT) | $(BIN)/python
 	$(PIP) install --require-hashes -r requirements/run.lock
 	$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(TEST_STAMP): requirements/test.lock pyproject.toml | $(BIN)/python
+$(TEST_STAMP): requirements/test.lock pyproject.toml $(HOT) | $(BIN)/python
 	$(PIP) install --require-hashes -r requirements/test.lock
 	$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@ $(RUN_STAMP)

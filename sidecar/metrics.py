@@ -124,7 +124,12 @@ DECLARATIONS = (
         "How long an open transaction of any producer has blocked reading the input; 0 when none does.",
         ("partition",),
     ),
-    Declaration("build_info", "info", "Always 1; the label is the running version.", ("version",)),
+    Declaration(
+        "build_info",
+        "info",
+        "Always 1; the labels are the running version, and whether the hot path is compiled.",
+        ("version", "hot_path"),
+    ),
 )
 DECLARED: Mapping[str, Declaration] = {declaration.name: declaration for declaration in DECLARATIONS}
 
@@ -306,10 +311,11 @@ class Metrics:
 
     Args:
         version: of the distribution, for `build_info`.
+        hot_path: `compiled` or `python`, for the same.
         now_ms: wall time, epoch milliseconds.
     """
 
-    def __init__(self, *, version: str, now_ms: Callable[[], int]) -> None:
+    def __init__(self, *, version: str, now_ms: Callable[[], int], hot_path: str = "python") -> None:
         # The `_created` series double the page and say what `process_start_time_seconds` says once.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
@@ -337,7 +343,7 @@ class Metrics:
         self._gauges = ViewGauges(now_ms)
         self.registry.register(self._gauges)
         build = Info(PREFIX + "build", DECLARED["build_info"].help, registry=self.registry)
-        build.info({"version": version})
+        build.info({"version": version, "hot_path": hot_path})
         ProcessCollector(registry=self.registry)
 
     def publish(self, views: Sequence[GaugeView]) -> None:

@@ -17,6 +17,7 @@ from sidecar.cli.options import settings_options
 from sidecar.cli.terminal import say
 from sidecar.clock import SystemClock
 from sidecar.contract.status import CLOCK_KEY
+from sidecar.engine import hot
 from sidecar.errors import CommandFailed, KafkaFailed, TopicsInvalid, printable
 from sidecar.kafka.cluster import Admin, Cluster, Deadline, Topic, describe_cluster
 from sidecar.kafka.config import TRANSACTION_TIMEOUT_MS, library_versions, validate_client_properties
@@ -89,6 +90,7 @@ def examine(settings: Settings, timeout_s: float) -> Iterator[Check]:
     """Yield each check as it is done; without a broker those that need one are left out."""
     libraries = ", ".join(f"{name} {version}" for name, version in library_versions().items())
     yield Check("versions", OK, f"retry-sidecar {__version__}, {libraries}")
+    yield _hot_path()
     yield from _state_dir(settings.state_dir)
     admin = Admin(settings)
     try:
@@ -105,6 +107,14 @@ def examine(settings: Settings, timeout_s: float) -> Iterator[Check]:
             yield Check(name, PROBLEM, str(error), "try again; if it persists, check the broker's log")
         except KafkaFailed as error:
             yield _refused(settings, name, error)
+
+
+def _hot_path() -> Check:
+    if hot.COMPILED:
+        return Check("hot-path", OK, "compiled")
+    return Check(
+        "hot-path", NOTE, "python: a message costs about twice the processor time", "install with a C compiler"
+    )
 
 
 def _broker(settings: Settings, cluster: Cluster) -> Check:

@@ -11,6 +11,7 @@ import click
 
 from sidecar import __version__
 from sidecar.cli.terminal import say
+from sidecar.engine import hot
 from sidecar.kafka.config import library_versions
 
 
@@ -23,6 +24,7 @@ def version(*, as_json: bool) -> None:
         "python": platform.python_version(),
         **library_versions(),
         "rocksdict": _installed("rocksdict"),
+        "hot-path": hot.KIND,
     }
     if as_json:
         click.echo(json.dumps(versions))

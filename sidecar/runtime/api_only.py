@@ -10,6 +10,7 @@ import structlog
 from sidecar import __version__
 from sidecar.api.source import Health
 from sidecar.clock import Clock, SystemClock
+from sidecar.engine import hot
 from sidecar.engine.group.view import PartitionView
 from sidecar.kafka import config
 from sidecar.metrics import Metrics
@@ -71,7 +72,7 @@ def serve(settings: Settings) -> int:
     config.validate_client_properties(settings)
     cluster = follow(settings, clock)
     source = GroupSource(Observer(cluster, clock), cluster)
-    metrics = Metrics(version=__version__, now_ms=clock.wall_ms)
+    metrics = Metrics(version=__version__, now_ms=clock.wall_ms, hot_path=hot.KIND)
     server, commands = start_server(settings, clock, source, metrics, lambda: None)
     try:
         cluster.start()

@@ -13,6 +13,7 @@ import structlog
 from sidecar import __version__, log
 from sidecar.clock import Clock, SystemClock
 from sidecar.contract import dialects_of
+from sidecar.engine import hot
 from sidecar.engine.ingest import Ingest
 from sidecar.engine.rows import Identity
 from sidecar.kafka import config
@@ -86,7 +87,7 @@ def run(
     _tune_interpreter()
     config.validate_client_properties(settings)
     state = LocalState(StateFolder(settings.state_dir), clock)
-    metrics = Metrics(version=__version__, now_ms=clock.wall_ms)
+    metrics = Metrics(version=__version__, now_ms=clock.wall_ms, hot_path=hot.KIND)
     metrics.store_free_bytes.set_function(lambda: state.free_bytes)
     metrics.start_at_zero(
         verdicts=VERDICTS,

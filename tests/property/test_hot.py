@@ -79,8 +79,8 @@ def ingest(config: PolicyConfig, dialects: list[Dialect], *, compressed: bool) -
 
 def test_plain_records_are_not_left_to_python() -> None:
     taken = ingest(PolicyConfig(), list(DIALECTS.values()), compressed=True)
-    native = [("retry-origin-topic", b"orders"), ("retry-delay-ms", b"1000"), ("trace", b"abc")]
-    ibm = [
+    native: Headers = [("retry-origin-topic", b"orders"), ("retry-delay-ms", b"1000"), ("trace", b"abc")]
+    ibm: Headers = [
         ("x-ibm-retry-origin-topic", b'"orders"'),
         ("x-ibm-retry-exception-type", b"E"),
         ("x-ibm-retry-timestamp-ms", b"%d" % NOW_MS),

@@ -46,7 +46,7 @@ CONTRACT = {
     "watermark_lag_seconds": ("partition",),
     "store_bytes": (),
     "changelog_bytes_total": (),
-    "build_info": ("version",),
+    "build_info": ("version", "hot_path"),
 }
 ADDED = {
     "input_lost_total": ("partition",),
@@ -167,7 +167,7 @@ def test_events_are_counted_under_their_labels(metrics: Metrics) -> None:
     assert value(metrics, "cancelled_total") == 1
     assert value(metrics, "commit_seconds_bucket", le="0.005") == 1
     assert value(metrics, "commit_seconds_bucket", le="0.0025") == 0
-    assert value(metrics, "build_info", version="1.2.3") == 1
+    assert value(metrics, "build_info", version="1.2.3", hot_path="python") == 1
 
 
 def test_the_clock_skew_is_not_a_number_until_it_is_measured(metrics: Metrics) -> None:

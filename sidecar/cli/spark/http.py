@@ -12,6 +12,7 @@ import structlog
 from sidecar import __version__
 from sidecar.api.source import Health
 from sidecar.clock import Clock, SystemClock
+from sidecar.engine import hot
 from sidecar.metrics import Metrics
 from sidecar.runtime.api_only import STOP_S, Observer
 from sidecar.serving.group_view import ClusterView, GroupSource, follow
@@ -81,7 +82,7 @@ def serving(settings: Settings) -> Iterator[Driver]:
     """Serve HTTP while the block runs. Raises CommandFailed: the address is in use or not allowed."""
     clock = SystemClock()
     cluster = follow(settings, clock)
-    metrics = Metrics(version=__version__, now_ms=clock.wall_ms)
+    metrics = Metrics(version=__version__, now_ms=clock.wall_ms, hot_path=hot.KIND)
     observation.start_at_zero(metrics)
     driver = Driver(cluster, clock, metrics)
     server, commands = start_server(settings, clock, GroupSource(driver, cluster), metrics, lambda: None)

@@ -22,10 +22,13 @@ if TYPE_CHECKING:
     from sidecar.policy import Policy
 
 COMPILED: Final = os.environ.get("SIDECAR_PURE_PYTHON", "") in {"", "0"} and find_spec(f"{__name__}.ingest") is not None
+KIND: Final = "compiled" if COMPILED else "python"
+"""Which of both runs, for a person."""
+
 if TYPE_CHECKING or COMPILED:
     from sidecar.engine.hot import deliver, ingest
 
-__all__ = ["COMPILED", "deliver", "examiner", "ingest"]
+__all__ = ["COMPILED", "KIND", "deliver", "examiner", "ingest"]
 
 
 def examiner(

@@ -110,7 +110,7 @@ def test_a_bug_exits_70_and_asks_to_report(failing: Callable[[BaseException], No
 def test_version_shows_what_the_program_stands_on() -> None:
     result = CliRunner().invoke(cli.main, ["version", "--json"])
     versions = json.loads(result.stdout)
-    assert list(versions) == ["retry-sidecar", "python", "confluent-kafka", "librdkafka", "rocksdict"]
+    assert list(versions) == ["retry-sidecar", "python", "confluent-kafka", "librdkafka", "rocksdict", "hot-path"]
     assert versions["rocksdict"][0].isdigit()
     lines = CliRunner().invoke(cli.main, ["version"]).stdout.splitlines()
     assert [line.split() for line in lines] == [[name, text] for name, text in versions.items()]
