@@ -26,7 +26,7 @@ HELM_FLAGS = -s -w $(foreach package,chartutil lint/rules,$(foreach part,Major=1
 PROMTOOL = $(TOOLS)/promtool
 
 .DEFAULT_GOAL = help
-.PHONY: help demo demo-spark test test-spark test-cluster check bench bench-operating bench-spark docs dist lock helm promtool clean
+.PHONY: help demo demo-spark test test-pure sanitize test-spark test-cluster check bench bench-operating bench-spark docs dist lock helm promtool clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,16 @@ demo-spark: $(SPARK_STAMP) ## Run the demo on Apache Spark; needs a JDK 17 or 21
 test: $(TEST_STAMP) ## Run all tests against a real Kafka; with a JDK also the fast Spark tests
 	@if $(BIN)/python -m sidecar.spark.java; then $(MAKE) --no-print-directory $(SPARK_STAMP); fi
 	SIDECAR_REQUIRE_BROKER=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadscope --no-loadscope-reorder
+
+test-pure: $(TEST_STAMP) ## The quick tests of what is compiled, on Python alone
+	SIDECAR_PURE_PYTHON=1 $(BIN)/python -m pytest -q -n $(WORKERS) tests/unit/engine tests/property tests/simulation
+
+sanitize: $(TEST_STAMP) ## The comparison of compiled code and Python under address and undefined-behaviour sanitizers
+	SIDECAR_HOT=require SIDECAR_HOT_FLAGS="-O1 -g -fsanitize=address,undefined -fno-omit-frame-pointer" \
+		$(PIP) install --no-deps --no-build-isolation --editable .
+	LD_PRELOAD="$$(cc -print-file-name=libasan.so) $$(cc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
+		PYTHONMALLOC=malloc $(BIN)/python -m pytest -q tests/property/test_hot.py; \
+		status=$$?; $(PIP) install --no-deps --no-build-isolation --editable . && exit $$status
 
 test-spark: $(SPARK_STAMP) ## Run all tests of the Spark engine, which takes minutes; needs a JDK 17 or 21
 	SIDECAR_REQUIRE_BROKER=1 SIDECAR_SPARK_TESTS=all $(BIN)/python -m pytest -q tests/spark

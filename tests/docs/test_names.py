@@ -19,7 +19,7 @@ from tests.docs.pages import DOCS, PAGES, README, ROOT
 ALL = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
 CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 ACCEPTED_FROM_IBM = {"APP_NAME", "LOG_LEVEL_IBM", "JAAS_LOGIN_MODULE", "SSL_PROTOCOL", "SSL_ENABLED_PROTOCOLS"}
-OTHERS_HAVE = {"SOURCE_DATE_EPOCH", "DEFAULT_KEY_SERDE", "SIDECAR_TEST_BOOTSTRAP", "SASL_SSL"}
+OTHERS_HAVE = {"SOURCE_DATE_EPOCH", "DEFAULT_KEY_SERDE", "SIDECAR_TEST_BOOTSTRAP", "SIDECAR_PURE_PYTHON", "SASL_SSL"}
 """Names in capitals that are no settings."""
 NO_HEADERS = {"retry-sidecar", "retry-sidecar-lib", "retry-queue", "retry-control"}
 
