@@ -1,11 +1,11 @@
 """Every exception of the project; the class says who acts.
 
 SidecarError
- ├── SettingsInvalid        the operator mends the settings: exit status 2
+ ├── SettingsInvalid        the operator fixes the settings: exit status 2
  ├── CommandFailed          a command could not do its work: exit status 1
  │    └── BrokerUnavailable
  ├── KafkaFailed            a broker or the client library refuses a call: whoever made it decides what to do
- ├── TopicsInvalid          the operator mends a topic: the message names the command
+ ├── TopicsInvalid          the operator fixes a topic: the message names the command
  ├── Twin                   another process runs under the same instance id: exit status 1
  ├── PartitionStopped       one partition stops, unready, the others go on
  │    ├── FormatUnknown     written by a newer version
@@ -47,7 +47,7 @@ class KafkaFailed(SidecarError):
     Args:
         code: Kafka's name of the error, for example `TOPIC_AUTHORIZATION_FAILED`.
         away: No broker answers: the same call can succeed later.
-        denied: This user lacks a right.
+        denied: This user lacks a permission.
         fatal: The client cannot be used any more.
     """
 
@@ -62,7 +62,7 @@ class KafkaFailed(SidecarError):
 
 
 class TopicsInvalid(SidecarError):
-    """A topic is missing or has the wrong shape; the text names the command that mends it."""
+    """A topic is missing or has the wrong shape; the text names the command that fixes it."""
 
 
 class DuplicateInstance(SidecarError):

@@ -84,7 +84,7 @@ def _show(settings: Settings, found: Found) -> None:
             counts = (topic.partitions, topic.replication, topic.max_message_bytes)
             table.add_row(role, name, *map(str, counts), topic.config["cleanup.policy"])
         else:
-            table.add_row(role, name, "no right" if isinstance(topic, MissingPermission) else "missing")
+            table.add_row(role, name, "no permission" if isinstance(topic, MissingPermission) else "missing")
     console().print(table)
 
 

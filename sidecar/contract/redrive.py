@@ -30,7 +30,7 @@ WOULD_DIE_AGAIN: Final = frozenset(
 FIXED_BY_ORIGIN: Final = frozenset(
     {Reason.MISSING_HEADER, Reason.BAD_HEADER, Reason.TOO_LARGE, Reason.ORIGIN_NOT_ALLOWED}
 )
-"""Those of them that another origin can mend."""
+"""Those of them that another origin can fix."""
 
 _DEATH_PREFIXES: Final = ("retry-dlq-", "__connect.errors.")
 _OWN: Final = Native()

@@ -252,7 +252,7 @@ class KafkaDeadLetterReader:
             self._heard_s = now_s
         elif now_s - self._heard_s >= STALL_S:
             raise BrokerUnavailable(
-                f"topic {self._topic}: nothing for {STALL_S:.0f} s: {self._log.trouble or 'no record and no error'}"
+                f"topic {self._topic}: nothing for {STALL_S:.0f} s: {self._log.error or 'no record and no error'}"
             )
         return records
 

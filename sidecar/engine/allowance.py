@@ -1,4 +1,4 @@
-"""What a plan may still do before the rest waits for the next one."""
+"""The budget of a plan: what exceeds it waits for the next plan."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from dataclasses import dataclass
 from typing import Final
 
 HEADERS_EACH: Final = 32
-"""So many headers a timer may have on the average: as objects they take many times the bytes that they came in."""
+"""Average number of headers per timer that a plan allows: as objects they take many times their size in bytes."""
 
 
 @dataclass(slots=True)
 class Headers:
-    """Of all records that leave with a plan because they came in, or because they are due."""
+    """Remaining headers of a whole plan, for ingested or for due records."""
 
     left: int
 
 
 class Allowance:
-    """One partition's part. It goes down with what is done; a step that has begun is finished.
+    """The remaining budget of one partition in a plan. A step that has begun is finished.
 
     Args:
-        timers: Rows that may be looked at.
-        limit_bytes: Bytes of entries that may be acted on.
-        headers: Those of the whole plan: the partition whose turn is first gets somewhere in any case.
+        timers: Rows that may be read.
+        limit_bytes: Bytes of entries that may be processed.
+        headers: Those of the whole plan; the first partition always makes progress.
     """
 
     __slots__ = ("bytes", "headers", "timers")
@@ -34,5 +34,5 @@ class Allowance:
 
     @property
     def exhausted(self) -> bool:
-        """Whether nothing more may be begun."""
+        """Whether no further step may begin."""
         return self.timers <= 0 or self.bytes <= 0 or self.headers.left <= 0

@@ -19,9 +19,8 @@ def apply_committed(
     """Bring store and memory up to a committed plan.
 
     Args:
-        changelog_offset: One more than that of the greatest record which the transaction wrote to the changelog: its
-            checkpoint, the last of its records.
-        prepared: The plan's mutations, if they were prepared before.
+        changelog_offset: The offset after the last record of the transaction in the changelog, which is its checkpoint.
+        prepared: The plan's mutations, if already prepared.
     """
     changes = store.prepare([partition_plan.mutations]) if prepared is None else prepared
     meta = meta_row(identity, partition_plan.checkpoint, changelog_offset, to_confirm=changelog_offset - 1)

@@ -1,4 +1,4 @@
-"""Which closed origins a checkpoint names: each transaction writes one, so their bytes are bounded."""
+"""Bounds the closed origins that a checkpoint names, since every transaction writes a checkpoint."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Final
 from sidecar.changelog.codec import Closed
 
 CLOSED_BYTES_MAX: Final = 64 * 1024
-"""Most bytes of closed origins in a checkpoint, paused ones aside."""
+"""Most bytes of closed origins in a checkpoint, without paused ones."""
 ORIGIN_BYTES: Final = 32
-"""Upper bound of what a closed origin takes besides its name."""
+"""Upper bound of the bytes of a closed origin besides its name."""
 
 
 def within(closed: Mapping[str, Closed], bytes_max: int) -> Mapping[str, Closed]:
-    """Return those that fit, the longest closed ones first.
+    """Return the closed origins that fit, those closed for longest first.
 
-    The others are closed all the same. Only the moment since when is not kept for the next owner of the partition, who
-    counts ORIGIN_TIMEOUT anew: what is due for them goes to the DLQ later, never earlier.
+    The others stay closed, but the next owner of the partition does not learn since when, and counts ORIGIN_TIMEOUT
+    from the start: messages due for them go to the DLQ later, never earlier.
     """
     if sum(map(_size, closed)) <= bytes_max:
         return closed

@@ -1,9 +1,9 @@
-"""Acting on control records within a plan, a bounded number of timers at a time.
+"""Applies control records within a plan, a bounded number of timers at a time.
 
-A record that names a retry id may speak of any number of timers. What one transaction leaves over the next one goes on
-with: the record stays at the head of its partition until it is done, and the checkpoint says how far it came. Its
-targets are all that wait under the id when it is reached, since what stands behind it in the partition waits for it;
-what comes due while it is on its way fires, and is not counted.
+A record that names a retry id can target any number of timers. The next transaction continues where one stopped: the
+record stays at the head of its partition until it is done, and the checkpoint has its progress. Its targets are all
+timers pending under the id when the record is reached, since later records of the partition wait for it; timers that
+come due meanwhile fire, and are not counted.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ PAUSED_MAX: Final = 1000
 """Most paused origins of a partition: every checkpoint names them all."""
 
 Dispose = Callable[[bytes, Head, str], bool]
-"""Fires a timer, defers it, or sends it to the DLQ; says whether it was the DLQ. Never kept: a plan holds tens of
-thousands of objects, and a cycle would leave them to the garbage collector."""
+"""Fires a timer, defers it, or sends it to the DLQ; returns whether it went to the DLQ. Never stored: a plan holds
+tens of thousands of objects, and a reference cycle would leave them to the garbage collector."""
 
 
 class Keep(Protocol):
-    """Stores a timer again, or sends it to the DLQ if it cannot be stored; says whether it was the DLQ."""
+    """Stores a timer again, or sends it to the DLQ if it cannot be stored; returns whether it went to the DLQ."""
 
     def __call__(self, entry: bytes, fixed: Head, due_ms: int, requested_ms: int, *, deferred: bool) -> bool: ...
 
@@ -49,10 +49,10 @@ class Controls:
 
     Args:
         overlay: The partition as the plan changes it.
-        checkpoint: Of the transaction before.
-        origins: Topics with a definite answer of the broker.
-        closed: Origins that cannot be fired to, other than paused ones.
-        allowance: What the plan may still do for the partition.
+        checkpoint: Checkpoint of the previous transaction.
+        origins: Topics that exist by a definite answer of the broker.
+        closed: Closed origins, without paused ones.
+        allowance: Remaining budget of the partition.
     """
 
     def __init__(
@@ -66,27 +66,27 @@ class Controls:
         self.paused = {name: each for name, each in checkpoint.closed.items() if each.why == Closure.PAUSED}
         self.unfinished = checkpoint.unfinished
         self.unresolved: set[str] = set()
-        """Origins of timers to be fired now, of which nothing is known."""
+        """Unknown origins of timers that are to fire now."""
         self.outcomes: list[ControlOutcome] = []
         self.cancelled = 0
         self._overlay = overlay
         self._origins = origins
         self._closed_by_broker = closed
         self.closed: dict[str, Closed]
-        """Origins that cannot be fired to, by name; EVERY_ORIGIN is one of the names."""
+        """Closed origins by name; EVERY_ORIGIN can be one of the names."""
         self.closure_of: Callable[[str], Closed | None]
-        """Returns why an origin cannot be fired to, None when it can. Asked for each timer that is due, so a pause of
-        the whole group must cost nothing while there is none."""
+        """Returns why an origin is closed, None when it is open. Called for each due timer, so a pause of the whole
+        group must cost nothing while there is none."""
         self._close()
         self._allowance = allowance
 
     def begin(self, first_offset: int) -> None:
-        """Say where the batch begins: a record that was on its way is gone on with only when it comes first."""
+        """Begin a batch: an unfinished record is continued only if it comes first."""
         if self.unfinished is not None and self.unfinished.control_offset != first_offset:
             self.unfinished = None  # the group's offset was set back
 
     def refuse(self, bad: BadControl, *, answered: bool) -> None:
-        """Answer a record that cannot be acted on."""
+        """Record the outcome of a control record that cannot be applied."""
         started = self.unfinished
         self.unfinished = None
         if not answered:
@@ -96,7 +96,7 @@ class Controls:
             )
 
     def act(self, control: Control, dispose: Dispose, keep: Keep, *, answered: bool) -> bool:
-        """Act, and answer unless it was answered before; return False when the next transaction must go on with it."""
+        """Apply a record, and note its outcome unless it has one; return False if the next transaction continues."""
         if control.kind.is_for_origins:
             outcome, timers, detail = self._switch(control.kind, str(control.target))
         else:
@@ -136,13 +136,13 @@ class Controls:
         return counts.origins.get(origin, 0) + delta.get(origin, 0)
 
     def _close(self) -> None:
-        """Work out anew which origins cannot be fired to."""
+        """Recompute the closed origins."""
         self.closed = {**self._closed_by_broker, **self.paused}
         every = self.paused.get(EVERY_ORIGIN)
         self.closure_of = self.closed.get if every is None else lambda _: every
 
     def _act_on(self, control: Control, dispose: Dispose, keep: Keep) -> tuple[Unfinished, str, bool]:
-        """Act on the next targets; return how far it came, a word on those left alone, and whether there are more."""
+        """Apply to the next targets; return the progress, a text about skipped ones, and whether there are more."""
         progress = self.unfinished or Unfinished(control.offset)
         entries, full = self._targets(control, progress)
         acted, skipped, dead = progress.acted, progress.skipped, progress.dead
@@ -171,7 +171,7 @@ class Controls:
         return progress, _detail(progress, why), full
 
     def _targets(self, control: Control, progress: Unfinished) -> tuple[Iterable[bytes], bool]:
-        """Return the entries to act on now, and whether there may be others."""
+        """Return the entries to process now, and whether there may be more."""
         target = control.target
         if isinstance(target, bytes):
             limit = self._allowance.timers
@@ -185,19 +185,19 @@ class Controls:
         return (() if entry is None else (entry,)), False
 
     def _due_now(self, control: Control) -> bool:
-        """Return whether its targets are due with it."""
+        """Return whether the record makes its targets due."""
         moves = control.kind is ControlKind.RESCHEDULE and control.due_ms <= self._overlay.now_ms
         return moves or control.kind is ControlKind.FIRE
 
     def is_unknown(self, origin: str) -> bool:
-        """Return whether a fire must wait for what the broker says of its origin, as a message at intake does."""
+        """Return whether a delivery must wait for the lookup of its origin, as a message does at ingest."""
         unknown = origin not in self._origins and self.closure_of(origin) is None
         if unknown:
             self.unresolved.add(origin)
         return unknown
 
     def _change(self, control: Control, entry: bytes, fixed: Head, dispose: Dispose, keep: Keep) -> bool:
-        """Do it to one timer; return whether that went to the DLQ."""
+        """Apply the record to one timer; return whether the timer went to the DLQ."""
         self._overlay.take(entry)
         origin = origin_of(entry, fixed)
         if control.kind is ControlKind.CANCEL:

@@ -1,4 +1,4 @@
-"""From an entry to the record that fires it."""
+"""Renders the record that goes to the origin from a timer's entry."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from sidecar.wheel.counts import SlotKey
 from sidecar.wheel.geometry import WIDTHS_MS
 
 Due = tuple[bytes, bytes | None, int, SlotKey | None, Outgoing]
-"""A timer that was read from the store: its key; its entry, if that is kept, and how many bytes it has; the slot that
-it is counted in, if it is counted nowhere else and nothing points at it; and the record that fires it.
+"""A due timer read from the store: its key; its entry, if kept, and the entry's size; the slot that counts it, if
+nothing else counts it or points at it; and the record to deliver.
 
-Plain tuples, since there are tens of thousands of them in a second: named ones take thrice as long to make and to take
-apart."""
+Plain tuples, since there are tens of thousands in a second: named ones take three times as long to create and
+unpack."""
 
 
 def read_due(
@@ -30,10 +30,10 @@ def read_due(
     *,
     keeps_entries: bool = True,
 ) -> list[Due]:
-    """Return the first timers from the row `lower` on that are due at `now_ms`; `headers` goes down by theirs.
+    """Return the first timers from the row `lower` on that are due at `now_ms`; subtracts from `headers`.
 
     Raises:
-        RecordCorrupt: a row cannot be read.
+        RecordCorrupt: A row cannot be read.
     """
     upper = partition.rows.timer + KEY.pack(now_ms + 1, 0)
     if lower >= upper:
@@ -86,7 +86,7 @@ def render_delivery(number: int, entry: bytes, fixed: tuple[int, ...], origin: s
 
     Args:
         number: The input partition.
-        entry: Of the timer.
+        entry: Entry of the timer.
         fixed: The fields of its `Head`.
         origin: Its origin topic.
     """
@@ -95,4 +95,4 @@ def render_delivery(number: int, entry: bytes, fixed: tuple[int, ...], origin: s
     timer_id = (number, offset, first_ms)
     rendered = DIALECTS_BY_CODE[dialect].render(headers, attempt, limit, timer_id, requested_ms)
     fields = (origin, target, key, value, rendered, requested_ms, entry[:KEY_BYTES])
-    return tuple.__new__(Outgoing, fields)  # in the hot path: twice as quick as its own constructor
+    return tuple.__new__(Outgoing, fields)  # in the hot path: twice as fast as the constructor

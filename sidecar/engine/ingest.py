@@ -1,6 +1,6 @@
-"""Intake: what a record of the input topic asks for, checked and turned into an item of plan().
+"""Ingest: checks a record of the input topic and turns it into an item for plan().
 
-It reads no store, so it runs while the transaction before is being committed.
+It reads no store, so it runs while the previous transaction is being committed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ class Ingest:
     """Examines records.
 
     Args:
-        policy: Decides on what parses.
-        dialects: In the order of preference.
-        origins: Topics that exist, by a definite answer of the broker; kept up to date by its owner.
-        unknown: Topics that do not exist, by a definite answer that is fresh; kept up to date by its owner.
-        forbidden: Topics that may not even be looked at, by repeated answers; kept up to date by its owner.
-        api_token: What control records must be signed with; None: they need no signature.
-        compressed: What is written is, so only trying tells whether a record fits its origin. Else it is judged here.
+        policy: Decides about requests that parse.
+        dialects: Accepted dialects, in order of preference.
+        origins: Topics that exist by a definite answer of the broker; updated by their owner.
+        unknown: Topics that do not exist by a recent, definite answer; updated by their owner.
+        forbidden: Topics that may not be described, by repeated answers; updated by their owner.
+        api_token: Signs control records; None: they need no signature.
+        compressed: Writes are compressed, so only an attempt shows whether a record fits its origin. Otherwise sizes
+            are checked here.
     """
 
     def __init__(
@@ -61,11 +62,11 @@ class Ingest:
         self._plain = hot.examiner(policy, dialects, origins, measures=self._measures) if hot.COMPILED else None
 
     def knows(self, origin: str) -> bool:
-        """Return whether there is a definite answer of the broker on a topic."""
+        """Return whether there is a definite answer of the broker about a topic."""
         return origin in self._origins or origin in self._unknown or origin in self._forbidden
 
     def examine(self, record: Record, arrived_ms: int) -> Item | str:
-        """Return the item that a record becomes, or the name of its origin when the broker must be asked for it first.
+        """Return the item that a record becomes, or the name of its origin when that must be looked up first.
 
         Args:
             record: As consumed.
@@ -134,10 +135,10 @@ class Ingest:
         return Control(record.offset, request.control_id, request.kind, request.target, request.due_ms)
 
     def _beyond(self, request: ControlRequest, arrived_ms: int) -> str:
-        """Return why the settings do not allow it, empty when they do."""
+        """Return why the settings do not allow a request, empty when they do."""
         paused = request.target_text if request.kind is ControlKind.PAUSE else EVERY_ORIGIN
         if paused != EVERY_ORIGIN and not self._policy.origin_allowed(paused):
-            return f"{paused} is no origin that ORIGIN_TOPICS allows, so nothing is ever fired to it"
+            return f"{paused} is not an origin that ORIGIN_TOPICS allows, so nothing is ever fired to it"
         if request.kind is ControlKind.RESCHEDULE:
             return self._policy.delay_problem(request.due_ms, arrived_ms) or ""
         return ""
@@ -149,8 +150,8 @@ class Ingest:
             return self._dead(record, Rejection(Reason.ORIGIN_UNKNOWN, detail))
         if origin in self._forbidden:
             detail = (
-                f"the sidecar may not look at topic {origin} (TOPIC_AUTHORIZATION_FAILED): "
-                "give its user the rights Describe and Write on it, then redrive"
+                f"the sidecar may not describe topic {origin} (TOPIC_AUTHORIZATION_FAILED): "
+                "give its user the permissions Describe and Write on it, then redrive"
             )
             return self._dead(record, Rejection(Reason.ORIGIN_NOT_ALLOWED, detail))
         return origin
@@ -188,7 +189,7 @@ def arrival_of(record: Record, request: Request, schedule: Schedule) -> Arrival:
         headers or [],
         target,
     )
-    # In the hot path: twice as quick as its own constructor.
+    # In the hot path: twice as fast as the constructor.
     return tuple.__new__(Arrival, (offset, due_ms, topic, kept, retry_id, replace))
 
 
@@ -201,5 +202,5 @@ def _too_large(record: Record, request: Request, origin: Origin) -> Rejection:
 
 
 def _delivery_bytes(record: Record) -> int:
-    """Return the most bytes that the record takes when it fires, uncompressed."""
+    """Return the largest possible size of the record's delivery, uncompressed."""
     return record_bytes(record.key, record.value, record.headers or []) + DELIVERY_OVERHEAD_BYTES

@@ -1,4 +1,4 @@
-"""What intake makes of the records of the input topic, in offset order: the food of plan()."""
+"""The items that ingest makes of input records, in offset order: the input of plan()."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Arrival(NamedTuple):
     due_ms: int
     origin: str
     lasting: bytes
-    """The part of the entry that stays, see changelog/entry.py."""
+    """The part of the entry that never changes, see changelog/entry.py."""
     retry_id: bytes | None
     replace: bool
 
 
 class Dead(NamedTuple):
-    """A record that goes to the DLQ; `headers` are the ones that the dead letter carries."""
+    """A record that goes to the DLQ; `headers` are those of the dead letter."""
 
     offset: int
     reason: Reason
@@ -33,30 +33,30 @@ class Dead(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """A droppable record: counted, logged, gone."""
+    """A droppable record: counted and logged only."""
 
     offset: int
     detail: str
 
 
 class Control(NamedTuple):
-    """A control record that can be acted on."""
+    """A valid control record."""
 
     offset: int
     control_id: str
     kind: ControlKind
     target: Target
     due_ms: int = 0
-    """For a reschedule."""
+    """New due time of a reschedule."""
 
 
 class BadControl(NamedTuple):
-    """A control record that is refused: nothing is done, and the outcome says why."""
+    """A control record that is refused: it changes nothing, and the outcome says why."""
 
     offset: int
     control_id: str
     target: str
-    """As it came."""
+    """The target as received."""
     detail: str
 
 
@@ -70,18 +70,18 @@ class ControlOutcome(NamedTuple):
     control_id: str
     outcome: Outcome
     timers: int
-    """How many timers it acted on; for pause and resume how many of the origin wait."""
+    """Number of timers changed; for pause and resume, number of timers pending for the origin."""
     target: str
     detail: str = ""
 
 
 def outcome_records(outcomes: Iterable[ControlOutcome], partition: int, at_ms: int) -> list[tuple[bytes, bytes]]:
-    """Return key and value of each answer's record on the status topic.
+    """Return key and value of each outcome's record on the status topic.
 
     Args:
-        answers: Of one partition.
-        partition: Its number.
-        at_ms: The instant of the plan.
+        outcomes: Outcomes of one partition.
+        partition: Number of the partition.
+        at_ms: Time of the plan.
     """
     return [
         (
@@ -93,5 +93,5 @@ def outcome_records(outcomes: Iterable[ControlOutcome], partition: int, at_ms: i
 
 
 def target_text(target: Target) -> str:
-    """Return a target as control records name it."""
+    """Return the text form of a target, as in control records."""
     return f"{ID_PREFIX}{target.decode()}" if isinstance(target, bytes) else str(target)

@@ -1,4 +1,4 @@
-"""One partition as it will be when the plan at hand is committed: the store, and what the plan changes in it."""
+"""A partition as it will be when the current plan is committed: the store plus the plan's changes."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from sidecar.wheel.counts import CountsDelta, SlotKey
 from sidecar.wheel.geometry import WIDTHS_MS, level_ends_ms, level_of
 
 NAMED_MAX = 1000
-"""Most timers of one retry id that a message can replace."""
+"""Most timers with one retry id that a message can replace."""
 
 
 class SlotEntries:
-    """What a plan stores in one slot: entries, and the origin of each."""
+    """The entries that a plan stores in one slot, with the origin of each."""
 
     __slots__ = ("deferred", "entries", "origins")
 
@@ -42,11 +42,11 @@ class SlotEntries:
         self.entries: list[bytes] = []
         self.origins: list[str] = []
         self.deferred = False
-        """Whether any of them is."""
+        """Whether any entry is deferred."""
 
 
 class Overlay:
-    """Reads see what was written before them in the same plan; nothing reaches the store."""
+    """Buffers the writes of a plan. Reads see earlier writes of the same plan; nothing reaches the store."""
 
     def __init__(self, partition: Partition, store: StoreReader, now_ms: int) -> None:
         self.partition = partition
@@ -56,13 +56,13 @@ class Overlay:
         self.watermark_ms = partition.checkpoint.watermark_ms
         self.mutations = Mutations()
         self.groups: defaultdict[SlotKey, SlotEntries] = defaultdict(SlotEntries)
-        """What is to be packed into blocks, by (level, slot)."""
+        """Entries to be packed into blocks, by (level, slot)."""
         self.taken: set[bytes] = set()
-        """Keys of timers that this plan took away."""
+        """Keys of timers that this plan removed."""
         self._store = store
         self._delta = CountsDelta()
         self._fresh: list[tuple[SlotKey, str]] = []
-        """Slot and origin of new timers that the delta does not have yet: counted together, they take half the time."""
+        """Slot and origin of new timers that are not in the delta yet: counting them together takes half the time."""
         self._level_ends_ms = level_ends_ms(now_ms)
         self._named: dict[bytes, set[bytes]] = {}
 
@@ -70,7 +70,7 @@ class Overlay:
 
     @property
     def delta(self) -> CountsDelta:
-        """What the plan adds to the counters and takes from them, so far."""
+        """Changes of the counters so far."""
         if self._fresh:
             for (slot, origin), count in Counter(self._fresh).items():
                 self._delta.add(slot, origin, False, count)
@@ -85,46 +85,46 @@ class Overlay:
         return None if key <= self.watermark else self._store.get(row)
 
     def find(self, offset: StoredOffset, first_ms: int) -> bytes | None:
-        """Return the pending entry of a timer id, wherever it was moved to."""
+        """Return the pending entry of a timer id, even if it was moved."""
         row = self.rows.moved_row(offset, first_ms)
         value = self.mutations.rows[row] if row in self.mutations.rows else self._store.get(row)
         due_ms = first_ms if value is None else decode_due(value)
         entry = self.entry_at(KEY.pack(due_ms, offset))
-        # A twin of the same offset may stand at this due under another id.
+        # Another timer of the same offset may have this due under another id.
         return entry if entry is not None and head(entry).first_ms == first_ms else None
 
     def find_meant(self, offset: int, first_ms: int) -> bytes | None:
-        """Return the pending entry that a timer id speaks of, by its stored offset or else by its input offset."""
+        """Return the pending entry of a timer id that has the stored offset, or else the input offset."""
         for meant in self.partition.checkpoint.offsets_meant(offset):
             entry = self.find(meant, first_ms)
-            # One that was taken away is not pending, and nobody else is meant.
+            # A removed timer is not pending, and no other one is meant.
             if entry is not None or self._is_used(first_ms, meant):
                 return entry
         return None
 
     def named_keys(self, retry_id: bytes, seen: tuple[StoredOffset, int] | None, limit: int) -> tuple[list[bytes], int]:
-        """Return the keys of pending timers of a retry id in the order of their ids, and how many rows that took.
+        """Return the keys of pending timers of a retry id in the order of their ids, and the number of rows read.
 
         Args:
             retry_id: The caller's own id.
-            seen: Offset and first due of the timer to begin behind; None: begin with the first.
+            seen: Offset and first due of the timer to start after; None: start with the first.
             limit: Most keys.
         """
         prefix = self.rows.named_prefix(retry_id)
         lower = prefix if seen is None else self.rows.named_row(retry_id, *seen) + b"\0"
         dues = self._named_dues(retry_id, lower, limit)
-        # Rows that this plan changed are read and dropped, so they cost as much.
+        # Rows that this plan changed are read and discarded, so they cost the same.
         cost = max(1, len(dues)) + len(self._named.get(retry_id, ()))
         return [value + row[NAMED_OFFSET] for row, value in dues], cost
 
     def pending_at(self, key: bytes) -> bytes:
-        """Return the entry at a key that a retry id points at, or that was read ahead."""
+        """Return the entry at a key that must have one."""
         entry = self.entry_at(key)
         invariant(entry is not None, "no timer is pending at this key", key=key)
         return entry or b""
 
     def _named_dues(self, retry_id: bytes, lower: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Return the first rows of a retry id from `lower` on, with the stored dues in them."""
+        """Return the first rows of a retry id from `lower` on, with their stored dues."""
         changed = self._named.get(retry_id, set())
         upper = after(self.rows.named_prefix(retry_id))
         stored = self._store.items(lower, upper, limit=limit + len(changed))
@@ -135,7 +135,7 @@ class Overlay:
         return sorted(dues.items())[:limit]
 
     def _unused_from(self, due_ms: int, offset: StoredOffset) -> int:
-        """Return the first due that this offset never had, or one behind a run of used ones, in a few looks."""
+        """Return the first due that this offset never had, or one after a run of used ones, with few reads."""
         used, free, step = due_ms - 1, due_ms, 1
         while self._is_used(free, offset):
             used, free, step = free, free + step, step * 2
@@ -148,7 +148,7 @@ class Overlay:
         return free
 
     def _is_used(self, due_ms: int, offset: StoredOffset) -> bool:
-        """Return whether a timer of the offset is, or was, at this due; what the watermark has passed is forgotten."""
+        """Return whether a timer of the offset has or had this due, unless the watermark has passed it."""
         key = KEY.pack(due_ms, offset)
         if key in self.taken or self._store.get(self.rows.removed + key) is not None:
             return True
@@ -164,10 +164,10 @@ class Overlay:
     # Writes
 
     def store_new(self, offset: StoredOffset, due_ms: int, lasting: bytes, origin: str, retry_id: bytes | None) -> None:
-        """Store a timer of an offset that was never stored before: its key can collide with none."""
+        """Store a timer of an offset that was never stored before: its key cannot collide."""
         stored_ms = due_ms
         if stored_ms <= self.watermark_ms and KEY.pack(stored_ms, offset) <= self.watermark:
-            stored_ms = self.watermark_ms + 1  # the clock stepped back: late by its error at most
+            stored_ms = self.watermark_ms + 1  # the clock stepped back: late by at most its error
         level = bisect_right(self._level_ends_ms, stored_ms)
         entry = MOVING.pack(stored_ms, offset, due_ms, level, 0) + lasting
         slot = (level, stored_ms // WIDTHS_MS[level])
@@ -207,7 +207,7 @@ class Overlay:
         )
 
     def store_again(self, entry: bytes, due_ms: int, requested_ms: int, deferred: bool) -> None:
-        """Store a timer whose offset was stored before: moved, deferred or replayed. No key is ever used twice."""
+        """Store a timer whose offset was stored before: moved, deferred or replayed. No key is used twice."""
         offset = decode_offset(entry[OFFSET], "big")
         if KEY.pack(due_ms, offset) <= self.watermark:
             due_ms = self.watermark_ms + 1
@@ -229,11 +229,11 @@ class Overlay:
             self._name(retry_id, offset, fixed.first_ms, due_ms)
 
     def take(self, entry: bytes) -> None:
-        """Take a pending timer away by removing its key: cancelled, replaced, rescheduled, or fired out of turn."""
+        """Remove the key of a pending timer: cancelled, replaced, rescheduled, or fired before its due."""
         fixed = head(entry)
         self.count_off(entry, fixed, origin_of(entry, fixed))
         key = entry[:KEY_BYTES]
-        if self.mutations.rows.get(self.rows.timer + key) is not None:  # stored by this very plan
+        if self.mutations.rows.get(self.rows.timer + key) is not None:  # stored by this plan
             group = self.groups[fixed.level, fixed.due_ms // WIDTHS_MS[fixed.level]]
             at = group.entries.index(entry)
             del group.entries[at], group.origins[at]
@@ -241,7 +241,7 @@ class Overlay:
         self.taken.add(key)
 
     def count_off(self, entry: bytes, fixed: Head, origin: str) -> None:
-        """Count a timer off and let go of what points at it; its own row is the caller's."""
+        """Subtract a timer from the counters and remove the rows that point at it; the caller removes its own row."""
         slot = (fixed.level, fixed.due_ms // WIDTHS_MS[fixed.level])
         self._delta.add(slot, origin, bool(fixed.flags & DEFERRED), -1)
         if fixed.due_ms != fixed.first_ms:

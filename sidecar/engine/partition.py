@@ -1,4 +1,4 @@
-"""One owned partition: its life, and what the engine keeps of it in memory.
+"""An owned partition: its states, and what the engine keeps of it in memory.
 
                       ┌──────────────────────── reset ───────────────────────┐
                       ▼                                                      │
@@ -9,7 +9,7 @@
                    STOPPED ◄─────────────────────────────────────┴──────────────────────────────┘
     any state ── revoked, lost, shut down ──► CLOSED
 
-A partition takes in and fires only while RUNNING. STOPPED waits for a person: the reason is shown, the others go on.
+A partition ingests and fires only while RUNNING. STOPPED waits for a person: the reason is shown, the others continue.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sidecar.wheel.counts import Counts
 
 
 class State(StrEnum):
-    """Where a partition stands; shown by the API."""
+    """The state of a partition, as shown by the API."""
 
     ASSIGNED = "assigned"
     RESTORING = "restoring"
@@ -49,27 +49,27 @@ TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
 
 @dataclass(slots=True)
 class Partition:
-    """What is kept in memory of one owned partition; everything in it is committed."""
+    """The committed state of an owned partition in memory."""
 
     number: int
     state: State = State.ASSIGNED
     reason: str = ""
-    """Why it is STOPPED, or why it is not RUNNING yet."""
+    """Why the partition is STOPPED, or not RUNNING yet."""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     counts: Counts = field(default_factory=Counts)
     changelog_offset: int = 0
     next_due_ms: int | None = None
     """Stored due of the first timer above the watermark."""
     next_slot_end_ms: int | None = None
-    """Slot end of the first block that waits for its tombstone."""
+    """Slot end of the first block that needs a tombstone."""
     removed_passed: bool = False
-    """The watermark has passed removed records that still wait for their tombstones."""
+    """The watermark has passed removed records that still need tombstones."""
     closures_over: bool = False
-    """The checkpoint names closed origins that were seen open since: the next one is wanted."""
+    """The checkpoint names closed origins that have opened since: a new one is needed."""
     activity: Activity = field(default_factory=Activity)
-    """What was done in the last hour."""
+    """The activity of the last hour."""
     activity_whole: bool = False
-    """It has in it what the owners before did."""
+    """`activity` includes that of previous owners."""
     rows: Rows = field(init=False)
 
     def __post_init__(self) -> None:
@@ -77,7 +77,7 @@ class Partition:
 
     @property
     def watermark(self) -> bytes:
-        """The key at or below which every timer is gone."""
+        """The key at or below which no timer is pending."""
         return KEY.pack(self.checkpoint.watermark_ms, self.checkpoint.watermark_offset)
 
     def transition_to(self, state: State, reason: str = "") -> None:
@@ -89,11 +89,11 @@ class Partition:
         self.reason = reason
 
     def look_ahead(self, store: StoreReader, stored_end_ms: int | None = None) -> None:
-        """Find what comes due next, by one seek each.
+        """Find what is due next, with one seek each.
 
         Args:
             store: Holds exactly what is committed.
-            stored_end_ms: Least slot end of the blocks that were stored since the last look.
+            stored_end_ms: Earliest slot end of the blocks stored since the last call.
         """
         rows = self.rows
         row = store.first(rows.timer + self.watermark + b"\0", after(rows.timer))
@@ -107,7 +107,7 @@ class Partition:
         self.removed_passed = store.first(rows.removed, upper) is not None
 
     def wakes_at_ms(self) -> int | None:
-        """Return when there is something to do without new input: a timer is due, or the changelog is out of date."""
+        """Return when there is work without new input: a timer is due, or the changelog is out of date."""
         if self.removed_passed or self.closures_over:
             return 0
         candidates = [at for at in (self.next_due_ms, self.next_slot_end_ms) if at is not None]

@@ -1,12 +1,12 @@
-"""plan(): one step of the engine as pure data. What it gives is committed whole or forgotten whole.
+"""plan(): one step of the engine as pure data. A plan is committed or discarded as a whole.
 
-The rules, each of which the simulation breaks when it is taken away:
+The rules; without any one of them the simulation fails:
 
-- `now` is one instant for the whole plan. A timer is stored iff its due is after now; else it fires, never stored.
+- `now` is one instant for the whole plan. A timer is stored iff its due is after now; otherwise it fires unstored.
 - The watermark never moves back: after a complete scan max(old, (now, greatest offset)), after a bounded one the key of
-  the last timer disposed of. What would stand at or below it is stored just above it; the requested due is kept.
+  the last timer disposed of. A timer at or below it is stored just above it; the requested due is kept.
 - Keys (due, offset) are compared whole. No key is used twice.
-- What is due for an origin that is not open is stored again, later: the watermark goes on and nobody else waits.
+- A timer due for an origin that is not open is stored again, later: the watermark moves on and no other timer waits.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from sidecar.wheel.counts import Counts, SlotKey
 from sidecar.wheel.geometry import WIDTHS_MS
 
 RANGE_DELETE_MIN: Final = 64
-"""From so many fired rows on one range deletion is cheaper than as many single ones."""
+"""From this many fired rows on, one range deletion is cheaper than single ones."""
 DEFERRAL_MIN_MS: Final = 5_000
 DEFERRAL_MAX_MS: Final = 15 * 60_000
 DEFERRED_PER_S: Final = 2_000
@@ -68,21 +68,21 @@ def plan(
     now_ms: int,
     terms: Terms,
 ) -> Plan:
-    """Return what one transaction does: takes the items in, then fires what is due; empty parts are left out.
+    """Return what one transaction does: ingest the items, then fire what is due; partitions without work are left out.
 
     Args:
         partitions: RUNNING ones.
-        batches: By partition number, in offset order.
+        batches: Items by partition number, in offset order.
         store: Holds exactly what is committed.
-        now_ms: Read once, after the commit before was applied.
-        terms: See there.
+        now_ms: Read once, after the previous commit was applied.
+        terms: Everything else that the plan depends on.
     """
     due = sum(1 for partition in partitions if partition.next_due_ms is not None and partition.next_due_ms <= now_ms)
     share = max(1, terms.deliveries_max // max(1, due)) if terms.deliveries_max else 0
     share_bytes = max(1, terms.delivery_bytes_max // max(1, due))
     ingesting = max(1, len(batches))
     headers_max = max(1, terms.deliveries_max) * HEADERS_EACH
-    # Two of them: what comes in must not hold up what is due.
+    # Two of them: ingest must not delay what is due.
     headers_in, headers_due = Headers(headers_max), Headers(headers_max)
     partition_plans: list[PartitionPlan] = []
     unresolved: set[str] = set()
@@ -104,7 +104,7 @@ def plan(
 
 
 class _Planner:
-    """Plans one partition's part of a transaction."""
+    """Plans one partition of a transaction."""
 
     def __init__(
         self, partition: Partition, store: StoreReader, now_ms: int, terms: Terms, ingesting: int, headers: Headers
@@ -133,10 +133,10 @@ class _Planner:
         self.scanned: list[bytes] = []
         self.complete = True
 
-    # Intake
+    # Ingest
 
     def ingest(self, batch: Sequence[Item]) -> int:
-        """Dispose of the items in their order; return how many: the rest, if any, waits for the next plan."""
+        """Process the items in order; return how many: the rest waits for the next plan."""
         if batch:
             self.controls.begin(batch[0].offset)
         arrive = self._arrive_measured if self.terms.unstorable or not self.terms.compressed else self._arrive
@@ -178,7 +178,7 @@ class _Planner:
         return count
 
     def _control(self, item: Item) -> bool:
-        answered = item.offset < self.highest  # its answer stands
+        answered = item.offset < self.highest  # its outcome stands
         if type(item) is BadControl:
             self.controls.refuse(item, answered=answered)
             return True
@@ -193,16 +193,16 @@ class _Planner:
         return self._arrive(arrival)
 
     def _arrive(self, arrival: Arrival) -> bool:
-        """Store a message, or dispose of it; return False when that is more than this plan may do."""
+        """Store a message, or dispose of it; return False when that exceeds the plan's budget."""
         input_offset, due_ms, origin, lasting, retry_id, replace = arrival
         if (replace or due_ms <= self.now_ms) and self.allowance.exhausted:
             return False
         offset: StoredOffset = self.offset_base + input_offset  # type: ignore[assignment]  # no call for each message
         seen = input_offset < self.highest
         if seen and self.overlay.find(offset, due_ms) is not None:
-            return True  # the group's offset was set back, and this one is still pending
+            return True  # the group's offset was set back, and this message is still pending
         if replace and retry_id is not None and not self._replace(retry_id):
-            detail = f"retry-id: more than {NAMED_MAX} timers wait under this id; cancel some first"
+            detail = f"retry-id: more than {NAMED_MAX} timers are pending under this id; cancel some first"
             return self._refuse(arrival, Reason.BAD_HEADER, detail)
         self.stored += 1
         if due_ms > self.now_ms:
@@ -216,7 +216,7 @@ class _Planner:
         return True
 
     def _replace(self, retry_id: bytes) -> bool:
-        """Take away all that waits under a retry id; return False when that is more than a message may replace."""
+        """Remove all timers pending under a retry id; return False when there are more than a message may replace."""
         keys, cost = self.overlay.named_keys(retry_id, None, NAMED_MAX + 1)
         self.allowance.timers -= cost
         if len(keys) > NAMED_MAX:
@@ -237,7 +237,7 @@ class _Planner:
         return True
 
     def _keep(self, entry: bytes, fixed: Head, due_ms: int, requested_ms: int, *, deferred: bool) -> bool:
-        """Store a timer again, or send it to the DLQ if it cannot be stored; return whether it was the DLQ."""
+        """Store a timer again, or send it to the DLQ if it cannot be stored; return whether it went to the DLQ."""
         if self.terms.dlq_open and (said := self.terms.why_unstorable(self.partition.number, fixed.offset, len(entry))):
             self._dead_letter(entry, fixed, Reason.TOO_LARGE, said, "fire")
             return True
@@ -247,7 +247,7 @@ class _Planner:
     # Due
 
     def scan(self, limit: int, limit_bytes: int, headers: Headers) -> None:
-        """Dispose of what came due since the watermark, in key order, until a limit is reached."""
+        """Dispose of timers that came due since the watermark, in key order, until a limit is reached."""
         partition = self.partition
         if partition.next_due_ms is None or partition.next_due_ms > self.now_ms:
             return
@@ -261,7 +261,7 @@ class _Planner:
         self._delete_scanned()
 
     def _dispose_of(self, due: Iterable[Due]) -> bool:
-        """Dispose of timers that are due; stop and return False at one whose origin nothing is known of."""
+        """Dispose of due timers; stop at one with an unknown origin and return False."""
         overlay, fire, open_origins = self.overlay, self.deliveries.append, dict[str, Origin | None]()
         fired: defaultdict[tuple[SlotKey, str], int] = defaultdict(int)
         known, compressed = True, self.terms.compressed
@@ -295,7 +295,7 @@ class _Planner:
         self._dispose(entry, fixed, origin, outgoing)
 
     def _open_origin(self, name: str) -> Origin | None:
-        """Return an origin to which every timer that fits can go; None when they must be looked at one by one."""
+        """Return an origin to which every timer that fits can go; None when timers must be checked individually."""
         if self.overlay.taken or self.terms.unfireable or self.controls.closure_of(name) is not None:
             return None
         return self.terms.origins.get(name)
@@ -309,10 +309,10 @@ class _Planner:
             mutations.rows.update((rows.timer + key, None) for key in self.scanned)
 
     def _dispose(self, entry: bytes, fixed: Head, origin: str, rendered: Outgoing | None = None) -> bool:
-        """Fire a timer that is due, defer it, or send it to the DLQ; return whether it was the DLQ.
+        """Fire a due timer, defer it, or send it to the DLQ; return whether it went to the DLQ.
 
         Args:
-            rendered: The record that fires it, if it was rendered ahead.
+            rendered: The record to deliver, if it was rendered ahead.
         """
         if (closed := self.controls.closure_of(origin)) is not None:
             closed_for_long = (
@@ -325,7 +325,7 @@ class _Planner:
             return self._defer(entry, fixed, origin)
         topic = self.terms.origins.get(origin)
         if topic is None:
-            # Overdue at arrival, and nothing is known of its origin any more: it waits like one whose origin is closed.
+            # Overdue at arrival, and its origin is no longer known: it is deferred like one whose origin is closed.
             self.unresolved.add(origin)
             return self._defer(entry, fixed, origin)
         blocker = self._blocker(entry, fixed, origin, topic)
@@ -341,7 +341,7 @@ class _Planner:
         return False
 
     def _blocker(self, entry: bytes, fixed: Head, origin: str, topic: Origin) -> tuple[Reason, str] | None:
-        """Return why a timer can never be fired, None when it can."""
+        """Return why a timer can never fire, None when it can."""
         if not self.terms.compressed and len(entry) + DELIVERY_OVERHEAD_BYTES > topic.max_message_bytes:
             size = len(entry) + DELIVERY_OVERHEAD_BYTES
             return Reason.TOO_LARGE, f"{size} bytes; {origin} takes {topic.max_message_bytes} (max.message.bytes)"
@@ -388,7 +388,7 @@ class _Planner:
     # Records
 
     def finish(self, ingested: int) -> PartitionPlan | None:
-        """Return the partition's part, None when there is nothing to commit."""
+        """Return the partition's plan, None when there is nothing to commit."""
         watermark = self._watermark()
         sequence = self.checkpoint.sequence + 1
         records = block_records(self.overlay, sequence, self.terms)
@@ -438,7 +438,7 @@ class _Planner:
         )
 
     def _closed(self, counts: Counts) -> dict[str, Closed]:
-        """Return the origins that are not open and of which timers wait, and all paused ones."""
+        """Return the closed origins with pending timers, and all paused ones."""
         paused = self.controls.paused
         closed = {name: why for name, why in self.terms.closed.items() if name in counts.origins}
         return {**within(closed, CLOSED_BYTES_MAX), **paused}

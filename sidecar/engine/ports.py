@@ -1,4 +1,4 @@
-"""What the engine and the runtime ask of the outside; the adapters live in `store/` and `kafka/`."""
+"""The ports of the engine; the adapters are in `store/` and `kafka/`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sidecar.model import Headers
 
 
 class Mutations:
-    """Changes to the local store, applied as one: first the ranges are deleted, then the rows are written."""
+    """Changes to the local store, applied atomically: first the ranges are deleted, then the rows are written."""
 
     __slots__ = ("ranges", "rows")
 
@@ -28,7 +28,7 @@ class StoreReader(Protocol):
         ...
 
     def first(self, lower: bytes, upper: bytes) -> bytes | None:
-        """Return the least row key of a range."""
+        """Return the first row key of a range, None when it is empty."""
         ...
 
     def keys(self, lower: bytes, upper: bytes, *, limit: int) -> Sequence[bytes]:
@@ -45,22 +45,22 @@ class StoreReader(Protocol):
 
 
 class Prepared(Protocol):
-    """Changes in the form in which a store writes them."""
+    """Changes in the form that a store writes."""
 
     def put(self, row: bytes, value: bytes) -> None:
-        """Write one more row with them."""
+        """Add a row."""
         ...
 
 
 class Store(StoreReader, Protocol):
-    """The local store: a cache of the committed changelog, lost and rebuilt at any time."""
+    """The local store: a cache of the committed changelog that can be rebuilt at any time."""
 
     def prepare(self, mutations: Sequence[Mutations]) -> Prepared:
-        """Return changes that `write` takes; nothing is written yet."""
+        """Return changes for `write`; nothing is written yet."""
         ...
 
     def write(self, prepared: Prepared) -> None:
-        """Write all of it or nothing. Raises StoreFailed (full, read-only) or StoreCorrupt."""
+        """Write the changes atomically. Raises StoreFailed (full, read-only) or StoreCorrupt."""
         ...
 
     def apply(self, mutations: Sequence[Mutations]) -> None:
@@ -68,23 +68,23 @@ class Store(StoreReader, Protocol):
         ...
 
     def flush(self) -> None:
-        """Make what was applied outlive the process."""
+        """Persist what was applied."""
         ...
 
     def size_bytes(self) -> int:
-        """Return what the store takes on disk and in its write buffer."""
+        """Return the size of the store on disk and in its write buffer."""
         ...
 
 
 class Origin(NamedTuple):
-    """What is known of a topic that timers fire to, from a definite answer of the broker."""
+    """What is known about an origin topic from a definite answer of the broker."""
 
     partitions: int
     max_message_bytes: int
 
 
 class Outgoing(NamedTuple):
-    """A record that leaves: a fire or a dead letter."""
+    """A record to be written: a delivery or a dead letter."""
 
     topic: str
     partition: int
@@ -93,6 +93,6 @@ class Outgoing(NamedTuple):
     value: bytes | None
     headers: Headers
     due_ms: int
-    """The requested due of a fire, 0 for a dead letter that never was a timer."""
+    """Requested due of a timer; 0 for a dead letter that never was one."""
     source: bytes
-    """Key (due, offset) of the timer; of what never was one, its offset behind a due of 0."""
+    """Key (due, offset) of the timer; for a record that never was one, due 0 and its offset."""

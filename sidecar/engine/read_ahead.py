@@ -1,8 +1,8 @@
-"""Reads and renders timers before their turn.
+"""Reads and renders due timers ahead of the plan.
 
 While a transaction is being committed, the timers that were due when it was planned and did not fit into it are read
-and rendered for the next one. Nothing can come between them: the plan under way stores only what is due after its
-`now`, and what it takes away is known. plan() alone decides what becomes of them.
+and rendered for the next one. Nothing can come before them: the current plan stores only timers due after its `now`,
+and the timers that it removes are known. Only plan() decides what becomes of them.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ def due_in_turn(
     limit_bytes: int,
     headers: Headers,
 ) -> Iterator[tuple[Sequence[Due], bool]]:
-    """Yield what is due since the watermark in key order, and whether a limit was reached.
+    """Yield the timers due since the watermark in key order, and whether a limit was reached.
 
     Args:
-        partition: Of the timers.
+        partition: Partition of the timers.
         store: Holds exactly what is committed.
-        ahead: What was read before its turn comes first.
-        now_ms: Of the plan.
+        ahead: Timers read ahead; they come first.
+        now_ms: Time of the plan.
         limit: Most timers.
-        limit_bytes: Most bytes of the entries that were read ahead, and of the others.
-        headers: What the plan may still fire; goes down.
+        limit_bytes: Most bytes of entries, for those read ahead and for the others.
+        headers: Remaining headers of the plan; decreases.
     """
     watermark = partition.watermark
-    # A clock that stepped back has undone what was due when it was read.
+    # After the clock stepped back, timers read ahead may not be due any more.
     if ahead is not None and ahead.watermark == watermark and ahead.now_ms <= now_ms:
         due = ahead.first(limit, limit_bytes)
         if ahead.headers > headers.left:
@@ -61,7 +61,7 @@ def due_in_turn(
 
 
 def _within(rows: list[Due], limit_headers: int) -> list[Due]:
-    """Return the first ones up to the one that reaches a number of headers."""
+    """Return the first rows, up to the one that reaches a number of headers."""
     for at, (_, _, _, _, outgoing) in enumerate(rows, 1):
         limit_headers -= len(outgoing.headers)
         if limit_headers <= 0:
@@ -70,19 +70,19 @@ def _within(rows: list[Due], limit_headers: int) -> list[Due]:
 
 
 class ReadAhead:
-    """What was read of one partition behind the watermark that it will have."""
+    """Timers of one partition that were read ahead, after the watermark that it will have."""
 
     def __init__(self, partition: Partition, watermark: bytes, taken: frozenset[bytes], now_ms: int) -> None:
         """Args:
-        partition: Of the timers.
-        watermark: That it will have.
-        taken: Keys of the timers that the plan under way takes away.
-        now_ms: Of that plan.
+        partition: Partition of the timers.
+        watermark: The watermark after the current plan.
+        taken: Keys of the timers that the current plan removes.
+        now_ms: Time of that plan.
         """
         self.partition = partition
         self.watermark = watermark
         self.now_ms = now_ms
-        """All rows were due by then."""
+        """All rows were due at this time."""
         self.rows: list[Due] = []
         """In key order."""
         self.reached = watermark
@@ -92,7 +92,7 @@ class ReadAhead:
         self._taken = taken
 
     def carry_over(self, before: ReadAhead) -> None:
-        """Take over what a plan left of what was read for it; what it took away is not there any more."""
+        """Take over the rows that the previous plan did not use, without those that it removed."""
         rest = before.rows[bisect_right(before.rows, self.watermark, key=_KEY_OF) :]
         self._hold(rest)
         self.reached = max(self.reached, before.reached)
@@ -107,7 +107,7 @@ class ReadAhead:
     def advance(self, store: StoreReader, limit: int) -> None:
         """Read a slice."""
         lower = self.partition.rows.timer + self.reached + b"\0"
-        # What is held is held without the entries: they are half of it, and plan() seldom wants one.
+        # Rows are kept without their entries, which are half of the memory; plan() seldom needs one.
         headers = Headers(limit * HEADERS_EACH)
         read = read_due(self.partition, store, lower, self.now_ms, limit, SLICE_BYTES, headers, keeps_entries=False)
         if not read:
@@ -117,7 +117,7 @@ class ReadAhead:
         self._hold(read)
 
     def _hold(self, rows: list[Due]) -> None:
-        # Whether the plan under way is applied by now or not: what it took away is not there.
+        # Whether the current plan is applied by now or not, the timers that it removed are left out.
         kept = [each for each in rows if each[0] not in self._taken] if self._taken else rows
         self.rows += kept
         self.bytes += _entry_bytes(kept)
@@ -125,17 +125,17 @@ class ReadAhead:
 
 
 class Ahead:
-    """Timers read and rendered before their turn; bounded, and forgotten whenever in doubt."""
+    """Timers of all partitions that were read ahead; bounded, and cleared whenever in doubt."""
 
     def __init__(self, limit_bytes: int = AHEAD_BYTES_MAX) -> None:
         """Args:
-        limit_bytes: Most bytes of the entries that were read; the records made of them take about twice as much.
+        limit_bytes: Most bytes of entries read; the rendered records take about twice as much memory.
         """
         self.partitions: dict[int, ReadAhead] = {}
         self._limit_bytes = limit_bytes
 
     def begin(self, begun: Iterable[ReadAhead]) -> None:
-        """Go on behind what a plan disposes of, up to what was due at its `now_ms`; call before it is applied.
+        """Start to read after the timers of a plan, up to those due at its `now_ms`; call before it is applied.
 
         Args:
             begun: `Plan.read_aheads`.
@@ -143,16 +143,16 @@ class Ahead:
         before, self.partitions = self.partitions, {each.partition.number: each for each in begun}
         for number, ahead in self.partitions.items():
             known = before.get(number)
-            # Of what was due at a later now, the plan may have stored some itself: the clock stepped back.
+            # If the clock stepped back, the plan may have stored timers that were due at the later time.
             if known is not None and known.watermark == ahead.partition.watermark and known.now_ms <= ahead.now_ms:
                 ahead.carry_over(known)
 
     def clear(self) -> None:
-        """Hold nothing."""
+        """Drop everything that was read ahead."""
         self.partitions = {}
 
     def drop(self, number: int) -> None:
-        """Hold nothing of this partition: another owner may act on its timers from now on."""
+        """Drop what was read ahead of a partition: another owner may process its timers."""
         self.partitions.pop(number, None)
 
     @property
@@ -166,7 +166,7 @@ class Ahead:
         )
 
     def advance(self, store: StoreReader, limit: int = SLICE_ROWS) -> None:
-        """Read a slice of the partition that has least."""
+        """Read a slice of the partition with the fewest rows."""
         open_ones = (each for each in self.partitions.values() if not each.finished)
         min(open_ones, key=lambda each: len(each.rows)).advance(store, limit)
 

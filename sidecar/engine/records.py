@@ -1,4 +1,4 @@
-"""The changelog records of one partition in one transaction, beside its checkpoint, and the rows that mirror them."""
+"""Makes the changelog records of a partition in a transaction, except its checkpoint, and the rows that mirror them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ TOMBSTONES_MAX: Final = 500
 
 
 def block_records(overlay: Overlay, sequence: int, terms: Terms) -> list[ChangelogRecord]:
-    """Pack what the plan stores into blocks: as few records as there are slots, not one for each timer."""
-    # Origins are named in a block once more than in its entries, so it takes less than twice as much as they do.
+    """Pack the entries that the plan stores into blocks: about one record per slot, not one per timer."""
+    # A block names its origins once more than its entries do, so it is less than twice as large as they are.
     fits = (terms.changelog_max_message_bytes - BLOCK_OVERHEAD_BYTES) // 2
     records: list[ChangelogRecord] = []
     parts: dict[int, int] = {}
@@ -44,7 +44,7 @@ def block_records(overlay: Overlay, sequence: int, terms: Terms) -> list[Changel
 
 
 def removed_records(overlay: Overlay, watermark: bytes) -> list[ChangelogRecord]:
-    """Say which timer keys the plan removed, without those that the watermark covers by now."""
+    """Return records for the timer keys that the plan removed, without those below the watermark."""
     records: list[ChangelogRecord] = []
     for key in sorted(overlay.taken):
         if key > watermark:
@@ -55,7 +55,7 @@ def removed_records(overlay: Overlay, watermark: bytes) -> list[ChangelogRecord]
 
 
 def tombstones(overlay: Overlay, store: StoreReader, watermark: bytes) -> list[ChangelogRecord]:
-    """Delete the blocks and removed records that the watermark has passed: blocks by slot end, removed by key."""
+    """Return tombstones for blocks (by slot end) and removed records (by key) that the watermark has passed."""
     records: list[ChangelogRecord] = []
     rows, changes = overlay.rows, overlay.mutations.rows
     watermark_ms, _ = KEY.unpack(watermark)
@@ -81,7 +81,7 @@ def tombstones(overlay: Overlay, store: StoreReader, watermark: bytes) -> list[C
 
 
 def _cut(entries: list[bytes], bytes_max: int) -> Iterator[tuple[int, int]]:
-    """Yield where each block of a slot starts and ends; a huge entry is a block by itself."""
+    """Yield start and end of each block of a slot; a huge entry is a block by itself."""
     start = size = 0
     for at, entry in enumerate(entries):
         if size + len(entry) > bytes_max and at > start:
@@ -93,7 +93,7 @@ def _cut(entries: list[bytes], bytes_max: int) -> Iterator[tuple[int, int]]:
 
 
 def _by_origin(group: SlotEntries, start: int, end: int) -> dict[str, tuple[int, int]]:
-    """Count the entries of a block per origin, and how many of these are deferred."""
+    """Count the entries of a block, and the deferred ones, per origin."""
     totals, deferred = Counter(group.origins[start:end]), Counter[str]()
     if group.deferred:
         pairs = zip(group.entries[start:end], group.origins[start:end], strict=True)

@@ -1,11 +1,11 @@
-"""Brings the local rows of one partition up to its changelog: from nothing, or from where the store stands.
+"""Restores the local rows of a partition from its changelog, from the start or from the state of the store.
 
 Records are applied in log order, in slices. Each slice is one batch with its counters and its next changelog offset, so
-a process that dies in between goes on from the last slice. At the target, rows up to the watermark are visited once to
-count them off.
+a process that dies continues from the last slice. At the target, rows up to the watermark are read once and subtracted
+from the counters.
 
-What the store took over on a commit's answer is looked for in the log first: a broker that is shut down can answer
-"committed" and abort the transaction after its restart. Such rows are of no use, and all is read anew.
+The last checkpoint that the store applied is looked up in the log first: a broker that is shut down can report
+"committed" and abort the transaction after its restart. Such rows are useless, and the whole log is read.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ChangelogRead(NamedTuple):
 
 
 class Restore:
-    """One restore of one partition. Every method that writes does so in one batch."""
+    """A restore of one partition. Every method that writes does so in one batch."""
 
     def __init__(self, partition: Partition, store: Store, identity: Identity) -> None:
         self.partition = partition
@@ -72,10 +72,10 @@ class Restore:
         self._to_confirm = -1
 
     def begin(self, log_start: int, log_end: int) -> int:
-        """Load what the store has, wipe it if it is of no use, and return the changelog offset to read from.
+        """Load the state of the store, wipe it if it is useless, and return the changelog offset to read from.
 
         Rows of another cluster or another changelog topic, or with an offset outside the log, are wiped. Any age is
-        fine: what the log forgot meanwhile is covered by the watermark.
+        fine: the watermark covers what the log has dropped meanwhile.
 
         Raises:
             StoreCorrupt: a row of the partition cannot be read.
@@ -110,13 +110,13 @@ class Restore:
 
     @property
     def unconfirmed(self) -> bool:
-        """Whether the log has not said yet that what the store took over last is committed."""
+        """Whether the log has not confirmed the store's last checkpoint yet."""
         return self._to_confirm >= 0
 
     def start_over(self) -> None:
-        """Give up what the store has, as the log does not confirm it; all is to be read again from the log's start.
+        """Wipe the store, as the log does not confirm it; the whole log must be read again.
 
-        It was rolled back, or compaction has removed the checkpoint since another owner wrote a newer one.
+        The transaction was rolled back, or compaction removed the checkpoint after another owner wrote a newer one.
         """
         self._wipe()
         self._settle_from = self.rows.timer
@@ -165,7 +165,7 @@ class Restore:
             self._to_confirm = -1
 
     def settle(self) -> bool:
-        """Count off one batch of rows at or below the watermark; return whether that was all."""
+        """Subtract one batch of rows at or below the watermark from the counters; return whether that was all."""
         upper = self.rows.timer + self.partition.watermark + b"\0"
         mutations, delta = Mutations(), CountsDelta()
         entries: Sequence[bytes] = ()
@@ -182,7 +182,7 @@ class Restore:
         return done
 
     def finish(self, target: int) -> None:
-        """Call once after settle() said that it was all: the partition is as its changelog says up to `target`."""
+        """Finish once after settle() returned True: the partition matches its changelog up to `target`."""
         checkpoint = self.partition.checkpoint
         invariant(not self.unconfirmed, "rows that the log does not confirm", partition=self.partition.number)
         if checkpoint.engine is not Engine.EMBEDDED:
@@ -241,7 +241,7 @@ class Restore:
         fixed = head(entry)
         slot = (fixed.level, slot_of(fixed.due_ms, fixed.level))
         delta.add(slot, origin_of(entry, fixed), bool(fixed.flags & DEFERRED), -1)
-        # A later copy of the timer may own these rows by now: they go only if they point here.
+        # A later copy of the timer may own these rows: they are deleted only if they point here.
         if fixed.due_ms != fixed.first_ms:
             self._unpoint(self.rows.moved_row(fixed.offset, fixed.first_ms), entry, mutations)
         if (retry_id := retry_id_of(entry, fixed)) is not None:
@@ -266,7 +266,7 @@ class Restore:
 
 
 def restore_entry(rows: dict[bytes, bytes | None], partition: Partition, entry: bytes) -> None:
-    """Write the rows of an entry that comes from a block, as `store_new` and `store_again` wrote them."""
+    """Write the rows of an entry from a block, as `store_new` and `store_again` do."""
     own = partition.rows
     rows[own.timer + entry[:KEY_BYTES]] = entry
     if entry[DUE] != entry[FIRST_DUE]:

@@ -42,14 +42,14 @@ _LENGTH: Final = Struct(">H")
 
 
 class Identity(NamedTuple):
-    """Which changelog the rows are a cache of."""
+    """Identifies the changelog that the rows are a cache of."""
 
     cluster_id: str
     changelog_topic_id: str
 
 
 class Meta(msgspec.Struct, frozen=True, array_like=True):
-    """Up to where the rows of one partition hold the changelog, and which changelog that is."""
+    """The changelog offset that the rows of a partition reflect, and the identity of the changelog."""
 
     format: int
     cluster_id: str
@@ -58,14 +58,14 @@ class Meta(msgspec.Struct, frozen=True, array_like=True):
     """The next changelog offset to read."""
     checkpoint: Checkpoint
     restored: bool = True
-    """False while a restore is on its way: rows at or below the watermark are still to be counted off."""
+    """False during a restore: rows at or below the watermark are still in the counters."""
     to_confirm: int = -1
-    """Changelog offset of the checkpoint that the store took over on the broker's word that it is committed; -1 when
-    the log itself had it."""
+    """Changelog offset of the last checkpoint applied after the broker reported it as committed; -1 when it was read
+    from the log."""
 
 
 class Rows:
-    """Makes and reads the row keys of one partition."""
+    """Encodes and decodes the row keys of a partition."""
 
     __slots__ = ("block", "counter", "elsewhere", "meta", "moved", "named", "removed", "removed_list", "timer")
 
@@ -82,7 +82,7 @@ class Rows:
         self.elsewhere = b"e" + number
 
     def ranges(self) -> list[tuple[bytes, bytes]]:
-        """Return all ranges of the partition's rows, for wiping it."""
+        """Return all row ranges of the partition, to wipe it."""
         prefixes = (getattr(self, name) for name in self.__slots__)
         return [(prefix, after(prefix)) for prefix in prefixes]
 
@@ -162,6 +162,6 @@ def decode_meta(value: bytes) -> Meta:
 def meta_row(
     identity: Identity, checkpoint: Checkpoint, changelog_offset: int, *, restored: bool = True, to_confirm: int = -1
 ) -> bytes:
-    """Return the row that says where the store stands; written with every batch, so it is never ahead of the rows."""
+    """Return the meta row; it is written with every batch, so it is never ahead of the rows."""
     cluster_id, topic_id = identity
     return encode_meta(Meta(FORMAT, cluster_id, topic_id, changelog_offset, checkpoint, restored, to_confirm))

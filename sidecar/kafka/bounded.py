@@ -1,4 +1,4 @@
-"""A bound for calls of the client library that can wait for ever.
+"""Bounds calls of the client library that can wait forever.
 
 Asked for a group's coordinator, librdkafka 2.16 forgets the question after three answers that there is none yet, which
 take a third of a second (rdkafka_coord.c, `rd_kafka_coord_req_handle_FindCoordinator`). Then
@@ -15,11 +15,11 @@ from typing import Final
 from sidecar.errors import TransactionFailed
 
 HANGS_S: Final = 30.0
-"""Longer than any call is meant to wait, and than the broker leaves a transaction open."""
+"""Longer than any call should wait, and than the broker keeps a transaction open."""
 
 
 def bounded(call: Callable[[], None], name: str) -> None:
-    """Call in a thread of its own, which is left behind when it does not come back.
+    """Call in a separate thread, which is abandoned when the call hangs.
 
     Raises:
         TransactionFailed: The call hangs: its producer must not be used again. Or what the call raises.

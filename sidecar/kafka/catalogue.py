@@ -1,4 +1,4 @@
-"""What the broker says of topics: asked for in the background, answered definitely or not at all."""
+"""Looks up topics in the background; keeps definite answers only."""
 
 from __future__ import annotations
 
@@ -17,65 +17,65 @@ from sidecar.engine.ports import Origin
 
 REFRESH_S: Final = 30.0
 UNKNOWN_S: Final = 1.0
-"""For so long the answer that a topic does not exist, or may not be looked at, is taken as fresh."""
+"""How long the answer that a topic does not exist, or may not be described, counts as recent."""
 FORBIDDEN_AFTER_S: Final = 3.0
-"""From the first answer that a topic may not be looked at to the one that is believed."""
+"""Time from the first answer that a topic may not be described to the one that counts."""
 DOUBTED_MAX: Final = 50_000
-"""Most topics of which the first such answer is kept; the oldest is forgotten for another, and counts anew."""
+"""Most topics whose first such answer is kept; the oldest is dropped, and its time starts again."""
 REQUEST_TIMEOUT_S: Final = 5.0
 PARTITIONS_MAX: Final = 2**31 - 1
 MAX_MESSAGE_BYTES_DEFAULT: Final = 1_048_588
-"""Kafka's own default, taken when the right to read a topic's configuration is missing."""
+"""Kafka's own default, taken when the permission to read a topic's configuration is missing."""
 ASKED_MAX: Final = 1_000
-"""Most topics of one question; one question is under way at a time."""
+"""Most topics in one request; there is one request at a time."""
 
 
 class Catalogue:
-    """Topics by what is definitely known of them; used by one thread."""
+    """Facts about topics from definite answers of the broker; used by one thread."""
 
     def __init__(self, admin: AdminClient) -> None:
         self._admin = admin
         self.origins: dict[str, Origin] = {}
         self.unknown: dict[str, float] = {}
-        """Topics that do not exist, and when that was said (monotonic seconds), the oldest first."""
+        """Topics that do not exist, and when the broker reported it (monotonic seconds), oldest first."""
         self.forbidden: dict[str, float] = {}
-        """Topics that this client may not look at, so that nobody can tell whether they exist: by repeated answers, the
-        last of them at this time (monotonic seconds), the oldest first. None that was seen before, or is expected."""
+        """Topics that this client may not describe, so that it is unknown whether they exist: by repeated answers, the
+        last at this time (monotonic seconds), oldest first. Without topics that were seen before, or are expected."""
         self.denied: set[str] = set()
-        """Topics that this client may not write to, or not even look at any more."""
+        """Topics that this client may not write to, or may not describe any more."""
         self.allowed: set[str] = set()
-        """Topics that this client may write to, by the broker's own words."""
+        """Topics that this client may write to, as the broker reports."""
         self.leaderless: set[str] = set()
-        """Topics of which some partition has no leader."""
+        """Topics with a partition that has no leader."""
         self.expected: Collection[str] = ()
-        """Topics that are there by all that is known: what may not be looked at of these waits for the right."""
+        """Topics that are known to exist: one of these that may not be described waits for the permission."""
         self._forbidden_since: dict[str, float] = {}
-        """Topics that may not be looked at, and when that was said first."""
+        """Topics that may not be described, and when the broker first reported it."""
         self._wanted: dict[str, None] = {}
         self._asked_at: dict[str, float] = {}
         self._topics: dict[str, Future[Any]] = {}
         self._configs: dict[str, Future[Any]] = {}
 
     def want(self, names: Iterable[str]) -> None:
-        """Ask for these at the next `advance`."""
+        """Look these up at the next `advance`."""
         self._wanted.update(dict.fromkeys(names))
 
     def invalidate(self, name: str) -> None:
-        """Ask for this one anew before it is taken as known."""
+        """Forget what is known about a topic and look it up again."""
         self.origins.pop(name, None)
         self.unknown.pop(name, None)
         self.want((name,))
 
     def invalidate_permission(self, name: str) -> None:
-        """Ask for this one anew before the right to write it is taken as given."""
+        """Look up the permission to write to a topic again."""
         self.allowed.discard(name)
         self.want((name,))
 
     def advance(self, now_s: float) -> None:
-        """Take in answers that have come and send questions that are wanted. Never waits."""
-        for told in (self.unknown, self.forbidden):
-            while told and now_s - told[name := next(iter(told))] > UNKNOWN_S:
-                del told[name]
+        """Process answers and send requests. Never waits."""
+        for answers in (self.unknown, self.forbidden):
+            while answers and now_s - answers[name := next(iter(answers))] > UNKNOWN_S:
+                del answers[name]
         if self._topics:
             self._collect(now_s)
         if not self._topics:
@@ -84,7 +84,7 @@ class Catalogue:
             self._ask(dict.fromkeys([*islice(wanted, ASKED_MAX), *islice(stale, ASKED_MAX)]), now_s)
 
     def _too_early(self, name: str, now_s: float) -> bool:
-        """Return whether the same answer would not count yet."""
+        """Return whether another answer would come too early to count."""
         told_s = self._forbidden_since.get(name)
         return told_s is not None and now_s - told_s < FORBIDDEN_AFTER_S and name not in self.expected
 
@@ -133,9 +133,9 @@ class Catalogue:
             self.origins.pop(name, None)
             self.unknown[name] = now_s
         elif code != KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            self.want((name,))  # no definite answer: what was known stays known
+            self.want((name,))  # no definite answer: keep what is known
         elif name in self.origins or name in self.expected:
-            # It exists: its messages wait for the right, checked against nothing that is not known.
+            # The topic exists: its messages wait for the permission, without checks of unknown limits.
             self._clear_answers(name)
             self.origins.setdefault(name, Origin(PARTITIONS_MAX, MAX_MESSAGE_BYTES_DEFAULT))
             self.denied.add(name)
@@ -147,8 +147,8 @@ class Catalogue:
             del self._forbidden_since[next(iter(self._forbidden_since))]
 
     def _clear_answers(self, name: str) -> None:
-        for told in (self.unknown, self.forbidden, self._forbidden_since):
-            told.pop(name, None)
+        for answers in (self.unknown, self.forbidden, self._forbidden_since):
+            answers.pop(name, None)
         for names in (self.denied, self.allowed, self.leaderless):
             names.discard(name)
 

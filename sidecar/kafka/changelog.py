@@ -1,4 +1,4 @@
-"""Reads changelog partitions up to a target: a consumer of its own, assigned by hand, of committed records only."""
+"""Reads committed changelog records with a separate, manually assigned consumer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SLICE_RECORDS_MAX: Final = 2_000
 
 
 class ChangelogReader:
-    """Reads any number of partitions at once; used by one thread."""
+    """Reads any number of partitions; used by one thread."""
 
     def __init__(self, config: Mapping[str, Any], topic: str) -> None:
         self._topic = topic
@@ -32,7 +32,7 @@ class ChangelogReader:
         self._assigned.add(partition)
 
     def stop(self, partition: int) -> None:
-        """Read it no more."""
+        """Stop reading a partition."""
         if partition in self._assigned:
             self._assigned.discard(partition)
             self._errors.pop(partition, None)
@@ -72,13 +72,13 @@ class ChangelogReader:
         return slices
 
     def take_lost(self) -> list[int]:
-        """Return, once, the partitions whose position is no longer in the log."""
+        """Return, once, the partitions whose position is not in the log any more."""
         lost = [each for each in self._lost if each in self._assigned]
         self._lost.clear()
         return lost
 
     def error_of(self, partition: int) -> str:
-        """Return why nothing of it can be read now, as the library says it; empty when nothing is known to be wrong."""
+        """Return the library's error text if a partition cannot be read now, else empty text."""
         return self._errors.get(partition, "")
 
     def position(self, partition: int) -> int:
@@ -86,5 +86,5 @@ class ChangelogReader:
         return self._consumer.position([TopicPartition(self._topic, partition)])[0].offset
 
     def close(self) -> None:
-        """Let go of the consumer."""
+        """Close the consumer."""
         self._consumer.close()

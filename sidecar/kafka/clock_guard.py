@@ -1,4 +1,4 @@
-"""Whether the wall clock can be trusted with due times, measured against the broker's."""
+"""Checks the wall clock against the broker's, to trust it with due times."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from sidecar.clock import Clock
 
 
 class Skew(NamedTuple):
-    """How far this machine's clock is from the broker's."""
+    """The offset of this machine's clock from the broker's."""
 
     ahead_ms: float
-    """Below zero: behind."""
+    """Negative: behind."""
     error_ms: float
-    """The measurement is off by so much at most, in either direction."""
+    """Largest error of the measurement, in either direction."""
 
     @classmethod
     def of(cls, *, sent_ms: int, acknowledged_ms: int, broker_ms: int) -> Skew:
-        """Measure it by one record: the broker stamped it somewhere between sending and acknowledgement."""
-        # Both clocks cut to whole milliseconds: one more of doubt.
+        """Measure with one record: the broker stamped it between sending and acknowledgement."""
+        # Both clocks are truncated to milliseconds, which adds one to the error.
         return cls((sent_ms + acknowledged_ms) / 2 - broker_ms, (acknowledged_ms - sent_ms) / 2 + 1)
 
 
 class ClockGuard:
-    """Compares this machine's wall clock with the broker's, and its progress with the monotonic clock in between.
+    """Compares the wall clock with the broker's, and between measurements with the monotonic clock.
 
     Args:
-        clock: This machine's.
+        clock: The clock of this machine.
         max_skew_ms: Setting MAX_CLOCK_SKEW.
     """
 
@@ -35,15 +35,15 @@ class ClockGuard:
         self._max_skew_ms = max_skew_ms
         self._measured: tuple[int, float] | None = None
         self.skew_ms: float | None = None
-        """This clock minus the broker's, at the last measurement."""
+        """The wall clock minus the broker's at the last measurement."""
 
     def measured(self, *, sent_ms: int, acknowledged_ms: int, broker_ms: int) -> None:
-        """Take in one exchange with the broker, see `Skew.of`."""
+        """Note one measurement, see `Skew.of`."""
         self.skew_ms, _ = Skew.of(sent_ms=sent_ms, acknowledged_ms=acknowledged_ms, broker_ms=broker_ms)
         self._measured = (self._clock.wall_ms(), self._clock.monotonic_s())
 
     def blocker(self) -> str | None:
-        """Return why nothing may fire now, None when the clock is good."""
+        """Return why nothing may fire now, None when the clock can be trusted."""
         if self._measured is None or self.skew_ms is None:
             return "the clock has not been measured against the broker's yet"
         wall_ms, monotonic_s = self._measured

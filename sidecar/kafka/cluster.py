@@ -1,4 +1,4 @@
-"""What is asked of the cluster outside the data path. Every call ends at a deadline with an answer or a clear error."""
+"""Admin requests to the cluster. Every call ends at a deadline with an answer or a clear error."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Deadline:
 
     @property
     def left_s(self) -> float:
-        """Seconds left; never so few that a call cannot even be sent."""
+        """Seconds left; always enough to send a request."""
         return max(0.05, self._until_s - self._clock.monotonic_s())
 
     @property
@@ -67,7 +67,7 @@ class Admin(AdminClient):
         self.bootstrap_servers = settings.bootstrap_servers
         self.last_error: str | None = None
         properties: dict[str, Any] = {**config.admin(settings), "error_cb": self._remember}
-        # Whoever gives no logger shows the errors itself.
+        # A caller without a logger shows the errors itself.
         super().__init__(properties, logger=logger or config.quiet_logger())
 
     def partition_count(self, topic: str, timeout_s: float) -> int:
@@ -75,7 +75,7 @@ class Admin(AdminClient):
         return partition_count(self, topic, timeout_s)
 
     def _remember(self, error: KafkaError) -> None:
-        # The sum of all others comes last, and says least.
+        # This summary comes last and says least.
         if error.code() != KafkaError._ALL_BROKERS_DOWN or self.last_error is None:
             self.last_error = error.str()
 
@@ -87,9 +87,9 @@ class Topic(NamedTuple):
     topic_id: str
     partitions: int
     replication: int
-    """Replicas of the partition that has fewest."""
+    """Smallest number of replicas of a partition."""
     operations: frozenset[str]
-    """What we may do with it: READ, WRITE, ALTER, ..."""
+    """Operations that this user may perform: READ, WRITE, ALTER, ..."""
     config: Mapping[str, str]
 
     @property
@@ -113,19 +113,19 @@ class NewTopic(NamedTuple):
 
 
 class MissingPermission(NamedTuple):
-    """A topic that may not be described."""
+    """A topic that this user may not describe."""
 
     name: str
     operation: str
-    """The right that is missing: DESCRIBE or DESCRIBE_CONFIGS."""
+    """The missing permission: DESCRIBE or DESCRIBE_CONFIGS."""
 
 
 class Cluster(NamedTuple):
-    """Who answers."""
+    """The identity of a cluster."""
 
     cluster_id: str
     controller: str
-    """`id at host:port`; brokers name any of themselves."""
+    """`id at host:port`; brokers may name any broker."""
     brokers: tuple[str, ...]
 
 
@@ -140,7 +140,7 @@ def unavailable(admin: Admin, said: str) -> BrokerUnavailable:
 
 
 def answer(admin: Admin, future: concurrent.futures.Future[T], deadline: Deadline) -> T:
-    """Return what an admin call answers.
+    """Return the answer to an admin request.
 
     Raises:
         BrokerUnavailable: No answer in time.
@@ -186,7 +186,7 @@ def describe_topics(
 
     Raises:
         BrokerUnavailable: No answer in time.
-        TopicsInvalid: The cluster refuses to describe one, and not because a right is missing.
+        TopicsInvalid: The cluster refuses to describe one, and not because a permission is missing.
     """
     futures = admin.describe_topics(
         TopicCollection(list(names)), include_authorized_operations=True, request_timeout=deadline.left_s
@@ -304,7 +304,7 @@ def _list_offsets(
 
 
 def create_topic(admin: Admin, topic: NewTopic, deadline: Deadline) -> bool:
-    """Create a topic; returns False when somebody else was quicker.
+    """Create a topic; return False when it exists already.
 
     Raises:
         BrokerUnavailable: No answer in time.
@@ -323,7 +323,7 @@ def create_topic(admin: Admin, topic: NewTopic, deadline: Deadline) -> bool:
 
 
 def grow_topic(admin: Admin, name: str, partitions: int, deadline: Deadline) -> None:
-    """Give a topic more partitions; somebody else may have been quicker.
+    """Add partitions to a topic, unless it has them already.
 
     Raises:
         BrokerUnavailable: No answer in time.
@@ -341,7 +341,7 @@ def grow_topic(admin: Admin, name: str, partitions: int, deadline: Deadline) -> 
 
 
 def await_partitions(admin: Admin, name: str, partitions: int, deadline: Deadline) -> None:
-    """Return when the metadata shows the topic with so many partitions, each with a leader.
+    """Wait until the metadata shows the topic with `partitions` partitions, each with a leader.
 
     Raises:
         BrokerUnavailable: Not in time.

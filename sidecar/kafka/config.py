@@ -17,18 +17,18 @@ Config = dict[str, str | int | float | bool]
 """What confluent-kafka's clients take; `logger=` is handed over separately."""
 
 MESSAGE_BYTES_MAX = 1_000_000_000
-"""The client library's own ceiling: a message's size is judged against its topic's limit, never against ours."""
+"""The client library's maximum: the size of a message is limited by its topic only."""
 
 BATCH_BYTES = 1_000_000
-"""Size of a produce batch where no topic in it asks for less."""
+"""Batch size of the producer, unless a topic allows less."""
 
 TRANSACTION_TIMEOUT_MS = 20_000
 MESSAGE_TIMEOUT_MS = 8_000
-"""Within it a broker that is there answers, and one that is not is noticed before the transaction's time is over."""
+"""A running broker answers within it, and a missing one is noticed before the transaction times out."""
 MESSAGE_TIMEOUT_MAX_MS = 18_000
-"""For a record alone on a slow link: nearly the whole time of a transaction."""
+"""For a single record on a slow link: nearly the whole transaction timeout."""
 COMPRESSION = "lz4"
-"""Of what is written, unless the operator says otherwise. What came compressed is seldom taken uncompressed."""
+"""Compression of writes, unless configured. A large record that came compressed seldom fits uncompressed."""
 
 # librdkafka warns in the log of each property that has no meaning for a client of the other kind, and of
 # those alone it says which kind they belong to: these are the ones its reference marks C and P.
@@ -62,7 +62,7 @@ def library_versions() -> dict[str, str]:
 
 
 def common(settings: Settings, role: str = "client") -> Config:
-    """Return what every client has.
+    """Return the common configuration of all clients.
 
     Args:
         settings: The effective settings.
@@ -76,7 +76,7 @@ def input_consumer(settings: Settings, static_id: str | None = None) -> Config:
 
     Args:
         settings: The effective settings.
-        static_id: The instance id if the operator has set one: the membership is static then.
+        static_id: The instance id if the operator has set one: makes the membership static.
     """
     guarantees: Config = {
         **_reading(settings.group_id),
@@ -94,16 +94,16 @@ def input_consumer(settings: Settings, static_id: str | None = None) -> Config:
 
 
 def changelog_reader(settings: Settings) -> Config:
-    """Return the configuration of the consumer that restores; it is assigned by hand and never commits."""
+    """Return the configuration of the consumer that restores; it is assigned manually and never commits."""
     guarantees = _reading(f"{settings.group_id}-restore")
     return _client(settings, "restore", tuning=_FETCHING, guarantees=guarantees, foreign=_PRODUCER_ONLY)
 
 
 def status_reader(settings: Settings) -> Config:
-    """Return the configuration of the consumer of the whole status topic; it is assigned by hand and never commits."""
+    """Return the configuration of the status topic's consumer; it is assigned manually and never commits."""
     guarantees: Config = {
         **_reading(f"{settings.group_id}-status"),
-        # All that is there counts: a log that was cut, or made anew, is read from where it begins.
+        # A truncated or recreated log is read from its start.
         "auto.offset.reset": "earliest",
         "enable.partition.eof": True,
     }
@@ -111,20 +111,20 @@ def status_reader(settings: Settings) -> Config:
 
 
 def committed_reader(settings: Settings) -> Config:
-    """Return the configuration of a consumer that only asks for what the group has committed, once it is stable."""
+    """Return the configuration of a consumer that only reads the group's stable committed offsets."""
     return _client(settings, "committed", tuning={}, guarantees=_reading(settings.group_id), foreign=_PRODUCER_ONLY)
 
 
 def dead_letter_reader(settings: Settings, group_id: str) -> Config:
-    """Return the configuration of the consumer of the DLQ; it is assigned by hand and never commits.
+    """Return the configuration of the DLQ's consumer; it is assigned manually and never commits.
 
     Args:
         settings: The effective settings.
-        group_id: Whose progress a transaction can note, or any.
+        group_id: The group whose offsets a transaction commits, or any.
     """
     guarantees: Config = {
         **_reading(group_id),
-        # What was deleted by age while it was read is gone: all that is there counts.
+        # Records that retention deletes while reading are skipped.
         "auto.offset.reset": "earliest",
         "enable.partition.eof": True,
     }
@@ -137,12 +137,12 @@ def transactional_producer(
     batch_bytes: int = BATCH_BYTES,
     message_timeout_ms: int = MESSAGE_TIMEOUT_MS,
 ) -> Config:
-    """Return the configuration of the producer of fires, dead letters and the changelog.
+    """Return the configuration of the producer of deliveries, dead letters and the changelog.
 
     Args:
         settings: The effective settings.
-        transactional_id: Application id and instance id; who comes later under the same one fences the earlier.
-        batch_bytes: At most the smallest `max.message.bytes` of the topics written: brokers judge whole batches.
+        transactional_id: Application id and instance id; a later producer with the same one fences the earlier.
+        batch_bytes: At most the smallest `max.message.bytes` of the topics written: brokers check whole batches.
             The operator's own `batch.size` can only lower it.
         message_timeout_ms: Longest time until a record is written.
     """
@@ -164,19 +164,19 @@ def transactional_producer(
 
 
 def transaction_timeout_s(settings: Settings) -> float:
-    """Return after how many seconds the broker ends a transaction that is still open, and fences its producer."""
+    """Return the transaction timeout, after which the broker aborts an open transaction and fences its producer."""
     return float(transactional_producer(settings, "")["transaction.timeout.ms"]) / 1000
 
 
 def compresses(settings: Settings) -> bool:
-    """Return whether what is written in transactions is compressed."""
+    """Return whether transactional writes are compressed."""
     properties = transactional_producer(settings, "")
     return properties.get("compression.codec", properties.get("compression.type")) != "none"
 
 
 def status_producer(settings: Settings) -> Config:
     """Return the configuration of the producer of status records, whose delivery measures the broker's clock."""
-    # Nothing lingers: the time between produce() and the delivery report bounds the error of the measurement.
+    # No lingering: the time between produce() and the delivery report bounds the error of the measurement.
     tuning: Config = {**_SENDING, "queue.buffering.max.kbytes": 1_024, "linger.ms": 0}
     return _client(settings, "status", tuning=tuning, guarantees=_WRITING, foreign=_CONSUMER_ONLY)
 
@@ -193,17 +193,17 @@ def admin(settings: Settings) -> Config:
 
 
 def quiet_logger(name: str = "quiet") -> logging.Logger:
-    """Return a logger that drops what a client logs, for whoever shows its errors in another way."""
+    """Return a logger that drops everything, for callers that show errors in another way."""
     logger = logging.Logger(name)
     logger.addHandler(logging.NullHandler())
     return logger
 
 
 def validate_client_properties(settings: Settings) -> None:
-    """Let the client library judge the operator's properties, without a broker.
+    """Validate the operator's properties with the client library, without a broker.
 
     Raises:
-        SettingsInvalid: One line for each property that it does not know or whose value it does not take.
+        SettingsInvalid: One line for each unknown property or invalid value.
     """
     problems = dict.fromkeys(_overridden(settings, {**_reading(""), **_WRITING}))
     if problems:
@@ -235,7 +235,7 @@ _SENDING: Config = {
 _WRITING: Config = {
     "acks": "all",
     "enable.idempotence": True,
-    # Java's producers place a key so: it must come back to the partition that it came from.
+    # The partitioner of Java's producers: a key must return to the partition that it came from.
     "partitioner": "murmur2_random",
     "delivery.report.only.error": False,
 }
@@ -243,7 +243,7 @@ _WRITING: Config = {
 _PREAMBLE = re.compile(r"Failed to create (?:consumer|producer): ")
 
 _WRAPPER_WORDS = frozenset({"logger", "default.topic.config"})
-"""Keys that the Python client takes for itself: objects, never text."""
+"""Keys that the Python client uses itself: objects, never text."""
 
 
 def _reading(group_id: str) -> Config:
@@ -271,7 +271,7 @@ def _client(
         "client.id": f"{settings.streams_app_id}-{role}",
         # A topic that gains partitions is noticed within this time.
         "topic.metadata.refresh.interval.ms": 10_000,
-        # A broker that comes back is found soon.
+        # A broker that returns is found soon.
         "reconnect.backoff.max.ms": 2_000,
         "log.connection.close": False,
         **ours,
@@ -282,12 +282,12 @@ def _client(
 
 
 def _refused(settings: Settings, config: Config, client: Callable[[Config], None]) -> Iterator[str]:
-    """Yield a line for each property of the operator that the client does not take."""
+    """Yield a line for each property of the operator that the client refuses."""
     config = {**config, "bootstrap.servers": "", "log_level": 0}
     given = [name for name in settings.client_properties if name in config and name != "bootstrap.servers"]
     while (said := _verdict(config, client)) is not None:
-        # The library names one mistake at a time, and often by another name: the one that it is about is
-        # the one without which it says something else.
+        # The library names one mistake at a time, and often by another name: the culprit is the property
+        # without which the error changes.
         culprit = next((name for name in given if _verdict(_without(config, name), client) != said), None)
         if culprit is None:
             yield f"client properties: {_masked(settings, said)}"
@@ -302,7 +302,7 @@ def _without(config: Config, name: str) -> Config:
 
 
 def _verdict(config: Config, client: Callable[[Config], None]) -> str | None:
-    """Return what the library says against a configuration, or None when it takes it."""
+    """Return the library's error for a configuration, None when it is valid."""
     try:
         client(config)
     except KafkaException as error:
@@ -313,12 +313,12 @@ def _verdict(config: Config, client: Callable[[Config], None]) -> str | None:
 
 
 def _overridden(settings: Settings, guarantees: Config) -> Iterator[str]:
-    """Yield a line for each property of the operator that a guarantee rests on."""
+    """Yield a line for each property that the operator may not set because a guarantee depends on it."""
     for name in settings.client:
         if name in guarantees:
             yield _line(settings, name, f"cannot be set: always {str(guarantees[name]).lower()}")
         elif name in _WRAPPER_WORDS:
-            yield _line(settings, name, "is no librdkafka property")
+            yield _line(settings, name, "is not a librdkafka property")
 
 
 def _line(settings: Settings, name: str, said: str) -> str:

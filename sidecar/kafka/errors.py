@@ -1,4 +1,4 @@
-"""Turns the client library's errors into the project's own, the only one that code outside of this folder sees."""
+"""Converts the client library's errors into KafkaFailed, the only one that other packages see."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _DENIED: Final = frozenset(
 
 
 def failed(error: KafkaError) -> KafkaFailed:
-    """Return an error of the client library as the project's own."""
+    """Return an error of the client library as KafkaFailed."""
     code = error.code()
     return KafkaFailed(
         error.str(),
@@ -54,7 +54,7 @@ def failed(error: KafkaError) -> KafkaFailed:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raise KafkaFailed where the client library raises an error of its own."""
+    """Convert the client library's exceptions to KafkaFailed."""
     try:
         yield
     except KafkaException as cause:

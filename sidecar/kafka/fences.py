@@ -1,7 +1,7 @@
-"""Tells a twin, another running process under the same identity, from brokers that were silent for too long.
+"""Tells a duplicate instance, another process with the same identity, from brokers that were silent for too long.
 
-Brokers fence in both cases, with the same words. A twin fences again and again; and it fences a member whose session
-lasts, and transactions that are young.
+Brokers fence in both cases with the same error. A duplicate instance fences repeatedly, and it fences members whose
+session is alive and transactions that are young.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ FENCES_WITHIN_S: Final = 60.0
 
 
 class Fences:
-    """Counts the fences that brokers alone cannot have caused; used by one thread."""
+    """Counts the fences that silent brokers cannot explain; used by one thread."""
 
     def __init__(self, clock: Clock, instance_id: str | None, transaction_timeout_s: float) -> None:
         """Args:
-        instance_id: INSTANCE_ID, if it is set.
-        transaction_timeout_s: After it the broker fences whoever has a transaction open.
+        instance_id: INSTANCE_ID, if set.
+        transaction_timeout_s: After it the broker fences a producer with an open transaction.
         """
         self._clock = clock
         self._instance_id = instance_id
@@ -29,16 +29,16 @@ class Fences:
         self._counted: list[float] = []
 
     def producer_fenced(self, transaction_s: float) -> None:
-        """A transaction was fenced, so many seconds after its beginning. Raises Twin when that happens too often."""
+        """Note a fenced transaction and its age. Raises DuplicateInstance when that happens too often."""
         if transaction_s < self._transaction_timeout_s:
             self._count()
 
     def member_fenced(self, *, session_over: bool) -> None:
-        """The static member was fenced. Raises Twin when that happens too often.
+        """Note that the static member was fenced. Raises DuplicateInstance when that happens too often.
 
         Args:
-            session_over: Its session had timed out before. Then its own requests to join again, which silent brokers
-                answer late and all at once, fence each other.
+            session_over: Its session had timed out. Then its own join requests, which silent brokers answer late and
+                all at once, fence each other.
         """
         if not session_over:
             self._count()
@@ -49,9 +49,7 @@ class Fences:
         if len(self._counted) < FENCES_MAX:
             return
         if self._instance_id is not None:
-            text = f"has INSTANCE_ID {self._instance_id} too; give every running instance an id of its own"
+            text = f"has INSTANCE_ID {self._instance_id} too; give every running instance a different INSTANCE_ID"
         else:
-            text = (
-                "uses the same transactional id; give every running instance a STATE_DIR, or an INSTANCE_ID, of its own"
-            )
+            text = "uses the same transactional id; give every running instance a different STATE_DIR or INSTANCE_ID"
         raise DuplicateInstance(f"fenced {FENCES_MAX} times in a minute: another running process {text}")

@@ -1,7 +1,7 @@
-"""The consumer of the input topic: membership in the group, and records.
+"""The consumer of the input topic: group membership and records.
 
 Every rebalance callback runs inside `poll`, on the caller's thread. New partitions are assigned paused, at an offset
-that is never fetched: where to read from is known only after their restore.
+that is never fetched: their start offset is known only after their restore.
 """
 
 from __future__ import annotations
@@ -24,45 +24,44 @@ log = structlog.get_logger(__name__)
 STATISTICS_EVERY_MS: Final = 5_000
 STEP_RECORDS_MIN: Final = 16
 STEP_HEADERS_MAX: Final = 64
-"""Records that have more are taken from the client library so few at a time: it takes the headers of each apart, into
-eight times their bytes and more, when it hands it out. Else twice as many as the last time, as each call costs a wait
-for the interpreter."""
+"""Records with more headers are consumed STEP_RECORDS_MIN at a time, since the client library unpacks their headers
+into eight times their size and more. Otherwise the step doubles each time, as each call waits for the interpreter."""
 _METADATA_PREFIX: Final = b"CGMDv2:"
 _checked_headers: Final = methodcaller("headers")
-"""Calls from C code, where each result is checked against a pending exception."""
-# An error that ends the consumer comes as a message whose own code says only that; what it was stands in the text.
+"""Called from C code, which checks each result against a pending exception."""
+# A fatal error comes as a message with a generic code; only the text has the cause.
 _FENCED_TEXT: Final = KafkaError(KafkaError.FENCED_INSTANCE_ID).str()
 _LOST_OFFSET: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 
 
 class Rebalanced(Protocol):
-    """Told about the assignment, inside `poll`."""
+    """Receives rebalances and errors, inside `poll`."""
 
     def assigned(self, partitions: Sequence[int]) -> None:
-        """These partitions are ours now; they are paused."""
+        """Partitions were assigned; they are paused."""
         ...
 
     def revoked(self, partitions: Sequence[int]) -> None:
-        """These are given up; a commit that is under way may still be finished."""
+        """Partitions are being revoked; a running commit may still finish."""
         ...
 
     def lost(self, partitions: Sequence[int]) -> None:
-        """These belong to another member already."""
+        """Partitions belong to another member already."""
         ...
 
     def offset_lost(self, partition: int) -> None:
-        """The position of this partition is no longer in the log."""
+        """The position of a partition is not in the log any more."""
         ...
 
     def broker_error(self, text: str) -> None:
-        """The client library reported an error that passes by itself."""
+        """The client library reported a transient error."""
         ...
 
 
 class InputConsumer:
     """Owns the consumer; used by one thread.
 
-    A static member that was fenced can never be used again: another consumer takes its place, which joins anew.
+    A fenced static member cannot be used again: another consumer replaces it and joins the group.
     """
 
     def __init__(
@@ -80,12 +79,12 @@ class InputConsumer:
         self._owned: set[int] = set()
         self._step = STEP_RECORDS_MIN
         self._most_headers = 0
-        """Of a record of the last step."""
+        """Most headers of a record in the last step."""
         self._fenced = False
         self.refusal = ""
-        """Why it cannot join, in the broker's words, while a right is missing."""
+        """The broker's error text while a missing permission prevents joining."""
         self._session_over = self._was_over = False
-        """The partitions were lost since the consumer joined; the same, as of the beginning of the last poll."""
+        """Whether partitions were lost since the consumer joined; the same, at the start of the last poll."""
         statistics: dict[str, Any] = {}
         if lso_monitor is not None:
             on_statistics = lso_monitor.on_statistics
@@ -125,9 +124,9 @@ class InputConsumer:
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         if partitions:
-            # What a fenced member had belongs to whoever fenced it.
-            told = self._listener.lost if self._fenced else self._listener.revoked
-            self._release({each.partition for each in partitions}, told)
+            # The partitions of a fenced member belong to the member that fenced it.
+            notify = self._listener.lost if self._fenced else self._listener.revoked
+            self._release({each.partition for each in partitions}, notify)
             consumer.incremental_unassign(partitions)
 
     def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -136,19 +135,19 @@ class InputConsumer:
             self._release({each.partition for each in partitions}, self._listener.lost)
             consumer.incremental_unassign(partitions)
 
-    def _release(self, numbers: Collection[int], told: Callable[[Sequence[int]], None]) -> None:
+    def _release(self, numbers: Collection[int], notify: Callable[[Sequence[int]], None]) -> None:
         gone = frozenset(numbers)
         self._fetched -= gone
         self._owned -= gone
-        told(sorted(gone))
+        notify(sorted(gone))
 
     # Records
 
     def poll(self, limit: int, timeout_s: float) -> Iterator[Iterator[Record]]:
-        """Yield up to about `limit` records, a few at a time as they arrive, waiting so long for the first ones.
+        """Yield up to about `limit` records in batches as they arrive; wait at most `timeout_s` for the first.
 
         Raises:
-            Twin: another process keeps joining under the same instance id.
+            DuplicateInstance: Another process keeps joining with the same instance id.
         """
         if self._fenced:
             self._join_again()
@@ -172,7 +171,7 @@ class InputConsumer:
                 return
 
     def _records(self, messages: list[Message]) -> Iterator[Record]:
-        """Make records of messages, each out of the list by then: it dies while the processor has it at hand."""
+        """Convert messages after removing them from the list: each is freed while still in the processor's cache."""
         make = tuple.__new__  # a named tuple's own constructor takes twice as long
         messages.reverse()
         self._most_headers = most = 0
@@ -211,12 +210,12 @@ class InputConsumer:
     # Position
 
     def pause(self, partitions: Collection[int]) -> None:
-        """Fetch no more of these."""
+        """Stop fetching these."""
         self._fetched -= frozenset(partitions)
         self._consumer.pause([TopicPartition(self._topic, each) for each in partitions])
 
     def resume(self, partitions: Collection[int]) -> None:
-        """Fetch these again."""
+        """Resume fetching these."""
         self._fetched |= frozenset(partitions)
         self._consumer.resume([TopicPartition(self._topic, each) for each in partitions])
 
@@ -229,7 +228,7 @@ class InputConsumer:
         try:
             self._consumer.seek(place[0])
         except KafkaException:
-            # The library has stopped reading it, as it does when the topic was made anew.
+            # The library has stopped reading the partition, as it does when the topic was recreated.
             with translated():
                 self._consumer.incremental_unassign(place)
                 self._consumer.incremental_assign(place)
@@ -247,7 +246,7 @@ class InputConsumer:
     def membership(self) -> bytes | None:
         """Return the group metadata that fences this member's transactions; None while there is no membership.
 
-        With a negative generation or no member id the broker would not check anything.
+        With a negative generation or without a member id the broker would check nothing.
         """
         metadata: object = self._consumer.consumer_group_metadata()
         generation, member_id = decode_membership(metadata)
@@ -259,7 +258,7 @@ class InputConsumer:
 
 
 def decode_membership(metadata: object) -> tuple[int, bytes]:
-    """Return generation and member id. Raises InvariantViolated for a form that this version does not know."""
+    """Return generation and member id. Raises InvariantViolated for an unknown format."""
     if not isinstance(metadata, bytes) or not metadata.startswith(_METADATA_PREFIX):
         raise InvariantViolated(f"the client library gives group metadata of an unknown form: {metadata!r:.40}")
     start = len(_METADATA_PREFIX)
@@ -272,8 +271,8 @@ def decode_membership(metadata: object) -> tuple[int, bytes]:
 def headers_of(message: Message) -> Headers | None:
     """Return the headers, None when the library cannot give them.
 
-    For a header key that is not UTF-8 the library returns both a result and a pending exception. The interpreter's own
-    quick calls do not notice: the exception would surface in some later call, blamed on another record.
+    For a header key that is not UTF-8 the library returns both a result and a pending exception. The interpreter's fast
+    calls do not notice it: the exception would surface in a later call, for another record.
     """
     try:
         headers: Any = _checked_headers(message)

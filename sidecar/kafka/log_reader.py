@@ -1,4 +1,4 @@
-"""Reads partitions of one topic from offsets that the caller names, as no member of any group."""
+"""Reads partitions of a topic from given offsets, outside of any consumer group."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ from sidecar.model import Record
 
 
 class End(NamedTuple):
-    """All that a partition holds has been read."""
+    """The end of a partition was reached."""
 
     partition: int
 
 
 class Unread(NamedTuple):
-    """Why nothing is read, of one partition or of all."""
+    """Why a partition, or all, cannot be read."""
 
     partition: int | None
     error: KafkaFailed
 
 
 class Committed(NamedTuple):
-    """What a group has committed for a partition."""
+    """The committed offset of a partition."""
 
     offset: int
     metadata: str
 
 
 class LogReader:
-    """A consumer that is assigned by hand and never commits; used by one thread.
+    """A manually assigned consumer that never commits; used by one thread.
 
     Args:
         config: From `kafka.config`. Errors are returned and not logged, unless it has a logger.
-        topic: What is read.
+        topic: The topic to read.
     """
 
     def __init__(self, config: Mapping[str, Any], topic: str) -> None:
         self._topic = topic
-        self._consumer = Consumer({"logger": quiet_logger(), "error_cb": self._heard, **config})
-        self.trouble = ""
-        """The last error that passes, in the library's words."""
+        self._consumer = Consumer({"logger": quiet_logger(), "error_cb": self._note, **config})
+        self.error = ""
+        """The library's text of the last transient error."""
 
     def __enter__(self) -> Self:
         return self
@@ -62,20 +62,20 @@ class LogReader:
         self._consumer.close()
 
     def start(self, offsets: Mapping[int, int]) -> None:
-        """Read these partitions from these offsets on, and no others."""
+        """Read only these partitions, from these offsets on."""
         self._consumer.assign([TopicPartition(self._topic, each, offset) for each, offset in offsets.items()])
 
     def stop(self, partition: int) -> None:
-        """Read this partition no more."""
+        """Stop reading a partition."""
         self._consumer.incremental_unassign([TopicPartition(self._topic, partition)])
 
     def read(self, limit: int, timeout_s: float) -> Iterator[Record | End | Unread]:
-        """Yield what has come, at most `limit`, waiting so long for the first.
+        """Yield at most `limit` available items, after waiting for the first one.
 
         `End` comes only with `enable.partition.eof`.
 
         Raises:
-            KafkaFailed: The consumer cannot be used any more.
+            KafkaFailed: The consumer cannot be used again.
         """
         for message in poll_batch(self._consumer, limit - 1, timeout_s):
             if (error := message.error()) is None:
@@ -83,15 +83,15 @@ class LogReader:
             elif error.code() == KafkaError._PARTITION_EOF:
                 yield End(message.partition() or 0)
             else:
-                self._heard(error)
+                self._note(error)
                 yield Unread(message.partition(), failed(error))
 
     def partition_count(self, timeout_s: float) -> int:
-        """Return how many partitions the topic has. Raises KafkaFailed."""
+        """Return the number of partitions. Raises KafkaFailed."""
         return partition_count(self._consumer, self._topic, timeout_s)
 
     def bounds(self, partition: int, timeout_s: float) -> Bounds:
-        """Return where a partition begins, and ends for this reader's isolation level. Raises KafkaFailed."""
+        """Return the first offset of a partition, and its end at this isolation level. Raises KafkaFailed."""
         with translated():
             found = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout_s)
         if found is None:
@@ -102,7 +102,7 @@ class LogReader:
         """Return the offset of the first record that is not older, by partition; the end's mark where there is none.
 
         Raises:
-            KafkaFailed: They are not told.
+            KafkaFailed: They cannot be read.
         """
         with translated():
             found = self._consumer.offsets_for_times(
@@ -113,10 +113,10 @@ class LogReader:
     # The group
 
     def committed(self, partitions: Iterable[int], timeout_s: float) -> dict[int, Committed]:
-        """Return what the group has committed, of partitions for which it has, once no transaction is open on them.
+        """Return the group's stable committed offsets, without partitions that have none.
 
         Raises:
-            KafkaFailed: They are not told in time, or one of them is not.
+            KafkaFailed: They, or one of them, cannot be read in time.
         """
         with translated():
             found = self._consumer.committed([TopicPartition(self._topic, each) for each in partitions], timeout_s)
@@ -125,9 +125,9 @@ class LogReader:
         return {each.partition: Committed(each.offset, each.metadata or "") for each in found if each.offset >= 0}
 
     def membership(self) -> bytes:
-        """Return what names the group to a transaction; it has no members."""
+        """Return the metadata of the group, which has no members, for a transaction."""
         named: Any = self._consumer.consumer_group_metadata()
         return bytes(named)
 
-    def _heard(self, error: KafkaError) -> None:
-        self.trouble = error.str()
+    def _note(self, error: KafkaError) -> None:
+        self.error = error.str()

@@ -1,8 +1,8 @@
-"""How long an open transaction has held back the reading of the input.
+"""Measures how long an open transaction has kept the input from being read.
 
-A reader of committed records gets nothing beyond the first record of the oldest open transaction (the last stable
-offset). A producer that died in the middle of one holds it for its `transaction.timeout.ms`; one that the broker has
-lost track of, for ever. Nothing else shows it: the reader sees no error, only silence.
+A read_committed consumer gets nothing beyond the first record of the oldest open transaction (the last stable offset,
+LSO). A producer that died within one keeps it open for `transaction.timeout.ms`; one that the broker has lost track of
+keeps it open forever. Nothing else shows this: the consumer gets no error, only silence.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _DECODER = msgspec.json.Decoder(_Statistics)
 
 
 class LsoMonitor:
-    """Follows the last stable offsets in the client library's statistics.
+    """Tracks the last stable offsets in the client library's statistics.
 
     Args:
-        topic: The input.
-        clock: This machine's.
-        publish: Told the seconds by partition after each look; 0 where reading goes on.
+        topic: The input topic.
+        clock: The clock of this machine.
+        publish: Called with the stuck seconds by partition after each report; 0 where the LSO moves.
     """
 
     def __init__(self, topic: str, clock: Clock, publish: Callable[[Mapping[int, float]], None]) -> None:
@@ -46,11 +46,11 @@ class LsoMonitor:
         self._stuck: dict[int, tuple[int, float]] = {}
 
     def on_statistics(self, statistics: str, fetched: Collection[int]) -> None:
-        """Take in one report.
+        """Process one report.
 
         Args:
             statistics: JSON, as librdkafka gives it to its `stats_cb`.
-            fetched: Partitions that are read now; the figures of others do not move, whatever the broker has.
+            fetched: Partitions being fetched; the figures of others do not move.
         """
         now_s = self._clock.monotonic_s()
         topic = _DECODER.decode(statistics).topics.get(self._topic, _Topic())

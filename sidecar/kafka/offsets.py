@@ -1,4 +1,4 @@
-"""What a reset asks the broker: stable committed offsets, then the bounds of the logs. Nothing here blocks."""
+"""The queries of a recovery: stable committed offsets, then the bounds of the logs. Nothing here blocks."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ REQUEST_TIMEOUT_S: Final = 5.0
 
 
 class Bounds(NamedTuple):
-    """First offset of a log, and one more than its last, whatever the isolation."""
+    """First offset of a log and the offset after its last, at any isolation level."""
 
     start: int
     end: int
 
 
 def _refusal(what: str, error: KafkaError) -> str:
-    """Return what is refused and in whose words; empty while no broker answers or a transaction is open."""
+    """Return the error text; empty while no broker answers or a transaction is open."""
     passes = failed(error).away or error.code() == KafkaError.UNSTABLE_OFFSET_COMMIT
     return "" if passes else f"{what}: {error.str()}"
 
 
 class CommittedOffsets:
-    """One question for the committed offsets of a group, answered only when no transaction is open on them.
+    """A query for the committed offsets of a group, answered only when no transaction is open on them.
 
-    A consumer that is no member asks, made for this question, in a thread of its own because it waits. The admin
-    client could ask without: but while a coordinator is loading it ends the process (librdkafka 2.16.0), and one that
-    saw its coordinator go away may ask the one that is gone for ever (librdkafka #5511).
+    It uses a new consumer outside the group, in a separate thread because the call blocks. The admin client would not
+    block, but it ends the process while a coordinator is loading (librdkafka 2.16.0), and after its coordinator went
+    away it may query the old one forever (librdkafka #5511).
     """
 
     def __init__(self, config: Mapping[str, Any], topic: str, partitions: Sequence[int]) -> None:
         """Args:
         config: From `config.committed_reader`.
         topic: The input topic.
-        partitions: Of it.
+        partitions: Partitions of the topic.
         """
         self.errors: dict[int, str] = {}
-        """Why a partition is not in the result; empty text while nothing but waiting is needed."""
+        """Why a partition is not in the result; empty text if it only needs to wait."""
         self._group = str(config["group.id"])
         self._partitions = tuple(partitions)
         self._future: Future[list[TopicPartition]] = Future()
@@ -61,11 +61,11 @@ class CommittedOffsets:
             self._future.set_result(answer)
 
     def done(self) -> bool:
-        """Return whether `result` has something to say."""
+        """Return whether `result` can be called."""
         return self._future.done()
 
     def result(self) -> dict[int, int | None]:
-        """Return the offset of each partition that is told, None where nothing was committed yet."""
+        """Return the offset of each partition with an answer, None where nothing was committed yet."""
         try:
             answer = self._future.result()
         except KafkaException as cause:
@@ -86,18 +86,18 @@ def _committed(consumer: Consumer, wanted: list[TopicPartition]) -> list[TopicPa
     try:
         return consumer.committed(wanted, REQUEST_TIMEOUT_S)
     except KafkaException:
-        # Of a group that may not be looked for the call says only that time is over; why comes as a message.
+        # For a group that may not be described the call only times out; the reason comes as a message.
         if (message := consumer.poll(0)) is not None and (error := message.error()) is not None:
             raise KafkaException(error) from None
         raise
 
 
 class LogBounds:
-    """One question for the bounds of partitions of several topics, seen by nobody's isolation level."""
+    """A query for the bounds of partitions of several topics, at any isolation level."""
 
     def __init__(self, admin: AdminClient, partitions: Mapping[str, Sequence[int]]) -> None:
         self.errors: dict[int, str] = {}
-        """As of `CommittedOffsets`, by the number of the partition."""
+        """As in `CommittedOffsets`, by partition number."""
         tps = [TopicPartition(topic, each) for topic, numbers in partitions.items() for each in numbers]
         ask: Any = admin.list_offsets
         spec: Any = OffsetSpec
@@ -106,11 +106,11 @@ class LogBounds:
         self._ends: dict[TopicPartition, Future[Any]] = ask({tp: spec.latest() for tp in tps}, **options)
 
     def done(self) -> bool:
-        """Return whether `result` has something to say."""
+        """Return whether `result` can be called."""
         return all(future.done() for futures in (self._starts, self._ends) for future in futures.values())
 
     def result(self) -> dict[tuple[str, int], Bounds]:
-        """Return bounds by (topic, partition), of those that are told."""
+        """Return bounds by (topic, partition) for those with an answer."""
         starts, ends = self._offsets(self._starts), self._offsets(self._ends)
         return {key: Bounds(start, ends[key]) for key, start in starts.items() if key in ends}
 
@@ -123,13 +123,13 @@ class LogBounds:
                 errors[tp.topic, tp.partition] = cause.args[0]
         for (topic, number), error in errors.items():
             what = f"bounds of topic {topic}, partition {number}"
-            # When others are told it is not the brokers as a whole that are away.
+            # If other partitions have an answer, the brokers are not away as a whole.
             self.errors[number] = f"{what}: {error.str()}" if offsets else _refusal(what, error)
         return offsets
 
 
 class TopicsNow:
-    """One question for what topics are now: their ids, as one that was made anew has another, and their leaders."""
+    """A query for the current ids of topics, which change when a topic is recreated, and for their leaders."""
 
     def __init__(self, admin: AdminClient, topics: Sequence[str]) -> None:
         asked: Any = admin.describe_topics(TopicCollection(list(topics)), request_timeout=REQUEST_TIMEOUT_S)
@@ -147,7 +147,7 @@ class TopicsNow:
             return ""
 
     def errors(self, numbers: Sequence[int]) -> dict[int, str]:
-        """Return the partitions that cannot be used, and why; empty text while nothing but waiting is needed."""
+        """Return the partitions that cannot be used, and why; empty text if they only need to wait."""
         found: dict[int, str] = {}
         for topic, future in self._futures.items():
             try:

@@ -1,4 +1,4 @@
-"""What a consumer gives without being waited for longer than its first record takes."""
+"""Polls a consumer for the messages that are already there."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def poll_batch(consumer: Consumer, limit: int, timeout_s: float) -> Sequence[Mes
 
     Args:
         consumer: Assigned by hand.
-        limit: Most of those behind the first.
+        limit: Most messages after the first.
         timeout_s: Longest wait.
     """
-    # poll() returns with the first record, consume() only with the last of so many.
+    # poll() returns with the first record, consume() only with the last one.
     with translated():
         first = consumer.poll(timeout_s)
         return () if first is None else (first, *consumer.consume(limit, 0))

@@ -1,4 +1,4 @@
-"""Trials of what a sidecar needs of its cluster beside the topics: transactions, the group, a clock that agrees."""
+"""Probes what a sidecar needs of its cluster besides the topics: transactions, the group, a matching clock."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def try_transactions(admin: Admin, settings: Settings, transactional_id: str, de
 
     Raises:
         BrokerUnavailable: No answer in time.
-        KafkaFailed: The cluster refuses; the right Write on the transactional id may be missing.
+        KafkaFailed: The cluster refuses; the permission Write on the transactional id may be missing.
     """
     producer = Producer(config.transactional_producer(settings, transactional_id), logger=config.quiet_logger())
     try:
@@ -68,7 +68,7 @@ def describe_group(admin: Admin, settings: Settings, deadline: Deadline) -> Cons
 
     Raises:
         BrokerUnavailable: No answer in time.
-        KafkaFailed: The cluster refuses; the right Describe on the group may be missing.
+        KafkaFailed: The cluster refuses; the permission Describe on the group may be missing.
     """
     while True:
         future = admin.describe_consumer_groups(
@@ -77,7 +77,7 @@ def describe_group(admin: Admin, settings: Settings, deadline: Deadline) -> Cons
         try:
             found = answer(admin, future, deadline)
         except BrokerUnavailable:
-            # A cluster that has never had a group takes a moment to make room for the first.
+            # A cluster without groups needs a moment to create the internal topic for the first one.
             if deadline.passed:
                 raise
             deadline.pause(0.5)

@@ -1,8 +1,8 @@
-"""The transactional producer: one transaction at a time, and what each of its errors means.
+"""The transactional producer: one transaction at a time, with a meaning for each of its errors.
 
-librdkafka speaks the older transaction protocol, in which a late answer can meet a later transaction. So after any
-outcome that is not known, and after any error of the broker on a record, this producer is never used again: a new one
-under the same transactional id fences it, and what was committed is read from the log.
+librdkafka uses the older transaction protocol, in which a late response can affect a later transaction. So after an
+unknown outcome, and after the broker refused a record, this producer is not used again: a new one with the same
+transactional id fences it, and the log shows what was committed.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from sidecar.model import ANY_PARTITION, Headers
 CALL_TIMEOUT_S: Final = 5.0
 COMMIT_TIMEOUT_S: Final = 20.0
 FLUSH_S: Final = 0.2
-"""A transaction that is refused waits no longer for the rest of it."""
+"""Flush interval: a refused transaction does not wait for the rest of its records."""
 QUEUE_TIMEOUT_S: Final = 15.0
 METADATA_TIMEOUT_S: Final = 2.0
 _BLAMELESS: Final = frozenset(
     {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._INVALID_DIFFERENT_RECORD}
 )
-"""Not written because of something else: the abort, or another record of the same batch."""
+"""Errors with another cause: the abort, or another record of the same batch."""
 
 
 Waits = Generator[None, None, None]
-"""Goes on to the next place where it would wait."""
+"""Continues to the next point where it would wait."""
 
 
 class Refusal(StrEnum):
-    """Why a record could not be written, as far as somebody can act on it."""
+    """Why a record could not be written."""
 
     DENIED = "denied"
     """This client may not write to the topic."""
@@ -47,11 +47,11 @@ class Refusal(StrEnum):
     SILENT = "silent"
     """No answer in time."""
     NAMED = "named"
-    """The broker will not have this very record; it names each that it means of a batch."""
+    """The broker rejects this record, and names each rejected record of the batch."""
     LARGE = "large"
-    """Its batch, compressed, is larger than the topic takes."""
+    """The compressed batch is larger than the topic allows."""
     RECORD = "record"
-    """The broker will not have this record, or one of the same batch."""
+    """The broker rejects this record, or another one of the same batch."""
 
 
 _REFUSALS: Final[Mapping[int, Refusal]] = {
@@ -74,7 +74,7 @@ _REFUSALS: Final[Mapping[int, Refusal]] = {
 
 
 _PLACED: Final = frozenset({Refusal.NAMED, Refusal.LARGE, Refusal.SILENT})
-"""What a partition of its topic says, and may not say of another one."""
+"""Refusals that depend on the partition of the topic."""
 
 _MEMBERSHIP: Final = frozenset(
     {
@@ -84,24 +84,24 @@ _MEMBERSHIP: Final = frozenset(
         KafkaError.FENCED_INSTANCE_ID,
     }
 )
-"""Refusals of the group, after which the producer is as good as before. Any other may be a record's, and then the next
-transaction of this producer would fail out of order."""
+"""Refusals by the group, after which the producer can be used again. Any other can belong to a record; then the next
+transaction of this producer would fail with a sequence error."""
 
 
 class Refused(NamedTuple):
-    """A record that could not be written, and what was said."""
+    """A record that could not be written, with the error."""
 
     partition: int
-    """Of the input topic: whose timer or record it is."""
+    """Input partition that the timer or record belongs to."""
     outgoing: Outgoing
     why: Refusal
     text: str
     target: int = ANY_PARTITION
-    """Partition of the origin that said it, if it was the broker."""
+    """Partition of the origin that refused it, if the broker did."""
 
 
 class Unwritten(NamedTuple):
-    """A record of the changelog or the status topic that was larger than its topic takes."""
+    """A record of the changelog or the status topic that was too large for its topic."""
 
     topic: str
     partition: int
@@ -128,7 +128,7 @@ class TransactionalProducer:
         self._claimed = self._given_up = False
 
     def init(self, timeout_s: float) -> None:
-        """Fence every older producer of this id and settle what it left open. Raises TransactionFailed."""
+        """Fence older producers with this transactional id and end their transactions. Raises TransactionFailed."""
         try:
             self._producer.init_transactions(timeout_s)
         except KafkaException as cause:
@@ -149,7 +149,7 @@ class TransactionalProducer:
         except KafkaException as cause:
             raise _failed("begin_transaction", cause.args[0], replace=True) from cause
 
-    # Each of these yields before it would wait, so that a thread that must not wait can hand it on to one that may.
+    # Each of these yields before it would wait, so that the loop's thread can hand it to the commit thread.
 
     def write_changelog(self, topic: str, partition: int, records: Sequence[tuple[bytes, bytes | None]]) -> Waits:
         """Write changelog records. Raises TransactionFailed."""
@@ -164,11 +164,11 @@ class TransactionalProducer:
             yield from self._write_own(topic, value, key, headers=headers, partition=partition, on_delivery=delivered)
 
     def _write_own(self, topic: str, value: bytes | None, key: bytes, **more: Any) -> Waits:
-        """Write to a topic of the sidecar itself, which must take it."""
+        """Write to an internal topic, which must accept the record."""
         try:
             yield from self._produce(topic, value, key, **more)
         except KafkaException:
-            # A partition that is new is known to this producer only once it has asked for the topic.
+            # A new partition is known to this producer only after a metadata request.
             yield
             try:
                 self._producer.list_topics(topic, METADATA_TIMEOUT_S)
@@ -179,14 +179,13 @@ class TransactionalProducer:
                 raise TransactionFailed(text, unknown=False, replace=True) from cause
 
     def write_outgoing(self, partition: int, records: Iterable[Outgoing], *, traced: bool) -> Waits:
-        """Write fires or dead letters; what cannot be written is kept in `refused`. Raises TransactionFailed.
+        """Write deliveries or dead letters; refused records are kept in `refused`. Raises TransactionFailed.
 
         Args:
             partition: Of the input topic.
             records: In the order of their writing.
-            traced: Ask for a delivery report of each, which names what the broker refuses. It costs a sixth of the
-                whole work of a fire, and without it a refusal fails the transaction all the same: so it is asked for
-                only after a failure.
+            traced: Request a delivery report for each, which names refused records. It costs a sixth of the work of a
+                delivery, and a refusal fails the transaction without it too, so it is requested only after a failure.
         """
         produce, delivered = self._producer.produce, self._delivered
         report: Any = None
@@ -195,8 +194,8 @@ class TransactionalProducer:
             if traced:
                 report = partial(delivered, partition, outgoing)
             try:
-                # By position, as taking names apart costs the library a third of the call. As `callback`: `on_delivery`
-                # counts only where the other is not given. ANY_PARTITION is the library's own word too.
+                # Positional, since keyword arguments cost a third of the call. The report is `callback`, which has
+                # precedence over `on_delivery`. ANY_PARTITION has the same value in the library.
                 produce(topic, value, key, target, report, None, 0, headers)  # type: ignore[arg-type]
             except BufferError:
                 yield from self._write_slowly(outgoing, report)
@@ -209,7 +208,7 @@ class TransactionalProducer:
         yield from self._produce(outgoing.topic, outgoing.value, outgoing.key, **more)
 
     def _refuse_or_learn(self, partition: int, outgoing: Outgoing, report: Any, error: KafkaError) -> Waits:
-        """A partition that is new is known to this producer only once it has asked for the topic."""
+        """Retry after a metadata request if the partition is new; otherwise note the refusal."""
         if error.code() == KafkaError._UNKNOWN_PARTITION:
             yield
             try:
@@ -275,39 +274,39 @@ class TransactionalProducer:
 
     @property
     def unwritten(self) -> Sequence[Unwritten]:
-        """The records of changelog and status topic that were too large."""
+        """The records of the changelog and the status topic that were too large."""
         return self._unwritten
 
     @property
     def delivered_to(self) -> frozenset[tuple[str, int]]:
-        """The partitions of topics that took a record of those whose delivery was asked for."""
+        """Topic partitions that accepted a record whose delivery was traced."""
         return frozenset(self._delivered_to)
 
     @property
     def unwritten_for(self) -> Mapping[int, str]:
-        """Input partitions for which changelog or status topic took no record, whatever its size, in whose words."""
+        """Error text by input partition whose changelog or status partition accepts no record of any size."""
         return self._unwritten_for
 
     @property
     def accepted(self) -> Mapping[tuple[str, int], int]:
-        """By topic and partition, how many records the broker said to be good while it named others of their batch."""
+        """By topic and partition, how many records the broker accepted when it rejected others of their batch."""
         return self._accepted
 
     @property
     def next_changelog_offsets(self) -> Mapping[int, int]:
-        """One more than the greatest changelog offset that this transaction wrote, by partition."""
+        """The changelog offset after the last one that this transaction wrote, by partition."""
         return self._next_changelog_offsets
 
     def send_offsets(
         self, topic: str, offsets: Mapping[int, int], membership: bytes, metadata: Mapping[int, str] = {}
     ) -> None:
-        """Put the input offsets into the transaction, under the membership that fences it. Raises TransactionFailed.
+        """Add the input offsets to the transaction, with the membership that fences it. Raises TransactionFailed.
 
         Args:
             topic: The input topic.
-            offsets: The next one of each partition.
-            membership: As the consumer gives it.
-            metadata: What is kept beside the offset, of partitions for which there is something to keep.
+            offsets: The next offset of each partition.
+            membership: From the consumer.
+            metadata: Metadata to commit with the offset, by partition.
         """
         named = [
             TopicPartition(topic, each, offset, metadata=metadata[each])
@@ -326,10 +325,10 @@ class TransactionalProducer:
         """Commit.
 
         Raises:
-            TransactionFailed: says whether the outcome is known.
+            TransactionFailed: Has whether the outcome is known.
         """
         deadline_s = self._clock.monotonic_s() + COMMIT_TIMEOUT_S
-        # Of several batches in flight the library waits for those behind a refused one until their time is over.
+        # With several batches in flight the library waits for those after a refused one until they time out.
         while self._producer.flush(FLUSH_S) and not self._changelog_error and not self._status_error:
             if self._refused or self._clock.monotonic_s() > deadline_s:
                 break
@@ -339,7 +338,7 @@ class TransactionalProducer:
             except KafkaException as cause:
                 error: KafkaError = cause.args[0]
                 if error.retriable() and not error.fatal() and self._clock.monotonic_s() < deadline_s:
-                    continue  # the library says: call again to resume
+                    continue  # the library asks to call again
                 raise self._commit_failed(error) from cause
             else:
                 return
@@ -360,43 +359,43 @@ class TransactionalProducer:
         return _failed("commit_transaction", error, replace=error.code() not in _MEMBERSHIP)
 
     def abort(self) -> None:
-        """Abort. Raises TransactionFailed, after which the producer cannot be used again."""
+        """Abort. Raises TransactionFailed; the producer cannot be used again then."""
         try:
             self._producer.abort_transaction(CALL_TIMEOUT_S)
         except KafkaException as cause:
             raise _failed("abort_transaction", cause.args[0], replace=True) from cause
 
     def give_up(self) -> bool:
-        """Leave whoever is waiting in a call of this producer behind; called by another thread.
+        """Abandon the thread that waits in a call of this producer; called by another thread.
 
-        Returns False when the transaction was claimed before: its committer is past all calls that can hang.
+        Returns False when the transaction was claimed before: its thread is past all calls that can hang.
         """
         with self._fate:
             self._given_up = not self._claimed
             return self._given_up
 
     def claim(self) -> bool:
-        """Take the transaction, which is committed, as one's own; return False when it was given up before."""
+        """Claim the committed transaction; return False when it was given up before."""
         with self._fate:
             self._claimed = not self._given_up
             return self._claimed
 
     def close(self) -> None:
-        """Let go of the producer without waiting for anything."""
+        """Release the producer without waiting."""
         self._producer.purge()
 
 
 def rejected_of(refused: Sequence[Refused], accepted: Mapping[tuple[str, int], int]) -> list[Refused]:
-    """Return the records that the broker named of their batch, and means.
+    """Return the records that the broker rejected by name.
 
     Args:
-        refused: Of a transaction.
-        spared: See `TransactionalProducer.spared`.
+        refused: Refused records of a transaction.
+        accepted: See `TransactionalProducer.accepted`.
     """
     named = [each for each in refused if each.why is Refusal.NAMED]
     places = Counter((each.outgoing.topic, each.target) for each in named)
-    # A broker that names nobody is reported as one that names the whole batch: so whoever is named must be few beside
-    # those of the same partition of which it said that they are good.
+    # The library reports a broker that names no record as one that names the whole batch: so the named records count
+    # only if at least as many of the same partition were accepted.
     return [each for each in named if places[place := (each.outgoing.topic, each.target)] <= accepted.get(place, 0)]
 
 
@@ -405,7 +404,7 @@ def _refused(partition: int, outgoing: Outgoing, error: KafkaError) -> Refused:
 
 
 def _failed(call: str, error: KafkaError, *, replace: bool = False) -> TransactionFailed:
-    """Return what an error of a transactional call means, in the order in which the library wants it asked."""
+    """Return the meaning of a transactional call's error; the library defines the order of the checks."""
     fenced = error.code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
     text = f"{call}: {error.str()} ({error.name()})"
     if error.fatal():

@@ -1,4 +1,4 @@
-"""Restores all partitions of a changelog into a store of one's own, as sidecars do it, beside those that run."""
+"""Restores all partitions of a changelog into a separate store, while sidecars may be running."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def rebuild(
     Args:
         settings: Name the changelog and the brokers.
         store: An empty one.
-        progress: Is told how far it is, and how far it has to go, in changelog offsets.
-        clock: For the time without progress after which it gives up.
+        progress: Called with the changelog records read and their total.
+        clock: Measures the time without progress.
 
     Returns:
-        Partition to why it cannot be restored, for those that cannot; all others are in the store.
+        The error text by partition, for those that cannot be restored; all others are in the store.
 
     Raises:
-        BrokerUnavailable: Nothing is to be had from the broker for half a minute.
+        BrokerUnavailable: No record arrives for half a minute.
         TopicsInvalid: There is no changelog.
-        CommandFailed: It may not be read, or was cut meanwhile.
+        CommandFailed: The changelog may not be read, or was truncated meanwhile.
     """
     admin = Admin(settings)
     bounds, identity = _look(settings, admin)
@@ -94,11 +94,13 @@ def _look(settings: Settings, admin: Admin) -> tuple[Mapping[int, Bounds], Ident
     if topic is None:
         raise TopicsInvalid(f"topic {name}: does not exist; create it with: {create_command(settings)}")
     if not isinstance(topic, Topic) or "READ" not in topic.operations:
-        raise CommandFailed(f"topic {name} may not be read: this user needs the rights Read and DescribeConfigs on it")
+        raise CommandFailed(
+            f"topic {name} may not be read: this user needs the permissions Read and DescribeConfigs on it"
+        )
     wanted = range(topic.partitions)
     try:
         starts = first_offsets(admin, name, wanted, deadline)
-        # What is committed: an open transaction of a sidecar that runs lies behind it.
+        # Committed records only: an open transaction of a running sidecar comes after them.
         ends = end_offsets(admin, name, wanted, deadline)
     except KafkaFailed as error:
         raise CommandFailed(f"topic {name}: {error}") from error

@@ -1,4 +1,4 @@
-"""At a start the brokers may be away, or be there and not know yet what is asked: they are asked again for a while."""
+"""Retries requests at startup, when brokers may be away or not ready to answer."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ logger = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 TRY_S: Final = 5.0
-"""Longest wait for one answer before saying so and asking again."""
+"""Longest wait for one answer before it is logged and the request is retried."""
 PAUSE_S: Final = 2.0
-"""Least time between two questions: a refusal may come at once."""
+"""Least time between two requests: a refusal may come at once."""
 
 
 def await_brokers(
     ask: Callable[[], T], settings: Settings, clock: Clock, stopping: Callable[[float], bool]
 ) -> T | None:
-    """Return what is asked for once the brokers tell it; None when told to stop meanwhile.
+    """Return the answer once there is one; None when asked to stop first.
 
     Args:
-        ask: Raises BrokerUnavailable after some seconds without an answer.
-        settings: Say how long to go on.
-        clock: This machine's.
-        stopping: Waits at most so many seconds and tells whether to stop.
+        ask: Sends the request; raises BrokerUnavailable after some seconds without an answer.
+        settings: Have STARTUP_TIMEOUT.
+        clock: The clock of this machine.
+        stopping: Waits at most the given seconds and returns whether to stop.
 
     Raises:
         BrokerUnavailable: No answer within STARTUP_TIMEOUT.

@@ -1,4 +1,4 @@
-"""Reads the whole status topic and follows it: a consumer of its own, assigned by hand, of committed records only."""
+"""Reads the whole status topic and follows it, with a separate, manually assigned consumer of committed records."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from sidecar.model import Record
 
 READ_RECORDS: Final = 2_000
 LOOK_EVERY_S: Final = 5.0
-"""Between two looks for partitions that the topics have gained."""
+"""Time between two checks for added partitions."""
 LOOK_AGAIN_S: Final = 0.25
-"""The same while they could not be found."""
+"""The same after a failed check."""
 LOOK_TIMEOUT_S: Final = 2.0
 
 
@@ -40,9 +40,9 @@ class StatusRead(NamedTuple):
     key: bytes
     value: bytes
     headers: Mapping[str, bytes | None]
-    """The last of each name."""
+    """The last value of each name."""
     live: bool = False
-    """It came after all that was there at the start: it was just written."""
+    """Whether it was written after the reader had caught up."""
 
     @classmethod
     def of(cls, record: Record, *, live: bool = False) -> StatusRead | None:
@@ -53,18 +53,18 @@ class StatusRead(NamedTuple):
         return cls(record.partition, record.offset, record.timestamp_ms, record.key, record.value, headers, live)
 
     def is_signed(self, topic: str, token: str | None) -> bool:
-        """Return whether the record is to be trusted, see contract/status.py."""
+        """Return whether the record has a valid signature, see contract/status.py."""
         return is_signed(token, topic, self.partition, self.key, self.value, self.headers, self.stamped_ms)
 
 
 class StatusReader:
-    """Reads all partitions from where they begin, also those that the topic gains later; used by one thread.
+    """Reads all partitions from their start, including partitions added later; used by one thread.
 
     Args:
-        config: from `config.status_reader`.
-        topic: the status topic.
-        input_topic: whose number of partitions is to be known.
-        clock: for the looks at the metadata.
+        config: From `config.status_reader`.
+        topic: The status topic.
+        input_topic: The topic whose partitions are counted.
+        clock: Schedules metadata requests.
     """
 
     def __init__(self, config: Mapping[str, Any], topic: str, input_topic: str, clock: Clock) -> None:
@@ -76,18 +76,18 @@ class StatusReader:
         self._read: set[int] = set()
         self._look_at_s = float("-inf")
         self.input_partitions: int | None = None
-        """How many partitions the input topic has; None while that is unknown."""
+        """Number of input partitions; None while unknown."""
         self.cluster_id: str | None = None
         self.error = ""
-        """Why nothing can be read, for a person; empty when all is well."""
+        """Why nothing can be read, for people; empty when there is no error."""
 
     @property
     def caught_up(self) -> bool:
-        """Whether all that was there at the start has been read."""
+        """Whether all records present at the start have been read."""
         return bool(self._assigned) and self._assigned <= self._read
 
     def read(self, timeout_s: float) -> list[StatusRead]:
-        """Return what has come, after at most about `timeout_s` seconds, longer while the brokers are away.
+        """Return the available records, after at most about `timeout_s` seconds, longer while the brokers are away.
 
         Raises:
             KafkaFailed: A new reader must take over.
@@ -103,11 +103,11 @@ class StatusReader:
         return records
 
     def close(self) -> None:
-        """Let go of the consumer."""
+        """Close the consumer."""
         self._consumer.close()
 
     def _record(self, message: Message) -> StatusRead | None:
-        # A time that the writer chose says nothing.
+        # A timestamp chosen by the writer is useless.
         if message.timestamp()[0] != TIMESTAMP_LOG_APPEND_TIME:
             return None
         return StatusRead.of(record_of(message), live=message.partition() in self._read)
@@ -145,7 +145,7 @@ class StatusReader:
         elif error.fatal():
             raise failed(error)
         else:
-            # Not there any more, or not ours to read: ask soon what there is.
+            # The partition was deleted, or may not be read: refresh the metadata soon.
             self._said(error)
             self._look_at_s = min(self._look_at_s, self._clock.monotonic_s() + LOOK_AGAIN_S)
 

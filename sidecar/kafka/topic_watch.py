@@ -20,23 +20,23 @@ ASK_EVERY_S: Final = 1.0
 
 
 class Question(Protocol):
-    """A question to the brokers, on its way from the moment it exists: `offsets.TopicsNow`."""
+    """A query that is sent when it is created: `offsets.TopicsNow`."""
 
     def done(self) -> bool:
-        """Return whether it is answered, be it by a refusal. Never waits."""
+        """Return whether there is an answer, including a refusal. Never waits."""
         ...
 
     def id_of(self, topic: str) -> str:
-        """Return the id of a topic; empty when no broker says."""
+        """Return the id of a topic; empty when unknown."""
         ...
 
 
 class TopicWatch:
-    """Asks one question at a time, in the background; used by one thread.
+    """Sends one query at a time, in the background; used by one thread.
 
     Args:
-        ask: Asks for the ids of topics.
-        clock: This machine's.
+        ask: Queries the ids of topics.
+        clock: The clock of this machine.
         topic: The input topic.
     """
 
@@ -48,9 +48,9 @@ class TopicWatch:
         self._ask_at_s = clock.monotonic_s() + ASK_EVERY_S
 
     def topic_id(self) -> str:
-        """Return the topic's id when an answer has come since the last call, else empty text. Never waits.
+        """Return the topic's id if an answer has arrived since the last call, else empty text. Never waits.
 
-        A topic that does not exist for now has no id either: the next answer counts.
+        A topic that does not exist at the moment has no id: the next answer counts.
         """
         question = self._question
         if question is None:
@@ -65,12 +65,12 @@ class TopicWatch:
         return question.id_of(self._topic)
 
     def replaced(self, partitions: Iterable[Partition]) -> set[int]:
-        """Return the numbers of the partitions whose offsets count in a former topic of the name. Never waits.
+        """Return the partitions whose offsets belong to a former topic of the same name. Never waits.
 
-        An answer that comes from a broker behind the others costs a recovery, which asks again before it decides.
+        An outdated answer costs a recovery, which queries again before it decides.
 
         Args:
-            partitions: Those that run.
+            partitions: The running ones.
         """
         topic_id = self.topic_id()
         replaced = {each.number for each in partitions if topic_id and not each.checkpoint.meets(topic_id)}

@@ -1,4 +1,4 @@
-"""The four topics: created, checked, grown; each mistake names the command that mends it."""
+"""Creates, checks and grows the four topics; each error names the command that fixes it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from sidecar.kafka.cluster import (
 from sidecar.settings import SETTINGS, Settings
 
 HEADROOM_BYTES = 64 * 1024
-"""What a changelog record may be larger than the input record that it holds."""
+"""How much larger a changelog record may be than the input record in it."""
 CHANGELOG_BYTES_MIN = 1024 * 1024
 
 BROKER_DEFAULT = -1
 _SUGGESTED_PARTITIONS = 4
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
-# What a broker says just after a change may be a moment old, so what looks wrong is looked at twice.
+# A broker's answer just after a change may be outdated, so problems are checked twice.
 _SECOND_LOOK_S = 1.0
 
 _ABOUT_REPLICAS = frozenset({"INVALID_REPLICATION_FACTOR", "POLICY_VIOLATION"})
@@ -40,51 +40,51 @@ _STATUS_CONFIG: Mapping[str, str] = {
     "cleanup.policy": "compact,delete",
     "retention.ms": str(_DAY_MS),
     "message.timestamp.type": "LogAppendTime",
-    # Only segments that are closed are compacted and deleted; every instance reads the whole topic when it starts.
+    # Only closed segments are compacted and deleted; every instance reads the whole topic at its start.
     "segment.bytes": str(64 * 1024 * 1024),
     "segment.ms": str(10 * 60_000),
 }
 
 _NAMING = ("BOOTSTRAP_SERVERS", "STREAMS_APP_ID", "STORE_NAME", "INPUT_TOPIC", "DLQ_TOPIC", "REPLICATION_FACTOR")
-"""The settings that `topics create` must be given to mean the same topics."""
+"""The settings that `topics create` needs to address the same topics."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """What the engine must know of the topics; all of them exist and have the right shape."""
+    """Facts about the topics, all of which exist and are configured correctly."""
 
     cluster_id: str
     partitions: int
-    """Of the input topic."""
+    """Number of input partitions."""
     usable_partitions: int
-    """Those that changelog and status have too: less than `partitions` only while they may not be grown."""
+    """Partitions that changelog and status have too: fewer than `partitions` only while those may not be grown."""
     input_topic_id: str
     changelog_topic_id: str
     input_bytes_max: int
-    """`max.message.bytes` of the topic, as are the next three."""
+    """`max.message.bytes` of the topic; so are the next three."""
     dlq_bytes_max: int
     changelog_bytes_max: int
     status_bytes_max: int = CHANGELOG_BYTES_MIN
     changes: tuple[str, ...] = ()
-    """What was created or grown, a line each."""
+    """One line for each topic that was created or grown."""
     notes: tuple[str, ...] = ()
-    """What works but should be known, a line each."""
+    """One line for each thing that works but should be known."""
 
 
 class Problem(NamedTuple):
-    """Something wrong with a topic."""
+    """A problem of a topic."""
 
     topic: str
     wrong: str
     fix: str
-    """A command, or what to do."""
+    """The command to run, or what to do."""
 
     def __str__(self) -> str:
         return f"topic {self.topic}: {self.wrong}; fix it with: {self.fix}"
 
 
 class Found(NamedTuple):
-    """The four topics as the cluster describes them; None: there is no such topic."""
+    """The four topics as the cluster describes them; None: the topic does not exist."""
 
     input: Topic | MissingPermission | None
     dlq: Topic | MissingPermission | None
@@ -93,7 +93,7 @@ class Found(NamedTuple):
 
 
 def changelog_config(input_bytes_max: int) -> dict[str, str]:
-    """Return the configuration of a changelog for inputs of at most so many bytes."""
+    """Return the configuration of a changelog for input records of at most `input_bytes_max`."""
     return {
         "cleanup.policy": "compact",
         "segment.bytes": str(64 * 1024 * 1024),
@@ -106,12 +106,12 @@ def changelog_config(input_bytes_max: int) -> dict[str, str]:
 
 
 def changelog_bytes_min(input_bytes_max: int) -> int:
-    """Return the least `max.message.bytes` of the changelog."""
+    """Return the minimum `max.message.bytes` of the changelog."""
     return max(CHANGELOG_BYTES_MIN, input_bytes_max + HEADROOM_BYTES)
 
 
 def create_command(settings: Settings, partitions: int | None = None) -> str:
-    """Return the `retry-sidecar topics create` that means the same topics as these settings."""
+    """Return the `retry-sidecar topics create` command for the topics of these settings."""
     return _own_command(settings, "topics create", partitions)
 
 
@@ -121,7 +121,7 @@ def topic_names(settings: Settings) -> tuple[str, str, str, str]:
 
 
 def look(admin: Admin, settings: Settings, deadline: Deadline) -> Found:
-    """Ask for the four topics.
+    """Describe the four topics.
 
     Raises:
         BrokerUnavailable: No answer in time.
@@ -132,7 +132,7 @@ def look(admin: Admin, settings: Settings, deadline: Deadline) -> Found:
 
 
 def problems(settings: Settings, found: Found) -> tuple[Problem, ...]:
-    """Return all that keeps a sidecar from working with these topics."""
+    """Return everything that keeps a sidecar from working with these topics."""
     return tuple(_problems(settings, found))
 
 
@@ -142,11 +142,11 @@ def notes(settings: Settings, found: Found) -> tuple[str, ...]:
 
 
 def check_topics(admin: Admin, settings: Settings, deadline_s: float = 15.0) -> tuple[Found, tuple[Problem, ...]]:
-    """Look, without changing anything; what looks wrong is looked at twice.
+    """Check the topics without changing anything; problems are checked twice.
 
     Raises:
         BrokerUnavailable: No answer within `deadline_s` seconds.
-        TopicsInvalid: As of `look`.
+        TopicsInvalid: As in `look`.
     """
     deadline = Deadline(deadline_s)
     found = look(admin, settings, deadline)
@@ -159,19 +159,19 @@ def check_topics(admin: Admin, settings: Settings, deadline_s: float = 15.0) -> 
 def ensure_topics(
     admin: Admin, settings: Settings, deadline_s: float = 30.0, partitions: int = BROKER_DEFAULT
 ) -> TopicFacts:
-    """Create what is missing, grow what is too small, check the rest, and return when all of it can be used.
+    """Create missing topics, grow small ones, check the rest, and return when all of them can be used.
 
     Changelog and status are always created; the input and the DLQ only if CREATE_TOPICS is set.
 
     Args:
-        admin: A client with the permissions to do so.
+        admin: A client with the necessary permissions.
         settings: The effective settings.
-        deadline_s: Seconds for all of it.
-        partitions: Of an input topic and a DLQ that are created.
+        deadline_s: Seconds for everything.
+        partitions: Number of partitions of a new input topic and DLQ.
 
     Raises:
         BrokerUnavailable: No answer in time.
-        CommandFailed: The cluster does not say which one it is.
+        CommandFailed: The cluster cannot be described.
         TopicsInvalid: A topic or a permission is missing or wrong; one line each, with the command that fixes it.
     """
     deadline = Deadline(deadline_s)
@@ -227,7 +227,7 @@ def _create(admin: Admin, settings: Settings, topic: NewTopic, deadline: Deadlin
         if error.denied:
             raise TopicsInvalid(
                 f"topic {topic.name}: does not exist, and the permission to create it is missing ({error}); "
-                f"let somebody who has it run: {create_command(settings)}"
+                f"a user with it must run: {create_command(settings)}"
             ) from error
         factor = f"; set another REPLICATION_FACTOR ({_shown_factor(settings)})"
         hint = factor if error.code in _ABOUT_REPLICAS else ""
@@ -330,12 +330,12 @@ def _notes(settings: Settings, found: Found) -> Iterator[str]:
             yield (
                 f"topic {topic.name}: has {topic.partitions} partitions, the input topic {entry.name} has "
                 f"{entry.partitions}, and the permission Alter is missing: partitions from {topic.partitions} on stay "
-                f"unready until somebody who has it runs: {create_command(settings)}"
+                f"unready until a user with it runs: {create_command(settings)}"
             )
     if entry and "compact" in entry.cleanup:
         yield (
             f"topic {entry.name}: is compacted: of messages with the same key only the newest may reach the sidecar; "
-            f"mend it with: {configure_command(settings, entry.name, 'cleanup.policy=delete')}"
+            f"fix it with: {configure_command(settings, entry.name, 'cleanup.policy=delete')}"
         )
     if entry and dlq and dlq.max_message_bytes < entry.max_message_bytes:
         yield (

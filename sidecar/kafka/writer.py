@@ -1,4 +1,4 @@
-"""A producer of single records, outside of any transaction."""
+"""A producer of single records, without transactions."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from sidecar.model import ANY_PARTITION
 
 
 class Written(NamedTuple):
-    """Where a record lies."""
+    """The location of a written record."""
 
     partition: int
     offset: int
     broker_ms: int | None
-    """When the broker appended it, by its own clock; None in a topic without `LogAppendTime`."""
+    """When the broker appended it, by its clock; None in a topic without `LogAppendTime`."""
 
 
 Report = Callable[[Written | KafkaFailed], None]
-"""Told what became of a record."""
+"""Called with the result of a write."""
 
 
 class Writer:
-    """Writes records; any thread may call it.
+    """Writes records; may be called by any thread.
 
     Args:
         config: From `kafka.config`. Errors are reported and not logged, unless it has a logger.
@@ -48,39 +48,39 @@ class Writer:
         headers: Sequence[tuple[str, bytes | None]] = (),
         report: Report | None = None,
     ) -> None:
-        """Put a record into the queue.
+        """Queue a record.
 
         Args:
-            topic: Where to.
-            key: Of the record.
-            value: None is a tombstone.
-            partition: The key chooses one unless it is given.
-            headers: Of the record.
-            report: Called from `poll` and `flush`, once.
+            topic: The topic to write to.
+            key: Key of the record.
+            value: Value of the record; None is a tombstone.
+            partition: Chosen by key unless given.
+            headers: Headers of the record.
+            report: Called once, from `poll` or `flush`.
 
         Raises:
-            BufferError: The queue is full: poll, and try again.
-            KafkaFailed: The library does not take it.
+            BufferError: The queue is full: poll, and retry.
+            KafkaFailed: The library refuses the record.
         """
         given: Any = list(headers)
-        told: Any = None if report is None else partial(_tell, report)
+        on_delivery: Any = None if report is None else partial(_report, report)
         with translated():
-            self._producer.produce(topic, value, key, partition, headers=given, on_delivery=told)
+            self._producer.produce(topic, value, key, partition, headers=given, on_delivery=on_delivery)
 
     def poll(self, timeout_s: float) -> None:
-        """Call the reports that have come, waiting at most so long for the first one."""
+        """Wait at most `timeout_s` for the first report, and call the available ones."""
         self._producer.poll(timeout_s)
 
     def flush(self, timeout_s: float) -> int:
-        """Wait at most so long until all is written, calling the reports; return how many records are not."""
+        """Wait at most `timeout_s` until everything is written; return the number of unwritten records."""
         return self._producer.flush(timeout_s)
 
     def partition_count(self, topic: str, timeout_s: float) -> int:
-        """Return how many partitions a topic has; the producer knows all of them from then on. Raises KafkaFailed."""
+        """Return the number of partitions of a topic, and refresh the producer's metadata. Raises KafkaFailed."""
         return partition_count(self._producer, topic, timeout_s)
 
 
-def _tell(report: Report, error: KafkaError | None, message: Message) -> None:
+def _report(report: Report, error: KafkaError | None, message: Message) -> None:
     if error is not None:
         report(failed(error))
         return

@@ -114,7 +114,7 @@ def _left(views: Iterable[PartitionView]) -> Counter[tuple[str, bool]]:
 
 
 def _facts(own: Sequence[PartitionView]) -> dict[str, object]:
-    # Before its restore is over a partition knows a part of what waits.
+    # A partition that is being restored has incomplete counts.
     known = _settled(own)
     return {
         "pending": sum(view.pending for view in own) if known else None,

@@ -37,7 +37,7 @@ class Fetching:
         """Consume and examine for at most `timeout_s`; return the origins that must be looked up."""
         unresolved: set[str] = set()
         for records in self._consumer.poll(POLL_RECORDS, timeout_s):
-            # Read when they are here: an instant before it would make their timestamps ones of the future.
+            # Read after the poll: an earlier instant would put the timestamps of new records into the future.
             unresolved |= self._buffer.ingest(records, self._clock.wall_ms())
         return unresolved | self._buffer.examine(self._clock.wall_ms(), EXAMINE_MAX)
 

@@ -79,7 +79,7 @@ class Loop:
         self._components.snapshots.heartbeat()
         self._components.catalogue.want(self._fetching.poll(self._poll_timeout_s()))
         if self._jobs.busy:
-            self._retired.clear()  # tens of thousands of objects: they die while nobody needs the interpreter
+            self._retired.clear()  # tens of thousands of objects, freed while the interpreter is idle
         if self._jobs.wait(0):
             self._finish_job()
         elif self._jobs.abandon():
@@ -243,7 +243,7 @@ class Loop:
 
     def _store_failed(self, error: StoreFailed) -> None:
         log.error("store_failed", reason=str(error))
-        self._jobs.wait(REVOKE_WAIT_S)  # it may be writing to the store that is about to be closed
+        self._jobs.wait(REVOKE_WAIT_S)  # it may still write to the store that is about to be closed
         for number in list(self._assignment.partitions):
             self._assignment.end(number)
         self._components.state.failed(error)

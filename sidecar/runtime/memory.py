@@ -22,7 +22,7 @@ class Memory:
         libc = ctypes.CDLL(None)
         self._trim = getattr(libc, "malloc_trim", None)
         if (mallopt := getattr(libc, "mallopt", None)) is not None:
-            # Each thread would get an arena of its own, and none of them gives back what another could use.
+            # By default each thread gets its own arena, and memory freed in one is not reused in another.
             mallopt(_M_ARENA_MAX, ARENAS)
 
     def maintain(self, busy: bool) -> None:

@@ -101,13 +101,13 @@ class ClosedOrigins:
         Each starts on trial, since it may be over. Origins seen open since are skipped: the checkpoint of an idle
         partition is as old as its last transaction.
         """
-        for name, told in closed.items():
-            if told.why is Closure.PAUSED or told.since_ms <= self._open_ms.get(name, -1):
+        for name, former in closed.items():
+            if former.why is Closure.PAUSED or former.since_ms <= self._open_ms.get(name, -1):
                 continue
-            # Half the first wait: closing it doubles that.
-            fresh = _Closure(told.why, told.since_ms, PROBE_FIRST_S / 2, 0, now_s, now_s)
+            # Half the first interval: closing the origin doubles it.
+            fresh = _Closure(former.why, former.since_ms, PROBE_FIRST_S / 2, 0, now_s, now_s)
             closure = self._closures.setdefault(name, fresh)
-            closure.since_ms = min(closure.since_ms or told.since_ms, told.since_ms)
+            closure.since_ms = min(closure.since_ms or former.since_ms, former.since_ms)
             self._closed = None
 
     def refused(self, refused: Iterable[Refused], everything: bool, now_ms: int, now_s: float) -> list[Refused]:
@@ -138,8 +138,8 @@ class ClosedOrigins:
             log.info("origin_probed", origin=name)
         for partition in running:
             partition.closures_over = any(
-                told.why is not Closure.PAUSED and self._is_over(name)
-                for name, told in partition.checkpoint.closed.items()
+                each.why is not Closure.PAUSED and self._is_over(name)
+                for name, each in partition.checkpoint.closed.items()
             )
 
     def advance(self, pending: Iterable[str], now_ms: int, now_s: float) -> list[str]:
@@ -177,7 +177,7 @@ class ClosedOrigins:
     def _probe(self, name: str, closure: _Closure, now_s: float) -> bool:
         """Reopen an existing origin on trial, or look up a missing one; return whether it was reopened."""
         if self._is_there(name):
-            # The next timer that is due for it is the probe. Refused, it closes for twice as long.
+            # The next timer due for it is the probe. A refusal closes the origin for twice as long.
             closure.trial_s = now_s
             closure.asked = False
             self._closed = None

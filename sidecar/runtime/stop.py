@@ -33,7 +33,7 @@ class Stop:
     def within(self, seconds: float) -> bool:
         """Wait at most `seconds`; return whether a stop was requested."""
         until_s = self._clock.monotonic_s() + seconds
-        # The event is never set: a handler that sets what its own thread waits for can lock that thread for ever.
+        # The event is never set: a signal handler that sets what its own thread waits for can deadlock that thread.
         while not self.asked and (left_s := until_s - self._clock.monotonic_s()) > 0:
             self._pause.wait(min(LOOK_S, left_s))
         return self.asked

@@ -19,5 +19,5 @@ def classify(cause: BaseException, folder: str) -> StoreFailed:
     if any(sign in text for sign in _FULL):
         return StoreFailed(f"no space left for {folder}: free some, it goes on by itself ({text})")
     if any(sign in text for sign in _DENIED):
-        return StoreFailed(f"{folder} cannot be written: give this user the right, or set STATE_DIR ({text})")
+        return StoreFailed(f"{folder} cannot be written: give this user permission, or set STATE_DIR ({text})")
     return StoreCorrupt(f"{folder} is damaged: {text}")

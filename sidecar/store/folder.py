@@ -30,7 +30,7 @@ class StateFolder:
             probe.unlink()
         except OSError as cause:
             raise StoreFailed(
-                f"STATE_DIR {path} cannot be written ({cause.strerror}): give this user the right, or set another"
+                f"STATE_DIR {path} cannot be written ({cause.strerror}): give this user permission, or set another"
             ) from cause
 
     def instance_id(self) -> str:

@@ -87,7 +87,7 @@ class ReadOnlyStore(RocksStore):
                     f"a file of {self.folder} is gone: if a sidecar uses the folder then try again, else it is damaged"
                 ) from cause
             if "Permission denied" in text:
-                raise StoreFailed(f"{self.folder} cannot be read: give this user the right ({text})") from cause
+                raise StoreFailed(f"{self.folder} cannot be read: give this user permission ({text})") from cause
             raise classify(cause, str(self.folder)) from cause
 
     def write(self, prepared: Prepared) -> None:  # noqa: ARG002  # the port's name

@@ -19,7 +19,7 @@ USER: Final = "User:ANONYMOUS"
 
 @contextmanager
 def broker_with_permissions() -> Iterator[str]:
-    """Yield the address of a broker of the caller's own that asks for rights."""
+    """Yield the address of a broker of the caller's own that checks permissions."""
     properties = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
@@ -30,7 +30,7 @@ def broker_with_permissions() -> Iterator[str]:
 
 
 def deny(admin: AdminClient, kind: ResourceType, name: str, operation: AclOperation) -> None:
-    """Take one right on a topic or group away and leave all others."""
+    """Take one permission on a topic or group away and leave all others."""
     rules = [
         AclBinding(kind, name, ResourcePatternType.LITERAL, USER, "*", *rule)
         for rule in ((operation, AclPermissionType.DENY), (AclOperation.ALL, AclPermissionType.ALLOW))
@@ -41,7 +41,7 @@ def deny(admin: AdminClient, kind: ResourceType, name: str, operation: AclOperat
 
 
 def give_back(admin: AdminClient, kind: ResourceType, name: str) -> None:
-    """Give all rights on a topic or group again."""
+    """Give all permissions on a topic or group again."""
     rules = AclBindingFilter(kind, name, ResourcePatternType.ANY, USER, "*", AclOperation.ANY, AclPermissionType.ANY)
     for future in admin.delete_acls([rules]).values():
         assert future.result(RPC_S)

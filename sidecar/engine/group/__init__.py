@@ -1,1 +1,1 @@
-"""What the whole group looks like from outside: views of partitions, merged."""
+"""The view of the whole group: views of partitions, merged."""

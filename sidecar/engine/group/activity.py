@@ -1,7 +1,7 @@
-"""What a partition did in the last hour, minute by minute: fired, dead-lettered, fired late.
+"""Activity of a partition in the last hour, minute by minute: fired, dead-lettered, fired late.
 
-Its owner counts each committed transaction and publishes the hour with its figures; the next owner goes on from there.
-Nothing is ever decided by these counts, so the second around a hand-over may be missing.
+Its owner counts each committed transaction and publishes the hour with its view; the next owner continues from there.
+Nothing is decided by these counts, so the second around a hand-over may be missing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 MINUTE_MS: Final = 60_000
 MINUTES: Final = 60
 LATE_MS: Final = 1_000
-"""Fired more than so long after its due is late."""
+"""A timer that fires more than this after its due is late."""
 
 
 class Minute(NamedTuple):
@@ -23,10 +23,10 @@ class Minute(NamedTuple):
     fired: int = 0
     dead_lettered: int = 0
     late: int = 0
-    """Those of `fired` that were later than LATE_MS."""
+    """The part of `fired` that was more than LATE_MS late."""
 
     def plus(self, other: Minute) -> Minute:
-        """Return both together."""
+        """Return the sum."""
         return Minute(self.fired + other.fired, self.dead_lettered + other.dead_lettered, self.late + other.late)
 
 
@@ -35,19 +35,19 @@ _NOTHING: Final = Minute()
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """The last MINUTES minutes."""
+    """Counts of the last MINUTES minutes."""
 
     newest: int = 0
     """The minute of the first count: minutes since the epoch."""
     counts: tuple[Minute, ...] = ()
-    """Newest first, at most MINUTES; what is not there is nothing."""
+    """Newest first, at most MINUTES; missing minutes count as zero."""
 
     def plus(self, at_ms: int, minute: Minute) -> Activity:
-        """Return it with what was done at `at_ms`; what lies before the hour is not counted."""
+        """Return the activity plus counts at `at_ms`; counts older than the hour are dropped."""
         if not any(minute):
             return self
         number = at_ms // MINUTE_MS
-        if self.counts and number == self.newest:  # nearly always, and once for each transaction
+        if self.counts and number == self.newest:  # nearly always, once per transaction
             return Activity(number, (self.counts[0].plus(minute), *self.counts[1:]))
         return self.joined(Activity(number, (minute,)))
 
@@ -60,12 +60,12 @@ class Activity:
     def last(self, now_ms: int) -> list[Minute]:
         """Return MINUTES minutes, oldest first; the last one is that of `now_ms`."""
         now = now_ms // MINUTE_MS
-        # A clock that runs ahead must not hide what it stamped: its minutes end the list.
+        # A clock that runs ahead must not hide its minutes: they end the list.
         counts = self._until(now) if now > self.newest else self.counts[self.newest - now :]
         return [*[_NOTHING] * (MINUTES - len(counts)), *reversed(counts)]
 
     def _until(self, minute: int) -> tuple[Minute, ...]:
-        """Return the counts as seen from a minute that is not before the newest."""
+        """Return the counts relative to a minute that is not before the newest."""
         gap = minute - self.newest
         return ((_NOTHING,) * gap + self.counts)[:MINUTES] if 0 < gap < MINUTES else () if gap else self.counts
 

@@ -1,7 +1,7 @@
-"""How what waits is spread over the next minute, hour and day: from the counters of the wheel's slots, never a scan.
+"""Histograms of pending timers over the next minute, hour and day, from the counters of the wheel's slots.
 
-A slot that lies in one bar is exact. One that reaches over several is taken as spread evenly over the part of it that
-can still hold any, so the bars are as fine as the slots that the timers were stored in.
+A slot within one bar is exact. A slot across several bars counts as spread evenly over the part of it that can still
+hold timers, so the bars are as precise as the slots.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sidecar.wheel.geometry import LEVELS, slot_end_ms, slot_of, slot_start_ms
 
 
 class BarRange(NamedTuple):
-    """A stretch of time from now on, in bars of one width."""
+    """A range of time from now on, divided into bars of one width."""
 
     name: str
     bar_ms: int
@@ -39,7 +39,7 @@ class Bars:
     after: float = 0.0
 
     def add(self, start_ms: int, end_ms: int, count: int) -> None:
-        """Spread a count evenly over a stretch of time that is not empty."""
+        """Spread a count evenly over a non-empty interval."""
         start = (start_ms - self.from_ms) / self.bar_ms
         end = (end_ms - self.from_ms) / self.bar_ms
         bars = len(self.counts)
@@ -55,7 +55,7 @@ class Bars:
                 self.counts[bar] += density * (min(end, bar + 1) - max(start, bar))
 
     def rounded(self) -> tuple[int, list[int], int]:
-        """Return before, bars and after as whole numbers with the same sum."""
+        """Return before, bars and after, rounded to integers with the same sum."""
         total = round(self.before + sum(self.counts) + self.after)
         bounds, reached = [round(self.before)], self.before
         for count in self.counts:
@@ -75,12 +75,12 @@ def histograms(views: Sequence[PartitionView], now_ms: int) -> dict[str, Bars]:
 
 
 def _stretches(views: Sequence[PartitionView], from_ms: int) -> list[tuple[int, int, int]]:
-    """Return (start, end, count) of what waits: slots that have not begun for all partitions together."""
+    """Return (start, end, count) of pending timers; slots in the future are summed over all partitions."""
     ahead: Counter[tuple[int, int]] = Counter()
     stretches = []
     edges = [slot_of(from_ms, level) for level in range(LEVELS)]
     for view in views:
-        # Nothing waits before these. In a coarse slot that has begun, all would else look partly overdue.
+        # No timer is due before these. Without the floor, a coarse slot that has begun would look partly overdue.
         floor_ms = max(view.watermark_ms or 0, view.next_due_ms or 0)
         for (level, slot), count in view.slots.items():
             if slot > edges[level]:

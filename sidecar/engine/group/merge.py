@@ -1,17 +1,16 @@
-"""What is known of the whole group: how the views that instances publish are put together, one view per partition.
+"""Merges the views that instances publish into one view per partition.
 
-The status records of a partition come from its owner, and around a hand-over from a former owner too, who may not know
-yet. Two questions are asked of them:
+The status records of a partition come from its owner, and around a hand-over also from a former owner that does not
+know yet. Two questions are answered from them:
 
-* **How many wait?** The *figure*: of the complete ones that were stamped within FIGURE_AGE_MAX_MS before the youngest,
-  that with the highest sequence, then the latest. A former owner that wakes up shows a sequence that was passed long
-  ago. A changelog that was made anew begins at sequence 0: it would stay behind the old high one for ever, were it not
-  for the age: nobody has shown the old one for as long as a figure counts as known, so it goes.
-* **Who has it, and how is it?** The *holder*: the figure itself, or a later record without one. While a partition is
+* **How many are pending?** The *figure*: of the complete records stamped within FIGURE_AGE_MAX_MS before the youngest,
+  the one with the highest sequence, then the latest. A former owner that wakes up shows an older sequence. A recreated
+  changelog begins at sequence 0; the old, higher sequence expires by its age.
+* **Who owns it, in which state?** The *holder*: the figure itself, or a later incomplete record. While a partition is
   handed over or restored its counters are partial, so it keeps the last figure, with its true age.
 
-Both depend on the set of records alone, not on the order in which they are read. Ages are measured by the broker's
-clock, which stamps every status record.
+Both depend only on the set of records, not on their order. Ages are measured by the broker's clock, which stamps every
+status record.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from sidecar.engine.group.activity import Activity
 from sidecar.engine.group.view import FIGURE_AGE_MAX_MS, PartitionView
 
 UNKNOWN: Final = "unknown"
-"""State of a partition of which nothing is known, or nothing young enough."""
+"""State of a partition without a recent status record."""
 WHOLE_STATES: Final = frozenset({"running", "closed"})
-"""States in which a partition's counters can be complete; `closed` is the last word of an owner who lets go."""
+"""States in which a partition's counters can be complete; `closed` is the last record of an owner that releases it."""
 FIGURES_MAX: Final = 64
 OUTCOMES_MAX: Final = 10_000
 OUTCOME_AGE_MAX_MS: Final = 3_600_000
@@ -37,7 +36,7 @@ _NOTHING: Final = PartitionView(partition=0, state=UNKNOWN, owner="", url=None)
 
 
 class StatusPosition(NamedTuple):
-    """Where a status record stands among those of its partition; the time first, which outlives a topic made anew."""
+    """The order of status records within a partition: by time first, which survives a recreated topic."""
 
     stamped_ms: int
     """By the broker's clock."""
@@ -58,47 +57,47 @@ class Published:
 
     @property
     def rank(self) -> tuple[int, StatusPosition]:
-        """What the best figure has most of."""
+        """The sort key of figures; the best one has the greatest."""
         return self.view.sequence, self.position
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the records of one partition say so far."""
+    """The merged status records of one partition."""
 
     figures: tuple[Published, ...] = ()
-    """The best one, then those that may become it when better ones grow old."""
+    """The best figure, then those that may become it when better ones expire."""
     unfinished: Published | None = None
-    """The latest record without a figure."""
-    told: tuple[StatusPosition, Activity] | None = None
-    """The latest last hour: a new owner is silent of it until it knows what went before."""
+    """The latest incomplete record."""
+    latest_activity: tuple[StatusPosition, Activity] | None = None
+    """The latest activity: a new owner omits it until it has joined that of its predecessor."""
 
     @property
     def activity(self) -> Activity | None:
-        """The last hour, as the best figure tells it if it does."""
+        """The activity of the best figure, else the latest one."""
         best = self.figures[0].view.activity if self.figures else None
-        return best or (None if self.told is None else self.told[1])
+        return best or (None if self.latest_activity is None else self.latest_activity[1])
 
     def joined(self, record: Published) -> Standing:
-        """Return what is known with one more record; the same for any order, and for records that come twice."""
-        hour, told = record.view.activity, self.told
-        if hour is not None and (told is None or told[0] < record.position):
-            told = (record.position, hour)
+        """Return the state merged with a record; independent of order and repetition."""
+        activity, latest_activity = record.view.activity, self.latest_activity
+        if activity is not None and (latest_activity is None or latest_activity[0] < record.position):
+            latest_activity = (record.position, activity)
         if not record.is_figure:
             before = self.unfinished
             latest = before if before and before.position >= record.position else record
-            return replace(self, unfinished=latest, told=told)
+            return replace(self, unfinished=latest, latest_activity=latest_activity)
         figures = {each.position: each for each in (*self.figures, record)}
-        return replace(self, told=told, figures=_contenders(figures.values()))
+        return replace(self, latest_activity=latest_activity, figures=_contenders(figures.values()))
 
     def view(self, partition: int, *, broker_ms: int, now_ms: int, absent: str = "") -> PartitionView:
-        """Return the partition as the group's answer shows it.
+        """Return the public view of the partition.
 
         Args:
             partition: Its number.
             broker_ms: The broker's clock now.
-            now_ms: This machine's clock now; the returned `as_of_ms` is by it, and 0 when there is no figure.
-            absent: An instance that is known not to have the partition, whatever its records say.
+            now_ms: This machine's clock now; the returned `as_of_ms` uses it, and is 0 without a figure.
+            absent: An instance that is known not to own the partition, whatever its records say.
         """
         figure = self.figures[0] if self.figures else None
         holder = self.unfinished
@@ -125,9 +124,9 @@ class Standing:
 
 
 def _contenders(figures: Iterable[Published]) -> tuple[Published, ...]:
-    """Return the figures that are, or may yet be, the best: best first, each younger than those before it.
+    """Return the figures that are or can become the best: best first, each younger than the previous ones.
 
-    A figure that ranks below another of at least its age never comes to be the best, as it goes no later.
+    A figure that ranks below a younger one never becomes the best, since it expires first.
     """
     ranked = sorted(figures, key=lambda each: each.rank, reverse=True)
     youngest_ms = max(each.position.stamped_ms for each in ranked)
@@ -153,9 +152,9 @@ def group_views(
 
     Args:
         standings: By partition, from the status topic.
-        own: The views of the instance that asks, by its own clock; they count as published at their `as_of_ms`.
-        instance_id: Of that instance; empty for one that never owns a partition.
-        partitions_total: How many partitions the input topic has; None while that is unknown.
+        own: The views of this instance, by its own clock; they count as published at their `as_of_ms`.
+        instance_id: Id of this instance; empty for one that never owns a partition.
+        partitions_total: Number of input partitions; None while unknown.
         broker_ms: The broker's clock now.
         now_ms: This machine's clock now.
     """
@@ -173,11 +172,11 @@ def group_views(
 
 
 class BrokerTime:
-    """The broker's clock, as the stamps of records tell it to a reader that sees them as they are written.
+    """Estimates the broker's clock from the timestamps of records that are read as they are written.
 
     A record arrives after it was stamped. So at each arrival the broker's clock shows at least the stamp, and the
-    greatest of these bounds is right up to the shortest delivery. Bounds of the last one to two SPAN_S count: a clock
-    that was set back is followed.
+    greatest of these bounds is off by the shortest delivery time. Bounds of the last one to two SPAN_S count, so that
+    the estimate follows a clock that was set back.
     """
 
     SPAN_S: Final = 30.0
@@ -188,7 +187,7 @@ class BrokerTime:
         self._former_ms: float | None = None
 
     def heard(self, stamped_ms: int, arrived_s: float) -> None:
-        """Take in a record that was just written; `arrived_s` is monotonic."""
+        """Add the timestamp of a record that was just written; `arrived_s` is monotonic."""
         bound_ms = stamped_ms - arrived_s * 1000
         if self._bound_ms is None or arrived_s - self._since_s >= self.SPAN_S:
             self._former_ms, self._bound_ms, self._since_s = self._bound_ms, bound_ms, arrived_s
@@ -196,7 +195,7 @@ class BrokerTime:
             self._bound_ms = max(self._bound_ms, bound_ms)
 
     def now_ms(self, monotonic_s: float, wall_ms: int) -> int:
-        """Return what the broker's clock shows; this machine's wall time until a record was heard."""
+        """Return the estimate; this machine's wall time before the first record."""
         bounds = [bound for bound in (self._bound_ms, self._former_ms) if bound is not None]
         return round(max(bounds) + monotonic_s * 1000) if bounds else wall_ms
 
@@ -208,14 +207,14 @@ class _ControlOutcomes:
 
 
 class Outcomes:
-    """The latest outcomes of control records: at most OUTCOMES_MAX control ids, none older than OUTCOME_AGE_MAX_MS."""
+    """The latest outcomes of control records: at most OUTCOMES_MAX control ids, at most OUTCOME_AGE_MAX_MS old."""
 
     def __init__(self) -> None:
         self._by_control_id: dict[str, _ControlOutcomes] = {}
         self._newest_ms = 0
 
     def add(self, control_id: str, input_offset: int, record: OutcomeRecord, stamped_ms: int) -> None:
-        """Take in an outcome; of several for one control id and partition that of the lowest input offset stands."""
+        """Add an outcome; of several for one control id and partition, the one with the lowest input offset counts."""
         partition = record.partition
         self._newest_ms = max(self._newest_ms, stamped_ms)
         outcomes = self._by_control_id.setdefault(control_id, _ControlOutcomes(stamped_ms))
@@ -223,8 +222,8 @@ class Outcomes:
         if before is None or input_offset < before[0]:
             outcomes.by_partition[partition] = (input_offset, record)
         while self._by_control_id:
-            oldest, told = next(iter(self._by_control_id.items()))
-            if len(self._by_control_id) <= OUTCOMES_MAX and told.stamped_ms > self._newest_ms - OUTCOME_AGE_MAX_MS:
+            oldest, outcomes = next(iter(self._by_control_id.items()))
+            if len(self._by_control_id) <= OUTCOMES_MAX and outcomes.stamped_ms > self._newest_ms - OUTCOME_AGE_MAX_MS:
                 break
             del self._by_control_id[oldest]
 

@@ -1,7 +1,7 @@
-"""What one partition looks like from outside, and the answer to "how many messages wait, and until when?".
+"""The public view of a partition, and the answer to "how many messages are pending, and until when?".
 
-A view is made by the partition's owner from counters that it keeps anyway; nothing here looks at timers. Its JSON form
-is the value of the status topic's `p/` records.
+The partition's owner makes a view from its counters, without reading timers. Its JSON form is the value of the status
+topic's `p/` records.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from sidecar.wheel.counts import Counts
 from sidecar.wheel.geometry import LEVELS, slot_end_ms, slot_of, slot_start_ms
 
 FIGURE_AGE_MAX_MS: Final = 10_000
-"""A figure of this age no longer counts as known."""
+"""A view of this age has expired."""
 
 ORIGINS_MAX: Final = 1_000
-"""Most origins of which a status record gives a figure: it must fit the status topic."""
+"""Most origins that a status record counts individually, so that it fits the status topic."""
 OTHERS: Final = "(others)"
-"""All further ones, counted together; no topic can be called so."""
+"""All further origins, counted together; not a valid topic name."""
 
 HORIZONS_MS: Final = {"5s": 5_000, "1m": 60_000, "5m": 300_000, "1h": 3_600_000, "1d": 86_400_000}
 """The bounds of `due_within`, in rising order."""
@@ -39,14 +39,14 @@ class PartitionView:
     partition: int
     state: str
     owner: str
-    """Instance id of the owner; empty when nobody owns the partition."""
+    """Instance id of the owner; empty when the partition has none."""
     url: str | None
-    """Where the owner's HTTP API answers, if it says so."""
+    """URL of the owner's HTTP API, if published."""
     pending: int = 0
     watermark_ms: int | None = None
     """Due time up to which everything has fired; None before the first fire."""
     restored: float = 0.0
-    """Part of the restore that is done: 0 at its start, 1 when the state is complete."""
+    """Completed fraction of the restore, 0 to 1."""
     restore_remaining: int = 0
     """Changelog records still to be read."""
     by_origin: Mapping[str, int] = field(default_factory=dict)
@@ -54,27 +54,27 @@ class PartitionView:
     slots: Mapping[tuple[int, int], int] = field(default_factory=dict)
     """Pending by (level, slot), by stored due."""
     next_due_ms: int | None = None
-    """Least stored due of all that is pending; None when nothing is."""
+    """Earliest stored due of the pending timers; None when there are none."""
     due_backlog: int = 0
-    """How many are due and not fired after the last scan."""
+    """Timers that are due and were not fired by the last scan."""
     closed_origins: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     """Origin to (state, since in epoch ms), for origins that are not open."""
     sequence: int = 0
     lag: int | None = None
-    """Input records not yet taken in; None when it is not known."""
+    """Input records that are not ingested yet; None when unknown."""
     as_of_ms: int = 0
-    """When its counters were complete and true; 0 when that is not known."""
+    """When the counters were complete and accurate; 0 when unknown."""
     next_input_offset: int | None = None
-    """Offset of the first input record that is not taken in; None when it is not known."""
+    """Offset of the first input record that is not ingested; None when unknown."""
     reason: str = ""
-    """Why it is not running, for a person; empty when all is well."""
+    """Why the partition is not running, for people; empty when it is."""
     activity: Activity | None = None
-    """Its last hour; None until the owner knows what the owner before it did, and in records of older releases."""
+    """The last hour; None until the owner has joined its predecessor's, and in records of older releases."""
     listable: bool = True
-    """Whether the owner can show single messages; False where the state is Spark's."""
+    """Whether the owner can show single messages; False on the Spark engine."""
 
     def counted(self, counts: Counts, checkpoint: Checkpoint, as_of_ms: int) -> PartitionView:
-        """Return the view with what its counters and its checkpoint say, true at `as_of_ms`."""
+        """Return the view with the values of counters and checkpoint as of `as_of_ms`."""
         return replace(
             self,
             pending=counts.pending,
@@ -120,7 +120,7 @@ class PartitionView:
     def from_json(cls, value: bytes) -> PartitionView | None:
         """Return the view, or None for bytes that are not one of this version. Never raises.
 
-        Anyone may write to a topic: what does not fit is as good as absent.
+        Anyone may write to a topic: an invalid record counts as absent.
         """
         try:
             wire = _DECODER.decode(value)
@@ -177,7 +177,7 @@ def _activity_of(hour: _Hour) -> Activity:
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True):
-    """Version 1 of the JSON. Fields that it does not name are ignored, so that a later release may add some."""
+    """Version 1 of the JSON. Unknown fields are ignored, so that a later release can add some."""
 
     version: Literal[1]
     partition: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
@@ -218,11 +218,11 @@ def summarise(
     """Return the JSON of `GET /pending`.
 
     Args:
-        views: at most one per partition.
-        partitions_total: how many partitions the input topic has; None while that is unknown, so never complete.
-        now_ms: wall time.
-        origin: count this origin only; the answer then has `total` and `by_partition` alone.
-        partition: count this partition only; `complete` then speaks of it alone.
+        views: At most one per partition.
+        partitions_total: Number of input partitions; None while unknown: then the answer is never complete.
+        now_ms: Wall time.
+        origin: Count this origin only; the answer then has only `total` and `by_partition`.
+        partition: Count this partition only; `complete` then refers to it.
     """
     chosen = sorted((view for view in views if partition in {None, view.partition}), key=lambda view: view.partition)
     if origin is not None:
@@ -260,7 +260,7 @@ def as_of_ms(views: Iterable[PartitionView], now_ms: int) -> int:
 
 
 def is_complete(views: Sequence[PartitionView], *, wanted: int | None, now_ms: int) -> bool:
-    """Tell whether each wanted partition has an owner and a figure that is young enough."""
+    """Return whether each wanted partition has an owner and a recent figure."""
     known = {view.partition for view in views if view.owner and now_ms - view.as_of_ms < FIGURE_AGE_MAX_MS}
     return wanted is not None and len(known) >= wanted
 
@@ -268,8 +268,8 @@ def is_complete(views: Sequence[PartitionView], *, wanted: int | None, now_ms: i
 def _due(views: Sequence[PartitionView], *, total: int, now_ms: int) -> dict[str, object]:
     """Return `due_within` and `overdue`.
 
-    What is deferred waits in the slot of its next try, so `due_within` counts it there; it is overdue all the same.
-    A deferred timer whose next try is late too would count twice as overdue, hence the cap.
+    A deferred timer is in the slot of its next attempt, so `due_within` counts it there; it is overdue as well. If its
+    next attempt is late too it would count twice as overdue, hence the cap.
     """
     bounds = [now_ms // 1000 * 1000, *(now_ms + horizon for horizon in HORIZONS_MS.values())]
     late, *within = (min(total, count) for count in _due_before(views, bounds))
@@ -281,7 +281,7 @@ def _due(views: Sequence[PartitionView], *, total: int, now_ms: int) -> dict[str
 
 
 def _due_before(views: Sequence[PartitionView], bounds_ms: Sequence[int]) -> list[int]:
-    """Estimate for each bound how many are due before it: whole slots exactly, straddling ones by their share."""
+    """Estimate for each bound the number due before it: whole slots exactly, straddling slots by their share."""
     merged: defaultdict[tuple[int, int], int] = defaultdict(int)
     for view in views:
         for place, count in view.slots.items():
@@ -298,10 +298,10 @@ def _due_before(views: Sequence[PartitionView], bounds_ms: Sequence[int]) -> lis
 
 
 def _share_before(view: PartitionView, level: int, slot: int, bound_ms: int) -> float:
-    """Estimate how many of a slot's timers are due before a bound that lies in the slot.
+    """Estimate how many of a slot's timers are due before a bound within the slot.
 
-    They are taken as spread evenly over the part of the slot that can still hold any: nothing pending lies before the
-    next due time or the watermark. Without this a coarse slot would always look partly overdue.
+    They count as spread evenly over the part of the slot that can still hold timers: none is due before the next due
+    time or the watermark. Without this a coarse slot would always look partly overdue.
     """
     count = view.slots.get((level, slot), 0)
     if not count:

@@ -166,7 +166,7 @@ class Buffer:
         batches: dict[int, Sequence[Item]] = {}
         for at, number in enumerate(waiting):
             if batches and limit_bytes <= 0:
-                break  # a record with very many headers took all of it: the others come first in the next plans
+                break  # a record with very many headers used it up: the others come first in the next plans
             share = limit // (len(waiting) - at)
             share_bytes = limit_bytes // (len(waiting) - at)
             taken, size = _take(self._partitions[number], share, share_bytes)

@@ -138,13 +138,13 @@ class Recovery:
 
     def advance(self, store: Store, others_run: bool) -> None:
         """Do one slice of work."""
-        for told in self._start_offsets.advance():
-            self._begin(store, told)
+        for offsets in self._start_offsets.advance():
+            self._begin(store, offsets)
         if self._restoring:
             self._restore_slices(SLICE_S if others_run else SLICE_ALONE_S)
 
-    def _begin(self, store: Store, told: PartitionOffsets) -> None:
-        partition, changelog = told.partition, told.changelog_bounds
+    def _begin(self, store: Store, offsets: PartitionOffsets) -> None:
+        partition, changelog = offsets.partition, offsets.changelog_bounds
         number = partition.number
         restore = Restore(partition, store, self.identity)
         start = restore.begin(changelog.start, changelog.end)
@@ -152,9 +152,9 @@ class Recovery:
         now_s = self._clock.monotonic_s()
         self._restoring[number] = _Restoring(
             restore,
-            told.committed,
-            told.input_bounds,
-            told.input_topic_id,
+            offsets.committed,
+            offsets.input_bounds,
+            offsets.input_topic_id,
             changelog.start,
             start,
             changelog.end,
@@ -182,7 +182,7 @@ class Recovery:
             if restore.unconfirmed:
                 self._start_over(number)
         for number in self._reader.take_lost():
-            # The log's start has moved past the position since the bounds were asked for.
+            # The log's start has moved past the position since the bounds were read.
             self.start([self._restoring[number].restore.partition])
         for number, restoring in list(self._restoring.items()):
             self._report_error(restoring.restore.partition)
@@ -248,7 +248,7 @@ class Recovery:
         if before.meets(restoring.input_topic_id):
             next_offset = self._next_input_offset(partition, restoring)
         else:
-            # Whatever the group has committed may still be the former topic's.
+            # The group's committed offset may belong to the former topic.
             next_offset = here.next_input_offset
             log.warning(
                 "input_topic_made_anew",
@@ -270,7 +270,7 @@ class Recovery:
                 log.warning("committed_offset_gone", partition=partition.number, checkpoint_offset=wanted)
         if wanted < bounds.start and (wanted or partition.checkpoint.sequence):
             counted = self._lost_to.get(partition.number, 0)
-            # In a topic that was made anew the log may start before what was counted in the former one.
+            # The log of a recreated topic may start below the offset counted in the former one.
             lost = bounds.start - max(wanted, counted if counted <= bounds.start else 0)
             self._lost_to[partition.number] = bounds.start
             self.skipped_input += lost

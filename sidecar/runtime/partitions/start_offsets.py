@@ -120,12 +120,12 @@ class StartOffsets:
     def advance(self) -> list[PartitionOffsets]:
         """Send queries and return the answers that have arrived."""
         self._ask()
-        told = []
+        answered = []
         for key, query in list(self._queries.items()):
             if self._is_answered(query):
                 del self._queries[key]
-                told += self._told(query)
-        return told
+                answered += self._offsets_of(query)
+        return answered
 
     def _ask(self) -> None:
         now_s = self._clock.monotonic_s()
@@ -160,30 +160,30 @@ class StartOffsets:
         errors = query.now.errors(numbers)
         self._put_off(query, errors, set(numbers) - errors.keys())
         if query.partitions:
-            # Only now: the offsets are stable, so whatever was committed lies below the end that is read here.
+            # Only now: the offsets are stable, so everything committed lies below the end that is read here.
             topics = (self._topics.changelog_topic, self._topics.input_topic)
             query.bounds = self._brokers.bounds(dict.fromkeys(topics, sorted(query.partitions)))
         return not query.partitions
 
-    def _told(self, query: _Query) -> list[PartitionOffsets]:
+    def _offsets_of(self, query: _Query) -> list[PartitionOffsets]:
         if query.bounds is None or query.now is None:
             return []
         bounds = query.bounds.result()
         keys = (self._topics.input_topic, self._topics.changelog_topic)
         whole = {number for number in query.partitions if all((topic, number) in bounds for topic in keys)}
         self._put_off(query, query.bounds.errors, whole)
-        told = []
+        answered = []
         for number, partition in query.partitions.items():
             self._later.pop(number, None)
             entry, changelog = (bounds[topic, number] for topic in keys)
             input_topic_id = query.now.id_of(self._topics.input_topic)
-            told.append(PartitionOffsets(partition, query.offsets[number], input_topic_id, entry, changelog))
-        return told
+            answered.append(PartitionOffsets(partition, query.offsets[number], input_topic_id, entry, changelog))
+        return answered
 
-    def _put_off(self, query: _Query, errors: Mapping[int, str], told: Iterable[int]) -> None:
+    def _put_off(self, query: _Query, errors: Mapping[int, str], answered: Iterable[int]) -> None:
         """Take partitions without an answer out of a query, to query them again later."""
         now_s = self._clock.monotonic_s()
-        kept = frozenset(told)
+        kept = frozenset(answered)
         for number in [each for each in query.partitions if each not in kept]:
             partition = query.partitions.pop(number)
             error = errors.get(number, "")

@@ -126,7 +126,7 @@ def spans_of_environment() -> Spans | None:
 
 
 def _provider(exporters: list[str]) -> TracerProvider:
-    # The SDK is optional, and costs time and memory that only those pay who ask for spans.
+    # The SDK is optional, and its import costs time and memory.
     from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
     from opentelemetry.sdk.trace import TracerProvider as SdkProvider  # noqa: PLC0415
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415

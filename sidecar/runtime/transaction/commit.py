@@ -299,7 +299,7 @@ class Committer:
                 self._outcome = job()
             except BaseException as failure:  # noqa: BLE001 - handed to the loop, which raises it
                 self._failure = failure
-            del job  # else it would keep the whole plan until the next one begins
+            del job  # else it would keep the whole plan until the next job
             self._finished.set()
 
     def close(self) -> None:

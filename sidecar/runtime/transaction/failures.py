@@ -93,14 +93,14 @@ class Failures:
         self._in_a_row = 0
         self._said = ""
         parts = result.work.plan.partition_plans
-        # What was tried while the DLQ was in trouble, and needed it not, was what the DLQ had refused: it has gone to
-        # another instance since.
+        # If the transaction was to try the DLQ again and had no dead letter, another instance owns the refused one
+        # now.
         if any(partition_plan.dead_letters for partition_plan in parts) or (
             result.work.tries_dlq and any(partition_plan.ingested for partition_plan in parts)
         ):
             self._dlq_error = ""
             self._dlq_wait_s = DLQ_AGAIN_S
-        # What cannot be stored waits for the DLQ: that its partition commits without it tells nothing of it.
+        # A timer that cannot be stored waits for the DLQ: a commit without it says nothing about it.
         self.clear({partition_plan.number for partition_plan in parts}, unstorable=not self._dlq_error)
         self.oversize.singly = False
         self._suspects_max = min(ITEMS_MAX, self._suspects_max * 2)
@@ -143,7 +143,7 @@ class Failures:
             limit_of: Returns the known size limit of a topic.
 
         Raises:
-            Twin: another process keeps fencing this one.
+            DuplicateInstance: Another process keeps fencing this one.
         """
         log.warning("transaction_failed", reason=str(error), outcome=self.outcome(error), refused=len(result.refused))
         if error.fenced:
@@ -169,9 +169,9 @@ class Failures:
             self._recheck(plan, closed, dlq_topic, now_s)
         self._judge([each for each in others if each.outgoing.topic != dlq_topic], result, closed, now_s)
         if result.refused:
-            self._in_a_row = 0  # something was learnt, so the next try differs
+            self._in_a_row = 0  # something was learnt, so the next attempt differs
         self.back_off(str(error))
-        # After an error of the broker on a record the next transaction of this producer would fail out of order.
+        # After the broker refused a record, the next transaction of this producer would fail with a sequence error.
         return error.replace or error.unknown or bool(result.refused)
 
     def _judge(self, refused: list[Refused], result: Result, closed: ClosedOrigins, now_s: float) -> None:
@@ -190,7 +190,7 @@ class Failures:
         self._dlq_error = text
         self._dlq_again_s = now_s + self._dlq_wait_s
         self._dlq_wait_s = min(2 * self._dlq_wait_s, DLQ_AGAIN_MAX_S)
-        self.oversize.unstorable.clear()  # they wait; by now the changelog may take more
+        self.oversize.unstorable.clear()  # they wait; by then the changelog may accept more
 
     def _recheck(self, plan: Plan, closed: ClosedOrigins, dlq_topic: str, now_s: float) -> None:
         """Look for a missing permission: it fails the transaction as a whole, and no record is named."""

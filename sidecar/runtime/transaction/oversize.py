@@ -66,7 +66,7 @@ class Oversize:
         place = dead_letter.partition, dead_letter.outgoing.source
         before = self.cut_dead_letters.get(place)
         if before == 0:
-            del self.cut_dead_letters[place]  # it waits; by the next try the DLQ may take more
+            del self.cut_dead_letters[place]  # it waits; by the next attempt the DLQ may accept more
             return False
         self.cut_dead_letters[place] = bytes_max if before is None or bytes_max < before else 0
         return True

@@ -30,7 +30,7 @@ def test_an_instance_id_that_is_used_again_ends_the_older_process(stage: Stage, 
     assert old.wait(40) == 1
     assert old.log.splitlines()[-1] == (
         "fenced 3 times in a minute: another running process has INSTANCE_ID same too; "
-        "give every running instance an id of its own"
+        "give every running instance a different INSTANCE_ID"
     )
     new.await_ready()
     ledger.settle(new)
@@ -57,7 +57,7 @@ def test_a_state_folder_that_was_copied_ends_one_of_the_two(stage: Stage, sideca
         assert each.wait() == 1
         assert each.log.splitlines()[-1] == (
             "fenced 3 times in a minute: another running process uses the same transactional id; "
-            "give every running instance a STATE_DIR, or an INSTANCE_ID, of its own"
+            "give every running instance a different STATE_DIR or INSTANCE_ID"
         )
     ledger.settle(_any_left(one, two))
 

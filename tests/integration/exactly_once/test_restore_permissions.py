@@ -1,4 +1,4 @@
-"""A restore that lacks a right says which, and goes on by itself once the right is given."""
+"""A restore that lacks a permission says which, and goes on by itself once it is granted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WAIT_S = 60.0
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with (
         broker_with_permissions() as bootstrap,
-        one_sidecar(bootstrap, tmp_path_factory.mktemp("rights"), partitions=1, API_TOKEN=TOKEN) as world,
+        one_sidecar(bootstrap, tmp_path_factory.mktemp("permissions"), partitions=1, API_TOKEN=TOKEN) as world,
     ):
         yield world
 

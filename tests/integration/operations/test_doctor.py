@@ -1,4 +1,4 @@
-"""`retry-sidecar doctor` on real brokers: in order, with missing topics, with missing rights, without a broker."""
+"""`retry-sidecar doctor` on real brokers: in order, with missing topics, with missing permissions, without a broker."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_without_the_right_to_create_the_command_for_somebody_else_is_named(
     assert str(caught.value).startswith(
         f"topic {settings.changelog_topic}: does not exist, and the permission to create it is missing"
     )
-    assert "let somebody who has it run: retry-sidecar topics create --bootstrap-servers" in str(caught.value)
+    assert "a user with it must run: retry-sidecar topics create --bootstrap-servers" in str(caught.value)
 
 
 def test_without_the_right_to_grow_the_new_partitions_are_left_out_and_noted(

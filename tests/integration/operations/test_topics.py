@@ -1,4 +1,4 @@
-"""The four topics on a real broker: created, checked, grown, and each mistake with the command that mends it."""
+"""The four topics on a real broker: created, checked, grown, and each mistake with the command that fixes it."""
 
 from __future__ import annotations
 

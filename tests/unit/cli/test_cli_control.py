@@ -177,7 +177,7 @@ def test_without_an_answer_it_names_the_partitions_and_how_to_look_it_up(group: 
     assert "retry-sidecar outcome c-1" in result.stderr
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), BrokerUnavailable("no answer"), CommandFailed("no right")])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), BrokerUnavailable("no answer"), CommandFailed("no permission")])
 def test_whoever_stops_waiting_is_told_the_control_id(group: Group, error: BaseException) -> None:
     group.answers = [error]
     result = run("cancel", "0-5-9")

@@ -72,7 +72,7 @@ def read(reader: ChangelogReader, *given: Given) -> set[int]:
 
 
 def test_a_partition_that_may_not_be_read_says_why_until_it_is_read(reader: ChangelogReader) -> None:
-    """A restore that waits for a right would wait without a word."""
+    """A restore that waits for a permission would wait without a word."""
     assert read(reader, Given(0, KafkaError.TOPIC_AUTHORIZATION_FAILED), Given(1)) == {1}
     assert (reader.error_of(0), reader.error_of(1)) == ("Fetch from broker 1 failed", "")
     assert read(reader) == set()

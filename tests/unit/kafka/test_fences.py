@@ -22,7 +22,7 @@ def test_the_third_fence_within_a_minute_is_a_twins(clock: HandClock) -> None:
         fences.producer_fenced(0.1)
         clock.now_s += 10
     with pytest.raises(
-        DuplicateInstance, match=r"uses the same transactional id; .* STATE_DIR, or an INSTANCE_ID, of its own"
+        DuplicateInstance, match=r"uses the same transactional id; .* different STATE_DIR or INSTANCE_ID"
     ):
         fences.producer_fenced(0.1)
 

@@ -139,7 +139,7 @@ def test_every_property_that_the_library_refuses_gets_one_line() -> None:
         ("session.timeout.ms=400000", "`max.poll.interval.ms`must be >= `session.timeout.ms`"),
         ("partitioner=random", "cannot be set: always murmur2_random"),
         ("enable.auto.offset.store=true", "cannot be set: always false"),
-        ("logger=x", "is no librdkafka property"),
+        ("logger=x", "is not a librdkafka property"),
     ],
 )
 def test_a_value_that_contradicts_the_others_is_named(given: str, said: str) -> None:
