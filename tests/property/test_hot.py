@@ -19,7 +19,7 @@ from sidecar.engine.overlay import Overlay
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Origin
 from sidecar.engine.restore import restore_entry
-from sidecar.model import Headers, Record
+from sidecar.model import Headers, Record, StoredOffset
 from sidecar.policy import Policy, PolicyConfig
 from tests.property.test_header_parsing import any_lists
 from tests.simulation.memory_store import MemoryStore
@@ -235,7 +235,7 @@ def test_a_run_of_arrivals_is_stored_alike(
             assert each.retry_id is None
             assert not each.replace
             assert len(each.lasting) + MOVING.size <= bytes_max
-            python.store_new(base + each.offset, each.due_ms, each.lasting, each.origin, None)
+            python.store_new(StoredOffset(base + each.offset), each.due_ms, each.lasting, each.origin, None)
         if behind < len(batch) and isinstance(item := batch[behind], Arrival):
             plain = not item.replace and item.retry_id is None and item.due_ms > max(NOW_MS, watermark_ms)
             assert not plain or item.offset < seen or len(item.lasting) + MOVING.size > bytes_max, "left to Python"
