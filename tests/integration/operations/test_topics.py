@@ -278,4 +278,4 @@ def test_the_command_that_checks_fails_and_names_the_fix(settings: Settings) -> 
     assert in_json.exit_code == 1
     answer = json.loads(in_json.stdout)
     assert answer["ok"] is False
-    assert answer["problems"][0]["fix"].endswith("--partitions 4")
+    assert answer["problems"][0]["mend"].endswith("--partitions 4")
