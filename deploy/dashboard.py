@@ -75,7 +75,7 @@ ROWS: Final[Sequence[tuple[str, Sequence[Panel]]]] = (
         (
             Panel("pending", "Pending", _one(_sum(_m("pending")), "pending"), width=4, kind="stat"),
             Panel("due_backlog", "Due, not fired", _one(_sum(_m("due_backlog")), "due"), width=4, kind="stat"),
-            Panel("ready", "Instances that are ready", _one(_sum(_m("ready")), "ready"), width=4, kind="stat"),
+            Panel("ready", "Ready instances", _one(_sum(_m("ready")), "ready"), width=4, kind="stat"),
             Panel(
                 "partitions_without_owner",
                 "Partitions without owner",
@@ -93,7 +93,7 @@ ROWS: Final[Sequence[tuple[str, Sequence[Panel]]]] = (
             ),
             Panel(
                 "dead_lettered_total",
-                "Dead letters in an hour",
+                "Dead letters in the last hour",
                 _one(_sum(f"increase({_m('dead_lettered_total')}[1h])"), "dead letters"),
                 width=4,
                 kind="stat",
@@ -105,7 +105,7 @@ ROWS: Final[Sequence[tuple[str, Sequence[Panel]]]] = (
         (
             Panel(
                 "received_total",
-                "Taken in, by verdict",
+                "Ingested, by verdict",
                 _one(_sum(_rate("received_total"), "verdict"), "{{verdict}}"),
                 "cps",
             ),
@@ -126,7 +126,7 @@ ROWS: Final[Sequence[tuple[str, Sequence[Panel]]]] = (
         ),
     ),
     (
-        "Is it late?",
+        "Lateness",
         (
             Panel("lateness_seconds", "Lateness", _quantiles("lateness_seconds"), "s"),
             Panel(
@@ -147,13 +147,13 @@ ROWS: Final[Sequence[tuple[str, Sequence[Panel]]]] = (
         (
             Panel(
                 "origin_state",
-                "Origins that are not open",
+                "Closed origins",
                 _one(_max(_m("origin_state", 'state!="open"'), "origin", "state"), "{{origin}}: {{state}}"),
                 width=12,
             ),
             Panel(
                 "deferred_total",
-                "Put off because the origin is not open",
+                "Deferred because the origin is closed",
                 _one(_sum(_rate("deferred_total"), "origin"), "{{origin}}"),
                 "cps",
                 width=12,
@@ -166,14 +166,14 @@ ROWS: Final[Sequence[tuple[str, Sequence[Panel]]]] = (
             Panel("state", "Partitions, by state", _one(_sum(_m("state"), "state"), "{{state}}")),
             Panel(
                 "restore_remaining",
-                "Changelog records still to be read",
+                "Changelog records left to restore",
                 _one(_max(_m("restore_remaining"), "partition"), "partition {{partition}}"),
             ),
             Panel("restore_seconds", "Time of a restore", _quantiles("restore_seconds"), "s"),
             Panel("ready", "Ready", _one(_m("ready")), width=12),
             Panel(
                 "last_stable_offset_stuck_seconds",
-                "Last stable offset stands still",
+                "Last stable offset stuck",
                 _one(_max(_m("last_stable_offset_stuck_seconds"), "partition"), "partition {{partition}}"),
                 "s",
                 width=12,
@@ -197,8 +197,8 @@ ROWS: Final[Sequence[tuple[str, Sequence[Panel]]]] = (
                 "Bps",
             ),
             Panel("store_bytes", "State folder", _one(_m("store_bytes")), "bytes"),
-            Panel("store_free_bytes", "Free on the disk of the state folder", _one(_m("store_free_bytes")), "bytes"),
-            Panel("clock_skew_seconds", "Clock against the broker's", _one(_m("clock_skew_seconds")), "s"),
+            Panel("store_free_bytes", "Free space on the disk of the state folder", _one(_m("store_free_bytes")), "bytes"),
+            Panel("clock_skew_seconds", "Clock skew against the broker", _one(_m("clock_skew_seconds")), "s"),
             Panel("build_info", "Versions", _one(_sum(_m("build_info"), "version"), "{{version}}"), width=24),
         ),
     ),
