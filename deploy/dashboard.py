@@ -197,7 +197,7 @@ ROWS: Final[Sequence[tuple[str, Sequence[Panel]]]] = (
                 "Bps",
             ),
             Panel("store_bytes", "State folder", _one(_m("store_bytes")), "bytes"),
-            Panel("store_free_bytes", "Free space on the disk of the state folder", _one(_m("store_free_bytes")), "bytes"),
+            Panel("store_free_bytes", "Free space for the state folder", _one(_m("store_free_bytes")), "bytes"),
             Panel("clock_skew_seconds", "Clock skew against the broker", _one(_m("clock_skew_seconds")), "s"),
             Panel("build_info", "Versions", _one(_sum(_m("build_info"), "version"), "{{version}}"), width=24),
         ),
