@@ -14,6 +14,7 @@ LOCK =
 HOT = hatch_build.py $(wildcard sidecar/engine/hot/*.pyx sidecar/engine/hot/*.pxd)
 # Tests mostly wait for brokers, so there are more workers than cores. Each worker starts its own broker.
 WORKERS = 3
+MINUTES = 60
 COMPILE = $(UV_VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --no-annotate --no-header $(LOCK)
 
@@ -26,7 +27,7 @@ HELM_FLAGS = -s -w $(foreach package,chartutil lint/rules,$(foreach part,Major=1
 PROMTOOL = $(TOOLS)/promtool
 
 .DEFAULT_GOAL = help
-.PHONY: help demo demo-spark test test-pure sanitize test-spark test-cluster check bench bench-operating bench-spark docs dist lock helm promtool clean
+.PHONY: help demo demo-spark test test-pure sanitize test-spark test-cluster chaos check bench bench-operating bench-spark docs dist lock helm promtool clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +57,9 @@ test-spark: $(SPARK_STAMP) ## Run all tests of the Spark engine, which takes min
 
 test-cluster: $(TEST_STAMP) ## Run all tests on a Kafka of three nodes that fail, which takes minutes
 	SIDECAR_REQUIRE_BROKER=1 SIDECAR_CLUSTER_TESTS=all $(BIN)/python -m pytest -q -rP tests/integration/cluster
+
+chaos: $(TEST_STAMP) ## Let nodes and instances fail at random for MINUTES, then print one line of JSON
+	$(BIN)/python -m tests.chaos --minutes $(MINUTES)
 
 check: $(TEST_STAMP) ## Check style, types and layers
 	$(BIN)/ruff check

@@ -7,6 +7,8 @@ from __future__ import annotations
 import http.client
 import json
 import random
+import threading
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -26,7 +28,7 @@ from tests.integration.sidecars import Sidecar, Stage
 from tests.waiting import eventually
 
 FAR_MS: Final = 3_600_000
-KNOWN_S: Final = 30.0
+KNOWN_S: Final = 120.0
 HTTP_S: Final = 15.0
 LOT_MS: Final = 100
 NAMES: Final = 60
@@ -46,6 +48,8 @@ class Sending(NamedTuple):
     retry_id: bytes
     """Empty for none."""
     dead: bool
+    replaces: bool = False
+    """It takes the place of all that wait with its retry id."""
 
 
 class Action(NamedTuple):
@@ -69,7 +73,17 @@ class Script:
     actions: Sequence[Action]
 
 
-def write_script(dice: random.Random, *, messages: int, rates: Sequence[int], length_ms: int, stage: Stage) -> Script:
+def write_script(
+    dice: random.Random,
+    *,
+    messages: int,
+    rates: Sequence[int],
+    length_ms: int,
+    stage: Stage,
+    far_ms: int = FAR_MS,
+    rounds: int = 1,
+    replacing: float = 0.0,
+) -> Script:
     """Make up what is done; the same for the same dice.
 
     Args:
@@ -79,41 +93,49 @@ def write_script(dice: random.Random, *, messages: int, rates: Sequence[int], le
             neither pause nor resume; the last one sometimes sends what is refused.
         length_ms: Of the whole.
         stage: Says how many partitions there are.
+        far_ms: The delay of what is not due before the end.
+        rounds: How often an origin is paused and resumed, twice in each.
+        replacing: The share of replacements among the messages with a retry id.
     """
-    sendings = sorted(_sending(dice, length_ms, stage.partitions) for _ in range(messages))
+    sendings = sorted(_sending(dice, length_ms, stage.partitions, far_ms, replacing) for _ in range(messages))
     actions = []
     for client, every_ms in enumerate(rates):
         at_ms = dice.randrange(500, 1_500)
         while at_ms < length_ms:
             actions.append(_action(dice, at_ms, client, sendings, last=client == len(rates) - 1))
             at_ms += dice.randrange(1, 2 * every_ms)
-    for pausing, share in ((len(rates) - 1, 0.2), (dice.randrange(2, len(rates)), 0.55)):
-        begin_ms = int(length_ms * share)
-        actions.append(Action(begin_ms, pausing, ControlKind.PAUSE, None, 0))
-        actions += _fires_of_the_paused(dice, begin_ms, pausing, sendings)
-        actions.append(Action(begin_ms + length_ms // 5, dice.randrange(2, len(rates)), ControlKind.RESUME, None, 0))
+    round_ms = length_ms // rounds
+    for start_ms in range(0, rounds * round_ms, round_ms):
+        for pausing, share in ((len(rates) - 1, 0.2), (dice.randrange(2, len(rates)), 0.55)):
+            begin_ms = start_ms + int(round_ms * share)
+            actions.append(Action(begin_ms, pausing, ControlKind.PAUSE, None, 0))
+            actions += _fires_of_the_paused(dice, begin_ms, pausing, sendings)
+            resuming = dice.randrange(2, len(rates))
+            actions.append(Action(begin_ms + round_ms // 5, resuming, ControlKind.RESUME, None, 0))
     return Script(sendings, sorted(actions, key=lambda each: each.at_ms))
 
 
 def _fires_of_the_paused(dice: random.Random, at_ms: int, client: int, sendings: Sequence[Sending]) -> Sequence[Action]:
     """Return fires right behind a pause, of messages that most likely wait: they are not due for long."""
-    far = [number for number, each in enumerate(sendings) if each.origin and each.delay_ms == FAR_MS and not each.dead]
+    far = [number for number, each in enumerate(sendings) if each.origin and each.delay_ms >= FAR_MS and not each.dead]
     sent = [number for number in far if sendings[number].at_ms + 2 * LOT_MS < at_ms]
     return [Action(at_ms, client, ControlKind.FIRE, number, 0) for number in dice.sample(sent, min(6, len(sent)))]
 
 
-def _sending(dice: random.Random, length_ms: int, partitions: int) -> Sending:
-    delays = (0, dice.randrange(300, 3_000), dice.randrange(1_000, 8_000), FAR_MS)
+def _sending(dice: random.Random, length_ms: int, partitions: int, far_ms: int, replacing: float) -> Sending:
+    delays = (0, dice.randrange(300, 3_000), dice.randrange(1_000, 8_000), far_ms)
     (delay_ms,) = dice.choices(delays, (1, 4, 6, 2))
     named = b"name-%d" % dice.randrange(NAMES) if dice.random() < 0.15 else b""
     at_ms = dice.randrange(length_ms) // LOT_MS * LOT_MS
-    return Sending(at_ms, dice.randrange(partitions), dice.randrange(2), delay_ms, named, dead=dice.random() < 0.01)
+    partition, origin, dead = dice.randrange(partitions), dice.randrange(2), dice.random() < 0.01
+    replaces = bool(named) and not dead and dice.random() < replacing
+    return Sending(at_ms, partition, origin, delay_ms, named, dead, replaces)
 
 
 def _action(dice: random.Random, at_ms: int, client: int, sendings: Sequence[Sending], *, last: bool) -> Action:
     kind = dice.choice(_OF_TIMERS)
     # Not before it is sent; the younger ones are those that may still wait, or come due at the very moment.
-    sent = sum(each.at_ms + 2 * LOT_MS < at_ms for each in sendings)
+    sent = bisect_left(sendings, at_ms - 2 * LOT_MS, key=lambda each: each.at_ms)
     target: int | bytes = max(0, sent - 1 - int(dice.expovariate(1 / 300))) if sent else 0
     if dice.random() < 0.2:
         target = b"name-%d" % dice.randrange(NAMES)
@@ -139,6 +161,8 @@ class Clients:
     timers: dict[int, TimerId] = field(default_factory=dict)
     """By number of the message: those that the broker has."""
     answers: list[Answer] = field(default_factory=list)
+    stopped: threading.Event = field(default_factory=threading.Event)
+    """Set, it ends all of them before the end of the script."""
     _clock: SystemClock = field(default_factory=SystemClock)
 
     def send(self) -> None:
@@ -147,6 +171,8 @@ class Clients:
         for number, each in enumerate(self.script.sendings):
             if not number or each.at_ms > self.script.sendings[number - 1].at_ms:
                 self._await(each.at_ms)
+            if self.stopped.is_set():
+                break
             self._produce(producer, number, each)
             producer.poll(0)
         assert producer.flush(KNOWN_S) == 0, "the broker did not take all in time"
@@ -161,6 +187,8 @@ class Clients:
         headers: Any = [("retry-due-ms", b"%d" % due_ms)]
         if sending.retry_id:
             headers.append(("retry-id", sending.retry_id))
+        if sending.replaces:
+            headers.append(("retry-replace", b"true"))
         if sending.dead:
             headers.append((MARK, DEAD))
         else:
@@ -174,6 +202,8 @@ class Clients:
         for action in self.script.actions:
             if action.client == client:
                 self._await(action.at_ms)
+                if self.stopped.is_set():
+                    break
                 if (answer := do(action, self._target(action), self._clock.wall_ms() + action.delay_ms)) is not None:
                     self.answers.append(answer)
 
@@ -188,7 +218,11 @@ class Clients:
 
     def _await(self, at_ms: int) -> None:
         until_ms = self.began_ms + at_ms
-        eventually(lambda: self._clock.wall_ms() >= until_ms, at_ms / 1000 + KNOWN_S, "the moment has come")
+        eventually(
+            lambda: self.stopped.is_set() or self._clock.wall_ms() >= until_ms,
+            at_ms / 1000 + KNOWN_S,
+            "the moment has come",
+        )
 
 
 def by_client(control: ControlClient) -> Callable[[Action, TimerId | bytes | str, int], Answer | None]:

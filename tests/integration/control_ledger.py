@@ -70,6 +70,8 @@ class Message(NamedTuple):
     retry_id: bytes | None = None
     dead: bool = False
     """It has no place but the DLQ."""
+    replaces: bool = False
+    """It takes the place of all that wait with its retry id."""
 
 
 class Asked(NamedTuple):
@@ -210,6 +212,9 @@ class _Partition:
         if message.dead:
             self._gone[offset] = None
             return
+        for other in self._named(message.retry_id) if message.replaces else ():
+            del self._waiting[other]
+            self._gone[other] = Outcome.CANCELLED
         self._waiting[offset] = message.due_ms
         if message.due_ms <= self._now_ms and offset in self._fired and message.origin not in self._paused:
             self._deliver(offset)
@@ -235,11 +240,13 @@ class _Partition:
         if asked.kind.is_for_origins or asked.refused:
             return []
         if asked.target.startswith("id:"):
-            named = asked.target[3:].encode()
-            return [offset for offset in self._waiting if self._message(offset).retry_id == named]
+            return self._named(asked.target[3:].encode())
         timer = TimerId.parse(asked.target)
         known = timer is not None and timer.offset in self._waiting and self._shown([timer.offset]) == [asked.target]
         return [timer.offset] if timer is not None and known else []
+
+    def _named(self, retry_id: bytes | None) -> list[int]:
+        return [offset for offset in self._waiting if self._message(offset).retry_id == retry_id]
 
     def _expected(self, asked: Asked, targets: Sequence[int]) -> tuple[Outcome, int]:
         if asked.refused:
@@ -371,7 +378,11 @@ def _mistold(history: History) -> list[Fault]:
 
 
 def read_history(
-    stage: Stage, origins: Sequence[str], waiting: Sequence[TimerId], answers: Sequence[Answer]
+    stage: Stage,
+    origins: Sequence[str],
+    waiting: Sequence[TimerId],
+    answers: Sequence[Answer],
+    deadline_s: float = 60.0,
 ) -> History:
     """Read all that is committed; nobody should be writing.
 
@@ -380,10 +391,11 @@ def read_history(
         origins: The origin topics, stamped by the broker.
         waiting: What a listing of all messages shows.
         answers: What the clients were told.
+        deadline_s: For the reading.
     """
     inner = (stage.input_topic, stage.changelog_topic, stage.status_topic, stage.dlq_topic)
     topics: defaultdict[str, list[Read]] = defaultdict(list)
-    for record in read_committed(stage.bootstrap, [*inner, *origins], 60.0):
+    for record in read_committed(stage.bootstrap, [*inner, *origins], deadline_s):
         topics[record.topic].append(record)
     checkpoints = (each for each in topics[stage.changelog_topic] if each.key == CHECKPOINT_KEY)
     return History(
@@ -413,7 +425,8 @@ def _item(record: Read) -> Message | Asked:
     due_ms = int(headers.get("retry-due-ms") or 0)
     if (kind := headers.get("retry-control")) is None:
         origin = (headers.get("retry-origin-topic") or b"").decode()
-        return Message(due_ms, origin, headers.get("retry-id"), headers.get(MARK) == DEAD)
+        replaces = headers.get("retry-replace") == b"true"
+        return Message(due_ms, origin, headers.get("retry-id"), headers.get(MARK) == DEAD, replaces)
     control_id, target = _text(headers, "retry-control-id"), _text(headers, "retry-target")
     refused = headers.get(MARK) == REFUSED
     return Asked(control_id, ControlKind(kind.decode()), target, due_ms, record.timestamp_ms, refused)

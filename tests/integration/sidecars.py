@@ -148,6 +148,11 @@ class Sidecar:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def status(self) -> int | None:
+        """The exit status of the last process; None while it runs, or when there was none."""
+        return None if self._process is None else self._process.poll()
+
+    @property
     def pid(self) -> int:
         assert self._process is not None, f"{self.name} was never started"
         return self._process.pid

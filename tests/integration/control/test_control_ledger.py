@@ -65,6 +65,8 @@ def right() -> History:
         (0, 12): Asked("bad", ControlKind.FIRE, "0-3-9000", refused=True, stamp_ms=6_100),
         (0, 13): Asked("resume", ControlKind.RESUME, "b", stamp_ms=6_500),
         (0, 14): Message(99_000, "a"),
+        (0, 15): Message(98_000, "a", b"y"),
+        (0, 16): Message(97_000, "a", b"y", replaces=True),
     }
     outcomes = {
         6: (Outcome.CANCELLED, 2, 3_000),
@@ -81,7 +83,7 @@ def right() -> History:
         Answer("resume", None, 0),
     ]
     return History(
-        turns={0: [Turn(6, 1_000), Turn(6, 2_000), Turn(9, 3_000), Turn(12, 4_000), Turn(15, 7_000), Turn(15, 8_000)]},
+        turns={0: [Turn(6, 1_000), Turn(6, 2_000), Turn(9, 3_000), Turn(12, 4_000), Turn(17, 7_000), Turn(17, 8_000)]},
         items=items,
         told=[told(offset, *each) for offset, each in outcomes.items()],
         delivered=[
@@ -91,7 +93,7 @@ def right() -> History:
             Delivery(TimerId(0, 3, 9_000), "a", 8_005, 7_500),
         ],
         dead=[(0, 5)],
-        waiting=[TimerId(0, 14, 99_000)],
+        waiting=[TimerId(0, 14, 99_000), TimerId(0, 16, 97_000)],
         answers=answers,
     )
 
@@ -139,13 +141,16 @@ FORGERIES: dict[str, tuple[Rule, Callable[[History], object]]] = {
     "moved, and it comes at both dues": (Rule.TWICE, lambda h: deliver(h, 3, 9_005, 9_000)),
     "moved, and it never comes": (Rule.LOST, lambda h: withheld(h, 3)),
     "paused, and it comes": (Rule.PAUSED, lambda h: come_at(h, 4, 6_005)),
+    "a replaced one comes after all": (Rule.CANCELLED, lambda h: deliver(h, 15, 8_005, 98_000)),
+    "a replaced one waits on": (Rule.CANCELLED, lambda h: h.waiting.append(TimerId(0, 15, 98_000))),
+    "the one in its place is gone": (Rule.LOST, lambda h: h.waiting.remove(TimerId(0, 16, 97_000))),
     "waits, and it is gone": (Rule.LOST, lambda h: h.waiting.clear()),
     "comes before its due": (Rule.EARLY, lambda h: come_at(h, 0, 1_005)),
     "comes twice": (Rule.TWICE, lambda h: deliver(h, 0, 2_006, 1_500)),
     "comes, and is a dead letter": (Rule.TWICE, lambda h: h.dead.append((0, 0))),
     "comes, and waits on": (Rule.TWICE, lambda h: h.waiting.append(TimerId(0, 0, 1_500))),
     "a dead letter is lost": (Rule.LOST, lambda h: h.dead.clear()),
-    "a message is never taken in": (Rule.LOST, lambda h: h.items.update({(0, 15): Message(99_000, "a")})),
+    "a message is never taken in": (Rule.LOST, lambda h: h.items.update({(0, 17): Message(99_000, "a")})),
     "no outcome": (Rule.UNANSWERED, lambda h: h.told.pop(0)),
     "two outcomes": (Rule.UNANSWERED, lambda h: h.told.append(h.told[0])),
     "the outcome is of another transaction": (Rule.TORN, lambda h: say(h, 6, Outcome.CANCELLED, 2, 3_500)),
@@ -171,7 +176,7 @@ def test_a_pause_is_judged_by_clocks_alone_too() -> None:
     """The transactions are forged as well, so that the resume seems to come first."""
     history = right()
     come_at(history, 4, 6_005)
-    history.turns[0][4:] = [Turn(15, 6_000), Turn(15, 8_000)]
+    history.turns[0][4:] = [Turn(17, 6_000), Turn(17, 8_000)]
     for offset, outcome, count in ((12, Outcome.BAD_REQUEST, 0), (13, Outcome.RESUMED, 1)):
         say(history, offset, outcome, count, 6_000)
     assert [fault.rule for fault in judge(history)] == [Rule.PAUSED]
@@ -226,11 +231,11 @@ def disturb(began_ms: int, dice: random.Random, one: Sidecar, two: Sidecar) -> N
         instance.await_ready()
 
 
-def settled(stage: Stage, api: Sidecar) -> list[TimerId]:
+def settled(stage: Stage, api: Sidecar, deadline_s: float = 60.0) -> list[TimerId]:
     """Wait until all is taken in and nothing is due soon, and return what is listed then."""
     clock, ledger = SystemClock(), Ledger(stage)
     ends = input_ends(stage)
-    eventually(lambda: ledger.committed_offsets() == ends, 60, f"all is taken in: {ends}")
+    eventually(lambda: ledger.committed_offsets() == ends, deadline_s, f"all is taken in: {ends}")
     since_ms = clock.wall_ms()
 
     def at_rest() -> bool:
@@ -238,7 +243,7 @@ def settled(stage: Stage, api: Sidecar) -> list[TimerId]:
         young = group["complete"] and group["as_of_ms"] > since_ms
         return young and (group["next_due_ms"] or since_ms + FAR_MS) > since_ms + FAR_MS / 2
 
-    eventually(at_rest, 60, "nothing is due soon")
+    eventually(at_rest, deadline_s, "nothing is due soon")
     listed: list[TimerId] = []
     cursor = ""
     while True:
