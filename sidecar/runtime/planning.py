@@ -40,7 +40,8 @@ class Planning:
         self._ahead = ahead
         self._failures = failures
         self._limits = limits
-        self._turn = 0
+        # Plans for one message take turns of their own: between two of them there is often a larger one that fails.
+        self._turn = {False: 0, True: 0}
         self._planned_s = float("-inf")
         self._backlog = False
         self._waits_for_dlq = set[int]()
@@ -80,17 +81,18 @@ class Planning:
         Raises:
             StoreFailed: The store cannot be read.
         """
-        turns = self._turns(running)
+        alone = self._failures.items_max == 1
+        turns = self._turns(running, alone)
         terms = self._limits.terms(self._failures, self._components.closed, self._ahead.partitions)
         limit = min(self._settings.commit_max_messages, self._failures.items_max)
         waits_for_dlq = set() if terms.dlq_open else self._waits_for_dlq
         open_for_ingest = [each.number for each in turns if each.number not in waits_for_dlq]
         now_ms = self._clock.wall_ms()
         self._planned_s = self._clock.monotonic_s()
-        few = len(turns) > self._failures.items_max
+        few = alone or len(turns) > self._failures.items_max
         if few:
             waiting = {each for each in open_for_ingest if self._buffer.ready_of(each)}
-            fire_first = bool(self._turn // len(turns) % 2)
+            fire_first = self._failures.suspects_one or bool(self._turn[alone] // len(turns) % 2)
             share = fewer(turns, waiting, self._failures.items_max, now_ms, fire_first=fire_first)
             turns, open_for_ingest = share.partitions, share.ingest
             terms = terms if share.fire_due else replace(terms, deliveries_max=0)
@@ -109,10 +111,10 @@ class Planning:
         self._ahead.clear()
         return None
 
-    def _turns(self, running: list[Partition]) -> list[Partition]:
-        """Rotate the partitions, so that each plan begins with another one."""
-        self._turn += 1
-        start = self._turn % len(running)
+    def _turns(self, running: list[Partition], alone: bool) -> list[Partition]:
+        """Rotate the partitions, so that each plan begins with another one, and so does each plan for one message."""
+        self._turn[alone] += 1
+        start = self._turn[alone] % len(running)
         return running[start:] + running[:start]
 
     def _work(self, made: Plan, terms: Terms, membership: bytes) -> Work:

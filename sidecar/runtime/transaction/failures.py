@@ -60,6 +60,11 @@ class Failures:
         """Most ingested messages, and most deliveries, in one transaction."""
         return min(self._suspects_max, self.pace.items_max, SINGLY_ITEMS_MAX if self.oversize.singly else ITEMS_MAX)
 
+    @property
+    def suspects_one(self) -> bool:
+        """Whether a transaction has one message to find out which of them is refused: mostly it is a delivery."""
+        return self._suspects_max == 1
+
     def waiting(self) -> bool:
         """Return whether it is too early to retry."""
         return self._clock.monotonic_s() < self._wait_until_s

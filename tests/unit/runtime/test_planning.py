@@ -8,11 +8,13 @@ from unittest.mock import Mock
 import pytest
 
 from sidecar.engine.partition import Partition
+from sidecar.engine.ports import Origin
 from sidecar.errors import RecordCorrupt, StoreCorrupt
 from sidecar.runtime.planning import Planning
 from sidecar.runtime.transaction.commit import Work
 from tests.clocks import NOW_MS
 from tests.simulation.memory_store import MemoryStore
+from tests.simulation.stage import NOW, Stage
 from tests.unit.runtime.harness import LoopHarness
 
 MANY = 10_000
@@ -121,6 +123,23 @@ def test_each_partition_gets_its_turn_when_a_transaction_has_only_one_message(
         assert work is not None
         turns.append([partition_plan.number for partition_plan in work.plan.partition_plans])
     assert turns == [[1], [0], [1], [0]]
+
+
+def test_a_transaction_of_one_message_takes_one_in_or_delivers_one(harness: LoopHarness, planning: Planning) -> None:
+    """Both at once would be two suspects for ever when their topic refuses both."""
+    stage = Stage()
+    stage.commit(NOW, stage.send(NOW + 1_000))
+    harness.origins["A"] = Origin(4, 1_000_000)
+    harness.run(0)
+    harness.assignment.partitions[0] = stage.partition
+    harness.ingest(0, 1, 2)
+    harness.failures.pace.items_max = 1
+    done: list[tuple[int, int]] = []
+    for _ in range(2):
+        work = planning.next([stage.partition], stage.store, b"member")
+        assert work is not None
+        done.append((sum(each.ingested for each in work.plan.partition_plans), work.plan.deliveries))
+    assert sorted(done) == [(0, 1), (1, 0)]
 
 
 def test_a_row_that_cannot_be_read_damages_the_store(harness: LoopHarness, planning: Planning) -> None:
