@@ -15,6 +15,8 @@ HOT = hatch_build.py $(wildcard sidecar/engine/hot/*.pyx sidecar/engine/hot/*.px
 # Tests mostly wait for brokers, so there are more workers than cores. Each worker starts its own broker.
 WORKERS = 3
 MINUTES = 60
+WORLDS = 1000
+FIRST = 0
 COMPILE = $(UV_VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --no-annotate --no-header $(LOCK)
 
@@ -27,7 +29,7 @@ HELM_FLAGS = -s -w $(foreach package,chartutil lint/rules,$(foreach part,Major=1
 PROMTOOL = $(TOOLS)/promtool
 
 .DEFAULT_GOAL = help
-.PHONY: help demo demo-spark test test-pure sanitize test-spark test-cluster chaos check bench bench-operating bench-spark docs dist lock helm promtool clean
+.PHONY: help demo demo-spark test test-pure sanitize test-spark test-cluster chaos check simulate bench bench-operating bench-spark docs dist lock helm promtool clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +68,9 @@ check: $(TEST_STAMP) ## Check style, types and layers
 	$(BIN)/ruff format --check
 	$(BIN)/mypy -p sidecar -p tests -p bench -p deploy
 	$(BIN)/lint-imports
+
+simulate: $(TEST_STAMP) ## WORLDS=10000 random worlds of the whole runtime on a simulated cluster, from seed FIRST
+	$(BIN)/python -m tests.simulation.shell --worlds $(WORLDS) --first $(FIRST)
 
 bench: $(TEST_STAMP) ## Measure the figures in docs/explanation/performance.md
 	$(BIN)/python -m bench

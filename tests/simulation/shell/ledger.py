@@ -1,0 +1,175 @@
+"""What was sent and what came out of it, kept apart from the program: checked after each transaction."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from sidecar.changelog.fold import fold
+from sidecar.model import Headers
+from tests.simulation.fakes.cluster import Cluster
+from tests.simulation.fakes.logs import Entry, Transaction
+from tests.simulation.fakes.timeline import Timeline
+
+UID: Final = "uid"
+_UID: Final = re.compile(rb"uid-(\d+);")
+_OURS: Final = re.compile(r"retry-")
+
+
+class Fate(Enum):
+    """What may become of a message."""
+
+    FIRED = "fired"
+    DEAD = "dead"
+    EITHER = "either"
+
+
+@dataclass(slots=True)
+class Sent:
+    """A message that a sender wrote to the retry topic."""
+
+    number: int
+    kind: str
+    origin: str
+    due_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    fate: Fate
+    partition: int = -1
+    offset: int = -1
+    sent_s: float = 0.0
+    is_good: bool = False
+    """Nothing that a sender or an operator did is in its way."""
+    is_touched: bool = False
+    """A control record named it: it may leave earlier, later or never."""
+    replays: int = 0
+    """How often an operator set the group's offset back to before it."""
+    out: list[tuple[str, float]] = field(default_factory=list)
+    """Topic and second."""
+
+
+class Ledger:
+    """Holds every committed transaction to what was sent."""
+
+    def __init__(self, cluster: Cluster, timeline: Timeline, input_topic: str, changelog: str, dlq: str) -> None:
+        self.sent: dict[int, Sent] = {}
+        self.commits = 0
+        self.fired = 0
+        self.dead = 0
+        self._cluster = cluster
+        self._timeline = timeline
+        self._input = input_topic
+        self._changelog = changelog
+        self._dlq = dlq
+        self._places: dict[tuple[int, int], Sent] = {}
+        self._view: dict[int, dict[bytes, bytes | None]] = {}
+        self._former: set[int] = set()
+        """Messages of a topic that was made again since, and were not taken in."""
+
+    def note(self, message: Sent, partition: int, offset: int) -> None:
+        """A message stands in the retry topic."""
+        message.partition, message.offset = partition, offset
+        message.sent_s = self._timeline.now_s
+        self.sent[message.number] = message
+        self._places[partition, offset] = message
+
+    def set_back(self, partition: int, offset: int) -> None:
+        """The group's offset was set back: what was disposed of may leave again."""
+        for message in self.sent.values():
+            if message.partition == partition and message.offset >= offset:
+                message.replays += 1
+
+    # After a transaction
+
+    def completed(self, transaction: Transaction) -> None:
+        self.commits += 1
+        for topic, partition, entry in transaction.writes:
+            if topic == self._changelog:
+                self._view.setdefault(partition, {})[entry.row.key or b""] = entry.row.value
+            elif topic == self._dlq:
+                self._died(entry)
+            elif not topic.startswith("app-"):
+                self._fire(topic, entry, transaction)
+        for partition, offset in transaction.offsets.items():
+            assert offset <= self._cluster.topics[self._input].logs[partition].end, ("offset beyond the log", partition)
+        for partition in transaction.offsets:
+            self._conserve(partition)
+
+    def _fire(self, topic: str, entry: Entry, transaction: Transaction) -> None:
+        message = self._message_of(entry)
+        assert topic != self._input, ("fired into the retry topic", message)
+        self._leave(message, topic)
+        self.fired += 1
+        assert message.fate is not Fate.DEAD, ("fired though it must not be", message)
+        assert topic == message.origin, ("fired elsewhere", topic, message)
+        assert message.is_touched or transaction.began_ms >= message.due_ms, ("early", transaction.began_ms, message)
+        row = entry.row
+        assert (row.key, row.value) == (message.key, message.value), ("changed", row.key, message)
+        assert _foreign(row.headers) == _foreign(message.headers), ("headers changed", message)
+
+    def _died(self, entry: Entry) -> None:
+        message = self._message_of(entry)
+        headers = dict(entry.row.headers)
+        self._leave(message, self._dlq)
+        self.dead += 1
+        reason = headers.get("retry-dlq-reason")
+        assert message.fate is not Fate.FIRED, ("a dead letter of a good message", reason, message)
+        place = int(headers["__connect.errors.partition"] or -1), int(headers["__connect.errors.offset"] or -1)
+        assert place == (message.partition, message.offset), ("false coordinates", place, message)
+
+    def _leave(self, message: Sent, topic: str) -> None:
+        message.out.append((topic, self._timeline.now_s))
+        assert len(message.out) <= 1 + message.replays, ("twice", message)
+
+    def _message_of(self, entry: Entry) -> Sent:
+        for name, value in entry.row.headers:
+            if name == UID and (found := _UID.fullmatch(value or b"")):
+                return self.sent[int(found[1])]
+        headers = dict(entry.row.headers)
+        place = int(headers["__connect.errors.partition"] or -1), int(headers["__connect.errors.offset"] or -1)
+        return self._places[place]
+
+    def _conserve(self, partition: int) -> None:
+        """What is below the group's offset is pending, or has left, or somebody took it away."""
+        taken = self._cluster.group.offsets[partition]
+        folded = fold(self._view.get(partition, {}).items())
+        pending: set[int] = set()
+        for entry in folded.pending.values():
+            found = _UID.search(entry)
+            assert found is not None, ("a timer of nobody", entry)
+            assert int(found[1]) not in pending, ("two timers of one message", found[1])
+            pending.add(int(found[1]))
+        for message in self.sent.values():
+            if message.partition != partition or message.is_touched or message.replays:
+                continue
+            if message.offset < taken:
+                assert (message.number in pending) != bool(message.out), ("lost, or here and there", message)
+            else:
+                assert message.number not in pending, ("taken in and not counted", message)
+                assert not message.out, ("out and not counted", message)
+
+    # At the end
+
+    def waiting(self, *, good_only: bool = False) -> list[Sent]:
+        """Return what is still to come out."""
+        return [
+            each
+            for each in self.sent.values()
+            if not each.out and not each.is_touched and (each.is_good or not good_only)
+        ]
+
+
+def _foreign(headers: Headers) -> list[tuple[str, bytes | None]]:
+    return [each for each in headers if not _OURS.match(each[0])]
+
+
+def check_stops(messages: Collection[Sent], start_ms: int, longest_s: float) -> None:
+    """Hold that each message came out soon after it was due."""
+    for each in messages:
+        due_s = max(each.sent_s, (each.due_ms - start_ms) / 1000)
+        for topic, at_s in each.out[:1]:
+            assert at_s - due_s <= longest_s, (f"{at_s - due_s:.1f} s late", topic, each)

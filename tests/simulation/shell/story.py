@@ -1,0 +1,72 @@
+"""What happens in a world, from its seed to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import structlog
+
+from tests.simulation.shell import faults, operators
+from tests.simulation.shell.world import Act, Mode, World
+from tests.simulation.world import small_limits
+
+ACTS: Final = 55
+
+
+def _go_round(world: World) -> None:
+    world.rounds(len(world.processes) * world.rng.choice([1, 3, 10, 30]))
+
+
+ALL: Final = (
+    Act(30, _go_round, calm=True),
+    Act(12, World.send_good, calm=True),
+    Act(14, World.send_hostile, calm=True),
+    *operators.ACTS,
+    *faults.ACTS,
+)
+
+
+@contextmanager
+def quiet() -> Iterator[list[World]]:
+    """Keep the log of the program out of the output; it goes to the trace of a world that is handed in."""
+    told: list[World] = []
+
+    def drop(_logger: object, _name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        for world in told:
+            name = next((each.name for each in world.processes if each.is_acting), "")
+            world.say("   ", name, event.pop("event", ""), *(f"{name}={value}" for name, value in event.items()))
+        raise structlog.DropEvent
+
+    before = structlog.get_config()
+    structlog.configure(processors=[drop], cache_logger_on_first_use=False)
+    try:
+        yield told
+    finally:
+        structlog.configure(**before)
+
+
+def run(seed: int, *, loud: bool = False) -> World:
+    """Run one world to its end. What it raises carries the trace as notes."""
+    world: World | None = None
+    lines: list[str] = []
+    with small_limits(), quiet() as told:
+        try:
+            world = World(seed, lines)
+            if loud:
+                told.append(world)
+            acts = [each for each in ALL if each.calm or world.mode is Mode.FAULTY]
+            weights = [each.weight for each in acts]
+            for _ in range(ACTS):
+                (act,) = world.rng.choices(acts, weights)
+                act.run(world)
+            world.finish()
+        except Exception as error:
+            error.add_note("\n".join(lines[-150:]))
+            error.add_note(f"replay: .venv/bin/python -m tests.simulation.shell {seed}")
+            raise
+        finally:
+            for process in world.processes if world else ():
+                process.kill()
+    return world

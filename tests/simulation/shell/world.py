@@ -1,0 +1,174 @@
+"""A random world: a cluster, one to four sidecars, and what must hold whatever happens to them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from enum import Enum
+from typing import Final, NamedTuple
+
+from tests.simulation.fakes.cluster import Cluster
+from tests.simulation.fakes.logs import Row
+from tests.simulation.fakes.timeline import START_MS, Timeline
+from tests.simulation.shell.ledger import Ledger, Sent, check_stops
+from tests.simulation.shell.process import Process, settings_of
+from tests.simulation.shell.senders import COMPACTED, GOOD_ORIGINS, NARROW, SHAKY, Senders
+
+CALM_STOP_S: Final = 10.0
+"""Longest time for which a good message may stand behind a bad one."""
+HEALED_STOP_S: Final = 45.0
+IDLE_S: Final = 0.5
+AT_LAST_S: Final = 1_000.0
+"""An origin that was closed is looked at again every five minutes."""
+INPUT, DLQ, CHANGELOG, STATUS = "retry", "dlq", "app-retry-queue-changelog", "app-status"
+
+
+class Mode(Enum):
+    """What a world is like."""
+
+    CALM = "calm"
+    """Hostile messages and operators, but brokers that answer: nothing good waits behind something bad."""
+    FAULTY = "faulty"
+    """Anything may fail at any step."""
+
+
+class World:
+    """One seed's story."""
+
+    def __init__(self, seed: int, trace: list[str]) -> None:
+        self.rng = rng = random.Random(seed)
+        self.trace = trace
+        self.mode = rng.choice([Mode.CALM, Mode.FAULTY, Mode.FAULTY])
+        self.timeline = Timeline(rng)
+        self.cluster = Cluster(self.timeline, rng)
+        self._make_topics()
+        self.ledger = Ledger(self.cluster, self.timeline, INPUT, CHANGELOG, DLQ)
+        self.cluster.completed = self.ledger.completed
+        self.senders = Senders(rng)
+        self.healing: list[tuple[float, Callable[[], None]]] = []
+        client = {"compression.type": rng.choice(["none", "lz4"])}
+        settings = settings_of(client=client, delays_ms=(1_000,))
+        names = [f"s{number}" for number in range(rng.choice([1, 1, 1, 2, 2, 3, 4]))]
+        self.processes = [Process(name, self.cluster, settings, rng.choice([0.1, 0.3, 0.5])) for name in names]
+        self.say("world", seed, self.mode.value, len(names), "processes", client["compression.type"])
+        self.timeline.every_step(self._live)
+        for process in self.processes:
+            process.start()
+
+    def _make_topics(self) -> None:
+        rng, create = self.rng, self.cluster.create
+        partitions = rng.choice([1, 2, 2, 3, 4])
+        create(INPUT, partitions, 1_000_000)
+        self.cluster.group.partitions = partitions
+        create(CHANGELOG, partitions, rng.choice([5_000, 20_000, 1_100_000]), compacted=True)
+        create(STATUS, partitions, rng.choice([5_000, 1_000_000]))
+        create(DLQ, rng.choice([1, 2]), rng.choice([1_200, 5_000, 1_000_000]))
+        for name in (*GOOD_ORIGINS, SHAKY):
+            create(name, rng.choice([1, 2]), rng.choice([4_000, 20_000, 1_000_000]))
+        create(NARROW, 2, rng.choice([1_000, 3_000]))
+        create(COMPACTED, 2, 10_000, compacted=True)
+
+    def say(self, *what: object) -> None:
+        self.trace.append(f"{self.timeline.now_s:9.3f} " + " ".join(map(str, what)))
+
+    def _live(self) -> None:
+        for process in self.processes:
+            process.heartbeat()
+
+    # Rounds
+
+    def rounds(self, count: int) -> None:
+        """Let the processes go round so often in all, each when it is its turn in time."""
+        for _ in range(count):
+            process = min(self.processes, key=Process.next_round_s)
+            now_s = self.timeline.now_s
+            wait_s = min(process.next_round_s() - now_s, IDLE_S)
+            self.timeline.advance(max(0.0, wait_s))
+            if process.next_round_s() <= self.timeline.now_s:
+                process.round()
+            self._heal()
+
+    def _heal(self, *, all_of_it: bool = False) -> None:
+        now_s = self.timeline.now_s
+        due = [each for each in self.healing if all_of_it or each[0] <= now_s]
+        self.healing = [each for each in self.healing if each not in due]
+        for _, heal in due:
+            heal()
+
+    def until(self, seconds: float, heal: Callable[[], None]) -> None:
+        """Have a fault end after so long."""
+        self.healing.append((self.timeline.now_s + seconds, heal))
+
+    # Messages
+
+    def _now_ms(self) -> int:
+        return self.timeline.now_ms()
+
+    def write(self, sent: Sent) -> None:
+        log_count = len(self.cluster.topics[INPUT].logs)
+        self.place(sent, self.rng.randrange(log_count))
+
+    def place(self, sent: Sent, partition: int) -> None:
+        log = self.cluster.topics[INPUT].logs[partition]
+        self.ledger.note(sent, partition, log.end)
+        log.append([Row(sent.key, sent.value, sent.headers)], self._now_ms(), None)
+        due_ms = sent.due_ms - START_MS
+        self.say("sent", sent.number, sent.kind, sent.origin, f"due {due_ms}", f"at {partition}-{sent.offset}")
+
+    def send_good(self) -> None:
+        for _ in range(self.rng.choice([1, 1, 3, 10])):
+            self.write(self.senders.good(self._now_ms()))
+
+    def send_hostile(self) -> None:
+        senders, now_ms = self.senders, self._now_ms()
+        limits = [topic.max_bytes for topic in self.cluster.topics.values() if topic.max_bytes <= 30_000]
+        makers: list[Callable[[], Sent]] = [
+            lambda: senders.sized(now_ms, limits),
+            lambda: senders.many_headers(now_ms),
+            lambda: senders.bad(now_ms),
+            lambda: senders.named(now_ms),
+            lambda: senders.keyless(now_ms),
+            lambda: senders.shaky(now_ms),
+        ]
+        make = self.rng.choice(makers)
+        for _ in range(self.rng.choice([1, 2, 5])):
+            self.write(make())
+
+    # The end
+
+    def finish(self) -> None:
+        """End all faults; then everything that is due comes out."""
+        self.say("the faults end")
+        self._heal(all_of_it=True)
+        for process in self.processes:
+            process.link.cut = process.link.loses_answers = False
+            process.link.bytes_per_s = 1e9
+            process.clock.ahead_ms = 0
+            process.start()
+        healed_s = max([self.timeline.now_s, *(process.frozen_until_s for process in self.processes)])
+        good = self.ledger.waiting(good_only=True)
+        latest_s = max([healed_s, *((each.due_ms - START_MS) / 1000 for each in good)])
+        self._run_until(latest_s + HEALED_STOP_S, good_only=True)
+        assert not (left := self.ledger.waiting(good_only=True)), ("good messages still wait", left[:3])
+        for message in good:
+            message.sent_s = max(message.sent_s, healed_s)
+        check_stops(good, START_MS, HEALED_STOP_S)
+        if self.mode is Mode.CALM:
+            check_stops([each for each in self.ledger.sent.values() if each.is_good], START_MS, CALM_STOP_S)
+        self._run_until(self.timeline.now_s + AT_LAST_S, good_only=False)
+        assert not (left := self.ledger.waiting()), ("messages still wait", left[:3])
+        for process in self.processes:
+            process.stop()
+
+    def _run_until(self, deadline_s: float, *, good_only: bool) -> None:
+        while self.ledger.waiting(good_only=good_only) and self.timeline.now_s < deadline_s:
+            self.rounds(4 * len(self.processes))
+
+
+class Act(NamedTuple):
+    """Something that may happen."""
+
+    weight: int
+    run: Callable[[World], None]
+    calm: bool
+    """It may happen in a calm world too."""
