@@ -4,15 +4,15 @@ SidecarError
  ├── SettingsInvalid        the operator fixes the settings: exit status 2
  ├── CommandFailed          a command could not do its work: exit status 1
  │    └── BrokerUnavailable
- ├── KafkaFailed            a broker or the client library refuses a call: whoever made it decides what to do
+ ├── KafkaFailed            a broker or the client library refuses a call: the caller decides what to do
  ├── TopicsInvalid          the operator fixes a topic: the message names the command
- ├── Twin                   another process runs under the same instance id: exit status 1
- ├── PartitionStopped       one partition stops, unready, the others go on
+ ├── DuplicateInstance      another process runs with the same instance id: exit status 1
+ ├── PartitionStopped       one partition stops, unready; the others continue
  │    ├── FormatUnknown     written by a newer version
  │    └── RecordCorrupt     a checksum does not match
  ├── StoreFailed            the state folder cannot be used now (full, locked, not writable)
  │    └── StoreCorrupt      quarantined and rebuilt from the changelog
- ├── TransactionFailed      reset and plan again; says whether the producer must be replaced
+ ├── TransactionFailed      recover and plan again; has whether the producer must be replaced
  └── InvariantViolated      a bug: exit status 70
 """
 
@@ -70,7 +70,7 @@ class DuplicateInstance(SidecarError):
 
 
 class PartitionStopped(SidecarError):
-    """This partition cannot go on; it is unready and named, and the others go on."""
+    """This partition cannot continue; it is shown as unready, and the others continue."""
 
 
 class FormatUnknown(PartitionStopped):
@@ -86,14 +86,14 @@ class StoreFailed(SidecarError):
 
 
 class StoreCorrupt(StoreFailed):
-    """The state folder is damaged or strange: it is set aside and rebuilt from the changelog."""
+    """The state folder is damaged or invalid: it is quarantined and rebuilt from the changelog."""
 
 
 class TransactionFailed(SidecarError):
-    """A transaction was not committed, or nobody knows; the partitions are reset.
+    """A transaction was not committed, or its outcome is unknown; the partitions recover.
 
     Args:
-        unknown: It may have been committed all the same: only the log can tell.
+        unknown: It may have been committed: only the log can tell.
         replace: This producer must not be used again.
         fenced: A newer producer has the same transactional id, or the transaction outlived its timeout.
     """
@@ -116,7 +116,7 @@ def invariant(condition: bool, message: str, **facts: object) -> None:
 
 
 def printable(text: str) -> str:
-    """Return a text that anybody may have sent on one line, without what would steer a terminal."""
+    """Return untrusted text on one line, without characters that control a terminal."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -88,7 +88,7 @@ class _Kind:
 class ClientLines(logging.Filter):
     """Limits the lines of each kind: while no broker answers, the client library logs a hundred a second.
 
-    The first line of the next stretch of time says how many were left out. Debug lines are for whoever wants them all.
+    The first line of the next interval has the number of omitted lines. Debug lines are not limited.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """Every metric of the sidecar, declared once: the registry, the help texts and the reference page come from one table.
 
-Two kinds of sources. Events (a commit, a fired batch) are counted by whoever sees them. What has a current value per
+Two kinds of sources. Events (a commit, a fired batch) are counted where they happen. What has a current value per
 partition is read at scrape time from the views that were published last: a scrape costs the size of its own answer,
 never a look at the timers.
 """

@@ -14,7 +14,7 @@ from sidecar.api.figures import NOT_KNOWN, require_known, trust
 from sidecar.api.messages.changes import refuse_parameters
 from sidecar.api.source import Source
 from sidecar.engine.group.activity import LATE_MS, MINUTE_MS, MINUTES, together
-from sidecar.engine.group.histogram import SPANS, histograms
+from sidecar.engine.group.histogram import RANGES, histograms
 from sidecar.engine.group.view import PartitionView
 
 _NOW_MS: Final = 1_770_000_000_000
@@ -88,7 +88,7 @@ _HISTOGRAM: Final[dict[str, object]] = {
     "from_ms": _NOW_MS,
     "before": 0,
     "spans": [
-        {"span": span.name, "bar_ms": span.bar_ms, "counts": [0] * (span.bars - 1) + [2], "after": 1} for span in SPANS
+        {"span": span.name, "bar_ms": span.bar_ms, "counts": [0] * (span.bars - 1) + [2], "after": 1} for span in RANGES
     ],
 }
 _ACTIVITY: Final[dict[str, object]] = {

@@ -23,7 +23,7 @@ _BODILESS_METHODS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 
 
 class RequestShape:
-    """Makes `/x/` mean `/x` and HEAD mean GET without a body, and refuses bodies that nobody asked for."""
+    """Treats `/x/` as `/x` and HEAD as GET without a body, and refuses unexpected request bodies."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -77,7 +77,7 @@ class Unstored:
 
 
 class ShutdownResponder:
-    """Answers what is still under way when the server has stopped: whoever waits is told that nothing is known."""
+    """Answers requests that are still running when the server stops with 503: their outcome is unknown."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -100,17 +100,17 @@ class ShutdownResponder:
 
 
 class RateLimiter:
-    """Lets requests in one after the other, so slowly that answering them takes a part of one core only.
+    """Admits requests one after the other, at a rate that uses only a share of one core.
 
-    The loop that fires messages shares the interpreter with the API: what a flood of requests costs here is missing
-    there. Each request waits until those before it are paid for. Probes have a purse of their own, so that a flood
-    elsewhere does not make the sidecar look dead.
+    The loop that fires messages shares the interpreter with the API, so a flood of requests would slow it down. Each
+    request waits until the time of those before it is paid off. Probes have a separate budget, so that a flood of other
+    requests does not make the sidecar look dead.
     """
 
     SHARE: Final = 0.25
-    """Part of one core, for each purse."""
+    """Share of one core for each budget."""
     OVERHEAD_S: Final = 0.0005
-    """What the server spends on a request besides the route."""
+    """Time that the server needs for a request besides the route."""
     WAIT_MAX_S: Final = 2.0
 
     def __init__(self, app: ASGIApp) -> None:

@@ -22,7 +22,7 @@ class Health:
     reasons: tuple[str, ...] = ()
     """Why it is not ready or not live, each a sentence for a person."""
     details: Mapping[str, JsonValue] = field(default_factory=dict)
-    """Facts by name, shown as they are."""
+    """Facts by name, shown unchanged."""
     starting: bool = False
     """Not ready because it has not been ready yet."""
 
@@ -30,8 +30,8 @@ class Health:
 class Source(Protocol):
     """Snapshots for the API.
 
-    Called from the API's thread. Every method returns at once what was stored before, an object that nobody changes
-    afterwards; none of them waits or asks anybody.
+    Called from the API's thread. Every method returns a stored, immutable object at once; none of them waits or sends a
+    request.
     """
 
     def views(self) -> Sequence[PartitionView]:
@@ -39,11 +39,11 @@ class Source(Protocol):
         ...
 
     def partitions_total(self) -> int | None:
-        """Return how many partitions the input topic has, or None while that is unknown."""
+        """Return the number of input partitions, or None while unknown."""
         ...
 
     def unread(self) -> str | None:
-        """Return why the views cannot be shown yet, a sentence for a person; None when they can."""
+        """Return why the views cannot be shown yet, as a sentence for people; None when they can."""
         ...
 
     def health(self) -> Health: ...

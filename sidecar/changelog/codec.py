@@ -98,10 +98,10 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
 
     engine: Engine = Engine.EMBEDDED
     sequence: int = 0
-    """One more with every committed transaction of the partition, whoever owns it."""
+    """Increases by one with every committed transaction of the partition, across owners."""
     watermark_ms: int = 0
     watermark_offset: int = 0
-    """Every timer whose key (due, offset) is at or below the watermark is gone."""
+    """No timer with a key (due, offset) at or below the watermark is pending."""
     next_input_offset: int = 0
     """In the topic of `input_topic_id`, as Kafka counts."""
     highest_input_offset: int = 0
@@ -110,7 +110,7 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     wall_ms: int = 0
     closed: Mapping[str, Closed] = {}
     unfinished: Unfinished | None = None
-    """The control record at `next_input_offset`, when it is done in part."""
+    """The control record at `next_input_offset`, when it is partly done."""
     offset_base: int = 0
     """What is added to an offset of this topic for a stored offset: those of all topics before it lie below."""
     has_fired: bool = False
@@ -142,14 +142,14 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
         return (given, self.stored_offset(offset)) if self.offset_base else (given,)
 
     def of_topic(self, topic_id: str, start: int) -> Checkpoint:
-        """Return the checkpoint to go on from with the input topic as it is now.
+        """Return the checkpoint to continue from with the current input topic.
 
-        A topic that was made anew counts from 0 again. Its records are stored above every offset of the former ones, so
-        none can be taken for a timer, a removed record or a tie at the watermark that those left behind.
+        A recreated topic counts from 0 again. Its records get stored offsets above all former ones, so that none is
+        mistaken for a timer, a removed record or a tie at the watermark of a former topic.
 
         Args:
-            topic_id: The topic's id now.
-            start: First offset of its log, where a topic that was made anew is read from.
+            topic_id: The current id of the topic.
+            start: First offset of the log, where reading a recreated topic begins.
         """
         if self.meets(topic_id):
             return msgspec.structs.replace(self, input_topic_id=topic_id)

@@ -1,4 +1,4 @@
-"""One timer as bytes: made once at intake, then copied as it is (block, row, memory) until it fires.
+"""A timer as bytes: encoded once at ingest, then copied unchanged (block, row, memory) until it fires.
 
     0        8         16           24     25     26
     ┌────────┬─────────┬────────────┬──────┬──────┐
@@ -78,7 +78,7 @@ class Head(NamedTuple):
     retry_id_length: int
 
 
-def lasting(  # noqa: PLR0917 - positional in the hot path of the intake
+def lasting(  # noqa: PLR0917 - positional in the hot path of ingest
     first_ms: int,
     timestamp_ms: int,
     attempt: int,

@@ -136,7 +136,7 @@ def render_dead_letter(
         detail: For a person.
         topic: The input topic; with partition and offset, the coordinates of the record that failed.
         partition: See topic.
-        offset: See topic. None: it lay in a topic that was deleted and made anew, where this offset is another record.
+        offset: See topic. None: the record was in a deleted and recreated topic, where the offset is another record's.
         timestamp_ms: The record's own; NO_TIMESTAMP when it has none.
         connector_name: The app id.
         stage: Where it failed, in Connect's words.

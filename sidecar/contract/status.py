@@ -2,7 +2,7 @@
 
     p/<partition>             figures and state of a partition, see engine/group/view.py
     o/<control id>/<offset>   outcome of the control record at this offset of the input topic
-    d/doctor, s/driver        stamped by the broker, to measure a clock by; nobody reads them
+    d/doctor, s/driver        stamped by the broker, to measure a clock; never read
 
 Each is in the partition of the status topic that has the number of the input partition it speaks of. With an API token
 all but the last kind are signed as signature.py says; the parts are STATUS, the topic, the partition in decimal digits,
@@ -109,7 +109,7 @@ def is_signed(
     Args:
         token: As to `signed`, like the next four.
         headers: The last of each name.
-        stamped_ms: By the broker's clock. What was written in time stays good for whoever reads the topic later.
+        stamped_ms: By the broker's clock. A signature that was valid when written stays valid for later readers.
     """
     if token is None:
         return True

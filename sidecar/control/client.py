@@ -1,4 +1,4 @@
-"""Sends control records and waits for their outcomes: works from anywhere, whoever owns the partitions.
+"""Sends control records and waits for their outcomes; works from any process, for partitions of any owner.
 
 with ControlClient(settings) as control:
     result = control.act(ControlKind.CANCEL, parse_target("2-1841-1767225600000"))
@@ -29,42 +29,42 @@ DEADLINE_S: Final = 5.0
 LOOKUP_DEADLINE_S: Final = 30.0
 POLL_S: Final = 0.1
 CLOCKS_APART_MS: Final = 10 * 60_000
-"""A lookup begins so long before the moment that a control id of ours was made."""
+"""How long before the creation time in a control id a lookup starts to read."""
 
 
 class Sent(NamedTuple):
-    """A control record that the broker has, in each of its partitions."""
+    """A control record that was written, by partition."""
 
     control_id: str
     target: str
     offsets: Mapping[int, int]
-    """Where the record lies in the input topic, by partition."""
+    """Offset of the record in the input topic, by partition."""
     status_offsets: Mapping[int, int] = MappingProxyType({})
-    """Its outcome lies on the status topic at this offset or behind it, by partition."""
+    """Offset in the status topic at or after which the outcome is, by partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlResult:
-    """What became of a control record, over all partitions that it was sent to."""
+    """The result of a control record over all partitions that it was sent to."""
 
     control_id: str
     target: str
     outcome: Outcome | None
-    """None while a partition has not answered: see `missing`."""
+    """None while the outcome of a partition is missing: see `missing`."""
     count: int
-    """How many timers it acted on; for pause and resume how many of the origin wait. So far, while some are missing."""
+    """Number of timers changed; for pause and resume, pending for the origin. Partial while outcomes are missing."""
     detail: str
     answers: Mapping[int, OutcomeRecord]
     """By partition."""
     missing: tuple[int, ...]
-    """Partitions without an answer: nobody owns them now, or their owner is busy. The record stays and is applied."""
+    """Partitions without an outcome: they have no owner now, or it is busy. The record stays and will be applied."""
 
 
 class ControlClient:
-    """Sends, waits and looks up. One may be used by any number of threads.
+    """Sends control records, waits for outcomes and looks them up. Thread-safe.
 
     Args:
-        settings: Names the topics, the brokers and the token that records are signed with.
+        settings: Have the topics, the brokers and the token that signs records.
         clock: Stamps signatures and control ids.
     """
 
@@ -115,22 +115,22 @@ class ControlClient:
             kind: What to do.
             target: A timer id, a retry id as bytes, or, for pause and resume, an origin topic.
             due_ms: The new due time, for a reschedule.
-            control_id: Any text that is used once; one is made unless given.
-            deadline_s: Seconds until the broker must have it.
+            control_id: Any unique text; generated unless given.
+            deadline_s: Seconds until the broker must have the record.
 
         Raises:
-            ValueError: It would be refused; the text says why.
-            BrokerUnavailable: No answer in time. It may be applied all the same: look its id up.
-            CommandFailed: The cluster refuses it.
+            ValueError: The record would be refused; the text says why.
+            BrokerUnavailable: No answer in time. The record may still be applied: look its id up.
+            CommandFailed: The cluster refuses the record.
         """
         return self._send(kind, target, due_ms, control_id, Deadline(deadline_s, self._clock), awaited=True)
 
     def post(self, kind: ControlKind, target: Target, *, due_ms: int | None, deadline_s: float) -> Sent:
-        """Send as `send` does, for a caller who follows the status topic himself: there is nothing to `wait` with."""
+        """Send like `send`, for callers that follow the status topic themselves; `wait` cannot use the result."""
         return self._send(kind, target, due_ms, None, Deadline(deadline_s, self._clock), awaited=False)
 
     def wait(self, sent: Sent, *, deadline_s: float = DEADLINE_S) -> ControlResult:
-        """Return what became of it once every partition has answered, or what is known at the deadline.
+        """Return the result once every partition has an outcome, or the partial one at the deadline.
 
         Raises:
             CommandFailed: The status topic cannot be read.
@@ -138,17 +138,17 @@ class ControlClient:
         return self._wait(sent, Deadline(deadline_s, self._clock))
 
     def lookup(self, control_id: str, *, deadline_s: float = LOOKUP_DEADLINE_S) -> ControlResult | None:
-        """Return what became of a control record that anybody sent; None while there is no outcome of it.
+        """Return the result of a control record, whoever sent it; None while it has no outcome.
 
-        Outcomes are kept for a day. Ids that this class made say when, so that little must be read for them.
+        Outcomes are kept for a day. Generated ids have their creation time, so that little must be read for them.
 
         Raises:
-            BrokerUnavailable: Not all could be read in time.
+            BrokerUnavailable: The topic could not be read to its end in time.
             CommandFailed: The status topic cannot be read.
         """
         deadline = Deadline(deadline_s, self._clock)
         total = self._partitions(self._settings.status_topic, deadline)
-        with _Answers(self._settings, control_id) as reader:
+        with _OutcomeCollector(self._settings, control_id) as reader:
             reader.start_at(range(total), _made_ms(control_id), deadline)
             while not deadline.passed:
                 if reader.poll():
@@ -171,7 +171,7 @@ class ControlClient:
         total = self._partitions(self._settings.input_topic, deadline, self._writer)
         wanted = range(total)
         if isinstance(target, TimerId):
-            # A partition that does not exist holds no timer: nobody is asked, and all of nobody say "not pending".
+            # A partition that does not exist has no timer: nothing is sent, and the result is "not pending".
             wanted = range(target.partition, min(target.partition + 1, total))
         status_offsets = self._status_offsets(wanted, deadline) if awaited else {}
         offsets = self._produce(headers, wanted, control_id, deadline)
@@ -187,7 +187,7 @@ class ControlClient:
             raise self._failed(error, f"topic {topic}") from error
 
     def _status_offsets(self, partitions: Iterable[int], deadline: Deadline) -> dict[int, int]:
-        """Return the ends of the status topic's partitions; those that it does not have yet are left out."""
+        """Return the ends of the status topic's partitions, without those that do not exist yet."""
         topic = self._settings.status_topic
         existing = self._partitions(topic, deadline)
         wanted = [each for each in partitions if each < existing]
@@ -226,12 +226,12 @@ class ControlClient:
             if deadline.passed:
                 raise BrokerUnavailable(
                     f"{asked - len(offsets)} of {asked} records of control id {control_id} were not confirmed by topic "
-                    f"{topic} in time: they may be applied all the same, look the id up"
+                    f"{topic} in time: they may still be applied, look the id up"
                 )
-            # Another thread may serve the report while this one waits.
+            # Another thread may process the report while this one waits.
             writer.poll(min(POLL_S / 10, deadline.left_s))
         if any(error.fatal for error in errors):
-            self._writer = self._make_writer()  # the next record has nothing to do with this one
+            self._writer = self._make_writer()  # the next record is independent of this one
         if errors:
             raise self._failed(
                 errors[0], f"{len(errors)} of {asked} records of control id {control_id} to topic {topic}"
@@ -242,7 +242,7 @@ class ControlClient:
         answers: Mapping[int, OutcomeRecord] = {}
         unsigned: set[int] = set()
         if sent.offsets:
-            with _Answers(self._settings, sent.control_id) as reader:
+            with _OutcomeCollector(self._settings, sent.control_id) as reader:
                 reader.start(sent.status_offsets)
                 while len(reader.answers) < len(sent.offsets) and not deadline.passed:
                     reader.poll()
@@ -257,7 +257,7 @@ class ControlClient:
         return CommandFailed(f"{what}: {error}")
 
 
-class _Answers(OutcomeReader):
+class _OutcomeCollector(OutcomeReader):
     """Reads the outcomes of one control id."""
 
     def __init__(self, settings: Settings, control_id: str) -> None:
@@ -265,12 +265,12 @@ class _Answers(OutcomeReader):
         self._control_id = control_id
         self._offsets: dict[int, int] = {}
         self.answers: dict[int, OutcomeRecord] = {}
-        """By partition; the one of the lowest input offset stands."""
+        """Outcomes by partition; the one with the lowest input offset counts."""
         self.unsigned: set[int] = set()
-        """Partitions in which there is an answer that API_TOKEN did not sign."""
+        """Partitions with an outcome that API_TOKEN did not sign."""
 
     def poll(self) -> bool:
-        """Take in what there is; return whether every partition has been read to its end once.
+        """Read once; return whether every partition has been read to its end.
 
         Raises:
             CommandFailed: The topic cannot be read.
@@ -295,7 +295,7 @@ def added_up(
     answers: Mapping[int, OutcomeRecord],
     unsigned: Collection[int] = (),
 ) -> ControlResult:
-    """Return the answers of all partitions as one: what is most in need of a person's eyes comes first."""
+    """Combine the outcomes of all partitions; the one that most needs attention comes first."""
     missing = tuple(each for each in partitions if each not in answers)
     said = {each.outcome for each in answers.values()}
     last = (Outcome.ORIGIN_PAUSED, Outcome.NOT_PENDING)
@@ -304,7 +304,7 @@ def added_up(
     outcome = next((each for each in order if each in said), Outcome.NOT_PENDING)
     details = dict.fromkeys(each.detail for _, each in sorted(answers.items()) if each.detail)
     if doubtful := sorted(set(unsigned) & set(missing)):
-        details[f"answers of partitions {doubtful} are not signed with this API_TOKEN and do not count"] = None
+        details[f"outcomes of partitions {doubtful} are not signed with this API_TOKEN and do not count"] = None
     return ControlResult(
         control_id,
         target,
@@ -317,12 +317,12 @@ def added_up(
 
 
 def found_result(control_id: str, answers: Mapping[int, OutcomeRecord], total: int) -> ControlResult | None:
-    """Return the outcomes of a control record as one; None while there is none.
+    """Combine the outcomes of a control record; None while there is none.
 
     Args:
-        control_id: Of the record.
+        control_id: Id of the record.
         answers: Its outcomes, by input partition.
-        total: How many partitions the input topic has.
+        total: Number of input partitions.
     """
     if not answers:
         return None
@@ -339,7 +339,7 @@ def found_result(control_id: str, answers: Mapping[int, OutcomeRecord], total: i
 
 
 def _made_ms(control_id: str) -> int:
-    """Return the moment from which on an outcome may lie on the status topic; 0 when the id does not say."""
+    """Return the earliest possible time of an outcome; 0 when the id does not contain its creation time."""
     stamp, dash, rest = control_id.partition("-")
     ours = dash and len(rest) == 16 and stamp.isascii() and stamp.isdigit() and len(stamp) <= 15
     return max(0, int(stamp) - CLOCKS_APART_MS) if ours else 0

@@ -1,4 +1,4 @@
-"""Reads the outcomes of control records from the status topic, from a place on that is named."""
+"""Reads the outcomes of control records from the status topic, from given offsets on."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class OutcomeRead(NamedTuple):
 
     control_id: str
     input_offset: int
-    """Of the control record."""
+    """Input offset of the control record."""
     read: StatusRead
 
 
 class OutcomeReader:
-    """A consumer of its own, assigned by hand, of committed records only; used by one thread."""
+    """A separate, manually assigned consumer of committed records; used by one thread."""
 
     def __init__(self, settings: Settings) -> None:
         self._topic = settings.status_topic
@@ -50,7 +50,7 @@ class OutcomeReader:
         self._unread = set(offsets)
 
     def start_at(self, partitions: Iterable[int], at_ms: int, deadline: Deadline) -> None:
-        """Read these partitions from the first record on that is not older.
+        """Read these partitions from the first record at or after `at_ms`.
 
         Raises:
             CommandFailed: They cannot be asked for it.
@@ -66,7 +66,7 @@ class OutcomeReader:
         return not self._unread
 
     def read(self, timeout_s: float) -> list[OutcomeRead]:
-        """Return what has come, waiting so long for the first record.
+        """Return the available outcomes, after waiting for the first record.
 
         Raises:
             CommandFailed: The topic cannot be read.
@@ -83,5 +83,5 @@ class OutcomeReader:
         return found
 
     def is_signed(self, read: StatusRead) -> bool:
-        """Return whether a record is to be trusted."""
+        """Return whether a record has a valid signature."""
         return read.is_signed(self._topic, self._token)

@@ -1,4 +1,4 @@
-"""Many control records at once: their outcomes are taken in as they come, by one reader for all of them.
+"""Sends many control records at once; one reader collects their outcomes as they arrive.
 
 with ControlStream(settings, ControlKind.CANCEL) as stream:
     stream.open(deadline_s=15)
@@ -26,7 +26,7 @@ IN_FLIGHT_MAX: Final = 1_000
 
 
 class TimerOutcome(NamedTuple):
-    """What became of one timer."""
+    """The outcome of a control record for one timer."""
 
     timer: TimerId
     outcome: Outcome
@@ -34,7 +34,7 @@ class TimerOutcome(NamedTuple):
 
 
 class ControlStream(ControlClient):
-    """Acts on one timer after the other without waiting for each; used by one thread.
+    """Sends control records for timers without waiting for each; used by one thread.
 
     Args:
         settings: Names the topics, the brokers and the token that records are signed with.
@@ -57,11 +57,11 @@ class ControlStream(ControlClient):
 
     @property
     def in_flight(self) -> Sequence[TimerId]:
-        """Timers that were sent and have no answer yet."""
+        """Timers whose record was sent and has no outcome yet."""
         return list(self._waiting.values())
 
     def open(self, *, deadline_s: float) -> None:
-        """Begin to read outcomes; comes before the first `put`.
+        """Start to read outcomes; call before the first `put`.
 
         Raises:
             BrokerUnavailable: No answer in time.
@@ -76,7 +76,7 @@ class ControlStream(ControlClient):
 
         Raises:
             ValueError: It would be refused; the text says why.
-            CommandFailed: The cluster does not take it.
+            CommandFailed: The cluster refuses the record.
         """
         topic, token, control_id = self._settings.input_topic, self._settings.api_token, self._new_id()
         headers = render_control(self._kind, timer, control_id, self._due_ms)
@@ -89,10 +89,10 @@ class ControlStream(ControlClient):
         self._waiting[control_id] = timer
 
     def answers(self, timeout_s: float) -> list[TimerOutcome]:
-        """Return the outcomes that have come, waiting so long for the first one.
+        """Return the available outcomes, after waiting for the first one.
 
         Raises:
-            CommandFailed: Records were not taken, or the status topic cannot be read.
+            CommandFailed: Records were refused, or the status topic cannot be read.
         """
         self._writer.poll(0)
         if self._error is not None:
@@ -107,7 +107,7 @@ class ControlStream(ControlClient):
         return found
 
     def close(self) -> None:
-        """Let go of the clients; what is not sent yet is given a moment."""
+        """Close the clients, after a moment for records that are not sent yet."""
         super().close()
         self._reader.close()
 

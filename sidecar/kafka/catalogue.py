@@ -20,7 +20,7 @@ UNKNOWN_S: Final = 1.0
 """How long the answer that a topic does not exist, or may not be described, counts as recent."""
 FORBIDDEN_AFTER_S: Final = 3.0
 """Time from the first answer that a topic may not be described to the one that counts."""
-DOUBTED_MAX: Final = 50_000
+FORBIDDEN_MAX: Final = 50_000
 """Most topics whose first such answer is kept; the oldest is dropped, and its time starts again."""
 REQUEST_TIMEOUT_S: Final = 5.0
 PARTITIONS_MAX: Final = 2**31 - 1
@@ -143,7 +143,7 @@ class Catalogue:
         elif now_s - self._forbidden_since.setdefault(name, now_s) >= FORBIDDEN_AFTER_S:
             self.forbidden.pop(name, None)
             self.forbidden[name] = now_s
-        elif len(self._forbidden_since) > DOUBTED_MAX:
+        elif len(self._forbidden_since) > FORBIDDEN_MAX:
             del self._forbidden_since[next(iter(self._forbidden_since))]
 
     def _clear_answers(self, name: str) -> None:

@@ -124,7 +124,7 @@ class TransactionalProducer:
         self._status_error: KafkaError | None = None
         self._unwritten_for: dict[int, str] = {}
         self._next_changelog_offsets: dict[int, int] = {}
-        self._fate = threading.Lock()
+        self._claim_lock = threading.Lock()
         self._claimed = self._given_up = False
 
     def init(self, timeout_s: float) -> None:
@@ -370,13 +370,13 @@ class TransactionalProducer:
 
         Returns False when the transaction was claimed before: its thread is past all calls that can hang.
         """
-        with self._fate:
+        with self._claim_lock:
             self._given_up = not self._claimed
             return self._given_up
 
     def claim(self) -> bool:
         """Claim the committed transaction; return False when it was given up before."""
-        with self._fate:
+        with self._claim_lock:
             self._claimed = not self._given_up
             return self._claimed
 

@@ -8,7 +8,7 @@ from sidecar.model import Request
 
 
 def delay_of(delays_ms: Sequence[int], attempt: int) -> int:
-    """Return the delay before the retry that follows `attempt` retries; the last one repeats for ever."""
+    """Return the delay before the retry that follows `attempt` retries; the last one repeats."""
     return delays_ms[attempt] if attempt < len(delays_ms) else delays_ms[-1]
 
 
@@ -19,7 +19,7 @@ def due_of(request: Request, delays_ms: Sequence[int], *, timestamp_ms: int, arr
         request: Its own due time or delay wins over the policy's delays.
         delays_ms: The policy's delays by attempt.
         timestamp_ms: The record's; negative when it has none.
-        arrived_ms: When the record was taken in.
+        arrived_ms: When the record was ingested.
     """
     if request.due_ms is not None:
         return request.due_ms

@@ -55,7 +55,7 @@ class Policy:
         return self._origins.problem(topic) is None
 
     def is_plain(self, topic: str) -> bool:
-        """Return whether messages may be fired to this topic, by these rules and not by rules of its own."""
+        """Return whether these rules, without those of single origins, allow deliveries to this topic."""
         return self.origin_allowed(topic) and (not self._by_origin or self._of(topic) is self)
 
     def is_retried(self, exception: str) -> bool:
@@ -87,7 +87,7 @@ class Policy:
         Args:
             request: As its dialect parsed it.
             timestamp_ms: The record's; NO_TIMESTAMP when it has none.
-            arrived_ms: When the record was taken in.
+            arrived_ms: When the record was ingested.
         """
         dialect, origin, due_ms, _, _, attempt, max_attempts, exception, _, _, _ = request
         if self._by_origin and (own := self._of(origin)) is not self:

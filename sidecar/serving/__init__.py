@@ -1,1 +1,1 @@
-"""What answers HTTP requests: the group's view, control calls, local messages, peers, the server."""
+"""The HTTP server and what it serves: the group's view, control calls, local messages, other instances."""

@@ -1,4 +1,4 @@
-"""Control records for the API: one client, made when it is first needed."""
+"""Control records for the API: one client, created when first needed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LazyCommands:
     Args:
         settings: The effective ones.
         clock: Stamps control ids and signatures.
-        source: Knows the outcomes of the last hour.
+        source: Has the outcomes of the last hour.
     """
 
     def __init__(self, settings: Settings, clock: Clock, source: GroupSource) -> None:
@@ -42,7 +42,7 @@ class LazyCommands:
         return added_up(sent.control_id, sent.target, sent.offsets, answers)
 
     def lookup(self, control_id: str) -> ControlResult | None:
-        """Return what became of a control record, None while nothing is known. Raises CommandFailed."""
+        """Return the result of a control record, None while unknown. Raises CommandFailed."""
         known, total = self._source.outcomes(control_id), self._source.partitions_total()
         found = None if total is None else found_result(control_id, known, total)
         if found is not None and not found.missing:
@@ -50,7 +50,7 @@ class LazyCommands:
         return self._made().lookup(control_id, deadline_s=LOOKUP_S)
 
     def close(self) -> None:
-        """Let go of the client."""
+        """Close the client."""
         with self._lock:
             if self._client is not None:
                 self._client.close()

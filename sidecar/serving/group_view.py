@@ -1,6 +1,6 @@
-"""The whole group as the status topic shows it, followed by a thread of its own, and what the API is told of it.
+"""The view of the whole group from the status topic, which a separate thread follows, and the source of the API.
 
-The thread is the only one that reads; what it knows is swapped in whole, so whoever asks never waits for it.
+Only that thread reads the topic. It replaces the view as a whole, so callers never wait for it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ log = structlog.get_logger(__name__)
 READ_S: Final = 0.2
 AGAIN_S: Final = 1.0
 FIRST_READ_S: Final = 15.0
-"""So long the first reading of the topic may take before answers are given without the rest."""
+"""How long the first read of the topic may take before incomplete answers are given."""
 
 
 class StatusSource(Protocol):
-    """What is asked of `kafka.status_reader.StatusReader`."""
+    """The part of `kafka.status_reader.StatusReader` that is needed here."""
 
     input_partitions: int | None
     cluster_id: str | None
@@ -52,10 +52,10 @@ class ClusterView:
     """Follows the status topic.
 
     Args:
-        make_reader: Opens it at its beginning; called anew after a fatal error.
-        clock: This machine's.
-        topic: The status topic, as it is signed.
-        token: API_TOKEN; when set, views without its signature are not taken.
+        make_reader: Opens the topic at its start; called again after a fatal error.
+        clock: The clock of this machine.
+        topic: The name of the status topic, which is part of signatures.
+        token: API_TOKEN; when set, views without its signature are ignored.
     """
 
     def __init__(self, make_reader: Callable[[], StatusSource], clock: Clock, *, topic: str, token: str | None) -> None:
@@ -72,15 +72,15 @@ class ClusterView:
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="status", daemon=True)
         self.partitions_total: int | None = None
-        """How many partitions the input topic has; None while that is unknown."""
+        """Number of input partitions; None while unknown."""
         self.cluster_id: str | None = None
         self.error = ""
-        """Why nothing can be read, for a person."""
+        """Why nothing can be read, for people."""
         self._said = ""
         self.refused = 0
-        """Records without a good signature."""
+        """Number of records without a valid signature."""
 
-    # Asked by any thread
+    # Called by any thread
 
     def views(self, own: Sequence[PartitionView] = (), instance_id: str = "") -> list[PartitionView]:
         """Return one view for each input partition; see `group_views`."""
@@ -95,41 +95,41 @@ class ClusterView:
         )
 
     def outcomes(self, control_id: str) -> dict[int, OutcomeRecord]:
-        """Return what became of a control record, by input partition; empty while nothing is known."""
+        """Return the outcomes of a control record by input partition; empty while there are none."""
         return self._outcomes.of(control_id)
 
     def await_outcomes(
         self, control_id: str, partitions: Collection[int], timeout_s: float
     ) -> dict[int, OutcomeRecord]:
-        """Return what became of a control record once all these partitions have said so, or what is known by then."""
+        """Return a control record's outcomes once all these partitions have one, or those known after the timeout."""
         with self._outcomes_came:
             self._outcomes_came.wait_for(lambda: self.outcomes(control_id).keys() >= set(partitions), timeout_s)
         return self.outcomes(control_id)
 
     def activity(self, partition: int) -> Activity | None:
-        """Return the last hour of a partition as its owners have told it; None when none has."""
+        """Return the activity of a partition as published by its owners; None when there is none."""
         return self._standings.get(partition, Standing()).activity
 
     def unread(self) -> str | None:
-        """Return why no answer can be given for the group yet; None once the topic was read, or took too long."""
+        """Return why there is no view of the group yet; None once the topic was read, or took too long."""
         if self._first_read or self._clock.monotonic_s() - self._began_s >= FIRST_READ_S:
             return None
         return "the status topic has not been read to its end yet" + (f": {self.error}" if self.error else "")
 
     @property
     def alive(self) -> bool:
-        """False once the thread has ended."""
+        """Whether the thread has not ended."""
         return self._thread.ident is None or self._thread.is_alive()
 
-    # Life
+    # Lifecycle
 
     def start(self) -> None:
-        """Begin to read; returns at once."""
+        """Start to read; returns at once."""
         self._began_s = self._clock.monotonic_s()
         self._thread.start()
 
     def stop(self, deadline_s: float) -> None:
-        """End the thread; after the deadline leave it to die with the process."""
+        """End the thread; after the deadline let it die with the process."""
         self._end.set()
         if self._thread.is_alive():
             self._thread.join(deadline_s)
@@ -148,11 +148,11 @@ class ClusterView:
                 reader.close()
 
     def step(self, reader: StatusSource, timeout_s: float) -> None:
-        """Read once and take in what has come. Raises KafkaFailed when a new reader must take over."""
+        """Read once and add what has arrived. Raises KafkaFailed when a new reader is needed."""
         records = reader.read(timeout_s)
         self.error = reader.error
         if self.unread() is None and self.error != self._said:
-            # Before, it may be that the topic is about to be made.
+            # Before that, the topic may be about to be created.
             self._said = self.error
             if self.error:
                 log.warning("status_not_read", topic=self._topic, reason=self.error)
@@ -163,7 +163,7 @@ class ClusterView:
         self._first_read = self._first_read or reader.caught_up
 
     def add(self, records: Iterable[StatusRead]) -> None:
-        """Take in records of the topic, in any order; keys of other kinds are somebody else's."""
+        """Add records of the topic, in any order; ignores other kinds of keys."""
         standings = dict(self._standings)
         arrived_s = self._clock.monotonic_s()
         for record in records:
@@ -197,7 +197,7 @@ class ClusterView:
 
 
 def follow(settings: Settings, clock: Clock) -> ClusterView:
-    """Return the view of these settings' group; it reads once it is started."""
+    """Return the view of the group of these settings; it reads once it is started."""
     properties = {**config.status_reader(settings), "logger": librdkafka_logger()}
 
     def make_reader() -> StatusReader:
@@ -207,12 +207,12 @@ def follow(settings: Settings, clock: Clock) -> ClusterView:
 
 
 class GroupSource:
-    """What the API shows: health and own figures of this process, everything else from the status topic.
+    """The source of the API: health and own views of this process, everything else from the status topic.
 
     Args:
         own: This process's snapshots.
-        cluster: The group's.
-        instance_id: Of this process; empty when it owns no partition, ever.
+        cluster: The view of the group.
+        instance_id: Id of this process; empty when it never owns a partition.
     """
 
     def __init__(self, own: Source, cluster: ClusterView, instance_id: str = "") -> None:
@@ -230,17 +230,17 @@ class GroupSource:
         return self._cluster.unread()
 
     def outcomes(self, control_id: str) -> Mapping[int, OutcomeRecord]:
-        """Return what became of a control record, by input partition; empty while nothing is known."""
+        """Return the outcomes of a control record by input partition; empty while there are none."""
         return self._cluster.outcomes(control_id)
 
     def await_outcomes(
         self, control_id: str, partitions: Collection[int], timeout_s: float
     ) -> Mapping[int, OutcomeRecord]:
-        """Return the outcomes once all these partitions have one, or what there is after so many seconds."""
+        """Return the outcomes once all these partitions have one, or those known after the timeout."""
         return self._cluster.await_outcomes(control_id, partitions, timeout_s)
 
     def partitions_without_owner(self) -> float:
-        """Return how many input partitions nobody shows as its own; NaN while that is unknown."""
+        """Return the number of input partitions without an owner; NaN while unknown."""
         if self.partitions_total() is None or self.unread() is not None:
             return float("nan")
         return sum(not view.owner for view in self.views())

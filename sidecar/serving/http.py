@@ -1,4 +1,4 @@
-"""Puts the HTTP server together, for an instance and for `retry-sidecar api` alike."""
+"""Builds the HTTP server, for an instance and for `retry-sidecar api`."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def start_server(
     instance_id: str = "",
     restart: Callable[[bool], None] = lambda _: None,
 ) -> tuple[Server, LazyCommands]:
-    """Return the running server, and the client of its control calls, which must be closed after it.
+    """Return the running server and the client of its control calls, which must be closed after the server.
 
     Args:
-        store: Gives the local store, None while there is none.
-        instance_id: Empty for a process that owns no partition.
-        restart: Has the partitions of this process restored anew.
+        store: Returns the local store, None while there is none.
+        instance_id: Id of this instance; empty for a process that owns no partition.
+        restart: Restores the partitions of this process again.
 
     Raises:
-        CommandFailed: The address cannot be listened on.
+        CommandFailed: The server cannot listen on the address.
     """
     metrics.ready.set_function(lambda: source.health().ready)
     metrics.partitions_without_owner.set_function(source.partitions_without_owner)

@@ -1,7 +1,7 @@
-"""The messages of this instance's partitions, read from its store for the API.
+"""Reads the messages of this instance's partitions from its store, for the API.
 
-The API's threads read while the loop writes. Each row is read as some commit left it, so that a message which moves
-meanwhile is seen at its old place, at its new one, or at neither; a lookup of one message asks again then.
+The API's threads read while the loop writes. Each row is read as some commit left it, so a message that moves meanwhile
+is seen at its old due, at its new one, or at neither; then a lookup of one message is repeated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sidecar.model import OFFSET_MAX, StoredOffset, TimerId
 
 ROWS_MAX: Final = 2_000
 BYTES_MAX: Final = 16 * 1024 * 1024
-"""A page ends after so many rows or bytes, with whatever it has found."""
+"""Most rows or bytes read for a page, which then ends with what it has found."""
 SLICE_MAX: Final = 512
 NAMED_ROWS_MAX: Final = 1_000
 NAMED_MAX: Final = 100
@@ -36,8 +36,8 @@ class LocalEntries:
 
     Args:
         store: Returns the store, None while it cannot be used.
-        source: Says which partitions this instance owns.
-        instance_id: Of this instance; empty when it owns no partition, ever.
+        source: Shows which partitions this instance owns.
+        instance_id: Id of this instance; empty when it never owns a partition.
     """
 
     def __init__(self, store: Callable[[], StoreReader | None], source: Source, instance_id: str = "") -> None:
@@ -46,7 +46,7 @@ class LocalEntries:
         self._instance_id = instance_id
 
     def owned(self) -> frozenset[int]:
-        """Return the running partitions of this instance, by what the whole group knows: a former owner has none."""
+        """Return the running partitions of this instance, as the whole group sees it: a former owner has none."""
         return frozenset(
             view.partition
             for view in self._source.views()
@@ -54,7 +54,7 @@ class LocalEntries:
         )
 
     def page(self, partitions: Collection[int], wanted: Wanted) -> Page:
-        """Return the first messages of these partitions; looks at ROWS_MAX rows at most."""
+        """Return the first messages of these partitions; reads at most ROWS_MAX rows."""
         with self._reading() as store:
             return _page(store, partitions, wanted)
 
@@ -64,7 +64,7 @@ class LocalEntries:
             return _find(store, timer, payload)
 
     def named(self, retry_id: bytes, partitions: Collection[int], *, payload: bool) -> Named:
-        """Return the messages of a retry id in due order, as many as are shown."""
+        """Return the messages of a retry id in due order, at most NAMED_MAX."""
         with self._reading() as store:
             return _named(store, retry_id, partitions, payload)
 
@@ -77,7 +77,7 @@ class LocalEntries:
             yield store
         except StoreFailed as cause:
             if self._store() is not store:
-                # The library says then what looks like damage.
+                # A closed store raises errors that look like corruption.
                 raise StoreFailed("the store was closed meanwhile") from cause
             raise
 
@@ -95,7 +95,7 @@ def _page(store: StoreReader, partitions: Collection[int], wanted: Wanted) -> Pa
         reached = at
         entry = store.get(Rows(at.partition).timer + KEY.pack(at.due_ms, at.offset))
         if entry is None:
-            continue  # it has fired or moved since its key was read
+            continue  # the timer has fired or moved since its key was read
         size += len(entry)
         fixed = head(entry)
         if wanted.origin is None or wanted.origin == origin_of(entry, fixed):
@@ -120,7 +120,7 @@ def _find_at(store: StoreReader, rows: Rows, timer: TimerId, with_payload: bool)
         value = store.get(moved)
         key = KEY.pack(timer.first_ms if value is None else decode_due(value), timer.offset)
         entry = store.get(rows.timer + key)
-        # A twin of the same offset may stand at this due under another id.
+        # Another timer of the same offset may have this due under another id.
         if entry is not None and key > _watermark(store, rows) and head(entry).first_ms == timer.first_ms:
             return _detail(timer.partition, entry, with_payload)
         if store.get(moved) == value:
@@ -150,7 +150,7 @@ def _named(store: StoreReader, retry_id: bytes, partitions: Collection[int], wit
 
 
 def _watermark(store: StoreReader, rows: Rows) -> bytes:
-    """Return the key at or below which every timer is gone."""
+    """Return the key at or below which no timer is pending."""
     value = store.get(rows.meta)
     meta = None if value is None else decode_meta(value)
     if meta is None or not meta.restored:
@@ -159,7 +159,7 @@ def _watermark(store: StoreReader, rows: Rows) -> bytes:
 
 
 def _positions(store: StoreReader, number: int, wanted: Wanted, first: int) -> Iterator[Position]:
-    """Yield the places of a partition's messages within the bounds, in order; reads ahead in growing slices."""
+    """Yield the positions of a partition's messages within the bounds, in order; reads in growing slices."""
     rows = Rows(number)
     begin = max(_watermark(store, rows) + b"\0", KEY.pack(wanted.due_from_ms, 0), _start(number, wanted.after))
     lower, upper = rows.timer + begin, rows.timer + KEY.pack(wanted.due_to_ms, 0)
@@ -176,7 +176,7 @@ def _positions(store: StoreReader, number: int, wanted: Wanted, first: int) -> I
 
 
 def _start(number: int, after: Position | None) -> bytes:
-    """Return the first key of a partition that comes behind a place of the whole order."""
+    """Return the first key of a partition after a position in the order of all partitions."""
     if after is None:
         return b""
     if number == after.partition:

@@ -1,4 +1,4 @@
-"""Other instances' HTTP API, for what only the owner of a partition can answer."""
+"""The HTTP API of other instances, for requests that only the owner of a partition can answer."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sidecar.errors import CommandFailed
 from sidecar.settings import Settings
 
 WAIT_S: Final = 2.0
-"""Longest silence of an instance."""
+"""Longest time without data from an instance."""
 ANSWER_S: Final = 4.0
-"""Time for a whole answer."""
+"""Longest time for a whole response."""
 ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
 _CHUNK_BYTES: Final = 256 * 1024
 
@@ -24,10 +24,10 @@ _CHUNK_BYTES: Final = 256 * 1024
 class HttpPeers:
     """Implements `sidecar.api.messages.listing.Peers` and `sidecar.api.connect.Others`.
 
-    Follows no redirect and asks no proxy.
+    Follows no redirects and uses no proxy.
 
     Args:
-        clock: Measures how long an answer takes.
+        clock: Measures how long a response takes.
         token: API_TOKEN, which the whole group shares.
     """
 
@@ -36,11 +36,11 @@ class HttpPeers:
         self._token = token
 
     def get(self, url: str, path: str, *, authorised: bool) -> tuple[int, bytes]:
-        """Return status and body. Raises CommandFailed when there is no answer in time."""
+        """Send a GET request; return status and body. Raises CommandFailed when there is no response in time."""
         return self._ask("GET", url, path, self._headers(authorised=authorised))
 
     def send(self, method: str, url: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-        """Change something; return status and body. Raises CommandFailed when there is no answer in time."""
+        """Send a request that changes something; return status and body. Raises CommandFailed as `get` does."""
         headers = self._headers(authorised=True)
         if body is not None:
             headers["content-type"] = "application/json"
@@ -58,7 +58,7 @@ class HttpPeers:
         try:
             place = urlsplit(url)
             if place.scheme != "http" or not place.hostname:
-                raise CommandFailed(f"{url!r} is no address of an instance")
+                raise CommandFailed(f"{url!r} is not an address of an instance")
             connection = http.client.HTTPConnection(place.hostname, place.port or 80, timeout=WAIT_S)
             try:
                 connection.request(method, path, body, headers)
@@ -81,14 +81,14 @@ class HttpPeers:
 
 
 def advertised_url(settings: Settings, url: str) -> str:
-    """Return where other instances find this one.
+    """Return the URL at which other instances reach this one.
 
-    A server that listens on every address names none of them: then it is the one that this machine uses towards the
-    brokers, which the other instances reach as well.
+    For a server that listens on all addresses it has the address that this machine uses towards the brokers, which
+    other instances can reach as well.
 
     Args:
-        settings: Names host and brokers.
-        url: Where the server listens, with its real port.
+        settings: Have the host and the brokers.
+        url: URL of the server, with its actual port.
     """
     if not _is_wildcard(settings.http_host):
         return url

@@ -1,4 +1,4 @@
-"""Serves the application from a thread of its own, and bounds what any client can take."""
+"""Serves the application from a separate thread, and bounds what a client can use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sidecar.errors import CommandFailed
 CONNECTIONS_MAX: Final = 100
 HEAD_BYTES_MAX: Final = 16 * 1024
 EXCHANGE_S: Final = 15.0
-"""A connection has this long, from its start or its last answer, until the next answer is out."""
+"""Longest time from the start of a connection, or its last response, to the next response."""
 KEEP_ALIVE_S: Final = 5
 START_S: Final = 10.0
 
@@ -26,9 +26,9 @@ START_S: Final = 10.0
 class BoundedProtocol(H11Protocol):
     """uvicorn's HTTP/1.1, with a deadline for each exchange and a bound on connections.
 
-    uvicorn itself never gives up on a client that sends its request byte by byte or does not read the answer, and
-    refuses newcomers while such clients hold all places. Here the deadline is not moved by bytes that trickle in, and
-    a newcomer takes the place of whoever has kept the server waiting longest.
+    uvicorn itself never closes a connection that sends its request byte by byte or does not read the response, and
+    refuses new ones while such clients hold all connections. Here single bytes do not extend the deadline, and a new
+    connection replaces the one that has been idle for longest.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -53,9 +53,9 @@ class BoundedProtocol(H11Protocol):
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP, or has too long a head, in the shape of all errors."""
+        """Answer an invalid request, or one with a too long head, in the format of all errors."""
         if self.is_busy():
-            # Nothing can be put into the middle of an answer.
+            # A response cannot be inserted into another one.
             self.drop()
             return
         answer = problem(400, f"{msg} Its head may have {HEAD_BYTES_MAX} bytes at most.", {"connection": "close"})
@@ -64,12 +64,12 @@ class BoundedProtocol(H11Protocol):
         self.transport.close()
 
     def is_busy(self) -> bool:
-        """Tell whether a whole request is being answered."""
+        """Return whether a complete request is being answered."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def drop(self) -> None:
-        """End the connection at once, with whatever it has not read."""
-        # Its place is free now, not when the loop comes to connection_lost: newcomers arrive many at a time.
+        """Close the connection at once, even with unread data."""
+        # Free the slot now, not in connection_lost: many connections can arrive at once.
         self.connections.discard(self)
         self.transport.abort()
 
@@ -81,7 +81,7 @@ class BoundedProtocol(H11Protocol):
 
 
 class _SignallingServer(uvicorn.Server):
-    """uvicorn's server that says when it is up."""
+    """uvicorn's server with an event that is set when it is up."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -93,12 +93,12 @@ class _SignallingServer(uvicorn.Server):
 
 
 class Server:
-    """The HTTP server: a daemon thread with an event loop of its own.
+    """The HTTP server: a daemon thread with its own event loop.
 
     Args:
-        app: what answers.
-        host: address to listen at (setting HTTP_HOST).
-        port: port to listen at (setting HTTP_PORT); 0 takes any free one.
+        app: The application.
+        host: Address to listen at (setting HTTP_HOST).
+        port: Port to listen at (setting HTTP_PORT); 0 takes any free one.
     """
 
     def __init__(self, app: ASGIApp, *, host: str, port: int) -> None:
@@ -110,25 +110,25 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port it listens at: after start() the real one, also when 0 was asked for."""
+        """The port; after start() the actual one, even for port 0."""
         return self._port
 
     @property
     def url(self) -> str:
-        """Where it answers."""
+        """The URL of the server."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{self._port}"
 
     @property
     def alive(self) -> bool:
-        """Whether the thread still serves."""
+        """Whether the thread is running."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
-        """Listen, and return when requests are answered.
+        """Listen, and return when the server accepts requests.
 
         Raises:
-            CommandFailed: the address or port cannot be had; the text names the setting.
+            CommandFailed: The address or port cannot be used; the text names the setting.
         """
         listener = _listen(self._host, self._port)
         self._port = listener.getsockname()[1]
@@ -139,7 +139,7 @@ class Server:
             raise CommandFailed(f"The HTTP server at {self.url} did not start within {START_S:g} s.")
 
     def stop(self, deadline_s: float) -> None:
-        """Finish the answers under way and end the thread; after the deadline leave it to die with the process."""
+        """Finish current responses and end the thread; after the deadline let it die with the process."""
         if self._server is None or self._thread is None:
             return
         self._server.should_exit = True
@@ -171,7 +171,7 @@ def _config(app: ASGIApp) -> uvicorn.Config:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket, or say which setting to change."""
+    """Return a listening socket. Raises CommandFailed with the setting to change."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         listener = socket.create_server((host, port), family=family, backlog=128)

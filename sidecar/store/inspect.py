@@ -97,7 +97,7 @@ class ReadOnlyStore(RocksStore):
         """Do nothing: there is nothing to flush."""
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Release the folder."""
         self._db.close()
         self._shadow.cleanup()
 
@@ -144,7 +144,7 @@ def survey(store: StoreReader, partition: int, now_ms: int, *, first: int, seen:
         partition: One of `partitions_of`.
         now_ms: Wall time, from which due times are counted.
         first: How many entries to keep.
-        seen: Is told after each batch how many timers were in it.
+        seen: Called after each batch with the number of its timers.
 
     Raises:
         PartitionStopped: A row cannot be read.

@@ -64,7 +64,7 @@ class Counts:
             yield b"D" + origin.encode(), _value(self.deferred.get(origin))
 
     def load(self, suffix: bytes, value: bytes) -> None:
-        """Take in one row. Raises RecordCorrupt when it is no row of ours."""
+        """Add one row. Raises RecordCorrupt when it is not a counter row."""
         if len(value) != _COUNT.size:
             raise RecordCorrupt(f"the counter row {suffix!r} has {len(value)} bytes")
         (count,) = _COUNT.unpack(value)

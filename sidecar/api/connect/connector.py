@@ -65,17 +65,17 @@ class Worker:
     """Of the distribution."""
     others: Others
     restart: Callable[[bool], None]
-    """Has the partitions of this process restored anew, or, when told so, only those that are stopped; returns at once
-    and may be called by any thread."""
+    """Restores the partitions of this process again; with True, only the stopped ones. Returns at once; may be called
+    by any thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """An instance with its partitions, or all partitions that nobody owns."""
+    """An instance with its partitions, or all partitions without an owner."""
 
     number: int
     owner: str
-    """Instance id; empty when nobody owns the partitions."""
+    """Instance id; empty when the partitions have no owner."""
     url: str | None
     views: tuple[PartitionView, ...]
 
@@ -120,7 +120,7 @@ def is_paused(view: PartitionView) -> bool:
 
 
 def tasks_of(views: Iterable[PartitionView]) -> list[Task]:
-    """Return the tasks: one for each instance in the order of their ids, then one for what nobody owns, if any."""
+    """Return the tasks: one for each instance in the order of ids, then one for partitions without an owner, if any."""
     by_owner: dict[str, list[PartitionView]] = {}
     for view in views:
         by_owner.setdefault(view.owner, []).append(view)
@@ -159,7 +159,7 @@ def status_of(worker: Worker, tasks: Sequence[Task], restarted: Iterable[int] = 
     Args:
         worker: Who answers.
         tasks: Of the whole group.
-        restarted: Numbers of tasks that begin anew from now on, which their views do not show yet.
+        restarted: Numbers of tasks that are restarting, which their views do not show yet.
     """
     owned = [task for task in tasks if task.owner]
     views = [view for task in tasks for view in task.views]

@@ -23,22 +23,22 @@ RESTARTS_AT_A_TIME: Final = 2
 
 
 class Restarter:
-    """Has tasks restarted, here or by the instance that owns their partitions, and writes each to the log."""
+    """Restarts tasks, here or through the instance that owns their partitions, and logs each restart."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._limiter = CapacityLimiter(RESTARTS_AT_A_TIME)
 
     async def restart(self, request: Request, tasks: Iterable[Task], *, only_failed: bool) -> None:
-        """Have them begin anew.
+        """Restart tasks.
 
         Args:
-            request: Who asks.
-            tasks: Which.
-            only_failed: Only their partitions that are stopped.
+            request: The HTTP request.
+            tasks: The tasks to restart.
+            only_failed: Restart only their stopped partitions.
 
         Raises:
-            HTTPException: 409 when nobody owns the partitions, 503 when an owner does not answer; the others are done.
+            HTTPException: 409 when partitions have no owner, 503 when an owner does not answer; other tasks restart.
         """
         who = caller(request)
         failed = [
@@ -93,5 +93,5 @@ class Restarter:
 
 
 def is_passed_on(request: Request) -> bool:
-    """Return whether another instance makes the call for somebody."""
+    """Return whether another instance forwarded the call."""
     return FORWARDED in request.headers

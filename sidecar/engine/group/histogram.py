@@ -25,7 +25,7 @@ class BarRange(NamedTuple):
     bars: int
 
 
-SPANS: Final = (BarRange("1m", 2_000, 30), BarRange("1h", 60_000, 60), BarRange("1d", 1_800_000, 48))
+RANGES: Final = (BarRange("1m", 2_000, 30), BarRange("1h", 60_000, 60), BarRange("1d", 1_800_000, 48))
 
 
 @dataclass(slots=True)
@@ -65,9 +65,9 @@ class Bars:
 
 
 def histograms(views: Sequence[PartitionView], now_ms: int) -> dict[str, Bars]:
-    """Return the bars of each of SPANS by name; they begin with the second of `now_ms`."""
+    """Return the bars of each of RANGES by name; they begin with the second of `now_ms`."""
     from_ms = now_ms // 1000 * 1000
-    made = {span.name: Bars(from_ms, span.bar_ms, counts=[0.0] * span.bars) for span in SPANS}
+    made = {span.name: Bars(from_ms, span.bar_ms, counts=[0.0] * span.bars) for span in RANGES}
     for start_ms, end_ms, count in _stretches(views, from_ms):
         for bars in made.values():
             bars.add(start_ms, end_ms, count)

@@ -149,7 +149,7 @@ class StartOffsets:
             if not query.committed.done():
                 return False
             query.offsets = query.committed.result()
-            self._put_off(query, query.committed.errors, query.offsets)
+            self._retry_later(query, query.committed.errors, query.offsets)
             if query.partitions:
                 topics = (self._topics.input_topic, self._topics.changelog_topic)
                 query.now = self._brokers.topics(topics)
@@ -158,7 +158,7 @@ class StartOffsets:
             return False
         numbers = sorted(query.partitions)
         errors = query.now.errors(numbers)
-        self._put_off(query, errors, set(numbers) - errors.keys())
+        self._retry_later(query, errors, set(numbers) - errors.keys())
         if query.partitions:
             # Only now: the offsets are stable, so everything committed lies below the end that is read here.
             topics = (self._topics.changelog_topic, self._topics.input_topic)
@@ -171,7 +171,7 @@ class StartOffsets:
         bounds = query.bounds.result()
         keys = (self._topics.input_topic, self._topics.changelog_topic)
         whole = {number for number in query.partitions if all((topic, number) in bounds for topic in keys)}
-        self._put_off(query, query.bounds.errors, whole)
+        self._retry_later(query, query.bounds.errors, whole)
         answered = []
         for number, partition in query.partitions.items():
             self._later.pop(number, None)
@@ -180,7 +180,7 @@ class StartOffsets:
             answered.append(PartitionOffsets(partition, query.offsets[number], input_topic_id, entry, changelog))
         return answered
 
-    def _put_off(self, query: _Query, errors: Mapping[int, str], answered: Iterable[int]) -> None:
+    def _retry_later(self, query: _Query, errors: Mapping[int, str], answered: Iterable[int]) -> None:
         """Take partitions without an answer out of a query, to query them again later."""
         now_s = self._clock.monotonic_s()
         kept = frozenset(answered)

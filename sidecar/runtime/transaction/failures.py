@@ -80,9 +80,9 @@ class Failures:
         self._in_a_row = min(self._in_a_row + 1, 30)  # a night without a broker must not overflow the line above
         self._wait_until_s = self._clock.monotonic_s() + wait_s
 
-    def tracing(self, fires: int) -> bool:
+    def tracing(self, deliveries: int) -> bool:
         """Return whether to request all delivery reports, to learn which record fails; a few cost nothing."""
-        return fires < TRACED_DELIVERIES_MAX or self._clock.monotonic_s() - self._failed_s < TRACE_S
+        return deliveries < TRACED_DELIVERIES_MAX or self._clock.monotonic_s() - self._failed_s < TRACE_S
 
     def dlq_open(self) -> bool:
         """Return whether dead letters may be tried; if not, they wait, and so does the ingest of their partition."""

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.engine.group.activity import MINUTE_MS, Activity, Minute
-from sidecar.engine.group.histogram import SPANS, histograms
+from sidecar.engine.group.histogram import RANGES, histograms
 from sidecar.wheel.geometry import level_of, slot_end_ms, slot_of, slot_start_ms
 from tests.unit.api.test_api import Client, Snapshots, assert_problem
 from tests.unit.engine.test_view import EMPTY, NOW_MS, view_of
@@ -88,7 +88,7 @@ def test_what_should_have_fired_stands_before_the_bars() -> None:
 def test_the_histogram_is_answered_for_every_span(client: Client) -> None:
     body = client.get("/pending/histogram").json()
     assert (body["from_ms"], body["before"], body["complete"]) == (NOW_MS // 1000 * 1000, 0, True)
-    assert [(each["span"], each["bar_ms"], len(each["counts"])) for each in body["spans"]] == [*SPANS]
+    assert [(each["span"], each["bar_ms"], len(each["counts"])) for each in body["spans"]] == [*RANGES]
     assert [sum(each["counts"]) + each["after"] for each in body["spans"]] == [3, 3, 3]
     assert sum(body["spans"][1]["counts"]) == 3
 

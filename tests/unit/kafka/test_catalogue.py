@@ -186,7 +186,7 @@ def test_a_right_that_is_doubted_counts_when_it_is_shown_again(catalogue: Catalo
 def test_made_up_names_leave_nothing_but_a_bounded_number_behind(
     catalogue: Catalogue, answers: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "DOUBTED_MAX", 2_500)
+    monkeypatch.setattr(module, "FORBIDDEN_MAX", 2_500)
     answers.otherwise = FORBIDDEN
     for n in range(5):
         ask(catalogue, n, *(f"made-up-{n}-{m}" for m in range(ASKED_MAX)))
