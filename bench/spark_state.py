@@ -6,7 +6,7 @@ are imported into a fresh state, as by a handover, and both continue with the sa
 
     python -m bench.spark_state --days 7 --rate 1                                  # 604,800 steps, delays up to a month
     python -m bench.spark_state --days 7 --rate 1000 --every-s 60                  # the same week in 10,080 large steps
-    python -m bench.spark_state --days 0.167 --rate 1000 --longest-s 3600          # four times the longest delay
+    python -m bench.spark_state --days 0.042 --rate 1000 --longest-s 600           # six times the longest delay
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -218,6 +219,10 @@ class Sidecar:
         with self.log_path.open("rb") as log:
             log.seek(self._log_start)
             return log.read().decode(errors="replace")
+
+    def recoveries(self, partition: int) -> int:
+        """Return how often a partition has recovered since the last start."""
+        return len(re.findall(rf"partition_restored .*\bpartition={partition} ", self.log))
 
     def last_lines(self) -> str:
         """Return the end of the log over all starts, for a person."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ def test_from_the_embedded_engine_to_spark_and_back(
     send(stage.bootstrap, stage.input_topic, *far, *gone)
     eventually(lambda: embedded.pending() == EACH + 3, 40, "what is far waits")
     _make_input_anew(stage)
+    eventually(lambda: min(map(embedded.recoveries, (0, 1))) >= 2, 60, "the new topic is noticed")
     send(stage.bootstrap, stage.input_topic, *near)
     eventually(lambda: embedded.pending() == 2 * EACH + 3, 40, "all of it waits")
     _does(embedded.environment, "cancel", "id:g")
@@ -96,6 +98,35 @@ def test_what_is_handed_over_fires_when_it_is_due_though_nothing_comes_in(
     assert spark.stop(60) == 0
     seen = read_committed(stage.bootstrap, [stage.origin])
     assert [len(marked(seen, marker)) for marker in dues_ms] == [2, 2, 0]
+
+
+def test_a_topic_that_is_recreated_under_a_query_ends_it_and_the_embedded_engine_reads_all_of_the_new_one(
+    unhurried: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path
+) -> None:
+    """The source would go on at its offset, which the new topic has too."""
+    spark = sidecars.make("spark", stage)
+    spark.start(command("run", tmp_path))
+    former = [Given(b"former", b"k", native(stage, b"near", 1))] * 5
+    send(stage.bootstrap, stage.input_topic, *former, Given(b"far", b"k", native(stage, b"far", 3_600_000)))
+    deliveries(stage, b"near", 5)
+    eventually(lambda: (spark.group() or {}).get("total") == 1, WAIT_S, "what is far waits")
+    _make_input_anew(stage)
+    new = [b"new %02d" % n for n in range(20)]
+    send(stage.bootstrap, stage.input_topic, *(Given(each, b"k", native(stage, b"near", 1)) for each in new))
+    eventually(lambda: not spark.running, WAIT_S, "the query ends")
+    assert "spark export" in spark.log
+    exported = _run(spark.environment, *command("export", tmp_path))
+    assert exported.returncode == 0, exported.stderr
+    back = sidecars.start("back", stage)
+
+    def fired() -> Counter[bytes]:
+        records = marked(read_committed(stage.bootstrap, [stage.origin], WAIT_S), b"near")
+        return Counter(record.value or b"" for record in records)
+
+    eventually(lambda: fired().keys() == {b"former", *new}, WAIT_S, "nothing of the new topic is lost")
+    eventually(lambda: back.pending() == 1, 60, "what is far waits here")
+    assert fired()[b"former"] == 5
+    assert all(fired()[each] == 1 for each in new[:6]), "at most what was read at the old offset comes again"
 
 
 def _make_input_anew(stage: Stage) -> None:
