@@ -27,9 +27,11 @@ HELM = $(TOOLS)/helm-$(HELM_VERSION)/helm
 # As in Helm's Makefile. Without these flags, Helm renders charts for Kubernetes 1.20 by default.
 HELM_FLAGS = -s -w $(foreach package,chartutil lint/rules,$(foreach part,Major=1 Minor=37,-X helm.sh/helm/v3/pkg/$(package).k8sVersion$(part)))
 PROMTOOL = $(TOOLS)/promtool
+TOXIPROXY_VERSION = v2.12.0
+TOXIPROXY = $(TOOLS)/toxiproxy-$(TOXIPROXY_VERSION)/toxiproxy
 
 .DEFAULT_GOAL = help
-.PHONY: help demo demo-spark test test-pure sanitize test-spark test-cluster chaos check simulate bench bench-operating bench-spark docs dist lock helm promtool clean
+.PHONY: help demo demo-spark test test-pure sanitize test-spark test-cluster chaos check simulate bench bench-operating bench-spark docs dist lock helm promtool toxiproxy clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +60,7 @@ test-spark: $(SPARK_STAMP) ## Run all tests of the Spark engine, which takes min
 	SIDECAR_REQUIRE_BROKER=1 SIDECAR_SPARK_TESTS=all $(BIN)/python -m pytest -q tests/spark
 
 test-cluster: $(TEST_STAMP) ## Run all tests on a Kafka of three nodes that fail, which takes minutes
+	@if command -v go >/dev/null; then $(MAKE) --no-print-directory toxiproxy; else echo "no Go: the network tests are skipped"; fi
 	SIDECAR_REQUIRE_BROKER=1 SIDECAR_CLUSTER_TESTS=all $(BIN)/python -m pytest -q -rP tests/integration/cluster
 
 chaos: $(TEST_STAMP) ## Let nodes and instances fail at random for MINUTES, then print one line of JSON
@@ -108,6 +111,8 @@ helm: $(HELM) ## Build Helm for the chart tests; needs Go, takes minutes once
 
 promtool: $(PROMTOOL) ## Download promtool for the alert tests from Debian's package; installs nothing
 
+toxiproxy: $(TOXIPROXY) ## Build Toxiproxy for the network tests; needs Go, takes a minute once
+
 clean: ## Remove the environment and the tools' caches
 	rm -rf $(VENV) $(UV_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	rm -f sidecar/engine/hot/*.so
@@ -117,6 +122,11 @@ $(HELM):
 	rm -rf $(@D).building
 	GOBIN=$(@D).building CGO_ENABLED=0 go install -trimpath -ldflags '$(HELM_FLAGS)' helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
 	rm -rf $(@D) && mv $(@D).building $(@D)
+
+$(TOXIPROXY):
+	rm -rf $(@D).building
+	GOBIN=$(@D).building CGO_ENABLED=0 go install -trimpath -ldflags '-s -w' github.com/Shopify/toxiproxy/v2/cmd/server@$(TOXIPROXY_VERSION)
+	mv $(@D).building/server $(@D).building/toxiproxy && rm -rf $(@D) && mv $(@D).building $(@D)
 
 $(PROMTOOL):
 	@command -v apt-get >/dev/null || { echo "promtool comes from Debian's package prometheus, and apt-get is missing: install promtool into the PATH"; exit 1; }

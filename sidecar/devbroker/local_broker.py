@@ -99,6 +99,11 @@ _ALONE: Mapping[str, str] = {
     "controlled.shutdown.enable": "false",
 }
 
+_TWO_LISTENERS: Mapping[str, str] = {
+    "inter.broker.listener.name": "PLAINTEXT",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,ALSO:PLAINTEXT",
+}
+
 # Ends the broker when this process has ended for any reason: the pipe on the watchdog's standard input closes with its
 # last writer, which no signal can prevent. (PR_SET_PDEATHSIG is bound to the thread that forks, exists on Linux only
 # and needs preexec_fn, which is unsafe with threads.) $1 is a folder to delete; a broker whose data stays has ten
@@ -165,6 +170,7 @@ class LocalBroker:
         self._progress = progress or Quiet()
         self._membership = membership
         self._controller_port = 0
+        self._also: tuple[int, int] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
         self._clock = SystemClock()
@@ -215,6 +221,10 @@ class LocalBroker:
         if not self.running:
             self.launch()
             self.await_answer(deadline_s)
+
+    def also_listen(self, port: int, advertised_port: int) -> None:
+        """Listen on another port too, and name clients there a third one, such as a proxy's. Call it before `start`."""
+        self._also = (port, advertised_port)
 
     def launch(self) -> None:
         """Download if needed, format if needed, and start; `await_answer` waits for the answer.
@@ -336,15 +346,19 @@ class LocalBroker:
             yield lock.fileno()
 
     def _write_settings(self) -> Path:
-        listener = f"PLAINTEXT://{HOST}:{self.port}"
+        listeners = advertised = f"PLAINTEXT://{HOST}:{self.port}"
+        if self._also is not None:
+            listeners += f",ALSO://{HOST}:{self._also[0]}"
+            advertised += f",ALSO://{HOST}:{self._also[1]}"
         member = self._membership
         controllers = member.controller_ports if member else {self.node_id: self._controller_port}
         properties = {
             **_EVERY_NODE,
             **(member.properties if member else _ALONE),
             "node.id": str(self.node_id),
-            "listeners": f"{listener},CONTROLLER://{HOST}:{self._controller_port}",
-            "advertised.listeners": listener,
+            "listeners": f"{listeners},CONTROLLER://{HOST}:{self._controller_port}",
+            "advertised.listeners": advertised,
+            **(_TWO_LISTENERS if self._also else {}),
             "controller.quorum.voters": ",".join(f"{node}@{HOST}:{port}" for node, port in controllers.items()),
             "log.dirs": (self.data_dir / "topics").as_posix(),
             **self._properties,
