@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.golden import history
 from tests.golden.examples import EXAMPLES
 
 
@@ -10,6 +11,9 @@ def main() -> None:
         if not example.path.exists():
             example.path.write_text(example.as_text(), encoding="ascii")
             print(f"wrote {example.path.name}")
+    if not history.CHANGELOG.exists():
+        history.write()
+        print(f"wrote {history.CHANGELOG.name}, {history.PENDING.name}, {history.STATE_FOLDER.name}")
 
 
 if __name__ == "__main__":
