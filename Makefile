@@ -9,6 +9,8 @@ RUN_STAMP = $(VENV)/.run-installed
 TEST_STAMP = $(VENV)/.test-installed
 SPARK_STAMP = $(VENV)/.spark-installed
 UV_VENV = $(VENV)-uv
+WHEELS_VENV = $(VENV)-wheels
+CIBUILDWHEEL_VERSION = 4.3.5
 LOCK =
 # Compiled where there is a C compiler, when the package is installed.
 HOT = hatch_build.py $(wildcard sidecar/engine/hot/*.pyx sidecar/engine/hot/*.pxd)
@@ -31,7 +33,7 @@ TOXIPROXY_VERSION = v2.12.0
 TOXIPROXY = $(TOOLS)/toxiproxy-$(TOXIPROXY_VERSION)/toxiproxy
 
 .DEFAULT_GOAL = help
-.PHONY: help demo demo-spark test test-pure sanitize test-spark test-cluster chaos check simulate bench bench-operating bench-spark docs dist lock helm promtool toxiproxy clean
+.PHONY: help demo demo-spark test test-pure sanitize test-spark test-cluster chaos check simulate bench bench-operating bench-spark docs dist wheels lock helm promtool toxiproxy clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,6 +92,11 @@ docs: $(TEST_STAMP) ## Build the documentation site in build/site
 dist: $(TEST_STAMP) ## Build wheel and sdist in dist/ twice, compare them, and test the installed wheel
 	$(BIN)/python -m tests.docs.distribution
 
+wheels: ## Build this platform's wheels with the compiled hot path in dist/; needs Docker on Linux
+	$(PYTHON) -m venv $(WHEELS_VENV)
+	$(WHEELS_VENV)/bin/python -m pip --disable-pip-version-check --quiet install cibuildwheel==$(CIBUILDWHEEL_VERSION)
+	$(WHEELS_VENV)/bin/python -m cibuildwheel --output-dir dist
+
 lock: $(TEST_STAMP) ## Update requirements/*.lock from pyproject.toml; LOCK=--upgrade takes the newest versions
 	$(PYTHON) -m venv $(UV_VENV)
 	$(UV_VENV)/bin/python -m pip --disable-pip-version-check --quiet install uv
@@ -114,7 +121,7 @@ promtool: $(PROMTOOL) ## Download promtool for the alert tests from Debian's pac
 toxiproxy: $(TOXIPROXY) ## Build Toxiproxy for the network tests; needs Go, takes a minute once
 
 clean: ## Remove the environment and the tools' caches
-	rm -rf $(VENV) $(UV_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) $(UV_VENV) $(WHEELS_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	rm -f sidecar/engine/hot/*.so
 	find sidecar tests bench -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
