@@ -74,7 +74,7 @@ def test_brokers_that_stall_for_longer_than_the_session_are_no_twin(
     stalls = 0
     while stalls < 6 and not any("member_fenced" in each.log for each in both):
         stalls += 1
-        eventually(lambda: all(each.ready() and each.partitions() for each in both), 40, "both have partitions")
+        eventually(lambda: all(each.ready() and each.partitions() for each in both), 120, "both have partitions")
         _stall(own_broker, both, stalls)
     ledger.settle(*both, deadline_s=90)
     assert any("member_fenced" in each.log for each in both), "no stall has made a fence"
