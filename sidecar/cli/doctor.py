@@ -19,10 +19,10 @@ from sidecar.clock import SystemClock
 from sidecar.contract.status import CLOCK_KEY
 from sidecar.engine import hot
 from sidecar.errors import CommandFailed, KafkaFailed, TopicsInvalid, printable
-from sidecar.kafka.cluster import Admin, Cluster, Deadline, Topic, describe_cluster
+from sidecar.kafka.admin.cluster import Admin, Cluster, Deadline, Topic, describe_cluster
+from sidecar.kafka.admin.topics import Found, check_topics, look, notes, topic_names
 from sidecar.kafka.config import TRANSACTION_TIMEOUT_MS, library_versions, validate_client_properties
 from sidecar.kafka.probes import describe_group, measure_clock, try_transactions
-from sidecar.kafka.topics import Found, check_topics, look, notes, topic_names
 from sidecar.settings import Settings
 from sidecar.settings.kinds import show_duration
 

@@ -18,8 +18,8 @@ from sidecar.client import Retry
 from sidecar.clock import SystemClock
 from sidecar.errors import CommandFailed, KafkaFailed, TopicsInvalid
 from sidecar.kafka import config
-from sidecar.kafka.cluster import Admin, Deadline, describe_topics
-from sidecar.kafka.topics import create_command
+from sidecar.kafka.admin.cluster import Admin, Deadline, describe_topics
+from sidecar.kafka.admin.topics import create_command
 from sidecar.kafka.writer import Writer, Written
 from sidecar.model import TimerId
 from sidecar.settings import Settings

@@ -11,9 +11,9 @@ from rich.table import Table
 
 from sidecar.cli.options import settings_options
 from sidecar.cli.terminal import console, say
-from sidecar.kafka.cluster import Admin, MissingPermission, Topic
+from sidecar.kafka.admin.cluster import Admin, MissingPermission, Topic
+from sidecar.kafka.admin.topics import BROKER_DEFAULT, Found, Problem, check_topics, ensure_topics, notes, topic_names
 from sidecar.kafka.config import validate_client_properties
-from sidecar.kafka.topics import BROKER_DEFAULT, Found, Problem, check_topics, ensure_topics, notes, topic_names
 from sidecar.settings import Settings
 
 _TIMEOUT = click.FloatRange(min=0, min_open=True)

@@ -20,7 +20,7 @@ from sidecar.control.outcomes import OutcomeReader
 from sidecar.engine.items import target_text
 from sidecar.errors import BrokerUnavailable, CommandFailed, KafkaFailed
 from sidecar.kafka import config
-from sidecar.kafka.cluster import Admin, Deadline, end_offsets, unavailable
+from sidecar.kafka.admin.cluster import Admin, Deadline, end_offsets, unavailable
 from sidecar.kafka.writer import Writer, Written
 from sidecar.model import Headers, TimerId
 from sidecar.settings import Settings

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Self
 from sidecar.contract.status import parse_outcome_key
 from sidecar.errors import CommandFailed, KafkaFailed
 from sidecar.kafka import config
-from sidecar.kafka.cluster import Deadline
+from sidecar.kafka.admin.cluster import Deadline
 from sidecar.kafka.log_reader import End, LogReader, Unread
 from sidecar.kafka.status_reader import StatusRead
 from sidecar.settings import Settings

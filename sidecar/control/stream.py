@@ -17,7 +17,7 @@ from sidecar.contract.status import OutcomeRecord
 from sidecar.control.client import ControlClient
 from sidecar.control.outcomes import OutcomeReader
 from sidecar.errors import KafkaFailed
-from sidecar.kafka.cluster import Deadline
+from sidecar.kafka.admin.cluster import Deadline
 from sidecar.kafka.writer import Written
 from sidecar.model import TimerId
 from sidecar.settings import Settings

@@ -12,7 +12,7 @@ from sidecar.contract.dialects import native
 from sidecar.demo.ledger import Content, InputRecord, OutputRecord, Position
 from sidecar.demo.plan import DLQ_TOPIC, FIRED, INPUT_TOPIC, ORIGINS, PLAN, POLICY_DELAYS_MS, Plan
 from sidecar.errors import BrokerUnavailable, CommandFailed
-from sidecar.kafka.cluster import Deadline
+from sidecar.kafka.admin.cluster import Deadline
 from sidecar.kafka.log_reader import End, LogReader
 from sidecar.model import Headers, Record, TimerId
 

@@ -34,7 +34,7 @@ from sidecar.demo.sender import Sender
 from sidecar.devbroker.jars import DownloadProgress
 from sidecar.devbroker.local_broker import LocalBroker
 from sidecar.errors import CommandFailed, KafkaFailed
-from sidecar.kafka.cluster import Admin, Deadline, NewTopic, create_topic
+from sidecar.kafka.admin.cluster import Admin, Deadline, NewTopic, create_topic
 from sidecar.kafka.writer import Writer
 from sidecar.settings import Settings
 

@@ -28,7 +28,7 @@ from typing import Self
 from sidecar.clock import SystemClock
 from sidecar.devbroker.jars import INSTALL, DownloadProgress, Quiet, classpath
 from sidecar.errors import BrokerUnavailable, CommandFailed
-from sidecar.kafka.cluster import node_ids
+from sidecar.kafka.admin.cluster import node_ids
 
 HOST = "127.0.0.1"
 _STOP_S = 20.0

@@ -16,8 +16,8 @@ from sidecar.contract.dialects.dialect import Dialect
 from sidecar.engine.ports import Outgoing
 from sidecar.errors import BrokerUnavailable, CommandFailed, KafkaFailed, TransactionFailed
 from sidecar.kafka import config
+from sidecar.kafka.admin.cluster import Admin, Deadline, Topic, describe_topics, end_offsets, first_offsets, offsets_at
 from sidecar.kafka.bounded import bounded
-from sidecar.kafka.cluster import Admin, Deadline, Topic, describe_topics, end_offsets, first_offsets, offsets_at
 from sidecar.kafka.log_reader import End, LogReader, Unread
 from sidecar.kafka.producer import TransactionalProducer
 from sidecar.model import Headers, Record

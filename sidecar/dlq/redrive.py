@@ -17,7 +17,7 @@ from sidecar.dlq.filter import DeadLetterFilter
 from sidecar.dlq.reader import DlqRecord, OffsetRange, RedriveProducer, RunIdentity
 from sidecar.engine.ports import Outgoing
 from sidecar.errors import CommandFailed
-from sidecar.kafka.cluster import Topic
+from sidecar.kafka.admin.cluster import Topic
 from sidecar.model import ANY_PARTITION
 from sidecar.settings import Settings
 

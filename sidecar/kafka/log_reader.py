@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from sidecar.errors import KafkaFailed
-from sidecar.kafka.cluster import partition_count
+from sidecar.kafka.admin.cluster import partition_count
+from sidecar.kafka.admin.offsets import Bounds
 from sidecar.kafka.config import quiet_logger
 from sidecar.kafka.errors import failed, translated
 from sidecar.kafka.input import record_of
-from sidecar.kafka.offsets import Bounds
 from sidecar.kafka.poll_batch import poll_batch
 from sidecar.model import Record
 

@@ -11,8 +11,8 @@ from sidecar.clock import Clock
 from sidecar.contract.status import CLOCK_KEY
 from sidecar.errors import BrokerUnavailable, KafkaFailed
 from sidecar.kafka import config
+from sidecar.kafka.admin.cluster import Admin, Deadline, answer, unavailable
 from sidecar.kafka.clock_guard import Skew
-from sidecar.kafka.cluster import Admin, Deadline, answer, unavailable
 from sidecar.kafka.errors import failed
 from sidecar.kafka.writer import Writer, Written
 from sidecar.settings import Settings

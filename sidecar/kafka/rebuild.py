@@ -12,8 +12,7 @@ from sidecar.engine.restore import Restore
 from sidecar.engine.rows import Identity
 from sidecar.errors import CommandFailed, KafkaFailed, PartitionStopped, TopicsInvalid
 from sidecar.kafka import config
-from sidecar.kafka.changelog import ChangelogReader
-from sidecar.kafka.cluster import (
+from sidecar.kafka.admin.cluster import (
     Admin,
     Deadline,
     Topic,
@@ -23,8 +22,9 @@ from sidecar.kafka.cluster import (
     first_offsets,
     unavailable,
 )
-from sidecar.kafka.offsets import Bounds
-from sidecar.kafka.topics import create_command
+from sidecar.kafka.admin.offsets import Bounds
+from sidecar.kafka.admin.topics import create_command
+from sidecar.kafka.changelog import ChangelogReader
 from sidecar.settings import Settings
 
 ASK_S: Final = 15.0

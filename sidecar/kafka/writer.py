@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, Message, Producer
 
 from sidecar.errors import KafkaFailed
-from sidecar.kafka.cluster import partition_count
+from sidecar.kafka.admin.cluster import partition_count
 from sidecar.kafka.config import quiet_logger
 from sidecar.kafka.errors import failed, translated
 from sidecar.model import ANY_PARTITION

@@ -8,7 +8,7 @@ import structlog
 
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.read_ahead import Ahead
-from sidecar.kafka.topics import TopicFacts
+from sidecar.kafka.admin.topics import TopicFacts
 from sidecar.runtime.fetching import Fetching
 from sidecar.runtime.partitions.buffer import Buffer
 from sidecar.runtime.ports import Recoveries

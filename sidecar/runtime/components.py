@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from sidecar.clock import Clock
 from sidecar.engine.ingest import Ingest
+from sidecar.kafka.admin.topics import TopicFacts
 from sidecar.kafka.clock_guard import ClockGuard
 from sidecar.kafka.fences import Fences
-from sidecar.kafka.topics import TopicFacts
 from sidecar.metrics import Metrics
 from sidecar.runtime.origins import ClosedOrigins
 from sidecar.runtime.partitions.inheritance import Inheritance

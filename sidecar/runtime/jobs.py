@@ -9,8 +9,8 @@ import structlog
 
 from sidecar.engine.ports import Store
 from sidecar.errors import CommandFailed, TopicsInvalid, TransactionFailed
+from sidecar.kafka.admin.topics import TopicFacts
 from sidecar.kafka.config import MESSAGE_TIMEOUT_MAX_MS, MESSAGE_TIMEOUT_MS
-from sidecar.kafka.topics import TopicFacts
 from sidecar.runtime.assignment import Assignment
 from sidecar.runtime.components import Components
 from sidecar.runtime.ports import Producer

@@ -17,18 +17,18 @@ from sidecar.engine import hot
 from sidecar.engine.ingest import Ingest
 from sidecar.engine.rows import Identity
 from sidecar.kafka import config
-from sidecar.kafka.catalogue import Catalogue
+from sidecar.kafka.admin.catalogue import Catalogue
+from sidecar.kafka.admin.cluster import Admin
+from sidecar.kafka.admin.offsets import Brokers
+from sidecar.kafka.admin.topic_watch import TopicWatch
+from sidecar.kafka.admin.topics import TopicFacts, ensure_topics, grow_internal
 from sidecar.kafka.changelog import ChangelogReader
 from sidecar.kafka.clock_guard import ClockGuard
-from sidecar.kafka.cluster import Admin
 from sidecar.kafka.fences import Fences
 from sidecar.kafka.input import InputConsumer, Rebalanced
 from sidecar.kafka.lso_monitor import LsoMonitor
-from sidecar.kafka.offsets import Brokers
 from sidecar.kafka.producer import TransactionalProducer
 from sidecar.kafka.startup_retry import TRY_S, await_brokers
-from sidecar.kafka.topic_watch import TopicWatch
-from sidecar.kafka.topics import TopicFacts, ensure_topics, grow_internal
 from sidecar.kafka.writer import Writer
 from sidecar.metrics import VERDICTS, Metrics
 from sidecar.model import Reason

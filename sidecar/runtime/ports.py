@@ -14,8 +14,8 @@ from sidecar.engine.ports import Origin, Outgoing, Store
 from sidecar.engine.restore import ChangelogRead
 from sidecar.engine.rows import Identity
 from sidecar.errors import StoreFailed
+from sidecar.kafka.admin.offsets import Bounds
 from sidecar.kafka.input import Rebalanced
-from sidecar.kafka.offsets import Bounds
 from sidecar.kafka.producer import Refused, Unwritten, Waits
 from sidecar.kafka.writer import Report
 from sidecar.model import Headers, Record
@@ -171,7 +171,7 @@ class Question(Protocol):
 
 
 class CommittedQuestion(Question, Protocol):
-    """For the committed input offsets of the group: `kafka.offsets.CommittedOffsets`."""
+    """For the committed input offsets of the group: `kafka.admin.offsets.CommittedOffsets`."""
 
     @property
     def errors(self) -> Mapping[int, str]:
@@ -184,7 +184,7 @@ class CommittedQuestion(Question, Protocol):
 
 
 class BoundsQuestion(Question, Protocol):
-    """For where logs start and end, uncommitted records included: `kafka.offsets.LogBounds`."""
+    """For where logs start and end, uncommitted records included: `kafka.admin.offsets.LogBounds`."""
 
     @property
     def errors(self) -> Mapping[int, str]:
@@ -197,7 +197,7 @@ class BoundsQuestion(Question, Protocol):
 
 
 class TopicsQuestion(Question, Protocol):
-    """For what topics are now: `kafka.offsets.TopicsNow`."""
+    """For what topics are now: `kafka.admin.offsets.TopicsNow`."""
 
     def id_of(self, topic: str) -> str:
         """Return the id of a topic; empty when no broker says."""
@@ -209,7 +209,7 @@ class TopicsQuestion(Question, Protocol):
 
 
 class Brokers(Protocol):
-    """What a restore asks the brokers: `kafka.offsets.Brokers`. Nothing waits."""
+    """What a restore asks the brokers: `kafka.admin.offsets.Brokers`. Nothing waits."""
 
     def committed(self, topic: str, partitions: Sequence[int]) -> CommittedQuestion:
         """Ask what the group has committed."""
@@ -285,7 +285,7 @@ class Executor(Protocol):
 
 
 class Catalogue(Protocol):
-    """Facts about topics from definite answers of the broker: `kafka.catalogue.Catalogue`."""
+    """Facts about topics from definite answers of the broker: `kafka.admin.catalogue.Catalogue`."""
 
     expected: Collection[str]
     """Topics that are known to exist."""
@@ -333,7 +333,7 @@ class Catalogue(Protocol):
 
 
 class TopicWatch(Protocol):
-    """Notices that the input topic was deleted and made again: `kafka.topic_watch.TopicWatch`."""
+    """Notices that the input topic was deleted and made again: `kafka.admin.topic_watch.TopicWatch`."""
 
     def replaced(self, partitions: Iterable[Partition]) -> set[int]:
         """Return the numbers of the partitions whose offsets count in a former topic of the name. Never waits."""

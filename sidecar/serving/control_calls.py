@@ -8,7 +8,7 @@ from typing import Final
 from sidecar.clock import Clock
 from sidecar.contract.control import ControlKind, Target
 from sidecar.control.client import DEADLINE_S, ControlClient, ControlResult, added_up, found_result
-from sidecar.kafka.cluster import Deadline
+from sidecar.kafka.admin.cluster import Deadline
 from sidecar.serving.group_view import GroupSource
 from sidecar.settings import Settings
 

@@ -12,12 +12,12 @@ from sidecar.changelog.codec import CHECKPOINT_KEY, Checkpoint, Engine, decode_c
 from sidecar.clock import SystemClock
 from sidecar.errors import BrokerUnavailable, CommandFailed, KafkaFailed, TransactionFailed
 from sidecar.kafka import config
-from sidecar.kafka.cluster import Admin, Deadline
+from sidecar.kafka.admin.cluster import Admin, Deadline
+from sidecar.kafka.admin.topics import TopicFacts, ensure_topics
 from sidecar.kafka.log_reader import LogReader
 from sidecar.kafka.probes import describe_group
 from sidecar.kafka.producer import TransactionalProducer
 from sidecar.kafka.startup_retry import TRY_S
-from sidecar.kafka.topics import TopicFacts, ensure_topics
 from sidecar.kafka.writer import Writer, Written
 from sidecar.model import Record
 from sidecar.settings import Settings

@@ -15,7 +15,7 @@ from py4j.protocol import Py4JJavaError
 from sidecar import __version__
 from sidecar.errors import CommandFailed
 from sidecar.spark.manifest import RULES, CheckpointFolder, Kept, Unfinished
-from tests.spark import test_partition_step
+from tests.spark.stream import test_partition_step
 
 OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":%d,"conf":{"a":"b"}}\n{"retry":{"0":7}}'
 

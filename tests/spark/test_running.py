@@ -17,9 +17,9 @@ from sidecar.spark.marks import Mark, TopicsRefuse
 from sidecar.spark.running import FAILURES_MAX, StartedQuery, Starter, keep_running
 from sidecar.spark.stream.query import Replay
 from sidecar.spark.stream.step import Rules
-from tests.spark.test_partition_step import RULES
-from tests.spark.test_setup import MANIFEST
-from tests.spark.test_sink import settings_of
+from tests.spark.stream.test_partition_step import RULES
+from tests.spark.stream.test_setup import MANIFEST
+from tests.spark.stream.test_sink import settings_of
 
 SETTINGS = settings_of(SimpleNamespace(bootstrap="nowhere:9092", app_id="app", input_topic="retry", dlq_topic="dlq"))  # type: ignore[arg-type]  # all that is asked of a stage
 OTHER = dataclasses.replace(RULES, origin_timeout_ms=5, input_topic_id=MANIFEST.input_topic_id)

@@ -22,7 +22,7 @@ from tests.broker import create_topic, read_committed
 from tests.integration.messages import Given, Pairs, marked, native, send
 from tests.integration.sidecars import LOG_APPEND_TIME, Sidecar, Sidecars, Stage
 from tests.spark.queries import WAIT_S, command, deliveries
-from tests.spark.test_sink import settings_of
+from tests.spark.stream.test_sink import settings_of
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]

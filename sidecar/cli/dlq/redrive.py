@@ -28,7 +28,7 @@ from sidecar.dlq.reader import (
     where_run_stopped,
 )
 from sidecar.dlq.redrive import RedriveLimits, RedrivePolicy, RedriveRun, Tally, still_ahead
-from sidecar.kafka.cluster import Admin, Topic
+from sidecar.kafka.admin.cluster import Admin, Topic
 from sidecar.kafka.config import validate_client_properties
 from sidecar.runtime.stop import Stop
 from sidecar.settings import Settings

@@ -21,7 +21,7 @@ from sidecar.contract import dialects_of
 from sidecar.dlq.filter import DeadLetterFilter
 from sidecar.dlq.reader import DlqRecord, KafkaDeadLetterReader, offset_ranges
 from sidecar.errors import printable
-from sidecar.kafka.cluster import Admin
+from sidecar.kafka.admin.cluster import Admin
 from sidecar.kafka.config import validate_client_properties
 from sidecar.settings import Settings
 

@@ -29,7 +29,7 @@ from sidecar.engine.ports import Store
 from sidecar.engine.restore import Restore
 from sidecar.engine.rows import Identity
 from sidecar.errors import PartitionStopped
-from sidecar.kafka.offsets import Bounds
+from sidecar.kafka.admin.offsets import Bounds
 from sidecar.runtime.partitions.start_offsets import PartitionOffsets, StartOffsets, Topics
 from sidecar.runtime.ports import Brokers, ChangelogReader
 

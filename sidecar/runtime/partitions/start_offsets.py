@@ -19,7 +19,7 @@ import structlog
 
 from sidecar.clock import Clock
 from sidecar.engine.partition import Partition
-from sidecar.kafka.offsets import Bounds
+from sidecar.kafka.admin.offsets import Bounds
 from sidecar.runtime.ports import BoundsQuestion, Brokers, CommittedQuestion, TopicsQuestion
 
 log = structlog.get_logger(__name__)

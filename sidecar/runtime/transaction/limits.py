@@ -11,8 +11,8 @@ import structlog
 
 from sidecar.engine.read_ahead import ReadAhead
 from sidecar.engine.transaction import Plan, Terms
+from sidecar.kafka.admin.topics import HEADROOM_BYTES, TopicFacts, configure_command
 from sidecar.kafka.config import BATCH_BYTES, compresses
-from sidecar.kafka.topics import HEADROOM_BYTES, TopicFacts, configure_command
 from sidecar.runtime.origins import ClosedOrigins
 from sidecar.runtime.ports import Catalogue
 from sidecar.runtime.transaction.failures import Failures

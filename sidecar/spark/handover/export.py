@@ -12,7 +12,7 @@ from sidecar.changelog.codec import Engine
 from sidecar.clock import SystemClock
 from sidecar.devbroker.jars import DownloadProgress, Quiet
 from sidecar.errors import CommandFailed
-from sidecar.kafka.cluster import Admin
+from sidecar.kafka.admin.cluster import Admin
 from sidecar.kafka.startup_retry import await_brokers
 from sidecar.settings import Settings
 from sidecar.spark import group

@@ -10,9 +10,9 @@ from sidecar import log
 from sidecar.clock import SystemClock
 from sidecar.devbroker.jars import DownloadProgress, Quiet
 from sidecar.errors import CommandFailed
-from sidecar.kafka.cluster import Admin, Deadline, Topic, describe_cluster, existing_topics
+from sidecar.kafka.admin.cluster import Admin, Deadline, Topic, describe_cluster, existing_topics
+from sidecar.kafka.admin.topics import look
 from sidecar.kafka.startup_retry import TRY_S, await_brokers
-from sidecar.kafka.topics import look
 from sidecar.policy import PolicyConfig
 from sidecar.settings import Settings
 from sidecar.spark import group

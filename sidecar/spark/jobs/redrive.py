@@ -35,7 +35,7 @@ from sidecar.dlq.reader import (
 )
 from sidecar.dlq.redrive import RedriveLimits, RedrivePolicy, RedriveRun, Tally, still_ahead
 from sidecar.errors import CommandFailed, SidecarError
-from sidecar.kafka.cluster import Admin, Topic
+from sidecar.kafka.admin.cluster import Admin, Topic
 from sidecar.settings import Settings
 from sidecar.spark.jobs.arrow import batch_of, schema_of
 from sidecar.spark.jobs.job import job_session, read_log

@@ -13,7 +13,7 @@ import pyarrow as pa
 from sidecar.contract import dialects_of
 from sidecar.devbroker.jars import DownloadProgress
 from sidecar.dlq.reader import require_topic
-from sidecar.kafka.cluster import Admin
+from sidecar.kafka.admin.cluster import Admin
 from sidecar.policy import Policy, PolicyConfig
 from sidecar.settings import Settings
 from sidecar.spark.jobs.arrow import batch_of, schema_of

@@ -8,8 +8,8 @@ from typing import Final
 
 from sidecar.changelog.codec import Closure
 from sidecar.clock import SystemClock
-from sidecar.kafka.catalogue import PARTITIONS_MAX, Catalogue
-from sidecar.kafka.cluster import Admin
+from sidecar.kafka.admin.catalogue import PARTITIONS_MAX, Catalogue
+from sidecar.kafka.admin.cluster import Admin
 from sidecar.settings import Settings
 from sidecar.spark.stream.topic_metadata import TopicMetadata
 

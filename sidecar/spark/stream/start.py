@@ -15,11 +15,11 @@ from sidecar.clock import SystemClock
 from sidecar.devbroker.jars import DownloadProgress, Quiet
 from sidecar.errors import CommandFailed
 from sidecar.kafka import config
-from sidecar.kafka.cluster import Admin
-from sidecar.kafka.offsets import TopicsNow
+from sidecar.kafka.admin.cluster import Admin
+from sidecar.kafka.admin.offsets import TopicsNow
+from sidecar.kafka.admin.topic_watch import TopicWatch
+from sidecar.kafka.admin.topics import TopicFacts, ensure_topics
 from sidecar.kafka.startup_retry import await_brokers
-from sidecar.kafka.topic_watch import TopicWatch
-from sidecar.kafka.topics import TopicFacts, ensure_topics
 from sidecar.policy import PolicyConfig
 from sidecar.settings import Settings
 from sidecar.spark import group

@@ -22,9 +22,9 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from sidecar.clock import SystemClock
 from sidecar.devbroker.local_broker import LocalBroker
+from sidecar.kafka.admin.offsets import CommittedOffsets, LogBounds
 from sidecar.kafka.fences import Fences
 from sidecar.kafka.input import InputConsumer, decode_membership
-from sidecar.kafka.offsets import CommittedOffsets, LogBounds
 from sidecar.model import Record
 from tests.broker import create_topic, read_committed, unique
 from tests.integration.raw_producer import produce_raw

@@ -18,9 +18,9 @@ from sidecar.clock import SystemClock
 from sidecar.contract.status import CLOCK_KEY
 from sidecar.engine import hot
 from sidecar.errors import TopicsInvalid
-from sidecar.kafka.cluster import Admin, Deadline
+from sidecar.kafka.admin.cluster import Admin, Deadline
+from sidecar.kafka.admin.topics import ensure_topics
 from sidecar.kafka.probes import describe_group, measure_clock
-from sidecar.kafka.topics import ensure_topics
 from sidecar.settings import Settings
 from tests.broker import create_topic, local_broker, partitions_of, read_committed
 from tests.waiting import eventually

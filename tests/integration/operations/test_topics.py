@@ -13,9 +13,9 @@ from confluent_kafka.cimpl import NewPartitions
 
 from sidecar import cli
 from sidecar.errors import BrokerUnavailable, TopicsInvalid
-from sidecar.kafka import cluster
-from sidecar.kafka.cluster import Admin, Deadline, MissingPermission, NewTopic, Topic
-from sidecar.kafka.topics import Found, check_topics, ensure_topics, grow_internal, look, notes, problems
+from sidecar.kafka.admin import cluster
+from sidecar.kafka.admin.cluster import Admin, Deadline, MissingPermission, NewTopic, Topic
+from sidecar.kafka.admin.topics import Found, check_topics, ensure_topics, grow_internal, look, notes, problems
 from sidecar.settings import Settings
 from tests.broker import create_topic, partitions_of
 
@@ -118,7 +118,7 @@ def test_topics_that_another_instance_is_quicker_to_create_are_no_reason_to_leav
         create_topic(settings.bootstrap_servers, topic.name, 3, dict(topic.config))
         return cluster.create_topic(admin, topic, deadline)
 
-    monkeypatch.setattr("sidecar.kafka.topics.create_topic", lose)
+    monkeypatch.setattr("sidecar.kafka.admin.topics.create_topic", lose)
     facts = ensure_topics(admin, dataclasses.replace(settings, create_topics=True))
     assert (facts.partitions, facts.usable_partitions, facts.changes) == (3, 3, ())
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from sidecar.engine.restore import ChangelogRead
-from sidecar.kafka.offsets import Bounds
+from sidecar.kafka.admin.offsets import Bounds
 from tests.simulation.fakes.cluster import Cluster, Link, Refusal, Unreachable
 
 REQUEST_TIMEOUT_S: Final = 5.0

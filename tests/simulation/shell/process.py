@@ -9,12 +9,12 @@ from sidecar.contract import dialects_of
 from sidecar.engine.ingest import Ingest
 from sidecar.engine.rows import Identity
 from sidecar.kafka import config
-from sidecar.kafka.catalogue import Catalogue
+from sidecar.kafka.admin.catalogue import Catalogue
+from sidecar.kafka.admin.topic_watch import TopicWatch
+from sidecar.kafka.admin.topics import TopicFacts
 from sidecar.kafka.clock_guard import ClockGuard
 from sidecar.kafka.fences import Fences
 from sidecar.kafka.input import Rebalanced
-from sidecar.kafka.topic_watch import TopicWatch
-from sidecar.kafka.topics import TopicFacts
 from sidecar.metrics import Metrics
 from sidecar.policy import Policy
 from sidecar.runtime.components import Components

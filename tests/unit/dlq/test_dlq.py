@@ -20,7 +20,7 @@ from sidecar.dlq.reader import DlqRecord, OffsetRange
 from sidecar.dlq.redrive import RedriveLimits, RedrivePolicy, RedriveRun, Tally, still_ahead
 from sidecar.engine.ports import Outgoing
 from sidecar.errors import CommandFailed
-from sidecar.kafka.cluster import Topic
+from sidecar.kafka.admin.cluster import Topic
 from sidecar.model import Headers, Reason
 from sidecar.settings import Settings
 from tests.clocks import HandClock

@@ -15,10 +15,10 @@ from sidecar.engine.ports import Origin, Outgoing
 from sidecar.engine.read_ahead import Ahead
 from sidecar.engine.rows import Identity
 from sidecar.errors import TransactionFailed
+from sidecar.kafka.admin.topics import TopicFacts
 from sidecar.kafka.config import BATCH_BYTES
 from sidecar.kafka.fences import Fences
 from sidecar.kafka.producer import Refused, Unwritten, Waits
-from sidecar.kafka.topics import TopicFacts
 from sidecar.model import Headers, Record
 from sidecar.policy import Policy, PolicyConfig
 from sidecar.runtime.assignment import Assignment

@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient
 from sidecar.changelog.codec import Checkpoint, Closed, Closure
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.ports import Origin, Outgoing
-from sidecar.kafka.catalogue import Catalogue
+from sidecar.kafka.admin.catalogue import Catalogue
 from sidecar.kafka.producer import Refusal, Refused
 from sidecar.runtime.origins import (
     ANSWER_S,

@@ -13,7 +13,7 @@ from sidecar.engine.ports import Mutations, Outgoing
 from sidecar.engine.rows import Identity
 from sidecar.engine.transaction import PartitionPlan, Plan
 from sidecar.errors import DuplicateInstance, TransactionFailed
-from sidecar.kafka.catalogue import Catalogue
+from sidecar.kafka.admin.catalogue import Catalogue
 from sidecar.kafka.fences import Fences
 from sidecar.kafka.producer import Refusal, Refused
 from sidecar.model import Reason, StoredOffset

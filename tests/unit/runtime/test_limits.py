@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from sidecar.engine.ports import Origin
-from sidecar.kafka.topics import TopicFacts
+from sidecar.kafka.admin.topics import TopicFacts
 from sidecar.model import StoredOffset
 from sidecar.runtime.origins import ClosedOrigins
 from sidecar.runtime.transaction.failures import Failures

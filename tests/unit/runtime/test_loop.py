@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from sidecar.engine.partition import State
 from sidecar.errors import BrokerUnavailable, CommandFailed, StoreFailed, TopicsInvalid
-from sidecar.kafka.topics import TopicFacts
+from sidecar.kafka.admin.topics import TopicFacts
 from sidecar.runtime.jobs import GROW_AGAIN_S
 from sidecar.runtime.loop import MAINTAIN_EVERY_S, Loop
 from sidecar.runtime.transaction.commit import Committer

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.restore import ChangelogRead
-from sidecar.kafka.offsets import Bounds
+from sidecar.kafka.admin.offsets import Bounds
 from sidecar.runtime.partitions.recovery import STALLED_S, Recovery
 from sidecar.runtime.partitions.start_offsets import PARTITION_BACK_OFF_MAX_S, PARTITION_BACK_OFF_S, Topics
 from tests.clocks import HandClock

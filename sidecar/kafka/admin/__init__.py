@@ -1,0 +1,1 @@
+"""What is asked of the cluster besides records: topics, offsets, rights, the clock."""

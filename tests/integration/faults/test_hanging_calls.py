@@ -1,0 +1,43 @@
+"""A call of the client library that waits for ever is left behind."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from sidecar.devbroker.local_broker import LocalBroker
+from sidecar.dlq.reader import RedriveProducer, membership_of, require_topic, run_identity, where_run_stopped
+from sidecar.errors import CommandFailed
+from sidecar.kafka import bounded
+from sidecar.kafka.admin.cluster import Admin
+from sidecar.settings import Settings
+from tests.integration.sidecars import set_stage
+
+pytestmark = pytest.mark.broker
+
+
+def test_a_redrive_that_finds_no_coordinator_ends_and_the_next_one_goes_on(
+    own_broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first group of a cluster has none until its topic is made; 1 ms apart, three questions are asked before."""
+    monkeypatch.setattr(bounded, "HANGS_S", 5.0)
+    stage = set_stage(own_broker.bootstrap_servers)
+    settings = Settings(
+        bootstrap_servers=stage.bootstrap,
+        streams_app_id=stage.app_id,
+        input_topic=stage.input_topic,
+        dlq_topic=stage.dlq_topic,
+        client={"retry.backoff.ms": "1"},
+    )
+    topic = require_topic(Admin(settings), stage.input_topic, "WRITE")
+    run = run_identity(settings, "r")
+    with closing(RedriveProducer(settings, run, topic)) as first:
+        first.take_over()
+        with pytest.raises(CommandFailed, match=r"no answer within 5 s: .* run the command again: run r continues"):
+            first.send([], {0: 7}, membership_of(settings, run))
+
+    with closing(RedriveProducer(settings, run, topic)) as second:
+        second.take_over()
+        second.send([], {0: 8}, membership_of(settings, run))
+    assert where_run_stopped(settings, run, [0]) == {0: 8}

@@ -1,0 +1,208 @@
+"""The decisions before a query starts: Java, the source's options, the checkpoint's identity, its start offsets."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from sidecar.changelog.codec import Checkpoint, Engine
+from sidecar.engine.ports import Outgoing
+from sidecar.errors import CommandFailed, SettingsInvalid
+from sidecar.kafka.admin.topics import TopicFacts
+from sidecar.policy import PolicyConfig
+from sidecar.settings import Settings
+from sidecar.spark.java import find_java
+from sidecar.spark.manifest import Kept, Manifest, require_same
+from sidecar.spark.marks import ALL, CLOSINGS_MAX, Digest, Mark, TopicsRefuse, replay_closings
+from sidecar.spark.source import EARLIEST, source_options, starting_offsets
+from sidecar.spark.stream.start import _first_checkpoints, _refuse_what_was_exported
+from sidecar.spark.stream.wire import Closing, StatusRecord
+from tests.spark.stream.test_partition_step import RULES
+
+TOPICS = TopicFacts("cluster", 2, 2, "topic-id", "changelog-id", 1, 1, 1)
+MANIFEST = Manifest(
+    checkpoint="c",
+    cluster_id="cluster",
+    app_id="app",
+    input_topic="retry",
+    input_topic_id="topic-id",
+    state_partitions=2,
+    offsets={0: 40},
+)
+
+
+def fake_java(folder: Path, version: str, modules: str) -> Path:
+    home = folder / version
+    (home / "bin").mkdir(parents=True)
+    java = home / "bin" / "java"
+    java.write_text(
+        f'#!/bin/sh\ncase "$1" in -version) echo \'openjdk version "{version}"\';; *) echo {modules};; esac\n'
+    )
+    java.chmod(0o755)
+    return home
+
+
+def test_a_java_of_the_right_version_with_all_modules_is_taken(tmp_path: Path) -> None:
+    home = fake_java(tmp_path, "17.0.2", "jdk.incubator.vector")
+    assert find_java({"JAVA_HOME": str(home), "PATH": ""}) == home
+
+
+@pytest.mark.parametrize(
+    ("version", "modules", "said"),
+    [("11.0.1", "jdk.incubator.vector", "Java 11"), ("21.0.1", "java.base", "lacks the module jdk.incubator.vector")],
+)
+def test_another_java_is_not_and_the_text_says_how_to_get_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, modules: str, said: str
+) -> None:
+    monkeypatch.setattr("sidecar.spark.java._FOLDERS", ())
+    home = fake_java(tmp_path, version, modules)
+    with pytest.raises(CommandFailed, match=said) as failure:
+        find_java({"JAVA_HOME": str(home), "PATH": ""})
+    assert "apt install openjdk-17-jdk-headless" in str(failure.value)
+
+
+def test_the_login_is_put_into_the_words_of_the_java_client() -> None:
+    settings = Settings(
+        bootstrap_servers="kafka:9092",
+        security_protocol="SASL_SSL",
+        client={
+            "sasl.mechanisms": "SCRAM-SHA-512",
+            "sasl.username": "me",
+            "sasl.password": 'a"b',
+            "ssl.ca.location": "/ca",
+        },
+    )
+    options = source_options(settings, {"maxOffsetsPerTrigger": "5"})
+    assert options["kafka.security.protocol"] == "SASL_SSL"
+    assert options["kafka.sasl.mechanism"] == "SCRAM-SHA-512"
+    assert options["kafka.sasl.jaas.config"].endswith('ScramLoginModule required username="me" password="a\\"b";')
+    assert options["kafka.ssl.truststore.location"] == "/ca"
+    assert options["maxOffsetsPerTrigger"] == "5"
+
+
+def test_what_the_guarantees_rest_on_cannot_be_set() -> None:
+    with pytest.raises(SettingsInvalid, match="isolation"):
+        source_options(Settings(), {"kafka.isolation.level": "read_uncommitted"})
+
+
+def test_a_client_certificate_must_be_given_in_the_form_of_the_java_client() -> None:
+    settings = Settings(client={"ssl.certificate.location": "/cert", "ssl.key.location": "/key"})
+    with pytest.raises(SettingsInvalid, match=r"kafka\.ssl\.keystore"):
+        source_options(settings, {})
+    assert source_options(settings, {"kafka.ssl.keystore.location": "/both"})["kafka.ssl.keystore.location"] == "/both"
+
+
+def test_a_checkpoint_of_something_else_is_refused_and_each_difference_named() -> None:
+    wanted = replace(MANIFEST, app_id="other", input_topic_id="another")
+    with pytest.raises(SettingsInvalid) as failure:
+        require_same(MANIFEST, wanted, "/checkpoint", 7)
+    assert len(failure.value.problems) == 3
+    assert "made with 2" in failure.value.problems[-1]
+    require_same(MANIFEST, MANIFEST, "/checkpoint", None)
+
+
+def test_a_checkpoint_belongs_to_the_group_that_its_marks_are_in() -> None:
+    with pytest.raises(SettingsInvalid, match="GROUP_ID"):
+        require_same(replace(MANIFEST, group_id="one"), replace(MANIFEST, group_id="other"), "/checkpoint", None)
+    require_same(MANIFEST, replace(MANIFEST, group_id="other"), "/checkpoint", None)
+
+
+def test_the_rules_are_kept_as_they_are_but_for_the_token() -> None:
+    config = PolicyConfig(
+        origin_topics=("a", "b*"), droppable=("X",), by_origin=(PolicyConfig(name="a", delays_ms=(5,)),)
+    )
+    rules = dataclasses.replace(RULES, policy=config, input_partitions=7)
+    kept = Kept("1.2.3", rules)
+    assert msgspec.json.decode(msgspec.json.encode(kept), type=Kept) == kept
+
+
+def test_a_query_that_was_killed_in_its_first_micro_batch_begins_where_it_had_begun() -> None:
+    """Whatever the group and the changelog say by then: the sink may have committed already."""
+    later = {0: Checkpoint(engine=Engine.SPARK, sequence=9, next_input_offset=90, highest_input_offset=90)}
+    first = _first_checkpoints(MANIFEST, TOPICS, {})
+    assert _first_checkpoints(MANIFEST, TOPICS, later) == first
+    assert [(each.engine, each.next_input_offset, each.sequence) for each in first.values()] == [
+        (Engine.SPARK, 40, 0),
+        (Engine.SPARK, 0, 0),
+    ]
+
+
+def test_a_query_that_takes_over_begins_with_the_checkpoints_of_the_changelog() -> None:
+    importing = replace(MANIFEST, imports=True)
+    known = Checkpoint(sequence=5, watermark_ms=77, next_input_offset=40, highest_input_offset=60)
+    first = _first_checkpoints(importing, TOPICS, {0: known})
+    assert (first[0].sequence, first[0].watermark_ms, first[0].highest_input_offset) == (5, 77, 60)
+    assert first[0].engine is Engine.SPARK
+
+
+def test_a_query_that_takes_over_reads_a_topic_that_was_recreated_from_its_start() -> None:
+    importing = replace(MANIFEST, imports=True, offsets={})
+    known = Checkpoint(next_input_offset=40, highest_input_offset=60, input_topic_id="former", offset_base=7)
+    first = _first_checkpoints(importing, TOPICS, {0: known})
+    assert (first[0].input_topic_id, first[0].offset_base) == ("topic-id", 67)
+    assert (first[0].next_input_offset, first[0].highest_input_offset) == (0, 0)
+    assert _first_checkpoints(importing, TOPICS, first) == first, "also when it was killed behind the fence"
+
+
+def test_a_checkpoint_whose_state_was_exported_is_refused() -> None:
+    with pytest.raises(CommandFailed, match="exported to the embedded engine"):
+        _refuse_what_was_exported({0: Checkpoint(engine=Engine.SPARK), 1: Checkpoint()}, "/checkpoint")
+
+
+def test_offsets_and_marks_are_written_as_they_are_read() -> None:
+    assert json.loads(starting_offsets("retry", {1: 5, 0: EARLIEST})) == {"retry": {"0": -2, "1": 5}}
+    mark = Mark(12, "b3c5-7a", 3, "d1", "w", [Closing("orders", "unreachable", 11)])
+    assert Mark.parse(str(mark)) == mark
+    assert Mark.parse("spark 12 b3c5-7a") == Mark(12, "b3c5-7a")
+    assert Mark.parse("") is None
+    assert Mark.parse("spark twelve x") is None
+    assert Mark.parse("spark [12]") is None
+
+
+def test_what_refused_records_is_for_what_is_not_committed_yet() -> None:
+    """A step whose mark says that it was committed, in part or as a whole, is decided as before."""
+    known = Closing("orders", "vanished", -1)
+    marks = {0: Mark(12, "c", 7, "d", "w", [known]), 1: Mark(9, "c", 6), 2: None}
+    refusing = {"orders": "vanished", "silent": "unreachable"}
+    found = replay_closings(1_000, 7, marks, refusing)
+    assert found.of(0, 1_000) == [known, Closing("silent", "unreachable", 12)]
+    for other in (1, 2, 3):
+        assert found.of(other, 1_000) == [known, Closing("silent", "unreachable", -1)]
+    assert found.of(0, 1_001) == ()
+
+
+def test_a_mark_has_room_for_all_that_a_micro_batch_closes_by_name() -> None:
+    many = {f"{at}".ljust(249, "x"): "unauthorised" for at in range(CLOSINGS_MAX)}
+    closings = replay_closings(1, 7, {}, many).of(0, 1)
+    assert len(closings) == CLOSINGS_MAX
+    assert len(str(Mark(2**62, "b" * 36, 2**62, "d" * 32, "w" * 8, list(closings)))) < 4096
+    assert [each.topic for each in replay_closings(1, 7, {}, {**many, "more": "vanished"}).of(0, 1)] == [ALL]
+
+
+def test_what_a_worker_says_of_topics_is_read_from_the_text_that_spark_hands_on() -> None:
+    error = TopicsRefuse({'a"b': "unreachable", "c": "vanished"}, "Broker: no [topics x]")
+    text = f"Job aborted\n  sidecar.spark.marks.TopicsRefuse: {error}\n\n\tat org.apache.spark"
+    assert TopicsRefuse.read(text) == {'a"b': "unreachable", "c": "vanished"}
+    assert TopicsRefuse.read("CommandFailed: [topics bm8=]") == {}
+
+
+def test_a_digest_does_not_depend_on_how_what_is_sent_was_cut() -> None:
+    records = [Outgoing("orders", -1, b"%d" % at, b"v", [("h", None)], at, b"") for at in range(40)]
+    outcome, count = StatusRecord(b"o/1", b"{}", []), StatusRecord(b"p/0", b"{}", [])
+    found = set()
+    for size in (40, 15, 16, 1):
+        digest = Digest()
+        for at in range(0, 40, size):
+            digest.add(records[at : at + size], [])
+        digest.add([], [outcome, count])
+        found.add(str(digest))
+    assert len(found) == 1
+    for other, status_records in (([*records[1:], records[0]], [outcome]), (records, []), (records[:-1], [outcome])):
+        digest = Digest()
+        digest.add(other, status_records)
+        assert str(digest) not in found

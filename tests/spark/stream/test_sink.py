@@ -1,0 +1,250 @@
+"""The sink against a broker: what is committed is not written again, whatever Spark runs again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from sidecar.engine.ports import Outgoing
+from sidecar.errors import CommandFailed, InvariantViolated
+from sidecar.kafka.admin.cluster import Admin
+from sidecar.kafka.admin.topics import ensure_topics
+from sidecar.settings import Settings
+from sidecar.spark import group
+from sidecar.spark.marks import TopicsRefuse
+from sidecar.spark.stream import sink
+from sidecar.spark.stream.sink import PlanOutput, Sender, TransactionalSink
+from sidecar.spark.stream.wire import OutputPart, StatusRecord, encode_output_part
+from tests.broker import create_topic, read_committed
+from tests.integration.messages import Given, Pairs, send
+from tests.integration.sidecars import Stage, set_stage
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def stage(bootstrap: str) -> Stage:
+    made = set_stage(bootstrap, 2)
+    ensure_topics(Admin(settings_of(made)), settings_of(made))
+    return made
+
+
+def settings_of(stage: Stage) -> Settings:
+    return Settings(
+        bootstrap_servers=stage.bootstrap,
+        streams_app_id=stage.app_id,
+        input_topic=stage.input_topic,
+        dlq_topic=stage.dlq_topic,
+    )
+
+
+def part(topic: str, before: int, after: int, *values: bytes, partition: int = 0, **more: Any) -> OutputPart:
+    records = [Outgoing(topic, -1, b"k", value, [("h", None)], 1, b"\0" * 15 + value[:1]) for value in values]
+    status_records = [StatusRecord(b"p/%d" % partition, b"{}", [])]
+    return OutputPart(
+        partition=partition,
+        before=before,
+        after=after,
+        next_input_offset=after * 10,
+        records=records,
+        status_records=status_records,
+        **more,
+    )
+
+
+def run(settings: Settings, batch: int, *rows: OutputPart, checkpoint: str = "checkpoint", former: str = "") -> None:
+    """Run a micro-batch in the one state partition."""
+    one = TransactionalSink(settings, checkpoint, (2, 1), former)
+    assert one.open(0, batch)
+    for each in rows:
+        one.process({"payload": encode_output_part(each)})
+    one.close(None)
+
+
+@pytest.fixture(autouse=True)
+def another_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Go on without the clients that were there, as another worker process does."""
+
+    def begin() -> None:
+        monkeypatch.setattr(sink, "_senders", {})
+
+    begin()
+    return begin
+
+
+def values(stage: Stage, count: int) -> list[bytes]:
+    fired = read_committed(stage.bootstrap, [stage.origin], until=lambda seen: len(seen) >= count)
+    return sorted(record.value or b"" for record in fired)
+
+
+def test_a_micro_batch_that_runs_again_is_written_once(stage: Stage, another_process: Callable[[], None]) -> None:
+    """Make the sink work as in another process: with a new producer under the same transactional id."""
+    settings = settings_of(stage)
+    once = [part(stage.origin, 0, 3, b"a", b"b"), part(stage.origin, 0, 1, b"c", partition=1)]
+    run(settings, 0, *once)
+    another_process()
+    run(settings, 0, *once)
+    run(settings, 1, part(stage.origin, 3, 4, b"d"))
+    assert values(stage, 4) == [b"a", b"b", b"c", b"d"]
+    committed = group.committed(settings, 2)
+    assert {number: (offset, mark and mark.sequence) for number, (offset, mark) in committed.items()} == {
+        0: (40, 4),
+        1: (10, 1),
+    }
+
+
+def test_a_step_that_was_sent_in_part_continues_behind_it(stage: Stage, another_process: Callable[[], None]) -> None:
+    settings = settings_of(stage)
+    first = part(stage.origin, 0, 1, b"a", last=False)
+    second = part(stage.origin, 1, 2, b"b")
+    one = TransactionalSink(settings, "checkpoint", (2, 1))
+    one.open(0, 0)
+    one.process({"payload": encode_output_part(first)})
+    one._deliver()  # as it does when a transaction is full; then it is killed
+    another_process()
+    run(settings, 0, first, second)
+    assert values(stage, 2) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(
+    ("once", "then"),
+    [
+        pytest.param([(0, 1, b"a")], [(0, 1, b"x")], id="another-record"),
+        pytest.param([(0, 1, b"a")], [(0, 2, b"a")], id="more-steps"),
+        pytest.param([(0, 1, b"a"), (1, 2, b"b")], [(0, 1, b"a")], id="fewer-steps"),
+        pytest.param([(0, 1, b"a")], [(0, 1)], id="nothing"),
+    ],
+)
+def test_a_micro_batch_that_would_send_other_records_than_it_has_is_refused_with_the_way_out(
+    stage: Stage, another_process: Callable[[], None], once: list[tuple[Any, ...]], then: list[tuple[Any, ...]]
+) -> None:
+    settings = settings_of(stage)
+
+    def of(outputs: list[tuple[Any, ...]]) -> list[OutputPart]:
+        return [
+            part(stage.origin, before, after, *what, last=at == len(outputs))
+            for at, (before, after, *what) in enumerate(outputs, 1)
+        ]
+
+    run(settings, 0, *of(once))
+    another_process()
+    with pytest.raises(CommandFailed, match=r"other records.*Run version 0\.0\.1"):
+        run(settings, 0, *of(then), former="0.0.1")
+    assert values(stage, len(once)) == sorted(output[2] for output in once)
+
+
+def test_counts_may_differ_in_a_micro_batch_that_runs_again(stage: Stage, another_process: Callable[[], None]) -> None:
+    settings = settings_of(stage)
+    once = part(stage.origin, 0, 1, b"a")
+    run(settings, 0, once)
+    another_process()
+    run(settings, 0, replace(once, status_records=[StatusRecord(b"p/0", b'{"more": 1}', [])]))
+    assert values(stage, 1) == [b"a"]
+
+
+def test_a_micro_batch_of_an_old_checkpoint_is_refused(stage: Stage, another_process: Callable[[], None]) -> None:
+    settings = settings_of(stage)
+    run(settings, 5, part(stage.origin, 0, 5, b"a"))
+    another_process()
+    with pytest.raises(CommandFailed, match="another query runs"):
+        run(settings, 3, part(stage.origin, 2, 4, b"b"))
+    with pytest.raises(CommandFailed, match="another query runs"):
+        run(settings, 5, part(stage.origin, 0, 5, b"a"), checkpoint="copy")
+
+
+def test_an_origin_that_is_gone_is_named_and_nothing_is_committed(stage: Stage) -> None:
+    settings = settings_of(stage)
+    gone = f"{stage.app_id}-gone"
+    with pytest.raises(TopicsRefuse) as failure:
+        run(settings, 0, part(gone, 0, 1, b"a", last=False), part(stage.origin, 1, 2, b"b"))
+    assert TopicsRefuse.read(f"Traceback: sidecar.spark.marks.TopicsRefuse: {failure.value}\n") == {gone: "vanished"}
+    assert read_committed(stage.bootstrap, [stage.origin]) == []
+
+
+def test_a_dlq_that_cannot_be_written_is_named_like_an_origin(stage: Stage) -> None:
+    settings = dataclasses.replace(settings_of(stage), dlq_topic=f"{stage.app_id}-nowhere")
+    with pytest.raises(TopicsRefuse) as failure:
+        run(settings, 0, part(settings.dlq_topic, 0, 1, b"a"))
+    assert TopicsRefuse.read(f"TopicsRefuse: {failure.value}") == {settings.dlq_topic: "vanished"}
+
+
+def test_a_record_that_its_topic_will_not_have_is_a_dead_letter_and_the_others_fire(stage: Stage) -> None:
+    settings = settings_of(stage)
+    compacted = f"{stage.app_id}-compacted"
+    create_topic(stage.bootstrap, compacted, 1, {"cleanup.policy": "compact"})
+    bad = part(compacted, 0, 1, b"a", last=False)
+    bad = replace(bad, records=[each._replace(key=None) for each in bad.records])
+    run(settings, 0, bad, part(stage.origin, 1, 2, b"b"))
+    assert values(stage, 1) == [b"b"]
+    (dead,) = read_committed(stage.bootstrap, [stage.dlq_topic])
+    assert (dead.value, dead.header("retry-dlq-reason")) == (b"a", b"unfireable")
+
+
+def test_a_dead_letter_of_the_sink_is_the_message_at_its_place_in_the_input_topic_of_today(stage: Stage) -> None:
+    headers: Pairs = [("retry-origin-topic", b"any"), ("came", b"with it")]
+    send(stage.bootstrap, stage.input_topic, Given(b"a", headers=headers))
+    compacted = f"{stage.app_id}-compacted"
+    create_topic(stage.bootstrap, compacted, 1, {"cleanup.policy": "compact"})
+    bad = part(compacted, 0, 1, b"a", b"A", offset_base=ord("a"))
+    run(settings_of(stage), 0, replace(bad, records=[each._replace(key=None) for each in bad.records]))
+    today, former = read_committed(stage.bootstrap, [stage.dlq_topic])
+    assert (today.value, today.header("came"), today.header("__connect.errors.offset")) == (b"a", b"with it", b"0")
+    assert (former.value, former.header("h")) == (b"A", None)
+    assert "__connect.errors.offset" not in dict(former.headers)
+
+
+def test_rows_that_were_cut_off_are_not_committed(stage: Stage) -> None:
+    """Spark ends the rows as if they were all when the operator before has failed."""
+    one = TransactionalSink(settings_of(stage), "checkpoint", (2, 1))
+    assert one.open(0, 7)
+    one.process({"payload": encode_output_part(part(stage.origin, 0, 1, b"a", ends=False, last=False))})
+    with pytest.raises(InvariantViolated, match="cut off"):
+        one.close(None)
+    assert read_committed(stage.bootstrap, [stage.origin]) == []
+
+
+def test_a_transaction_has_an_end_however_much_one_state_partition_sends(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink, "TRANSACTION_RECORDS_MAX", 2)
+    sizes: list[int] = []
+    deliver = Sender.deliver
+
+    def counted(self: Sender, batch: int, outputs: Sequence[PlanOutput], former: str = "") -> None:
+        sizes.append(sum(len(output.records) for output in outputs))
+        deliver(self, batch, outputs, former)
+
+    monkeypatch.setattr(Sender, "deliver", counted)
+    run(
+        settings_of(stage),
+        0,
+        *(part(stage.origin, at, at + 1, b"%d" % at, partition=0, last=at == 4) for at in range(5)),
+        part(stage.origin, 0, 1, b"p", b"q", b"r", partition=1),
+    )
+    assert sizes == [2, 2, 4]
+    assert values(stage, 8) == [b"0", b"1", b"2", b"3", b"4", b"p", b"q", b"r"]
+
+
+def test_workers_take_turns_with_a_state_partition_without_a_failed_attempt(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark gives a task to any worker process; the producer that another one has kept is fenced."""
+    settings = settings_of(stage)
+    failed: list[str] = []
+    handle_refusals = Sender._handle_refusals
+
+    def noted(self: Sender, *more: Any) -> None:
+        failed.append("attempt")
+        handle_refusals(self, *more)
+
+    monkeypatch.setattr(Sender, "_handle_refusals", noted)
+    workers: list[dict[tuple[str, str, str, int], Sender]] = [{}, {}]
+    for sequence, worker in enumerate([0, 1, 1, 0, 1, 0, 0]):
+        monkeypatch.setattr(sink, "_senders", workers[worker])
+        run(settings, sequence, part(stage.origin, sequence, sequence + 1, b"%d" % sequence))
+    assert values(stage, 7) == [b"%d" % sequence for sequence in range(7)]
+    assert failed == []

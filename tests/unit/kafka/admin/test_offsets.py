@@ -1,0 +1,159 @@
+"""What becomes of refusals of the questions before a restore; their answers are tested on a real broker."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from sidecar.kafka.admin.offsets import Bounds, CommittedOffsets, LogBounds, TopicsNow
+from tests.waiting import eventually
+
+GROUP = "connect-app"
+
+
+class Said:
+    """A message that carries an error."""
+
+    def __init__(self, code: int) -> None:
+        self._code = code
+
+    def error(self) -> KafkaError:
+        return KafkaError(self._code, "in the broker's words")
+
+
+class Consumer:
+    """Says what the test sets."""
+
+    raised: int | None = None
+    said: int | None = None
+    of_partition: int | None = None
+
+    def __init__(self, _config: dict[str, Any]) -> None: ...
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(self, *_raised: object) -> None: ...
+
+    def committed(self, wanted: list[TopicPartition], _timeout_s: float) -> list[Any]:
+        if self.raised is not None:
+            raise KafkaException(KafkaError(self.raised, "in the library's words"))
+        return [Place(each, self.of_partition if each.partition == 1 else None) for each in wanted]
+
+    def poll(self, _timeout_s: float) -> Said | None:
+        return None if self.said is None else Said(self.said)
+
+
+class Place:
+    """An answer for one partition."""
+
+    def __init__(self, asked: TopicPartition, code: int | None) -> None:
+        self.topic, self.partition, self.offset = asked.topic, asked.partition, 7
+        self.error = None if code is None else KafkaError(code, "in the broker's words")
+
+
+def ask(monkeypatch: pytest.MonkeyPatch, **said: int) -> tuple[dict[int, int | None], dict[int, str]]:
+    for name, code in said.items():
+        monkeypatch.setattr(Consumer, name, code)
+    monkeypatch.setattr("sidecar.kafka.admin.offsets.Consumer", Consumer)
+    asked = CommittedOffsets({"group.id": GROUP}, "retry", [0, 1])
+    eventually(asked.done, 10, "it is answered")
+    return asked.result(), asked.errors
+
+
+def test_offsets_that_are_told_come_without_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ask(monkeypatch) == ({0: 7, 1: 7}, {})
+
+
+def test_a_group_that_may_not_be_looked_for_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library's call itself says only that its time is over."""
+    found = ask(monkeypatch, raised=KafkaError._TIMED_OUT, said=KafkaError.GROUP_AUTHORIZATION_FAILED)
+    assert found == ({}, dict.fromkeys((0, 1), f"committed offsets of group {GROUP}: in the broker's words"))
+
+
+def test_a_refusal_of_the_call_itself_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = ask(monkeypatch, raised=KafkaError.GROUP_AUTHORIZATION_FAILED)
+    assert found == ({}, dict.fromkeys((0, 1), f"committed offsets of group {GROUP}: in the library's words"))
+
+
+def test_a_refusal_of_one_partition_names_its_topic_and_the_others_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = ask(monkeypatch, of_partition=KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    assert found == ({0: 7}, {1: f"committed offsets of group {GROUP} for topic retry: in the broker's words"})
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"raised": KafkaError._TIMED_OUT},
+        {"raised": KafkaError._TIMED_OUT, "said": KafkaError._ALL_BROKERS_DOWN},
+        {"of_partition": KafkaError.UNSTABLE_OFFSET_COMMIT},
+        {"of_partition": KafkaError.COORDINATOR_LOAD_IN_PROGRESS},
+    ],
+)
+def test_what_passes_by_itself_is_no_trouble(said: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction that is open for a moment is part of every rebalance."""
+    offsets, errors = ask(monkeypatch, **said)
+    assert 1 not in offsets
+    assert set(errors.values()) == {""}
+
+
+def future(answer: object) -> Future[Any]:
+    made: Future[Any] = Future()
+    if isinstance(answer, int):
+        made.set_exception(KafkaException(KafkaError(answer, "in the broker's words")))
+    else:
+        made.set_result(answer)
+    return made
+
+
+class Admin:
+    """Tells of partition 0 what the test sets, else that the log goes from 3 to 3 and the broker 1 leads."""
+
+    def __init__(self, code: int | None = None, leader: object = None) -> None:
+        self._code = code
+        self._leader = leader
+
+    def list_offsets(self, asked: dict[TopicPartition, object], **_options: object) -> dict[TopicPartition, Any]:
+        good = SimpleNamespace(offset=3)
+        return {tp: future(self._code if self._code and tp.partition == 0 else good) for tp in asked}
+
+    def describe_topics(self, topics: Any, **_options: object) -> dict[str, Any]:
+        if self._code:
+            return {name: future(self._code) for name in ("changelog", "retry")}
+        led = SimpleNamespace(id=1, leader=SimpleNamespace(id=1))
+        described = SimpleNamespace(topic_id="an-id", partitions=[SimpleNamespace(id=0, leader=self._leader), led])
+        return {name: future(described) for name in ("changelog", "retry")}
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(KafkaError.TOPIC_AUTHORIZATION_FAILED, "in the broker's words"), (KafkaError.NOT_COORDINATOR, "")],
+)
+def test_bounds_and_ids_that_are_refused_as_a_whole_name_the_topic(code: int, words: str) -> None:
+    """Nobody answers: that is told as trouble with the brokers, not of each partition."""
+    admin: Any = Admin(code)
+    bounds, now = LogBounds(admin, {"changelog": [0]}), TopicsNow(admin, ["changelog", "retry"])
+    assert bounds.result() == {}
+    assert bounds.errors == {0: words and f"bounds of topic changelog, partition 0: {words}"}
+    assert now.errors([0, 1]) == dict.fromkeys((0, 1), words and f"id of topic changelog: {words}")
+
+
+def test_bounds_of_one_partition_that_are_not_told_keep_none_of_the_others() -> None:
+    admin: Any = Admin(KafkaError.LEADER_NOT_AVAILABLE)
+    bounds = LogBounds(admin, {"changelog": [0, 1]})
+    assert bounds.result() == {("changelog", 1): Bounds(3, 3)}
+    assert bounds.errors == {0: "bounds of topic changelog, partition 0: in the broker's words"}
+
+
+@pytest.mark.parametrize("leader", [None, SimpleNamespace(id=-1)])
+def test_a_partition_without_a_leader_is_named(leader: object) -> None:
+    admin: Any = Admin(leader=leader)
+    now = TopicsNow(admin, ["changelog", "retry"])
+    assert now.done()
+    assert now.id_of("retry") == "an-id"
+    assert now.errors([0, 1]) == {0: "partition 0 of topic retry has no leader"}
+    assert now.errors([1, 2]) == {2: "partition 2 of topic retry has no leader"}
