@@ -63,7 +63,7 @@ test-spark: $(SPARK_STAMP) ## Run all tests of the Spark engine, which takes min
 
 test-cluster: $(TEST_STAMP) ## Run all tests on a Kafka of three nodes that fail, which takes minutes
 	@if command -v go >/dev/null; then $(MAKE) --no-print-directory toxiproxy; else echo "no Go: the network tests are skipped"; fi
-	SIDECAR_REQUIRE_BROKER=1 SIDECAR_CLUSTER_TESTS=all $(BIN)/python -m pytest -q -rP tests/integration/cluster
+	SIDECAR_REQUIRE_BROKER=1 SIDECAR_CLUSTER_TESTS=all $(BIN)/python -m pytest -q tests/integration/cluster
 
 chaos: $(TEST_STAMP) ## Let nodes and instances fail at random for MINUTES, then print one line of JSON
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES)

@@ -31,11 +31,11 @@ class LocalCluster:
     """Three Kafka nodes in child processes; they end with this process, even when that is killed.
 
     Args:
-        port: of the first node, the others have the next ones; 0 picks free ones. They stay the same over restarts.
-        data_dir: where each node gets a folder; without one temporary folders, deleted by `stop()` unless `keep`.
-        keep: leave the temporary folders.
-        properties: server properties of every node over the defaults.
-        progress: told about the download.
+        port: The port of the first node, the others have the next ones; 0 picks free ones. They survive restarts.
+        data_dir: The folder for the nodes' folders; without one temporary ones, which `stop()` deletes unless `keep`.
+        keep: Whether to leave the temporary folders.
+        properties: Server properties of every node over the defaults.
+        progress: Receives the progress of the download.
     """
 
     def __init__(
@@ -95,12 +95,12 @@ class LocalCluster:
         """Start the nodes that do not run, and return when each of them answers.
 
         Args:
-            deadline_s: how long they may take from the start of the last one; the download does not count.
+            deadline_s: The time from the start of the last node to the answer of all, without the download.
 
         Raises:
-            PortInUse: another process has one of the ports.
-            BrokerUnavailable: a node ended early or did not answer in time.
-            CommandFailed: as `LocalBroker.start` says, or the data folder holds a broker that is alone.
+            PortInUse: Another process has one of the ports.
+            BrokerUnavailable: A node ended early or did not answer in time.
+            CommandFailed: As for `LocalBroker.start`, or the data folder holds a single broker.
         """
         if self.data_dir is not None and (self.data_dir / "topics").exists():
             raise CommandFailed(
@@ -130,10 +130,10 @@ class LocalCluster:
             node.abandon()
 
     def active_controller(self) -> LocalBroker:
-        """Return the node that leads the controllers, by what the running nodes have written down.
+        """Return the node that leads the controllers, by the quorum state of the running nodes.
 
         Raises:
-            BrokerUnavailable: they know of none.
+            BrokerUnavailable: No running node knows a leader.
         """
         said = [_quorum_state(node) for node in self.running]
         epoch, leader = max(said, default=(-1, -1))

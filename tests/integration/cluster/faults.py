@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from sidecar.clock import SystemClock
 from sidecar.devbroker.local_broker import LocalBroker
 from sidecar.devbroker.local_cluster import LocalCluster
+from sidecar.errors import BrokerUnavailable
 from tests.broker import partitions_of, unique
 from tests.integration.cluster.roles import out_of_sync
 from tests.integration.ledger import Balance, Ledger
@@ -111,7 +112,7 @@ def heal(cluster: LocalCluster) -> None:
     for node in cluster.running:
         thaw(node)
     cluster.start(LONG_S)
-    eventually(lambda: _all_in_sync(cluster), LONG_S, "every replica is in sync")
+    eventually(lambda: _is_whole(cluster), LONG_S, "every replica is in sync, and a controller is active")
 
 
 def freeze(node: LocalBroker) -> None:
@@ -126,8 +127,8 @@ def thaw(node: LocalBroker) -> None:
     os.kill(node.pid, signal.SIGCONT)
 
 
-def _all_in_sync(cluster: LocalCluster) -> bool:
+def _is_whole(cluster: LocalCluster) -> bool:
     try:
-        return not out_of_sync(cluster)
-    except KafkaException:
+        return cluster.active_controller().running and not out_of_sync(cluster)
+    except (KafkaException, BrokerUnavailable):
         return False

@@ -47,7 +47,7 @@ def test_a_killed_leader_and_a_controller_that_leaves_lose_nothing(
         cluster.active_controller().shut_down()
 
     survive(cluster, Ledger(stage), (one, two), the_leader_of_a_changelog_crashes, the_active_controller_leaves)
-    assert [one.stop(), two.stop()] == [0, 0]
+    assert [one.stop(LONG_S), two.stop(LONG_S)] == [0, 0]
 
 
 @pytest.mark.usefixtures("unhurried")

@@ -35,7 +35,7 @@ def test_an_upgrade_and_a_roll_back_lose_nothing(stage: Stage, sidecars: Sidecar
         one.await_ready(LONG_S)
         ledger.send(200, (0, 15_000))
         ledger.await_ingested(LONG_S)
-        assert one.stop() == 0
+        assert one.stop(LONG_S) == 0
     one.start(FORMER)
     ledger.settle(one, deadline_s=LONG_S)
     assert fields_written(stage) == {FORMER_FIELDS, len(fields(Checkpoint))}
@@ -49,7 +49,7 @@ def test_a_rolling_update_runs_both_versions_in_one_group(stage: Stage, sidecars
     for updated in (one, two):
         eventually(lambda: share(one, two), LONG_S, "both have partitions")
         ledger.send(200, (0, 10_000))
-        assert updated.stop() == 0
+        assert updated.stop(LONG_S) == 0
         updated.start(PLAIN)
     ledger.settle(one, two, deadline_s=LONG_S)
     assert fields_written(stage) == {FORMER_FIELDS, len(fields(Checkpoint))}
