@@ -123,6 +123,7 @@ class Failures:
 
     def renewal_failed(self, error: TransactionFailed) -> None:
         """Back off after no new producer could be created."""
+        self._fences.init_failed()
         log.warning("producer_not_ready", reason=str(error))
         self.back_off(f"the transactional producer cannot be created: {error}")
 

@@ -274,6 +274,16 @@ def test_a_young_transaction_that_is_fenced_counts_and_one_that_outlived_its_tim
         fail(failures, closed, error=fenced())
 
 
+def test_producers_that_could_not_be_created_explain_as_many_fences(failures: Failures, closed: ClosedOrigins) -> None:
+    """Brokers that were away process the initialisations that they did not answer."""
+    for _ in range(3):
+        failures.renewal_failed(TransactionFailed("timed out", unknown=False, replace=True))
+    for _ in range(5):
+        assert fail(failures, closed, error=fenced())
+    with pytest.raises(DuplicateInstance):
+        fail(failures, closed, error=fenced())
+
+
 @pytest.mark.parametrize(
     ("error", "label"),
     [
