@@ -66,7 +66,7 @@ _EVERY_NODE: Mapping[str, str] = {
     "num.recovery.threads.per.data.dir": "1",
     "background.threads": "2",
     # After a kill the controller treats the old broker as alive for this time, and the new one waits.
-    "broker.session.timeout.ms": "3000",
+    "broker.session.timeout.ms": "6000",
     "broker.heartbeat.interval.ms": "500",
     # Groups form at once, and tests may use short sessions.
     "group.initial.rebalance.delay.ms": "0",
