@@ -10,8 +10,6 @@ three replicas and `min.insync.replicas=2` unless they say otherwise, so one nod
 from __future__ import annotations
 
 import json
-import tempfile
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -47,10 +45,9 @@ class LocalCluster:
         properties: Mapping[str, str] | None = None,
         progress: DownloadProgress | None = None,
     ) -> None:
-        base = Path(tempfile.gettempdir()) / f"retry-sidecar-kafka-{uuid.uuid4().hex}"
         self.data_dir = data_dir.absolute() if data_dir is not None else None
         ids = range(1, NODES + 1)
-        folders = {node: self.data_dir / f"node-{node}" if self.data_dir else Path(f"{base}-{node}") for node in ids}
+        folders = {node: self.data_dir / f"node-{node}" for node in ids} if self.data_dir is not None else {}
         ports: list[int] = []
         while len(ports) < 2 * NODES:
             ports.append(free_port(ports))
@@ -60,8 +57,8 @@ class LocalCluster:
         self.nodes: Sequence[LocalBroker] = [
             LocalBroker(
                 own_ports[node],
-                folders[node],
-                keep=keep or data_dir is not None,
+                folders.get(node),
+                keep=keep,
                 properties=properties,
                 progress=progress,
                 membership=Membership(node, cluster_id, controller_ports, replicated(_REPLICAS, _IN_SYNC)),

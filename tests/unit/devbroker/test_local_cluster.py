@@ -62,3 +62,4 @@ def test_each_node_has_a_port_and_a_folder_for_itself(tmp_path: Path) -> None:
     free = LocalCluster()
     assert len({node.port for node in free.nodes}) == 3
     assert len({node.data_dir for node in free.nodes}) == 3
+    assert [node.keep for node in (*cluster.nodes, *free.nodes)] == [True] * 3 + [False] * 3
