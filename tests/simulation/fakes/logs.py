@@ -157,15 +157,15 @@ class Topic:
         """Add partitions up to this number."""
         self.logs += [Log() for _ in range(partitions - len(self.logs))]
 
-    def refusal_of(self, rows: list[Row], *, compressed: bool) -> tuple[str, frozenset[int]]:
-        """Return why a batch is refused, empty when it is not; and which records of it are named."""
+    def refusal_of(self, rows: list[Row], *, compressed: bool) -> str:
+        """Return why a batch is refused, empty when it is not."""
         if not self.may_write:
-            return "TOPIC_AUTHORIZATION_FAILED", frozenset()
+            return "TOPIC_AUTHORIZATION_FAILED"
         if batch_bytes(rows, compressed=compressed) > self.max_bytes:
-            return "MSG_SIZE_TOO_LARGE", frozenset()
-        if self.compacted and (named := frozenset(at for at, row in enumerate(rows) if row.key is None)):
-            return "INVALID_RECORD", named
-        return "", frozenset()
+            return "MSG_SIZE_TOO_LARGE"
+        if self.compacted and any(row.key is None for row in rows):
+            return "INVALID_RECORD"  # of the whole batch
+        return ""
 
 
 def row_bytes(row: Row) -> int:

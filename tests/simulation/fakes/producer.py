@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -52,7 +51,6 @@ class _Outcome:
     unwritten: list[Unwritten] = field(default_factory=list)
     unwritten_for: dict[int, str] = field(default_factory=dict)
     took: set[tuple[str, int]] = field(default_factory=set)
-    spared: Counter[tuple[str, int]] = field(default_factory=Counter)
     ends: dict[int, int] = field(default_factory=dict)
     own_topic_said: str = ""
     failed: str = ""
@@ -114,7 +112,7 @@ class FakeProducer:
 
     @property
     def accepted(self) -> Mapping[tuple[str, int], int]:
-        return self._said.spared
+        return {}
 
     @property
     def next_changelog_offsets(self) -> Mapping[int, int]:
@@ -300,7 +298,7 @@ class FakeProducer:
             if why == "again":
                 if self._cluster.timeline.now_s < batch[0].expires_s:
                     return queued
-                self._report(place, queued, "_MSG_TIMED_OUT", frozenset())
+                self._report(place, queued, "_MSG_TIMED_OUT")
                 return []
             queued = queued[len(batch) :]
         return []
@@ -320,7 +318,7 @@ class FakeProducer:
         topic = self._cluster.topics.get(name)
         if topic is None or partition >= len(topic.logs):
             self._cluster.timeline.pause(1.0)
-            self._report((name, partition), batch, "UNKNOWN_TOPIC_OR_PART", frozenset())
+            self._report((name, partition), batch, "UNKNOWN_TOPIC_OR_PART")
             return ""
         log = topic.logs[partition]
         if not log.has_leader or not log.takes_writes:
@@ -330,9 +328,9 @@ class FakeProducer:
         self._cluster.timeline.pause(self._link.round_trip_s + size / self._link.bytes_per_s)
         if self._cluster.timeline.now_s >= batch[0].expires_s:
             return "again"
-        refusal, named = topic.refusal_of(rows, compressed=self._compressed)
+        refusal = topic.refusal_of(rows, compressed=self._compressed)
         if refusal:
-            self._report((name, partition), batch, refusal, named)
+            self._report((name, partition), batch, refusal)
             return ""
         try:
             transaction = self._cluster.transaction_of(self._id, self._epoch)
@@ -352,16 +350,14 @@ class FakeProducer:
         if any(each.outgoing is not None and each.traced for each in batch):
             self._said.took.add((topic, partition))
 
-    def _report(self, place: tuple[str, int], batch: list[_Queued], code: str, named: Collection[int]) -> None:
+    def _report(self, place: tuple[str, int], batch: list[_Queued], code: str) -> None:
         why = _WHY[code]
         self._poisoned = True
-        for at, each in enumerate(batch):
+        for each in batch:
             if each.outgoing is None:
                 self._report_own(place, each, why, code)
             elif not each.traced:
                 self._said.failed = code
-            elif named and at not in named:
-                self._said.spared[place] += 1
             else:
                 target = place[1] if why in _PLACED else ANY
                 self._said.refused.append(Refused(each.partition, each.outgoing, why, f"Broker: {code}", target))

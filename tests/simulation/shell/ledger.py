@@ -15,6 +15,8 @@ from tests.simulation.fakes.logs import Entry, Transaction
 from tests.simulation.fakes.timeline import Timeline
 
 UID: Final = "uid"
+HEADERS_MAX: Final = 1_000
+"""Of dead letters with very many of them, in one transaction."""
 _UID: Final = re.compile(rb"uid-(\d+);")
 _OURS: Final = re.compile(r"retry-")
 
@@ -42,6 +44,8 @@ class Sent:
     partition: int = -1
     offset: int = -1
     sent_s: float = 0.0
+    healed_s: float = 0.0
+    """When the faults ended in whose midst it waited."""
     is_good: bool = False
     """Nothing that a sender or an operator did is in its way."""
     is_touched: bool = False
@@ -60,6 +64,12 @@ class Ledger:
         self.commits = 0
         self.fired = 0
         self.dead = 0
+        self.origin_timeout_s = 0.0
+        """For so long an origin is closed at least before what is due for it dies; 0: another rule may be at work."""
+        self._took_s: dict[str, float] = {}
+        """By origin, when it took a message last."""
+        self._outage_s: dict[str, float] = {}
+        """When an origin went away for the first time since it took a message."""
         self._cluster = cluster
         self._timeline = timeline
         self._input = input_topic
@@ -83,17 +93,26 @@ class Ledger:
             if message.partition == partition and message.offset >= offset:
                 message.replays += 1
 
+    def outage(self, origin: str) -> None:
+        """An origin goes away: it is closed since the first time that it did after it took a message."""
+        if self._took_s.get(origin, 0.0) >= self._outage_s.get(origin, 0.0):
+            self._outage_s[origin] = self._timeline.now_s
+
     # After a transaction
 
     def completed(self, transaction: Transaction) -> None:
         self.commits += 1
+        headers = 0
         for topic, partition, entry in transaction.writes:
+            if topic == self._dlq and self._message_of(entry).kind == "headers":
+                headers += len(entry.row.headers)
             if topic == self._changelog:
                 self._view.setdefault(partition, {})[entry.row.key or b""] = entry.row.value
             elif topic == self._dlq:
                 self._died(entry)
             elif not topic.startswith("app-"):
                 self._fire(topic, entry, transaction)
+        assert headers <= HEADERS_MAX, ("headers without end in one transaction", headers)
         for partition, offset in transaction.offsets.items():
             assert offset <= self._cluster.topics[self._input].logs[partition].end, ("offset beyond the log", partition)
         for partition in transaction.offsets:
@@ -103,6 +122,7 @@ class Ledger:
         message = self._message_of(entry)
         assert topic != self._input, ("fired into the retry topic", message)
         self._leave(message, topic)
+        self._took_s[topic] = self._timeline.now_s
         self.fired += 1
         assert message.fate is not Fate.DEAD, ("fired though it must not be", message)
         assert topic == message.origin, ("fired elsewhere", topic, message)
@@ -116,6 +136,9 @@ class Ledger:
         headers = dict(entry.row.headers)
         self._leave(message, self._dlq)
         self.dead += 1
+        if b"ORIGIN_TIMEOUT" in (headers.get("retry-dlq-detail") or b""):
+            closed_s = self._timeline.now_s - self._outage_s.get(message.origin, float("-inf"))
+            assert closed_s > self.origin_timeout_s, ("its origin was open not long ago", closed_s, message)
         reason = headers.get("retry-dlq-reason")
         assert message.fate is not Fate.FIRED, ("a dead letter of a good message", reason, message)
         place = int(headers["__connect.errors.partition"] or -1), int(headers["__connect.errors.offset"] or -1)
@@ -170,6 +193,6 @@ def _foreign(headers: Headers) -> list[tuple[str, bytes | None]]:
 def check_stops(messages: Collection[Sent], start_ms: int, longest_s: float) -> None:
     """Hold that each message came out soon after it was due."""
     for each in messages:
-        due_s = max(each.sent_s, (each.due_ms - start_ms) / 1000)
+        due_s = max(each.sent_s, each.healed_s, (each.due_ms - start_ms) / 1000)
         for topic, at_s in each.out[:1]:
             assert at_s - due_s <= longest_s, (f"{at_s - due_s:.1f} s late", topic, each)

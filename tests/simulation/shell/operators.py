@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sidecar.contract.control import ControlKind, Target
+from sidecar.model import TimerId
 from tests.simulation.shell.senders import GOOD_ORIGINS, NARROW, SHAKY
 from tests.simulation.shell.world import CHANGELOG, DLQ, Act, World
 
@@ -19,6 +21,7 @@ def take_right(world: World) -> None:
     topic = world.cluster.topics.get(SHAKY)
     if topic is None:
         return
+    world.ledger.outage(SHAKY)
     topic.may_write = False
     topic.may_describe = world.rng.random() < 0.6
     world.say("no right to", SHAKY)
@@ -34,6 +37,7 @@ def delete_origin(world: World) -> None:
     topic = world.cluster.topics.get(SHAKY)
     if topic is None:
         return
+    world.ledger.outage(SHAKY)
     world.cluster.delete(SHAKY)
     world.say(SHAKY, "is deleted")
 
@@ -49,8 +53,10 @@ def lose_origin_leader(world: World) -> None:
     topic = world.cluster.topics.get(SHAKY)
     if topic is None:
         return
+    world.ledger.outage(SHAKY)
     log = world.rng.choice(topic.logs)
     log.has_leader = False
+    world.silence = True
     world.say(SHAKY, "has no leader")
 
     def lead() -> None:
@@ -77,6 +83,70 @@ def compact(world: World) -> None:
         log.compact(world.rng)
 
 
+def lose_changelog_leader(world: World) -> None:
+    """One partition cannot be written or restored; the others go on."""
+    logs = world.cluster.topics[CHANGELOG].logs
+    if world.bad_partitions or len(logs) < 2:
+        return
+    number = world.rng.randrange(len(logs))
+    world.bad_partitions.add(number)
+    logs[number].has_leader = False
+    world.silence = True
+    world.say("partition", number, "has no leader in the changelog")
+    if world.rng.random() < 0.7:
+        for process in world.processes:
+            process.restarts.ask(False)
+
+    def lead() -> None:
+        logs[number].has_leader = True
+
+    world.until(40, lead)
+
+
+def close_twice(world: World) -> None:
+    """An origin is away, comes back and takes messages, and much later is away again: that is another closure."""
+    topic = world.cluster.topics.get(SHAKY)
+    if topic is None or len(world.processes) > 1 or world.origin_timeout_ms > 100_000:
+        return
+    world.silence = True
+    for _ in range(2):
+        world.ledger.outage(SHAKY)
+        for log in topic.logs:
+            log.takes_writes = False
+        world.say(SHAKY, "takes no writes")
+        world.write(world.senders.shaky(world.timeline.now_ms(), at_once=True))
+        world.wait(25.0)
+        for log in topic.logs:
+            log.takes_writes = True
+        world.say(SHAKY, "takes writes again")
+        world.wait(world.origin_timeout_ms / 1000 + 20.0)
+
+
+def control(world: World) -> None:
+    """Cancel, move or fire some message, pending or not; by its id, or by the one that its sender gave."""
+    rng, now_ms = world.rng, world.timeline.now_ms()
+    sent = [each for each in world.ledger.sent.values() if not each.is_touched][-20:]
+    if not sent:
+        return
+    message = rng.choice(sent)
+    kind = rng.choice([ControlKind.CANCEL, ControlKind.RESCHEDULE, ControlKind.FIRE])
+    retry_id = dict(message.headers).get("retry-id")
+    target: Target = TimerId(message.partition, message.offset, message.due_ms)
+    if by_name := retry_id is not None and rng.random() < 0.5:
+        target = retry_id or b""
+    named = [each for each in world.ledger.sent.values() if dict(each.headers).get("retry-id") == retry_id]
+    for each in named if by_name else [message]:
+        each.is_touched = True
+    due_ms = now_ms + rng.choice([0, 5_000]) if kind is ControlKind.RESCHEDULE else None
+    world.write_control(kind, target, due_ms, message.partition)
+
+
+def pause(world: World) -> None:
+    """Pause one origin, and resume it after a while."""
+    world.write_control(ControlKind.PAUSE, SHAKY)
+    world.until(world.rng.choice([1, 10, 40]), lambda: world.write_control(ControlKind.RESUME, SHAKY))
+
+
 def restart_partitions(world: World) -> None:
     """Somebody restarts the connector by HTTP."""
     world.rng.choice(world.processes).restarts.ask(world.rng.random() < 0.5)
@@ -90,4 +160,8 @@ ACTS = (
     Act(2, grow_topic, calm=False),
     Act(4, compact, calm=True),
     Act(1, restart_partitions, calm=True),
+    Act(2, lose_changelog_leader, calm=True),
+    Act(1, close_twice, calm=True),
+    Act(4, control, calm=True),
+    Act(1, pause, calm=True),
 )

@@ -43,9 +43,13 @@ class Senders:
             sent.headers.append(("retry-id", rng.choice([b"one", b"two"])))
         return sent
 
-    def shaky(self, now_ms: int) -> Sent:
+    def shaky(self, now_ms: int, *, at_once: bool = False) -> Sent:
         """To an origin that comes and goes."""
-        return self._make("shaky", SHAKY, now_ms, b"s", Fate.EITHER)
+        sent = self._make("shaky", SHAKY, now_ms, b"s", Fate.EITHER)
+        if at_once:
+            sent.due_ms = now_ms
+            sent.headers[1] = ("retry-due-ms", str(now_ms).encode())
+        return sent
 
     def sized(self, now_ms: int, limits: list[int]) -> Sent:
         """As large as some topic takes, or a little more or less."""

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
+from unittest.mock import patch
 
 import structlog
 
+from sidecar.runtime.transaction import pace
 from tests.simulation.shell import faults, operators
 from tests.simulation.shell.world import Act, Mode, World
 from tests.simulation.world import small_limits
 
 ACTS: Final = 55
+BYTES_MAX: Final = 48_000
+"""Of a transaction: as many as a few hundred headers."""
 
 
 def _go_round(world: World) -> None:
@@ -47,18 +51,30 @@ def quiet() -> Iterator[list[World]]:
         structlog.configure(**before)
 
 
+def _slow_story(world: World) -> None:
+    """Many messages on a slow link: what does not fit into one transaction in time is done in several."""
+    rng = world.rng
+    for process in world.processes:
+        process.link.bytes_per_s = rng.choice([4_000, 10_000])
+    for _ in range(rng.choice([100, 250])):
+        world.write(world.senders.good(world.timeline.now_ms()))
+    world.rounds(200)
+
+
 def run(seed: int, *, loud: bool = False) -> World:
     """Run one world to its end. What it raises carries the trace as notes."""
     world: World | None = None
     lines: list[str] = []
-    with small_limits(), quiet() as told:
+    with small_limits(), patch.object(pace, "BYTES_MAX", BYTES_MAX), quiet() as told:
         try:
             world = World(seed, lines)
             if loud:
                 told.append(world)
             acts = [each for each in ALL if each.calm or world.mode is Mode.FAULTY]
             weights = [each.weight for each in acts]
-            for _ in range(ACTS):
+            if world.mode is Mode.SLOW:
+                _slow_story(world)
+            for _ in range(ACTS if world.mode is not Mode.SLOW else 0):
                 (act,) = world.rng.choices(acts, weights)
                 act.run(world)
             world.finish()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulation.shell.mutations import DEFECTS, Defect
 from tests.simulation.shell.story import run
 
 WORLDS = 1_000
@@ -21,3 +22,31 @@ def test_a_seed_gives_the_same_world_again() -> None:
     first, second = run(7), run(7)
     assert first.trace == second.trace
     assert first.ledger.sent == second.ledger.sent
+
+
+@pytest.mark.parametrize("defect", DEFECTS, ids=[each.mutation.name for each in DEFECTS])
+def test_each_defect_made_again_is_found(defect: Defect) -> None:
+    with defect.made():
+        failure = _first_failure(defect)
+    assert failure is not None, f"{defect.mutation.name}: not found in {WORLDS} worlds"
+    assert not isinstance(failure, TypeError | NameError), "the mutation is no program"
+
+
+def test_a_failure_says_how_to_replay_it() -> None:
+    with DEFECTS[0].made():
+        failure = _first_failure(DEFECTS[0])
+        assert failure is not None
+        *_, replay, seed = failure.__notes__[-1].split()
+        assert replay == "tests.simulation.shell"
+        with pytest.raises(type(failure)) as again:
+            run(int(seed))
+    assert str(again.value) == str(failure)
+
+
+def _first_failure(defect: Defect) -> Exception | None:
+    for seed in (*defect.seeds, *range(WORLDS)):
+        try:
+            run(seed)
+        except Exception as failure:  # noqa: BLE001 - a defect shows as a false ledger, an invariant, a KeyError
+            return failure
+    return None

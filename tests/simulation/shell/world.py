@@ -7,6 +7,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, NamedTuple
 
+from sidecar.contract.control import ControlKind, Target, render_control
 from tests.simulation.fakes.cluster import Cluster
 from tests.simulation.fakes.logs import Row
 from tests.simulation.fakes.timeline import START_MS, Timeline
@@ -16,7 +17,10 @@ from tests.simulation.shell.senders import COMPACTED, GOOD_ORIGINS, NARROW, SHAK
 
 CALM_STOP_S: Final = 10.0
 """Longest time for which a good message may stand behind a bad one."""
+SILENT_STOP_S: Final = 20.0
+"""The same where a topic gives no answer: a transaction waits for it, for longer when a message by itself was late."""
 HEALED_STOP_S: Final = 45.0
+SLOW_STOP_S: Final = 400.0
 IDLE_S: Final = 0.5
 AT_LAST_S: Final = 1_000.0
 """An origin that was closed is looked at again every five minutes."""
@@ -28,6 +32,8 @@ class Mode(Enum):
 
     CALM = "calm"
     """Hostile messages and operators, but brokers that answer: nothing good waits behind something bad."""
+    SLOW = "slow"
+    """A link on which no transaction of the usual size is in time; all the same everything arrives."""
     FAULTY = "faulty"
     """Anything may fail at any step."""
 
@@ -38,7 +44,8 @@ class World:
     def __init__(self, seed: int, trace: list[str]) -> None:
         self.rng = rng = random.Random(seed)
         self.trace = trace
-        self.mode = rng.choice([Mode.CALM, Mode.FAULTY, Mode.FAULTY])
+        self.mode = rng.choices([Mode.CALM, Mode.SLOW, Mode.FAULTY], [35, 5, 60])[0]
+        self.origin_timeout_ms = rng.choice([60_000, 86_400_000])
         self.timeline = Timeline(rng)
         self.cluster = Cluster(self.timeline, rng)
         self._make_topics()
@@ -47,8 +54,15 @@ class World:
         self.senders = Senders(rng)
         self.healing: list[tuple[float, Callable[[], None]]] = []
         client = {"compression.type": rng.choice(["none", "lz4"])}
-        settings = settings_of(client=client, delays_ms=(1_000,))
+        settings = settings_of(client=client, delays_ms=(1_000,), origin_timeout_ms=self.origin_timeout_ms)
         names = [f"s{number}" for number in range(rng.choice([1, 1, 1, 2, 2, 3, 4]))]
+        if self.mode is Mode.CALM and len(names) == 1:  # of several, each has closures of its own
+            self.ledger.origin_timeout_s = self.origin_timeout_ms / 1000
+        self.silence = False
+        """A topic gave no answer for a while."""
+        self.controls = 0
+        self.bad_partitions: set[int] = set()
+        """Of the retry topic: what is in them may wait."""
         self.processes = [Process(name, self.cluster, settings, rng.choice([0.1, 0.3, 0.5])) for name in names]
         self.say("world", seed, self.mode.value, len(names), "processes", client["compression.type"])
         self.timeline.every_step(self._live)
@@ -115,6 +129,17 @@ class World:
         due_ms = sent.due_ms - START_MS
         self.say("sent", sent.number, sent.kind, sent.origin, f"due {due_ms}", f"at {partition}-{sent.offset}")
 
+    def write_control(
+        self, kind: ControlKind, target: Target, due_ms: int | None = None, partition: int | None = None
+    ) -> None:
+        """Write a control record to one partition, or to each."""
+        self.controls += 1
+        headers = render_control(kind, target, f"control-{self.controls}", due_ms)
+        logs = self.cluster.topics[INPUT].logs
+        for log in logs if partition is None else logs[partition : partition + 1]:
+            log.append([Row(None, None, headers)], self._now_ms(), None)
+        self.say("control", kind, target, due_ms)
+
     def send_good(self) -> None:
         for _ in range(self.rng.choice([1, 1, 3, 10])):
             self.write(self.senders.good(self._now_ms()))
@@ -140,25 +165,35 @@ class World:
         """End all faults; then everything that is due comes out."""
         self.say("the faults end")
         self._heal(all_of_it=True)
+        longest_s = SLOW_STOP_S if self.mode is Mode.SLOW else HEALED_STOP_S
         for process in self.processes:
             process.link.cut = process.link.loses_answers = False
-            process.link.bytes_per_s = 1e9
+            if self.mode is not Mode.SLOW:
+                process.link.bytes_per_s = 1e9
             process.clock.ahead_ms = 0
             process.start()
         healed_s = max([self.timeline.now_s, *(process.frozen_until_s for process in self.processes)])
         good = self.ledger.waiting(good_only=True)
         latest_s = max([healed_s, *((each.due_ms - START_MS) / 1000 for each in good)])
-        self._run_until(latest_s + HEALED_STOP_S, good_only=True)
+        self._run_until(latest_s + longest_s, good_only=True)
         assert not (left := self.ledger.waiting(good_only=True)), ("good messages still wait", left[:3])
         for message in good:
-            message.sent_s = max(message.sent_s, healed_s)
-        check_stops(good, START_MS, HEALED_STOP_S)
+            message.healed_s = healed_s
+        check_stops(good, START_MS, longest_s)
         if self.mode is Mode.CALM:
-            check_stops([each for each in self.ledger.sent.values() if each.is_good], START_MS, CALM_STOP_S)
+            sent = self.ledger.sent.values()
+            unhindered = [each for each in sent if each.is_good and each.partition not in self.bad_partitions]
+            check_stops(unhindered, START_MS, SILENT_STOP_S if self.silence else CALM_STOP_S)
         self._run_until(self.timeline.now_s + AT_LAST_S, good_only=False)
         assert not (left := self.ledger.waiting()), ("messages still wait", left[:3])
         for process in self.processes:
             process.stop()
+
+    def wait(self, seconds: float) -> None:
+        """Let the processes go round for so long."""
+        end_s = self.timeline.now_s + seconds
+        while self.timeline.now_s < end_s:
+            self.rounds(len(self.processes))
 
     def _run_until(self, deadline_s: float, *, good_only: bool) -> None:
         while self.ledger.waiting(good_only=good_only) and self.timeline.now_s < deadline_s:

@@ -1,0 +1,209 @@
+"""Consumer, changelog reader, and what a recovery asks: who sees what, from where, and what of an open transaction."""
+
+from __future__ import annotations
+
+import pytest
+
+from sidecar.engine.restore import ChangelogRead
+from sidecar.model import Record
+from sidecar.runtime.ports import ChangelogReader, Consumer
+from tests.contract.side import Listener, Side, drained
+
+pytestmark = pytest.mark.broker
+
+
+def polled(consumer: Consumer) -> list[Record]:
+    return [record for records in consumer.poll(100, 0.1) for record in records]
+
+
+def joined(side: Side, consumer: Consumer, listener: Listener, partitions: int) -> None:
+    """Poll until so many partitions are assigned; nothing is read meanwhile."""
+
+    def ask() -> bool:
+        assert not polled(consumer), "read before it was told from where"
+        return len(listener.owned) == partitions and consumer.membership() is not None
+
+    side.eventually(ask, "the consumer has joined")
+
+
+def collected(side: Side, consumer: Consumer, count: int) -> list[Record]:
+    found: list[Record] = []
+
+    def ask() -> bool:
+        found.extend(polled(consumer))
+        return len(found) >= count
+
+    side.eventually(ask, f"{count} records are read")
+    return found
+
+
+class TestConsumer:
+    def test_partitions_come_paused_and_are_read_from_where_they_are_sought(self, side: Side) -> None:
+        side.create(side.topic, 2)
+        for number in range(3):
+            side.send(side.topic, 1, b"k", b"%d" % number, [("a", None), ("a", b"1")])
+        listener = Listener()
+        consumer = side.consumer(listener)
+        assert consumer.membership() is None
+        joined(side, consumer, listener, 2)
+        consumer.seek(1, 1)
+        assert not polled(consumer)
+        consumer.resume([1])
+        found = collected(side, consumer, 2)
+        assert [(each.partition, each.offset, each.value) for each in found] == [(1, 1, b"1"), (1, 2, b"2")]
+        assert found[0].headers == [("a", None), ("a", b"1")]
+        assert found[0].timestamp_ms > 0
+
+    def test_what_is_paused_is_not_read_until_it_is_resumed(self, side: Side) -> None:
+        side.create(side.topic, 1)
+        listener = Listener()
+        consumer = side.consumer(listener)
+        joined(side, consumer, listener, 1)
+        consumer.seek(0, 0)
+        consumer.resume([0])
+        side.send(side.topic, 0, None, b"first")
+        assert [each.value for each in collected(side, consumer, 1)] == [b"first"]
+        consumer.pause([0])
+        side.send(side.topic, 0, None, b"second")
+        assert not [record for _ in range(5) for record in polled(consumer)]
+        consumer.resume([0])
+        assert [each.value for each in collected(side, consumer, 1)] == [b"second"]
+
+    def test_a_position_that_the_log_does_not_have_is_told(self, side: Side) -> None:
+        side.create(side.topic, 1)
+        listener = Listener()
+        consumer = side.consumer(listener)
+        joined(side, consumer, listener, 1)
+        consumer.seek(0, 50)
+        consumer.resume([0])
+
+        def lost() -> bool:
+            assert not polled(consumer)
+            return listener.offsets_lost == [0]
+
+        side.eventually(lost, "the lost position is told")
+
+    def test_an_aborted_or_open_transaction_is_not_read(self, side: Side) -> None:
+        side.create(side.topic, 1)
+        producer = side.producer(side.name("tid"))
+        producer.init(30.0)
+        producer.begin()
+        drained(producer.write_changelog(side.topic, 0, [(b"a", b"aborted")]))
+        producer.abort()
+        side.send(side.topic, 0, b"b", b"seen")
+        listener = Listener()
+        consumer = side.consumer(listener)
+        joined(side, consumer, listener, 1)
+        consumer.seek(0, 0)
+        consumer.resume([0])
+        assert [each.value for each in collected(side, consumer, 1)] == [b"seen"]
+
+    def test_a_member_that_leaves_gives_its_partitions_to_the_others(self, side: Side) -> None:
+        side.create(side.topic, 2)
+        one, two = Listener(), Listener()
+        first, second = side.consumer(one), side.consumer(two)
+
+        def shared() -> bool:
+            polled(first)
+            polled(second)
+            return len(one.owned) == len(two.owned) == 1
+
+        side.eventually(shared, "both have a partition")
+        assert one.owned.isdisjoint(two.owned)
+        first.close()
+        assert not one.owned
+
+        def all_of_them() -> bool:
+            polled(second)
+            return two.owned == {0, 1}
+
+        side.eventually(all_of_them, "the other has both")
+
+
+class TestBrokers:
+    def test_nothing_is_committed_at_first(self, side: Side) -> None:
+        side.create(side.topic, 2)
+        asked = side.brokers().committed(side.topic, [0, 1])
+        side.eventually(asked.done, "the offsets are told")
+        assert dict(asked.result()) == {0: None, 1: None}
+
+    def test_bounds_count_what_is_not_committed_and_markers_too(self, side: Side) -> None:
+        side.create(side.changelog, 2)
+        producer = side.producer(side.name("tid"))
+        producer.init(30.0)
+        producer.begin()
+        drained(producer.write_changelog(side.changelog, 0, [(b"a", b"1"), (b"b", b"2")]))
+        producer.commit()
+        brokers = side.brokers()
+
+        def ends() -> bool:
+            asked = brokers.bounds({side.changelog: [0, 1]})
+            side.eventually(asked.done, "the bounds are told")
+            found = asked.result()
+            assert tuple(found[side.changelog, 1]) == (0, 0)
+            return tuple(found[side.changelog, 0]) == (0, 3)
+
+        side.eventually(ends, "the marker is written")
+
+    def test_a_topic_that_was_made_again_has_another_id(self, side: Side) -> None:
+        side.create(side.topic, 1)
+        brokers = side.brokers()
+
+        def told() -> str:
+            asked = brokers.topics([side.topic])
+            side.eventually(asked.done, "the topic is told")
+            return "" if asked.errors([0]) else asked.id_of(side.topic)
+
+        before = side.eventually(told, "the id is told")
+        side.recreate(side.topic, 1)
+        side.eventually(lambda: told() not in ("", before), "there is another id")
+
+
+class TestChangelogReader:
+    def read_to(self, side: Side, reader: ChangelogReader, target: int) -> list[ChangelogRead]:
+        found: list[ChangelogRead] = []
+
+        def ask() -> bool:
+            found.extend(reader.read(0.05).get(0, ()))
+            return reader.position(0) >= target
+
+        side.eventually(ask, f"position {target} is reached")
+        return found
+
+    def test_committed_records_are_read_up_to_the_end_behind_an_aborted_tail(self, side: Side) -> None:
+        side.create(side.changelog, 1)
+        producer = side.producer(side.name("tid"))
+        producer.init(30.0)
+        for value, ends in ((b"1", producer.commit), (b"2", producer.commit), (b"3", producer.abort)):
+            producer.begin()
+            drained(producer.write_changelog(side.changelog, 0, [(b"a", value)]))
+            ends()
+        asked = side.brokers().bounds({side.changelog: [0]})
+        side.eventually(asked.done, "the bounds are told")
+        reader = side.reader()
+        reader.start(0, 2)
+        found = self.read_to(side, reader, asked.result()[side.changelog, 0].end)
+        assert [(each.offset, each.key, each.value) for each in found] == [(2, b"a", b"2")]
+
+    def test_an_offset_that_the_log_does_not_have_is_told_once(self, side: Side) -> None:
+        side.create(side.changelog, 1)
+        reader = side.reader()
+        reader.start(0, 70)
+
+        def lost() -> bool:
+            assert not reader.read(0.05)
+            return list(reader.take_lost()) == [0]
+
+        side.eventually(lost, "the lost position is told")
+
+    def test_what_is_stopped_is_read_no_more(self, side: Side) -> None:
+        side.create(side.changelog, 1)
+        side.send(side.changelog, 0, b"a", b"1")
+        reader = side.reader()
+        reader.start(0, 0)
+        self.read_to(side, reader, 1)
+        reader.stop(0)
+        side.send(side.changelog, 0, b"b", b"2")
+        assert not [records for _ in range(5) for records in reader.read(0.05).values()]
+        reader.start(0, 1)
+        assert [each.key for each in self.read_to(side, reader, 2)] == [b"b"]

@@ -1,0 +1,92 @@
+"""Defects that the runtime once had, made again on purpose: the worlds must find each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Final, NamedTuple
+
+from tests.simulation.mutations import Mutation
+
+
+class Defect(NamedTuple):
+    """A mistake, and worlds that find it; when they do not any more, all are tried."""
+
+    mutation: Mutation
+    seeds: tuple[int, ...] = ()
+    more: tuple[Mutation, ...] = ()
+    """What else was not there then, and would hide it."""
+
+    @contextmanager
+    def made(self) -> Iterator[None]:
+        """Make the mistake for a while."""
+        with ExitStack() as stack:
+            for each in (self.mutation, *self.more):
+                stack.enter_context(each.applied())
+            yield
+
+
+DEFECTS: Final = (
+    Defect(
+        Mutation(
+            "a record too large for the changelog fails for ever",
+            "runtime.transaction.oversize:Oversize._unwritten",
+            "self.unstorable[place] = text",
+            "pass",
+        ),
+        seeds=(85, 146),
+    ),
+    Defect(
+        Mutation(
+            "a dead letter too large for the DLQ is never cut",
+            "runtime.transaction.oversize:Oversize._cut",
+            "self.cut_dead_letters[place] = bytes_max if before is None or bytes_max < before else 0",
+            "pass",
+        ),
+        seeds=(4, 8),
+    ),
+    Defect(
+        Mutation(
+            "batches are larger than the smallest topic takes",
+            "runtime.transaction.limits:Limits.unfit",
+            "min(self._batch_bytes, *map(self.of, self._topics(made)))",
+            "self._batch_bytes",
+        ),
+        seeds=(0,),
+        more=(
+            Mutation(
+                "a refused batch is not taken apart",
+                "runtime.transaction.oversize:Oversize.learn",
+                "self.singly = True",
+                "self.singly = False",
+            ),
+        ),
+    ),
+    Defect(
+        Mutation(
+            "a transaction that was too slow is tried again as it was",
+            "runtime.transaction.pace:Pace._shrink",
+            "// times",
+            "// 1",
+        ),
+        seeds=(25,),
+    ),
+    Defect(
+        Mutation(
+            "a closure is never forgotten",
+            "runtime.origins:ClosedOrigins.fired",
+            "if name in self._closures",
+            "if False",
+        ),
+        seeds=(31, 85, 108),
+    ),
+    Defect(
+        Mutation(
+            "headers are not counted",
+            "runtime.partitions.buffer:_take",
+            "HEADER_BYTES * item.headers",
+            "0",
+        ),
+        seeds=(11,),
+    ),
+)
