@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from unittest.mock import patch
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -15,7 +13,6 @@ from sidecar.changelog.entry import head, lasting
 from sidecar.changelog.fold import fold
 from sidecar.contract.control import ControlKind, render_control, sign_control
 from sidecar.engine import plan as planning
-from sidecar.engine import records, restore
 from sidecar.engine.apply import apply_committed
 from sidecar.engine.ingest import Ingest
 from sidecar.engine.items import Arrival, Item
@@ -29,6 +26,7 @@ from sidecar.engine.transaction import PartitionPlan, Terms
 from sidecar.model import Record, StoredOffset, TimerId
 from sidecar.policy import Policy, PolicyConfig
 from tests.simulation.audit import check_fold, check_rows, rows_of, timers_of
+from tests.simulation.limits import small_limits
 from tests.simulation.memory_log import MemoryLog
 from tests.simulation.memory_store import MemoryStore
 from tests.simulation.reference import Closure, Command, Id, Input, Ledger, Partial, Send, Transaction
@@ -42,26 +40,12 @@ STEPS_MS = (1, 1, 2, 500, 1000, 3000, 5000, 8000, 30_000, 70_000, 600_000, 5_000
 TIMEOUT_MS = 3_600_000
 IDENTITY = Identity("cluster", "topic")
 TOKEN = "token"
-INTAKE = Ingest(Policy(PolicyConfig()), [], {}, (), input_topic="retry", app_id="app", api_token=TOKEN)
+INGEST = Ingest(Policy(PolicyConfig()), [], {}, (), input_topic="retry", app_id="app", api_token=TOKEN)
 WAKES_MAX = 5_000
 
 
 class KilledError(Exception):
     """The process dies here."""
-
-
-@contextmanager
-def small_limits() -> Iterator[None]:
-    """Make every limit so small that a few timers reach it."""
-    with ExitStack() as stack:
-        stack.enter_context(patch.object(records, "BLOCK_BYTES_MAX", 260))
-        stack.enter_context(patch.object(records, "TOMBSTONES_MAX", 2))
-        stack.enter_context(patch.object(planning, "RANGE_DELETE_MIN", 2))
-        stack.enter_context(patch.object(restore, "SETTLE_ROWS_MAX", 3))
-        stack.enter_context(patch.object(restore, "SETTLE_BYTES_MAX", 300))
-        # Ids are exact here; which timer a sender means by an input offset is for the tests of the plan to say.
-        stack.enter_context(patch.object(Overlay, "find_meant", Overlay.find))
-        yield
 
 
 class World:
@@ -184,7 +168,7 @@ class World:
         headers = render_control(kind, target, f"command-{command.offset}", due_ms)
         headers.append(sign_control(headers, "a stranger's" if forged else TOKEN, "retry", 0, self.now_ms))
         offset = command.offset - self.base
-        item = INTAKE.examine(Record(0, offset, self.now_ms, None, None, headers), self.now_ms)
+        item = INGEST.examine(Record(0, offset, self.now_ms, None, None, headers), self.now_ms)
         assert not isinstance(item, str)
         return item
 
