@@ -18,7 +18,8 @@ from sidecar.changelog.entry import head
 from sidecar.engine.ports import Mutations
 from sidecar.engine.restore import ChangelogRead
 from sidecar.store.rocks import RocksStore
-from tests.simulation.world import World, small_limits
+from tests.simulation.limits import small_limits
+from tests.simulation.world import World
 
 FOLDER: Final = Path(__file__).parent
 CHANGELOG: Final = FOLDER / "changelog.txt"

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from sidecar.changelog.fold import Folded, LogRecord, fold
 from tests.simulation.audit import check_fold, check_rows
-from tests.simulation.world import World, small_limits
+from tests.simulation.limits import small_limits
+from tests.simulation.world import World
 
 seeds = st.integers(0, 2**32)
 

@@ -10,9 +10,9 @@ from unittest.mock import patch
 import structlog
 
 from sidecar.runtime.transaction import pace
+from tests.simulation.limits import small_limits
 from tests.simulation.shell import faults, operators
 from tests.simulation.shell.world import Act, Mode, World
-from tests.simulation.world import small_limits
 
 ACTS: Final = 55
 BYTES_MAX: Final = 48_000
