@@ -216,7 +216,7 @@ def test_an_instance_that_is_gone_is_said_to_be_and_found_again(open_page: Open,
         expect(page.locator("#notices")).to_be_empty()
 
 
-def test_a_page_that_nobody_looks_at_asks_nothing(open_page: Open, url: str) -> None:
+def test_a_hidden_page_requests_nothing(open_page: Open, url: str) -> None:
     page = open_page(url, go=False)
     page.clock.install()
     page.goto(url)

@@ -247,7 +247,7 @@ def test_what_is_not_run_says_why_and_still_speaks_of_what_exists(page: Path) ->
                 check_spoken_of(command, words)
 
 
-def test_tests_that_a_newcomer_is_told_to_run_exist() -> None:
+def test_tests_that_a_newcomer_is_asked_to_run_exist() -> None:
     commands = [command for block in dialogues(CONTRIBUTING) for command in block.commands]
     paths = [word for command in commands for word in shlex.split(command) if word.startswith("tests/")]
     assert paths

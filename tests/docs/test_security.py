@@ -85,7 +85,9 @@ def running(name: str, address: str, folder: Path, user: str, *command: str) -> 
         process.end()
 
 
-def test_each_role_does_its_work_with_the_rights_on_the_page_alone(guarded: tuple[str, str], tmp_path: Path) -> None:
+def test_each_role_does_its_work_with_the_permissions_on_the_page_alone(
+    guarded: tuple[str, str], tmp_path: Path
+) -> None:
     plain, address = guarded
     as_sidecar = {**login(address, "sidecar"), "STATE_DIR": str(tmp_path / "doctor")}
 

@@ -10,7 +10,7 @@ SCHEDULES = 300
 ENOUGH = 700
 
 
-def test_every_message_is_fired_exactly_once_whoever_owns_the_partition() -> None:
+def test_every_message_is_fired_exactly_once_by_any_owner_of_the_partition() -> None:
     for seed in range(SCHEDULES):
         run(seed)
 

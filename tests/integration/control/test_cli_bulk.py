@@ -141,7 +141,7 @@ def test_get_shows_what_was_sent_and_writes_its_value(world: World, tmp_path: Pa
 # Acting
 
 
-def test_a_bulk_cancel_that_is_interrupted_and_resumed_takes_all_of_its_own_and_nothing_else(
+def test_an_interrupted_and_resumed_bulk_cancel_takes_all_its_own_messages_and_nothing_else(
     world: World, tmp_path: Path
 ) -> None:
     start_ms = now_ms()

@@ -146,7 +146,7 @@ def test_a_control_id_that_is_used_again_keeps_its_first_outcome(world: World, c
     assert client.lookup("never sent") is None
 
 
-def test_what_can_not_be_done_is_answered_and_what_can_not_be_answered_is_a_dead_letter(
+def test_what_cannot_be_done_is_answered_and_what_cannot_be_answered_is_a_dead_letter(
     world: World, client: ControlClient
 ) -> None:
     odd: Pairs = [("retry-control", b"explode"), ("retry-target", b"id:x"), ("test", b"odd")]

@@ -228,7 +228,9 @@ def test_only_read_uncommitted_sees_the_end_of_an_open_transaction(bootstrap: st
     producer.abort_transaction(WAIT_S)
 
 
-def test_committed_offsets_are_not_told_while_a_transaction_is_open_on_them(bootstrap: str, topic_name: str) -> None:
+def test_committed_offsets_are_not_returned_while_a_transaction_is_open_on_them(
+    bootstrap: str, topic_name: str
+) -> None:
     create_topic(bootstrap, topic_name)
     group = unique("group")
     reader = {"bootstrap.servers": bootstrap, "group.id": group, "isolation.level": "read_committed"}
@@ -284,7 +286,9 @@ class Nobody:
     def broker_error(self, text: str) -> None: ...
 
 
-def test_header_names_that_are_not_utf_8_are_told_of_their_own_record_only(bootstrap: str, topic_name: str) -> None:
+def test_header_names_that_are_not_utf_8_are_reported_for_their_own_record_only(
+    bootstrap: str, topic_name: str
+) -> None:
     create_topic(bootstrap, topic_name)
     produce_raw(bootstrap, topic_name, 0, b"before", [(b"name", b"1")])
     produce_raw(bootstrap, topic_name, 0, b"strange", [(b"fine", b"1"), (b"\xff\xfe", b"2")])
@@ -401,7 +405,7 @@ def test_a_transaction_that_wrote_to_a_topic_deleted_meanwhile_is_committed(boot
     assert read_committed(bootstrap, [topic_name]) == []
 
 
-def test_what_is_acknowledged_for_a_topic_made_anew_is_in_the_new_one(bootstrap: str, topic_name: str) -> None:
+def test_what_is_acknowledged_for_a_recreated_topic_is_in_the_new_one(bootstrap: str, topic_name: str) -> None:
     """The producer knows the former topic of that name, and the leader is the same: nothing goes to the old one."""
     create_topic(bootstrap, topic_name)
     producer, reports = transactional(bootstrap), list[KafkaError | None]()

@@ -62,7 +62,7 @@ def test_a_state_folder_that_was_copied_ends_one_of_the_two(stage: Stage, sideca
     ledger.settle(_any_left(one, two))
 
 
-def test_brokers_that_stall_for_longer_than_the_session_are_no_twin(
+def test_brokers_that_stall_for_longer_than_the_session_are_no_duplicate_instance(
     own_broker: LocalBroker, sidecars: Sidecars
 ) -> None:
     """Static members then fence themselves: what they sent to join again is answered late, and all at once."""

@@ -51,7 +51,7 @@ def test_partitions_that_are_added_while_it_runs_are_served(
     eventually(lambda: world.sidecar.partitions() == dict.fromkeys(range(6), "running"), 20, "all six run")
 
 
-def test_a_changelog_with_another_number_of_partitions_stops_the_start_with_the_command_that_mends_it(
+def test_a_changelog_with_another_number_of_partitions_stops_the_start_with_the_command_that_fixes_it(
     stage: Stage, sidecars: Sidecars
 ) -> None:
     create_topic(stage.bootstrap, stage.changelog_topic, 7, {"cleanup.policy": "compact"})
@@ -171,7 +171,7 @@ class Anew(NamedTuple):
 
 
 @pytest.mark.parametrize("running", [False, True], ids=["while stopped", "while it runs"])
-def test_an_input_topic_made_anew_is_read_at_once_though_timers_of_former_ones_wait(
+def test_a_recreated_input_topic_is_read_at_once_though_timers_of_former_ones_wait(
     stage: Stage, sidecars: Sidecars, marker: bytes, running: bool
 ) -> None:
     one = sidecars.make("one", stage, API_TOKEN=TOKEN)

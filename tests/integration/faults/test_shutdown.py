@@ -108,7 +108,7 @@ def test_a_port_in_use_is_named(stage: Stage, sidecars: Sidecars) -> None:
     )
 
 
-def test_a_state_folder_that_can_not_be_made_is_named(stage: Stage, sidecars: Sidecars, tmp_path: Path) -> None:
+def test_a_state_folder_that_cannot_be_made_is_named(stage: Stage, sidecars: Sidecars, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("in the way")
     one = sidecars.make("one", stage, STATE_DIR=str(file / "state"))

@@ -136,7 +136,7 @@ def test_a_clock_that_is_ahead_is_measured(bootstrap: str, unique: Callable[[str
     assert abs(skew.ahead_ms - 3_600_000) <= skew.error_ms
 
 
-def test_a_group_that_nobody_joined_is_no_problem(bootstrap: str, unique: Callable[[str], str]) -> None:
+def test_a_group_without_members_is_no_problem(bootstrap: str, unique: Callable[[str], str]) -> None:
     settings = _settings(bootstrap, unique)
     group = describe_group(Admin(settings), settings, Deadline(20))
     assert group is None or group.members == 0

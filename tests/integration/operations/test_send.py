@@ -175,7 +175,7 @@ def test_a_consumed_message_is_sent_back_with_its_attempts_and_what_went_wrong(
     assert is_for_group(message, "shipping")
 
 
-def test_two_due_times_or_a_replacement_without_id_can_not_be_asked_for() -> None:
+def test_two_due_times_or_a_replacement_without_id_cannot_be_asked_for() -> None:
     with pytest.raises(ValueError, match="due_ms=1 and delay_ms=2"):
         Retry(origin="orders", due_ms=1, delay_ms=2)
     with pytest.raises(ValueError, match="needs a retry_id"):

@@ -49,7 +49,7 @@ def test_a_stale_folder_put_back_fires_nothing_twice_and_loses_nothing(
     assert len(world.fired(marker, 120)) == 120
 
 
-def test_a_folder_of_another_application_on_the_cluster_is_wiped_and_built_anew(
+def test_a_folder_of_another_application_on_the_cluster_is_wiped_and_rebuilt(
     bootstrap: str, stage: Stage, sidecars: Sidecars, marker: bytes
 ) -> None:
     """Another changelog topic, or another cluster: the rows are of no use, and none of them may fire."""
@@ -72,7 +72,7 @@ def test_a_folder_of_another_application_on_the_cluster_is_wiped_and_built_anew(
     assert [record.value for record in world.fired(marker)] == [b"own"]
 
 
-def test_a_damaged_folder_is_set_aside_and_built_anew_and_nothing_is_lost(
+def test_a_damaged_folder_is_set_aside_and_rebuilt_and_nothing_is_lost(
     stage: Stage, sidecars: Sidecars, marker: bytes
 ) -> None:
     one = sidecars.start("one", stage)
@@ -109,7 +109,7 @@ def test_a_folder_in_use_by_another_process_stops_the_start_with_what_to_do(stag
     assert one.ready()
 
 
-def test_a_folder_that_can_not_be_written_stops_the_start_with_what_to_do(stage: Stage, sidecars: Sidecars) -> None:
+def test_a_folder_that_cannot_be_written_stops_the_start_with_what_to_do(stage: Stage, sidecars: Sidecars) -> None:
     (sidecars.folder / "file").write_text("no folder")
     one = sidecars.make("one", stage, STATE_DIR=str(sidecars.folder / "file" / "state"))
     one.start()

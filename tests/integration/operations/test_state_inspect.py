@@ -59,7 +59,7 @@ def test_changelog_and_folder_tell_the_same_and_what_the_sidecar_says(stage: Sta
     )
 
 
-def test_a_partition_whose_changelog_can_not_be_read_is_named(stage: Stage) -> None:
+def test_a_partition_whose_changelog_cannot_be_read_is_named(stage: Stage) -> None:
     missing = run(stage, "state", "inspect", "--changelog")
     assert missing.exit_code == 1
     assert (

@@ -123,7 +123,7 @@ def test_topics_that_another_instance_is_quicker_to_create_are_no_reason_to_leav
     assert (facts.partitions, facts.usable_partitions, facts.changes) == (3, 3, ())
 
 
-def test_a_replication_factor_that_the_cluster_can_not_give_is_named(admin: Admin, settings: Settings) -> None:
+def test_a_replication_factor_that_the_cluster_cannot_give_is_named(admin: Admin, settings: Settings) -> None:
     wanted = dataclasses.replace(settings, create_topics=True, replication_factor=9)
     text = _refusal(admin, wanted)
     assert text.startswith(f"topic {settings.input_topic}: cannot be created: ")
@@ -144,7 +144,7 @@ def test_a_replication_factor_that_the_cluster_can_not_give_is_named(admin: Admi
         ),
     ],
 )
-def test_a_wrong_configuration_is_named_with_the_command_that_mends_it(
+def test_a_wrong_configuration_is_named_with_the_command_that_fixes_it(
     admin: Admin, settings: Settings, role: str, config: dict[str, str], wrong: str, fix: str
 ) -> None:
     good = {

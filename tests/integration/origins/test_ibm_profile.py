@@ -82,7 +82,7 @@ def test_values_in_double_quotes_are_read_and_written_back_in_quotes(world: Worl
         (b"com.ibm.Retriable", b"three", b"bad-header"),
     ],
 )
-def test_what_can_not_be_retried_goes_to_the_dlq_as_it_came(
+def test_what_cannot_be_retried_goes_to_the_dlq_as_it_came(
     world: World, marker: bytes, exception: bytes, attempts: bytes, reason: bytes
 ) -> None:
     came = ibm(world, marker, exception, now_ms(), ("x-ibm-retry-attempts", attempts))

@@ -52,7 +52,7 @@ def made_up(prefix: str) -> list[str]:
     return [f"{prefix}-{n:05}-".ljust(LENGTH, "x") for n in range(NAMES)]
 
 
-def test_thousands_of_topics_that_do_not_exist_are_told_so_at_a_thousand_a_second_and_more(
+def test_thousands_of_topics_that_do_not_exist_are_found_missing_at_a_thousand_a_second_and_more(
     world: World, marker: bytes
 ) -> None:
     world.send(*(Given(headers=to(name, marker)) for name in made_up(unique())))
@@ -65,7 +65,7 @@ def test_thousands_of_topics_that_do_not_exist_are_told_so_at_a_thousand_a_secon
     assert took_s < NAMES / 132, "they are not asked for one by one"
 
 
-def test_thousands_of_topics_that_may_not_be_looked_at_are_dead_lettered_and_hold_nobody_up(
+def test_thousands_of_topics_that_may_not_be_looked_at_are_dead_lettered_and_hold_nothing_up(
     world: World, marker: bytes
 ) -> None:
     prefix = unique("secret")

@@ -81,7 +81,7 @@ def others_fire(world: World) -> bool:
     return max(record.timestamp_ms - int(record.header("retry-was-due-ms") or 0) for record in fired) < 10_000
 
 
-def test_an_origin_deleted_while_messages_wait_delays_nobody_else_and_gets_them_when_it_is_there_again(
+def test_an_origin_deleted_while_messages_wait_delays_no_other_and_gets_them_when_it_is_back(
     world: World, admin: AdminClient, marker: bytes
 ) -> None:
     topic = f"{world.stage.app_id}-vanishing"
@@ -106,7 +106,7 @@ def test_an_origin_deleted_while_messages_wait_delays_nobody_else_and_gets_them_
     assert world.sidecar.pending() == 0
 
 
-def test_an_origin_that_may_not_be_written_delays_nobody_else_and_gets_them_when_it_may(
+def test_an_origin_that_may_not_be_written_delays_no_other_and_gets_them_when_it_may(
     world: World, admin: AdminClient, marker: bytes
 ) -> None:
     topic = f"{world.stage.app_id}-guarded"
@@ -134,7 +134,7 @@ def _dlq_refuses_then_takes(world: World, marker: bytes, letter: Given, fix: Cal
     eventually(world.sidecar.ready, 30, "it is ready again")
 
 
-def test_a_dlq_that_may_not_be_written_holds_intake_while_what_waits_fires(
+def test_a_dlq_that_may_not_be_written_holds_ingest_while_pending_messages_fire(
     world: World, admin: AdminClient, marker: bytes
 ) -> None:
     deny_writes(admin, world.stage.dlq_topic)
@@ -142,7 +142,7 @@ def test_a_dlq_that_may_not_be_written_holds_intake_while_what_waits_fires(
     _dlq_refuses_then_takes(world, marker, letter, lambda: allow_writes(admin, world.stage.dlq_topic))
 
 
-def test_a_dlq_that_takes_not_even_coordinates_holds_intake_while_what_waits_fires(
+def test_a_dlq_that_refuses_even_coordinates_holds_ingest_while_pending_messages_fire(
     world: World, admin: AdminClient, marker: bytes
 ) -> None:
     limit_messages(admin, world.stage.dlq_topic, 200)
@@ -151,9 +151,7 @@ def test_a_dlq_that_takes_not_even_coordinates_holds_intake_while_what_waits_fir
     _dlq_refuses_then_takes(world, marker, letter, fix)
 
 
-def test_a_dlq_that_was_deleted_holds_intake_until_it_is_there_again(
-    world: World, admin: AdminClient, marker: bytes
-) -> None:
+def test_a_deleted_dlq_holds_ingest_until_it_is_back(world: World, admin: AdminClient, marker: bytes) -> None:
     topic = world.stage.dlq_topic
     admin.delete_topics([topic])[topic].result(RPC_S)
     eventually(lambda: topic not in admin.list_topics(timeout=RPC_S).topics, 20, "the DLQ is gone")
@@ -161,7 +159,7 @@ def test_a_dlq_that_was_deleted_holds_intake_until_it_is_there_again(
     _dlq_refuses_then_takes(world, marker, letter, lambda: create_topic(world.stage.bootstrap, topic))
 
 
-def test_a_timer_that_is_due_for_a_dlq_that_may_not_be_written_delays_nobody_else(
+def test_a_timer_that_is_due_for_a_dlq_that_may_not_be_written_delays_no_other(
     world: World, admin: AdminClient, marker: bytes
 ) -> None:
     topic = f"{world.stage.app_id}-narrow"

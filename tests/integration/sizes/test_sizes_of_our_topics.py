@@ -81,7 +81,7 @@ def test_a_message_of_several_megabytes_that_travels_compressed_is_stored_and_co
         eventually(lambda: world.sidecar.pending() == 0, 30, "nothing waits")
 
 
-def test_a_dead_letter_is_cut_to_what_the_dlq_takes_and_nobody_waits(
+def test_a_dead_letter_is_cut_to_what_the_dlq_takes_and_nothing_waits(
     bootstrap: str, tmp_path: Path, marker: bytes
 ) -> None:
     with one_sidecar(bootstrap, tmp_path) as world:

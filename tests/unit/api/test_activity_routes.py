@@ -109,7 +109,7 @@ def test_partitions_without_an_hour_count_as_idle() -> None:
         assert sum(client.get("/activity").json()["fired"]) == 0
 
 
-def test_partitions_are_told_in_order_with_what_is_not_known(client: Client) -> None:
+def test_partitions_are_listed_in_order_with_what_is_not_known(client: Client) -> None:
     first, second = client.get("/partitions").json()["partitions"]
     assert (first["partition"], first["pending"], first["lag"], first["next_due_ms"]) == (0, 1, 0, NOW_MS + 3_000)
     assert (second["partition"], second["pending"], second["lag"]) == (1, 2, None)
@@ -145,7 +145,7 @@ def test_the_page_may_load_nothing_from_elsewhere_and_run_nothing_inline(client:
     assert not [name for name, text in texts.items() if name != "icon.svg" and "https://" in text]
 
 
-def test_files_are_asked_for_anew_and_sent_only_when_they_changed(client: Client) -> None:
+def test_files_are_revalidated_and_sent_only_when_they_changed(client: Client) -> None:
     first = client.get("/ui/app.js")
     assert (first.status_code, first.headers["cache-control"]) == (200, "no-cache")
     again = client.get("/ui/app.js", headers={"if-none-match": first.headers["etag"]})

@@ -324,7 +324,7 @@ def test_openapi_describes_every_route_with_an_example_for_each_json_answer(clie
         assert "422" not in operations["get"]["responses"]
 
 
-def test_the_page_that_describes_the_api_needs_nobody_else(client: Client) -> None:
+def test_the_page_that_describes_the_api_needs_no_other_site(client: Client) -> None:
     page = client.get("/docs").text
     needed = re.findall(r'(?:src|href)="([^"]+)"', page)
     assert len(needed) >= 3

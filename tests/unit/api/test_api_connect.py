@@ -221,7 +221,7 @@ def test_what_does_not_exist_is_404_in_connects_words(running: Client, method: s
         ("PATCH", f"{PATH}/offsets/"),
     ],
 )
-def test_it_can_not_be_made_altered_or_deleted(running: Client, method: str, path: str) -> None:
+def test_it_cannot_be_made_altered_or_deleted(running: Client, method: str, path: str) -> None:
     answer = running.request(method, path)
     assert_problem(answer, 405, "retry-sidecar itself")
     assert answer.headers["allow"] == "GET"
@@ -317,7 +317,7 @@ def test_a_restart_that_the_owner_does_not_take_is_no_success(
     assert lines[-1]["outcome"] == "failed"
 
 
-def test_what_nobody_owns_can_not_be_restarted_now(stage: Stage, client: Client) -> None:
+def test_a_partition_without_an_owner_cannot_be_restarted_now(stage: Stage, client: Client) -> None:
     stage.source.shown = [view(0), unowned(1), unowned(2)]
     assert_problem(client.request("POST", f"{PATH}/tasks/1/restart"), 409, "1, 2", "rebalance")
 

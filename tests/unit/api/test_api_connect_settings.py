@@ -111,13 +111,13 @@ def test_a_value_as_large_as_a_body_is_not_looked_into(client: Client, text: str
     assert len(answer.content) < len(text) + 40_000
 
 
-def test_the_first_mistakes_of_a_value_are_told_and_that_there_are_more(client: Client) -> None:
+def test_the_first_mistakes_of_a_value_are_shown_and_that_there_are_more(client: Client) -> None:
     answer = client.request("PUT", VALIDATE, json={"connector.class": CONNECTOR_CLASS, "origin.policies": wrong(500)})
     assert answer.json()["error_count"] == 21
     assert "there may be more mistakes than these 20" in answer.text
 
 
-def test_of_many_values_that_are_none_the_first_ones_are_told(client: Client) -> None:
+def test_of_many_invalid_values_the_first_ones_are_shown(client: Client) -> None:
     answer = client.request("PUT", VALIDATE, json={f"k{number}": [] for number in range(5_000)})
     assert_problem(answer, 400, "and 19,990 more")
     assert len(answer.content) < 2_000
@@ -191,7 +191,7 @@ def test_a_level_that_there_is_not_has_connects_status(client: Client, body: obj
     assert_problem(client.request("PUT", f"/admin/loggers/{LOGGER}", json=body), status, words)
 
 
-def test_the_whole_group_is_told_by_whom_it_was_asked(client: Client, others: Others) -> None:
+def test_a_change_for_the_whole_group_reaches_every_instance(client: Client, others: Others) -> None:
     with capture_logs() as lines:
         answer = client.request("PUT", f"/admin/loggers/{LOGGER}?scope=cluster", json={"level": "debug"})
     assert (answer.status_code, answer.content) == (204, b"")

@@ -89,7 +89,7 @@ def test_an_outcome_has_its_status(client: Client, desk: Desk, told: Told, statu
         (BrokerUnavailable("no broker answers"), 503, "no broker"),
     ],
 )
-def test_what_can_not_be_done_is_said_in_connects_shape(
+def test_what_cannot_be_done_is_said_in_connects_shape(
     client: Client, desk: Desk, result: Told | Exception, status: int, text: str
 ) -> None:
     desk.result = result

@@ -42,7 +42,7 @@ def test_a_flood_gets_no_more_than_its_share_of_a_core() -> None:
     assert SystemClock().monotonic_s() - began_s >= 4 * COST_S / RateLimiter.SHARE
 
 
-def test_who_would_wait_too_long_is_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_would_wait_too_long_gets_a_retry_after(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RateLimiter, "WAIT_MAX_S", 0.1)
 
     async def flood() -> list[int]:

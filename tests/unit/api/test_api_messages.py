@@ -109,14 +109,14 @@ def test_an_owner_that_does_not_answer_is_named_by_its_partitions(group: Group) 
 
 
 @pytest.mark.parametrize("change", [{"owner": "", "url": None}, {"state": "restoring"}, {"url": None}])
-def test_a_partition_that_nobody_can_read_is_missing(group: Group, change: dict[str, Any]) -> None:
+def test_an_unreadable_partition_is_missing(group: Group, change: dict[str, Any]) -> None:
     views = list(group.source.views())
     group.source.shown = [*views[:3], replace(views[3], **change)]
     answer = group.client.get("/pending/messages").json()
     assert (answer["complete"], answer["missing"]) == (False, [3])
 
 
-def test_a_store_that_can_not_be_read_leaves_the_others(group: Group) -> None:
+def test_a_store_that_cannot_be_read_leaves_the_others(group: Group) -> None:
     group.here.trouble = StoreFailed("the disk is full")
     answer = group.client.get("/pending/messages").json()
     assert (answer["complete"], answer["missing"]) == (False, [0, 1])

@@ -119,7 +119,7 @@ def test_every_answer_is_as_documented_and_bad_requests_are_refused(case: Case) 
 
 @BAD.parametrize()  # type: ignore[untyped-decorator]
 @DETERMINED
-def test_in_trouble_every_answer_is_as_documented_too(case: Case) -> None:
+def test_every_error_answer_is_as_documented_too(case: Case) -> None:
     """503 where the document has it; good requests need not succeed."""
     conforms(case, "positive_data_acceptance")
 

@@ -143,7 +143,7 @@ def test_after_stop_the_port_is_free_again_although_clients_hang_on() -> None:
         second.stop(SOON_S)
 
 
-def test_who_still_waits_when_it_stops_is_told_so() -> None:
+def test_a_request_still_running_when_the_server_stops_gets_503() -> None:
     """As a change does whose outcome is not there yet."""
     app = create_app(Snapshots([]), metrics=Metrics(version="1", now_ms=lambda: 0), version="1")
     reached = threading.Event()
@@ -238,7 +238,7 @@ def test_what_is_not_http_is_refused_in_the_shape_of_all_errors(server: Server, 
     assert_answered(server)
 
 
-def test_a_body_that_nobody_asked_for_is_not_read(server: Server) -> None:
+def test_an_unexpected_body_is_not_read(server: Server) -> None:
     head = b"GET /pending HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n"
     with connect(server, head) as client:
         answer = read_all(client)

@@ -90,7 +90,7 @@ def test_a_key_in_two_blocks_is_a_bug() -> None:
         fold([block((5, 1)), block((5, 1), sequence=2)])
 
 
-def test_a_record_that_can_not_be_read_is_never_skipped() -> None:
+def test_a_record_that_cannot_be_read_is_never_skipped() -> None:
     with pytest.raises(FormatUnknown):
         fold([(b"x", b"")])
     with pytest.raises(RecordCorrupt):

@@ -178,7 +178,7 @@ def test_without_an_answer_it_names_the_partitions_and_how_to_look_it_up(group: 
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), BrokerUnavailable("no answer"), CommandFailed("no permission")])
-def test_whoever_stops_waiting_is_told_the_control_id(group: Group, error: BaseException) -> None:
+def test_an_interrupted_wait_shows_the_control_id(group: Group, error: BaseException) -> None:
     group.answers = [error]
     result = run("cancel", "0-5-9")
     assert result.exit_code == 1
@@ -230,7 +230,7 @@ def test_an_outcome_is_looked_up(group: Group, found: ControlResult | None, stat
 
 
 @pytest.mark.parametrize("name", ["cancel", "reschedule", "fire", "pause", "resume", "outcome"])
-def test_help_has_an_example_of_its_own_command(name: str) -> None:
+def test_help_has_an_example_of_that_command(name: str) -> None:
     assert f"Example: retry-sidecar {name} " in run(name, "--help").output
 
 

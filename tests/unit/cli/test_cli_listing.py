@@ -109,7 +109,7 @@ def test_an_answer_that_is_none_is_named(shelf: Shelf, given: Reply, said: str) 
     assert said in result.stderr
 
 
-def test_where_nobody_answers_each_address_is_named() -> None:
+def test_without_an_answer_each_address_is_named() -> None:
     with pytest.raises(instance.Unanswered, match=r"(?s)127.0.0.1:1 .*start `retry-sidecar run`.*127.0.0.1:2 "):
         instance.Instances(lambda: ("http://127.0.0.1:1", "http://127.0.0.1:2"), None).ask("GET", "/x")
     with pytest.raises(instance.Unanswered, match="nobody there"):
@@ -305,7 +305,7 @@ def test_a_run_by_url_ends_with_the_sum_of_its_outcomes(shelf: Shelf, stored: li
     assert f"retry-sidecar fire --resume {path}" in " ".join(other.stderr.split())
 
 
-def test_a_run_that_can_not_go_on_says_how_to_resume_it(shelf: Shelf, stored: list[str], tmp_path: Path) -> None:
+def test_a_run_that_cannot_go_on_says_how_to_resume_it(shelf: Shelf, stored: list[str], tmp_path: Path) -> None:
     shelf.replies["POST", f"/pending/messages/{stored[0]}/fire"] = reply(401, {"message": "no token"})
     path = tmp_path / "run.jsonl"
     result = run("fire", "--all", "--yes", "--journal", str(path))

@@ -86,7 +86,7 @@ def test_every_command_prints_through_the_terminal_or_as_json(path: Path) -> Non
 @pytest.mark.parametrize(
     "path", [path for path in CLI if path.stem not in {"terminal", "demo"}], ids=lambda path: path.stem
 )
-def test_no_command_makes_a_console_of_its_own(path: Path) -> None:
+def test_no_command_makes_its_own_console(path: Path) -> None:
     """The demo alone does, which shows what it has made itself."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     assert path.stem == "demo" or "Console" not in {

@@ -47,7 +47,7 @@ def test_a_record_without_a_timestamp_gets_none() -> None:
     assert dict(dead([], timestamp_ms=0))["retry-timestamp-ms"] == b"0"
 
 
-def test_headers_that_can_not_be_read_leave_only_ours() -> None:
+def test_headers_that_cannot_be_read_leave_only_ours() -> None:
     assert dead(None) == dead([])
 
 
@@ -128,7 +128,7 @@ def test_the_class_is_the_messages_own_or_else_the_reasons(header: tuple[str, by
     assert dict(dead([header]))["__connect.errors.exception.class.name"] == name
 
 
-def test_each_reason_has_a_class_name_of_its_own() -> None:
+def test_each_reason_has_its_own_class_name() -> None:
     names = {dict(dead([], reason))["__connect.errors.exception.class.name"] for reason in Reason}
     assert len(names) == len(Reason)
     assert b"sidecar.AttemptsExhausted" in names

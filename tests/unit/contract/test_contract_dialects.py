@@ -65,7 +65,7 @@ def test_a_record_that_no_profile_claims_lacks_the_origin_topic(headers: Headers
     assert "retry-origin-topic (profile native)" in parsed.detail
 
 
-def test_headers_that_can_not_be_read_are_a_bad_header() -> None:
+def test_headers_that_cannot_be_read_are_a_bad_header() -> None:
     parsed = parse(record(None), [NATIVE, IBM_DIALECT])
     assert isinstance(parsed, Rejection)
     assert parsed.reason is Reason.BAD_HEADER

@@ -74,7 +74,7 @@ def test_attempts_alone_claim_the_record() -> None:
         ("x-ibm-retry-exception-type", None),
     ],
 )
-def test_a_value_that_can_not_be_used_is_a_bad_header(name: str, value: bytes | None) -> None:
+def test_a_value_that_cannot_be_used_is_a_bad_header(name: str, value: bytes | None) -> None:
     headers = [header for header in REQUIRED if header[0] != name]
     rejection = parsed([*headers, (name, value)])
     assert isinstance(rejection, Rejection)

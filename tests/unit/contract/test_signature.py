@@ -36,7 +36,7 @@ def test_a_signature_is_good_for_ten_minutes(off_ms: int, accepted: bool) -> Non
     assert verify("secret", PARTS, sign("secret", PARTS, NOW_MS), NOW_MS + off_ms) is accepted
 
 
-def test_the_time_can_not_be_changed() -> None:
+def test_the_time_cannot_be_changed() -> None:
     _, _, digest = sign("secret", PARTS, NOW_MS).partition(b".")
     assert not verify("secret", PARTS, b"%d.%s" % (NOW_MS + 1, digest), NOW_MS)
 

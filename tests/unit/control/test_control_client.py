@@ -43,7 +43,7 @@ def test_without_all_answers_there_is_no_outcome_but_a_count_so_far() -> None:
     assert (result.outcome, result.count, result.missing) == (None, 2, (1, 2))
 
 
-def test_details_are_told_once() -> None:
+def test_details_are_shown_once() -> None:
     said = answers((Outcome.BAD_REQUEST, 0), (Outcome.BAD_REQUEST, 0), detail="signature")
     assert added_up("c", "id:x", range(2), said).detail == "signature"
 
@@ -87,7 +87,7 @@ class UnreadableHeaders:
         return (2, NOW_MS)
 
 
-def test_a_record_whose_headers_can_not_be_read_is_not_signed() -> None:
+def test_a_record_whose_headers_cannot_be_read_is_not_signed() -> None:
     """Anyone may write to the status topic, and whoever waits for an outcome reads on."""
     message: Any = UnreadableHeaders()
     read = StatusRead.of(record_of(message))

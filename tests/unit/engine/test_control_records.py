@@ -182,7 +182,7 @@ def test_a_signature_grows_old() -> None:
     assert "counts for 10 minutes: nothing was done, send it anew" in why(values, NOW_MS + 600_001)
 
 
-def test_an_old_record_that_others_changed_is_not_told_from_any_other_false_one() -> None:
+def test_an_old_record_that_others_changed_looks_like_any_other_false_one() -> None:
     values = {**signed(CANCEL), "retry-target": b"3-42-5"}
     assert why(values, NOW_MS + 600_001) == why(values)
 
@@ -226,7 +226,7 @@ def ingest(**config: object) -> Ingest:
     return Ingest(policy, [], {}, (), input_topic="retry", app_id="app", **config)  # type: ignore[arg-type]
 
 
-def test_intake_makes_a_control_item_of_it() -> None:
+def test_ingest_makes_a_control_item_of_it() -> None:
     assert ingest().examine(record(CANCEL), NOW_MS) == Control(7, "c-1", ControlKind.CANCEL, TIMER)
 
 

@@ -68,7 +68,7 @@ def test_what_another_instance_has_had_for_ten_minutes_is_deleted_one_partition_
     assert world.rows_left(0) > 5
 
 
-def test_what_nobody_has_is_kept_however_long(world: World) -> None:
+def test_a_partition_without_an_owner_is_kept_however_long(world: World) -> None:
     """With no broker in reach no instance owns anything: all would be restored from nothing afterwards."""
     world.group = [view(0, "", state="unknown"), view(1, "two", state="restoring"), view(2, "me"), view(3, "two")]
     world.look(())
@@ -82,7 +82,7 @@ def test_what_is_owned_is_kept_whatever_the_group_says(world: World) -> None:
     assert world.look(range(4), LONG_S) == [0, 1, 2, 3]
 
 
-def test_a_restart_does_not_begin_the_ten_minutes_anew(world: World) -> None:
+def test_a_restart_does_not_start_the_ten_minutes_over(world: World) -> None:
     world.group = [view(3, "two")]
     world.look({0, 1, 2})
     world.restart()

@@ -74,7 +74,7 @@ def test_a_dead_letter_is_cut_to_the_limit_then_to_a_lower_one_then_to_the_bone_
         assert oversize.cut_dead_letters.get(place) == cut
 
 
-def test_a_timer_alone_in_a_block_that_the_changelog_refuses_can_not_be_stored() -> None:
+def test_a_timer_alone_in_a_block_that_the_changelog_refuses_cannot_be_stored() -> None:
     oversize = Oversize()
     learn(oversize, unwritten=[block(5)])
     assert oversize.unstorable.keys() == {(3, 5)}

@@ -285,7 +285,7 @@ def test_what_a_control_record_cancels_in_the_step_of_its_due_does_not_fire() ->
     assert fired(partition_plan) == [1]
 
 
-def test_a_timer_that_goes_back_to_an_old_due_gets_a_key_of_its_own() -> None:
+def test_a_timer_that_goes_back_to_an_old_due_gets_its_own_key() -> None:
     stage = Stage()
     timer = TimerId(0, 0, NOW + 50)
     stage.commit(NOW, stage.send(NOW + 50))

@@ -35,7 +35,7 @@ def as_text(headers: Headers) -> Mapping[str, str]:
     return {name: (value or b"").decode() for name, value in headers}
 
 
-def test_what_is_due_for_a_closed_origin_is_stored_again_and_nobody_else_waits() -> None:
+def test_what_is_due_for_a_closed_origin_is_stored_again_and_no_other_origin_waits() -> None:
     stage = Stage()
     stage.commit(NOW, stage.send(NOW + 5, "A"), stage.send(NOW + 6, "B"))
     partition_plan = stage.commit(NOW + 10, terms=closed())
@@ -96,7 +96,7 @@ def test_an_origin_closed_for_longer_than_origin_timeout_sends_what_is_due_to_th
     [closed(NOW + 9 - HOUR), replace(TERMS, origins={**ORIGINS, "A": Origin(4, 5000)})],
     ids=["closed for too long", "too large by now"],
 )
-def test_while_the_dlq_takes_nothing_what_is_due_for_it_is_deferred_and_nobody_else_waits(terms: Terms) -> None:
+def test_while_the_dlq_takes_nothing_what_is_due_for_it_is_deferred_and_no_origin_waits(terms: Terms) -> None:
     stage = Stage()
     stage.commit(NOW, stage.send(NOW + 5, "A", value=bytes(5000)), stage.send(NOW + 6, "B"))
     partition_plan = stage.commit(NOW + 10, terms=replace(terms, dlq_open=False))

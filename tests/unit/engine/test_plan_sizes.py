@@ -96,7 +96,7 @@ def test_a_message_that_the_changelog_does_not_take_is_too_large_unless_it_fires
     assert Stage().plan(NOW, large, terms=replace(terms, dlq_open=False)).left == {0: (large,)}
 
 
-def test_a_timer_that_can_not_be_stored_again_goes_to_the_dlq_when_it_is_moved_or_deferred() -> None:
+def test_a_timer_that_cannot_be_stored_again_goes_to_the_dlq_when_it_is_moved_or_deferred() -> None:
     stage = Stage()
     stage.commit(NOW, stage.send(NOW + 5), stage.send(NOW + 5))
     move = stage.control(ControlKind.RESCHEDULE, TimerId(0, 0, NOW + 5), NOW + 9_000)

@@ -90,7 +90,7 @@ def test_a_plan_leaves_nothing_to_the_garbage_collector() -> None:
         gc.enable()
 
 
-def test_a_partition_that_is_given_up_is_read_anew_by_the_next_tenure() -> None:
+def test_a_released_partition_is_read_again_by_the_next_assignment() -> None:
     """Its next owner may cancel what waits here, and give the partition back."""
     stage, ahead = Stage(), Ahead()
     stage.commit(NOW, *[stage.send(NOW + 1) for _ in range(9)])

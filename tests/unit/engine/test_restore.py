@@ -241,7 +241,7 @@ def test_a_restore_that_was_cut_off_settles_all_rows_though_its_watermark_is_the
     ],
     ids=["key", "version", "checksum", "no slot ends there", "no such level"],
 )
-def test_a_record_that_can_not_be_read_stops_the_partition_and_is_named(
+def test_a_record_that_cannot_be_read_stops_the_partition_and_is_named(
     key: bytes, value: bytes, error: type[PartitionStopped]
 ) -> None:
     store = MemoryStore()

@@ -94,7 +94,7 @@ def test_an_error_of_a_broker_is_no_partitions(reader: ChangelogReader) -> None:
     assert (reader.error_of(0), reader.error_of(1)) == ("", "")
 
 
-def test_a_position_that_is_gone_is_told_once_and_what_ends_the_reader_is_raised(reader: ChangelogReader) -> None:
+def test_a_position_that_is_gone_is_reported_once_and_what_ends_the_reader_is_raised(reader: ChangelogReader) -> None:
     read(reader, Given(1, KafkaError._AUTO_OFFSET_RESET))
     assert (reader.take_lost(), reader.take_lost(), reader.error_of(1)) == ([1], [], "")
     with pytest.raises(KafkaFailed):

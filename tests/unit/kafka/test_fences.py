@@ -16,7 +16,7 @@ def clock() -> HandClock:
     return HandClock()
 
 
-def test_the_third_fence_within_a_minute_is_a_twins(clock: HandClock) -> None:
+def test_the_third_fence_within_a_minute_means_a_duplicate_instance(clock: HandClock) -> None:
     fences = Fences(clock, None, TIMEOUT_S)
     for _ in range(FENCES_MAX - 1):
         fences.producer_fenced(0.1)

@@ -41,7 +41,7 @@ def consumed(bootstrap: str, topic: str, count: int) -> list[Message]:
     return messages
 
 
-def test_headers_that_can_not_be_read_are_none_and_never_blamed_on_another_message(mock_cluster: str) -> None:
+def test_headers_that_cannot_be_read_are_none_and_never_blamed_on_another_message(mock_cluster: str) -> None:
     """A message is asked once: at the second time the library hands out what it had begun to build."""
     bad = [(b"a", b"1"), (b"\xff\xfe", b"2")]
     for headers in ([(b"a", b"1"), (b"a", b"2")], bad, [(b"a", b"1"), (b"a", b"2")]):

@@ -27,7 +27,7 @@ def _given(**client: str) -> Settings:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_every_client_has_the_brokers_an_id_of_its_own_and_creates_no_topics(role: str) -> None:
+def test_every_client_has_the_brokers_and_its_own_id_and_creates_no_topics(role: str) -> None:
     made = ROLES[role](Settings(bootstrap_servers="a:1,b:2", streams_app_id="app"))
     assert made["bootstrap.servers"] == "a:1,b:2"
     assert made["client.id"] == f"app-{role}"

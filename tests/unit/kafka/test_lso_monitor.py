@@ -58,7 +58,7 @@ def test_transactions_that_come_and_go_are_no_standstill(watch: Watch) -> None:
         assert watch.seconds[0] == 0.0
 
 
-def test_a_partition_that_is_not_read_has_no_figure_and_begins_anew(watch: Watch) -> None:
+def test_a_partition_that_is_not_read_has_no_figure_and_starts_over(watch: Watch) -> None:
     watch.hear({0: (7, 8)})
     watch.hear({0: (7, 8)}, frozenset({1}))
     assert watch.seconds == {1: 0.0}

@@ -63,7 +63,7 @@ def test_a_stop_ends_the_waiting() -> None:
     assert await_brokers(broker.ask, SETTINGS, clock, lambda _: len(broker.asked_s) == 3) is None
 
 
-def test_what_asking_again_does_not_mend_is_said_at_once() -> None:
+def test_an_error_that_a_retry_does_not_fix_is_raised_at_once() -> None:
     def ask() -> None:
         raise CommandFailed("the group has 1 members")
 

@@ -77,7 +77,7 @@ def test_a_due_time_too_far_away_is_out_of_range(asked: dict[str, Any]) -> None:
     assert reason_of(decide(**asked)) is Reason.DELAY_OUT_OF_RANGE
 
 
-def test_a_due_time_that_can_not_be_stored_is_out_of_range_under_any_max_delay() -> None:
+def test_a_due_time_that_cannot_be_stored_is_out_of_range_under_any_max_delay() -> None:
     settings = {"max_delay_ms": 2**64}
     assert decide(settings, due_ms=DUE_MS_MAX) == Schedule(DUE_MS_MAX, limit=6)
     assert reason_of(decide(settings, delay_ms=DUE_MS_MAX)) is Reason.DELAY_OUT_OF_RANGE
@@ -215,7 +215,7 @@ def test_an_ibm_timestamp_too_far_away_is_out_of_range() -> None:
         ({"dlq_topic": "retry", "max_attempts": 0}, ["MAX_ATTEMPTS", "DLQ_TOPIC"]),
     ],
 )
-def test_settings_that_can_not_be_meant_are_refused_by_name(settings: dict[str, Any], names: list[str]) -> None:
+def test_settings_that_cannot_be_meant_are_refused_by_name(settings: dict[str, Any], names: list[str]) -> None:
     with pytest.raises(SettingsInvalid) as caught:
         PolicyConfig(**settings)
     assert [problem.split("=")[0].split(" ")[0] for problem in caught.value.problems] == names

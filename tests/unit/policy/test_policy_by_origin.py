@@ -27,14 +27,14 @@ def decide(policy: Policy, origin: str, *, dialect: int = 1, **request: Any) -> 
     return policy.decide(asked, timestamp_ms=SENT_MS, arrived_ms=SENT_MS)
 
 
-def test_an_origin_has_delays_and_a_limit_of_its_own() -> None:
+def test_an_origin_has_its_own_delays_and_limit() -> None:
     own = policy(payments={"delays_ms": (1, 2, 3)}, mail={"max_attempts": 1})
     assert decide(own, "payments", attempt=2) == Schedule(SENT_MS + 3, limit=3)
     assert decide(own, "mail") == Schedule(SENT_MS + 10, limit=1)
     assert decide(own, "orders", attempt=1) == Schedule(SENT_MS + 20, limit=2)
 
 
-def test_an_origin_has_lists_of_its_own_in_place_of_the_general_ones() -> None:
+def test_an_origin_has_its_own_lists_in_place_of_the_general_ones() -> None:
     own = policy(payments={"fatal": ("Usual",), "retriable": (), "droppable": ("Odd",)})
     assert isinstance(decide(own, "payments", exception="Odd"), Drop)
     fatal = decide(own, "payments")
@@ -44,7 +44,7 @@ def test_an_origin_has_lists_of_its_own_in_place_of_the_general_ones() -> None:
     assert decide(own, "orders") == Schedule(SENT_MS + 10, limit=2)
 
 
-def test_profile_ibm_has_delays_of_its_own_for_an_origin() -> None:
+def test_profile_ibm_has_its_own_delays_for_an_origin() -> None:
     own = policy(payments={"ibm_delays_ms": (7, 8, 9)})
     assert decide(own, "payments", dialect=2, base_ms=SENT_MS, attempt=1) == Schedule(SENT_MS + 8, limit=3)
     assert decide(own, "orders", dialect=2, base_ms=SENT_MS, attempt=1) == Schedule(SENT_MS + 40_000, limit=3)

@@ -50,7 +50,7 @@ def refusal(topic: str, why: Refusal, offset: int = 1) -> Refused:
         (Refusal.SILENT, Closure.UNREACHABLE),
     ],
 )
-def test_an_origin_that_refuses_for_a_reason_of_its_own_is_closed(
+def test_an_origin_that_refuses_for_its_own_reason_is_closed(
     closed: ClosedOrigins, why: Refusal, closure: Closure
 ) -> None:
     assert closed.refused([refusal("orders", why)], False, NOW_MS, 0.0) == []
@@ -145,7 +145,7 @@ def test_an_origin_that_refuses_every_probe_is_probed_ever_less_often_and_stays_
     assert wait_s == PROBE_MAX_S
 
 
-def test_after_a_fire_the_next_closure_begins_anew(closed: ClosedOrigins) -> None:
+def test_after_a_delivery_the_next_closure_starts_over(closed: ClosedOrigins) -> None:
     closed.refused([refusal("orders", Refusal.DENIED)], False, NOW_MS, 0.0)
     closed.advance([], NOW_MS, PROBE_FIRST_S)
     closed.fired(["orders"], NOW_MS)

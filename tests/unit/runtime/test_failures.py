@@ -168,7 +168,7 @@ def test_an_origin_that_refuses_is_closed_and_none_of_its_records_is_guilty(
     assert failures.items_max == ITEMS_MAX
 
 
-def test_a_dlq_that_refuses_holds_intake_and_says_so_until_a_dead_letter_is_written(
+def test_a_dlq_that_refuses_holds_ingest_and_says_so_until_a_dead_letter_is_written(
     failures: Failures, closed: ClosedOrigins, clock: HandClock
 ) -> None:
     fail(failures, closed, refused(1, Refusal.GONE, "dlq"))
@@ -183,7 +183,7 @@ def test_a_dlq_that_refuses_holds_intake_and_says_so_until_a_dead_letter_is_writ
     assert failures.blocker() is None
 
 
-def test_what_can_not_be_stored_is_remembered_over_commits_until_the_dlq_is_tried(
+def test_what_cannot_be_stored_is_remembered_over_commits_until_the_dlq_is_tried(
     failures: Failures, closed: ClosedOrigins
 ) -> None:
     place = (3, StoredOffset(7))
@@ -198,7 +198,7 @@ def test_what_can_not_be_stored_is_remembered_over_commits_until_the_dlq_is_trie
     assert not failures.oversize.unstorable
 
 
-def test_a_dlq_that_refused_is_no_trouble_any_more_when_messages_are_taken_in_without_it(
+def test_a_dlq_that_refused_is_no_blocker_once_messages_are_ingested_without_it(
     failures: Failures, closed: ClosedOrigins
 ) -> None:
     """The partition of the one that it refused may have gone to another instance."""

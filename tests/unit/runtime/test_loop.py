@@ -72,7 +72,7 @@ def stage() -> Iterator[Stage]:
 
 
 @pytest.mark.parametrize("kind", [BrokerUnavailable, CommandFailed, TopicsInvalid])
-def test_topics_that_can_not_be_grown_are_the_reason_of_new_partitions_and_tried_again(
+def test_topics_that_cannot_be_grown_are_the_reason_of_new_partitions_and_tried_again(
     kind: type[Exception], stage: Stage
 ) -> None:
     def refuse() -> TopicFacts:

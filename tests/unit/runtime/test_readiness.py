@@ -66,7 +66,7 @@ def test_a_missing_producer_is_a_reason_and_so_is_why(harness: LoopHarness, read
     ]
 
 
-def test_trouble_with_brokers_is_a_reason_until_one_takes_a_record(harness: LoopHarness, readiness: Readiness) -> None:
+def test_a_broker_error_is_a_reason_until_a_broker_takes_a_record(harness: LoopHarness, readiness: Readiness) -> None:
     harness.clock.now_s = 10.0
     readiness.broker_error("3/3 brokers are down")
     assert readiness.reasons() == ["no broker answers: 3/3 brokers are down"]
@@ -74,9 +74,7 @@ def test_trouble_with_brokers_is_a_reason_until_one_takes_a_record(harness: Loop
     assert readiness.reasons() == []
 
 
-def test_trouble_with_brokers_is_logged_when_it_is_new_and_not_too_often(
-    harness: LoopHarness, readiness: Readiness
-) -> None:
+def test_a_broker_error_is_logged_when_it_is_new_and_not_too_often(harness: LoopHarness, readiness: Readiness) -> None:
     with capture_logs() as lines:
         for text in ("down", "down", "refused"):
             readiness.broker_error(text)

@@ -140,7 +140,7 @@ def stage() -> Stage:
 
 
 @pytest.mark.parametrize("query", [Committed, Edges, Now])
-def test_a_partition_that_is_not_told_of_says_why_and_keeps_none_of_the_others(
+def test_a_partition_without_an_answer_says_why_and_delays_no_other(
     query: type[Answer], stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = "partition 1 of topic retry has no leader"

@@ -89,7 +89,7 @@ def test_a_former_owner_that_wakes_up_changes_nothing() -> None:
     assert (shown(now, late).owner, shown(now, late).pending) == ("two", 5)
 
 
-def test_a_changelog_that_begins_anew_is_shown_once_the_old_one_is_old() -> None:
+def test_a_changelog_that_starts_over_is_shown_once_the_old_one_is_old() -> None:
     old = published(0, 0, sequence=1_000, pending=7)
     soon = published(FIGURE_AGE_MAX_MS - 1, 1, sequence=0, pending=1)
     later = published(FIGURE_AGE_MAX_MS, 2, sequence=0, pending=2)
@@ -330,7 +330,7 @@ def test_who_waits_for_outcomes_goes_on_when_the_last_partition_has_answered(clo
         assert waiting.result(30) == {0: outcome(), 1: outcome(partition=1)}
 
 
-def test_who_waits_for_outcomes_is_told_what_is_known_when_the_time_is_over(clock: HandClock) -> None:
+def test_a_wait_for_outcomes_returns_what_is_known_at_the_deadline(clock: HandClock) -> None:
     cluster = cluster_of(clock)
     cluster.step(MemoryReader([status_read(key=outcome_key("c1", 5), value=outcome().to_json())]), 0)
     assert cluster.await_outcomes("c1", {0, 1}, 0.001) == {0: outcome()}
@@ -421,7 +421,7 @@ def test_a_topic_that_is_about_to_be_made_is_no_warning_and_one_that_stays_away_
     assert [line["event"] for line in lines] == ["status_not_read"]
 
 
-def test_the_api_is_told_of_the_group_and_of_its_own_health(clock: HandClock) -> None:
+def test_the_api_shows_the_group_and_its_own_health(clock: HandClock) -> None:
     cluster = cluster_of(clock)
     source = GroupSource(Own([replace(EMPTY, owner="me", pending=2, as_of_ms=NOW_MS)]), cluster, "me")
     assert (source.health().ready, source.health().live) == (False, True)

@@ -103,7 +103,7 @@ def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> N
             HttpPeers(SystemClock(), None).get(url, "/", authorised=False)
 
 
-def test_an_address_is_told_that_others_can_reach() -> None:
+def test_the_published_address_is_one_that_others_can_reach() -> None:
     def told(host: str, brokers: str = "127.0.0.1:9092") -> str:
         return advertised_url(Settings(http_host=host, bootstrap_servers=brokers), f"http://{host}:8080")
 

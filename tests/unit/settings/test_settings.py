@@ -133,7 +133,7 @@ def test_every_setting_is_taken_from_each_source(setting: object, tmp_path: Path
 
 @pytest.mark.parametrize("blank", ["", " \t"])
 @pytest.mark.parametrize("name", [*BY_NAME, *BY_ALIAS, "CLIENT_SASL_PASSWORD", "CLIENT_ACKS"])
-def test_an_empty_variable_counts_as_not_set_and_is_told_of(name: str, blank: str) -> None:
+def test_an_empty_variable_counts_as_not_set_and_is_reported(name: str, blank: str) -> None:
     settings = load(environ=env(**{name: blank}))
     assert settings == Settings()
     assert settings.origins == {}
@@ -227,7 +227,7 @@ def test_a_file_that_is_missing_or_no_yaml_is_one_line(tmp_path: Path) -> None:
     assert "is no YAML file in UTF-8" in problems_of(config=tmp_path / "sidecar.yaml")[0]
 
 
-def test_all_mistakes_of_all_sources_are_told_at_once(tmp_path: Path) -> None:
+def test_all_mistakes_of_all_sources_are_reported_at_once(tmp_path: Path) -> None:
     found = problems_of(
         flags={"max_delay_ms": "soon"},
         client=["acks=1", "nothing"],
@@ -387,7 +387,7 @@ def test_secrets_are_masked_in_problems() -> None:
     assert "hun" not in "".join(found)
 
 
-def test_a_broken_file_is_told_by_line_without_its_content(tmp_path: Path) -> None:
+def test_a_broken_file_is_reported_by_line_without_its_content(tmp_path: Path) -> None:
     path = yaml_file(tmp_path, "http_port: 1\napi_token: 'hunter2\n")
     assert problems_of(config=path) == (
         f"--config: '{path}' is no YAML file in UTF-8: found unexpected end of stream in line 3",

@@ -116,7 +116,7 @@ def test_a_policy_that_contradicts_the_general_settings_is_one_line(
     assert list(caught.value.problems) == [f"ORIGIN_POLICIES: {line}"]
 
 
-def test_what_the_general_settings_contradict_by_themselves_is_told_once() -> None:
+def test_a_contradiction_among_the_general_settings_is_reported_once() -> None:
     with pytest.raises(SettingsInvalid) as caught:
         given("{a: {max_attempts: 1}}", DROPPABLE_EXCEPTION="E", FATAL_EXCEPTION="E")
     assert len(caught.value.problems) == 1

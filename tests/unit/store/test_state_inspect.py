@@ -140,7 +140,7 @@ def test_timers_are_counted_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.pending, len(found.first), found.agrees) == (5, 3, True)
 
 
-def test_a_partition_without_its_meta_row_can_not_be_read() -> None:
+def test_a_partition_without_its_meta_row_cannot_be_read() -> None:
     with pytest.raises(RecordCorrupt, match="the meta row is gone"):
         survey(MemoryStore(), 0, NOW, first=0, seen=print)
 
@@ -156,7 +156,7 @@ def test_a_folder_of_a_restore_on_its_way_says_so(tmp_path: Path) -> None:
     assert "A restore was on its way in partition 0" in run(tmp_path).stdout
 
 
-def test_what_is_left_of_a_partition_that_moved_away_is_told_apart(tmp_path: Path) -> None:
+def test_what_is_left_of_a_partition_that_moved_away_is_listed_apart(tmp_path: Path) -> None:
     own, moved = lived(), lived(3)
     moved.store.rows[moved.partition.rows.elsewhere] = NOW.to_bytes(8, "big")
     keep(tmp_path, own, moved)
@@ -240,7 +240,7 @@ def with_strange_tables(folder: Path) -> None:
         (with_strange_tables, "is damaged: Corruption"),
     ],
 )
-def test_a_folder_that_can_not_be_read_is_a_clear_error(
+def test_a_folder_that_cannot_be_read_is_a_clear_error(
     tmp_path: Path, prepare: Callable[[Path], None], said: str
 ) -> None:
     prepare(tmp_path)
@@ -250,7 +250,7 @@ def test_a_folder_that_can_not_be_read_is_a_clear_error(
     assert said in result.stderr
 
 
-def test_a_partition_that_can_not_be_read_is_named_and_the_others_are_told(tmp_path: Path) -> None:
+def test_a_partition_that_cannot_be_read_is_named_and_the_others_are_counted(tmp_path: Path) -> None:
     keep(tmp_path, lived(0), lived(1), meta=b"\xff")
     result = run(tmp_path, "--json")
     answer = json.loads(result.stdout)
@@ -260,7 +260,7 @@ def test_a_partition_that_can_not_be_read_is_named_and_the_others_are_told(tmp_p
     assert result.stderr.startswith("partition 0: the meta row of a partition does not decode")
 
 
-def test_counters_that_do_not_agree_with_the_timers_are_told(tmp_path: Path) -> None:
+def test_counters_that_disagree_with_the_timers_are_reported(tmp_path: Path) -> None:
     stage = lived()
     mutations = Mutations()
     mutations.rows[stage.partition.rows.counter + b"OA"] = (9).to_bytes(8, "big")
@@ -276,7 +276,7 @@ def test_help_has_an_example() -> None:
     assert "Example: retry-sidecar state inspect --state-dir" in result.output
 
 
-def test_without_a_broker_the_changelog_can_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_broker_the_changelog_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rebuild, "ASK_S", 0.3)
     arguments = ["state", "inspect", "--changelog", "--bootstrap-servers", "127.0.0.1:1"]
     result = CliRunner().invoke(cli.main, arguments)

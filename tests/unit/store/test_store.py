@@ -314,7 +314,7 @@ def test_canary_an_iterator_ends_in_silence_where_a_block_is_damaged(tmp_path: P
         rows.status()
 
 
-def test_canary_the_library_raises_no_class_of_its_own(store: RocksStore) -> None:
+def test_canary_the_library_raises_no_class_but_exception(store: RocksStore) -> None:
     with pytest.raises(Exception, match="lock hold") as caught:
         Rdict(str(store.folder), options=Options(raw_mode=True))
     assert type(caught.value) is Exception

@@ -31,7 +31,7 @@ def test_the_instance_id_stays_with_its_folder(tmp_path: Path) -> None:
     assert first != StateFolder(tmp_path / "two").instance_id()
 
 
-def test_an_instance_id_that_was_lost_is_made_anew(tmp_path: Path) -> None:
+def test_a_lost_instance_id_is_replaced(tmp_path: Path) -> None:
     folder = StateFolder(tmp_path)
     folder.instance_id()
     (tmp_path / "instance-id").write_text("")
@@ -71,7 +71,7 @@ def test_a_database_in_use_is_not_set_aside(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_folder_that_can_not_be_made_says_what_to_do(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreFailed, match=r"STATE_DIR .*file/state cannot be written"):
         StateFolder(tmp_path / "file" / "state")
@@ -121,7 +121,7 @@ def test_nothing_is_begun_while_the_disk_is_nearly_full(tmp_path: Path, monkeypa
     state.close()
 
 
-def test_a_folder_that_goes_away_is_an_obstacle_until_it_can_be_made_again(tmp_path: Path) -> None:
+def test_a_folder_that_goes_away_is_a_blocker_until_it_can_be_made_again(tmp_path: Path) -> None:
     clock = HandClock()
     folder = tmp_path / "state"
     state = LocalState(StateFolder(folder), clock)

@@ -65,7 +65,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, **said: int) -> tuple[dict[int, int | N
     return asked.result(), asked.errors
 
 
-def test_offsets_that_are_told_come_without_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_known_offsets_come_without_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ask(monkeypatch) == ({0: 7, 1: 7}, {})
 
 
@@ -80,7 +80,9 @@ def test_a_refusal_of_the_call_itself_says_so(monkeypatch: pytest.MonkeyPatch) -
     assert found == ({}, dict.fromkeys((0, 1), f"committed offsets of group {GROUP}: in the library's words"))
 
 
-def test_a_refusal_of_one_partition_names_its_topic_and_the_others_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_of_one_partition_names_its_topic_and_the_others_are_returned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     found = ask(monkeypatch, of_partition=KafkaError.TOPIC_AUTHORIZATION_FAILED)
     assert found == ({0: 7}, {1: f"committed offsets of group {GROUP} for topic retry: in the broker's words"})
 
@@ -94,7 +96,7 @@ def test_a_refusal_of_one_partition_names_its_topic_and_the_others_are_told(monk
         {"of_partition": KafkaError.COORDINATOR_LOAD_IN_PROGRESS},
     ],
 )
-def test_what_passes_by_itself_is_no_trouble(said: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_passing_condition_is_no_error(said: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction that is open for a moment is part of every rebalance."""
     offsets, errors = ask(monkeypatch, **said)
     assert 1 not in offsets
@@ -142,7 +144,7 @@ def test_bounds_and_ids_that_are_refused_as_a_whole_name_the_topic(code: int, wo
     assert now.errors([0, 1]) == dict.fromkeys((0, 1), words and f"id of topic changelog: {words}")
 
 
-def test_bounds_of_one_partition_that_are_not_told_keep_none_of_the_others() -> None:
+def test_missing_bounds_of_one_partition_delay_no_other() -> None:
     admin: Any = Admin(KafkaError.LEADER_NOT_AVAILABLE)
     bounds = LogBounds(admin, {"changelog": [0, 1]})
     assert bounds.result() == {("changelog", 1): Bounds(3, 3)}
