@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the runtime asks for time; tests and the simulation hand in their own."""
+    """The runtime's source of time; tests and the simulation pass their own."""
 
     def wall_ms(self) -> int:
         """Return epoch milliseconds, UTC. May step in either direction."""

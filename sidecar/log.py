@@ -125,7 +125,7 @@ def _renderers(form: str, *, colors: bool) -> Sequence[Processor]:
 
 
 def _escape(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Escape what the renderer would write as it came: it quotes texts for their blanks and line ends only."""
+    """Escape what the renderer would write unchanged: it quotes texts for their blanks and line ends only."""
     quoted: dict[str, object] = {
         name: _Quoted(value) for name, value in event.items() if isinstance(value, str) and not value.isprintable()
     }

@@ -1,7 +1,7 @@
 """Every metric of the sidecar, declared once: the registry, the help texts and the reference page come from one table.
 
 Two kinds of sources. Events (a commit, a fired batch) are counted where they happen. What has a current value per
-partition is read at scrape time from the views that were published last: a scrape costs the size of its own answer,
+partition is read at scrape time from the latest published views: a scrape costs the size of its answer,
 never a look at the timers.
 """
 
@@ -135,7 +135,7 @@ DECLARED: Mapping[str, Declaration] = {declaration.name: declaration for declara
 
 
 class GaugeView(Protocol):
-    """What the gauges need to know of one partition; `sidecar.engine.group.view.PartitionView` is one."""
+    """The figures of one partition that the gauges need; `sidecar.engine.group.view.PartitionView` is one."""
 
     @property
     def partition(self) -> int: ...
@@ -193,7 +193,7 @@ class BatchHistogram(Collector):
 
 
 class ByPartition(Collector):
-    """A gauge whose values are swapped whole, so that a partition that is given up leaves no value behind."""
+    """A gauge whose values are replaced together, so that a released partition leaves no value behind."""
 
     def __init__(self, declaration: Declaration) -> None:
         self._declaration = declaration
@@ -213,14 +213,14 @@ class ByPartition(Collector):
 
 
 class ByOrigin:
-    """A counter in which the first ORIGINS_MAX origins have values of their own. Used by one thread."""
+    """A counter with separate values for the first ORIGINS_MAX origins. Used by one thread."""
 
     def __init__(self, counter: Counter) -> None:
         self._counter = counter
         self._named: set[str] = set()
 
     def labels(self, origin: str) -> Counter:
-        """Return what to count an origin with."""
+        """Return the child counter of an origin."""
         if len(self._named) < ORIGINS_MAX:
             self._named.add(origin)
         return self._counter.labels(origin if origin in self._named else OTHERS)
@@ -274,7 +274,7 @@ class ViewGauges(Collector):
 
 
 def _named(views: Iterable[GaugeView]) -> Set[str]:
-    """Return the origins that have labels of their own: those with the most pending."""
+    """Return the origins that get their own labels: those with the most pending messages."""
     pending: dict[str, int] = {}
     for view in views:
         pending.update(dict.fromkeys(view.closed_origins.keys() - pending.keys(), 0))

@@ -1,4 +1,4 @@
-"""The values that all parts share. Times are epoch milliseconds UTC."""
+"""The values that all modules share. Times are epoch milliseconds UTC."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Record(NamedTuple):
 
 
 class Reason(StrEnum):
-    """Why a record goes to the DLQ: the values of the header `retry-dlq-reason`."""
+    """The reason why a record goes to the DLQ: the values of the header `retry-dlq-reason`."""
 
     MISSING_HEADER = "missing-header"
     BAD_HEADER = "bad-header"
@@ -50,7 +50,7 @@ class Reason(StrEnum):
 
 
 class Request(NamedTuple):
-    """What the headers of one record ask for, in any dialect, checked for form only."""
+    """The request in the headers of one record, in any dialect, checked for form only."""
 
     dialect: int
     """The `code` of the dialect: it is kept with the timer, so that it leaves in the words it came in."""

@@ -1,4 +1,4 @@
-"""What is drawn over time: when it falls due, what the last hour was like, and how each partition is."""
+"""Figures for charts: pending messages by due time, the last hour, and the state of each partition."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ retry_sidecar_pending{origin="orders",partition="0"} 2.0
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """What it takes to show and to change single messages."""
+    """The collaborators that show and change single messages."""
 
     entries: Entries
     peers: Peers

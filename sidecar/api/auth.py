@@ -1,4 +1,4 @@
-"""Who may change something or read payloads."""
+"""Permission to make changes and read payloads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OfferedToken = Annotated[str | None, Security(offered_token)]
 
 
 class Gate:
-    """Lets changes and payloads pass.
+    """Admits requests for changes and payloads.
 
     Args:
         token: API_TOKEN; None when it is not set.
@@ -44,11 +44,11 @@ class Gate:
         self._loopback = loopback
 
     async def change(self, request: Request, offered: OfferedToken) -> None:
-        """Let a call pass that changes something. Raises HTTPException 401 or 403."""
+        """Admit a call that changes something. Raises HTTPException 401 or 403."""
         self.admit(request, offered, "Requests that change something")
 
     def admit(self, request: Request, offered: str | None, what: str) -> None:
-        """Let a call pass that not everybody may make.
+        """Admit a call that needs permission.
 
         Args:
             request: The call.

@@ -1,4 +1,4 @@
-"""What every request passes before it reaches a route."""
+"""Guards that every request passes before it reaches a route."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _body_refusal(method: str, headers: Headers) -> tuple[int, str] | None:
 
 
 class Unstored:
-    """Keeps answers out of every cache, but those that say themselves how they are kept."""
+    """Keeps answers out of every cache, except those that set their own cache header."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -173,7 +173,7 @@ class Metered:
 
 
 class PaidThread:
-    """Runs work in threads, each run once those before it are paid for: the turnstile sees its own thread only.
+    """Runs work in threads, each once those before it are paid for: the rate limiter sees its own thread only.
 
     Args:
         limiter: How many may run at a time.
@@ -212,7 +212,7 @@ class PaidThread:
 
 
 class Budget:
-    """When the next request may enter."""
+    """The time at which the next request may enter."""
 
     def __init__(self) -> None:
         self._queue = asyncio.Lock()

@@ -21,7 +21,7 @@ ALLOW: Final = "allow"
 
 
 FAULTS_MAX: Final = 10
-"""So many mistakes of one request are told."""
+"""The most mistakes of one request that an answer lists."""
 
 
 def problem(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:

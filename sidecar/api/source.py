@@ -1,4 +1,4 @@
-"""What the API reads from the rest of the sidecar."""
+"""The part of the sidecar that the API reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sidecar.engine.group.view import PartitionView
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How the sidecar is, at one moment."""
+    """The health of the sidecar at one moment."""
 
     live: bool
     """False: only a restart can help."""

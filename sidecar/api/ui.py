@@ -1,4 +1,4 @@
-"""`/ui/`: the dashboard, static files of this package. What it shows it asks of this API, in the browser."""
+"""`/ui/`: the dashboard, static files of this package. The browser gets the figures from this API."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ TYPES: Final = {
     "LICENSE": "text/plain; charset=utf-8",
 }
 HEADERS: Final = {
-    # No inline script or style, nothing from elsewhere, in nobody's frame; and no text becomes markup.
+    # No inline script or style, no other source, no framing; and text never becomes markup.
     "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "object-src 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
-    # Asked for anew each time, so that an upgrade is never half there; unchanged files cost 304.
+    # Revalidated each time, so that a page never mixes two versions; unchanged files cost a 304.
     "cache-control": "no-cache",
 }
 

@@ -57,14 +57,14 @@ _ORIGIN_COUNTS: Final = Struct(">II")
 
 
 class Engine(StrEnum):
-    """Who wrote a checkpoint: one engine never goes on from the other's without a handover."""
+    """The engine that wrote a checkpoint: the other never continues from it without a handover."""
 
     EMBEDDED = "embedded"
     SPARK = "spark"
 
 
 class Closure(StrEnum):
-    """Why an origin is not open."""
+    """The reason why an origin is not open."""
 
     PAUSED = "paused"
     UNAUTHORISED = "unauthorised"
@@ -80,7 +80,7 @@ class Closed(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Unfinished(msgspec.Struct, frozen=True, array_like=True):
-    """A control record that is on its way: it acts on more timers than one transaction may."""
+    """A control record in progress: it acts on more timers than one transaction may."""
 
     control_offset: int
     acted: int = 0
@@ -122,15 +122,15 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
         return self.watermark_ms if self.has_fired else None
 
     def stored_offset(self, input_offset: int) -> StoredOffset:
-        """Return the offset by which timers are stored, for one of the input topic."""
+        """Return the stored offset of timers, from an offset in the input topic."""
         return StoredOffset(self.offset_base + input_offset)
 
     def input_offset(self, stored_offset: StoredOffset) -> int | None:
-        """Return where the record of a timer lies in the input topic; None: it was in a former one."""
+        """Return the offset of a timer's record in the input topic; None when it was in a former topic."""
         return stored_offset - self.offset_base if stored_offset >= self.offset_base else None
 
     def meets(self, topic_id: str) -> bool:
-        """Return whether its input offsets are those of the topic with this id."""
+        """Return whether its input offsets belong to the topic with this id."""
         return self.input_topic_id in {"", topic_id}
 
     def offsets_meant(self, offset: int) -> tuple[StoredOffset, ...]:
@@ -172,7 +172,7 @@ class BlockKey(NamedTuple):
 
 
 class RemovedKey(NamedTuple):
-    """Names what is no longer pending of one input offset."""
+    """The key of the timers of one input offset that are no longer pending."""
 
     offset: StoredOffset
     due_ms: int | None

@@ -27,7 +27,7 @@ LogRecord = tuple[bytes | None, bytes | None]
 
 @dataclass(slots=True)
 class Folded:
-    """What a changelog says."""
+    """The result of a fold: the state that a changelog describes."""
 
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     pending: dict[bytes, bytes] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Folded:
 
 
 def fold(records: Iterable[LogRecord]) -> Folded:
-    """Return what the records of one changelog partition say. Raises FormatUnknown, RecordCorrupt."""
+    """Return the state that the records of one changelog partition describe. Raises FormatUnknown, RecordCorrupt."""
     latest: dict[bytes, bytes | None] = {}
     for key, value in records:
         decode_key(key)

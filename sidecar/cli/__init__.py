@@ -22,7 +22,7 @@ _REPORT = (
 
 
 class Entry(NamedTuple):
-    """Where a command lives."""
+    """The location of a command."""
 
     target: str
     """`module:object`."""
@@ -90,7 +90,7 @@ class LazyGroup(click.Group):
         except SidecarError as error:
             click.echo(printable(str(error)), err=True)
             sys.exit(EXIT_FAILED)
-        except Exception as error:  # noqa: BLE001  # the last resort: an error nobody expected is a bug, and says so
+        except Exception as error:  # noqa: BLE001  # the last resort: an unexpected error is a bug, and says so
             traceback.print_exc()
             click.echo(printable(f"{type(error).__name__}: {error}. {_REPORT}"), err=True)
             sys.exit(EXIT_BUG)

@@ -1,4 +1,4 @@
-"""`retry-sidecar health`: what a probe of a container asks, without curl."""
+"""`retry-sidecar health`: the probe of a container, without curl."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _QUIET: Final = 50
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """The token is for the address that was named, and for no other."""
+    """Follows no redirect: the token is for the given address only."""
 
     def redirect_request(self, *_: object) -> None:
         return None
@@ -49,11 +49,11 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedire
 
 
 class Unanswered(CommandFailed):
-    """Nobody answers there now: another instance may, or this one later."""
+    """No answer from this instance: another one may answer, or this one later."""
 
 
 class Reply(NamedTuple):
-    """What an instance says."""
+    """The answer of an instance."""
 
     asked: str
     status: int

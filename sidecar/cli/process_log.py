@@ -1,4 +1,4 @@
-"""The log of a command that runs until it is told to stop."""
+"""The log of a command that runs until a signal stops it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sidecar.settings import Settings
 
 
 def begin_log(settings: Settings, warnings: Iterable[str]) -> None:
-    """Log as the settings say from now on, and first what is doubtful in them."""
+    """Configure the log from the settings, and log their warnings first."""
     log.configure(
         level=settings.log_level,
         form=settings.log_format,

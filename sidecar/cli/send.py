@@ -31,7 +31,7 @@ _BAR_FROM = 1_000
 
 
 class Batch(NamedTuple):
-    """What to send, and how often."""
+    """The messages to send, and their rate."""
 
     retry: Retry
     key: str | None

@@ -1,4 +1,4 @@
-"""`retry-sidecar state`: what a state folder or the changelog holds, without a running sidecar."""
+"""`retry-sidecar state`: the contents of a state folder or the changelog, without a running sidecar."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ENTRIES_MAX = 10_000
 
 
 class Report(NamedTuple):
-    """What was found."""
+    """The result of an inspection."""
 
     source: str
     """A folder, or a topic."""
@@ -48,12 +48,12 @@ class Report(NamedTuple):
 
     @property
     def own(self) -> Sequence[Survey]:
-        """Those of partitions that no other instance has: they alone count."""
+        """The surveys of partitions that no other instance owns; only these count."""
         return [each for each in self.surveys if each.elsewhere_ms is None]
 
     @property
     def moved(self) -> Sequence[Survey]:
-        """What is left of partitions that other instances have."""
+        """The surveys of partitions that other instances own."""
         return [each for each in self.surveys if each.elsewhere_ms is not None]
 
 
@@ -319,7 +319,7 @@ def _entries(report: Report) -> Table:
 
 
 def _goes_on(report: Report) -> Iterable[str]:
-    """Yield what becomes of it when a sidecar starts."""
+    """Yield lines that say what a starting sidecar does with the folder."""
     if report.from_changelog:
         yield "This is what a sidecar with an empty state folder would have after its restore."
         return
@@ -331,8 +331,8 @@ def _goes_on(report: Report) -> Iterable[str]:
     ):
         yield (
             f"It is a cache of the changelog topic with id {topic_id} on cluster {cluster_id}. There a restore goes on "
-            "at the changelog offsets above; for any other, or if the log does not reach so far, it is wiped and built "
-            "anew from the start of the changelog."
+            "at the changelog offsets above; for any other, or if the log does not reach so far, it is wiped and "
+            "rebuilt from the start of the changelog."
         )
     if unfinished := [str(each.partition) for each in report.surveys if not each.meta.restored]:
         yield f"A restore was on its way in partition {', '.join(unfinished)}: its counts are those of a part."

@@ -1,4 +1,4 @@
-"""Where commands print for people: what anybody may have sent cannot steer the terminal."""
+"""Output of commands for people: untrusted text cannot control the terminal."""
 
 from __future__ import annotations
 

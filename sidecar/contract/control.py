@@ -1,6 +1,6 @@
-"""Control records: what their headers ask for, and their signature.
+"""Control records: their headers and their signature.
 
-A control record is signed as signature.py says; the parts are "control", the input topic, the partition in decimal
+A control record is signed as signature.py describes; the parts are "control", the input topic, the partition in decimal
 digits, and then name and value of each header of SIGNED that the record has, in the order of SIGNED.
 """
 
@@ -44,7 +44,7 @@ _TARGET_CHARS_SHOWN: Final = 300
 
 
 class ControlKind(StrEnum):
-    """What a control record does."""
+    """The action of a control record."""
 
     CANCEL = "cancel"
     RESCHEDULE = "reschedule"
@@ -76,7 +76,7 @@ Target = TimerId | bytes | str
 
 
 class ControlRequest(NamedTuple):
-    """What a control record asks for, checked for form only."""
+    """The request of a control record, checked for form only."""
 
     control_id: str
     target_text: str
@@ -117,7 +117,7 @@ def parse_control(record: Record, values: HeaderValues) -> ControlRequest | Reje
 
 
 def render_control(kind: ControlKind, target: Target, control_id: str, due_ms: int | None = None) -> Headers:
-    """Return the headers of a control record; `due_ms` is for a reschedule, and it needs it.
+    """Return the headers of a control record; a reschedule requires `due_ms`, no other kind takes it.
 
     Raises:
         ValueError: They would be refused; the text says why.
@@ -161,7 +161,7 @@ def sign_control(headers: Headers, token: str, topic: str, partition: int, at_ms
 
 
 def signature_problem(values: HeaderValues, token: str | None, topic: str, partition: int, now_ms: int) -> str:
-    """Return why a control record is not to be trusted, for a person; empty when it is, or when no token is set."""
+    """Return why a control record cannot be trusted, for a person; empty when it can be, or when no token is set."""
     if token is None:
         return ""
     if SIGNATURE not in values:
@@ -173,7 +173,7 @@ def signature_problem(values: HeaderValues, token: str | None, topic: str, parti
     if abs(age_ms) > AGE_MAX_MS:
         return (
             f"signature: {SIGNATURE} was made {abs(age_ms) // 1_000} s {'before' if age_ms > 0 else 'after'} an owner "
-            f"read it by its clock, and counts for {AGE_MAX_MS // 60_000} minutes: nothing was done, send it anew"
+            f"read it by its clock, and counts for {AGE_MAX_MS // 60_000} minutes: nothing was done, send it again"
         )
     return ""
 

@@ -56,7 +56,7 @@ _EVERY_DIALECT: Final = tuple(DIALECTS.values())
 
 
 class RecordLocation(NamedTuple):
-    """Where the record that failed lies, or lay."""
+    """The location of a failed record, which retention may have removed since."""
 
     topic: str
     partition: int
@@ -64,7 +64,7 @@ class RecordLocation(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """What the headers of a record on the DLQ say. Texts are as they came, with what is no UTF-8 escaped."""
+    """The contents of the headers of a record on the DLQ. Texts are unchanged, with invalid UTF-8 escaped."""
 
     reason: str = ""
     """One of the contract's reasons, or what a newer version wrote; empty: no sidecar wrote this record."""
@@ -75,7 +75,7 @@ class DeadLetter(NamedTuple):
     origin: str = ""
     """Empty when none is named."""
     exception: str = ""
-    """The class that the sender named, or else the one that stands for the reason."""
+    """The class that the sender named, or else the class of the reason."""
     attempt: int | None = None
     """Retries already made; None when that cannot be read."""
     group: str = ""
@@ -85,11 +85,11 @@ class DeadLetter(NamedTuple):
     redrives: int | None = 0
     """None: what the header says cannot be read."""
     truncated: bool = False
-    """Something of the message was too large for the DLQ, and is lost."""
+    """A part of the message was too large for the DLQ, and is lost."""
 
 
 def read_dead_letter(headers: Headers | None, dialects: Sequence[Dialect] = _EVERY_DIALECT) -> DeadLetter:
-    """Return what the headers of a record on the DLQ say. Any bytes give an answer, never an exception.
+    """Return the contents of the headers of a record on the DLQ. Any bytes give an answer, never an exception.
 
     Args:
         headers: Of the record on the DLQ; None when they cannot be read.
@@ -205,7 +205,7 @@ def _capped(text: bytes, bytes_max: int) -> bytes:
 
 
 def _class_name(headers: Headers) -> bytes | None:
-    """Return the class that the sender named, which says more than the reason does."""
+    """Return the class that the sender named, which is more precise than the reason."""
     naming = {dialect.exception_header: dialect for dialect in DIALECTS.values()}
     for name, value in headers:
         if name in naming:
@@ -245,6 +245,6 @@ def _place(values: HeaderValues) -> RecordLocation | None:
 
 
 def _redrives(headers: Headers) -> int | None:
-    """Return the greatest of what is said, so that a header more never makes it less."""
+    """Return the greatest count in the headers, so that an extra header never lowers it."""
     counts = [_number(value, INT32_MAX) for name, value in headers if name == REDRIVES]
     return None if None in counts else max((each for each in counts if each is not None), default=0)

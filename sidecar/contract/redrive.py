@@ -38,7 +38,7 @@ _GOLDEN: Final = 0.6180339887498949
 
 
 class SkipReason(StrEnum):
-    """Why a dead letter is not redriven."""
+    """The reason why a dead letter is not redriven."""
 
     NOT_A_DEAD_LETTER = "not-a-dead-letter"
     TRUNCATED = "truncated"
@@ -50,7 +50,7 @@ class SkipReason(StrEnum):
 
 
 class Skipped(NamedTuple):
-    """The dead letter stays where it is."""
+    """The dead letter stays on the DLQ."""
 
     why: SkipReason
     detail: str
@@ -59,7 +59,7 @@ class Skipped(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RedriveTerms:
-    """On what terms dead letters are redriven."""
+    """The terms on which dead letters are redriven."""
 
     delay_ms: int = 0
     spread_ms: int = 0
@@ -115,7 +115,7 @@ def redrive(
 
 def _blocker(dead_letter: DeadLetter, terms: RedriveTerms) -> Skipped | None:
     if dead_letter.is_control:
-        return Skipped(SkipReason.MALFORMED, "a control record: send it anew")
+        return Skipped(SkipReason.MALFORMED, "a control record: send it again")
     if dead_letter.truncated:
         return Skipped(
             SkipReason.TRUNCATED, "a part of it was too large for the DLQ and is not there: raise max.message.bytes"

@@ -1,4 +1,4 @@
-"""What a record takes on the wire: an upper bound, uncompressed, in Kafka's record format v2."""
+"""The size of a record on the wire: an upper bound, uncompressed, in Kafka's record format v2."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ adds. All else takes no less room in an entry than on the wire."""
 
 
 def record_bytes(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """Return the most bytes that a record takes as a batch by itself, uncompressed."""
+    """Return the most bytes that a record takes as the only one of a batch, uncompressed."""
     size = BATCH_BYTES + FRAMING_BYTES + len(key or b"") + len(value or b"")
     return size + sum([header_bytes(name, held) for name, held in headers])
 

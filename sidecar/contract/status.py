@@ -104,7 +104,7 @@ def is_signed(
     headers: Mapping[str, bytes | None],
     stamped_ms: int,
 ) -> bool:
-    """Return whether a record is to be trusted; without a token each is.
+    """Return whether a record can be trusted; without a token every record is.
 
     Args:
         token: As to `signed`, like the next four.

@@ -1,4 +1,4 @@
-"""When a message is due."""
+"""The due time of a message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def delay_of(delays_ms: Sequence[int], attempt: int) -> int:
 
 
 def due_of(request: Request, delays_ms: Sequence[int], *, timestamp_ms: int, arrived_ms: int) -> int:
-    """Return the due time, epoch ms. It may be past, and beyond any limit.
+    """Return the due time, epoch ms. It may be in the past, or beyond any limit.
 
     Args:
         request: Its own due time or delay wins over the policy's delays.

@@ -1,4 +1,4 @@
-"""The settings that the policy needs, checked for what they mean together."""
+"""The settings that the policy needs, checked for contradictions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class PolicyConfig:
         return self.delays_ms if delays is Delays.LIST else self.ibm_delays_ms
 
     def attempts_limit(self, delays: Delays) -> int:
-        """Return the attempts that are allowed with these delays when a message names no limit of its own."""
+        """Return the attempts allowed with these delays when the message names no limit."""
         if delays is Delays.LIST and self.max_attempts is not None:
             return min(self.max_attempts, ATTEMPTS_MAX)
         return min(len(self.delays_of(delays)), ATTEMPTS_MAX)

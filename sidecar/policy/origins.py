@@ -1,4 +1,4 @@
-"""Which topics messages may be fired to."""
+"""The topics that messages may be fired to."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ Verdict = Schedule | Drop | Rejection
 
 
 class _Case(NamedTuple):
-    """A request with all that the checks look at."""
+    """A request with everything that the checks read."""
 
     request: Request
     kind: ExceptionClass

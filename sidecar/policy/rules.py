@@ -1,4 +1,4 @@
-"""Which exceptions are dropped, retried or fatal."""
+"""The exceptions that are dropped, retried or fatal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CACHED_CHARS_MAX: Final = 512
 
 
 class ExceptionClass(NamedTuple):
-    """What the lists say of one exception name; more than one can be true."""
+    """The lists that contain one exception name; more than one can be true."""
 
     droppable: bool
     fatal: bool
@@ -36,7 +36,7 @@ class ExceptionRules:
         self._cached = lru_cache(_CACHED_NAMES)(self._classify)
 
     def classify(self, exception: str | None) -> ExceptionClass:
-        """Return what the lists say of this exception."""
+        """Return the lists that contain this exception."""
         name = exception or ""
         # Senders can make up names without end: the cache is bounded in number and in length.
         return self._cached(name) if len(name) <= _CACHED_CHARS_MAX else self._classify(name)

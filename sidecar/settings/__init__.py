@@ -1,4 +1,4 @@
-"""What the operator chooses: one table of settings, read from command line, environment and YAML."""
+"""The operator's settings: one table, read from command line, environment and YAML."""
 
 from sidecar.settings.checks import advice_for_run
 from sidecar.settings.load import load

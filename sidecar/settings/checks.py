@@ -1,4 +1,4 @@
-"""What no single setting shows: contradictions between settings, and choices worth a warning."""
+"""Checks across settings: contradictions between them, and choices worth a warning."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _own_topics_are_no_origins(settings: Settings) -> Iterator[Contradiction]:
 
 
 def _origin_policies_agree(settings: Settings) -> Iterator[Contradiction]:
-    """Check what each policy makes of the general settings; what these contradict by themselves is told once."""
+    """Check the general settings as each policy changes them; a contradiction among themselves is reported once."""
     for policy in settings.origin_policies:
         for check in _POLICY_CHECKS:
             for names, line in check(settings.of(policy)):
@@ -186,7 +186,7 @@ def advice_for_run(settings: Settings) -> tuple[str, ...]:
     """Return a line for each choice that is allowed but that the operator of a running sidecar should know of."""
     advice = []
     if "*" in settings.origin_topics:
-        advice.append("ORIGIN_TOPICS: '*': whoever writes to the retry topic writes to any topic; name the origins")
+        advice.append("ORIGIN_TOPICS: '*': every sender to the retry topic can write to any topic; name the origins")
     if not settings.http_is_loopback and settings.api_token is None:
         advice.append(
             f"HTTP_HOST: {settings.http_host!r} is not loopback: calls that change something answer 403 until "

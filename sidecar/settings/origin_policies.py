@@ -1,4 +1,4 @@
-"""Policies of single origins: topics or globs, each with some of the general settings anew."""
+"""Policies of single origins: topics or globs, each overriding some of the general settings."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ALLOWED: Final = (
 )
 
 PROBLEMS_MAX: Final = 20
-"""No more mistakes are looked for: the first ones tell what is meant, and a text can be made of nothing else."""
+"""Checking stops after this many mistakes: the first ones show the cause, and a text can hold nothing but mistakes."""
 
 
 class Field(Protocol):
-    """A setting that one origin may have of its own."""
+    """A setting that a single origin may override."""
 
     @property
     def name(self) -> str: ...
@@ -35,11 +35,11 @@ class Field(Protocol):
 
 
 class OriginPolicy(NamedTuple):
-    """What is different for the origins of one topic name or glob."""
+    """The overrides for the origins of one topic name or glob."""
 
     origins: str
     given: Mapping[str, object]
-    """Setting's name -> value; all others are as for every origin."""
+    """Setting's name -> value; all other settings keep their general values."""
 
 
 def parse(text: str, fields: Sequence[Field]) -> tuple[OriginPolicy, ...]:
@@ -47,10 +47,10 @@ def parse(text: str, fields: Sequence[Field]) -> tuple[OriginPolicy, ...]:
 
     Args:
         text: YAML, and so JSON too.
-        fields: What an origin may have of its own.
+        fields: The settings that an origin may override.
 
     Raises:
-        ValueError: The text is no such mapping; NotAllowed where it is one with mistakes in it.
+        ValueError: The text is not such a mapping; NotAllowed when it is one that contains mistakes.
     """
     try:
         root = nodes.compose(text)
@@ -98,7 +98,7 @@ def _entry_problems(origins: str, node: yaml.Node, repeated: bool) -> Iterator[s
 
 
 def _read(mapping: yaml.Node, fields: Sequence[Field], given: dict[str, object]) -> Iterator[str]:
-    """Put what one origin has of its own into `given`; yield what is wrong with it."""
+    """Put the overrides of one origin into `given`; yield what is wrong with them."""
     assert isinstance(mapping, yaml.MappingNode)  # _entry_problems has looked
     known = {field.yaml_key: field for field in fields}
     for key, node, _, repeated in nodes.pairs(mapping):

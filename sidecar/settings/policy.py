@@ -1,4 +1,4 @@
-"""What the policy takes of the settings."""
+"""The settings that the policy uses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sidecar.settings.table import Settings
 
 
 def policy_config(settings: Settings) -> PolicyConfig:
-    """Return what the policy takes of the settings."""
+    """Return the settings that the policy uses."""
     return PolicyConfig(
         input_topic=settings.input_topic,
         dlq_topic=settings.dlq_topic,

@@ -93,10 +93,10 @@ def from_flags(flags: Mapping[str, str], properties: Sequence[str]) -> Source:
 
 
 def from_environment(environ: Mapping[str, str]) -> Source:
-    """Read KAFKA_RETRY_*. Names nobody knows are warned of, not refused: the prefix is not ours alone.
+    """Read KAFKA_RETRY_*. An unknown name is a warning, not an error: other programs may use the prefix too.
 
-    An empty variable counts as not set, whatever it sets: that is how Compose and Helm say so. It is told of, for it
-    can as well be a value that got lost on its way.
+    An empty variable counts as not set, for any setting: Compose and Helm express it so. It is a warning, because
+    the value may also have been lost by mistake.
     """
     source = Source()
     for env in sorted(name for name in environ if name.startswith(ENV_PREFIX)):

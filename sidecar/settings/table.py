@@ -23,7 +23,7 @@ _ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is known of one setting besides its default."""
+    """The description of one setting: everything but its default."""
 
     kind: Kind
     help: str
@@ -54,7 +54,7 @@ class Setting:
 
     @property
     def negative_flag(self) -> str:
-        """What sets a true-or-false setting to false."""
+        """The flag that sets a true-or-false setting to false."""
         return f"--no-{self.flag.removeprefix('--')}"
 
     def show(self, value: object) -> str:
@@ -325,7 +325,7 @@ class Settings:
 
     @property
     def transactional_id_prefix(self) -> str:
-        """The instance id follows it."""
+        """The transactional id up to the instance id."""
         return f"{self.streams_app_id}-"
 
     @property
@@ -393,7 +393,7 @@ WITHOUT_MEANING = {
 
 
 def default_text(setting: Setting) -> str:
-    """Return the default as the documentation says it."""
+    """Return the default as the documentation shows it."""
     if setting.default_text:
         return setting.default_text
     default = next(item.default for item in dataclasses.fields(Settings) if item.name == setting.attribute)

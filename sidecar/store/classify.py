@@ -12,10 +12,10 @@ _DENIED: Final = ("Permission denied", "Read-only file system", "Operation not p
 
 
 def classify(cause: BaseException, folder: str) -> StoreFailed:
-    """Return what an exception of the storage library means; `folder` is named in the text."""
+    """Return the error for an exception of the storage library; its text names `folder`."""
     text = str(cause)
     if any(sign in text for sign in _LOCKED):
-        return StoreFailed(f"{folder} is in use by another process: stop it, or set STATE_DIR to a folder of its own")
+        return StoreFailed(f"{folder} is in use by another process: stop it, or set STATE_DIR to another folder")
     if any(sign in text for sign in _FULL):
         return StoreFailed(f"no space left for {folder}: free some, it goes on by itself ({text})")
     if any(sign in text for sign in _DENIED):

@@ -34,7 +34,7 @@ class StateFolder:
             ) from cause
 
     def instance_id(self) -> str:
-        """Return the id that is kept here, made at the first start."""
+        """Return the instance id in this folder, which the first start creates."""
         file = self.path / INSTANCE_ID
         try:
             if file.exists() and (kept := file.read_text().strip()):

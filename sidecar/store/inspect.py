@@ -1,4 +1,4 @@
-"""A state folder as it is, without a trace in it: opened for reading only, and its timers counted one by one."""
+"""Inspection of a state folder: opened for reading only, without a change, and its timers counted one by one."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ BYTES_MAX: Final = 16 * 1024 * 1024
 class ReadOnlyStore(RocksStore):
     """The rows that are flushed in a database, which another process may have open.
 
-    The library writes a file of its own into every folder that it opens, for reading too. So it is given a temporary
-    folder with copies of the small files and links to the tables, which never change once they are written.
+    The library writes a file into every folder that it opens, even for reading. So it gets a temporary folder with
+    copies of the small files and links to the tables, which never change once they are written.
 
     Args:
         state_dir: A state folder, or a database itself.
@@ -104,7 +104,7 @@ class ReadOnlyStore(RocksStore):
 
 @dataclass(slots=True)
 class Survey:
-    """What waits in one partition, counted from the timers themselves."""
+    """The pending timers of one partition, counted from the timers themselves."""
 
     partition: int
     meta: Meta
@@ -126,7 +126,7 @@ class Survey:
 
     @property
     def agrees(self) -> bool:
-        """Whether counters and timers say the same, where they must."""
+        """Whether counters and timers agree, where they must."""
         return not self.meta.restored or self.counted == self.pending
 
 

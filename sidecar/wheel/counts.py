@@ -1,4 +1,4 @@
-"""How many timers wait, per slot, per origin, and deferred per origin: kept by adding, never by scanning."""
+"""Counts of pending timers per slot and origin, and of deferred ones per origin: kept by adding, never by scanning."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Counts:
 
 
 class CountsDelta:
-    """What one step adds to and takes from the counters."""
+    """The changes of one step to the counters."""
 
     __slots__ = ("deferred", "origins", "slots")
 

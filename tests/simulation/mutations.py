@@ -1,4 +1,4 @@
-"""Mistakes made on purpose: each takes away one rule of the engine, by changing one line of its source.
+"""Deliberate mistakes: each removes one rule of the engine by changing one line of its source.
 
 A line that is no longer there makes the mutation fail loudly, so that it moves along with the code.
 """
@@ -26,7 +26,7 @@ class Mutation(NamedTuple):
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Make the mistake for a while."""
+        """Apply the mutation for the length of the block."""
         module_name, path = self.place.split(":")
         module = importlib.import_module(f"sidecar.{module_name}")
         owner, _, name = path.rpartition(".")
@@ -110,7 +110,12 @@ MUTATIONS = (
         "for row in changed:",
         "for row in ():",
     ),
-    Mutation("a twin taken for the timer", "engine.overlay:Overlay.find", " and head(entry).first_ms == first_ms", ""),
+    Mutation(
+        "a timer with another id taken for the timer",
+        "engine.overlay:Overlay.find",
+        " and head(entry).first_ms == first_ms",
+        "",
+    ),
     Mutation(
         "level recomputed at fire",
         "engine.overlay:Overlay.count_off",
@@ -156,7 +161,7 @@ MUTATIONS = (
         "self.next_input_offset",
     ),
     Mutation(
-        "a topic made anew begins at the old offsets",
+        "a recreated topic begins at the old offsets",
         "changelog.codec:Checkpoint.of_topic",
         "self.stored_offset(self.highest_input_offset)",
         "0",
@@ -180,7 +185,7 @@ MUTATIONS = (
         "input_offset",
     ),
     Mutation(
-        "a message of a topic made anew is taken for a new one for ever",
+        "a message of a recreated topic counts as new forever",
         "engine.plan:_Planner._arrive",
         "input_offset < self.highest",
         "self.offset_base + input_offset < self.highest",
@@ -234,8 +239,8 @@ MUTATIONS = (
         "False",
     ),
     Mutation("an overdue arrival is stored", "engine.plan:_Planner._arrive", "due_ms > self.now_ms", "True"),
-    Mutation("what intake took fires too", "engine.plan:_Planner._dispose_of", "key not in overlay.taken", "True"),
-    Mutation("what intake took fires at once", "engine.plan:_Planner._open_origin", "self.overlay.taken or ", ""),
+    Mutation("what ingest took fires too", "engine.plan:_Planner._dispose_of", "key not in overlay.taken", "True"),
+    Mutation("what ingest took fires at once", "engine.plan:_Planner._open_origin", "self.overlay.taken or ", ""),
     Mutation("fires to a closed origin", "engine.plan:_Planner._dispose", "self.controls.closure_of(origin)", "None"),
     Mutation("fires while the whole group is paused", "engine.controls:Controls._close", "every is None", "True"),
     Mutation("deferred is forgotten", "engine.plan:_Planner._dispose", "self._defer(entry, fixed, origin)", "True"),
@@ -266,7 +271,7 @@ MUTATIONS = (
         "restore ignores removed records", "engine.restore:Restore._removed", "for due_ms in dues", "for due_ms in ()"
     ),
     Mutation(
-        "restore lets go of rows that point elsewhere",
+        "restore drops rows that point elsewhere",
         "engine.restore:Restore._unpoint",
         "value == entry[DUE]",
         "value",

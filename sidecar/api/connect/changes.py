@@ -1,4 +1,4 @@
-"""`/connectors`: what the tools of Kafka Connect change."""
+"""`/connectors`: the routes by which the tools of Kafka Connect make changes."""
 
 from __future__ import annotations
 

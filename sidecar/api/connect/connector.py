@@ -81,12 +81,12 @@ class Task:
 
     @property
     def worker_id(self) -> str:
-        """Host and port of the instance, as Connect tells it."""
+        """Host and port of the instance, in Connect's format."""
         return (urlsplit(self.url).netloc if self.url else "") or self.owner
 
     @property
     def state(self) -> TaskStateName:
-        """The worst that can be said of any of its partitions."""
+        """The worst state of any of its partitions."""
         states = {view.state for view in self.views}
         if not self.owner:
             return "UNASSIGNED"
@@ -102,7 +102,7 @@ class Task:
         return [view.partition for view in self.views]
 
     def status(self) -> TaskStatus:
-        """Return how it is."""
+        """Return the status of the task."""
         state = self.state
         said = [
             f"partition {view.partition} is stopped: {view.reason or f'the log of {self.owner} says why'}"
@@ -154,10 +154,10 @@ def config_of(worker: Worker, tasks: Sequence[Task], partitions_total: int | Non
 
 
 def status_of(worker: Worker, tasks: Sequence[Task], restarted: Iterable[int] = ()) -> ConnectorStateInfo:
-    """Return how the connector is.
+    """Return the status of the connector.
 
     Args:
-        worker: Who answers.
+        worker: The process that answers.
         tasks: Of the whole group.
         restarted: Numbers of tasks that are restarting, which their views do not show yet.
     """
@@ -185,7 +185,7 @@ def status_of(worker: Worker, tasks: Sequence[Task], restarted: Iterable[int] = 
 
 
 def task_info(worker: Worker, task: Task) -> TaskInfo:
-    """Return what a task has to do."""
+    """Return the configuration of a task."""
     config = {
         "task.class": TASK_CLASS,
         "topics": worker.topic,
@@ -196,7 +196,7 @@ def task_info(worker: Worker, task: Task) -> TaskInfo:
 
 
 def offsets_of(worker: Worker, views: Iterable[PartitionView]) -> list[SinkOffset]:
-    """Return from where each partition is read on, as far as it is known."""
+    """Return the next offset of each partition, as far as it is known."""
     return [
         SinkOffset(
             partition=SinkPartition(kafka_topic=worker.topic, kafka_partition=view.partition),

@@ -1,4 +1,4 @@
-"""What the calls about the connector share: its name, its tasks, and what is said when there are none such."""
+"""The connector as its routes share it: its name, its tasks, and the errors for unknown ones."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class ConnectGroup:
         return tasks[number]
 
     def info(self) -> ConnectorInfo:
-        """Return what the connector is like."""
+        """Return the description of the connector."""
         return info_of(self.worker, self.tasks(), self.source.partitions_total())
 
     def status(self) -> ConnectorStateInfo:
-        """Return how the connector is."""
+        """Return the status of the connector."""
         return status_of(self.worker, self.tasks())

@@ -23,7 +23,7 @@ LEVELS: Final = {
 
 
 class Level(NamedTuple):
-    """The level that counts for a logger, its own or one that it inherits."""
+    """The effective level of a logger, its own or inherited."""
 
     level: str
     last_modified: int | None
@@ -32,9 +32,9 @@ class Level(NamedTuple):
 class Levels:
     """Reads and sets levels; any thread may.
 
-    A logger without a level of its own has that of the nearest one above it. What was set here takes back what was set
-    here before further below; a level that the process began with further below stays: the HTTP server logs errors
-    only, and the Kafka library has a setting of its own.
+    A logger without its own level has that of the nearest ancestor. A level that is set here replaces the levels set
+    here earlier for its descendants, but not those that the process started with: the HTTP server logs errors only,
+    and the Kafka library has its own setting.
 
     Args:
         now_ms: Wall time.
@@ -48,7 +48,7 @@ class Levels:
         self._changed_ms: dict[str, int] = {}
 
     def all(self) -> dict[str, Level]:
-        """Return the levels of all loggers that there are, by name."""
+        """Return the levels of all loggers, by name."""
         return {name: self._level(name, logger) for name, logger in sorted(_loggers().items())}
 
     def one(self, name: str) -> Level | None:
@@ -57,7 +57,7 @@ class Levels:
         return None if logger is None else self._level(name, logger)
 
     def set(self, name: str, level: str) -> list[str]:
-        """Set the level of a logger, which is made if need be, and return the names of all that have it from now on.
+        """Set the level of a logger, created if necessary, and return the names of all loggers that get it.
 
         Args:
             name: Of the logger.

@@ -114,7 +114,7 @@ def _body(level: Level) -> dict[str, object]:
 
 
 def _checked(wanted: LevelWanted) -> str:
-    """Return the level that is meant. Raises HTTPException with Connect's statuses."""
+    """Return the requested level. Raises HTTPException with Connect's statuses."""
     if wanted.level is None:
         raise HTTPException(400, "Desired 'level' parameter was not specified in request.")
     level = wanted.level.upper()
@@ -124,7 +124,7 @@ def _checked(wanted: LevelWanted) -> str:
 
 
 def _tell_others(source: Source, worker: Worker, name: str, level: str) -> list[str]:
-    """Set it at the other instances; return what went wrong."""
+    """Set the level at the other instances; return what went wrong."""
     failed = []
     path = f"/admin/loggers/{quote(name, safe='')}?scope=worker"
     for task in tasks_of(source.views()):

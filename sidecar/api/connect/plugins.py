@@ -1,4 +1,4 @@
-"""The settings as Kafka Connect's tools read them: of the connector, of its plugin, and with what is wrong in them.
+"""The settings as Kafka Connect's tools read them: the connector's, the plugin's, and the result of a validation.
 
 A setting `MAX_DELAY` is `max.delay` here, a property of the Kafka clients `client.` and its own name.
 """
@@ -78,7 +78,7 @@ def connector_config(settings: Settings) -> dict[str, str]:
 
 
 def definitions() -> list[ConfigKey]:
-    """Return what a connector's configuration may have, in its order."""
+    """Return the settings of a connector's configuration, in order."""
     defaults = {each.name: each.default for each in dataclasses.fields(Settings)}
     own: list[_Row] = [(key, "STRING", None, "HIGH", words) for key, words in _OWN.items()]
     rest: list[_Row] = [
@@ -115,7 +115,7 @@ def _default(setting: Setting, defaults: Mapping[str, object]) -> str | None:
 
 
 def validated(config: Mapping[str, str | None]) -> ConfigInfos:
-    """Return what is right and wrong with a configuration; no value of a secret comes back."""
+    """Return the result of validating a configuration; it never contains the value of a secret."""
     configs = [Config(definition=each, value=_value(each, config.get(each.name))) for each in definitions()]
     errors = sum(len(each.value.errors) for each in configs)
     return ConfigInfos(name=CONNECTOR_CLASS, error_count=errors, groups=[GROUP], configs=configs)

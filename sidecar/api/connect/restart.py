@@ -50,7 +50,7 @@ class Restarter:
             raise HTTPException(max(status for status, _ in failed), "; ".join(text for _, text in failed))
 
     def restart_own(self, request: Request, wanted: str, *, only_failed: bool) -> None:
-        """Do what another instance passed on, if it is this one that was meant."""
+        """Carry out a restart that another instance forwarded, if this instance is the target."""
         if wanted != self._worker.instance_id:
             raise HTTPException(409, f"An instance other than {wanted[:300]} answers here; try again in a moment.")
         self._worker.restart(only_failed)
@@ -59,7 +59,7 @@ class Restarter:
         )
 
     def _restart(self, who: str, task: Task, only_failed: bool) -> tuple[int, str] | None:
-        """Return status and words when it cannot be done. Logged here, in the thread: the client may be gone."""
+        """Return status and message when it fails. Logged here, in the thread: the client may be gone."""
         said = self._ask(task, only_failed)
         log.info(
             "api_change",

@@ -1,6 +1,6 @@
-"""`/` and `/connectors`: what the tools of Kafka Connect read.
+"""`/` and `/connectors`: the routes that the tools of Kafka Connect read.
 
-Answers, statuses and the words of errors are Connect's. A parameter that it does not know it ignores, and so does this.
+Answers, statuses and error messages are Connect's. Like Connect, these routes ignore unknown parameters.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _READS: Final[dict[int | str, dict[str, object]]] = {
 
 
 def info_route(source: Source, version: str) -> APIRouter:
-    """Return the route that tells who answers."""
+    """Return the route that names the server."""
     router = APIRouter(tags=["connect"])
 
     @router.get(

@@ -1,4 +1,4 @@
-"""Cancel, reschedule and fire, and what became of it: control records for those who speak HTTP."""
+"""Cancel, reschedule and fire by HTTP: control records and their outcomes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _STATUS: Final = {Outcome.NOT_PENDING: 404, Outcome.ORIGIN_PAUSED: 409, None: 20
 
 
 class Result(Protocol):
-    """What became of a control record, over all partitions."""
+    """The outcome of a control record, over all partitions."""
 
     @property
     def control_id(self) -> str: ...
@@ -62,11 +62,11 @@ class Commands(Protocol):
     """Sends control records and finds their outcomes; called from worker threads. Both may take seconds."""
 
     def act(self, kind: ControlKind, target: Target, due_ms: int | None) -> Result:
-        """Send one and wait for its outcome. Raises ValueError (it would be refused) and CommandFailed."""
+        """Send a control record and wait for its outcome. Raises ValueError (it would be refused), CommandFailed."""
         ...
 
     def lookup(self, control_id: str) -> Result | None:
-        """Return what became of one, None while nothing is known of it. Raises CommandFailed."""
+        """Return the outcome of a control record, None while it is unknown. Raises CommandFailed."""
         ...
 
 
@@ -84,7 +84,7 @@ class ControlBody(Body):
 
 
 def _whole(number: object) -> object:
-    """Take 5.0 for 5, as JSON does."""
+    """Accept 5.0 as 5, as JSON does."""
     return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
@@ -125,7 +125,7 @@ class ScheduleBody(BaseModel):
 
 
 def answered(outcome: Outcome | None, description: str, target: str = TIMER_ID_EXAMPLE) -> dict[str, object]:
-    """Return what the document says of an answer with this outcome."""
+    """Return the OpenAPI documentation of an answer with this outcome."""
     done = outcome not in {None, Outcome.NOT_PENDING, Outcome.ORIGIN_PAUSED}
     example = {
         "result": outcome,
@@ -166,13 +166,13 @@ def caller(request: Request) -> str:
 
 
 async def refuse_parameters(request: Request) -> None:
-    """Refuse a query where none belongs."""
+    """Refuse a query string on a route that takes none."""
     if request.query_params:
         raise HTTPException(400, f"{next(iter(request.query_params))[:100]}: unknown parameter")
 
 
 async def require_json(request: Request) -> None:
-    """Refuse a body that is not said to be JSON: a form of another site's page could send one as text."""
+    """Refuse a body that is not declared as JSON: a form on another site's page could send it as text."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise HTTPException(415, "Send the body as JSON, with the header Content-Type: application/json.")
 
@@ -194,7 +194,7 @@ class ControlDesk:
     async def act(
         self, request: Request, kind: ControlKind, target: Target, shown: str, due_ms: int | None = None
     ) -> JSONResponse:
-        """Do it and answer with its outcome.
+        """Carry out a change and answer with its outcome.
 
         Args:
             request: Who asks.
@@ -223,7 +223,7 @@ class ControlDesk:
         return answer(await self._in_turn(self._acting, partial(to_thread.run_sync, act, limiter=self._acting)))
 
     async def lookup(self, control_id: str) -> JSONResponse:
-        """Answer with what became of a control record."""
+        """Answer with the outcome of a control record."""
         look = partial(self._commands.lookup, control_id)
         result = await self._in_turn(self._looking, partial(self._lookups.run, look))
         if result is None:
@@ -261,7 +261,7 @@ def _body(result: Result) -> dict[str, object]:
 
 
 def control_routes(desk: ControlDesk, gate: Gate, now_ms: Callable[[], int]) -> APIRouter:
-    """Return the routes that change messages, and tell what became of it."""
+    """Return the routes that change messages and look up outcomes."""
     router = APIRouter(tags=["control"])
     guards = [Depends(gate.change), Depends(refuse_parameters)]
 

@@ -51,7 +51,7 @@ _NOW_MS = 1_770_000_000_000
 
 
 class Position(NamedTuple):
-    """A place in the order of a list."""
+    """A position in the order of a list."""
 
     due_ms: int
     """The stored due."""
@@ -59,12 +59,12 @@ class Position(NamedTuple):
     offset: int
 
     def to_cursor(self) -> str:
-        """Return it as text that says nothing to the client."""
+        """Return it as opaque text."""
         return base64.urlsafe_b64encode(_CURSOR.pack(*self)).decode().rstrip("=")
 
     @classmethod
     def from_cursor(cls, text: str) -> Position:
-        """Return the place of a cursor. Raises ValueError for any other text."""
+        """Return the position of a cursor. Raises ValueError for any other text."""
         try:
             found = cls(*_CURSOR.unpack(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))))
         except (ValueError, error) as cause:
@@ -169,7 +169,7 @@ DETAIL_EXAMPLE: Final[dict[str, object]] = {
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a page is to hold."""
+    """The selection of a page."""
 
     origin: str | None = None
     due_from_ms: int = 0
@@ -191,7 +191,7 @@ class Wanted:
 
 
 class Page(NamedTuple):
-    """Messages in order, and how far they go."""
+    """Messages in order, and the position that they reach."""
 
     messages: Sequence[MessageBody]
     reached: Position | None
@@ -292,10 +292,10 @@ class Listing:
             pages.append(own)
             covered |= owners.own
         for asked, body in others:
-            told = asked & set(body.partitions)
+            answered = asked & set(body.partitions)
             reached = None if body.cursor is None else Position.from_cursor(body.cursor)
-            pages.append(Page([each for each in body.messages if each.partition in told], reached))
-            covered |= told
+            pages.append(Page([each for each in body.messages if each.partition in answered], reached))
+            covered |= answered
         whole = merged(pages, wanted.limit)
         missing = self._wanted_of(owners) - covered
         return MessagesBody(
@@ -318,10 +318,10 @@ class Listing:
         truncated = own is not None and own.truncated
         covered = set() if own is None else set(owners.own)
         for asked, body in others:
-            told = asked & set(body.partitions)
-            messages.extend(each for each in body.messages if each.partition in told)
+            answered = asked & set(body.partitions)
+            messages.extend(each for each in body.messages if each.partition in answered)
             truncated |= body.truncated
-            covered |= told
+            covered |= answered
         missing = self._wanted_of(owners) - covered
         return NamedMessagesBody(
             messages=sorted(messages, key=lambda each: each.position),
@@ -332,7 +332,7 @@ class Listing:
         )
 
     async def find(self, timer: TimerId, *, payload: bool, forwarded: bool) -> MessageDetailBody | None:
-        """Return one message, None when it does not wait. Raises HTTPException 503 when nobody can say."""
+        """Return one message, None when it is not pending. Raises HTTPException 503 when that is unknown."""
         total = self._source.partitions_total()
         if total is not None and timer.partition >= total:
             return None
@@ -375,7 +375,7 @@ class Listing:
         return owners.own.union(owners.missing, *owners.others.values())
 
     async def _read(self, read: Callable[[], T], partitions: Collection[int]) -> T | None:
-        """Return what the own store says, None when it cannot be read or nothing is owned."""
+        """Return the result from the own store, None when it cannot be read or nothing is owned."""
         if not partitions:
             return None
         try:
@@ -411,7 +411,7 @@ def _url(view: PartitionView) -> str | None:
 
 
 def _parsed(model: type[B], body: bytes) -> B | None:
-    """Return an instance's answer, None for what is none: anybody may answer at an address."""
+    """Return an instance's answer, None for anything else: any program may answer at an address."""
     try:
         return model.model_validate_json(body)
     except ValidationError as cause:

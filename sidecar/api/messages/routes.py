@@ -1,4 +1,4 @@
-"""`GET /pending/messages`: single messages that wait, of the whole group."""
+"""`GET /pending/messages`: the single pending messages of the whole group."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class MessagesQuery(BaseModel):
         return self
 
     def wanted(self) -> Wanted:
-        """Return what the page is to hold."""
+        """Return the selection of the page."""
         after = None if self.cursor is None else Position.from_cursor(self.cursor)
         return Wanted(self.origin, self.due_from, self.due_to, self.limit, after)
 

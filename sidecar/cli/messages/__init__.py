@@ -1,1 +1,1 @@
-"""Commands about messages that wait."""
+"""Commands about pending messages."""

@@ -52,7 +52,7 @@ class Actions(Protocol):
 
 
 class Found(NamedTuple):
-    """What matches before anything is done."""
+    """The messages that match before anything is done."""
 
     total: int
     first: list[Message]
@@ -61,7 +61,7 @@ class Found(NamedTuple):
 
 
 class Interrupted(CommandFailed):
-    """Ctrl-C or SIGTERM."""
+    """Ctrl-C or SIGTERM stopped the run."""
 
 
 class TimerReader:
@@ -83,10 +83,10 @@ class TimerReader:
         self._patience_s = patience_s
 
     def page(self, cursor: str | None) -> Page:
-        """Return the page behind a cursor; a list without some partition's messages would step over them.
+        """Return the page behind a cursor. Waits for every partition: an incomplete page would skip messages.
 
         Raises:
-            Interrupted: It was told to stop.
+            Interrupted: A signal asked it to stop.
             CommandFailed: No page in time.
         """
         until_s = self._clock.monotonic_s() + self._patience_s
@@ -123,14 +123,14 @@ class Run:
     """Carries out an order.
 
     Args:
-        reader: Of the order's filter.
-        actions: Of the order's kind and due time.
-        journal: Of this run.
-        stop: Says that it should end.
+        reader: Reads the messages that match the order's filter.
+        actions: Performs the order's kind of action, with its due time.
+        journal: The journal of this run.
+        stop: Asks the run to end.
         clock: Measures waits and the rate.
         timeout_s: Longest time without any answer while some are awaited.
         per_second: Most actions in a second; None for as many as there can be.
-        advanced: Told how many messages have an answer, after each change.
+        advanced: Called with the number of answered messages after each change.
     """
 
     def __init__(
@@ -162,10 +162,10 @@ class Run:
         self._written_s = self._began_s
 
     def go(self) -> None:
-        """Act on all; the journal says how far it came, whatever happens.
+        """Act on all messages; the journal records the progress, whatever happens.
 
         Raises:
-            Interrupted: It was told to stop.
+            Interrupted: A signal asked it to stop.
             CommandFailed: It cannot go on now.
         """
         progress = self._progress

@@ -1,4 +1,4 @@
-"""`retry-sidecar cancel`, `reschedule` and `fire` over a filter: what is asked and shown around a run."""
+"""`retry-sidecar cancel`, `reschedule` and `fire` over a filter: the questions and output around a run."""
 
 from __future__ import annotations
 
@@ -159,7 +159,9 @@ def _check(kind: ControlKind, choice: Choice, due_ms: int | None) -> None:
     except ValueError as error:
         raise click.UsageError(f"{kind}: {error}") from None
     if not choice.dry_run and not choice.yes and not _somebody_is_there():
-        raise click.UsageError("nobody can be asked here (stdin is no terminal): say --yes, or look with --dry-run")
+        raise click.UsageError(
+            "cannot ask for confirmation (stdin is not a terminal): add --yes, or look with --dry-run"
+        )
 
 
 def _somebody_is_there() -> bool:

@@ -1,6 +1,6 @@
 """`retry-sidecar cancel`, `reschedule`, `fire`, `pause`, `resume` and `outcome`: control records and their answers.
 
-What is named needs the cluster only, no HTTP: whoever owns a partition answers on the status topic. By --url an
+Named targets need only the cluster, not HTTP: the owner of a partition answers on the status topic. By --url an
 instance does the same. What a filter chooses is listed by an instance: see by_filter.py.
 """
 

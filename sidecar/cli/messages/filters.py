@@ -1,4 +1,4 @@
-"""Which messages a command is about, as options and as the API's parameters; and how messages look in a table."""
+"""Filters that select messages, as options and as parameters of the API; and the table that shows messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Control calls by HTTP, for who can reach an instance and not the cluster."""
+"""Control calls by HTTP, for clients that can reach an instance but not the cluster."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class HttpControl:
         self._instances = instances
 
     def act(self, kind: ControlKind, target: Target, *, due_ms: int | None, deadline_s: float) -> ControlResult:
-        """Return what became of it, or what is known at the deadline.
+        """Return the outcome, or what is known of it at the deadline.
 
         Raises:
             Unanswered: No instance answers; it may be applied all the same.
@@ -57,7 +57,7 @@ class HttpControl:
         return result
 
     def lookup(self, control_id: str) -> ControlResult | None:
-        """Return what became of a control record, None while nothing is known. Raises CommandFailed."""
+        """Return the outcome of a control record, None while it is unknown. Raises CommandFailed."""
         reply = self._instances.ask("GET", f"/control/{quote(control_id, safe='')}")
         if reply.status == 404 and isinstance(reply.body, dict) and "error_code" in reply.body:
             return None
@@ -99,7 +99,7 @@ class HttpStream:
         return list(self._asked.values())
 
     def put(self, timer: TimerId) -> None:
-        """Ask for it; returns at once."""
+        """Start the call for a timer; returns at once."""
         self._asked[self._pool.submit(self._act, timer)] = timer
 
     def answers(self, timeout_s: float) -> list[TimerOutcome]:
@@ -121,7 +121,7 @@ class HttpStream:
         return [future.result() for future in good]
 
     def close(self) -> None:
-        """Begin no more calls, and wait for those under way."""
+        """Start no more calls, and wait for those under way."""
         self._ended.set()
         self._pool.shutdown(cancel_futures=True)
 

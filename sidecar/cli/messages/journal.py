@@ -1,7 +1,7 @@
-"""The journal of a bulk command: what it is about, and how far it has come; lines of JSON that are only added to.
+"""The journal of a bulk command: its order and its progress, as append-only lines of JSON.
 
-The first line says what the run does. Each further one has what was done since the line before, and the cursor behind
-which nothing is done yet. A last line that was cut off does not count.
+The first line has the order of the run. Each further line has what was done since the line before, and the cursor
+behind which nothing is done yet. A last line that was cut off does not count.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a run does; fixed at its start."""
+    """The task of a run; fixed at its start."""
 
     kind: ControlKind
     wanted: Filter
@@ -43,7 +43,7 @@ class Order:
 
 @dataclass(slots=True)
 class Progress:
-    """How far a run has come."""
+    """The progress of a run."""
 
     round: int = 0
     """How often the list was gone through to its end."""
@@ -91,7 +91,7 @@ class Journal:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Return the journal of a run that was begun. Raises CommandFailed when the file is none."""
+        """Return the journal of a run that has begun. Raises CommandFailed when the file is not a journal."""
         try:
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
             head = json.loads(lines[0])

@@ -1,4 +1,4 @@
-"""`retry-sidecar list`: single messages that wait, of the whole group."""
+"""`retry-sidecar list`: the single pending messages of the whole group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`retry-sidecar pending`: what waits, asked of a running sidecar."""
+"""`retry-sidecar pending`: the pending messages of a running sidecar."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ HeaderValues = Mapping[str, bytes | None]
 
 
 class Delays(Enum):
-    """The setting that has the delays of a dialect. Its value is its name for a person."""
+    """The setting that has the delays of a dialect. The value is its name in messages to people."""
 
     LIST = "DELAYS"
     """As many as there are; MAX_ATTEMPTS can allow more or fewer retries."""
@@ -43,7 +43,7 @@ class Dialect(Protocol):
 
     @property
     def name(self) -> str:
-        """Return the name that the setting PROFILES knows it by."""
+        """Return the name of the dialect in the setting PROFILES."""
         ...
 
     @property

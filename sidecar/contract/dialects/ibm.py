@@ -48,7 +48,7 @@ class Ibm:
     )
 
     def claims(self, values: HeaderValues) -> bool:
-        """Return whether any of its headers is there: one that lacks another is told which."""
+        """Return whether any of its headers is present: `parse` names those that are missing."""
         return not NAMES.isdisjoint(values)
 
     def parse(self, record: Record, values: HeaderValues) -> Request | Rejection:

@@ -233,7 +233,7 @@ def test_a_signed_cancel_that_waited_for_an_owner_acts_or_says_that_it_is_too_ol
     assert one.pending() == (outcome is Outcome.BAD_REQUEST)
     if outcome is Outcome.BAD_REQUEST:
         assert "was made 6" in told["detail"]
-        assert told["detail"].endswith("nothing was done, send it anew")
+        assert told["detail"].endswith("nothing was done, send it again")
 
 
 def test_an_outcome_survives_a_kill_behind_the_commit_and_nothing_is_done_twice(

@@ -230,7 +230,7 @@ def test_an_instance_waits_for_the_answer_itself(shelf: Shelf) -> None:
         (["cancel", TARGET, "--yes"], "TARGET goes with no filter"),
         (["cancel", "--yes"], "Missing argument"),
         (["cancel", "--all", "--origin", "orders", "--yes"], "--all and a filter"),
-        (["cancel", "--origin", "orders"], "stdin is no terminal): say --yes"),
+        (["cancel", "--origin", "orders"], "stdin is not a terminal): add --yes"),
         (["cancel", "--origin", "orders", "--yes", "--no-wait"], "--no-wait goes with named targets"),
         (["cancel", "--resume", "x", "--origin", "orders"], "the journal determines the messages"),
         (["reschedule", "--resume", "x", "--delay", "1s"], "the journal determines the due time"),

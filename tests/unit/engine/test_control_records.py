@@ -179,7 +179,7 @@ def test_a_signature_grows_old() -> None:
     assert why(values, NOW_MS + 600_000) == ""
     assert "was made 600 s before an owner read it" in why(values, NOW_MS + 600_001)
     assert "was made 600 s after an owner read it" in why(values, NOW_MS - 600_001)
-    assert "counts for 10 minutes: nothing was done, send it anew" in why(values, NOW_MS + 600_001)
+    assert "counts for 10 minutes: nothing was done, send it again" in why(values, NOW_MS + 600_001)
 
 
 def test_an_old_record_that_others_changed_looks_like_any_other_false_one() -> None:
