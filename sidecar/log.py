@@ -41,7 +41,7 @@ def configure(
         form: `console` for people or `json` for collectors.
         librdkafka_level: Least level of the Kafka client library's own lines.
         secrets: Values that are masked wherever they turn up in a line, tracebacks included.
-        stream: Where lines go; stderr unless given.
+        stream: The stream for all lines; stderr unless given.
     """
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,

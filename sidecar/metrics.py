@@ -303,7 +303,7 @@ def _origin_states(views: Iterable[GaugeView]) -> set[tuple[str, str]]:
 
 
 VERDICTS: Final = ("stored", "dropped", "dead-lettered", "control")
-"""What becomes of a record that is received."""
+"""The results that a received record may have."""
 
 
 class Metrics:

@@ -53,7 +53,7 @@ class Gate:
         Args:
             request: The call.
             offered: The token that it brings.
-            what: What such calls are, the beginning of a sentence.
+            what: The name of such calls, as the beginning of a sentence.
 
         Raises:
             HTTPException: 401 without the token that is set, 403 where it cannot be allowed at all.

@@ -15,7 +15,7 @@ NOT_KNOWN: Final[dict[str, object]] = {
     "model": ErrorBody,
     "description": "The instance has just started and does not know the group's figures yet.",
 }
-"""What the document says of a 503 by `require_known`."""
+"""The OpenAPI documentation of a 503 by `require_known`."""
 
 
 def require_known(source: Source, partition: int | None = None) -> None:

@@ -176,7 +176,7 @@ class PaidThread:
     """Runs work in threads, each once those before it are paid for: the rate limiter sees its own thread only.
 
     Args:
-        limiter: How many may run at a time.
+        limiter: Limits the number of threads.
     """
 
     def __init__(self, limiter: CapacityLimiter) -> None:

@@ -87,14 +87,14 @@ class Unfinished(msgspec.Struct, frozen=True, array_like=True):
     skipped: int = 0
     """Not fired, because their origin is not open."""
     dead: int = 0
-    """Of those acted on, how many went to the DLQ."""
+    """The number of those acted on that went to the DLQ."""
     seen_offset: int = -1
     """With `seen_first_ms` the id of the last timer that was looked at; ids rise. -1: none."""
     seen_first_ms: int = -1
 
 
 class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
-    """What one transaction says of its partition; the last one in the log holds."""
+    """The state of a partition after one transaction; the last one in the log holds."""
 
     engine: Engine = Engine.EMBEDDED
     sequence: int = 0
@@ -112,7 +112,7 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     unfinished: Unfinished | None = None
     """The control record at `next_input_offset`, when it is partly done."""
     offset_base: int = 0
-    """What is added to an offset of this topic for a stored offset: those of all topics before it lie below."""
+    """Added to an offset of this topic to get its stored offset: those of all former topics lie below."""
     has_fired: bool = False
     """Whether the partition has ever fired anything; False also in what a release wrote that does not note it."""
 

@@ -20,7 +20,7 @@ from sidecar.errors import CommandFailed
 _LAST_PORT = 65_535
 _LOOK_S = 1.0
 _AWAY_S = 10.0
-"""How long a node of several stays away: longer than the others take to notice."""
+"""The time that a node of several stays away: longer than the others take to notice."""
 
 _EXAMPLE = """\b
 Example:

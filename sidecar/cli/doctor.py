@@ -53,7 +53,7 @@ class Check(NamedTuple):
     """`ok`, `note` (works, but should be known) or `problem`."""
     text: str
     do: str = ""
-    """What to do about it."""
+    """The action that fixes the problem."""
 
 
 @click.command(epilog="Example: retry-sidecar doctor --bootstrap-servers kafka:9092")

@@ -30,7 +30,7 @@ ASK_S: Final = 15.0
 """Longest silence: a change waits up to 5 s for its owner, and a page for owners that hang."""
 LOOK_S: Final = 0.05
 ERROR_S: Final = 5.0
-"""So long the brokers may be silent before it is said."""
+"""The time that brokers may be silent before a message says so."""
 STOP_S: Final = 2.0
 _PARAMETER: Final = "setting_api_token"
 _QUIET: Final = 50

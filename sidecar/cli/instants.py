@@ -44,7 +44,7 @@ def parse_instant_ms(text: str, now_ms: int) -> int | None:
 
     Args:
         text: Epoch milliseconds, ISO 8601 (UTC when it has no offset), `now`, or a duration from now such as `10m`.
-        now_ms: What a duration counts from.
+        now_ms: The instant that a duration counts from.
     """
     if _EPOCH_MS.fullmatch(text):
         return int(text)

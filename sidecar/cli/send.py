@@ -45,7 +45,7 @@ class Batch(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class Outcome:
-    """What became of the messages, added up as the reports come in."""
+    """The results of the messages, summed as the delivery reports arrive."""
 
     delivered: int = 0
     failed: int = 0

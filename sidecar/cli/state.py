@@ -44,7 +44,7 @@ class Report(NamedTuple):
     problems: Mapping[int, str]
     """Partition to why it cannot be read."""
     first: int
-    """How many entries to show."""
+    """The number of entries to show."""
 
     @property
     def own(self) -> Sequence[Survey]:

@@ -154,7 +154,7 @@ def sign_control(headers: Headers, token: str, topic: str, partition: int, at_ms
         headers: All others of the record; those not in SIGNED do not matter.
         token: API_TOKEN.
         topic: The input topic.
-        partition: That the record is sent to.
+        partition: The partition that the record is sent to.
         at_ms: Wall time now.
     """
     return SIGNATURE, sign(token, _parts(dict(headers), topic, partition), at_ms)

@@ -17,7 +17,7 @@ TIMESTAMP_MS: Final = "retry-timestamp-ms"
 REASON: Final = "retry-dlq-reason"
 DETAIL: Final = "retry-dlq-detail"
 TRUNCATED: Final = "retry-dlq-truncated"
-"""What of the message is missing: `value`, `headers`, `key`, with commas between; `true` in older ones: its value."""
+"""The missing parts of the message: `value`, `headers`, `key`, comma-separated; `true` in older records: the value."""
 REDRIVES: Final = "retry-redrives"
 """How often the record was sent from the DLQ to the retry topic again. It is foreign to every dialect, so it goes
 through them untouched and is still there when the record dies again."""
@@ -29,7 +29,7 @@ CONNECT_STAGE: Final = "__connect.errors.stage"
 CONNECT_CLASS: Final = "__connect.errors.exception.class.name"
 CONNECT_MESSAGE: Final = "__connect.errors.exception.message"
 CLASS_BYTES_MAX: Final = 256
-"""Of the class name that is copied for Connect's tools; the sender's own header stays as it came."""
+"""The limit of the class name copied for Connect's tools; the sender's own header stays unchanged."""
 DETAIL_BYTES_MAX: Final = 1_000
 
 # Those of an earlier death speak of another record: a record that was sent again and failed again has only the new.
@@ -92,7 +92,7 @@ def read_dead_letter(headers: Headers | None, dialects: Sequence[Dialect] = _EVE
     """Return the contents of the headers of a record on the DLQ. Any bytes give an answer, never an exception.
 
     Args:
-        headers: Of the record on the DLQ; None when they cannot be read.
+        headers: The headers of the record on the DLQ; None when they cannot be read.
         dialects: In the order of preference, as the sidecar has them.
     """
     if headers is None:
@@ -131,7 +131,7 @@ def render_dead_letter(
     """Return the headers of a DLQ record: those that came, byte for byte, then why and where from.
 
     Args:
-        headers: As they came; None when they cannot be read.
+        headers: The headers as they came; None when they cannot be read.
         reason: One of the contract's reasons.
         detail: For a person.
         topic: The input topic; with partition and offset, the coordinates of the record that failed.
@@ -139,7 +139,7 @@ def render_dead_letter(
         offset: See topic. None: the record was in a deleted and recreated topic, where the offset is another record's.
         timestamp_ms: The record's own; NO_TIMESTAMP when it has none.
         connector_name: The app id.
-        stage: Where it failed, in Connect's words.
+        stage: The stage at which it failed, in Connect's words.
     """
     came = headers or []
     dead = [header for header in came if header[0] not in _REPLACED]
@@ -167,10 +167,10 @@ def fit_dead_letter(
     largest first, then the key. `retry-dlq-truncated` says what is missing.
 
     Args:
-        key: Of the message.
-        value: Of the message.
-        headers: As rendered.
-        bytes_max: What the DLQ takes, uncompressed; 0: nothing is left but where it came from, and why.
+        key: The key of the message.
+        value: The value of the message.
+        headers: The headers as rendered.
+        bytes_max: The limit of the DLQ, uncompressed; 0 leaves nothing but where the record came from, and why.
     """
     if record_bytes(key, value, headers) <= bytes_max:
         return key, value, headers

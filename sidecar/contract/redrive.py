@@ -14,7 +14,7 @@ from sidecar.contract.dialects.registry import DIALECTS, parse
 from sidecar.model import DUE_MS_MAX, NO_TIMESTAMP, Headers, Reason, Record, Rejection, Request
 
 MAX_REDRIVES: Final = 3
-"""How often a record is redriven unless the operator says otherwise."""
+"""The most redrives of a record unless the operator sets another limit."""
 
 WOULD_DIE_AGAIN: Final = frozenset(
     {
@@ -30,7 +30,7 @@ WOULD_DIE_AGAIN: Final = frozenset(
 FIXED_BY_ORIGIN: Final = frozenset(
     {Reason.MISSING_HEADER, Reason.BAD_HEADER, Reason.TOO_LARGE, Reason.ORIGIN_NOT_ALLOWED}
 )
-"""Those of them that another origin can fix."""
+"""The reasons that another origin can fix."""
 
 _DEATH_PREFIXES: Final = ("retry-dlq-", "__connect.errors.")
 _OWN: Final = Native()
@@ -91,10 +91,10 @@ def redrive(
     caller's business.
 
     Args:
-        headers: Of the record on the DLQ; None when they cannot be read.
+        headers: The headers of the record on the DLQ; None when they cannot be read.
         terms: The operator's.
-        now_ms: What the delay counts from.
-        share: Where in the spread it goes, see `share_of`.
+        now_ms: The instant that the delay counts from.
+        share: The position in the spread, see `share_of`.
         dialects: In the order of preference, as the sidecar has them.
     """
     dead_letter = read_dead_letter(headers, dialects)

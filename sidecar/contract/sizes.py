@@ -9,9 +9,9 @@ from sidecar.model import Headers
 BATCH_BYTES: Final = 61
 """Head of a batch; a topic's `max.message.bytes` is on the whole batch."""
 FRAMING_BYTES: Final = 36
-"""Of a record at most: length, attributes, timestamp and offset delta, lengths of key and value, count of headers."""
+"""The most a record adds: length, attributes, timestamp and offset delta, lengths of key and value, header count."""
 HEADER_BYTES: Final = 10
-"""Of a header at most: the lengths of its name and of its value."""
+"""The most a header adds: the lengths of its name and of its value."""
 DELIVERY_OVERHEAD_BYTES: Final = 512
 """What the record that fires a timer is larger than the timer's entry at most: its frame, and the headers that a fire
 adds. All else takes no less room in an entry than on the wire."""

@@ -36,7 +36,7 @@ class OutcomeRecord(msgspec.Struct, frozen=True):
 
     outcome: Outcome
     count: int
-    """How many timers it acted on; for pause and resume how many of the origin wait in the partition."""
+    """The number of timers it acted on; for pause and resume, of those of the origin that wait in the partition."""
     target: str
     partition: int
     at_ms: int
@@ -87,9 +87,9 @@ def signed(token: str | None, topic: str, partition: int, key: bytes, value: byt
     Args:
         token: API_TOKEN.
         topic: The status topic.
-        partition: That the record is written to.
-        key: Of the record.
-        value: Of the record.
+        partition: The partition that the record is written to.
+        key: The key of the record.
+        value: The value of the record.
         at_ms: Wall time of the signer.
     """
     return [] if token is None else [(SIGNATURE, sign(token, _parts(topic, partition, key, value), at_ms))]

@@ -37,7 +37,7 @@ class PolicyConfig:
     ibm_delays_ms: tuple[int, ...] = (20_000, 40_000, 60_000)
     """FIRST_, SECOND_ and THIRD_DELAY_MS; empty when no dialect that uses them is accepted."""
     by_origin: tuple[PolicyConfig, ...] = ()
-    """What decides for some origins instead: the one of the topic's own name, else of the longest glob that matches."""
+    """The configurations of single origins: that of the topic's own name, else of the longest matching glob."""
     name: str = ""
     """The topic or glob that this is for; empty: for all that have none of their own."""
 

@@ -85,7 +85,7 @@ class Policy:
         """Return the verdict.
 
         Args:
-            request: As its dialect parsed it.
+            request: The request, as its dialect parsed it.
             timestamp_ms: The record's; NO_TIMESTAMP when it has none.
             arrived_ms: When the record was ingested.
         """

@@ -60,7 +60,7 @@ class NotAllowed(ValueError):
     """A text with mistakes in several places.
 
     Args:
-        lines: What completes `<setting>: `, one for each: where, value, what is allowed.
+        lines: The texts that complete `<setting>: `, one per mistake: where, value, what is allowed.
     """
 
     def __init__(self, lines: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ class Pair(NamedTuple):
     key: str
     node: yaml.Node
     line: int
-    """Of the key, from 1."""
+    """The line of the key, from 1."""
     repeated: bool
     """The key was there before: a mistake, never a silent choice."""
 

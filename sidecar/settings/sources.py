@@ -1,4 +1,4 @@
-"""Where settings are given: command line, environment, YAML file. Each source becomes a list of Given."""
+"""Sources of settings: command line, environment, YAML file. Each becomes a list of Given."""
 
 from __future__ import annotations
 

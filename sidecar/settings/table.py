@@ -294,7 +294,7 @@ class Settings:
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
     """librdkafka properties as given; `client_properties` is what clients take."""
     origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
-    """Where each value that is not a default came from, by setting's name, or `client.<property>`."""
+    """Setting's name, or `client.<property>` -> the source of its value; defaults are left out."""
     warnings: tuple[str, ...] = field(default=(), repr=False, compare=False)
     """One line each: what was accepted but has no effect or looks mistyped."""
 
@@ -343,7 +343,7 @@ class Settings:
 
     @property
     def http_url(self) -> str:
-        """Where this machine finds the HTTP server."""
+        """The URL of the HTTP server for clients on this machine."""
         host = _ANYWHERE.get(self.http_host, self.http_host)
         return f"http://[{host}]:{self.http_port}" if ":" in host else f"http://{host}:{self.http_port}"
 

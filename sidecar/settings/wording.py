@@ -1,4 +1,4 @@
-"""How problems with settings name what was given: on one line, in quotes where needed, never endless."""
+"""Names and values in messages about settings: on one line, quoted where needed, limited in length."""
 
 from __future__ import annotations
 

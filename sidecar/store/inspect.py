@@ -109,15 +109,15 @@ class Survey:
     partition: int
     meta: Meta
     counted: int
-    """How many its counters say; they may differ only while a restore is on its way."""
+    """The number by its counters; they may differ only while a restore is in progress."""
     elsewhere_ms: int | None
-    """Since when another instance has the partition; None: this one has it, as far as it knew."""
+    """The time since which another instance has the partition; None: this one has it, as far as it knew."""
     pending: int = 0
     size_bytes: int = 0
-    """Of the timers, with their payloads."""
+    """The size of the timers, with their payloads."""
     by_origin: Counter[str] = field(default_factory=Counter)
     due_within: dict[str, int] = field(default_factory=dict)
-    """As in `GET /pending`, but exact."""
+    """The counts of `GET /pending`, but exact."""
     overdue: int = 0
     deferred: int = 0
     next_due_ms: int | None = None
@@ -143,7 +143,7 @@ def survey(store: StoreReader, partition: int, now_ms: int, *, first: int, seen:
         store: Has the partition's rows.
         partition: One of `partitions_of`.
         now_ms: Wall time, from which due times are counted.
-        first: How many entries to keep.
+        first: The number of entries to keep.
         seen: Called after each batch with the number of its timers.
 
     Raises:

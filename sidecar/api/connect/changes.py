@@ -24,7 +24,7 @@ _UNCHANGEABLE: Final = (
     (f"{CONNECTOR}/config", ["PUT", "PATCH"]),
     (f"{CONNECTOR}/offsets", ["PATCH", "DELETE"]),
 )
-"""What makes, changes and ends connectors elsewhere."""
+"""The routes that create, change and delete connectors in Kafka Connect."""
 _CHANGES: Final[dict[int | str, dict[str, object]]] = {
     401: {"model": ErrorBody, "description": "The token is missing or wrong."},
     403: {"model": ErrorBody, "description": "Refused on this address, or from a page of another site."},

@@ -42,7 +42,7 @@ class Others(Protocol):
 
         Args:
             method: POST or PUT.
-            url: Where the instance answers.
+            url: The address of the instance.
             path: Path and query.
             body: JSON.
         """
@@ -54,7 +54,7 @@ class Worker:
     """The process that answers."""
 
     name: str
-    """Of the connector: the app id."""
+    """The name of the connector: the app id."""
     instance_id: str
     """Empty for a process that never owns a partition."""
     topic: str
@@ -62,7 +62,7 @@ class Worker:
     config: Mapping[str, str]
     """Settings of this process, without secrets."""
     version: str
-    """Of the distribution."""
+    """The version of the distribution."""
     others: Others
     restart: Callable[[bool], None]
     """Restores the partitions of this process again; with True, only the stopped ones. Returns at once; may be called
@@ -158,7 +158,7 @@ def status_of(worker: Worker, tasks: Sequence[Task], restarted: Iterable[int] = 
 
     Args:
         worker: The process that answers.
-        tasks: Of the whole group.
+        tasks: The tasks of the whole group.
         restarted: Numbers of tasks that are restarting, which their views do not show yet.
     """
     owned = [task for task in tasks if task.owner]

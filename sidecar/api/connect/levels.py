@@ -60,7 +60,7 @@ class Levels:
         """Set the level of a logger, created if necessary, and return the names of all loggers that get it.
 
         Args:
-            name: Of the logger.
+            name: The name of the logger.
             level: One of LEVELS.
         """
         with self._lock:

@@ -45,7 +45,7 @@ _OWN: Final = {
     "tasks.max": "Maximum number of instances with partitions: one for each partition of the retry topic.",
     "topics": "The shared retry topic: INPUT_TOPIC.",
 }
-"""What a connector's configuration has besides the settings."""
+"""The properties of a connector's configuration besides the settings."""
 _UNKNOWN_PLUGIN: Final[dict[int | str, dict[str, object]]] = {
     404: {"model": ErrorBody, "description": "There is no such plugin."},
     "4XX": {"model": ErrorBody, "description": "Any other error in the request."},

@@ -197,8 +197,8 @@ class ControlDesk:
         """Carry out a change and answer with its outcome.
 
         Args:
-            request: Who asks.
-            kind: What to do.
+            request: The HTTP request.
+            kind: The action.
             target: To what.
             shown: The target as it came.
             due_ms: The new due time, for a reschedule.

@@ -230,7 +230,7 @@ class Peers(Protocol):
         """Return status and body of a GET. Raises CommandFailed when there is no answer in time.
 
         Args:
-            url: Where the instance answers.
+            url: The address of the instance.
             path: Path and query.
             authorised: Whether it needs the token.
         """

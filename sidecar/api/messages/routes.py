@@ -93,7 +93,7 @@ class MessagesQuery(BaseModel):
 
 
 class MessageQuery(BaseModel):
-    """What to show of a message."""
+    """The parts of a message to show."""
 
     model_config = ConfigDict(extra="forbid")
 

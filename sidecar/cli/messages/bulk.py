@@ -72,7 +72,7 @@ class TimerReader:
         wanted: Which messages.
         stop: Says that it should end.
         clock: Measures the wait.
-        patience_s: So long a page may be incomplete.
+        patience_s: The time that a page may stay incomplete.
     """
 
     def __init__(self, instances: Instances, wanted: Filter, stop: Stop, clock: Clock, patience_s: float) -> None:

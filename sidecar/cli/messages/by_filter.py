@@ -45,7 +45,7 @@ _MEANING: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How the messages are chosen, and how a run goes."""
+    """The selection of the messages, and the options of the run."""
 
     wanted: Filter
     everything: bool

@@ -18,7 +18,7 @@ from sidecar.engine.items import target_text
 from sidecar.model import TimerId
 
 AT_A_TIME: Final = 32
-"""As many as an instance works on at a time."""
+"""The number of calls that an instance works on at a time."""
 AGAIN_S: Final = 0.5
 _CALLS: Final = {
     ControlKind.CANCEL: ("DELETE", ""),

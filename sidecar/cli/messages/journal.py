@@ -36,7 +36,7 @@ class Order:
     upto: Mapping[int, int]
     """By partition, the greatest offset of the messages that it acts on: what came later is not meant."""
     total: int
-    """How many messages matched at the start."""
+    """The number of messages that matched at the start."""
     group: str | None
     """Application and retry topic; None for a run by --url."""
 
@@ -46,7 +46,7 @@ class Progress:
     """The progress of a run."""
 
     round: int = 0
-    """How often the list was gone through to its end."""
+    """The number of complete passes over the list."""
     cursor: str | None = None
     acted: int = 0
     """Messages acted on in this round."""

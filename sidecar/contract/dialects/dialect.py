@@ -17,7 +17,7 @@ class Delays(Enum):
     """The setting that has the delays of a dialect. The value is its name in messages to people."""
 
     LIST = "DELAYS"
-    """As many as there are; MAX_ATTEMPTS can allow more or fewer retries."""
+    """A list of any length; MAX_ATTEMPTS can allow more or fewer retries."""
     THREE = "FIRST/SECOND/THIRD_DELAY_MS"
     """One retry for each."""
 
@@ -116,7 +116,7 @@ class Dialect(Protocol):
         """Return the headers of the fired record, as a new list.
 
         Args:
-            headers: As they came.
+            headers: The headers as they came.
             attempt: Retries made before this one.
             limit: Attempts allowed in all.
             timer_id: The fields of its TimerId.
@@ -128,7 +128,7 @@ class Dialect(Protocol):
         """Return the headers with which a dead letter goes to the retry topic again, as a new list.
 
         Args:
-            headers: As they came, without those that its death gave it. They need not speak this dialect.
+            headers: The headers as they came, without those of its death. They need not speak this dialect.
             due_ms: The instant that the redrive asks for, epoch ms.
             keep_attempts: The count of retries stays; else it starts at 0.
             to_origin: The topic that it goes to; empty: the one that the headers name.

@@ -29,7 +29,7 @@ def parse(record: Record, dialects: Sequence[Dialect]) -> Request | ControlReque
     """Read what a record asks for. Any bytes give a request or a rejection, never an exception.
 
     Args:
-        record: As consumed.
+        record: The record as consumed.
         dialects: In the order of preference: the first one that claims the record reads it. A record with the header
             `retry-control` is a control record, whatever else it has.
     """
