@@ -39,7 +39,7 @@ _EFFECT: Final = {
 
 
 class Rule(StrEnum):
-    """What must hold."""
+    """A rule that every history must satisfy."""
 
     LOST = "nothing is lost"
     TWICE = "nothing comes twice"
@@ -115,7 +115,7 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a client was told of its control record; the outcome is None when there was no answer in time."""
+    """The answer to a client's control record; the outcome is None when no answer came in time."""
 
     control_id: str
     outcome: Outcome | None
@@ -384,7 +384,7 @@ def read_history(
     answers: Sequence[Answer],
     deadline_s: float = 60.0,
 ) -> History:
-    """Read all that is committed; nobody should be writing.
+    """Read all that is committed; call it when no writer is running.
 
     Args:
         stage: The topics.

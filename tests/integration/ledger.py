@@ -1,4 +1,4 @@
-"""What went in, against what is in the topics: no message lost, none twice, none early.
+"""Input against the contents of the topics: no message lost, none twice, none early.
 
 It knows nothing of the sidecar but the headers that go in and the topics that it writes: the origin topic is stamped by
 the broker, so that a timestamp there is when a message really came back.
@@ -30,7 +30,7 @@ ID: Final = "ledger-id"
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """What the topics say, in ids."""
+    """The contents of the topics, as ids."""
 
     lost: Sequence[str]
     """Neither fired nor dead-lettered nor in the changelog as pending nor still before the committed input offset."""
@@ -133,7 +133,7 @@ class Ledger:
             reader.close()
 
     def balance(self) -> Balance:
-        """Compare. Only what is at rest is told exactly: nobody should be writing."""
+        """Compare. The result is exact only when no writer is running."""
         records = self.fired()
         dead = read_committed(self.stage.bootstrap, [self.stage.dlq_topic])
         pending = self.pending()

@@ -31,7 +31,7 @@ class Given(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """Where a message lies, and its timestamp."""
+    """The location of a message, and its timestamp."""
 
     partition: int
     offset: int
@@ -39,7 +39,7 @@ class Sent(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """How a sidecar is run."""
+    """The options with which a sidecar runs."""
 
     command: Command
     ready_s: float
@@ -78,7 +78,7 @@ def one_sidecar(
     launch: Launch = EMBEDDED,
     **settings: str,
 ) -> Iterator[World]:
-    """Yield a running sidecar with topics of its own.
+    """Yield a running sidecar with its own topics.
 
     Args:
         bootstrap: the broker.

@@ -40,7 +40,7 @@ API: Final[Command] = ("-m", "sidecar", "api")
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The topics of one application on a broker, under names that nobody else uses."""
+    """The topics of one application on a broker, under unique names."""
 
     bootstrap: str
     app_id: str
@@ -230,7 +230,7 @@ class Sidecar:
         return "\n".join(f"  {self.name} | {line}" for line in text.splitlines()[-LOG_LINES:])
 
     def get(self, path: str) -> tuple[int, Any]:
-        """Return status and JSON body; status 0 while nobody answers.
+        """Return status and JSON body; status 0 without an answer.
 
         Raises:
             AssertionError: the process has ended.
@@ -266,7 +266,7 @@ class Sidecar:
 
     @property
     def port(self) -> int:
-        """Where it answers HTTP; known once it listens."""
+        """The port of its HTTP server; known once it listens."""
         self.get("/livez")
         return self._port
 

@@ -1,4 +1,4 @@
-"""As much of a Kafka broker as exactly once rests on: generations, transactions that stay open, LSO, time-outs.
+"""A simulated Kafka broker, with all that exactly once rests on: generations, open transactions, LSO, time-outs.
 
 One input partition, its changelog partition, and all that is fired, seen by whoever owns the partition now.
 """
@@ -13,7 +13,7 @@ from sidecar.engine.restore import ChangelogRead
 
 
 class Fate(Enum):
-    """What became of a transaction."""
+    """The result of a transaction."""
 
     OPEN = "open"
     COMMITTED = "committed"

@@ -9,7 +9,7 @@ from sidecar.engine.restore import ChangelogRead, Restore
 
 
 class MemoryLog:
-    """What a read_committed consumer sees of a compacted topic."""
+    """A compacted topic as a read_committed consumer sees it."""
 
     def __init__(self) -> None:
         self.records: list[ChangelogRead] = []

@@ -17,7 +17,7 @@ from sidecar.engine import hot
 
 
 class Mutation(NamedTuple):
-    """In `place` (module:function or module:Class.method) the text `old` becomes `new`, wherever it stands."""
+    """A change: in `place` (module:function or module:Class.method) every text `old` becomes `new`."""
 
     name: str
     place: str

@@ -1,4 +1,4 @@
-"""What should happen, told one message after the other: it knows no watermark, block, wheel, store or deferral queue.
+"""The expected behaviour, one message at a time: without watermark, block, wheel, store or deferral queue.
 
 The ledger sees what went in and what came out of each committed transaction. When a timer whose origin is not open
 fires later is left to the engine; that it may not fire early, twice, after a cancel or not at all is checked here.
@@ -15,7 +15,7 @@ Id = tuple[int, int]
 
 
 class Send(NamedTuple):
-    """A message. `delay_ms` counts from the moment of its intake, for a record without a time."""
+    """A message. `delay_ms` counts from its ingest, for a record without a time."""
 
     offset: int
     origin: str
@@ -82,7 +82,7 @@ class Timer:
 
 @dataclass(slots=True)
 class Progress:
-    """How far a control record came."""
+    """The progress of a control record."""
 
     offset: int
     acted: int = 0
@@ -104,7 +104,7 @@ class Ledger:
         self._dead: list[Id] = []
 
     def begin_topic(self) -> int:
-        """The input topic was made anew: return the offset that its records count from."""
+        """Continue with a recreated input topic: return the offset that its records count from."""
         self._progress = None
         return self.highest
 
@@ -142,7 +142,7 @@ class Ledger:
         return origin in self.paused or "*" in self.paused
 
     def _closed_for_ms(self, origin: str, *, told: bool) -> int:
-        """How long an origin has been closed, not counting pauses; -1 when it is not, or is paused."""
+        """Return how long an origin has been closed, not counting pauses; -1 when it is open or paused."""
         closure = self._transaction.closed.get(origin)
         if closure is None or self._is_paused(origin):
             return -1
@@ -162,7 +162,7 @@ class Ledger:
             self._leave(timer_id)
 
     def _leave(self, timer_id: Id) -> None:
-        """A timer is due at intake: what must become of it in this very transaction."""
+        """Check the result, in this very transaction, of a timer that is due at ingest."""
         origin = self.pending[timer_id].origin
         timeout_ms = self._transaction.timeout_ms
         if self._is_open(origin):

@@ -160,7 +160,7 @@ class World:
         return Arrival(item.offset - self.base, due_ms, item.origin, body, item.retry_id, item.replace)
 
     def _control(self, command: Command) -> Item:
-        """Make a record of it as any language would, and let intake read it."""
+        """Make a control record as any language would, and let ingest read it."""
         forged = command.kind == "forged"
         kind = ControlKind.CANCEL if forged else ControlKind(command.kind)
         target = TimerId(0, *command.target) if isinstance(command.target, tuple) else command.target
@@ -320,7 +320,7 @@ class World:
                 self.step()
 
     def make_topic_anew(self) -> None:
-        """The input topic is deleted, with what was not taken in, and made again; its first records may be gone too."""
+        """Delete and recreate the input topic, with the records not yet ingested; its first records may be gone too."""
         unfinished = self.partition.checkpoint.unfinished
         self.topic += 1
         self.base = self.ledger.begin_topic()

@@ -75,7 +75,7 @@ def message(due_ms: int, partition: int = 0, offset: int = 0, origin: str = "ord
 
 @dataclass
 class Held:
-    """Entries of partitions, in lists; `trouble` is raised by every read."""
+    """Entries of partitions, in lists; every read raises `trouble` when it is set."""
 
     messages: list[MessageBody] = field(default_factory=list)
     own: frozenset[int] = frozenset({0, 1})

@@ -16,7 +16,7 @@ URL = "http://shelf:1"
 
 
 class Shelf:
-    """Stands for `sidecar.cli.instance.ask`, and for what acts on timers."""
+    """A fake of `sidecar.cli.instance.ask` and of the actions on timers."""
 
     def __init__(self, kind: ControlKind = ControlKind.CANCEL, due_ms: int | None = None) -> None:
         self.messages: dict[str, dict[str, Any]] = {}

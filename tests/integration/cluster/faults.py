@@ -116,7 +116,7 @@ def heal(cluster: LocalCluster) -> None:
 
 
 def freeze(node: LocalBroker) -> None:
-    """Stop a node with SIGSTOP: nobody hears from it, and its connections stay open."""
+    """Stop a node with SIGSTOP: it answers nothing, and its connections stay open."""
     assert node.pid is not None
     os.kill(node.pid, signal.SIGSTOP)
 

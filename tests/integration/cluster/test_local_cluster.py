@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.usefixtures("unh
 
 @contextmanager
 def command(data_dir: Path, log: Path) -> Iterator[subprocess.Popen[str]]:
-    """Run the command on a folder in a process of its own, and yield it once the nodes answer."""
+    """Run the command on a folder in its own process, and yield it once the nodes answer."""
     arguments = ["-m", "sidecar", "broker", "--nodes", "3", "--port", "0", "--data-dir", str(data_dir)]
     with log.open("w") as notes:
         process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, stderr=notes, text=True)

@@ -31,13 +31,13 @@ def world(unhurried: None) -> Iterator[tuple[LocalCluster, Toxiproxy]]:
 
 @pytest.fixture
 def proxies(world: tuple[LocalCluster, Toxiproxy]) -> Toxiproxy:
-    """What the sidecars of this test connect through."""
+    """The proxies through which the sidecars of this test connect."""
     return world[1]
 
 
 @pytest.fixture
 def stage(world: tuple[LocalCluster, Toxiproxy]) -> Stage:
-    """Topics of this test; whoever takes the stage's address connects directly."""
+    """Topics of this test; clients that use the stage's address connect directly."""
     return set_stage(world[0].bootstrap_servers)
 
 

@@ -1,4 +1,4 @@
-"""What exactly once rests on: what broker and client library really do, tried on both."""
+"""The facts that exactly once rests on: what broker and client library really do, tested on both."""
 
 from __future__ import annotations
 
@@ -277,7 +277,7 @@ def test_a_second_producer_of_the_same_id_fences_the_first(bootstrap: str, topic
 
 
 class Nobody:
-    """Is told about rebalances and does nothing."""
+    """Ignores rebalances."""
 
     def assigned(self, partitions: object) -> None: ...
     def revoked(self, partitions: object) -> None: ...

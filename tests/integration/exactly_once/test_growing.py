@@ -17,7 +17,7 @@ pytestmark = pytest.mark.broker
 
 
 def test_a_control_record_to_partitions_that_were_just_gained_is_answered(stage: Stage, sidecars: Sidecars) -> None:
-    """Whoever has written outcomes before knows the partitions of the status topic as they were."""
+    """A writer of earlier outcomes knows the status topic with its former partitions."""
     one = sidecars.start("one", stage)
     settings = Settings(
         bootstrap_servers=stage.bootstrap,

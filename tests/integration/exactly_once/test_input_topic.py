@@ -1,4 +1,4 @@
-"""What happens to the input topic while messages wait: grown, cut, rewound, deleted and made anew."""
+"""Changes to the input topic while messages wait: grown, cut, rewound, deleted and recreated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a partition leaves in a state folder when another instance has it for good."""
+"""The rows that a partition leaves in a state folder when another instance owns it for good."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def test_applied_before_the_commit_and_believed_afterwards_messages_are_lost(sta
 
 
 def test_applied_before_a_commit_that_never_was_messages_fire_all_the_same(stage: Stage, sidecars: Sidecars) -> None:
-    """As after a broker's restart that takes back what it had said to be committed."""
+    """A restarted broker can lose a commit that it had confirmed."""
     a_kill_before_the_commit(stage, sidecars, killable.APPLIED_EARLY).require_right()
     assert "store_not_confirmed" in sidecars.all[0].log
 

@@ -1,4 +1,4 @@
-"""How a sidecar ends, and what it says when it cannot begin."""
+"""Shutdown of a sidecar, and its errors when it cannot start."""
 
 from __future__ import annotations
 

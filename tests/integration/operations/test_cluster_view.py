@@ -38,7 +38,7 @@ def unknown(group: dict[str, Any]) -> list[int]:
 
 
 def forge(stage: Stage) -> None:
-    """Write figures that nobody has signed, as anyone can who may write to the topic."""
+    """Write unsigned figures, as anyone can who may write to the topic."""
     forged = replace(EMPTY, owner="forger", pending=1_000_000, sequence=10**9)
     producer = Producer({"bootstrap.servers": stage.bootstrap})
     producer.produce(stage.status_topic, forged.to_json(), b"p/0", 0)

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
 class Demo:
-    """A demo in a process of its own."""
+    """A demo in its own process."""
 
     def __init__(self, folder: Path) -> None:
         self.out, self.err = folder / "out", folder / "err"

@@ -1,4 +1,4 @@
-"""What a running sidecar says over HTTP, and that nobody who asks slowly delays it."""
+"""The HTTP answers of a running sidecar, which slow clients do not delay."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def _send(bootstrap: str, topic: str, *values: bytes) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Tell whether a process runs; one that ended but that nobody has waited for yet does not."""
+    """Tell whether a process runs; one that has ended but was not waited for does not."""
     status = Path(f"/proc/{pid}/stat")
     try:
         return status.read_text().rsplit(")", 1)[1].split()[0] != "Z"
@@ -59,7 +59,7 @@ def broker_pid(data_dir: Path) -> int:
 
 @contextmanager
 def _command(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run the command in a process of its own; yields it and the address that it printed."""
+    """Run the command in its own process; yields it and the address that it printed."""
     process = subprocess.Popen([*_COMMAND, *arguments], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

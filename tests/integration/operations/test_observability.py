@@ -1,4 +1,4 @@
-"""What a running sidecar tells of traces, and of an open transaction that holds back its input."""
+"""Traces of a running sidecar, and its report of an open transaction that holds back its input."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def value(world: World, metric: str) -> float:
 
 
 def test_trace_headers_come_back_byte_for_byte_and_the_span_links_to_their_trace(world: World) -> None:
-    """Also those that no tracing library would write."""
+    """Even headers that no tracing library writes."""
     trace = [
         ("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
         ("tracestate", b"rojo=00f067aa0ba902b7,  congo = t61rcWkgMzE"),

@@ -1,4 +1,4 @@
-"""The state folder is a cache of the changelog: old, foreign or damaged, it is brought up to date or built anew."""
+"""The state folder is a cache of the changelog: old, foreign or damaged, it is updated or rebuilt."""
 
 from __future__ import annotations
 

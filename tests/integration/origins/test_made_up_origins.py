@@ -40,7 +40,7 @@ def to(topic: str, marker: bytes, delay_ms: int = 1) -> Pairs:
 
 
 def forbid(bootstrap: str, prefix: str) -> None:
-    """Let nobody look at topics whose names begin so."""
+    """Forbid every user to describe topics whose names begin with this."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     every = (AclOperation.ALL, AclPermissionType.DENY)
     rule = AclBinding(ResourceType.TOPIC, prefix, ResourcePatternType.PREFIXED, USER, "*", *every)

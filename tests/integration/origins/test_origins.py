@@ -1,4 +1,4 @@
-"""Origins and a DLQ that vanish, refuse or come back: nobody else waits, nothing is lost."""
+"""Origins and a DLQ that vanish, refuse or come back: nothing else waits, nothing is lost."""
 
 from __future__ import annotations
 

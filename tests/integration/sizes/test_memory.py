@@ -1,4 +1,4 @@
-"""What a sender may send takes a bounded part of memory, whatever it looks like as objects."""
+"""Any messages of a sender take a bounded part of memory, whatever their size as Python objects."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_what_is_too_large_for_its_origin_goes_to_the_dlq_and_the_others_fire(wo
 
 
 def test_what_the_broker_refuses_goes_to_the_dlq_and_the_others_of_its_batch_fire(world: World, marker: bytes) -> None:
-    """A compacted topic takes no message without a key; nobody can know before it is tried."""
+    """A compacted topic takes no message without a key; only trying shows it."""
     compacted = f"{world.stage.app_id}-compacted"
     due_ms = now_ms() + 2_500
     guilty = {7, 40, 41}

@@ -1,4 +1,4 @@
-"""What is too large for the DLQ, the changelog, the status topic or an origin, and what fits only compressed."""
+"""Records too large for the DLQ, the changelog, the status topic or an origin, or that fit only compressed."""
 
 from __future__ import annotations
 

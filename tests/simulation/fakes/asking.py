@@ -1,4 +1,4 @@
-"""What a restore asks and reads, on the simulated cluster: answers come late, and may be of the past by then."""
+"""The questions and reads of a restore on the simulated cluster: answers come late and may be outdated."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Question:
         raise NotImplementedError
 
     def give_up(self) -> None:
-        """Nobody answered in time."""
+        """End the wait: no answer came in time."""
         raise NotImplementedError
 
 

@@ -27,7 +27,7 @@ class Unreachable(Exception):
 
 @dataclass(slots=True)
 class Producer:
-    """What the transaction coordinator keeps of a transactional id."""
+    """The transaction coordinator's state of a transactional id."""
 
     epoch: int = -1
     transaction: Transaction | None = None

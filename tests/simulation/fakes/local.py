@@ -1,4 +1,4 @@
-"""What is no part of Kafka: the state folder, the status publisher, the admin client, the executor."""
+"""Fakes of what is not Kafka: the state folder, the status publisher, the admin client, the executor."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class FakeWriter:
 
 
 class Strangers:
-    """What the group says of partitions: nothing is known of the others."""
+    """A view of the group that knows nothing of other instances' partitions."""
 
     def views(self) -> Sequence[PartitionView]:
         return ()
@@ -131,7 +131,7 @@ class Strangers:
 
 
 class _Answer:
-    """As much of a future as is used."""
+    """The part of a future that the catalogue uses."""
 
     def __init__(self, question: _Lookup, outcome: Callable[[], object]) -> None:
         self._question = question
@@ -168,7 +168,7 @@ class _Lookup:
 
 
 class FakeAdmin:
-    """As much of the library's admin client as the catalogue uses."""
+    """The part of the library's admin client that the catalogue uses."""
 
     def __init__(self, cluster: Cluster, link: Link) -> None:
         self._cluster = cluster

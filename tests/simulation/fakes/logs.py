@@ -14,7 +14,7 @@ from sidecar.model import Headers
 
 
 class Fate(Enum):
-    """What became of a transaction."""
+    """The result of a transaction."""
 
     OPEN = "open"
     COMMITTED = "committed"
@@ -22,7 +22,7 @@ class Fate(Enum):
 
 
 class Row(NamedTuple):
-    """What a client hands to the library."""
+    """A record that a client hands to the library."""
 
     key: bytes | None
     value: bytes | None

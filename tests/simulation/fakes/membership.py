@@ -1,4 +1,4 @@
-"""Group metadata as bytes, which nobody but the cluster reads."""
+"""Group metadata as bytes, which only the cluster reads."""
 
 from __future__ import annotations
 

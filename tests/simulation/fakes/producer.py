@@ -45,7 +45,7 @@ class _Queued:
 
 @dataclass(slots=True)
 class _Outcome:
-    """What the delivery reports of one transaction have said."""
+    """The delivery reports of one transaction so far."""
 
     refused: list[Refused] = field(default_factory=list)
     unwritten: list[Unwritten] = field(default_factory=list)

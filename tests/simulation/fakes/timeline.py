@@ -11,7 +11,7 @@ START_MS = 1_770_000_000_000
 
 
 class Fiber:
-    """What a thread would do; it goes on when its time has come."""
+    """The work of a simulated thread; it continues when its time has come."""
 
     def __init__(self, run: Callable[[], object]) -> None:
         self.wakes_s = 0.0
@@ -38,7 +38,7 @@ class Fiber:
 
 
 class Timeline:
-    """Where the simulation stands in time."""
+    """The simulated time, and the work that is scheduled in it."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng

@@ -1,4 +1,4 @@
-"""What goes wrong with processes, brokers, disks, clocks and the network."""
+"""Faults of processes, brokers, disks, clocks and the network."""
 
 from __future__ import annotations
 

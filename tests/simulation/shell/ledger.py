@@ -1,4 +1,4 @@
-"""What was sent and what came out of it, kept apart from the program: checked after each transaction."""
+"""A ledger of what was sent and what came out, independent of the program: checked after each transaction."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OURS: Final = re.compile(r"retry-")
 
 
 class Fate(Enum):
-    """What may become of a message."""
+    """The possible results of a message."""
 
     FIRED = "fired"
     DEAD = "dead"
@@ -157,7 +157,7 @@ class Ledger:
         return self._places[place]
 
     def _conserve(self, partition: int) -> None:
-        """What is below the group's offset is pending, or has left, or somebody took it away."""
+        """Check that each message below the group's offset is pending, has left, or was removed by an operator."""
         taken = self._cluster.group.offsets[partition]
         folded = fold(self._view.get(partition, {}).items())
         pending: set[int] = set()

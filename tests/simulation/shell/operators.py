@@ -1,4 +1,4 @@
-"""What operators do while sidecars run."""
+"""The actions of operators while sidecars run."""
 
 from __future__ import annotations
 

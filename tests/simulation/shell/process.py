@@ -147,7 +147,7 @@ class Process:
         self._round_at_s = self.cluster.timeline.now_s + (self.consumer.waits_s if self.consumer else 0.0)
 
     def heartbeat(self) -> None:
-        """What the client library does in the background."""
+        """Do the background work of the client library."""
         if self.consumer is not None and self.loop is not None and self.cluster.timeline.now_s >= self.frozen_until_s:
             self.consumer.heartbeat()
 

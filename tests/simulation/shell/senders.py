@@ -1,4 +1,4 @@
-"""What applications write to the retry topic, with and without malice."""
+"""The messages that applications write to the retry topic, well-formed and hostile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DELAYS_MS: Final = (0, 0, 100, 1_000, 3_000, 10_000, 30_000)
 
 
 class Senders:
-    """Makes messages; each has a number of its own in its headers."""
+    """Makes messages; the headers of each have its number."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -34,7 +34,7 @@ class Senders:
         return Sent(self._made, kind, origin, due_ms, key, value, self._headers(origin, due_ms), fate)
 
     def good(self, now_ms: int) -> Sent:
-        """A message that nothing is in the way of."""
+        """Make a message that nothing keeps from its origin."""
         rng = self._rng
         value = rng.choice([None, b"", b"v" * rng.randint(1, 300)])
         sent = self._make("good", rng.choice(GOOD_ORIGINS), now_ms, value, Fate.FIRED, rng.choice([None, b"k", b"key"]))
@@ -44,7 +44,7 @@ class Senders:
         return sent
 
     def shaky(self, now_ms: int, *, at_once: bool = False) -> Sent:
-        """To an origin that comes and goes."""
+        """Make a message to an origin that comes and goes."""
         sent = self._make("shaky", SHAKY, now_ms, b"s", Fate.EITHER)
         if at_once:
             sent.due_ms = now_ms
@@ -52,14 +52,14 @@ class Senders:
         return sent
 
     def sized(self, now_ms: int, limits: list[int]) -> Sent:
-        """As large as some topic takes, or a little more or less."""
+        """Make a message about as large as some topic allows, or a little more or less."""
         rng = self._rng
         size = max(0, rng.choice(limits) - rng.choice([0, 1, 60, 100, 300, 600, 700, 1000]) + rng.choice([0, 40, 400]))
         value = rng.randbytes(size) if rng.random() < 0.6 else b"z" * size
         return self._make("sized", rng.choice([NARROW, *GOOD_ORIGINS]), now_ms, value, Fate.EITHER)
 
     def many_headers(self, now_ms: int) -> Sent:
-        """Headers without end."""
+        """Make a message with very many headers."""
         sent = self._make("headers", self._rng.choice([NARROW, *GOOD_ORIGINS]), now_ms, b"h", Fate.EITHER)
         sent.headers += [("h", None)] * self._rng.choice([30, 100, 400])
         if self._rng.random() < 0.7:
@@ -71,7 +71,7 @@ class Senders:
         sent.headers[1] = ("retry-due-ms", b"soon")
 
     def bad(self, now_ms: int) -> Sent:
-        """For the DLQ by all rules."""
+        """Make a message that every rule sends to the DLQ."""
         rng = self._rng
         sent = self._make("bad", rng.choice(GOOD_ORIGINS), now_ms, rng.randbytes(rng.choice([0, 10, 3_000])), Fate.DEAD)
         match rng.randrange(5):
@@ -90,7 +90,7 @@ class Senders:
         return sent
 
     def named(self, now_ms: int) -> Sent:
-        """To a topic that does not exist, under one of very many names."""
+        """Make a message to a topic that does not exist, under one of very many names."""
         return self._make("named", f"no-such-{self._rng.randrange(40)}", now_ms, b"n", Fate.DEAD)
 
     def keyless(self, now_ms: int) -> Sent:

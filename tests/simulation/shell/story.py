@@ -1,4 +1,4 @@
-"""What happens in a world, from its seed to its end."""
+"""The events of a world, from its seed to its end."""
 
 from __future__ import annotations
 

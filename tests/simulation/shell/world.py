@@ -28,7 +28,7 @@ INPUT, DLQ, CHANGELOG, STATUS = "retry", "dlq", "app-retry-queue-changelog", "ap
 
 
 class Mode(Enum):
-    """What a world is like."""
+    """The character of a world."""
 
     CALM = "calm"
     """Hostile messages and operators, but brokers that answer: nothing good waits behind something bad."""

@@ -1,4 +1,4 @@
-"""Who may change something, and who sees payloads."""
+"""Permission to make changes and to see payloads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Kafka Connect's tools see of the settings and of the log, and what they change of it."""
+"""The settings and the log as Kafka Connect's tools see and change them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a flood of requests may cost."""
+"""The cost of a flood of requests is bounded."""
 
 from __future__ import annotations
 

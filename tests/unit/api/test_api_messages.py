@@ -246,7 +246,7 @@ def test_a_page_goes_only_so_far_as_each_of_its_parts() -> None:
 
 @pytest.mark.parametrize("path", ["", "?partition=3&origin=a", "/2-1-5", "/id:order-7", "/2-1-5?payload=true"])
 def test_messages_that_only_spark_can_read_are_not_said_to_be_missing(path: str) -> None:
-    """Whoever asks must not take the answer for `not pending`, nor wait for an owner that never answers."""
+    """A client must not read the answer as `not pending`, nor wait for an owner that never answers."""
     views = [replace(EMPTY, partition=number, owner="spark-1", url=ELSEWHERE, listable=False) for number in range(4)]
     client = Client(Snapshots(views, 4), Held([], frozenset()))
     answer = client.get(f"/pending/messages{path}")

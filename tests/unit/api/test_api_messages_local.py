@@ -1,4 +1,4 @@
-"""What the API reads from the store is what waits, in order, a bounded part at a time."""
+"""The API reads pending messages from the store in order, a bounded part at a time."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def in_good_health() -> Any:
 
 
 def in_trouble() -> Any:
-    """Return a group of which nothing is known, whose store is closed, and whose brokers do not answer."""
+    """Return an unknown group whose store is closed and whose brokers do not answer."""
     source = Snapshots([], None, UNWELL, reading="the status topic has not been read to its end yet")
     return staged(
         source, Held(trouble=StoreFailed("closed")), Desk(result=CommandFailed("no broker answers")), boundaries=False

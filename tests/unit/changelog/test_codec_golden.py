@@ -1,4 +1,4 @@
-"""What is in people's topics and state folders stays readable, and is written the same way."""
+"""Records in users' topics and state folders stay readable, and are written the same way."""
 
 from __future__ import annotations
 

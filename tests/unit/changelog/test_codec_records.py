@@ -1,4 +1,4 @@
-"""How records are made: blocks and their cuts, versions, and what an error says."""
+"""Encoding of records: blocks and their cuts, versions, and the texts of errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a changelog means, by its definition."""
+"""The meaning of a changelog, by its definition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands for an earlier version in the tests of upgrades writes that version's bytes, and reads today's."""
+"""The fake earlier version of the upgrade tests writes that version's bytes, and reads today's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The input topic is deleted and made anew: its offsets begin again, and none means what a former topic left."""
+"""The input topic is deleted and recreated: its offsets start over, and none matches a former topic's timers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ DUE: Final = NOW + 60_000
 
 
 def read_topic(stage: Stage, topic_id: str, start: int = 0) -> None:
-    """Go on with the input topic that has this id now, as a reset does."""
+    """Continue with the input topic that has this id now, as a recovery does."""
     stage.partition.checkpoint = stage.partition.checkpoint.of_topic(topic_id, start)
     stage.next_offset = stage.partition.checkpoint.next_input_offset
 
 
 def three_generations() -> Stage:
-    """Return a partition that took in 4 messages of a first topic, 2 of a second and 1 of a third, all for one due."""
+    """Return a partition that ingested 4 messages of a first topic, 2 of a second and 1 of a third, all for one due."""
     stage = Stage()
     for topic_id, count in (("one", 4), ("two", 2), ("three", 1)):
         read_topic(stage, topic_id)

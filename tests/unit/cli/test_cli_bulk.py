@@ -152,7 +152,7 @@ def test_without_an_answer_it_names_the_partition_and_what_was_sent(bench: Bench
 
 
 def test_a_run_that_was_interrupted_goes_on_and_counts_nothing_twice(bench: Bench) -> None:
-    """What was acted on and has no answer is gone when its page is read again."""
+    """A timer acted on without an answer is gone when its page is read again."""
     journal = bench.begin()
     bench.shelf.in_flight_max = 2
 

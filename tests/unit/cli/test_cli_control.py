@@ -24,7 +24,7 @@ MISSING = ControlResult("c-1", "id:x", None, 0, "", {}, (2, 0))
 
 
 class Group:
-    """Stands for the cluster: gives the answers of the test in turn, and keeps what it was asked."""
+    """A fake cluster: gives the answers of the test in turn, and records its calls."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[ControlKind, str, int | None]] = []

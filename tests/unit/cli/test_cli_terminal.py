@@ -1,4 +1,4 @@
-"""What commands print for people: names, ids and details that anybody may have sent do not steer the terminal."""
+"""Output of commands for people: untrusted names, ids and details do not control the terminal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_line_is_one_line(capsys: pytest.CaptureFixture[str], err: bool) -> No
 
 @pytest.mark.parametrize("as_text", [True, False])
 def test_nothing_that_a_console_shows_steers_it(capsys: pytest.CaptureFixture[str], as_text: bool) -> None:
-    """Also where whoever wrote a table forgot to escape a cell."""
+    """Even where the code of a table does not escape a cell."""
     hostile = HOSTILE.replace("\r\n", "")
     cell = Text(hostile) if as_text else hostile
     table = Table(box=None)

@@ -21,7 +21,7 @@ def test_what_was_signed_is_accepted(signed: list[bytes], token: str) -> None:
 
 @given(parts, parts)
 def test_other_parts_are_refused(signed: list[bytes], shown: list[bytes]) -> None:
-    """Also when the bytes run together to the same: `ab`, `c` is not `a`, `bc`."""
+    """Even when the concatenated bytes are equal: `ab`, `c` is not `a`, `bc`."""
     assert verify("secret", shown, sign("secret", signed, NOW_MS), NOW_MS) is (signed == shown)
 
 

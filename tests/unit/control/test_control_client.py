@@ -1,4 +1,4 @@
-"""What ControlClient makes of the answers of several partitions; the wire is tested on a real broker."""
+"""ControlClient merges the answers of several partitions; real brokers test the wire elsewhere."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class UnreadableHeaders:
 
 
 def test_a_record_whose_headers_cannot_be_read_is_not_signed() -> None:
-    """Anyone may write to the status topic, and whoever waits for an outcome reads on."""
+    """Anyone may write to the status topic, and a wait for an outcome skips such a record."""
     message: Any = UnreadableHeaders()
     read = StatusRead.of(record_of(message))
     assert read is not None

@@ -1,4 +1,4 @@
-"""What a cluster on this machine refuses before it starts anything, and how Kafka chooses coordinators."""
+"""The errors of a local cluster before it starts anything, and Kafka's choice of coordinators."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_a_former_owner_that_wakes_up_does_not_replace_the_hour() -> None:
 
 @dataclass
 class Topic:
-    """What the status topic has told."""
+    """The records of the status topic."""
 
     activities: dict[int, Activity]
     reading: str | None = None

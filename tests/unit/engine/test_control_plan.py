@@ -1,4 +1,4 @@
-"""What plan() makes of control records that one transaction cannot finish, or that cannot be obeyed."""
+"""Plans with control records that one transaction cannot finish, or that cannot be obeyed."""
 
 from __future__ import annotations
 

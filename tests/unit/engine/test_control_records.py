@@ -1,4 +1,4 @@
-"""Control records: reading them, their signature, their outcomes on the status topic, and intake."""
+"""Control records: reading them, their signature, their outcomes on the status topic, and ingest."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_what_another_instance_has_had_for_ten_minutes_is_deleted_one_partition_
 
 
 def test_a_partition_without_an_owner_is_kept_however_long(world: World) -> None:
-    """With no broker in reach no instance owns anything: all would be restored from nothing afterwards."""
+    """Without a reachable broker no instance owns anything: dropping rows would mean full restores later."""
     world.group = [view(0, "", state="unknown"), view(1, "two", state="restoring"), view(2, "me"), view(3, "two")]
     world.look(())
     assert world.look((), LONG_S) == [0, 1, 2]

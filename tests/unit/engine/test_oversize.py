@@ -1,4 +1,4 @@
-"""What is learnt from topics that refuse what is too large."""
+"""Limits learnt from topics that refuse large records."""
 
 from __future__ import annotations
 

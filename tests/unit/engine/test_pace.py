@@ -1,4 +1,4 @@
-"""How much a transaction carries on a slow link."""
+"""The size of a transaction on a slow link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What plan() makes of the items of a batch: messages, dead letters, replacements, replays, control records."""
+"""Plans for the items of a batch: messages, dead letters, replacements, replays, control records."""
 
 from __future__ import annotations
 

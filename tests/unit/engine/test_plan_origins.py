@@ -1,4 +1,4 @@
-"""What becomes of a due timer whose origin is not open, or cannot take it."""
+"""Plans for due timers whose origin is not open, or cannot take them."""
 
 from __future__ import annotations
 

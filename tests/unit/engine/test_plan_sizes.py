@@ -1,4 +1,4 @@
-"""What plan() makes of sizes: what is tried, what is cut, what waits for the DLQ."""
+"""Plans and sizes: which records are tried, which are cut, which wait for the DLQ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fires, what is stored, and how far the watermark goes."""
+"""Plans and the watermark: which timers fire, which are stored, and how far the watermark moves."""
 
 from __future__ import annotations
 

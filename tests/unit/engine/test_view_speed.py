@@ -1,4 +1,4 @@
-"""What GET /pending costs for a large group."""
+"""The cost of GET /pending for a large group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the reader of the changelog makes of errors; that it reads is tested on a real broker."""
+"""Errors of the changelog reader; real brokers test the reading elsewhere."""
 
 from __future__ import annotations
 

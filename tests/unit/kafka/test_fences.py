@@ -1,4 +1,4 @@
-"""A twin fences again and again; brokers that were silent fence too, and are no twin."""
+"""A duplicate instance fences again and again; brokers that were silent fence too, and are none."""
 
 from __future__ import annotations
 

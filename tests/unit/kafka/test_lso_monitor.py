@@ -1,4 +1,4 @@
-"""How long an open transaction has held back the reading, from the client library's statistics."""
+"""The time that an open transaction has held back reading, from the client library's statistics."""
 
 from __future__ import annotations
 

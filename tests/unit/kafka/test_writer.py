@@ -1,4 +1,4 @@
-"""What a writer says while no broker answers; that it writes is tested on a real broker."""
+"""Messages of a writer while no broker answers; real brokers test the writing elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the policy takes of the settings."""
+"""The settings that the policy uses."""
 
 from __future__ import annotations
 

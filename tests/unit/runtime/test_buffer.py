@@ -1,4 +1,4 @@
-"""What is held between the consumer and a plan: order, shares, bytes, and that a tenure's end drops all of it."""
+"""The buffer between consumer and plan: order, shares, bytes, and that the end of an assignment drops it all."""
 
 from __future__ import annotations
 

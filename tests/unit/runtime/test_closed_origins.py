@@ -28,7 +28,7 @@ ORDERS = Origin(1, 1_000_000)
 
 @pytest.fixture
 def catalogue() -> Catalogue:
-    """What is known is set by hand: nothing answers at this address, and nothing is asked."""
+    """A catalogue with knowledge set by the test: nothing answers at this address, and it asks nothing."""
     return Catalogue(AdminClient({"bootstrap.servers": "127.0.0.1:9", "log_level": 0}))
 
 

@@ -18,7 +18,7 @@ ME = "me"
 
 
 class Group:
-    """Stands for what this process knows of the group."""
+    """A fake of this process's knowledge about the group."""
 
     def __init__(self, *views: PartitionView) -> None:
         self.shown = views

@@ -1,4 +1,4 @@
-"""What failed transactions teach: whom to leave out, when to try again, when to give up."""
+"""Lessons of failed transactions: what to leave out, when to try again, when to give up."""
 
 from __future__ import annotations
 

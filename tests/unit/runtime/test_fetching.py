@@ -1,4 +1,4 @@
-"""What is fetched: partitions that run and have room, and nothing else."""
+"""The loop fetches only from partitions that run and have room."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each topic takes, and what follows for batches and for the operator."""
+"""The limits of each topic, and their effect on batches and on messages to the operator."""
 
 from __future__ import annotations
 

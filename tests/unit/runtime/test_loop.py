@@ -1,4 +1,4 @@
-"""What the loop makes of troubles that need no broker to be met."""
+"""Errors that the loop handles, as far as they need no broker."""
 
 from __future__ import annotations
 

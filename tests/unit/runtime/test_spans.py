@@ -1,4 +1,4 @@
-"""Spans of transactions: what they say, what they link to, and that nobody pays who did not ask."""
+"""Spans of transactions: their contents and links, and that they cost nothing when not configured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking another instance: what it says comes back as it is, and nobody can keep the asker waiting."""
+"""Calls to another instance: its answer is returned unchanged, and no instance can keep the caller waiting."""
 
 from __future__ import annotations
 

@@ -437,5 +437,5 @@ def test_any_environment_gives_settings_or_problems_of_one_line_each(environ: di
 
 
 def test_the_reference_page_is_up_to_date() -> None:
-    """`python -m sidecar.settings > docs/reference/settings.md` writes it anew."""
+    """`python -m sidecar.settings > docs/reference/settings.md` updates it."""
     assert (ROOT / "docs" / "reference/settings.md").read_text(encoding="utf-8") == reference_page()

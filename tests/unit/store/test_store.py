@@ -1,4 +1,4 @@
-"""The RocksDB adapter: ranges, atomic batches, and what it makes of trouble. Canaries watch the library's own traps."""
+"""The RocksDB adapter: ranges, atomic batches and errors. Canaries watch the library's own traps."""
 
 from __future__ import annotations
 

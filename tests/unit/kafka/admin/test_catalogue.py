@@ -1,4 +1,4 @@
-"""What is made of the broker's answers about topics; the answers are given by hand."""
+"""The catalogue's reading of the broker's answers about topics; each test supplies the answers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def topic(operations: Sequence[AclOperation] = WRITABLE, leader: object = 1) -> 
 
 
 class Answers:
-    """In place of the admin client: answers at once what it was told to, and keeps what it was asked for."""
+    """A fake admin client: gives the prepared answers at once, and records the questions."""
 
     def __init__(self) -> None:
         self.of: dict[str, Any] = {}

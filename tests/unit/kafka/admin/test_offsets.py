@@ -1,4 +1,4 @@
-"""What becomes of refusals of the questions before a restore; their answers are tested on a real broker."""
+"""Refusals of the questions before a restore; real brokers test the answers elsewhere."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class Admin:
     [(KafkaError.TOPIC_AUTHORIZATION_FAILED, "in the broker's words"), (KafkaError.NOT_COORDINATOR, "")],
 )
 def test_bounds_and_ids_that_are_refused_as_a_whole_name_the_topic(code: int, words: str) -> None:
-    """Nobody answers: that is told as trouble with the brokers, not of each partition."""
+    """No answer at all counts as an error of the brokers, not of each partition."""
     admin: Any = Admin(code)
     bounds, now = LogBounds(admin, {"changelog": [0]}), TopicsNow(admin, ["changelog", "retry"])
     assert bounds.result() == {}

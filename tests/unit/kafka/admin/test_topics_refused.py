@@ -1,4 +1,4 @@
-"""What a cluster refuses to tell of the topics is an error that says what to look at."""
+"""Refused questions about topics become errors that name what to check."""
 
 from __future__ import annotations
 
