@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -14,7 +15,7 @@ LATE_S: Final = 0.05
 READ_MAX: Final = 40
 
 
-class _Question:
+class _Question(ABC):
     """Looks at the cluster once, at some moment between question and answer."""
 
     def __init__(self, cluster: Cluster, link: Link) -> None:
@@ -41,13 +42,13 @@ class _Question:
                     self.give_up()
         return self._seen and now_s >= self._ready_s
 
+    @abstractmethod
     def look(self) -> bool:
         """Look at the cluster; return whether that was enough."""
-        raise NotImplementedError
 
+    @abstractmethod
     def give_up(self) -> None:
         """End the wait: no answer came in time."""
-        raise NotImplementedError
 
 
 class FakeCommitted(_Question):
