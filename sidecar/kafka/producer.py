@@ -329,9 +329,13 @@ class TransactionalProducer:
         """
         deadline_s = self._clock.monotonic_s() + COMMIT_TIMEOUT_S
         # With several batches in flight the library waits for those after a refused one until they time out.
-        while self._producer.flush(FLUSH_S) and not self._changelog_error and not self._status_error:
-            if self._refused or self._clock.monotonic_s() > deadline_s:
-                break
+        try:
+            while self._producer.flush(FLUSH_S) and not self._changelog_error and not self._status_error:
+                if self._refused or self._clock.monotonic_s() > deadline_s:
+                    break
+        except KafkaException as cause:
+            # It raises what became fatal meanwhile, such as a fence.
+            raise _failed("flush", cause.args[0], replace=True) from cause
         while True:
             try:
                 self._producer.commit_transaction(CALL_TIMEOUT_S)
