@@ -59,7 +59,7 @@ class Ingest:
         self._app_id = app_id
         self._api_token = api_token
         self._measures = not compressed
-        self._plain = hot.examiner(policy, dialects, origins, measures=self._measures) if hot.COMPILED else None
+        self._plain = hot.examiner(policy, dialects, origins, measures=self._measures)
 
     def knows(self, origin: str) -> bool:
         """Return whether there is a definite answer of the broker about a topic."""
