@@ -14,7 +14,7 @@ from typing import Final
 
 from sidecar.errors import TransactionFailed
 
-HANGS_S: Final = 30.0
+HANGS_S: Final = 24.0
 """Longer than any call should wait, and than the broker keeps a transaction open."""
 
 

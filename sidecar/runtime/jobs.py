@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from sidecar.engine.ports import Store
+from sidecar.engine.transaction import Plan
 from sidecar.errors import CommandFailed, TopicsInvalid, TransactionFailed
 from sidecar.kafka.admin.topics import TopicFacts
 from sidecar.kafka.config import MESSAGE_TIMEOUT_MAX_MS, MESSAGE_TIMEOUT_MS
@@ -38,6 +39,8 @@ class Jobs:
         self._limits = limits
         self._committer = components.make_executor()
         self._producer: Producer | None = None
+        self._patient = self._wants_patience = False
+        """The producer, and the next one, has the longest time for a record."""
         self._grow_at_s = float("-inf")
 
     @property
@@ -71,11 +74,17 @@ class Jobs:
         return False
 
     def _renew(self) -> _Renewed:
-        timeout_ms = MESSAGE_TIMEOUT_MAX_MS if self._failures.pace.alone else MESSAGE_TIMEOUT_MS
+        self._patient = self._wants_patience
+        timeout_ms = MESSAGE_TIMEOUT_MAX_MS if self._patient else MESSAGE_TIMEOUT_MS
         batch_bytes = self._limits.new_batch_bytes(singly=self._failures.oversize.singly)
         producer = self._components.make_producer(batch_bytes, timeout_ms)
         producer.init(self._failures.init_timeout_s)
         return _Renewed(producer)
+
+    def unfit(self, plan: Plan) -> bool:
+        """Return whether a plan needs another producer, with more time for a record; the next one has it."""
+        self._wants_patience = self._failures.pace.needs_time(plan)
+        return self._wants_patience and not self._patient
 
     def commit(self, work: Work, store: Store) -> None:
         """Begin a transaction and hand it to the commit thread."""
@@ -100,7 +109,12 @@ class Jobs:
         elif isinstance(outcome, TopicFacts):
             self._components.snapshots.set_cluster(outcome.cluster_id, outcome.partitions)
             self._assignment.grown(outcome)
-        return outcome if isinstance(outcome, Result) else None
+        if not isinstance(outcome, Result):
+            return None
+        if self._patient:  # the next transaction may be for a topic that gives no answer
+            self._wants_patience = False
+            self.drop_producer()
+        return outcome
 
     def abandon(self) -> bool:
         """Give up a transaction that hangs; return whether one was: all partitions must recover then.

@@ -119,7 +119,7 @@ class Loop:
         work = self._planning.next(running, store, membership)
         if work is None:
             return
-        if self._limits.unfit(work.plan, singly=self._failures.oversize.singly):
+        if self._limits.unfit(work.plan, singly=self._failures.oversize.singly) or self._jobs.unfit(work.plan):
             self._jobs.drop_producer()
             self._assignment.recover_all()
             return

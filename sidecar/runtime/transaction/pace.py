@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
+from sidecar.contract.sizes import content_bytes
 from sidecar.engine.partition import Partition
+from sidecar.engine.transaction import Plan
 
 ITEMS_MAX: Final = 10_000
 BYTES_MAX: Final = 16 * 1024 * 1024
 BYTES_MIN: Final = 1_000
 QUICK_S: Final = 2.0
 """A transaction of at most this duration may be followed by one of twice the size."""
-SLOW_S: Final = 6.0
+SLOW_S: Final = 4.5
 """After a longer transaction the next is half as large; after one that failed this late, a quarter."""
+LARGE_BYTES: Final = 16 * 1024
+"""A larger message that is late by itself may need more time; of a smaller one, the link is not the cause."""
+LONG_S: Final = 12.0
+"""A message that failed this late had the longest time already."""
 
 
 class Pace:
@@ -22,39 +28,57 @@ class Pace:
     def __init__(self) -> None:
         self.items_max = ITEMS_MAX
         self.bytes_max = BYTES_MAX
-        self.alone = False
-        """A single message took too long: it gets the whole time of a transaction."""
+        self.slow_bytes = 0
+        """Size of a message that was late by itself: as many need the longest time. 0: none was."""
 
-    def committed(self, seconds: float, items: int, *, more: bool) -> None:
+    def committed(self, seconds: float, items: int, size: int, *, more: bool) -> None:
         """Learn from a transaction.
 
         Args:
             seconds: Its duration.
             items: Its number of items.
+            size: Its bytes; needed only while `slow_bytes` is set.
             more: Items were left for the next one.
         """
+        if seconds <= SLOW_S and size >= self.slow_bytes:
+            self.slow_bytes = 0
         if seconds > SLOW_S:
             self._shrink(items, 2)
         elif seconds < QUICK_S and more:
-            self.alone = False
             self.items_max = min(ITEMS_MAX, 2 * self.items_max)
             self.bytes_max = min(BYTES_MAX, 2 * self.bytes_max)
 
-    def failed(self, seconds: float, items: int, *, unknown: bool) -> None:
+    def failed(self, seconds: float, items: int, size: int, *, unknown: bool) -> None:
         """Learn from a transaction that was not committed.
 
         Args:
             seconds: Time until it failed.
             items: Its number of items.
+            size: Its bytes.
             unknown: It may have been committed.
         """
         if seconds > SLOW_S or unknown:
-            self.alone = items <= 1
+            if items <= 1:
+                self.slow_bytes = size if size > LARGE_BYTES and seconds < LONG_S else 0
             self._shrink(items, 4)
+
+    def needs_time(self, plan: Plan) -> bool:
+        """Return whether a plan needs the longest time: it has as many bytes as a message that was late by itself."""
+        return 0 < self.slow_bytes <= plan_bytes(plan)
 
     def _shrink(self, items: int, times: int) -> None:
         self.items_max = max(1, min(items, self.items_max) // times)
         self.bytes_max = max(BYTES_MIN, self.bytes_max // times)
+
+
+def plan_bytes(plan: Plan) -> int:
+    """Return the bytes that a plan writes, uncompressed, without what was released after it was written."""
+    return sum(
+        sum(len(value or b"") for _, value in each.records)
+        + sum(content_bytes(sent.key, sent.value, sent.headers) for sent in each.deliveries)
+        + sum(content_bytes(sent.key, sent.value, sent.headers) for _, sent in each.dead_letters)
+        for each in plan.partition_plans
+    )
 
 
 class Share(NamedTuple):

@@ -17,9 +17,9 @@ from tests.simulation.shell.senders import COMPACTED, GOOD_ORIGINS, NARROW, SHAK
 
 CALM_STOP_S: Final = 10.0
 """Longest time for which a good message may stand behind a bad one."""
-SILENT_STOP_S: Final = 20.0
+SILENT_STOP_S: Final = 10.0
 """The same where a topic gives no answer: a transaction waits for it, for longer when a message by itself was late."""
-HEALED_STOP_S: Final = 45.0
+HEALED_STOP_S: Final = 30.0
 SLOW_STOP_S: Final = 400.0
 IDLE_S: Final = 0.5
 AT_LAST_S: Final = 1_000.0
@@ -171,6 +171,8 @@ class World:
             if self.mode is not Mode.SLOW:
                 process.link.bytes_per_s = 1e9
             process.clock.ahead_ms = 0
+            if process.producer is not None:
+                process.producer.hangs = False
             process.start()
         healed_s = max([self.timeline.now_s, *(process.frozen_until_s for process in self.processes)])
         good = self.ledger.waiting(good_only=True)

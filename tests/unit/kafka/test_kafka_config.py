@@ -64,7 +64,7 @@ def test_the_transactional_producer_gives_up_well_within_its_transaction() -> No
     made = config.transactional_producer(Settings(), "app-1", 500_000)
     assert made["transactional.id"] == "app-1"
     assert made["transaction.timeout.ms"] == 20_000
-    assert made["message.timeout.ms"] == 8_000
+    assert made["message.timeout.ms"] == 6_000
     assert made["topic.metadata.propagation.max.ms"] == 1_000
     assert made["batch.size"] == 500_000
     assert made["partitioner"] == "murmur2_random"

@@ -12,7 +12,8 @@ from sidecar.kafka.bounded import HANGS_S
 from sidecar.kafka.config import BATCH_BYTES, MESSAGE_TIMEOUT_MAX_MS, MESSAGE_TIMEOUT_MS
 from sidecar.runtime.jobs import GROW_AGAIN_S
 from sidecar.runtime.planning import Planning
-from sidecar.runtime.transaction.commit import Result
+from sidecar.runtime.transaction.commit import Result, Work
+from sidecar.runtime.transaction.pace import plan_bytes
 from tests.simulation.memory_store import MemoryStore
 from tests.unit.runtime.harness import FACTS, LoopHarness
 from tests.waiting import eventually
@@ -33,12 +34,6 @@ def test_the_first_job_is_a_producer(harness: LoopHarness) -> None:
     assert harness.jobs.has_producer
     assert harness.made_for == (BATCH_BYTES, MESSAGE_TIMEOUT_MS)
     assert not do_next(harness), "nothing else is in the way of a transaction"
-
-
-def test_a_message_that_is_tried_alone_gets_a_producer_with_the_longest_timeout(harness: LoopHarness) -> None:
-    harness.failures.pace.alone = True
-    do_next(harness)
-    assert harness.made_for == (BATCH_BYTES, MESSAGE_TIMEOUT_MAX_MS)
 
 
 def test_a_producer_that_cannot_be_had_is_tried_again_later(
@@ -101,15 +96,19 @@ def test_a_job_that_hangs_is_left_behind_with_its_producer(
         answer.set()
 
 
-def transaction(harness: LoopHarness) -> Result:
-    """Carry what is held through a transaction."""
+def planned(harness: LoopHarness) -> Work:
+    """Plan what is held."""
     planning = Planning(
         harness.components, harness.assignment, harness.buffer, harness.ahead, harness.failures, harness.limits
     )
-    store = MemoryStore()
-    work = planning.next(harness.assignment.running(), store, b"member")
+    work = planning.next(harness.assignment.running(), MemoryStore(), b"member")
     assert work is not None
-    harness.jobs.commit(work, store)
+    return work
+
+
+def transaction(harness: LoopHarness) -> Result:
+    """Carry what is held through a transaction."""
+    harness.jobs.commit(planned(harness), MemoryStore())
     eventually(lambda: harness.jobs.wait(0), 10, "the transaction is over")
     result = harness.jobs.finish()
     assert result is not None
@@ -134,3 +133,31 @@ def test_a_transaction_that_fails_is_aborted_and_handed_back_with_its_error(harn
     assert transaction(harness).error is harness.producer.fails
     assert harness.producer.aborted
     assert harness.assignment.partitions[0].counts.pending == 0
+
+
+def test_a_plan_as_large_as_a_message_that_was_late_gets_a_producer_with_more_time_once(harness: LoopHarness) -> None:
+    do_next(harness)
+    harness.run(0)
+    harness.ingest(0, 0)
+    work = planned(harness)
+    assert not harness.jobs.unfit(work.plan)
+    harness.failures.pace.slow_bytes = plan_bytes(work.plan)
+    assert harness.jobs.unfit(work.plan)
+    harness.jobs.drop_producer()
+    do_next(harness)
+    assert harness.made_for == (BATCH_BYTES, MESSAGE_TIMEOUT_MAX_MS)
+    assert not harness.jobs.unfit(work.plan), "this producer has the time"
+    harness.ingest(0, 1)
+    assert transaction(harness).error is None
+    assert harness.producer.closed, "it would wait as long for a topic that gives no answer"
+    do_next(harness)
+    assert harness.made_for == (BATCH_BYTES, MESSAGE_TIMEOUT_MS)
+
+
+def test_a_plan_of_fewer_bytes_needs_no_more_time(harness: LoopHarness) -> None:
+    do_next(harness)
+    harness.run(0)
+    harness.ingest(0, 0)
+    work = planned(harness)
+    harness.failures.pace.slow_bytes = plan_bytes(work.plan) + 1
+    assert not harness.jobs.unfit(work.plan)
