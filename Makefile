@@ -18,6 +18,8 @@ HOT = hatch_build.py $(wildcard sidecar/engine/hot/*.pyx sidecar/engine/hot/*.px
 WORKERS = 3
 MINUTES = 60
 WORLDS = 1000
+FIGURES = store fire both lateness restart
+REF =
 FIRST = 0
 COMPILE = $(UV_VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --no-annotate --no-header $(LOCK)
@@ -33,7 +35,7 @@ TOXIPROXY_VERSION = v2.12.0
 TOXIPROXY = $(TOOLS)/toxiproxy-$(TOXIPROXY_VERSION)/toxiproxy
 
 .DEFAULT_GOAL = help
-.PHONY: help demo demo-spark test test-pure sanitize test-spark test-cluster chaos check simulate bench bench-operating bench-spark docs dist wheels lock helm promtool toxiproxy clean
+.PHONY: help demo demo-spark test test-pure sanitize test-spark test-cluster chaos check simulate bench bench-operating bench-compare bench-spark docs dist wheels lock helm promtool toxiproxy clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -82,6 +84,10 @@ bench: $(TEST_STAMP) ## Measure the figures in docs/explanation/performance.md
 
 bench-operating: $(TEST_STAMP) ## Measure operating: counts, requests at full load, pages, cancel
 	$(BIN)/python -m bench counts asked listing cancel
+
+bench-compare: $(TEST_STAMP) ## Measure FIGURES of this tree and of the commit REF in alternation
+	@test -n "$(REF)" || { echo "set REF to a commit: make bench-compare REF=HEAD~1"; exit 2; }
+	$(BIN)/python -m bench $(FIGURES) --against "$(REF)"
 
 bench-spark: $(SPARK_STAMP) ## Measure the Spark engine; needs a JDK 17 or 21
 	$(BIN)/python -m bench spark shards

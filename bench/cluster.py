@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from confluent_kafka import (
@@ -16,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
-from bench.sidecar_process import SidecarProcess
+from bench.sidecar_process import TREE, SidecarProcess
 from bench.traffic import PARTITIONS
 from bench.waiting import until
 from sidecar.clock import SystemClock
@@ -36,13 +37,20 @@ class Arrival(NamedTuple):
 
 
 class Cluster:
-    """The requests of the measurements to the broker."""
+    """The requests of the measurements to the broker, and the sidecars of one version."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    def __init__(self, bootstrap_servers: str, tree: Path = TREE) -> None:
+        """Args:
+        bootstrap_servers: Of the broker.
+        tree: The sources of the sidecars.
+        """
         self.bootstrap_servers = bootstrap_servers
+        self._tree = tree
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
-        self.topics: set[str] = set()
-        """The topics that were created here and not deleted."""
+
+    def sidecar(self, app_id: str, topic: str, folder: Path, *command: str) -> SidecarProcess:
+        """Return a sidecar on this broker, not started yet."""
+        return SidecarProcess(self.bootstrap_servers, app_id, topic, folder, *command, tree=self._tree)
 
     def create(self, *names: str) -> None:
         """Create topics that stamp records with the time of the append."""
@@ -50,16 +58,14 @@ class Cluster:
         wanted = [NewTopic(name, num_partitions=PARTITIONS, replication_factor=1, config=config) for name in names]
         for future in self._admin.create_topics(wanted).values():
             future.result(_REQUEST_S)
-        self.topics.update(names)
 
     def delete_except(self, *kept: str) -> None:
-        """Delete every topic but these and the broker's own, so that the next figure finds a quiet broker."""
+        """Delete all topics whose names begin otherwise, so that the next figure finds a quiet broker."""
         names = [name for name in self._admin.list_topics(timeout=_REQUEST_S).topics if not name.startswith("__")]
-        doomed = [name for name in names if name not in kept]
+        doomed = [name for name in names if not name.startswith(kept)]
         if doomed:
             for future in self._admin.delete_topics(doomed).values():
                 future.result(_REQUEST_S)
-        self.topics.intersection_update(kept)
 
     def ends(self, topic: str) -> dict[int, int]:
         """Return one more than the last offset of each partition, whatever the isolation."""

@@ -17,10 +17,9 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from bench.cluster import Cluster
 from bench.figures import Figure, measured, number, percentile
-from bench.rates import say
 from bench.sidecar_process import SidecarProcess
 from bench.traffic import steady
-from bench.waiting import until
+from bench.waiting import LateError, say, until
 from sidecar.clock import SystemClock
 
 NAMES = ("counts", "asked", "listing", "cancel")
@@ -43,8 +42,8 @@ def counts(cluster: Cluster, folder: Path, seconds: int) -> list[Figure]:
     cluster.create(topic, origin)
     servers, app_id = cluster.bootstrap_servers, f"bench-{name}"
     with ExitStack() as stack:
-        group = [stack.enter_context(SidecarProcess(servers, app_id, topic, folder / each)) for each in ("one", "two")]
-        api = stack.enter_context(SidecarProcess(servers, app_id, topic, folder / "api", "api"))
+        group = [stack.enter_context(cluster.sidecar(app_id, topic, folder / each)) for each in ("one", "two")]
+        api = stack.enter_context(cluster.sidecar(app_id, topic, folder / "api", "api"))
         for each in (*group, api):
             each.await_ready()
         until(lambda: _owners(api) == len(group), _DEADLINE_S, "both have partitions")
@@ -98,8 +97,8 @@ def cancel(cluster: Cluster, folder: Path, seconds: int) -> list[Figure]:
     servers, app_id = cluster.bootstrap_servers, f"bench-{name}"
     building_s = DELAYS_MS[1] / 1000
     with ExitStack() as stack:
-        owner = stack.enter_context(SidecarProcess(servers, app_id, topic, folder))
-        api = stack.enter_context(SidecarProcess(servers, app_id, topic, folder / "api", "api"))
+        owner = stack.enter_context(cluster.sidecar(app_id, topic, folder))
+        api = stack.enter_context(cluster.sidecar(app_id, topic, folder / "api", "api"))
         for each in (owner, api):
             each.await_ready()
         timers = waiting(servers, topic, origin, int(seconds / CANCEL_EVERY_S))
@@ -133,7 +132,8 @@ def waiting(servers: str, topic: str, origin: str, count: int) -> list[str]:
 
         headers: Any = [("retry-origin-topic", origin.encode()), ("retry-due-ms", b"%d" % due_ms)]
         producer.produce(topic, b"value", b"%d" % each, headers=headers, on_delivery=delivered)
-    assert producer.flush(_DEADLINE_S) == 0, "the broker did not take all in time"
+    if producer.flush(_DEADLINE_S):
+        raise LateError("the broker did not take all in time")
     return timers
 
 
@@ -166,7 +166,9 @@ def load(
     try:
         yield process
         process.join(seconds + _DEADLINE_S)
-        assert process.exitcode == 0, "the load generator did not do its work"
+        if process.exitcode is None:
+            raise LateError("the load generator did not do its work in time")
+        assert process.exitcode == 0, "the load generator failed"
     finally:
         if process.is_alive():
             process.kill()

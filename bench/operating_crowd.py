@@ -19,10 +19,9 @@ from statistics import median
 
 from bench.cluster import Cluster
 from bench.figures import Figure, measured, number, percentile, rate_between
-from bench.rates import say
 from bench.sidecar_process import SidecarProcess
 from bench.traffic import DAY_MS, Sender, over_a_day, send
-from bench.waiting import until
+from bench.waiting import LateError, say, until
 from sidecar.clock import SystemClock
 
 ORIGINS = 64
@@ -114,8 +113,8 @@ class Crowd:
             else:
                 with_requests = self.rate(self.sidecar, took_ms)
                 ratios.append(with_requests / self.rate(work_ms=work_ms))
-        servers, folder = self.cluster.bootstrap_servers, self.sidecar.log_path.parent / "api"
-        with SidecarProcess(servers, self.sidecar.app_id, self.sidecar.topic, folder, "api") as api:
+        folder = self.sidecar.log_path.parent / "api"
+        with self.cluster.sidecar(self.sidecar.app_id, self.sidecar.topic, folder, "api") as api:
             api.await_ready()
             self.rate(api, idle_ms)
         note = f"{number(len(took_ms))} requests, p50 {number(percentile(took_ms, 0.5))} ms; of a process that owns "
@@ -165,12 +164,14 @@ def timing(act: Callable[[], float], took_ms: list[float]) -> Iterator[None]:
     ours, theirs = context.Pipe()
     process = context.Process(target=_repeat, args=(act, theirs))
     process.start()
-    assert ours.poll(_DEADLINE_S), "the process that is timed does not start"
-    ours.recv()
     try:
+        if not ours.poll(_DEADLINE_S):
+            raise LateError("the process that is timed does not start")
+        ours.recv()
         yield
         ours.send("end")
-        assert ours.poll(_DEADLINE_S), "the process that is timed does not end"
+        if not ours.poll(_DEADLINE_S):
+            raise LateError("the process that is timed does not end")
         took_ms.extend(ours.recv())
         process.join(_DEADLINE_S)
     finally:
@@ -211,7 +212,7 @@ def crowd(cluster: Cluster, folder: Path, pairs: int, wanted: set[str], *, quick
     name = f"crowd-{uuid.uuid4().hex[:8]}"
     topic, origins = f"bench-{name}", [f"bench-origin-{name}-{each:02d}" for each in range(ORIGINS)]
     cluster.create(topic, *origins)
-    with SidecarProcess(cluster.bootstrap_servers, f"bench-{name}", topic, folder) as sidecar:
+    with cluster.sidecar(f"bench-{name}", topic, folder) as sidecar:
         sidecar.await_ready()
         say(f"crowd: sidecar {sidecar.pid}, {number(many)} messages for {ORIGINS} origins")
         found = Crowd(cluster, sidecar, origins, batch)

@@ -14,19 +14,19 @@ from typing import Any
 
 from bench.cluster import Cluster
 from bench.figures import Figure, measured, number, percentile
-from bench.rates import say
+from bench.runs import repeat
 from bench.sidecar_process import SidecarProcess
 from bench.traffic import over_a_day, send
-from bench.waiting import until
+from bench.waiting import LateError, say, until
 from sidecar.clock import SystemClock
 
 FEW = 10_000
 REQUESTS = 200
 DUE_WHILE_AWAY = 1_000
 _FAR_MS = 20 * 60_000
-_AWAY_MS = 8_000
+_AWAY_MS = 10_000
 _QUIET_S = 3.0
-_DEADLINE_S = 180.0
+_DEADLINE_S = 600.0
 _MIB = 1024 * 1024
 _CLOCK = SystemClock()
 
@@ -69,7 +69,7 @@ class Buffer:
         threading.Event().wait(_QUIET_S)
         return self.sidecar.resident_bytes()
 
-    def ask(self) -> Figure:
+    def ask(self) -> list[Figure]:
         """Return the time of `GET /pending`."""
         connection = self.sidecar.connect()
         try:
@@ -77,7 +77,7 @@ class Buffer:
         finally:
             connection.close()
         note = f"p50 {number(percentile(took_ms, 0.5))} ms, {REQUESTS} requests, {number(self.many)} pending"
-        return measured("pending", percentile(took_ms, 0.99), note)
+        return [measured("pending", percentile(took_ms, 0.99), note)]
 
     def _request_ms(self, connection: http.client.HTTPConnection) -> float:
         started_s = _CLOCK.monotonic_s()
@@ -89,24 +89,30 @@ class Buffer:
         assert body["total"] == self.many, body
         return took_ms
 
-    def restart(self) -> Figure:
+    def restart(self) -> list[Figure]:
         """Restart with the same state folder after some messages became due; return the time to the first delivery."""
+        origin = f"{self.origin}-{uuid.uuid4().hex[:8]}"
+        self.cluster.create(origin)
         due_ms = _CLOCK.wall_ms() + _AWAY_MS
-        send(self.cluster.bootstrap_servers, self.topic, self.origin, [due_ms] * DUE_WHILE_AWAY)
-        self.cluster.watch_ingest(self.sidecar, self.many + DUE_WHILE_AWAY, _DEADLINE_S)
+        send(self.cluster.bootstrap_servers, self.topic, origin, [due_ms] * DUE_WHILE_AWAY)
+        stored = self.many + DUE_WHILE_AWAY
+        until(lambda: self.sidecar.pending() == stored, _DEADLINE_S, "what is due while away is stored")
         stopping_s = _CLOCK.monotonic_s()
         self.sidecar.stop()
         stopped_s = _CLOCK.monotonic_s()
-        assert _CLOCK.wall_ms() < due_ms, "stopping took until the messages were due"
+        late = _CLOCK.wall_ms() >= due_ms
         until(lambda: _CLOCK.wall_ms() > due_ms, _DEADLINE_S, "messages are due")
         started_ms = _CLOCK.wall_ms()
         self.sidecar.start()
-        first_ms = min(each.append_ms for each in self.cluster.arrivals(self.origin, DUE_WHILE_AWAY))
+        first_ms = min(each.append_ms for each in self.cluster.arrivals(origin, DUE_WHILE_AWAY))
+        self.sidecar.await_ready()
+        if late:
+            raise LateError("storing and stopping took until the messages were due")
         fresh_mib = self.sidecar.resident_bytes() // _MIB
         note = f"stop took {number(stopped_s - stopping_s)} s; {fresh_mib} MiB resident after the restart"
-        return measured("restart", (first_ms - started_ms) / 1000, note)
+        return [measured("restart", (first_ms - started_ms) / 1000, note)]
 
-    def restore(self) -> Figure:
+    def restore(self) -> list[Figure]:
         """Start with an empty state folder; return timers a second, over the time in which partitions are restored."""
         self.sidecar.stop()
         shutil.rmtree(self.sidecar.state_dir)
@@ -125,28 +131,26 @@ class Buffer:
         until(restored, _DEADLINE_S, "the state is restored")
         took_s = _CLOCK.monotonic_s() - seen[0]
         note = f"{number(self.many)} timers in {number(took_s)} s, {number(seen[0] - started_s)} s after the start"
-        return measured("restore", self.many / took_s, note)
+        return [measured("restore", self.many / took_s, note)]
 
 
 def _whole(body: Mapping[str, Any]) -> bool:
     return all(partition["restored"] == 1 for partition in body["partitions"])
 
 
-def pending_figures(cluster: Cluster, folder: Path, many: int, wanted: set[str]) -> list[Figure]:
+def pending_figures(cluster: Cluster, folder: Path, many: int, wanted: set[str], runs: int) -> list[Figure]:
     """Measure the wanted ones of memory, GET /pending, restart and restore on one set of messages."""
     name = f"pending-{uuid.uuid4().hex[:8]}"
     topic, origin = f"bench-{name}", f"bench-origin-{name}"
     cluster.create(topic, origin)
-    sidecar = SidecarProcess(cluster.bootstrap_servers, f"bench-{name}", topic, folder)
+    sidecar = cluster.sidecar(f"bench-{name}", topic, folder)
     world = Buffer(cluster, sidecar, topic, origin, many)
     try:
-        figures = [world.fill()]
-        if "pending" in wanted:
-            figures.append(world.ask())
-        if "restart" in wanted:
-            figures.append(world.restart())
-        if "restore" in wanted:
-            figures.append(world.restore())
+        memory = world.fill()
+        figures = [memory] if "memory" in wanted else []
+        for each, act in (("pending", world.ask), ("restart", world.restart), ("restore", world.restore)):
+            if each in wanted:
+                figures += repeat((each,), act, runs)
     finally:
         sidecar.stop()
-    return [figure for figure in figures if figure.name in wanted]
+    return figures

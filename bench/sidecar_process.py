@@ -14,6 +14,8 @@ from typing import Any, Self
 
 from bench.waiting import LateError, until
 
+TREE = Path(__file__).parent.parent
+"""The sources of this benchmark."""
 _START_S = 60.0
 _STOP_S = 40.0
 
@@ -27,13 +29,23 @@ class SidecarProcess:
         topic: the retry topic.
         folder: holds the state folder and the log; the same one again is a restart.
         command: What to run of the sidecar; `run` without it.
+        tree: The sources of the sidecar.
         settings: Further ones, by name without KAFKA_RETRY_.
     """
 
     def __init__(
-        self, bootstrap_servers: str, app_id: str, topic: str, folder: Path, *command: str, **settings: str
+        self,
+        bootstrap_servers: str,
+        app_id: str,
+        topic: str,
+        folder: Path,
+        *command: str,
+        tree: Path = TREE,
+        **settings: str,
     ) -> None:
+        folder = folder.resolve()
         folder.mkdir(parents=True, exist_ok=True)
+        self._tree = tree
         self._command = command or ("run",)
         self.app_id = app_id
         self.topic = topic
@@ -45,6 +57,7 @@ class SidecarProcess:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("KAFKA_RETRY_")}
         self._environment = {
             **clean,
+            "PYTHONPATH": str(tree),
             "KAFKA_RETRY_BOOTSTRAP_SERVERS": bootstrap_servers,
             "KAFKA_RETRY_STREAMS_APP_ID": app_id,
             "KAFKA_RETRY_INPUT_TOPIC": topic,
@@ -69,6 +82,7 @@ class SidecarProcess:
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "sidecar", *self._command],
+                cwd=self._tree,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -118,7 +132,7 @@ class SidecarProcess:
             connection.request("GET", path)
             answer = connection.getresponse()
             return answer.status, json.loads(answer.read())
-        except ConnectionRefusedError:
+        except ConnectionError:
             return 0, None
         finally:
             connection.close()

@@ -22,10 +22,9 @@ from confluent_kafka.cimpl import NewTopic
 
 from bench.cluster import Cluster
 from bench.link import Link
-from bench.rates import say
 from bench.sidecar_process import SidecarProcess
 from bench.traffic import send
-from bench.waiting import until
+from bench.waiting import say, until
 from sidecar.clock import SystemClock
 from sidecar.devbroker.local_broker import LocalBroker
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 
@@ -24,3 +25,8 @@ def until(condition: Callable[[], bool], deadline_s: float, what: str, step_s: f
         if clock.monotonic_s() > end_s:
             raise LateError(f"not within {deadline_s:g} s: {what}")
         pause.wait(step_s)
+
+
+def say(text: str) -> None:
+    """Print progress."""
+    print(text, file=sys.stderr, flush=True)
