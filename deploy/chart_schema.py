@@ -6,6 +6,7 @@ import json
 from typing import Any, Final
 
 from sidecar.settings import SETTINGS, Setting
+from sidecar.settings.table import per_origin, per_policy
 
 Schema = dict[str, Any]
 
@@ -148,7 +149,7 @@ def _setting(setting: Setting) -> Schema:
 
     With null Helm takes a default away: the templates leave such a setting out.
     """
-    types = ["string", "integer", "null"]
+    types = ["string", "number" if setting.kind.is_decimal else "integer", "null"]
     if setting.kind.is_switch:
         types = ["boolean", "null"]
     elif setting.kind.is_list:
@@ -163,8 +164,12 @@ def _setting(setting: Setting) -> Schema:
     if setting.kind.is_list:
         schema["items"] = {"type": ["string", "integer"]}
     elif setting.kind.is_mapping:
-        own = {each.yaml_key: {"type": _setting(each)["type"], "minLength": 1} for each in SETTINGS if each.per_origin}
-        schema["additionalProperties"] = _closed(**own)
+        fields = {"ORIGIN_POLICIES": per_origin(), "POLICIES": per_policy()}.get(setting.name)
+        if fields is not None:
+            own = {each.yaml_key: {"type": _setting(each)["type"], "minLength": 1} for each in fields}
+            schema["additionalProperties"] = _closed(**own)
+        else:
+            schema["additionalProperties"] = {"type": ["string", "number"]}
     return schema
 
 

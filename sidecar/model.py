@@ -45,6 +45,7 @@ class Reason(StrEnum):
     DELAY_OUT_OF_RANGE = "delay-out-of-range"
     FATAL = "fatal"
     ATTEMPTS_EXHAUSTED = "attempts-exhausted"
+    TOO_OLD = "too-old"
     UNKNOWN_EXCEPTION = "unknown-exception"
     UNFIREABLE = "unfireable"
 
@@ -68,6 +69,10 @@ class Request(NamedTuple):
     origin_partition: int = ANY_PARTITION
     retry_id: bytes | None = None
     replace: bool = False
+    policy: str | None = None
+    """Name of the policy that the sender chose."""
+    first_ms: int | None = None
+    """When the message failed for the first time."""
 
 
 class Rejection(NamedTuple):
@@ -84,6 +89,8 @@ class Schedule(NamedTuple):
     due_ms: int
     limit: int
     """Attempts allowed in all; what remains after this one is `limit - attempt - 1`."""
+    since_ms: int | None = None
+    """The first failure, to be noted in the message's headers; None when it is there, or no age limit needs it."""
 
 
 class Drop(NamedTuple):

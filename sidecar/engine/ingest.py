@@ -12,6 +12,7 @@ from sidecar.changelog.entry import lasting
 from sidecar.contract import ControlRequest, Dialect, parse, render_dead_letter
 from sidecar.contract.control import EVERY_ORIGIN, ControlKind, signature_problem
 from sidecar.contract.dialects.dialect import Check
+from sidecar.contract.dialects.native import FIRST_MS
 from sidecar.contract.sizes import DELIVERY_OVERHEAD_BYTES, record_bytes
 from sidecar.engine import hot
 from sidecar.engine.items import Arrival, BadControl, Control, Dead, Dropped, Item
@@ -88,7 +89,7 @@ class Ingest:
         origin = self._origins.get(topic)
         if origin is None and request.dialect not in self._verdict_first and self._policy.origin_allowed(topic):
             return self._unresolved(record, request)
-        verdict = self._policy.decide(request, record.timestamp_ms, arrived_ms)
+        verdict = self._policy.decide(request, record.timestamp_ms, arrived_ms, record.partition, record.offset)
         if origin is None and type(verdict) is Schedule:
             return self._unresolved(record, request)
         if (
@@ -174,8 +175,10 @@ class Ingest:
 def arrival_of(record: Record, request: Request, schedule: Schedule) -> Arrival:
     """Return the timer that a message becomes."""
     _, offset, timestamp_ms, key, value, headers = record
-    dialect, topic, _, _, _, attempt, _, _, target, retry_id, replace = request
-    due_ms, limit = schedule
+    dialect, topic, _, _, _, attempt, _, _, target, retry_id, replace, _, _ = request
+    due_ms, limit, since_ms = schedule
+    if since_ms is not None:
+        headers = [*(headers or []), (FIRST_MS, b"%d" % since_ms)]
     kept = lasting(
         due_ms,
         timestamp_ms,

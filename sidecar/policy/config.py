@@ -31,6 +31,10 @@ class PolicyConfig:
     max_attempts: int | None = None
     """None: the number of delays."""
     max_delay_ms: int = 365 * _DAY_MS
+    jitter: float = 0.0
+    """Most share of a delay of ours that is added to it, by chance."""
+    max_age_ms: int | None = None
+    """Longest time from the first failure to a retry; None: any."""
     droppable: tuple[str, ...] = ()
     retriable: tuple[str, ...] = ()
     fatal: tuple[str, ...] = ()
@@ -38,8 +42,12 @@ class PolicyConfig:
     """FIRST_, SECOND_ and THIRD_DELAY_MS; empty when no dialect that uses them is accepted."""
     by_origin: tuple[PolicyConfig, ...] = ()
     """The configurations of single origins: that of the topic's own name, else of the longest matching glob."""
+    by_name: tuple[PolicyConfig, ...] = ()
+    """Those that a message or an exception can choose by their names."""
+    by_exception: tuple[tuple[str, str], ...] = ()
+    """Names or globs of exceptions, each with the name of the policy that it chooses."""
     name: str = ""
-    """The topic or glob that this is for; empty: for all that have none of their own."""
+    """The topic, glob or name that this is for; empty: for all that have none of their own."""
 
     def delays_of(self, delays: Delays) -> tuple[int, ...]:
         """Return the delays by attempt, in milliseconds."""
@@ -63,6 +71,11 @@ class PolicyConfig:
                 if not 0 <= delay_ms <= self.max_delay_ms:
                     most = f"MAX_DELAY, which is {self.max_delay_ms} ms"
                     yield f"{delays.value} has {delay_ms} ms: allowed are 0 to {most}"
+        longest_ms = max((*self.delays_ms, *self.ibm_delays_ms), default=0)
+        if not 0 <= self.jitter <= 1 or 0 <= longest_ms <= self.max_delay_ms < longest_ms * (1 + self.jitter):
+            yield f"JITTER={self.jitter}: allowed are 0 to 1, and no delay with it above MAX_DELAY={self.max_delay_ms}"
+        if self.max_age_ms is not None and self.max_age_ms < 1:
+            yield f"MAX_AGE={self.max_age_ms}: allowed are 1 ms and more"
         if self.max_attempts is not None and not 1 <= self.max_attempts <= ATTEMPTS_MAX:
             yield f"MAX_ATTEMPTS={self.max_attempts}: allowed are 1 to {ATTEMPTS_MAX}"
         if self.input_topic == self.dlq_topic:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from fnmatch import translate
-from typing import Final
+from typing import Final, Generic, TypeVar
 
+T = TypeVar("T")
 _WILDCARDS: Final = frozenset("*?[")
 
 
@@ -28,3 +29,27 @@ class Globs:
     def matches(self, text: str) -> bool:
         """Return whether a name or glob of the list matches the whole text."""
         return text in self._names or any(match(text) for match in self._matchers)
+
+
+class Choice(Generic[T]):
+    """Values by name or glob: that of the very name wins, else that of the longest glob that matches.
+
+    Between globs of one length the first in the alphabet wins: files and Helm do not keep an order.
+    """
+
+    def __init__(self, values: Iterable[tuple[str, T]]) -> None:
+        longest_first = sorted(values, key=lambda each: (-len(each[0]), each[0]))
+        self._values = [(Globs([pattern]), value) for pattern, value in longest_first]
+
+    def __bool__(self) -> bool:
+        return bool(self._values)
+
+    def of(self, text: str) -> T | None:
+        """Return the value for a text, None when nothing matches."""
+        for globs, value in self._values:
+            if globs.names(text):
+                return value
+        for globs, value in self._values:
+            if globs.matches(text):
+                return value
+        return None

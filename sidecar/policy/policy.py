@@ -8,14 +8,16 @@ from typing import Final, NamedTuple
 
 from sidecar.contract.dialects.dialect import Check, Delays, Dialect
 from sidecar.contract.dialects.registry import DIALECTS_BY_CODE
-from sidecar.model import ATTEMPTS_MAX, DUE_MS_MAX, Drop, Reason, Rejection, Request, Schedule
-from sidecar.policy.backoff import due_of
+from sidecar.model import ATTEMPTS_MAX, DUE_MS_MAX, NO_TIMESTAMP, Drop, Reason, Rejection, Request, Schedule
+from sidecar.policy.backoff import drawn, due_of
 from sidecar.policy.config import PolicyConfig
-from sidecar.policy.globs import Globs
+from sidecar.policy.globs import Choice
 from sidecar.policy.origins import OriginRules
 from sidecar.policy.rules import ExceptionClass, ExceptionRules
 
 _CACHED_TOPICS: Final = 8192
+_CACHED_NAMES: Final = 4096
+_CACHED_CHARS_MAX: Final = 512
 _SHOWN_CHARS_MAX: Final = 200
 
 Verdict = Schedule | Drop | Rejection
@@ -28,7 +30,15 @@ class _Case(NamedTuple):
     kind: ExceptionClass
     due_ms: int
     limit: int
+    timestamp_ms: int
     arrived_ms: int
+
+    @property
+    def first_ms(self) -> int:
+        """When the message failed for the first time: now, unless a header says when."""
+        if self.request.first_ms is not None:
+            return self.request.first_ms
+        return self.timestamp_ms if self.timestamp_ms != NO_TIMESTAMP else self.arrived_ms
 
 
 _Check = Callable[[_Case], Verdict | None]
@@ -40,10 +50,14 @@ class Policy:
     def __init__(self, config: PolicyConfig) -> None:
         self._config = config
         self._where = f" (policy of {config.name})" if config.name else ""
-        # Not by their order in the settings: Helm does not keep it.
-        longest_first = sorted(config.by_origin, key=lambda own: (-len(own.name), own.name))
-        self._by_origin = [(Globs([own.name]), Policy(own)) for own in longest_first]
+        self._by_origin = Choice((own.name, Policy(own)) for own in config.by_origin)
+        self._by_name = {own.name: Policy(own) for own in config.by_name}
+        self._by_exception = Choice(config.by_exception)
         self._of = lru_cache(_CACHED_TOPICS)(self._find)
+        self._chosen = lru_cache(_CACHED_NAMES)(self._by_exception.of)
+        # Messages can choose, or some of them must be looked at one by one.
+        self._single = not (config.by_origin or config.by_name or config.by_exception)
+        self._aged = config.max_age_ms is not None
         self._rules_of = {code: self._rules(dialect) for code, dialect in DIALECTS_BY_CODE.items()}
         self._exceptions = ExceptionRules(config.droppable, config.retriable, config.fatal)
         self._origins = OriginRules(
@@ -55,13 +69,17 @@ class Policy:
         return self._origins.problem(topic) is None
 
     def is_plain(self, topic: str) -> bool:
-        """Return whether these rules, without those of single origins, allow deliveries to this topic."""
-        return self.origin_allowed(topic) and (not self._by_origin or self._of(topic) is self)
+        """Return whether a message for this topic is allowed and has a due that follows from its attempt alone."""
+        return (
+            self.origin_allowed(topic)
+            and not (self._config.jitter or self._aged)
+            and (not self._by_origin or self._of(topic) is self)
+        )
 
     def is_retried(self, exception: str) -> bool:
-        """Return whether no list of exceptions objects to a retry."""
+        """Return whether no list of exceptions objects to a retry, and none chooses another policy."""
         kind = self._exceptions.classify(exception)
-        return kind.retriable and not kind.droppable and not kind.fatal
+        return kind.retriable and not kind.droppable and not kind.fatal and self.chosen_by(exception) is None
 
     def attempts_of(self, dialect: Dialect) -> tuple[tuple[int, ...], int]:
         """Return the delays by attempt, in milliseconds, and the attempts allowed."""
@@ -81,22 +99,52 @@ class Policy:
             f" (MAX_DELAY) and a due time up to {DUE_MS_MAX}"
         )
 
-    def decide(self, request: Request, timestamp_ms: int, arrived_ms: int) -> Verdict:
+    def policy_of(self, request: Request) -> Policy | Rejection:
+        """Return the policy that a request meets: the named one or its origin's, or what its exception chooses."""
+        name = request.policy
+        policy = self._of(request.origin) if name is None else self._by_name.get(name)
+        if policy is None:
+            known = ", ".join(sorted(self._by_name)) or "none, POLICIES is empty"
+            return Rejection(Reason.BAD_HEADER, f"retry-policy={_shown(name)} is no policy: allowed are {known}")
+        chosen = policy.chosen_by(request.exception or "")
+        return policy if chosen is None else self._by_name[chosen]
+
+    def chosen_by(self, exception: str) -> str | None:
+        """Return the name of the policy that an exception chooses, None when it stays with this one."""
+        if not self._by_exception:
+            return None
+        # Senders can make up names without end: the cache is bounded in number and in length.
+        return self._chosen(exception) if len(exception) <= _CACHED_CHARS_MAX else self._by_exception.of(exception)
+
+    def decide(
+        self, request: Request, timestamp_ms: int, arrived_ms: int, partition: int = 0, offset: int = 0
+    ) -> Verdict:
         """Return the verdict.
 
         Args:
             request: The request, as its dialect parsed it.
             timestamp_ms: The record's; NO_TIMESTAMP when it has none.
             arrived_ms: When the record was ingested.
+            partition: With `offset`, what the jitter is drawn from.
+            offset: The record's, in the input topic.
         """
-        dialect, origin, due_ms, _, _, attempt, max_attempts, exception, _, _, _ = request
-        if self._by_origin and (own := self._of(origin)) is not self:
-            return own.decide(request, timestamp_ms, arrived_ms)
+        if self._single and request.policy is None:
+            return self.decide_here(request, timestamp_ms, arrived_ms, partition, offset)
+        policy = self.policy_of(request)
+        if type(policy) is Rejection:
+            return policy
+        assert type(policy) is Policy
+        return policy.decide_here(request, timestamp_ms, arrived_ms, partition, offset)
+
+    def decide_here(self, request: Request, timestamp_ms: int, arrived_ms: int, partition: int, offset: int) -> Verdict:
+        """Return the verdict of this policy, whatever policy the request meets."""
+        dialect, origin, due_ms, _, _, attempt, max_attempts, exception, _, _, _, _, _ = request
         delays_ms, limit, checks = self._rules_of[dialect]
         if max_attempts is not None and max_attempts < limit:
             limit = max_attempts
         if due_ms is None:
-            due_ms = due_of(request, delays_ms, timestamp_ms=timestamp_ms, arrived_ms=arrived_ms)
+            jitter = self._config.jitter and self._config.jitter * drawn(partition, offset)
+            due_ms = due_of(request, delays_ms, timestamp_ms=timestamp_ms, arrived_ms=arrived_ms, jitter=jitter)
         kind = self._exceptions.classify(exception)
         droppable, fatal, _, retriable = kind
         # In the hot path: to what no check objects, their order means nothing.
@@ -105,14 +153,16 @@ class Policy:
             or droppable
             or fatal
             or attempt >= limit
+            or self._aged
             or self._origins.problem(origin)
             or self.delay_problem(due_ms, arrived_ms)
         ):
-            case = _Case(request, kind, due_ms, limit, arrived_ms)
+            case = _Case(request, kind, due_ms, limit, timestamp_ms, arrived_ms)
             for check in checks:
                 if (verdict := check(case)) is not None:
                     return verdict
-        return tuple.__new__(Schedule, (due_ms, limit))  # twice as quick as its own constructor
+            return self._schedule(case)
+        return tuple.__new__(Schedule, (due_ms, limit, None))  # twice as quick as its own constructor
 
     def _rules(self, dialect: Dialect) -> tuple[tuple[int, ...], int, tuple[_Check, ...]]:
         """Return the delays, the attempts allowed and the checks, in their order, of a dialect."""
@@ -125,9 +175,7 @@ class Policy:
 
     def _find(self, origin: str) -> Policy:
         """Return the policy for one origin: that of its name, else of the longest glob that matches, else this one."""
-        named = (own for globs, own in self._by_origin if globs.names(origin))
-        matching = (own for globs, own in self._by_origin if globs.matches(origin))
-        return next(named, None) or next(matching, self)
+        return self._by_origin.of(origin) or self
 
     def _droppable(self, case: _Case) -> Drop | None:
         if not case.kind.droppable:
@@ -148,8 +196,25 @@ class Policy:
         problem = self.delay_problem(case.due_ms, case.arrived_ms)
         return Rejection(Reason.DELAY_OUT_OF_RANGE, problem) if problem else None
 
+    def _too_old(self, case: _Case) -> Rejection | None:
+        age_ms, max_age_ms = case.due_ms - case.first_ms, self._config.max_age_ms
+        if max_age_ms is None or age_ms <= max_age_ms:
+            return None
+        return Rejection(
+            Reason.TOO_OLD,
+            f"the retry would be {age_ms} ms after the first failure at {case.first_ms}: allowed are {max_age_ms} ms, "
+            f"by MAX_AGE{self._where}",
+        )
+
     def _retriable(self, case: _Case) -> Schedule | None:
-        return Schedule(case.due_ms, case.limit) if case.kind.listed and case.request.attempt < case.limit else None
+        if not case.kind.listed or case.request.attempt >= case.limit:
+            return None
+        return self._schedule(case)
+
+    def _schedule(self, case: _Case) -> Schedule:
+        """Return the timer of a message; its headers take its first failure along where an age limit needs that."""
+        noted = not self._aged or case.request.first_ms is not None
+        return Schedule(case.due_ms, case.limit, None if noted else case.first_ms)
 
     def _exhausted(self, case: _Case) -> Rejection | None:
         request, limit = case.request, case.limit
@@ -188,6 +253,7 @@ class Policy:
             Check.DLQ_AS_ORIGIN: self._dlq_as_origin,
             Check.ORIGIN: self._not_allowed,
             Check.DELAY: self._too_late,
+            Check.AGE: self._too_old,
             Check.RETRIABLE: self._retriable,
             Check.EXHAUSTED: self._exhausted,
             Check.FATAL: self._fatal,

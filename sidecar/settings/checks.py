@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from sidecar.settings import client
 from sidecar.settings.kinds import is_topic_name, show_duration
@@ -66,13 +66,42 @@ def _delays_within_the_longest(settings: Settings) -> Iterator[Contradiction]:
         default = "" if name in settings.origins else " (the default)"
         return f"{name}: {show_duration(delay_ms)}{default} is above MAX_DELAY {longest}: no delay may be longer"
 
-    if max(settings.delays_ms) > settings.max_delay_ms:
-        yield Contradiction(("DELAYS", "MAX_DELAY"), line("DELAYS", max(settings.delays_ms)))
+    name = "DELAYS" if settings.backoff is None else "BACKOFF"
+    delay_ms = max(settings.effective_delays_ms)
+    if delay_ms > settings.max_delay_ms:
+        yield Contradiction((name, "MAX_DELAY"), line(name, delay_ms))
+    elif delay_ms * (1 + settings.jitter) > settings.max_delay_ms:
+        text = f"JITTER: {settings.jitter:g} of {show_duration(delay_ms)} ({name}) exceeds MAX_DELAY {longest}"
+        yield Contradiction(("JITTER", name, "MAX_DELAY"), f"{text}: no delay may be longer")
     if "ibm" in settings.profiles:
         for name, delay_ms in zip(_IBM_DELAYS, settings.ibm_delays_ms, strict=True):
             if delay_ms > settings.max_delay_ms:
                 text = f"{line(name, delay_ms)}; PROFILES without ibm needs none"
                 yield Contradiction((name, "MAX_DELAY", "PROFILES"), text)
+
+
+def _delays_in_one_form(settings: Settings) -> Iterator[Contradiction]:
+    if settings.backoff is not None and "DELAYS" in settings.origins:
+        line = "DELAYS and BACKOFF: both are set: give the delays as one of them, a list or an expression"
+        yield Contradiction(("DELAYS", "BACKOFF"), line)
+
+
+def _named_policies_are_there(settings: Settings) -> Iterator[Contradiction]:
+    """Check each name of a policy against POLICIES."""
+    known = {policy.origins for policy in settings.policies}
+    allowed = ", ".join(sorted(known)) or "none, POLICIES is empty"
+    wanted = [("EXCEPTION_POLICIES", "EXCEPTION_POLICIES", settings.exception_policies)]
+    for source, policies in (("POLICIES", settings.policies), ("ORIGIN_POLICIES", settings.origin_policies)):
+        for policy in policies:
+            pairs = cast("tuple[tuple[str, str], ...]", policy.given.get("EXCEPTION_POLICIES", ()))
+            wanted.append((source, f"{source}: {policy.origins}: EXCEPTION_POLICIES", pairs))
+            if (name := policy.given.get("POLICY")) is not None:
+                wanted.append((source, f"{source}: {policy.origins}", (("POLICY", str(name)),)))
+    for source, where, pairs in wanted:
+        for key, name in pairs:
+            if name not in known:
+                line = f"{where}: {key}: {name!r} is no policy: allowed are the names in POLICIES: {allowed}"
+                yield Contradiction((source, "POLICIES"), line)
 
 
 def _ibm_delays_have_their_profile(settings: Settings) -> Iterator[Contradiction]:
@@ -115,11 +144,15 @@ def _own_topics_are_no_origins(settings: Settings) -> Iterator[Contradiction]:
 
 def _origin_policies_agree(settings: Settings) -> Iterator[Contradiction]:
     """Check the general settings as each policy changes them; a contradiction among themselves is reported once."""
-    for policy in settings.origin_policies:
-        for check in _POLICY_CHECKS:
-            for names, line in check(settings.of(policy)):
-                if not policy.given.keys().isdisjoint(names):
-                    yield Contradiction((*names, "ORIGIN_POLICIES"), f"ORIGIN_POLICIES: {policy.origins}: {line}")
+    known = {None, *(policy.origins for policy in settings.policies)}
+    for source, policies in (("POLICIES", settings.policies), ("ORIGIN_POLICIES", settings.origin_policies)):
+        for policy in policies:
+            if policy.given.get("POLICY") not in known:
+                continue  # _named_policies_are_there says so
+            for check in _POLICY_CHECKS:
+                for names, line in check(settings.of(policy)):
+                    if not policy.given.keys().isdisjoint(names):
+                        yield Contradiction((*names, source), f"{source}: {policy.origins}: {line}")
 
 
 def _login_is_complete(settings: Settings) -> Iterator[Contradiction]:
@@ -154,6 +187,7 @@ def _login_in_one_word(settings: Settings) -> Iterator[Contradiction]:
 
 _Check = Callable[[Settings], Iterator[Contradiction]]
 _POLICY_CHECKS: tuple[_Check, ...] = (
+    _delays_in_one_form,
     _delays_within_the_longest,
     _ibm_delays_have_their_profile,
     _exception_in_one_list,
@@ -162,6 +196,7 @@ _CHECKS: tuple[_Check, ...] = (
     _topics_differ,
     _app_id_makes_topics,
     *_POLICY_CHECKS,
+    _named_policies_are_there,
     _own_topics_are_no_origins,
     _origin_policies_agree,
     _login_is_complete,

@@ -52,6 +52,8 @@ class Kind:
     """Several values, separated by commas; in YAML also a list."""
     is_switch: bool = False
     """True or false: a flag without a value on the command line."""
+    is_decimal: bool = False
+    """A number that can have a decimal point."""
     is_mapping: bool = False
     """Names with settings below them; as text it is YAML too."""
 

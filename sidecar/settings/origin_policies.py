@@ -1,4 +1,4 @@
-"""Policies of single origins: topics or globs, each overriding some of the general settings."""
+"""Policies of single origins, and those with a name: each overrides some of the general settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Protocol
 import yaml
 
 from sidecar.settings import nodes
-from sidecar.settings.kinds import TOPIC_GLOB, Kind, NotAllowed
+from sidecar.settings.kinds import Kind, NotAllowed
 from sidecar.settings.wording import closest, plain, quoted
 
 ALLOWED: Final = (
@@ -22,7 +22,7 @@ PROBLEMS_MAX: Final = 20
 
 
 class Field(Protocol):
-    """A setting that a single origin may override."""
+    """A setting that a policy may override, or a part of one."""
 
     @property
     def name(self) -> str: ...
@@ -35,19 +35,21 @@ class Field(Protocol):
 
 
 class OriginPolicy(NamedTuple):
-    """The overrides for the origins of one topic name or glob."""
+    """The overrides for the origins of one topic name or glob, or for those who choose the policy by its name."""
 
     origins: str
+    """The topic, the glob or the name."""
     given: Mapping[str, object]
     """Setting's name -> value; all other settings keep their general values."""
 
 
-def parse(text: str, fields: Sequence[Field]) -> tuple[OriginPolicy, ...]:
+def parse(text: str, fields: Sequence[Field], names: Kind) -> tuple[OriginPolicy, ...]:
     """Return the policies in their order.
 
     Args:
         text: YAML, and so JSON too.
-        fields: The settings that an origin may override.
+        fields: The settings that a policy may override.
+        names: What a policy is for, or its name.
 
     Raises:
         ValueError: The text is not such a mapping; NotAllowed when it is one that contains mistakes.
@@ -61,7 +63,7 @@ def parse(text: str, fields: Sequence[Field]) -> tuple[OriginPolicy, ...]:
     if not isinstance(root, yaml.MappingNode):
         raise ValueError(text)
     found: list[OriginPolicy] = []
-    if problems := list(islice(_read_all(root, fields, found), PROBLEMS_MAX)):
+    if problems := list(islice(_read_all(root, fields, names, found), PROBLEMS_MAX)):
         more = [f"there may be more mistakes than these {PROBLEMS_MAX}"] if len(problems) == PROBLEMS_MAX else []
         raise NotAllowed([*problems, *more])
     return tuple(found)
@@ -71,41 +73,44 @@ def show(policies: Sequence[OriginPolicy], fields: Sequence[Field]) -> str:
     """Return the text that `parse` reads: JSON on one line, empty when there are none."""
     by_name = {field.name: field for field in fields}
     shown: dict[str, dict[str, object]] = {
-        origins: {by_name[name].yaml_key: by_name[name].kind.show(value) or [] for name, value in given.items()}
+        origins: {
+            by_name[name].yaml_key: by_name[name].kind.show(value) or ({} if by_name[name].kind.is_mapping else [])
+            for name, value in given.items()
+        }
         for origins, given in policies
     }
     return json.dumps(shown) if shown else ""
 
 
-def _read_all(root: yaml.MappingNode, fields: Sequence[Field], found: list[OriginPolicy]) -> Iterator[str]:
+def _read_all(root: yaml.MappingNode, fields: Sequence[Field], names: Kind, found: list[OriginPolicy]) -> Iterator[str]:
     """Put the policies into `found`; yield what is wrong with them."""
     for origins, node, _, repeated in nodes.pairs(root):
         given: dict[str, object] = {}
-        lines = list(_entry_problems(origins, node, repeated)) or _read(node, fields, given)
+        lines = list(_entry_problems(origins, node, repeated, names)) or read(node, fields, given)
         yield from (f"{plain(origins)}: {line}" for line in lines)
         found.append(OriginPolicy(origins, given))
 
 
-def _entry_problems(origins: str, node: yaml.Node, repeated: bool) -> Iterator[str]:
+def _entry_problems(origins: str, node: yaml.Node, repeated: bool, names: Kind) -> Iterator[str]:
     if repeated:
         yield "is there more than once: it must be given once"
     try:
-        TOPIC_GLOB.parse(origins)
+        names.parse(origins)
     except ValueError:
-        yield f"is not allowed: it must be {TOPIC_GLOB.allowed}"
+        yield f"is not allowed: it must be {names.allowed}"
     if not isinstance(node, yaml.MappingNode):
         yield "must be a mapping such as {max_attempts: 3}"
 
 
-def _read(mapping: yaml.Node, fields: Sequence[Field], given: dict[str, object]) -> Iterator[str]:
-    """Put the overrides of one origin into `given`; yield what is wrong with them."""
+def read(mapping: yaml.Node, fields: Sequence[Field], given: dict[str, object]) -> Iterator[str]:
+    """Put what a mapping says into `given`, by the names of the fields; yield what is wrong with it."""
     assert isinstance(mapping, yaml.MappingNode)  # _entry_problems has looked
     known = {field.yaml_key: field for field in fields}
     for key, node, _, repeated in nodes.pairs(mapping):
         field = known.get(key)
         if field is None:
             hint = closest(key, known)
-            yield f"{plain(key)}: no origin has this for itself{hint}; allowed are {', '.join(known)}"
+            yield f"{plain(key)}: there is no such key here{hint}; allowed are {', '.join(known)}"
         elif repeated:
             yield f"{key}: is there more than once: it must be given once"
         else:
@@ -116,5 +121,7 @@ def _read(mapping: yaml.Node, fields: Sequence[Field], given: dict[str, object])
                 continue
             try:
                 given[field.name] = field.kind.parse(text.strip())
+            except NotAllowed as mistakes:
+                yield from (f"{key}: {line}" for line in mistakes.lines)
             except ValueError:
                 yield f"{key}: {quoted(text)} is not allowed: it must be {field.kind.allowed}"

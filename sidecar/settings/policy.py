@@ -15,7 +15,9 @@ def policy_config(settings: Settings) -> PolicyConfig:
         dlq_topic=settings.dlq_topic,
         internal_topics=frozenset({settings.changelog_topic, settings.status_topic}),
         origin_topics=settings.origin_topics,
-        delays_ms=settings.delays_ms,
+        delays_ms=settings.effective_delays_ms,
+        jitter=settings.jitter,
+        max_age_ms=settings.max_age_ms,
         max_attempts=settings.max_attempts,
         max_delay_ms=settings.max_delay_ms,
         droppable=settings.droppable_exception,
@@ -24,5 +26,7 @@ def policy_config(settings: Settings) -> PolicyConfig:
         by_origin=tuple(
             replace(policy_config(settings.of(policy)), name=policy.origins) for policy in settings.origin_policies
         ),
+        by_name=tuple(replace(policy_config(settings.of(policy)), name=policy.origins) for policy in settings.policies),
+        by_exception=settings.exception_policies,
         ibm_delays_ms=settings.ibm_delays_ms if "ibm" in settings.profiles else (),
     )

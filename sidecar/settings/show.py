@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from sidecar.settings import client
-from sidecar.settings.table import SETTINGS, WITHOUT_MEANING, Setting, Settings, default_text
+from sidecar.settings.table import SETTINGS, WITHOUT_MEANING, Setting, Settings, default_text, per_origin, per_policy
 
 _PAGE = """\
 # Settings
@@ -49,12 +49,46 @@ all policies; policies from several sources are not merged.
 
 A policy can set: {per_origin}.
 
+- `POLICY` names a policy of `POLICIES`, whose settings apply where the entry has none of its own.
+
 - A setting that the policy does not name keeps its general value. A list in the policy replaces the general list; `[]`
   replaces it with an empty one.
 - If the policy sets `DELAYS` and `MAX_ATTEMPTS` is set nowhere, the limit is the number of the policy's delays.
 - At most one policy applies to an origin: the one with its exact name, else the longest matching glob. Between globs of
   equal length the first in alphabetical order applies; their order in the file does not matter.
 - The policy applies when a message is ingested. A message that is already pending keeps its due time and its limit.
+
+## Policies by name
+
+`POLICIES` gives policies a name. A message meets, in this order: the policy that its header `retry-policy` names, else
+that of its origin, else the general settings. Then the exception rules of that policy, `EXCEPTION_POLICIES`, can choose
+another one; its own exception rules are not asked.
+
+```yaml
+policies:
+  slow:
+    backoff: {{first: 1m, factor: 2, max: 6h, attempts: 12}}
+    jitter: 0.2
+    max_age: 2d
+  card:
+    delays: [1s, 10s]
+exception_policies:
+  com.acme.Throttled*: slow
+origin_policies:
+  payments:
+    policy: card
+    max_attempts: 5
+```
+
+- A policy can set what an entry of `ORIGIN_POLICIES` can, except `POLICY`{not_by_name}.
+- `BACKOFF` is a list of delays as an expression: each is `factor` times the one before, none above `max`, `attempts` in
+  all. A policy gives `DELAYS` or `BACKOFF`, not both; what it gives replaces either of the general settings.
+- `JITTER` adds up to this share to a delay of `DELAYS`, `BACKOFF` or profile `ibm`, never to a time that the message
+  itself names. The share of a message depends on its partition and offset alone.
+- `MAX_AGE` counts from the first failure. The sidecar notes it in the header `retry-first-ms`, which travels with the
+  message; a message without it has failed for the first time.
+- Exception rules are names or globs: the exact name wins, else the longest glob that matches.
+- A header `retry-policy` with an unknown name is a dead letter: `bad-header`.
 
 ## Properties of the Kafka clients
 
@@ -105,7 +139,8 @@ def _effective(setting: Setting, settings: Settings) -> str:
 def reference_page() -> str:
     """Return docs/reference/settings.md."""
     return _PAGE.format(
-        per_origin=", ".join(f"`{setting.name}`" for setting in SETTINGS if setting.per_origin),
+        per_origin=", ".join(f"`{setting.name}`" for setting in per_origin()),
+        not_by_name="".join(f", `{each.name}`" for each in per_origin()[1:] if each not in per_policy()),
         rows="\n".join(_reference_row(setting) for setting in SETTINGS),
         refused="\n".join(f"| `{name}` | {why} |" for name, why in client.REFUSED.items()),
         aliases=", ".join(f"`{alias}` (= {setting.name})" for setting in SETTINGS for alias in setting.aliases),

@@ -12,7 +12,8 @@ from typing import Annotated, Any, get_type_hints
 import platformdirs
 
 from sidecar.contract.dialects.registry import DIALECTS
-from sidecar.settings import client, kinds, origin_policies
+from sidecar.policy.backoff import Backoff
+from sidecar.settings import client, kinds, origin_policies, policies
 from sidecar.settings.kinds import DAY_MS, Kind, duration, whole
 from sidecar.settings.origin_policies import OriginPolicy
 
@@ -38,7 +39,7 @@ class Setting:
     default_text: str = ""
     """Said instead of the default where that depends on something."""
     per_origin: bool = False
-    """ORIGIN_POLICIES can give it for single origins."""
+    """ORIGIN_POLICIES can give it for single origins, and POLICIES by name."""
 
     @property
     def env(self) -> str:
@@ -64,14 +65,30 @@ class Setting:
         return client.MASK if self.secret else self.kind.show(value)
 
 
-def _per_origin() -> tuple[Setting, ...]:
+POLICY = Setting(policies.NAME, "The policy of POLICIES that an origin has.", name="POLICY")
+"""No setting by itself: ORIGIN_POLICIES can give it."""
+
+
+def per_policy() -> tuple[Setting, ...]:
+    """Return the settings that a policy of POLICIES can give."""
     return tuple(setting for setting in SETTINGS if setting.per_origin)
+
+
+def per_origin() -> tuple[Setting, ...]:
+    """Return the settings that ORIGIN_POLICIES can give."""
+    return (POLICY, *per_policy())
 
 
 _ORIGIN_POLICIES = Kind(
     origin_policies.ALLOWED,
-    lambda text: origin_policies.parse(text, _per_origin()),
-    lambda policies: origin_policies.show(policies, _per_origin()),
+    lambda text: origin_policies.parse(text, per_origin(), kinds.TOPIC_GLOB),
+    lambda given: origin_policies.show(given, per_origin()),
+    is_mapping=True,
+)
+_POLICIES = Kind(
+    policies.ALLOWED,
+    lambda text: origin_policies.parse(text, per_policy(), policies.NAME),
+    lambda given: origin_policies.show(given, per_policy()),
     is_mapping=True,
 )
 
@@ -138,6 +155,28 @@ class Settings:
             per_origin=True,
         ),
     ] = (300_000, 300_000, 1_800_000, 1_800_000, 1_800_000, 3_600_000)
+    backoff: Annotated[
+        Backoff | None,
+        Setting(policies.BACKOFF, "The delays as an expression, in place of DELAYS.", per_origin=True),
+    ] = None
+    jitter: Annotated[
+        float,
+        Setting(
+            policies.share(),
+            "Largest share of a delay of DELAYS or BACKOFF that is added to it. The share of a message is drawn from "
+            "its partition and offset, so a repeated read gives the same due time.",
+            per_origin=True,
+        ),
+    ] = 0.0
+    max_age_ms: Annotated[
+        int | None,
+        Setting(
+            duration(1, _FOREVER_MS),
+            "Longest time from the first failure to a retry. A later retry is not made: DLQ `too-old`.",
+            name="MAX_AGE",
+            per_origin=True,
+        ),
+    ] = None
     max_attempts: Annotated[
         int | None,
         Setting(
@@ -182,6 +221,14 @@ class Settings:
             kinds.CLASS_GLOBS, "Names or globs of exceptions; their messages go to the DLQ at once.", per_origin=True
         ),
     ] = ()
+    exception_policies: Annotated[
+        tuple[tuple[str, str], ...],
+        Setting(
+            policies.EXCEPTION_POLICIES,
+            "Names or globs of exceptions, each with the policy of POLICIES that its messages have.",
+            per_origin=True,
+        ),
+    ] = ()
     origin_topics: Annotated[
         tuple[str, ...],
         Setting(
@@ -196,6 +243,10 @@ class Settings:
             _ORIGIN_POLICIES,
             "Settings for single origins, by topic name or glob: see below.",
         ),
+    ] = ()
+    policies: Annotated[
+        tuple[OriginPolicy, ...],
+        Setting(_POLICIES, "Policies by name: see below."),
     ] = ()
     origin_timeout_ms: Annotated[
         int,
@@ -299,11 +350,31 @@ class Settings:
     """One line each: what was accepted but has no effect or looks mistyped."""
 
     def of(self, policy: OriginPolicy) -> Settings:
-        """Return the settings as they are for the origins of one policy."""
-        own = {BY_NAME[name].attribute: value for name, value in policy.given.items()}
-        given = dict.fromkeys(policy.given, f"ORIGIN_POLICIES {policy.origins}")
-        changes: dict[str, Any] = own | {"origin_policies": (), "origins": {**self.origins, **given}}
+        """Return the settings as they are for the origins of one policy, or for those who choose it by its name.
+
+        Raises:
+            KeyError: It names a policy that is not there.
+        """
+        layers = [policy]
+        if (name := policy.given.get(POLICY.name)) is not None:
+            layers.insert(0, {each.origins: each for each in self.policies}[str(name)])
+        given: dict[str, object] = {}
+        origins = dict(self.origins)
+        for layer in layers:
+            if not layer.given.keys().isdisjoint(("DELAYS", "BACKOFF")):
+                given["BACKOFF"] = None
+                origins.pop("DELAYS", None)
+            given |= layer.given
+            origins |= dict.fromkeys(layer.given, f"policy {layer.origins}")
+        given.pop(POLICY.name, None)
+        own = {BY_NAME[each].attribute: value for each, value in given.items()}
+        changes: dict[str, Any] = own | {"origin_policies": (), "policies": (), "origins": origins}
         return dataclasses.replace(self, **changes)
+
+    @property
+    def effective_delays_ms(self) -> tuple[int, ...]:
+        """The delays by attempt: those of BACKOFF where it is set."""
+        return self.delays_ms if self.backoff is None else self.backoff.delays_ms
 
     @property
     def group_id(self) -> str:

@@ -30,6 +30,7 @@ class Check(Enum):
     ORIGIN = "its origin is not allowed: DLQ `origin-not-allowed`"
     DELAY = "it is due too far ahead: DLQ `delay-out-of-range`"
     RETRIABLE = "its exception is on RETRIABLE_EXCEPTION and attempts are left: retried"
+    AGE = "it would be retried later than MAX_AGE after its first failure: DLQ `too-old`"
     EXHAUSTED = "no attempts are left: DLQ `attempts-exhausted`"
     FATAL = "its exception is on FATAL_EXCEPTION: DLQ `fatal`"
     UNKNOWN = "its exception is on no list, and RETRIABLE_EXCEPTION is not empty: DLQ `unknown-exception`"

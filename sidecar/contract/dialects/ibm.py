@@ -41,6 +41,7 @@ class Ibm:
         Check.DLQ_AS_ORIGIN,
         Check.ORIGIN,
         Check.DELAY,
+        Check.AGE,
         Check.RETRIABLE,
         Check.FATAL,
         Check.EXHAUSTED,

@@ -37,6 +37,9 @@ GROUP: Final = "retry-group"
 ORIGIN_PARTITION: Final = "retry-origin-partition"
 RETRY_ID: Final = "retry-id"
 REPLACE: Final = "retry-replace"
+POLICY: Final = "retry-policy"
+FIRST_MS: Final = "retry-first-ms"
+"""When the message failed for the first time; it travels with the message, like POLICY."""
 TIMER_ID: Final = "retry-timer-id"
 WAS_DUE_MS: Final = "retry-was-due-ms"
 TARGET: Final = "retry-target"
@@ -56,6 +59,8 @@ NAMES: Final = frozenset(
         ORIGIN_PARTITION,
         RETRY_ID,
         REPLACE,
+        POLICY,
+        FIRST_MS,
         TIMER_ID,
         WAS_DUE_MS,
     }
@@ -87,6 +92,7 @@ class Native:
         Check.ORIGIN,
         Check.DELAY,
         Check.DROPPABLE,
+        Check.AGE,
         Check.EXHAUSTED,
         Check.FATAL,
         Check.UNKNOWN,
@@ -137,7 +143,7 @@ class Native:
 
     def redriven(self, headers: Headers, due_ms: int, *, keep_attempts: bool, to_origin: str) -> Headers:
         """Return the headers with a new due time behind all others."""
-        gone = _NOT_REDRIVEN if keep_attempts else _NOT_REDRIVEN | {ATTEMPT, REMAINING}
+        gone = _NOT_REDRIVEN if keep_attempts else _NOT_REDRIVEN | {ATTEMPT, REMAINING, FIRST_MS}
         if to_origin:
             # The partition is one of the topic that it would have gone to.
             gone |= {ORIGIN_TOPIC, ORIGIN_PARTITION}
@@ -172,8 +178,17 @@ def _request(values: HeaderValues) -> Request:
         else ANY_PARTITION,
         retry_id,
         _replace(values[REPLACE], retry_id) if REPLACE in values else False,
+        *policy_headers(values),
     )
     return tuple.__new__(Request, fields)  # a named tuple's own constructor takes twice as long
+
+
+def policy_headers(values: HeaderValues) -> tuple[str | None, int | None]:
+    """Return the policy that the sender chose and when the message failed first, in any dialect. Raises HeaderError."""
+    return (
+        read_text(POLICY, values[POLICY]) if POLICY in values else None,
+        read_number(FIRST_MS, values[FIRST_MS], DUE_MS_MAX) if FIRST_MS in values else None,
+    )
 
 
 def _own_limit(values: HeaderValues, attempt: int) -> int:

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from sidecar.contract.control import CONTROL, ControlRequest, parse_control
-from sidecar.contract.dialects.dialect import Dialect
+from sidecar.contract.dialects.dialect import Dialect, HeaderValues
 from sidecar.contract.dialects.ibm import Ibm
-from sidecar.contract.dialects.native import Native
+from sidecar.contract.dialects.native import FIRST_MS, POLICY, Native, policy_headers
+from sidecar.contract.values import HeaderError
 from sidecar.model import Reason, Record, Rejection, Request
 
 # The order is that of the setting PROFILES by default. A code belongs to its dialect for ever.
@@ -40,9 +41,23 @@ def parse(record: Record, dialects: Sequence[Dialect]) -> Request | ControlReque
         return parse_control(record, values)
     for dialect in dialects:
         if dialect.claims(values):
-            return dialect.parse(record, values)
+            request = dialect.parse(record, values)
+            if dialect.code != Native.code and (POLICY in values or FIRST_MS in values):
+                return _with_policy(request, values)
+            return request
     wanted = " or ".join(f"{dialect.origin_header} (profile {dialect.name})" for dialect in dialects)
     return Rejection(Reason.MISSING_HEADER, f"no header says where to send the record when due: {wanted} is missing")
+
+
+def _with_policy(request: Request | Rejection, values: HeaderValues) -> Request | Rejection:
+    """Return a request with what the two headers say that belong to every dialect."""
+    if isinstance(request, Rejection):
+        return request
+    try:
+        policy, first_ms = policy_headers(values)
+    except HeaderError as error:
+        return Rejection(error.reason, error.detail)
+    return request._replace(policy=policy, first_ms=first_ms)
 
 
 def dialects_of(profiles: Iterable[str]) -> list[Dialect]:

@@ -89,7 +89,7 @@ def sent_of(
         trusted = not signature_problem(headers, token, input_topic, record.partition, record.timestamp_ms)
         ends = target.offset if isinstance(target, TimerId) else None
         return Sent(RecordKind.CANCEL, None, None, ends, target if isinstance(target, bytes) else None, trusted)
-    verdict = policy.decide(request, timestamp_ms=record.timestamp_ms, arrived_ms=record.timestamp_ms)
+    verdict = policy.decide(request, record.timestamp_ms, record.timestamp_ms, record.partition, record.offset)
     if isinstance(verdict, Drop | Rejection):
         kind = RecordKind.DROPPED if isinstance(verdict, Drop) else RecordKind.REJECTED
         return Sent(kind, request.origin, request.retry_id, None, None)

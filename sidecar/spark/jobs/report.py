@@ -78,7 +78,7 @@ def retry_of(record: Record, policy: Policy, dialects: Sequence[Dialect]) -> Cou
     request = parse(record, dialects)
     if not isinstance(request, Request):
         return None
-    verdict = policy.decide(request, timestamp_ms=record.timestamp_ms, arrived_ms=record.timestamp_ms)
+    verdict = policy.decide(request, record.timestamp_ms, record.timestamp_ms, record.partition, record.offset)
     if not isinstance(verdict, Schedule):
         return None
     return CountKey(Kind.RETRY, request.origin, request.exception or "", request.attempt, _hour_ms(record), "")

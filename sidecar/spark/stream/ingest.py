@@ -67,7 +67,9 @@ def _pack(policy: Policy, dialects: Sequence[Dialect], batch: pa.RecordBatch) ->
             arrivals, records, size = [], [], 0
         last = record.partition
         request = parse(record, dialects)
-        verdict = policy.decide(request, record.timestamp_ms, now_ms) if type(request) is Request else None
+        verdict = None
+        if type(request) is Request:
+            verdict = policy.decide(request, record.timestamp_ms, now_ms, record.partition, record.offset)
         if type(request) is Request and type(verdict) is Schedule:
             arrival = arrival_of(record, request, verdict)
             arrivals.append(arrival)

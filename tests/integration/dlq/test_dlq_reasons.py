@@ -85,6 +85,8 @@ def _cases(stage: Stage) -> dict[str, Case]:
             [strict, ("retry-exception", b"com.acme.Other"), ("retry-attempt", b"1")],
             class_name="com.acme.Other",
         ),
+        "too-old": Case("too-old", "policy of aged", [origin, ("retry-policy", b"aged"), ("retry-first-ms", b"1")]),
+        "no-policy": Case("bad-header", "allowed are aged", [origin, ("retry-policy", b"young")]),
         "none-remain": Case("attempts-exhausted", "headers", [origin, retriable, ("retry-remaining", b"0")]),
         "unknown-exception": Case(
             "unknown-exception", "RETRIABLE_EXCEPTION", [origin, ("retry-exception", b"x.Y")], class_name="x.Y"
@@ -124,6 +126,7 @@ class TestReasons:
             MAX_DELAY="1d",
             CLIENT_COMPRESSION_TYPE="none",  # so that what is too large is known at intake, on both engines
             ORIGIN_POLICIES="{'*-strict': {fatal_exception: com.acme.Late, max_attempts: 1}}",
+            POLICIES="{aged: {max_age: 1m}}",
         ) as world:
             yield world
 

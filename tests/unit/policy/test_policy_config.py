@@ -29,7 +29,10 @@ def test_what_decides_for_an_origin_is_all_settings_with_its_own_in_their_place(
 
 
 def test_every_setting_that_an_origin_can_have_changes_what_decides() -> None:
+    values = {"BACKOFF": "{first: 7, attempts: 7}", "JITTER": "0.7", "EXCEPTION_POLICIES": "{E: slow}"}
+    general = policy_config(given(POLICIES="{slow: {}}"))
     for setting in SETTINGS:
         if setting.per_origin:
-            (own,) = policy_config(given(ORIGIN_POLICIES=f"{{a: {{{setting.yaml_key}: 77}}}}")).by_origin
-            assert replace(own, name="") != policy_config(Settings()), setting.name
+            text = f"{{a: {{{setting.yaml_key}: {values.get(setting.name, '77')}}}}}"
+            (own,) = policy_config(given(ORIGIN_POLICIES=text, POLICIES="{slow: {}}")).by_origin
+            assert replace(own, name="") != replace(general, by_name=()), setting.name

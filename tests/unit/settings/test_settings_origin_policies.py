@@ -16,8 +16,8 @@ POLICIES = (
     OriginPolicy("mail-*", {"FATAL_EXCEPTION": ("A", "b.*"), "DROPPABLE_EXCEPTION": ()}),
 )
 FIELDS = (
-    "delays, max_attempts, first_delay_ms, second_delay_ms, third_delay_ms, droppable_exception, retriable_exception, "
-    "fatal_exception"
+    "policy, delays, backoff, jitter, max_age, max_attempts, first_delay_ms, second_delay_ms, third_delay_ms, "
+    "droppable_exception, retriable_exception, fatal_exception, exception_policies"
 )
 CLASSES = "it must be class names or globs such as com.acme.*, separated by commas, without spaces"
 FORM = "a mapping of topics or globs to settings of their own, such as {payments: {delays: [1s, 10s], max_attempts: 2}}"
@@ -65,8 +65,8 @@ def test_values_are_taken_as_they_are_written() -> None:
         ("{a b: {}}", ["a b: is not allowed: it must be a topic name or a glob such as orders-*"]),
         ("{a: 5}", ["a: must be a mapping such as {max_attempts: 3}"]),
         ("{a: {}, a: {}}", ["a: is there more than once: it must be given once"]),
-        ("{a: {delay: 1s}}", [f"a: delay: no origin has this for itself; did you mean delays?; allowed are {FIELDS}"]),
-        ("{a: {max_delay: 1d}}", [f"a: max_delay: no origin has this for itself; allowed are {FIELDS}"]),
+        ("{a: {delay: 1s}}", [f"a: delay: there is no such key here; did you mean delays?; allowed are {FIELDS}"]),
+        ("{a: {max_delay: 1d}}", [f"a: max_delay: there is no such key here; allowed are {FIELDS}"]),
         (
             "{a: {max_attempts: 3, max_attempts: 4}, b: {fatal_exception: {c: d}, max_attempts: many}}",
             [
