@@ -98,6 +98,7 @@ def run(cluster: LocalCluster, home: Path, dice: random.Random, minutes: float, 
         act(clients, disturber, minutes, [*instances[:2], api])
         heal(cluster)
         history = read_history(stage, origins, settled(stage, api, SETTLE_S), clients.answers, SETTLE_S)
+        history.origins_fail = True
     finally:
         for each in sidecars.all:
             each.end()

@@ -172,6 +172,16 @@ def test_the_ledger_finds_what_is_forged(name: str) -> None:
     assert rule in {fault.rule for fault in faults}, faults
 
 
+def test_a_fire_that_finds_its_origin_unreachable_is_right_only_where_origins_fail() -> None:
+    history = right()
+    say(history, 11, Outcome.ORIGIN_PAUSED, 0, 4_000)
+    come_at(history, 10, 9_505)
+    history.turns[0].append(Turn(17, 9_500))
+    assert Rule.UNTRUE in {fault.rule for fault in judge(history)}
+    history.origins_fail = True
+    assert judge(history) == []
+
+
 def test_a_pause_is_judged_by_clocks_alone_too() -> None:
     """The transactions are forged as well, so that the resume seems to come first."""
     history = right()
