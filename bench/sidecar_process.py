@@ -63,6 +63,7 @@ class SidecarProcess:
             "KAFKA_RETRY_INPUT_TOPIC": topic,
             "KAFKA_RETRY_DLQ_TOPIC": "bench-dlq",
             "KAFKA_RETRY_ORIGIN_TOPICS": "bench-origin-*",
+            "KAFKA_RETRY_START_AT": "earliest",
             "KAFKA_RETRY_STATE_DIR": str(self.state_dir),
             "KAFKA_RETRY_HTTP_PORT": str(self.port),
             "KAFKA_RETRY_LOG_FORMAT": "json",

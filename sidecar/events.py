@@ -41,6 +41,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "drain_progress": "What `run --drain` is still waiting for.",
     "entries_not_read": "The local store failed to answer a request for single messages.",
     "firing_held": "Spark's query pauses because the driver's clock cannot be trusted.",
+    "group_placed": "A new group begins to read the retry topic at START_AT, or at the end of an empty topic. This is "
+    "logged once in the life of a group.",
     "http_listening": "The HTTP server listens at `url`.",
     "input_log_is_shorter": "The input ends before the offset already reached: the topic was recreated or lost "
     "records.",

@@ -19,6 +19,7 @@ from sidecar.engine.rows import Identity
 from sidecar.kafka import config
 from sidecar.kafka.admin.catalogue import Catalogue
 from sidecar.kafka.admin.cluster import Admin
+from sidecar.kafka.admin.first_start import place_new_group
 from sidecar.kafka.admin.offsets import Brokers
 from sidecar.kafka.admin.topic_watch import TopicWatch
 from sidecar.kafka.admin.topics import TopicFacts, ensure_topics, grow_internal
@@ -104,7 +105,7 @@ def run(
         cluster.start()
         admin = Admin(settings, log.librdkafka_logger())
         facts = _await_topics(admin, settings, clock, stop)
-        if facts is None:
+        if facts is None or (not drain and not _place_new_group(admin, settings, facts, clock, stop)):
             return int(drain)
         snapshots.set_cluster(facts.cluster_id, facts.partitions)
         url = advertised_url(settings, server.url)
@@ -156,6 +157,14 @@ def _await_topics(admin: Admin, settings: Settings, clock: Clock, stop: Stop) ->
     for line in () if facts is None else (*facts.changes, *facts.notes):
         logger.info("topic_noted", text=line)
     return facts
+
+
+def _place_new_group(admin: Admin, settings: Settings, facts: TopicFacts, clock: Clock, stop: Stop) -> bool:
+    """Decide where a new group begins; return False when asked to stop first."""
+    said = await_brokers(lambda: place_new_group(admin, settings, facts, TRY_S), settings, clock, stop.within)
+    if said:
+        logger.info("group_placed", text=said)
+    return said is not None
 
 
 def build(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 _UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 _DURATION = re.compile(r"([0-9]{1,15})(ms|s|m|h|d)?")
+_EPOCH_MS = re.compile(r"[0-9]{12,15}")
 _WHOLE = re.compile(r"[0-9]{1,9}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _TOPIC_GLOB = re.compile(r"[A-Za-z0-9._*?\[\]!-]{1,249}")
@@ -238,6 +240,15 @@ def is_topic_name(text: str) -> bool:
     return _TOPIC.fullmatch(text) is not None and text not in (".", "..")
 
 
+def _parse_start(text: str) -> str | int:
+    if text.casefold() in {"latest", "earliest"}:
+        return text.casefold()
+    if _EPOCH_MS.fullmatch(text):
+        return int(text)
+    at = datetime.fromisoformat(text)
+    return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
 SWITCH = Kind("true or false", _parse_switch, lambda value: "true" if value else "false", is_switch=True)
 LEVEL = Kind("one of debug, info, warning, error, critical", _parse_level)
 TOPIC = Kind("1 to 249 characters out of a-z, A-Z, 0-9, '.', '_', '-', but not '.' or '..'", _parse_topic)
@@ -252,6 +263,7 @@ CLASS_GLOBS = Kind(
     _show_items,
     is_list=True,
 )
+START = Kind("latest, earliest, epoch milliseconds, or ISO 8601 such as 2026-01-01T08:00:00Z", _parse_start)
 TEXT = Kind("one line of text, not empty", _parse_text)
 FOLDER = Kind("the path of a folder", _parse_folder)
 HOST = Kind("an IP address or a host name", _matching(_HOST))

@@ -123,6 +123,17 @@ class Settings:
         ),
     ] = None
     input_topic: Annotated[str, Setting(kinds.TOPIC, "The shared retry topic.", common=True)] = "retry"
+    start_at: Annotated[
+        str | int | None,
+        Setting(
+            kinds.START,
+            "Where a new group begins to read a retry topic that is not empty: `latest` leaves everything that is on "
+            "it unread; `earliest` reads everything, and delivers again what another program delivered before; an "
+            "instant reads what was sent since. Without it such a start is refused. A group that has read before, and "
+            "an empty topic, need no decision.",
+            common=True,
+        ),
+    ] = None
     dlq_topic: Annotated[str, Setting(kinds.TOPIC, "The dead-letter topic (DLQ).", common=True)] = "dlq"
     store_name: Annotated[str, Setting(kinds.TOPIC, "Middle part of the changelog topic's name.")] = "retry-queue"
     state_dir: Annotated[

@@ -114,6 +114,8 @@ class Sidecar:
             "INPUT_TOPIC": stage.input_topic,
             "DLQ_TOPIC": stage.dlq_topic,
             "ORIGIN_TOPICS": f"{stage.app_id}-*",
+            # Tests send before they start.
+            "START_AT": "earliest",
             "STATE_DIR": str(self.state_dir),
             # 0 takes any free port; which one it is stands in the log, so that no two processes race for it.
             "HTTP_PORT": "0",

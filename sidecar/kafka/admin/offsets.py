@@ -54,7 +54,7 @@ class CommittedOffsets:
     def _ask(self, config: dict[str, Any], wanted: list[TopicPartition]) -> None:
         try:
             with Consumer(config) as consumer:
-                answer = _committed(consumer, wanted)
+                answer = committed_of(consumer, wanted)
         except BaseException as failure:  # noqa: BLE001 - handed to whoever asks for the result
             self._future.set_exception(failure)
         else:
@@ -82,7 +82,8 @@ class CommittedOffsets:
         return offsets
 
 
-def _committed(consumer: Consumer, wanted: list[TopicPartition]) -> list[TopicPartition]:
+def committed_of(consumer: Consumer, wanted: list[TopicPartition]) -> list[TopicPartition]:
+    """Return the committed offsets of the consumer's group. Raises KafkaException, with the reason if there is one."""
     try:
         return consumer.committed(wanted, REQUEST_TIMEOUT_S)
     except KafkaException:

@@ -21,6 +21,7 @@ from sidecar.kafka.admin.cluster import (
     describe_topics,
     grow_topic,
 )
+from sidecar.kafka.admin.foreign import foreign_records
 from sidecar.settings import SETTINGS, Settings
 
 HEADROOM_BYTES = 64 * 1024
@@ -43,6 +44,15 @@ _STATUS_CONFIG: Mapping[str, str] = {
     # Only closed segments are compacted and deleted; every instance reads the whole topic at its start.
     "segment.bytes": str(64 * 1024 * 1024),
     "segment.ms": str(10 * 60_000),
+}
+
+_CHANGELOG_CONFIG: Mapping[str, str] = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(64 * 1024 * 1024),
+    "segment.ms": str(10 * 60_000),
+    "min.cleanable.dirty.ratio": "0.1",
+    "max.compaction.lag.ms": str(_HOUR_MS),
+    "delete.retention.ms": str(_DAY_MS),
 }
 
 _NAMING = ("BOOTSTRAP_SERVERS", "STREAMS_APP_ID", "STORE_NAME", "INPUT_TOPIC", "DLQ_TOPIC", "REPLICATION_FACTOR")
@@ -94,15 +104,7 @@ class Found(NamedTuple):
 
 def changelog_config(input_bytes_max: int) -> dict[str, str]:
     """Return the configuration of a changelog for input records of at most `input_bytes_max`."""
-    return {
-        "cleanup.policy": "compact",
-        "segment.bytes": str(64 * 1024 * 1024),
-        "segment.ms": str(10 * 60_000),
-        "min.cleanable.dirty.ratio": "0.1",
-        "max.compaction.lag.ms": str(_HOUR_MS),
-        "delete.retention.ms": str(_DAY_MS),
-        "max.message.bytes": str(changelog_bytes_min(input_bytes_max)),
-    }
+    return {**_CHANGELOG_CONFIG, "max.message.bytes": str(changelog_bytes_min(input_bytes_max))}
 
 
 def changelog_bytes_min(input_bytes_max: int) -> int:
@@ -150,10 +152,40 @@ def check_topics(admin: Admin, settings: Settings, deadline_s: float = 15.0) -> 
     """
     deadline = Deadline(deadline_s)
     found = look(admin, settings, deadline)
+    if (foreign := foreign_changelog(settings, found, deadline)) is not None:
+        others = (problem for problem in problems(settings, found) if problem.topic != foreign.topic)
+        return found, (foreign, *others)
+    return _checked(admin, settings, deadline)
+
+
+def _checked(admin: Admin, settings: Settings, deadline: Deadline) -> tuple[Found, tuple[Problem, ...]]:
+    found = look(admin, settings, deadline)
     if problems(settings, found):
         deadline.pause(_SECOND_LOOK_S)
         found = look(admin, settings, deadline)
     return found, problems(settings, found)
+
+
+def foreign_changelog(settings: Settings, found: Found, deadline: Deadline) -> Problem | None:
+    """Return why the changelog cannot be used at all: another program keeps its own state in it.
+
+    A topic with the configuration that a sidecar gives is not read.
+
+    Raises:
+        BrokerUnavailable: No answer in time.
+    """
+    changelog = found.changelog
+    if not isinstance(changelog, Topic) or _CHANGELOG_CONFIG.items() <= changelog.config.items():
+        return None
+    said = foreign_records(settings, changelog, deadline)
+    if not said:
+        return None
+    ibm = "; `retry-sidecar migrate ibm` then takes its pending messages over" if "IBM" in said else ""
+    return Problem(
+        changelog.name,
+        f"it is the changelog of another program ({said}), and nothing in it is changed",
+        f"another STORE_NAME than {settings.store_name}, such as STORE_NAME=wheel{ibm}",
+    )
 
 
 def ensure_topics(
@@ -178,6 +210,8 @@ def ensure_topics(
     changes: list[str] = []
     cluster = describe_cluster(admin, deadline)
     found = look(admin, settings, deadline)
+    if (foreign := foreign_changelog(settings, found, deadline)) is not None:
+        raise TopicsInvalid(str(foreign))
     outer = ((settings.input_topic, found.input), (settings.dlq_topic, found.dlq))
     if missing := [name for name, topic in outer if topic is None and settings.create_topics]:
         for name in missing:
@@ -185,7 +219,7 @@ def ensure_topics(
         found = look(admin, settings, deadline)
     if isinstance(found.input, Topic):
         _create_internal(admin, settings, found, found.input, deadline, changes)
-    found, wrong = check_topics(admin, settings, deadline.left_s)
+    found, wrong = _checked(admin, settings, deadline)
     if wrong:
         raise TopicsInvalid("\n".join(str(problem) for problem in wrong))
     facts = _facts(cluster.cluster_id, found)

@@ -16,10 +16,11 @@ from sidecar.devbroker.jars import DownloadProgress, Quiet
 from sidecar.errors import CommandFailed
 from sidecar.kafka import config
 from sidecar.kafka.admin.cluster import Admin
+from sidecar.kafka.admin.first_start import place_new_group
 from sidecar.kafka.admin.offsets import TopicsNow
 from sidecar.kafka.admin.topic_watch import TopicWatch
 from sidecar.kafka.admin.topics import TopicFacts, ensure_topics
-from sidecar.kafka.startup_retry import await_brokers
+from sidecar.kafka.startup_retry import TRY_S, await_brokers
 from sidecar.policy import PolicyConfig
 from sidecar.settings import Settings
 from sidecar.spark import group
@@ -89,7 +90,7 @@ def run(
     opened()
     try:
         folder = CheckpointFolder(session, options.checkpoint)
-        manifest = _manifest(session, folder, settings, topics, options)
+        manifest = _manifest(session, folder, admin, settings, topics, options)
         initial = _initial(session, folder, manifest, admin, settings, topics, source)
         reading = {
             **_LIMITS,
@@ -123,7 +124,12 @@ _LIMITS: Final = {"maxOffsetsPerTrigger": "100000"}
 
 
 def _manifest(
-    session: SparkSession, folder: CheckpointFolder, settings: Settings, topics: TopicFacts, options: Options
+    session: SparkSession,
+    folder: CheckpointFolder,
+    admin: Admin,
+    settings: Settings,
+    topics: TopicFacts,
+    options: Options,
 ) -> Manifest:
     """Return the manifest of the checkpoint, a new one where there is none. Raises SettingsInvalid, CommandFailed."""
     asked = options.state_partitions or int(options.conf.get("spark.sql.shuffle.partitions", 0)) or None
@@ -140,6 +146,7 @@ def _manifest(
     if manifest is not None:
         require_same(manifest, here, options.checkpoint, asked)
     else:
+        place_new_group(admin, settings, topics, TRY_S)
         manifest = _begin(settings, topics, here, options)
         # Before the fence: after a crash in between the next start continues with this manifest.
         folder.write(manifest)

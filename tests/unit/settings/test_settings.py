@@ -120,6 +120,7 @@ def test_every_setting_is_taken_from_each_source(setting: object, tmp_path: Path
         "MAX_DELAY": "30d", "MAX_ATTEMPTS": "7", "ORIGIN_POLICIES": "{orders: {max_attempts: 3}}",
         "API_TOKEN": "a-token-of-the-tests", "BACKOFF": "{first: 1s, attempts: 3}", "JITTER": "0.5",
         "EXCEPTION_POLICIES": "{}", "POLICIES": "{slow: {max_age: 7d}}",
+        "START_AT": "latest",
     }  # fmt: skip
     text = examples.get(setting.name, "1234")
     loaded = [

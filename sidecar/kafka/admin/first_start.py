@@ -1,0 +1,155 @@
+"""Decides where a new group begins to read the retry topic, and commits that once.
+
+Without a decision a new group would read from the first record on, and deliver again what another program delivered
+long ago. The committed offsets keep the decision: whatever is sent from then on is read, by any instance, after any
+restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from sidecar.errors import BrokerUnavailable, CommandFailed, KafkaFailed, SettingsInvalid
+from sidecar.kafka import config
+from sidecar.kafka.admin.cluster import Admin, Deadline, end_offsets, first_offsets, offsets_at
+from sidecar.kafka.admin.offsets import committed_of
+from sidecar.kafka.admin.topics import TopicFacts
+from sidecar.kafka.errors import failed
+from sidecar.settings import Settings
+
+LATEST: Final = "latest"
+EARLIEST: Final = "earliest"
+
+
+def place_new_group(admin: Admin, settings: Settings, facts: TopicFacts, deadline_s: float) -> str:
+    """Commit where a new group begins; return a line that says so, or the empty text for a group that is not new.
+
+    A group is new if the changelog is empty and no offset of the retry topic is committed. The ends are read first:
+    whatever is sent while an instance is running is read, whichever of several instances commits last.
+
+    Raises:
+        BrokerUnavailable: No answer in time.
+        CommandFailed: The cluster refuses.
+        SettingsInvalid: The topic is not empty and START_AT is not set.
+    """
+    deadline = Deadline(deadline_s)
+    try:
+        if _has_records(admin, settings.changelog_topic, facts.usable_partitions, deadline):
+            return ""
+        numbers = range(facts.partitions)
+        ends = end_offsets(admin, settings.input_topic, numbers, deadline)
+        firsts = first_offsets(admin, settings.input_topic, numbers, deadline)
+    except KafkaFailed:
+        return ""  # the partitions that cannot be read show why, and the others run
+    with closing(Consumer(config.committed_reader(settings), logger=config.quiet_logger())) as consumer:
+        if not _is_new(consumer, settings.input_topic, facts.partitions):
+            return ""
+        records = sum(ends[each] - firsts[each] for each in numbers)
+        if records and settings.start_at is None:
+            raise SettingsInvalid([_question(settings, records)])
+        wanted = settings.start_at if records else LATEST
+        offsets = _offsets(admin, settings, wanted, firsts, ends, deadline)
+        if not _commit(consumer, settings.input_topic, offsets):
+            return ""
+    skipped = sum(offsets[each] - firsts[each] for each in numbers)
+    return (
+        f"the group {settings.group_id} begins to read {settings.input_topic} at {wanted}: of {records} records that "
+        f"are on it {skipped} stay unread"
+    )
+
+
+def begin_like(admin: Admin, settings: Settings, other_group: str, deadline_s: float) -> str:
+    """Begin to read the retry topic where another group stopped; return a line that says so.
+
+    The empty text is returned for a group that has read before, and where the other one has committed nothing.
+
+    Raises:
+        BrokerUnavailable: No answer in time.
+        CommandFailed: The cluster refuses.
+    """
+    deadline, topic = Deadline(deadline_s), settings.input_topic
+    numbers = range(admin.partition_count(topic, deadline.left_s))
+    theirs = {**config.committed_reader(settings), "group.id": other_group}
+    with closing(Consumer(theirs, logger=config.quiet_logger())) as other:
+        found = _committed(other, topic, len(numbers))
+    if not any(each.offset >= 0 for each in found):
+        return ""
+    firsts = first_offsets(admin, topic, numbers, deadline)
+    offsets = {each.partition: max(each.offset, firsts[each.partition]) for each in found}
+    with closing(Consumer(config.committed_reader(settings), logger=config.quiet_logger())) as consumer:
+        if not _is_new(consumer, topic, len(numbers)) or not _commit(consumer, topic, offsets):
+            return ""
+    return f"the group {settings.group_id} begins to read {topic} where the group {other_group} stopped"
+
+
+def _has_records(admin: Admin, topic: str, partitions: int, deadline: Deadline) -> bool:
+    numbers = range(partitions)
+    ends = end_offsets(admin, topic, numbers, deadline)
+    return any(ends.values())
+
+
+def _is_new(consumer: Consumer, topic: str, partitions: int) -> bool:
+    """Return whether a definite answer says that nothing is committed. Raises BrokerUnavailable."""
+    found = _committed(consumer, topic, partitions)
+    return bool(found) and all(each.error is None and each.offset < 0 for each in found)
+
+
+def _committed(consumer: Consumer, topic: str, partitions: int) -> list[TopicPartition]:
+    """Return the committed offsets; empty when the cluster refuses, which the partitions say when they start.
+
+    Raises:
+        BrokerUnavailable: No answer in time.
+    """
+    try:
+        return committed_of(consumer, [TopicPartition(topic, each) for each in range(partitions)])
+    except KafkaException as cause:
+        error = failed(cause.args[0])
+        if error.away:
+            raise BrokerUnavailable(f"the committed offsets cannot be read: {error}") from cause
+        return []
+
+
+def _offsets(
+    admin: Admin,
+    settings: Settings,
+    wanted: str | int | None,
+    firsts: Mapping[int, int],
+    ends: Mapping[int, int],
+    deadline: Deadline,
+) -> dict[int, int]:
+    if isinstance(wanted, int):
+        found = offsets_at(admin, settings.input_topic, ends, wanted, deadline)
+        # A partition without a record since then has none to read.
+        return {number: ends[number] if offset is None else offset for number, offset in found.items()}
+    return dict(firsts) if wanted == EARLIEST else dict(ends)
+
+
+def _commit(consumer: Consumer, topic: str, offsets: Mapping[int, int]) -> bool:
+    """Commit for a group without members; return False when another instance has joined it, which has decided.
+
+    Raises:
+        BrokerUnavailable: The offsets cannot be committed now.
+        CommandFailed: The cluster refuses.
+    """
+    try:
+        consumer.commit(offsets=[TopicPartition(topic, *each) for each in offsets.items()], asynchronous=False)
+    except KafkaException as cause:
+        error = failed(cause.args[0])
+        if error.code in {"UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS"}:
+            return False
+        refused = BrokerUnavailable if error.away else CommandFailed
+        raise refused(f"the offsets of a new group cannot be committed: {error}") from cause
+    return True
+
+
+def _question(settings: Settings, records: int) -> str:
+    return (
+        f"START_AT: is not set, the group {settings.group_id} is new, and {settings.input_topic} has {records} records:"
+        f" set it to {LATEST} (they stay unread; right if another program has delivered them), to {EARLIEST} (all are "
+        "read, and delivered again if another program has delivered them), or to an instant such as "
+        "2026-01-01T08:00:00Z (what was sent since is read), or commit the group's offsets yourself"
+    )

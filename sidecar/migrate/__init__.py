@@ -1,0 +1,1 @@
+"""Takes over what waits in the state of other retry programs."""
