@@ -60,7 +60,8 @@ class Ingest:
         self._app_id = app_id
         self._api_token = api_token
         self._measures = not compressed
-        self._plain = hot.examiner(policy, dialects, origins, measures=self._measures)
+        self.plain = hot.examiner(policy, dialects, origins, measures=self._measures)
+        """Examines plain records, compiled; None: Python examines all."""
 
     def knows(self, origin: str) -> bool:
         """Return whether there is a definite answer of the broker about a topic."""
@@ -73,7 +74,7 @@ class Ingest:
             record: As consumed.
             arrived_ms: Wall time now.
         """
-        if self._plain is not None and (arrival := self._plain.examine(record, arrived_ms)) is not None:
+        if self.plain is not None and (arrival := self.plain.examine(record, arrived_ms)) is not None:
             return arrival
         return self.examine_any(record, arrived_ms)
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from operator import itemgetter
+from typing import Final
 
 from sidecar.changelog.codec import decode_removed_list
 from sidecar.changelog.entry import (
@@ -20,7 +24,7 @@ from sidecar.changelog.entry import (
     retry_id_of,
 )
 from sidecar.engine import hot
-from sidecar.engine.items import Item
+from sidecar.engine.items import Arrival, Item
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Mutations, StoreReader
 from sidecar.engine.rows import NAMED_OFFSET, after, decode_due, encode_due
@@ -31,6 +35,7 @@ from sidecar.wheel.geometry import WIDTHS_MS, level_ends_ms, level_of
 
 NAMED_MAX = 1000
 """Most timers with one retry id that a message can replace."""
+_DUE_MS_OF: Final = itemgetter(1)
 
 
 class SlotEntries:
@@ -182,8 +187,10 @@ class Overlay:
         if retry_id is not None:
             self._name(retry_id, offset, due_ms, stored_ms)
 
-    def store_plain(self, batch: list[Item], at: int, seen: int, entry_bytes_max: int) -> int:
-        """Store plain messages from `at` on with compiled code, as `store_new` does; return where another item is.
+    def store_plain(self, batch: Sequence[Item], at: int, seen: int, entry_bytes_max: int) -> int:
+        """Store the plain messages from `at` on, as `store_new` does, in the order of their dues.
+
+        The store takes rows in key order in half the time. Returns where the first other item is.
 
         Args:
             batch: In offset order.
@@ -191,20 +198,39 @@ class Overlay:
             seen: Input offsets below it were stored before.
             entry_bytes_max: What is larger must be looked at.
         """
-        return hot.ingest.store_plain(
-            batch,
-            at,
-            base=self.partition.checkpoint.offset_base,
-            seen=seen,
-            now_ms=self.now_ms,
-            watermark_ms=self.watermark_ms,
-            entry_bytes_max=entry_bytes_max,
-            level_ends_ms=self._level_ends_ms,
-            prefix=self.rows.timer,
-            rows=self.mutations.rows,
-            groups=self.groups,
-            fresh=self._fresh,
-        )
+        base = self.partition.checkpoint.offset_base
+        if hot.COMPILED and type(batch) is list:
+            return hot.blocks.store_plain(
+                batch,
+                at,
+                base=base,
+                seen=seen,
+                now_ms=self.now_ms,
+                watermark_ms=self.watermark_ms,
+                entry_bytes_max=entry_bytes_max,
+                level_ends_ms=self._level_ends_ms,
+                prefix=self.rows.timer,
+                rows=self.mutations.rows,
+                groups=self.groups,
+                count=self._count,
+            )
+        least_ms, bytes_max = max(self.now_ms, self.watermark_ms), entry_bytes_max - MOVING.size
+        run: list[Arrival] = []
+        for item in islice(batch, at, None):
+            if type(item) is not Arrival:
+                break
+            offset, due_ms, _, lasting, retry_id, replace = item
+            if due_ms <= least_ms or offset < seen or len(lasting) > bytes_max or retry_id is not None or replace:
+                break
+            run.append(item)
+        run.sort(key=_DUE_MS_OF)
+        for offset, due_ms, origin, lasting, _, _ in run:
+            self.store_new(base + offset, due_ms, lasting, origin, None)  # type: ignore[arg-type]  # no call for each
+        return at + len(run)
+
+    def _count(self, slot: SlotKey, totals: Mapping[str, int]) -> None:
+        for origin, total in totals.items():
+            self._delta.add(slot, origin, False, total)
 
     def store_again(self, entry: bytes, due_ms: int, requested_ms: int, deferred: bool) -> None:
         """Store a timer whose offset was stored before: moved, deferred or replayed. No key is used twice."""

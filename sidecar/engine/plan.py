@@ -34,7 +34,6 @@ from sidecar.changelog.entry import (
 )
 from sidecar.contract import fit_dead_letter, render_dead_letter
 from sidecar.contract.sizes import DELIVERY_OVERHEAD_BYTES
-from sidecar.engine import hot
 from sidecar.engine.allowance import HEADERS_EACH, Allowance, Headers
 from sidecar.engine.closures import CLOSED_BYTES_MAX, within
 from sidecar.engine.controls import Controls
@@ -142,7 +141,7 @@ class _Planner:
         arrive = self._arrive_measured if self.terms.unstorable or not self.terms.compressed else self._arrive
         at = 0
         while at < len(batch):
-            if hot.COMPILED and (stored := self._store_plain(batch, at)):
+            if stored := self._store_plain(batch, at):
                 at += stored
                 continue
             item = batch[at]
@@ -165,8 +164,8 @@ class _Planner:
         return at
 
     def _store_plain(self, batch: Sequence[Item], at: int) -> int:
-        """Store a run of plain messages with compiled code; return how many they are."""
-        if self.terms.unstorable or not isinstance(batch, list):
+        """Store a run of plain messages; return how many they are."""
+        if self.terms.unstorable:
             return 0
         bytes_max = ENTRY_BYTES_MAX
         if not self.terms.compressed:

@@ -16,6 +16,7 @@ from sidecar.changelog.codec import (
     removed_key,
 )
 from sidecar.changelog.entry import DEFERRED, FLAGS_AT, KEY
+from sidecar.engine import hot
 from sidecar.engine.overlay import Overlay, SlotEntries
 from sidecar.engine.ports import StoreReader
 from sidecar.engine.transaction import BLOCK_OVERHEAD_BYTES, ChangelogRecord, Terms
@@ -31,16 +32,24 @@ def block_records(overlay: Overlay, sequence: int, terms: Terms) -> list[Changel
     fits = (terms.changelog_max_message_bytes - BLOCK_OVERHEAD_BYTES) // 2
     records: list[ChangelogRecord] = []
     parts: dict[int, int] = {}
+    bytes_max = min(BLOCK_BYTES_MAX, terms.block_bytes_max, fits)
     for (level, slot), group in overlay.groups.items():
         end_ms = slot_end_ms(slot, level)
-        for start, end in _cut(group.entries, min(BLOCK_BYTES_MAX, terms.block_bytes_max, fits)):
+        plain = hot.COMPILED and not group.deferred
+        values = hot.blocks.pack(level, group.entries, group.origins, bytes_max) if plain else None
+        for value in block_values(level, group, bytes_max) if values is None else values:
             part = parts.get(end_ms, 0)
             parts[end_ms] = part + 1
             key = BlockKey(end_ms, sequence, part)
-            value = encode_block(level, _by_origin(group, start, end), group.entries[start:end])
             records.append((block_key(key), value))
             overlay.mutations.rows[overlay.rows.block_row(key)] = b""
     return records
+
+
+def block_values(level: int, group: SlotEntries, bytes_max: int) -> Iterator[bytes]:
+    """Yield the blocks of a slot: the specification of what is compiled for those without deferred entries."""
+    for start, end in _cut(group.entries, bytes_max):
+        yield encode_block(level, _by_origin(group, start, end), group.entries[start:end])
 
 
 def removed_records(overlay: Overlay, watermark: bytes) -> list[ChangelogRecord]:

@@ -6,13 +6,14 @@ that is never fetched: their start offset is known only after their restore.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import methodcaller
 from typing import Any, Final, Protocol
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from sidecar.engine import hot
 from sidecar.errors import InvariantViolated, invariant
 from sidecar.kafka.errors import failed, translated
 from sidecar.kafka.fences import Fences
@@ -78,8 +79,6 @@ class InputConsumer:
         self._fetched: frozenset[int] = frozenset()
         self._owned: set[int] = set()
         self._step = STEP_RECORDS_MIN
-        self._most_headers = 0
-        """Most headers of a record in the last step."""
         self._fenced = False
         self.refusal = ""
         """The broker's error text while a missing permission prevents joining."""
@@ -143,7 +142,7 @@ class InputConsumer:
 
     # Records
 
-    def poll(self, limit: int, timeout_s: float) -> Iterator[Iterator[Record]]:
+    def poll(self, limit: int, timeout_s: float) -> Iterator[Iterable[Record]]:
         """Yield up to about `limit` records in batches as they arrive; wait at most `timeout_s` for the first.
 
         Raises:
@@ -162,37 +161,14 @@ class InputConsumer:
                 return
             count = len(messages)
             taken += count
-            yield self._records(messages)
-            if self._most_headers > STEP_HEADERS_MAX:
+            records = _READ(messages, self._report)
+            yield records
+            if records.most_headers > STEP_HEADERS_MAX:
                 self._step = STEP_RECORDS_MIN
             elif count == step:
                 self._step = min(2 * self._step, limit)
             if count < step:
                 return
-
-    def _records(self, messages: list[Message]) -> Iterator[Record]:
-        """Convert messages after removing them from the list: each is freed while still in the processor's cache."""
-        make = tuple.__new__  # a named tuple's own constructor takes twice as long
-        messages.reverse()
-        self._most_headers = most = 0
-        while messages:
-            message = messages.pop()
-            if (error := message.error()) is not None:
-                self._report(error, message.partition())
-                continue
-            headers = headers_of(message)
-            if headers and len(headers) > most:
-                self._most_headers = most = len(headers)
-            kind, timestamp_ms = message.timestamp()
-            fields = (
-                message.partition(),
-                message.offset(),
-                timestamp_ms if kind else NO_TIMESTAMP,
-                message.key(),
-                message.value(),
-                headers,
-            )
-            yield make(Record, fields)
 
     def _report(self, error: KafkaError, partition: int | None = None) -> None:
         code = error.code()
@@ -266,6 +242,49 @@ def decode_membership(metadata: object) -> tuple[int, bytes]:
     parts = metadata[start + 4 :].split(b"\0")
     invariant(len(parts) >= 2, "group metadata has no member id", metadata=metadata)
     return generation, parts[1]
+
+
+class Records:
+    """Iterates over messages as records, after removing them from the list: each is freed while still in the cache.
+
+    The specification of what is compiled for it.
+
+    Args:
+        messages: As consumed.
+        report: Receives the error and the partition of messages that are errors.
+    """
+
+    def __init__(self, messages: list[Message], report: Callable[[KafkaError, int | None], None]) -> None:
+        self.most_headers = 0
+        """Most headers of a record so far."""
+        self._messages = messages
+        self._report = report
+
+    def __iter__(self) -> Iterator[Record]:
+        make = tuple.__new__  # a named tuple's own constructor takes twice as long
+        messages, most = self._messages, 0
+        messages.reverse()
+        while messages:
+            message = messages.pop()
+            if (error := message.error()) is not None:
+                self._report(error, message.partition())
+                continue
+            headers = headers_of(message)
+            if headers and len(headers) > most:
+                self.most_headers = most = len(headers)
+            kind, timestamp_ms = message.timestamp()
+            fields = (
+                message.partition(),
+                message.offset(),
+                timestamp_ms if kind else NO_TIMESTAMP,
+                message.key(),
+                message.value(),
+                headers,
+            )
+            yield make(Record, fields)
+
+
+_READ: Final = hot.consume.Records if hot.COMPILED else Records
 
 
 def headers_of(message: Message) -> Headers | None:

@@ -29,7 +29,7 @@ class Consumer(Protocol):
         """Why it cannot join; empty when there is no known reason."""
         ...
 
-    def poll(self, limit: int, timeout_s: float) -> Iterator[Iterator[Record]]:
+    def poll(self, limit: int, timeout_s: float) -> Iterator[Iterable[Record]]:
         """Yield up to about `limit` records in batches as they arrive; wait at most `timeout_s` for the first.
 
         Rebalances happen inside.

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sidecar.changelog.entry import MOVING, lasting
+from sidecar.changelog.entry import HEAD, MOVING, lasting
 from sidecar.contract import DIALECTS, Dialect
 from sidecar.engine import hot
 from sidecar.engine.deliver import Rendering
 from sidecar.engine.ingest import Ingest
 from sidecar.engine.items import Arrival, Dropped
-from sidecar.engine.overlay import Overlay
+from sidecar.engine.overlay import Overlay, SlotEntries
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Origin
+from sidecar.engine.records import block_values
 from sidecar.engine.restore import restore_entry
-from sidecar.model import Headers, Record, StoredOffset
+from sidecar.model import Headers, Record
 from sidecar.policy import Policy, PolicyConfig
+from sidecar.runtime.partitions.buffer import Buffer
 from tests.property.test_header_parsing import any_lists
 from tests.simulation.memory_store import MemoryStore
 
@@ -86,7 +88,7 @@ def test_plain_records_are_not_left_to_python() -> None:
         ("x-ibm-retry-timestamp-ms", b"%d" % NOW_MS),
     ]
     for headers in (native, ibm):
-        found = taken._plain.examine(Record(0, 7, NOW_MS, b"k", b"v" * 900, headers), NOW_MS)  # type: ignore[union-attr]
+        found = taken.plain.examine(Record(0, 7, NOW_MS, b"k", b"v" * 900, headers), NOW_MS)  # type: ignore[union-attr]
         assert isinstance(found, Arrival), headers
 
 
@@ -113,9 +115,9 @@ def test_a_record_gives_the_same_arrival_or_is_left_to_python(
 ) -> None:
     compiled = ingest(config, [DIALECTS[name] for name in dialects], compressed=compressed)
     record = Record(2, 12, timestamp_ms, key, value, headers)
-    fast = compiled._plain.examine(record, arrived_ms)  # type: ignore[union-attr]
+    fast = compiled.plain.examine(record, arrived_ms)  # type: ignore[union-attr]
     # Twice: the second time topics and exceptions are known.
-    assert fast == compiled._plain.examine(record, arrived_ms)  # type: ignore[union-attr]
+    assert fast == compiled.plain.examine(record, arrived_ms)  # type: ignore[union-attr]
     if fast is not None:
         assert type(fast) is Arrival
         assert fast == compiled.examine_any(record, arrived_ms)
@@ -227,7 +229,8 @@ def test_a_run_of_arrivals_is_stored_alike(
     python, compiled = overlay(base, watermark_ms), overlay(base, watermark_ms)
     at = 0
     while at < len(batch):
-        behind = compiled.store_plain(batch, at, seen, bytes_max)  # type: ignore[arg-type]
+        behind = compiled.store_plain(batch, at, seen, bytes_max)
+        assert behind == python.store_plain(tuple(batch), at, seen, bytes_max)
         for each in batch[at:behind]:
             assert isinstance(each, Arrival)
             assert each.due_ms > NOW_MS
@@ -235,16 +238,64 @@ def test_a_run_of_arrivals_is_stored_alike(
             assert each.retry_id is None
             assert not each.replace
             assert len(each.lasting) + MOVING.size <= bytes_max
-            python.store_new(StoredOffset(base + each.offset), each.due_ms, each.lasting, each.origin, None)
-        if behind < len(batch) and isinstance(item := batch[behind], Arrival):
-            plain = not item.replace and item.retry_id is None and item.due_ms > max(NOW_MS, watermark_ms)
-            assert not plain or item.offset < seen or len(item.lasting) + MOVING.size > bytes_max, "left to Python"
         at = behind + 1
     assert list(compiled.mutations.rows.items()) == list(python.mutations.rows.items())
-    assert compiled._fresh == python._fresh
+    for counts in ("slots", "origins", "deferred"):
+        assert getattr(compiled.delta, counts) == getattr(python.delta, counts)
     assert {slot: (group.entries, group.origins) for slot, group in compiled.groups.items()} == {
         slot: (group.entries, group.origins) for slot, group in python.groups.items()
     }
+
+
+@given(
+    st.integers(0, 5),
+    st.lists(st.tuples(sizes, st.sampled_from(["orders", "x", "ü", "o" * 249])), max_size=60),
+    st.sampled_from([1, 100, 1_000, 512 * 1024]),
+)
+def test_the_entries_of_a_slot_are_packed_alike(level: int, some: list[tuple[int, str]], bytes_max: int) -> None:
+    group = SlotEntries()
+    group.entries = [b"e" * (HEAD.size + size) for size, _ in some]
+    group.origins = [origin for _, origin in some]
+    assert hot.blocks.pack(level, group.entries, group.origins, bytes_max) == list(
+        block_values(level, group, bytes_max)
+    )
+
+
+def test_a_slot_of_too_many_origins_is_left_to_python() -> None:
+    names = [f"{number}" for number in range(0x10000)]
+    assert hot.blocks.pack(0, [b"e"] * len(names), names, 512 * 1024) is None
+    assert hot.blocks.pack(0, [b"e"], ["o" * 0x10000], 512 * 1024) is None
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 2), plain_lists | ibm_plain_lists | any_lists), max_size=30),
+    st.integers(0, 40),
+)
+def test_records_are_buffered_alike(steps: list[tuple[int, int, Headers]], fails_at: int) -> None:
+    """Of partitions that have a buffer and one that has none, some seen before, until reading fails."""
+    offsets = [10] * 4
+    records: list[Record] = []
+    for number, step, headers in steps:
+        offsets[number] += step
+        records.append(Record(number, offsets[number], NOW_MS, b"k", b"v", headers))
+
+    def read() -> Iterator[Record]:
+        yield from records[:fails_at]
+        if fails_at < len(records):
+            raise RuntimeError("the connection is gone")
+
+    def buffered(*, compiled: bool) -> object:
+        examines = ingest(PolicyConfig(), list(DIALECTS.values()), compressed=True)
+        if not compiled:
+            examines.plain = None
+        buffer = Buffer(examines)
+        for number in range(3):
+            buffer.begin(number, 10)
+        unresolved = outcome(lambda: buffer.ingest(read(), NOW_MS))
+        lags = buffer.lags(dict.fromkeys(range(4), 1_000))
+        return unresolved, buffer.bytes, lags, buffer.waits, buffer.batches(range(4), 100, 10**9)
+
+    assert buffered(compiled=True) == buffered(compiled=False)
 
 
 def overlay(base: int, watermark_ms: int) -> Overlay:

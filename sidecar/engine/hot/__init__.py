@@ -26,9 +26,9 @@ KIND: Final = "compiled" if COMPILED else "python"
 """Which of both runs, for a person."""
 
 if TYPE_CHECKING or COMPILED:
-    from sidecar.engine.hot import deliver, ingest
+    from sidecar.engine.hot import blocks, consume, deliver, ingest
 
-__all__ = ["COMPILED", "KIND", "deliver", "examiner", "ingest"]
+__all__ = ["COMPILED", "KIND", "blocks", "consume", "deliver", "examiner", "ingest"]
 
 
 def examiner(

@@ -1,10 +1,9 @@
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from sidecar.engine.items import Arrival, Item
+from sidecar.engine.items import Arrival
 from sidecar.engine.ports import Origin
 from sidecar.model import Record
-from sidecar.wheel.counts import SlotKey
 
 class Examiner:
     def __init__(
@@ -22,20 +21,8 @@ class Examiner:
         measures: bool,
     ) -> None: ...
     def examine(self, record: Record, arrived_ms: int) -> Arrival | None: ...
+    def take(
+        self, records: Iterator[Record], buffers: Mapping[int, Any], arrived_ms: int, bytes_each: int
+    ) -> Record | None: ...
 
-def store_plain(
-    batch: list[Item],
-    at: int,
-    *,
-    base: int,
-    seen: int,
-    now_ms: int,
-    watermark_ms: int,
-    entry_bytes_max: int,
-    level_ends_ms: tuple[int, ...],
-    prefix: bytes,
-    rows: dict[bytes, bytes | None],
-    groups: Mapping[SlotKey, Any],
-    fresh: list[tuple[SlotKey, str]],
-) -> int: ...
 def restore_plain(rows: dict[bytes, bytes | None], prefix: bytes, entries: Sequence[bytes]) -> list[bytes]: ...

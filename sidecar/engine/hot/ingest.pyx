@@ -1,4 +1,4 @@
-"""From a consumed record to the entry that is stored, and from entries to slots and rows: the plain cases."""
+"""From a consumed record to the entry that is stored, and from the entries of a block to rows: the plain cases."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem, PyDict_SetItem
@@ -19,7 +19,6 @@ from sidecar.contract.dialects import ibm, native
 from sidecar.contract.sizes import DELIVERY_OVERHEAD_BYTES
 from sidecar.engine.items import Arrival
 from sidecar.model import DUE_MS_MAX
-from sidecar.wheel.geometry import WIDTHS_MS
 
 cdef Py_ssize_t _LASTING_BYTES = LASTING.size
 cdef Py_ssize_t _MOVING_BYTES = MOVING.size
@@ -136,6 +135,45 @@ cdef class Examiner:
             return None
         return named(<type>Arrival, (offset, due_ms, topic, entry, None, False))
 
+    def take(self, records, dict buffers, int64_t arrived_ms, Py_ssize_t bytes_each):
+        """Put the arrivals of plain records into buffers; return the first other record, None when there is none.
+
+        Args:
+            records: Iterator; goes on behind the record that is returned.
+            buffers: Partition to buffer. One that has waiting records takes nothing here.
+            arrived_ms: Wall time now.
+            bytes_each: What an arrival takes beside its entry.
+        """
+        cdef object number = None
+        cdef object buffer = None
+        cdef object items, record, item
+        cdef int64_t expected = 0
+        cdef Py_ssize_t taken = 0
+        try:
+            for record in records:
+                if buffer is None or (<tuple>record)[0] != number:
+                    if buffer is not None:
+                        _note(buffer, expected, taken)
+                    number = (<tuple>record)[0]
+                    buffer = buffers.get(number)
+                    if buffer is None or buffer.waiting:
+                        buffer = None
+                        return record
+                    expected, taken, items = buffer.expected, 0, buffer.items
+                if (<tuple>record)[1] < expected:
+                    return record
+                item = self.examine(record, arrived_ms)
+                if item is None:
+                    return record
+                expected = (<tuple>record)[1]
+                expected += 1
+                PyList_Append(items, item)
+                taken += bytes_each + PyBytes_GET_SIZE((<tuple>item)[3])
+        finally:
+            if buffer is not None:
+                _note(buffer, expected, taken)
+        return None
+
     cdef bint _find(self, list headers, list bare, PyObject** found, bint* is_ibm) except? False:
         """Find the values of the dialect's headers. False: both dialects, a name twice, or one that is not plain."""
         cdef Py_ssize_t at, length
@@ -245,6 +283,12 @@ cdef class Examiner:
         return PyBytes_GET_SIZE(value) > 0
 
 
+cdef int _note(object buffer, int64_t expected, Py_ssize_t taken) except -1:
+    buffer.expected = expected
+    buffer.bytes += taken
+    return 0
+
+
 cdef bint _number(bytes value, int64_t* number) noexcept:
     return number_of(<const uint8_t*>PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value), number)
 
@@ -303,102 +347,6 @@ cdef inline uint8_t* _put_bin(uint8_t* to, object held):
         to[0] = 0xc0
         return to + 1
     return put_bin(to, PyBytes_AS_STRING(held), PyBytes_GET_SIZE(held))
-
-
-cdef int64_t _WIDTHS[16]
-cdef int _LEVELS = len(WIDTHS_MS)
-for _level in range(_LEVELS):
-    _WIDTHS[_level] = WIDTHS_MS[_level]
-
-
-cdef enum:
-    PLACES = 256
-
-cdef struct Place:
-    # A slot and an origin that were looked up.
-    int64_t number
-    int level
-    PyObject* origin
-    PyObject* entries
-    PyObject* origins
-    PyObject* pair
-
-
-def store_plain(list batch, Py_ssize_t at, *, int64_t base, int64_t seen, int64_t now_ms, int64_t watermark_ms,
-                Py_ssize_t entry_bytes_max, tuple level_ends_ms, bytes prefix, dict rows, object groups, list fresh):
-    """Store the plain arrivals of a batch from `at` on, as `Overlay.store_new` does; return where another item is.
-
-    Args:
-        batch: Items in offset order.
-        at: The first one.
-        base: Added to an input offset for the stored one.
-        seen: Input offsets below it were stored before.
-        now_ms: Of the plan. What is due by then is not stored.
-        watermark_ms: What is due by then is stored at another due.
-        entry_bytes_max: What is larger must be looked at.
-        level_ends_ms: First due beyond each level but the last.
-        prefix: Of the partition's timer rows.
-        rows: Take the new rows.
-        groups: Slot to group; makes those that are missing.
-        fresh: Takes slot and origin of each.
-    """
-    cdef Py_ssize_t count = PyList_GET_SIZE(batch)
-    cdef Py_ssize_t prefix_length = PyBytes_GET_SIZE(prefix)
-    cdef Py_ssize_t length
-    cdef int64_t ends[16]
-    cdef int64_t due_ms, offset, number
-    cdef int level
-    cdef int open_levels = len(level_ends_ms)
-    cdef Place places[PLACES]
-    cdef Place* place
-    cdef list alive = []  # what the places point at
-    cdef object item, origin, slot, group
-    cdef bytes lasting, entry, row
-    cdef uint8_t* to
-    for level in range(PLACES):
-        places[level].level = -1
-    for level in range(open_levels):
-        ends[level] = level_ends_ms[level]
-    while at < count:
-        item = <object>PyList_GET_ITEM(batch, at)
-        if type(item) is not Arrival or (<tuple>item)[5] is not False or (<tuple>item)[4] is not None:
-            break
-        offset = (<tuple>item)[0]
-        due_ms = (<tuple>item)[1]
-        origin = (<tuple>item)[2]
-        lasting = (<tuple>item)[3]
-        length = PyBytes_GET_SIZE(lasting)
-        if due_ms <= now_ms or due_ms <= watermark_ms or offset < seen or length + _MOVING_BYTES > entry_bytes_max:
-            break
-        offset += base
-        level = 0
-        while level < open_levels and due_ms >= ends[level]:
-            level += 1
-        entry = PyBytes_FromStringAndSize(NULL, _MOVING_BYTES + length)
-        to = <uint8_t*>PyBytes_AS_STRING(entry)
-        to = put_u64(put_u64(put_u64(to, due_ms), offset), due_ms)
-        to[0] = level
-        to[1] = 0
-        put_bytes(to + 2, PyBytes_AS_STRING(lasting), length)
-        row = PyBytes_FromStringAndSize(NULL, prefix_length + 16)
-        to = put_bytes(<uint8_t*>PyBytes_AS_STRING(row), PyBytes_AS_STRING(prefix), prefix_length)
-        put_bytes(to, PyBytes_AS_STRING(entry), 16)
-        PyDict_SetItem(rows, row, entry)
-        number = due_ms // _WIDTHS[level]
-        place = &places[(number * 7 + level) & (PLACES - 1)]
-        if place.number != number or place.level != level or place.origin != <PyObject*>origin:
-            slot = (level, number)
-            group = groups[slot]
-            fresh_pair = (slot, origin)
-            entries, origins = group.entries, group.origins
-            alive.append((fresh_pair, entries, origins))
-            place.number, place.level, place.origin = number, level, <PyObject*>origin
-            place.entries, place.origins, place.pair = <PyObject*>entries, <PyObject*>origins, <PyObject*>fresh_pair
-        PyList_Append(<object>place.entries, entry)
-        PyList_Append(<object>place.origins, origin)
-        PyList_Append(fresh, <object>place.pair)
-        at += 1
-    return at
 
 
 def restore_plain(dict rows, bytes prefix, entries):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -46,7 +47,7 @@ class _Waiting(NamedTuple):
 
 @dataclass(slots=True)
 class _PartitionBuffer:
-    items: deque[Item | _Packed] = field(default_factory=deque)
+    items: list[Item | _Packed] = field(default_factory=list)
     waiting: deque[_Waiting] = field(default_factory=deque)
     expected: int = 0
     packed: int = 0
@@ -118,6 +119,9 @@ class Buffer:
         """
         unresolved: set[str] = set()
         examine, partitions = self._ingest.examine, self._partitions
+        if (plain := self._ingest.plain) is not None:
+            # Up to the next record that is not plain, None at the end.
+            records = iter(partial(plain.take, iter(records), partitions, arrived_ms, RECORD_BYTES), None)
         for record in records:
             number, offset, _, _, _, _ = record
             buffer = partitions.get(number)
@@ -179,11 +183,10 @@ class Buffer:
         """Put back items that a plan left over; they come first in the next one."""
         for number, items in left.items():
             buffer = self._partitions[number]
-            for item in reversed(items):
-                compact = _compact(item)
-                buffer.items.appendleft(compact)
-                buffer.bytes += _size(compact)
-                buffer.packed += type(compact) is _Packed
+            compact = [_compact(item) for item in items]
+            buffer.items[:0] = compact
+            buffer.bytes += sum(map(_size, compact))
+            buffer.packed += sum(type(item) is _Packed for item in compact)
 
 
 def _append(buffer: _PartitionBuffer, item: Item | _Packed) -> None:
@@ -218,23 +221,24 @@ def _origins_ahead(buffer: _PartitionBuffer) -> set[str]:
 
 def _take(buffer: _PartitionBuffer, limit: int, limit_bytes: int) -> tuple[list[Item], int]:
     items = buffer.items
-    taken: list[Item] = []
     if len(items) <= limit and buffer.bytes <= limit_bytes and not buffer.waiting and not buffer.packed:
-        size, buffer.bytes = buffer.bytes, 0
-        taken = list(items)  # type: ignore[arg-type]  # none is packed
-        items.clear()
-        return taken, size
+        size, buffer.bytes, buffer.items = buffer.bytes, 0, []
+        return items, size  # type: ignore[return-value]  # none is packed
+    taken: list[Item] = []
     weight = 0
-    while items and len(taken) < limit and (weight < limit_bytes or not taken):
-        item = items.popleft()
-        size = _size(item)
+    for held in islice(items, limit):
+        if taken and weight >= limit_bytes:
+            break
+        size = _size(held)
         buffer.bytes -= size
         weight += size
-        if type(item) is _Packed:
+        if type(held) is _Packed:
             buffer.packed -= 1
-            weight += HEADER_BYTES * item.headers
-            item = _decode_dead(item.data)
-        taken.append(item)  # type: ignore[arg-type]  # none is packed any more
+            weight += HEADER_BYTES * held.headers
+            taken.append(_decode_dead(held.data))
+        else:
+            taken.append(held)  # type: ignore[arg-type]  # it is not packed
+    del items[: len(taken)]
     return taken, weight
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
+from sidecar.engine import hot
 from sidecar.errors import InvariantViolated
-from sidecar.kafka.input import decode_membership, headers_of
+from sidecar.kafka.input import Records, decode_membership, headers_of
+from sidecar.model import Headers, Record
 from tests.integration.raw_producer import produce_raw
 from tests.waiting import eventually
 
@@ -50,6 +52,27 @@ def test_headers_that_cannot_be_read_are_none_and_never_blamed_on_another_messag
         read = headers_of(message)
         value = message.value()  # a pending exception would surface here
         assert (value, read) in ((b"good", [("a", b"1"), ("a", b"2")]), (b"bad", None))
+
+
+@pytest.mark.parametrize("kind", [Records, *([hot.consume.Records] if hot.COMPILED else [])])
+def test_messages_become_records_and_errors_are_reported(mock_cluster: str, kind: type[Records]) -> None:
+    topic = f"records-{kind.__module__}"
+    bad = [(b"a", b"1"), (b"\xff\xfe", b"2")]
+    for headers in ([(b"a", b"1"), (b"a", b"2"), (b"b", b"")], bad, []):
+        produce_raw(mock_cluster, topic, 0, b"bad" if headers is bad else b"good", headers, ROUNDS)
+    messages = consumed(mock_cluster, topic, 3 * ROUNDS)
+    error = Message(topic=topic, partition=7, error=KafkaError(KafkaError._PARTITION_EOF))
+    reported: list[tuple[KafkaError, int | None]] = []
+    read = kind([messages[0], error, *messages[1:]], lambda error, partition: reported.append((error, partition)))
+    found = list(read)
+    assert reported == [(error.error(), 7)]
+    assert [record.offset for record in found] == list(range(3 * ROUNDS))
+    assert all(type(record) is Record for record in found)
+    assert all(record.partition == 0 and record.key is None and record.timestamp_ms > 0 for record in found)
+    good: Headers = [("a", b"1"), ("a", b"2"), ("b", b"")]
+    assert [record.headers for record in found] == [good] * ROUNDS + [None] * ROUNDS + [[]] * ROUNDS
+    assert {record.value for record in found} == {b"good", b"bad"}
+    assert read.most_headers == 3
 
 
 def test_a_message_without_headers_has_an_empty_list(mock_cluster: str) -> None:
