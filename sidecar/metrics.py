@@ -100,6 +100,8 @@ DECLARATIONS = (
         ("origin", "state"),
     ),
     Declaration("deferred_total", "counter", "Messages deferred because their origin is closed.", ("origin",)),
+    Declaration("held_total", "counter", "Messages held until their turn under the rate of their origin.", ("origin",)),
+    Declaration("held_messages", "gauge", "Messages that are held until their turn.", ("partition", "origin")),
     Declaration(
         "clock_skew_seconds", "gauge", "This machine's clock minus the broker's; NaN until the first measurement."
     ),
@@ -143,6 +145,8 @@ class GaugeView(Protocol):
     def state(self) -> str: ...
     @property
     def by_origin(self) -> Mapping[str, int]: ...
+    @property
+    def held_by_origin(self) -> Mapping[str, int]: ...
     @property
     def due_backlog(self) -> int: ...
     @property
@@ -231,6 +235,7 @@ class ViewGauges(Collector):
 
     NAMES = (
         "pending",
+        "held_messages",
         "due_backlog",
         "restore_remaining",
         "state",
@@ -256,6 +261,8 @@ class ViewGauges(Collector):
             partition = str(view.partition)
             for origin, count in _by_label(view.by_origin, named).items():
                 family["pending"].add_metric((partition, origin), count)
+            for origin, count in _by_label(view.held_by_origin, named).items():
+                family["held_messages"].add_metric((partition, origin), count)
             family["due_backlog"].add_metric((partition,), view.due_backlog)
             family["restore_remaining"].add_metric((partition,), view.restore_remaining)
             family["state"].add_metric((partition, view.state), 1)
@@ -326,6 +333,7 @@ class Metrics:
         self.cancelled = self._counter("cancelled_total")
         self.transactions = self._counter("transactions_total")
         self.deferred = ByOrigin(self._counter("deferred_total"))
+        self.held = ByOrigin(self._counter("held_total"))
         self.changelog_bytes = self._counter("changelog_bytes_total")
         self.commit_seconds = self._histogram("commit_seconds")
         self.restore_seconds = self._histogram("restore_seconds")
@@ -356,6 +364,7 @@ class Metrics:
         fired: Mapping[str, int],
         dead_lettered: Mapping[str, int],
         deferred: Mapping[str, int],
+        held: Mapping[str, int],
         stored: int,
         dropped: int,
         rejected: int,
@@ -369,6 +378,8 @@ class Metrics:
             self.dead_lettered.labels(reason).inc(count)
         for origin, count in deferred.items():
             self.deferred.labels(origin).inc(count)
+        for origin, count in held.items():
+            self.held.labels(origin).inc(count)
         for verdict, count in zip(VERDICTS, (stored, dropped, rejected, controls), strict=True):
             self.received.labels(verdict).inc(count)
         self.cancelled.inc(cancelled)

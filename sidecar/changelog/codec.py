@@ -79,6 +79,17 @@ class Closed(msgspec.Struct, frozen=True, array_like=True):
     since_ms: int
 
 
+class NextTurn(msgspec.Struct, frozen=True, array_like=True):
+    """The next turn of an origin that has a rate, and the time between two of them (nanoseconds, from the epoch)."""
+
+    next_ns: int
+    every_ns: int
+
+    def behind(self, now_ms: int) -> int:
+        """Return how many timers are held: each one has taken a turn that is still to come."""
+        return max(0, -(-(self.next_ns - now_ms * 1_000_000) // self.every_ns) - 1)
+
+
 class Unfinished(msgspec.Struct, frozen=True, array_like=True):
     """A control record in progress: it acts on more timers than one transaction may."""
 
@@ -115,6 +126,9 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     """Added to an offset of this topic to get its stored offset: those of all former topics lie below."""
     has_fired: bool = False
     """Whether the partition has ever fired anything; False also in what a release wrote that does not note it."""
+
+    turns: Mapping[str, NextTurn] = {}
+    """The next turn of each origin that has a rate, where that is not over."""
 
     @property
     def fired_to_ms(self) -> int | None:

@@ -3,7 +3,7 @@
     0        8         16           24     25     26
     ┌────────┬─────────┬────────────┬──────┬──────┐
     │ due    │ offset  │ requested  │level │flags │   changes when the timer is moved
-    │ u64    │ u64     │ due u64    │ u8   │ u8   │
+    │ u64    │ u64     │ due u64    │ u8   │ u8   │   flags: DEFERRED, HELD
     ├────────┼─────────┼────────────┴──────┴──────┘
     26       34        42        44      46        47          51        53         55
     ├────────┬─────────┬─────────┬───────┬─────────┬───────────┬─────────┬──────────┐
@@ -30,6 +30,9 @@ from sidecar.errors import RecordCorrupt
 from sidecar.model import ANY_PARTITION, Headers, StoredOffset
 
 DEFERRED: Final = 1
+"""A flag: the timer came due and was stored again."""
+HELD: Final = 2
+"""A flag besides DEFERRED: its stored due is the turn that it has under its origin's rate."""
 
 KEY: Final = Struct(">QQ")
 MOVING: Final = Struct(">QQQBB")
@@ -142,8 +145,7 @@ def payload(entry: bytes, start: int) -> Payload:
         raise RecordCorrupt(f"the payload of an entry does not decode: {cause}") from cause
 
 
-def moved(entry: bytes, *, due_ms: int, requested_ms: int, level: int, deferred: bool) -> bytes:
+def moved(entry: bytes, *, due_ms: int, requested_ms: int, level: int, deferred: bool, held: bool = False) -> bytes:
     """Return the entry at another place in the wheel."""
-    return (
-        MOVING.pack(due_ms, offset_of(entry), requested_ms, level, DEFERRED if deferred else 0) + entry[MOVING.size :]
-    )
+    flags = (DEFERRED if deferred else 0) | (HELD if held else 0)
+    return MOVING.pack(due_ms, offset_of(entry), requested_ms, level, flags) + entry[MOVING.size :]

@@ -50,7 +50,7 @@ class Ingest:
         forbidden: Collection[str] = (),
         compressed: bool = False,
     ) -> None:
-        self._policy = policy
+        self.policy = policy
         self._dialects = dialects
         self._verdict_first = frozenset(each.code for each in dialects if each.checks[0] is not Check.ORIGIN)
         self._origins = origins
@@ -88,9 +88,9 @@ class Ingest:
         assert type(request) is Request
         topic = request.origin
         origin = self._origins.get(topic)
-        if origin is None and request.dialect not in self._verdict_first and self._policy.origin_allowed(topic):
+        if origin is None and request.dialect not in self._verdict_first and self.policy.origin_allowed(topic):
             return self._unresolved(record, request)
-        verdict = self._policy.decide(request, record.timestamp_ms, arrived_ms, record.partition, record.offset)
+        verdict = self.policy.decide(request, record.timestamp_ms, arrived_ms, record.partition, record.offset)
         if origin is None and type(verdict) is Schedule:
             return self._unresolved(record, request)
         if (
@@ -139,10 +139,10 @@ class Ingest:
     def _beyond(self, request: ControlRequest, arrived_ms: int) -> str:
         """Return why the settings do not allow a request, empty when they do."""
         paused = request.target_text if request.kind is ControlKind.PAUSE else EVERY_ORIGIN
-        if paused != EVERY_ORIGIN and not self._policy.origin_allowed(paused):
+        if paused != EVERY_ORIGIN and not self.policy.origin_allowed(paused):
             return f"{paused} is not an origin that ORIGIN_TOPICS allows, so nothing is ever fired to it"
         if request.kind is ControlKind.RESCHEDULE:
-            return self._policy.delay_problem(request.due_ms, arrived_ms) or ""
+            return self.policy.delay_problem(request.due_ms, arrived_ms) or ""
         return ""
 
     def _unresolved(self, record: Record, request: Request) -> Item | str:

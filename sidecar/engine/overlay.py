@@ -232,14 +232,14 @@ class Overlay:
         for origin, total in totals.items():
             self._delta.add(slot, origin, False, total)
 
-    def store_again(self, entry: bytes, due_ms: int, requested_ms: int, deferred: bool) -> None:
+    def store_again(self, entry: bytes, due_ms: int, requested_ms: int, *, deferred: bool, held: bool = False) -> None:
         """Store a timer whose offset was stored before: moved, deferred or replayed. No key is used twice."""
         offset = decode_offset(entry[OFFSET], "big")
         if KEY.pack(due_ms, offset) <= self.watermark:
             due_ms = self.watermark_ms + 1
         due_ms = self._unused_from(due_ms, offset)
         level = level_of(due_ms, self.now_ms)
-        entry = moved(entry, due_ms=due_ms, requested_ms=requested_ms, level=level, deferred=deferred)
+        entry = moved(entry, due_ms=due_ms, requested_ms=requested_ms, level=level, deferred=deferred, held=held)
         slot = (level, due_ms // WIDTHS_MS[level])
         fixed = head(entry)
         origin = origin_of(entry, fixed)

@@ -7,6 +7,7 @@ The rules; without any one of them the simulation fails:
   the last timer disposed of. A timer at or below it is stored just above it; the requested due is kept.
 - Keys (due, offset) are compared whole. No key is used twice.
 - A timer due for an origin that is not open is stored again, later: the watermark moves on and no other timer waits.
+- A timer that exceeds its origin's rate is stored again at its turn, once; what a control record fires does not wait.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from sidecar.changelog.codec import (
 )
 from sidecar.changelog.entry import (
     HEAD,
+    HELD,
     KEY,
     KEY_BYTES,
     MOVING,
@@ -42,6 +44,7 @@ from sidecar.engine.items import Arrival, BadControl, Control, Dead, Dropped, It
 from sidecar.engine.overlay import NAMED_MAX, Overlay
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Origin, Outgoing, StoreReader
+from sidecar.engine.rates import Turns
 from sidecar.engine.read_ahead import due_in_turn
 from sidecar.engine.records import block_records, removed_records, tombstones
 from sidecar.engine.transaction import BLOCK_OVERHEAD_BYTES, PartitionPlan, Plan, Terms
@@ -125,6 +128,13 @@ class _Planner:
         self.dead_letters: list[tuple[Reason, Outgoing]] = []
         self.dropped: list[Dropped] = []
         self.deferred: dict[str, int] = {}
+        self.held: dict[str, int] = {}
+        self.turns: Turns | None = None
+        if terms.rate_of is not None:
+            self.turns = Turns(
+                *(self.checkpoint.turns, terms.rate_of, terms.partitions),
+                *(now_ms, self.checkpoint.watermark_ms, terms.late_ms),
+            )
         self.unresolved: set[str] = set()
         self.stored = 0
         self.rejected = 0
@@ -182,7 +192,7 @@ class _Planner:
             self.controls.refuse(item, answered=answered)
             return True
         invariant(type(item) is Control, "an item of no known kind", item=item)
-        return self.controls.act(item, self._dispose, self._keep, answered=answered)  # type: ignore[arg-type]  # the invariant above
+        return self.controls.act(item, self._dispose_now, self._keep, answered=answered)  # type: ignore[arg-type]  # the invariant above
 
     def _arrive_measured(self, arrival: Arrival) -> bool:
         offset: StoredOffset = self.offset_base + arrival.offset  # type: ignore[assignment]  # no call for each message
@@ -235,12 +245,14 @@ class _Planner:
         self._dead_letter(entry, head(entry), reason, detail, "intake")
         return True
 
-    def _keep(self, entry: bytes, fixed: Head, due_ms: int, requested_ms: int, *, deferred: bool) -> bool:
+    def _keep(
+        self, entry: bytes, fixed: Head, due_ms: int, requested_ms: int, *, deferred: bool, held: bool = False
+    ) -> bool:
         """Store a timer again, or send it to the DLQ if it cannot be stored; return whether it went to the DLQ."""
         if self.terms.dlq_open and (said := self.terms.why_unstorable(self.partition.number, fixed.offset, len(entry))):
             self._dead_letter(entry, fixed, Reason.TOO_LARGE, said, "fire")
             return True
-        self.overlay.store_again(entry, due_ms, requested_ms, deferred=deferred)
+        self.overlay.store_again(entry, due_ms, requested_ms, deferred=deferred, held=held)
         return False
 
     # Due
@@ -264,6 +276,7 @@ class _Planner:
         overlay, fire, open_origins = self.overlay, self.deliveries.append, dict[str, Origin | None]()
         fired: defaultdict[tuple[SlotKey, str], int] = defaultdict(int)
         known, compressed = True, self.terms.compressed
+        take_turn = None if self.turns is None else self.turns.take
         for key, entry, size, slot, outgoing in due:
             origin = outgoing.topic
             try:
@@ -276,8 +289,11 @@ class _Planner:
                 and (compressed or size + DELIVERY_OVERHEAD_BYTES <= topic.max_message_bytes)
                 and outgoing.partition < topic.partitions
             ):
-                fired[slot, origin] += 1
-                fire(outgoing)
+                if take_turn is not None and (turn_ms := take_turn(origin, outgoing.due_ms)) is not None:
+                    self._hold_singly(entry or overlay.pending_at(key), origin, turn_ms)
+                else:
+                    fired[slot, origin] += 1
+                    fire(outgoing)
             elif key not in overlay.taken:
                 if self.controls.is_unknown(origin):
                     known = False
@@ -293,6 +309,11 @@ class _Planner:
         self.overlay.count_off(entry, fixed, origin)
         self._dispose(entry, fixed, origin, outgoing)
 
+    def _hold_singly(self, entry: bytes, origin: str, turn_ms: int) -> None:
+        fixed = head(entry)
+        self.overlay.count_off(entry, fixed, origin)
+        self._hold(entry, fixed, origin, turn_ms)
+
     def _open_origin(self, name: str) -> Origin | None:
         """Return an origin to which every timer that fits can go; None when timers must be checked individually."""
         if self.overlay.taken or self.terms.unfireable or self.controls.closure_of(name) is not None:
@@ -307,11 +328,18 @@ class _Planner:
         else:
             mutations.rows.update((rows.timer + key, None) for key in self.scanned)
 
-    def _dispose(self, entry: bytes, fixed: Head, origin: str, rendered: Outgoing | None = None) -> bool:
-        """Fire a due timer, defer it, or send it to the DLQ; return whether it went to the DLQ.
+    def _dispose_now(self, entry: bytes, fixed: Head, origin: str) -> bool:
+        """Dispose of a timer that a control record makes due: it has no turn to wait for."""
+        return self._dispose(entry, fixed, origin, in_turn=False)
+
+    def _dispose(
+        self, entry: bytes, fixed: Head, origin: str, rendered: Outgoing | None = None, *, in_turn: bool = True
+    ) -> bool:
+        """Fire a due timer, defer or hold it, or send it to the DLQ; return whether it went to the DLQ.
 
         Args:
             rendered: The record to deliver, if it was rendered ahead.
+            in_turn: Its origin's rate applies.
         """
         if (closed := self.controls.closure_of(origin)) is not None:
             closed_for_long = (
@@ -333,6 +361,10 @@ class _Planner:
         if blocker is not None:
             self._dead_letter(entry, fixed, *blocker, "fire")
             return True
+        if in_turn and self.turns is not None and (not fixed.flags & HELD or self.turns.missed(fixed.due_ms)):
+            turn_ms = self.turns.take(origin, fixed.due_ms)
+            if turn_ms is not None:
+                return self._hold(entry, fixed, origin, turn_ms)
         if rendered is None:
             rendered = render_delivery(self.partition.number, entry, fixed, origin)
             self.allowance.headers.left -= len(rendered.headers)
@@ -357,6 +389,13 @@ class _Planner:
         if self._keep(entry, fixed, self.now_ms + delay_ms, fixed.requested_ms, deferred=True):
             return True
         self.deferred[origin] = self.deferred.get(origin, 0) + 1
+        return False
+
+    def _hold(self, entry: bytes, fixed: Head, origin: str, turn_ms: int) -> bool:
+        """Store a due timer again, at its turn; return whether it went to the DLQ."""
+        if self._keep(entry, fixed, turn_ms, fixed.requested_ms, deferred=True, held=True):
+            return True
+        self.held[origin] = self.held.get(origin, 0) + 1
         return False
 
     def _dead_letter(self, entry: bytes, fixed: Head, reason: Reason, detail: str, stage: str) -> None:
@@ -410,6 +449,7 @@ class _Planner:
             unfinished=self.controls.unfinished,
             has_fired=self.checkpoint.has_fired or bool(self.deliveries),
             offset_base=self.offset_base,
+            turns={} if self.turns is None else self.turns.kept(),
         )
         records.append((CHECKPOINT_KEY, encode_checkpoint(checkpoint)))
         for suffix, value in counts.rows(self.overlay.delta):
@@ -426,6 +466,7 @@ class _Planner:
             control_outcomes=self.controls.outcomes,
             dropped=self.dropped,
             deferred=self.deferred,
+            held=self.held,
             mutations=self.overlay.mutations,
             ingested=ingested,
             stored=self.stored,

@@ -12,6 +12,7 @@ from sidecar.contract.sizes import BATCH_BYTES, FRAMING_BYTES
 from sidecar.engine.items import ControlOutcome, Dropped, Item
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Mutations, Origin, Outgoing
+from sidecar.engine.rates import LATE_MS, RateOf
 from sidecar.engine.read_ahead import ReadAhead
 from sidecar.model import Reason, StoredOffset
 from sidecar.wheel.counts import Counts
@@ -51,6 +52,12 @@ class Terms:
     """Timers that the changelog refused, by (partition, offset), with the error text."""
     cut_dead_letters: Mapping[tuple[int, bytes], int] = field(default_factory=dict)
     """Dead letters that were too large for the DLQ, by (partition, `Outgoing.source`), with the size to cut each to."""
+    rate_of: RateOf | None = None
+    """The rates of origins; None: no origin has one."""
+    partitions: int = 1
+    """Number of input partitions; each has an equal share of a rate."""
+    late_ms: int = LATE_MS
+    """Longest time after its turn that a held timer may fire."""
     ahead: Mapping[int, ReadAhead] = field(default_factory=dict)
     """Timers read ahead, by partition."""
     deliveries_max: int = 10_000
@@ -85,6 +92,8 @@ class PartitionPlan:
     dropped: list[Dropped]
     deferred: Mapping[str, int]
     """Deferrals by origin."""
+    held: Mapping[str, int]
+    """Timers that were held, by origin."""
     mutations: Mutations
     ingested: int
     stored: int

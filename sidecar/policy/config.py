@@ -11,6 +11,8 @@ from sidecar.errors import SettingsInvalid
 from sidecar.model import ATTEMPTS_MAX
 
 _MINUTE_MS: Final = 60_000
+PER_SECOND_MIN: Final = 0.001
+PER_SECOND_MAX: Final = 1_000_000
 _DAY_MS: Final = 24 * 60 * _MINUTE_MS
 
 
@@ -42,6 +44,8 @@ class PolicyConfig:
     """FIRST_, SECOND_ and THIRD_DELAY_MS; empty when no dialect that uses them is accepted."""
     by_origin: tuple[PolicyConfig, ...] = ()
     """The configurations of single origins: that of the topic's own name, else of the longest matching glob."""
+    max_per_second: float | None = None
+    """Most messages a second that an origin gets; None: any number."""
     by_name: tuple[PolicyConfig, ...] = ()
     """Those that a message or an exception can choose by their names."""
     by_exception: tuple[tuple[str, str], ...] = ()
@@ -76,6 +80,8 @@ class PolicyConfig:
             yield f"JITTER={self.jitter}: allowed are 0 to 1, and no delay with it above MAX_DELAY={self.max_delay_ms}"
         if self.max_age_ms is not None and self.max_age_ms < 1:
             yield f"MAX_AGE={self.max_age_ms}: allowed are 1 ms and more"
+        if self.max_per_second is not None and not PER_SECOND_MIN <= self.max_per_second <= PER_SECOND_MAX:
+            yield f"MAX_PER_SECOND={self.max_per_second}: allowed are {PER_SECOND_MIN} to {PER_SECOND_MAX}"
         if self.max_attempts is not None and not 1 <= self.max_attempts <= ATTEMPTS_MAX:
             yield f"MAX_ATTEMPTS={self.max_attempts}: allowed are 1 to {ATTEMPTS_MAX}"
         if self.input_topic == self.dlq_topic:

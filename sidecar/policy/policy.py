@@ -68,6 +68,20 @@ class Policy:
         """Return whether messages may be fired to this topic."""
         return self._origins.problem(topic) is None
 
+    @property
+    def rate_of(self) -> Callable[[str], float | None] | None:
+        """Return what tells the most messages a second for an origin; None when no origin has a limit."""
+        configs = (self._config, *self._config.by_origin)
+        return self._rate_of if any(each.max_per_second is not None for each in configs) else None
+
+    def _rate_of(self, origin: str) -> float | None:
+        return self._of(origin).max_per_second
+
+    @property
+    def max_per_second(self) -> float | None:
+        """The setting MAX_PER_SECOND of the origins that have this policy."""
+        return self._config.max_per_second
+
     def is_plain(self, topic: str) -> bool:
         """Return whether a message for this topic is allowed and has a due that follows from its attempt alone."""
         return (

@@ -80,6 +80,11 @@ class Assignment:
             self.end(number)
         self._recovery.start(each for each in self.owned(numbers) if each.state is not State.STOPPED)
 
+    @property
+    def usable_partitions(self) -> int:
+        """Number of input partitions that have a changelog and a status partition."""
+        return self._usable_partitions
+
     def grown(self, facts: TopicFacts) -> None:
         """Take the topics as they are after an attempt to grow them."""
         self._usable_partitions = facts.usable_partitions

@@ -84,6 +84,9 @@ class Planning:
         alone = self._failures.items_max == 1
         turns = self._turns(running, alone)
         terms = self._limits.terms(self._failures, self._components.closed, self._ahead.partitions)
+        terms = replace(
+            terms, rate_of=self._components.ingest.policy.rate_of, partitions=self._assignment.usable_partitions
+        )
         limit = min(self._settings.commit_max_messages, self._failures.items_max)
         waits_for_dlq = set() if terms.dlq_open else self._waits_for_dlq
         open_for_ingest = [each.number for each in turns if each.number not in waits_for_dlq]

@@ -41,7 +41,7 @@ def decimal(low: float, high: float, such_as: str) -> Kind:
         return float(text)
 
     return Kind(
-        f"a number from {low:g} to {high:g}, such as {such_as}", parse, lambda value: f"{value:g}", is_decimal=True
+        f"a number from {low:g} to {high:,g}, such as {such_as}", parse, lambda value: f"{value:g}", is_decimal=True
     )
 
 

@@ -18,6 +18,7 @@ def policy_config(settings: Settings) -> PolicyConfig:
         delays_ms=settings.effective_delays_ms,
         jitter=settings.jitter,
         max_age_ms=settings.max_age_ms,
+        max_per_second=settings.max_per_second,
         max_attempts=settings.max_attempts,
         max_delay_ms=settings.max_delay_ms,
         droppable=settings.droppable_exception,

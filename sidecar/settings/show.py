@@ -90,6 +90,12 @@ origin_policies:
 - Exception rules are names or globs: the exact name wins, else the longest glob that matches.
 - A header `retry-policy` with an unknown name is a dead letter: `bad-header`.
 
+## Rates
+
+`MAX_PER_SECOND` bounds what one origin gets, for all origins or in `ORIGIN_POLICIES`. After an outage it keeps a
+backlog from flooding the service that has just come back. [Rates](../explanation/rates.md) says how exact it is and
+what it costs.
+
 ## Properties of the Kafka clients
 
 You can pass any librdkafka property to all Kafka clients. For example `security.protocol`: in the environment

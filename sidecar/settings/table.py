@@ -13,6 +13,7 @@ import platformdirs
 
 from sidecar.contract.dialects.registry import DIALECTS
 from sidecar.policy.backoff import Backoff
+from sidecar.policy.config import PER_SECOND_MAX, PER_SECOND_MIN
 from sidecar.settings import client, kinds, origin_policies, policies
 from sidecar.settings.kinds import DAY_MS, Kind, duration, whole
 from sidecar.settings.origin_policies import OriginPolicy
@@ -40,6 +41,8 @@ class Setting:
     """Said instead of the default where that depends on something."""
     per_origin: bool = False
     """ORIGIN_POLICIES can give it for single origins, and POLICIES by name."""
+    not_by_name: bool = False
+    """It belongs to an origin: POLICIES cannot give it."""
 
     @property
     def env(self) -> str:
@@ -71,12 +74,12 @@ POLICY = Setting(policies.NAME, "The policy of POLICIES that an origin has.", na
 
 def per_policy() -> tuple[Setting, ...]:
     """Return the settings that a policy of POLICIES can give."""
-    return tuple(setting for setting in SETTINGS if setting.per_origin)
+    return tuple(setting for setting in SETTINGS if setting.per_origin and not setting.not_by_name)
 
 
 def per_origin() -> tuple[Setting, ...]:
     """Return the settings that ORIGIN_POLICIES can give."""
-    return (POLICY, *per_policy())
+    return (POLICY, *(setting for setting in SETTINGS if setting.per_origin))
 
 
 _ORIGIN_POLICIES = Kind(
@@ -240,6 +243,15 @@ class Settings:
             per_origin=True,
         ),
     ] = ()
+    max_per_second: Annotated[
+        float | None,
+        Setting(
+            policies.decimal(PER_SECOND_MIN, PER_SECOND_MAX, "200"),
+            "Most messages a second that are delivered to one origin. What exceeds it is held until its turn.",
+            per_origin=True,
+            not_by_name=True,
+        ),
+    ] = None
     origin_topics: Annotated[
         tuple[str, ...],
         Setting(

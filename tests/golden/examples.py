@@ -12,7 +12,17 @@ from zlib import crc32
 from msgspec.structs import replace
 
 from sidecar.changelog import codec
-from sidecar.changelog.codec import Block, BlockKey, Checkpoint, Closed, Closure, Engine, RemovedKey, Unfinished
+from sidecar.changelog.codec import (
+    Block,
+    BlockKey,
+    Checkpoint,
+    Closed,
+    Closure,
+    Engine,
+    NextTurn,
+    RemovedKey,
+    Unfinished,
+)
 from sidecar.changelog.entry import HEAD, KEY, MOVING, Head, head, lasting, moved, origin_of, payload, retry_id_of
 from sidecar.engine.rows import FORMAT, Meta, Rows, decode_due, decode_meta, encode_due, encode_meta, timer_of_named_row
 from sidecar.model import StoredOffset
@@ -114,8 +124,10 @@ CHECKPOINT: Final = Checkpoint(
 BLOCK_KEY: Final = BlockKey(NOW + 21_000, 12, 3)
 BLOCK: Final = Block(0, {"orders": (2, 0)}, [PLAIN, NULLS])
 BASED: Final = replace(CHECKPOINT, offset_base=2**40 + 3, has_fired=True)
+TURNED: Final = replace(BASED, turns={"größe": NextTurn((NOW + 700) * 1_000_000, 2 * 10**9)})
 META: Final = Meta(1, "cluster", "changelog", 99, CHECKPOINT, restored=False)
 META_2: Final = Meta(FORMAT, "cluster", "changelog", 99, BASED, restored=False)
+META_3: Final = Meta(FORMAT, "cluster", "changelog", 99, TURNED, restored=False)
 COUNTERS, COUNTER_ROWS = _counters()
 
 EXAMPLES: Final = (
@@ -159,7 +171,7 @@ EXAMPLES: Final = (
         ),
     ),
     Example("checkpoint-key", codec.CHECKPOINT_KEY, codec.decode_key, None),
-    Example("checkpoint-value-with-base", codec.encode_checkpoint(BASED), codec.decode_checkpoint, BASED),
+    Example("checkpoint-value-with-turns", codec.encode_checkpoint(TURNED), codec.decode_checkpoint, TURNED),
     Example("block-key", codec.block_key(BLOCK_KEY), codec.decode_key, BLOCK_KEY),
     Example("block-value", codec.encode_block(*BLOCK), codec.decode_block, BLOCK),
     Example(
@@ -210,10 +222,12 @@ EXAMPLES: Final = (
     ),
     Example("row-elsewhere-key", ROWS.elsewhere, lambda row: int.from_bytes(row[1:], "big"), PARTITION),
     Example("row-meta-key", ROWS.meta, lambda row: int.from_bytes(row[1:], "big"), PARTITION),
-    Example("row-meta-value-2", encode_meta(META_2), decode_meta, META_2),
+    Example("row-meta-value-3", encode_meta(META_3), decode_meta, META_3),
 )
 
 EARLIER: Final = (
     Earlier("checkpoint-value", codec.decode_checkpoint, CHECKPOINT),
+    Earlier("checkpoint-value-with-base", codec.decode_checkpoint, BASED),
     Earlier("row-meta-value", decode_meta, META),
+    Earlier("row-meta-value-2", decode_meta, META_2),
 )

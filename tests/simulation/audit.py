@@ -94,6 +94,7 @@ def check_fold(partition: Partition, store: StoreReader, folded: Folded) -> None
         _same("highest", ours.highest_input_offset, theirs.highest_input_offset)
         _same("offset base", ours.offset_base, theirs.offset_base)
     _same("closed", ours.closed, theirs.closed)
+    _same("turns", ours.turns, theirs.turns)
 
 
 def _same(what: str, ours: object, theirs: object) -> None:

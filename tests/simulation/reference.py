@@ -91,9 +91,18 @@ class Progress:
 
 
 class Ledger:
-    """The sequential truth of one partition."""
+    """The sequential truth of one partition.
 
-    def __init__(self) -> None:
+    Args:
+        every_ms: Of each origin with a rate, the time between two of its turns.
+        late_ms: How much later than its turn a timer may fire.
+    """
+
+    def __init__(self, every_ms: Mapping[str, int] | None = None, late_ms: int = 0) -> None:
+        self._every_ms = every_ms or {}
+        self._late_ms = late_ms
+        self._in_turn: dict[str, list[int]] = {}
+        """When the timers of such an origin fired, without those that a control record fired."""
         self.pending: dict[Id, Timer] = {}
         self.paused: set[str] = set()
         self.highest = 0
@@ -159,13 +168,18 @@ class Ledger:
                 del self.pending[other]
         self.pending[timer_id] = Timer(due_ms, due_ms, send.origin, send.retry_id)
         if due_ms <= self._now_ms:
-            self._leave(timer_id)
+            self._leave(timer_id, in_turn=True)
 
-    def _leave(self, timer_id: Id) -> None:
+    def _leave(self, timer_id: Id, *, in_turn: bool = False) -> None:
         """Check the result, in this very transaction, of a timer that is due at ingest."""
         origin = self.pending[timer_id].origin
         timeout_ms = self._transaction.timeout_ms
-        if self._is_open(origin):
+        if self._is_open(origin) and in_turn and origin in self._every_ms:
+            if timer_id in self._fired:
+                self._fired.remove(timer_id)
+                del self.pending[timer_id]
+                self._take_turn(origin)
+        elif self._is_open(origin):
             assert timer_id in self._fired, ("should have fired", timer_id)
             self._fired.remove(timer_id)
             del self.pending[timer_id]
@@ -228,11 +242,24 @@ class Ledger:
         for timer_id in self._fired:
             timer = self._taken(timer_id, "fired")
             assert self._is_open(timer.origin), ("fired to an origin that is not open", timer_id, timer.origin)
+            self._take_turn(timer.origin)
         for timer_id in self._dead:
             timer = self._taken(timer_id, "dead letter")
             long_ms = self._closed_for_ms(timer.origin, told=False)
             assert long_ms > self._transaction.timeout_ms, ("given up too soon", timer_id, long_ms)
         return self._fired
+
+    def _take_turn(self, origin: str) -> None:
+        """Check that the origin's rate allowed what fired by now, over any time that ends here."""
+        if (every_ms := self._every_ms.get(origin)) is None:
+            return
+        fired = self._in_turn.setdefault(origin, [])
+        if fired and fired[-1] > self._now_ms:
+            fired.clear()  # the clock stepped back
+        for turns, at_ms in enumerate(reversed(fired), 1):
+            enough_ms = turns * every_ms - self._late_ms
+            assert self._now_ms - at_ms >= enough_ms, ("above the rate", origin, turns, at_ms, self._now_ms)
+        fired.append(self._now_ms)
 
     def _taken(self, timer_id: Id, what: str) -> Timer:
         assert timer_id in self.pending, (what + " but not pending: twice, or cancelled", timer_id)

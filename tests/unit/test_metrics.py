@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from prometheus_client import Histogram
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from sidecar.changelog.codec import NextTurn
 from sidecar.engine.group import view as engine_view
 from sidecar.engine.group.view import PartitionView
 from sidecar.metrics import (
@@ -54,8 +55,10 @@ ADDED = {
     "ready": (),
     "partitions_without_owner": (),
     "last_stable_offset_stuck_seconds": ("partition",),
+    "held_total": ("origin",),
+    "held_messages": ("partition", "origin"),
 }
-"""What the alerts of docs/how-to/runbook.md need besides."""
+"""What the alerts of docs/how-to/runbook.md need besides, and what rates hold."""
 
 
 @pytest.fixture
@@ -94,11 +97,13 @@ def test_the_page_can_be_read_as_openmetrics_too(metrics: Metrics) -> None:
 
 def test_gauges_come_from_the_views_published_last(metrics: Metrics) -> None:
     first = replace(EMPTY, by_origin={"orders": 2, "payments": 1}, due_backlog=5, restore_remaining=9)
+    first = replace(first, turns={"orders": NextTurn((first.as_of_ms + 2) * 1_000_000, 1_000_000)})
     metrics.publish([first, replace(EMPTY, partition=1, by_origin={"orders": 4}, state="restoring")])
     assert value(metrics, "pending", partition="0", origin="orders") == 2
     assert value(metrics, "pending", partition="0", origin="payments") == 1
     assert value(metrics, "pending", partition="1", origin="orders") == 4
     assert value(metrics, "due_backlog", partition="0") == 5
+    assert value(metrics, "held_messages", partition="0", origin="orders") == 1
     assert value(metrics, "restore_remaining", partition="0") == 9
     assert value(metrics, "state", partition="1", state="restoring") == 1
     assert value(metrics, "state", partition="1", state="running") is None

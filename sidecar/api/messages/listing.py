@@ -91,13 +91,13 @@ class MessageBody(Body):
     origin: str = Field(description="Origin topic, which the message is delivered to.")
     due_ms: int = Field(description="Requested due time.")
     stored_due_ms: int = Field(
-        description="Time of the next attempt to fire: later than due_ms if the message is deferred.", ge=0
+        description="Time of the next attempt to fire: later than due_ms if the message is deferred or held.", ge=0
     )
     first_due_ms: int = Field(description="First due time, as in the timer id.")
     attempt: int = Field(description="Retries already made.")
     limit: int = Field(description="Total number of attempts allowed.")
     retry_id: str | None = Field(description="The sender's id (`retry-id`).")
-    deferred: bool = Field(description="True if the message was due while its origin was closed.")
+    deferred: bool = Field(description="True if the message came due while its origin was closed or at its rate.")
 
     @property
     def position(self) -> Position:

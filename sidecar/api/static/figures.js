@@ -133,7 +133,7 @@ export function showOrigins(all, nowMs = now()) {
     say(row.deferred, count(each.deferred));
     say(row.state, pausedWithAll ? "paused with all" : each.state);
     row.state.className = `state ${pausedWithAll || each.state === "paused" ? "warn" : closed ? "bad" : "good"}`;
-    say(row.since, closed && each.since_ms ? `since ${clock(each.since_ms, nowMs)}` : "");
+    say(row.since, closed && each.since_ms ? `since ${clock(each.since_ms, nowMs)}` : heldText(each, nowMs));
     say(row.button.firstChild, each.state === "paused" ? "Resume" : "Pause");
   });
   const names = byId("origin-names");
@@ -142,6 +142,12 @@ export function showOrigins(all, nowMs = now()) {
     names.replaceChildren(...wanted.map((name) => el("option", { value: name })));
   }
   return everyOrigin ? `All origins have been paused since ${clock(everyOrigin.since_ms, nowMs)}: nothing fires.` : "";
+}
+
+/** Return what a rate holds back: "held to 200/s, 41,200 behind, done in 3 min 26 s"; empty when nothing is held. */
+function heldText(each, nowMs) {
+  if (!each.held) return "";
+  return `held to ${count(each.max_per_second)}/s, ${count(each.held)} behind, done in ${span(each.held_until_ms - nowMs)}`;
 }
 
 function makeOrigin(first) {

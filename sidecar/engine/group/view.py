@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from sidecar.changelog.codec import Checkpoint
+from sidecar.changelog.codec import Checkpoint, NextTurn
 from sidecar.engine.group.activity import MINUTES, Activity, Minute
 from sidecar.wheel.counts import Counts
 from sidecar.wheel.geometry import LEVELS, slot_end_ms, slot_of, slot_start_ms
@@ -59,6 +59,8 @@ class PartitionView:
     """Timers that are due and were not fired by the last scan."""
     closed_origins: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     """Origin to (state, since in epoch ms), for origins that are not open."""
+    turns: Mapping[str, NextTurn] = field(default_factory=dict)
+    """The next turn of each origin with a rate that holds messages."""
     sequence: int = 0
     lag: int | None = None
     """Input records that are not ingested yet; None when unknown."""
@@ -73,6 +75,11 @@ class PartitionView:
     listable: bool = True
     """Whether the owner can show single messages; False on the Spark engine."""
 
+    @property
+    def held_by_origin(self) -> Mapping[str, int]:
+        """Messages held until their turns."""
+        return {origin: behind for origin, turn in self.turns.items() if (behind := turn.behind(self.as_of_ms))}
+
     def counted(self, counts: Counts, checkpoint: Checkpoint, as_of_ms: int) -> PartitionView:
         """Return the view with the values of counters and checkpoint as of `as_of_ms`."""
         return replace(
@@ -83,6 +90,7 @@ class PartitionView:
             slots=counts.slots,
             watermark_ms=checkpoint.fired_to_ms,
             closed_origins={name: (closed.why.value, closed.since_ms) for name, closed in checkpoint.closed.items()},
+            turns={origin: turn for origin, turn in checkpoint.turns.items() if turn.behind(as_of_ms)},
             sequence=checkpoint.sequence,
             as_of_ms=as_of_ms,
         )
@@ -106,6 +114,7 @@ class PartitionView:
                 next_due_ms=self.next_due_ms,
                 due_backlog=self.due_backlog,
                 closed_origins=dict(self.closed_origins),
+                turns=_farthest(self.turns),
                 sequence=self.sequence,
                 lag=self.lag,
                 as_of_ms=self.as_of_ms,
@@ -141,6 +150,9 @@ class PartitionView:
             next_due_ms=wire.next_due_ms,
             due_backlog=wire.due_backlog,
             closed_origins=wire.closed_origins,
+            turns={
+                origin: NextTurn(next_ms * 1_000_000, every_ns) for origin, (next_ms, every_ns) in wire.turns.items()
+            },
             sequence=wire.sequence,
             lag=wire.lag,
             as_of_ms=wire.as_of_ms,
@@ -158,7 +170,14 @@ def _greatest(by_origin: Mapping[str, int]) -> dict[str, int]:
     return {**named, OTHERS: sum(by_origin.values()) - sum(named.values())}
 
 
+def _farthest(turns: Mapping[str, NextTurn]) -> dict[str, tuple[int, int]]:
+    """Return next turn (ms) and time between two of them (ns), of the origins whose turns are farthest ahead."""
+    named = nlargest(ORIGINS_MAX, turns.items(), key=lambda each: (each[1].next_ns, each[0]))
+    return {origin: (turn.next_ns // 1_000_000, turn.every_ns) for origin, turn in named}
+
+
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Every = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 _Level = Annotated[int, msgspec.Meta(ge=0, le=LEVELS - 1)]
 
 
@@ -201,6 +220,7 @@ class _Wire(msgspec.Struct, frozen=True, kw_only=True):
     next_input_offset: _Natural | None = None
     reason: str = ""
     listable: bool = True
+    turns: dict[str, tuple[Annotated[int, msgspec.Meta(ge=0, le=2**43)], _Every]] = {}
 
 
 _ENCODER = msgspec.json.Encoder()

@@ -39,6 +39,7 @@ def count(metrics: Metrics, progress: Mapping[str, Any]) -> list[Tally]:
             fired=tally.fired,
             dead_lettered=tally.dead,
             deferred=tally.deferred,
+            held=tally.held,
             stored=tally.stored,
             dropped=tally.dropped,
             rejected=tally.rejected,

@@ -23,6 +23,7 @@ from sidecar.engine.items import Arrival, Item, outcome_records
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.plan import plan
 from sidecar.engine.ports import Origin, Outgoing
+from sidecar.engine.rates import LATE_MS
 from sidecar.engine.transaction import PartitionPlan, Terms
 from sidecar.errors import PartitionStopped
 from sidecar.model import Record
@@ -51,6 +52,8 @@ DELIVERIES_MAX: Final = 10_000
 DELIVERY_BYTES_MAX: Final = 16 * 1024 * 1024
 INGEST_BYTES_MAX: Final = 32 * 1024 * 1024
 """The approximate limit of what one step ingests; the rest waits in the state."""
+STEP_MS_MAX: Final = 60_000
+"""The longest time between two steps whose turns are all met in the second one."""
 SHARING: Final = 4
 """The input partitions of one state partition that have these bounds in full; of more each one has less."""
 TRY_AGAIN_MS: Final = 60_000
@@ -115,6 +118,7 @@ class _Sent:
     fired: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     deferred: Counter[str] = field(default_factory=Counter)
+    held: Counter[str] = field(default_factory=Counter)
     stored: int = 0
     dropped: int = 0
     rejected: int = 0
@@ -131,6 +135,7 @@ class _Sent:
         self.fired.update(part.fired)
         self.reasons.update(reason.value for reason, _ in part.dead_letters)
         self.deferred.update(part.deferred)
+        self.held.update(part.held)
         self.stored += part.stored
         self.dropped += len(part.dropped)
         self.rejected += part.rejected
@@ -143,6 +148,7 @@ class _Sent:
             fired=dict(self.fired),
             dead=dict(self.reasons),
             deferred=dict(self.deferred),
+            held=dict(self.held),
             stored=self.stored,
             dropped=self.dropped,
             rejected=self.rejected,
@@ -279,6 +285,9 @@ class _PartitionStep:
         self._unresolved: set[str] = set()
         self._complete = True
         self._waits = False
+        # A turn cannot be met between two micro-batches.
+        since_ms = now_ms - meta.last_step_ms if meta.last_step_ms > 0 else 0
+        self._late_ms = LATE_MS + min(max(0, since_ms), STEP_MS_MAX)
         self._load_topics()
 
     def _load_topics(self) -> None:
@@ -353,6 +362,9 @@ class _PartitionStep:
             origin_timeout_ms=rules.origin_timeout_ms,
             dlq_max_message_bytes=rules.dlq_max_message_bytes,
             dlq_open=self._dlq_open,
+            rate_of=self._policy.rate_of,
+            partitions=rules.input_partitions,
+            late_ms=self._late_ms,
             deliveries_max=max(1, int(DELIVERIES_MAX * rules.delivery_share)),
             delivery_bytes_max=max(1, int(DELIVERY_BYTES_MAX * rules.delivery_share)),
         )

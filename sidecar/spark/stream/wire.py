@@ -81,6 +81,7 @@ class Tally(msgspec.Struct, frozen=True):
     """The partitions whose state cannot be read, and why."""
     late: dict[int, int] = {}
     """Lateness in ms, rounded up to a multiple of LATE_STEP_MS, to the number of deliveries."""
+    held: dict[str, int] = {}
 
 
 _encode = msgspec.msgpack.Encoder().encode

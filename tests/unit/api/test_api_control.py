@@ -9,7 +9,9 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
+from sidecar.changelog.codec import NextTurn
 from sidecar.contract.control import ControlKind, Outcome
+from sidecar.engine.group.view import PartitionView
 from sidecar.errors import BrokerUnavailable
 from sidecar.model import TimerId
 from tests.unit.api.test_api import Snapshots, assert_problem
@@ -169,10 +171,23 @@ def test_origins_tell_what_waits_and_what_is_not_open(desk: Desk) -> None:
     assert answer["complete"] is True
     rows = [tuple(each.values()) for each in answer["origins"]]
     assert rows == [
-        ("idle", 0, 0, "paused", 40, [0]),
-        ("mail", 1, 0, "open", None, []),
-        ("orders", 7, 2, "paused", 50, [0, 1]),
+        ("idle", 0, 0, 0, None, None, "paused", 40, [0]),
+        ("mail", 1, 0, 0, None, None, "open", None, []),
+        ("orders", 7, 2, 0, None, None, "paused", 50, [0, 1]),
     ]
+
+
+def test_origins_tell_what_a_rate_holds_and_until_when(desk: Desk) -> None:
+    def view(partition: int, behind: int) -> PartitionView:
+        turn = NextTurn((NOW_MS + 20 * (behind + 1)) * 1_000_000, 20_000_000)
+        seen = replace(EMPTY, partition=partition, by_origin={"orders": 900}, turns={"orders": turn}, as_of_ms=NOW_MS)
+        read = PartitionView.from_json(seen.to_json())
+        assert read == seen
+        return seen
+
+    with Client(Snapshots([view(0, 300), view(1, 500), replace(EMPTY, partition=2)], 4), desk=desk) as client:
+        (orders,) = client.get("/origins").json()["origins"]
+    assert (orders["held"], orders["max_per_second"], orders["held_until_ms"]) == (800, 200.0, NOW_MS + 10_000)
 
 
 def test_openapi_names_every_call_with_its_login(client: Client) -> None:

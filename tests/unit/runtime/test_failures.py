@@ -72,6 +72,7 @@ def result(
         control_outcomes=[],
         dropped=[],
         deferred={},
+        held={},
         mutations=Mutations(),
         ingested=0,
         stored=0,

@@ -17,7 +17,7 @@ POLICIES = (
 )
 FIELDS = (
     "policy, delays, backoff, jitter, max_age, max_attempts, first_delay_ms, second_delay_ms, third_delay_ms, "
-    "droppable_exception, retriable_exception, fatal_exception, exception_policies"
+    "droppable_exception, retriable_exception, fatal_exception, exception_policies, max_per_second"
 )
 CLASSES = "it must be class names or globs such as com.acme.*, separated by commas, without spaces"
 FORM = "a mapping of topics or globs to settings of their own, such as {payments: {delays: [1s, 10s], max_attempts: 2}}"
