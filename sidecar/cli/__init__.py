@@ -47,6 +47,7 @@ COMMANDS = {
     "resume": Entry("sidecar.cli.messages.control:resume", "Continue deliveries to a paused origin topic."),
     "outcome": Entry("sidecar.cli.messages.control:outcome", "Look up the outcome of a control record."),
     "dlq": Entry("sidecar.cli.dlq.group:dlq", "Count dead letters, and send them to the retry topic again."),
+    "policy": Entry("sidecar.cli.policy:policy", "Check the policies, and show what they do with a message."),
     "migrate": Entry("sidecar.cli.migrate:migrate", "Take over the pending messages of another retry program."),
     "state": Entry("sidecar.cli.state:state", "Inspect a state folder or the changelog."),
     "health": Entry("sidecar.cli.health:health", "Check the health of a running sidecar."),

@@ -64,6 +64,11 @@ class Policy:
             config.origin_topics, {config.input_topic, config.dlq_topic, *config.internal_topics}
         )
 
+    @property
+    def config(self) -> PolicyConfig:
+        """The settings that it decides by."""
+        return self._config
+
     def origin_allowed(self, topic: str) -> bool:
         """Return whether messages may be fired to this topic."""
         return self._origins.problem(topic) is None
@@ -115,13 +120,20 @@ class Policy:
 
     def policy_of(self, request: Request) -> Policy | Rejection:
         """Return the policy that a request meets: the named one or its origin's, or what its exception chooses."""
+        policy = self.base_of(request)
+        if isinstance(policy, Rejection):
+            return policy
+        chosen = policy.chosen_by(request.exception or "")
+        return policy if chosen is None else self._by_name[chosen]
+
+    def base_of(self, request: Request) -> Policy | Rejection:
+        """Return the policy whose exception rules a request meets: the one that it names, else that of its origin."""
         name = request.policy
         policy = self._of(request.origin) if name is None else self._by_name.get(name)
         if policy is None:
             known = ", ".join(sorted(self._by_name)) or "none, POLICIES is empty"
             return Rejection(Reason.BAD_HEADER, f"retry-policy={_shown(name)} is no policy: allowed are {known}")
-        chosen = policy.chosen_by(request.exception or "")
-        return policy if chosen is None else self._by_name[chosen]
+        return policy
 
     def chosen_by(self, exception: str) -> str | None:
         """Return the name of the policy that an exception chooses, None when it stays with this one."""
