@@ -1,14 +1,17 @@
 """From entries to the records that fire them: the plain cases."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_GetItem
 from cpython.list cimport PyList_GET_ITEM
+from cpython.ref cimport PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdio cimport snprintf
 from libc.string cimport memcmp
 
-from sidecar.engine.hot.wire cimport Piece, named, read_array, read_bin, read_str, read_u16, read_u32, read_u64
+from sidecar.engine.hot.wire cimport (
+    Piece, named, put_number, read_array, read_bin, read_str, read_u16, read_u32, read_u64,
+)
 
 from sidecar.changelog.entry import HEAD, KEY_BYTES, LEVEL_AT
 from sidecar.contract.dialects import ibm, native
@@ -24,8 +27,11 @@ cdef int _IBM = ibm.Ibm.code
 cdef uint16_t _ATTEMPTS_MAX = ATTEMPTS_MAX
 cdef list _ATTEMPTS = list(native.ATTEMPTS)
 cdef list _REMAINING = list(native.REMAININGS)
-cdef frozenset _TAKEN_OUT = native.TAKEN_OUT
-cdef tuple _CARRIED = native.CARRIED
+cdef int _CARRIED = len(native.CARRIED)
+# Headers that are taken out, by their place among those that are carried; None: they are not.
+cdef dict _PLACES = {
+    name: native.CARRIED.index(name) if name in native.CARRIED else None for name in native.TAKEN_OUT
+}
 cdef str _CONTROL = native.CONTROL
 cdef str _TIMER_ID = native.TIMER_ID
 cdef str _WAS_DUE_MS = native.WAS_DUE_MS
@@ -57,8 +63,9 @@ def read_plain(int number, entries, dict origins, slow, Py_ssize_t headers_left,
     cdef list due = []
     cdef bytes entry
     cdef object made
+    cdef _Last last = _Last()
     for entry in entries:
-        made = _due(number, entry, origins, keeps_entries, &headers_left)
+        made = _due(number, entry, origins, last, keeps_entries, &headers_left)
         if made is None:
             made = slow(entry)
             headers_left -= len(made[4].headers)
@@ -68,7 +75,16 @@ def read_plain(int number, entries, dict origins, slow, Py_ssize_t headers_left,
     return due, headers_left
 
 
-cdef object _due(int number, bytes entry, dict origins, bint keeps_entries, Py_ssize_t* headers_left):
+cdef class _Last:
+    """Origin and slot of the last entry: the next one mostly has the same."""
+
+    cdef bytes origin_bytes
+    cdef object origin, slot
+    cdef int64_t slot_number
+    cdef int level
+
+
+cdef object _due(int number, bytes entry, dict origins, _Last last, bint keeps_entries, Py_ssize_t* headers_left):
     cdef const uint8_t* start = <const uint8_t*>PyBytes_AS_STRING(entry)
     cdef const uint8_t* end = start + PyBytes_GET_SIZE(entry)
     if end - start < _HEAD_BYTES:
@@ -89,13 +105,8 @@ cdef object _due(int number, bytes entry, dict origins, bint keeps_entries, Py_s
         or end - start < _HEAD_BYTES + origin_length + id_length
     ):
         return None
-    cdef bytes origin_bytes = PyBytes_FromStringAndSize(<const char*>start + _HEAD_BYTES, origin_length)
-    cdef object origin = origins.get(origin_bytes)
-    if origin is None:
-        try:
-            origin = origins[origin_bytes] = origin_bytes.decode()
-        except UnicodeDecodeError:
-            return None
+    if number < 0 or not _is_origin(start + _HEAD_BYTES, origin_length, origins, last):
+        return None
     cdef Piece key, value
     cdef Py_ssize_t count
     cdef const uint8_t* at = start + _HEAD_BYTES + origin_length + id_length
@@ -125,10 +136,31 @@ cdef object _due(int number, bytes entry, dict origins, bint keeps_entries, Py_s
     headers_left[0] -= len(headers)
     cdef object source = PyBytes_FromStringAndSize(<const char*>start, _KEY_BYTES)
     cdef object outgoing = named(
-        <type>Outgoing, (origin, target, _bytes(&key), _bytes(&value), headers, requested_ms, source)
+        <type>Outgoing, (last.origin, target, _bytes(&key), _bytes(&value), headers, requested_ms, source)
     )
-    cdef object slot = (level, due_ms // _WIDTHS[level]) if due_ms == first_ms and not id_length else None
+    cdef object slot = None
+    if due_ms == first_ms and not id_length:
+        if last.slot is None or last.level != level or last.slot_number != due_ms // _WIDTHS[level]:
+            last.level, last.slot_number = level, due_ms // _WIDTHS[level]
+            last.slot = (level, last.slot_number)
+        slot = last.slot
     return (source, entry if keeps_entries else None, end - start, slot, outgoing)
+
+
+cdef bint _is_origin(const uint8_t* name, uint16_t length, dict origins, _Last last) except? False:
+    """Make `last.origin` that of these bytes. False: they are not UTF-8."""
+    cdef bytes held = last.origin_bytes
+    if held is not None and PyBytes_GET_SIZE(held) == length and memcmp(PyBytes_AS_STRING(held), name, length) == 0:
+        return True
+    held = PyBytes_FromStringAndSize(<const char*>name, length)
+    cdef object origin = origins.get(held)
+    if origin is None:
+        try:
+            origin = origins[held] = held.decode()
+        except UnicodeDecodeError:
+            return False
+    last.origin_bytes, last.origin = held, origin
+    return True
 
 
 cdef inline object _bytes(Piece* piece):
@@ -138,9 +170,10 @@ cdef inline object _bytes(Piece* piece):
 cdef list _native(const uint8_t* at, const uint8_t* end, Py_ssize_t count, uint16_t attempt, uint16_t limit):
     """Render as `Native.render` does, up to the timer id; None when the bytes are not plain."""
     cdef list headers = []
-    cdef dict ours = None
+    cdef list carried = None
     cdef Py_ssize_t each
     cdef Piece name, value
+    cdef PyObject* place
     cdef object text, header
     cdef int left = <int>limit - <int>attempt - 1
     if attempt >= _ATTEMPTS_MAX or left < 0 or left >= _ATTEMPTS_MAX:
@@ -152,33 +185,39 @@ cdef list _native(const uint8_t* at, const uint8_t* end, Py_ssize_t count, uint1
         text = _text(&name)
         if text is None:
             return None
-        header = (text, _bytes(&value))
-        if name.length < 6 or memcmp(name.start, b"retry-", 6) != 0:
-            headers.append(header)
-        elif text in _TAKEN_OUT:
-            if ours is None:
-                ours = {}
-            ours[text] = header
-        elif not text.startswith(_CONTROL):
-            headers.append(header)
+        if name.length >= 6 and memcmp(name.start, b"retry-", 6) == 0:
+            place = PyDict_GetItem(_PLACES, text)
+            if place != NULL:
+                if <object>place is not None:
+                    if carried is None:
+                        carried = [None] * _CARRIED
+                    carried[<int><object>place] = (text, _bytes(&value))
+                continue
+            if text.startswith(_CONTROL):
+                continue
+        headers.append((text, _bytes(&value)))
     if at != end:
         return None
     headers.append(_ATTEMPTS[attempt])
     headers.append(_REMAINING[left])
-    if ours is not None:
-        for text in _CARRIED:
-            header = ours.get(text)
+    if carried is not None:
+        for header in carried:
             if header is not None:
                 headers.append(header)
     return headers
 
 
-cdef void _add_timer(list headers, int number, uint64_t offset, int64_t first_ms, int64_t requested_ms):
-    cdef char text[64]
-    cdef int length = snprintf(text, 64, "%d-%llu-%lld", number, <unsigned long long>offset, <long long>first_ms)
-    headers.append((_TIMER_ID, PyBytes_FromStringAndSize(text, length)))
-    length = snprintf(text, 64, "%lld", <long long>requested_ms)
-    headers.append((_WAS_DUE_MS, PyBytes_FromStringAndSize(text, length)))
+cdef int _add_timer(list headers, int number, uint64_t offset, int64_t first_ms, int64_t requested_ms) except -1:
+    cdef uint8_t text[64]  # at most 10 + 1 + 20 + 1 + 19 bytes
+    cdef uint8_t* to = put_number(text, number)
+    to[0] = 45
+    to = put_number(to + 1, offset)
+    to[0] = 45
+    to = put_number(to + 1, first_ms)
+    headers.append((_TIMER_ID, PyBytes_FromStringAndSize(<char*>text, to - text)))
+    to = put_number(text, requested_ms)
+    headers.append((_WAS_DUE_MS, PyBytes_FromStringAndSize(<char*>text, to - text)))
+    return 0
 
 
 cdef list _ibm(const uint8_t* at, const uint8_t* end, Py_ssize_t count, uint16_t attempt):

@@ -183,6 +183,23 @@ cdef inline bint number_of(const uint8_t* text, Py_ssize_t length, int64_t* numb
     return True
 
 
+cdef inline uint8_t* put_number(uint8_t* at, uint64_t value) noexcept nogil:
+    """Write a number as text: at most 20 bytes."""
+    cdef uint8_t digits[20]
+    cdef int count = 0
+    while True:
+        digits[count] = <uint8_t>(48 + value % 10)
+        count += 1
+        value = value // 10
+        if not value:
+            break
+    while count:
+        count -= 1
+        at[0] = digits[count]
+        at += 1
+    return at
+
+
 cdef extern from "Python.h":
     object PyType_GenericAlloc(type kind, Py_ssize_t items)
 
