@@ -73,6 +73,8 @@ class Request(NamedTuple):
     """Name of the policy that the sender chose."""
     first_ms: int | None = None
     """When the message failed for the first time."""
+    noted: tuple[tuple[str, bytes], ...] = ()
+    """Headers that are stored behind the message's own: what its dialect must know when it fires."""
 
 
 class Rejection(NamedTuple):

@@ -87,6 +87,7 @@ class ControlRequest(NamedTuple):
     """For a reschedule."""
     problem: str = ""
     """Why it cannot be done, for a person; the rest says nothing then."""
+    needs_signature: bool = True
 
 
 def parse_control(record: Record, values: HeaderValues) -> ControlRequest | Rejection:

@@ -84,6 +84,8 @@ def redrive(
     now_ms: int,
     share: float,
     dialects: Sequence[Dialect] = tuple(DIALECTS.values()),
+    key: bytes | None = None,
+    value: bytes | None = None,
 ) -> Headers | Skipped:
     """Return the headers for the retry topic, as a new list, or why the record stays. Never raises.
 
@@ -96,6 +98,8 @@ def redrive(
         now_ms: The instant that the delay counts from.
         share: The position in the spread, see `share_of`.
         dialects: In the order of preference, as the sidecar has them.
+        key: The record's key; in some dialects it is the id of a schedule.
+        value: The record's value; in some dialects a record without one takes a schedule away.
     """
     dead_letter = read_dead_letter(headers, dialects)
     if headers is None or not dead_letter.reason:
@@ -107,7 +111,7 @@ def redrive(
         _alive(headers), at_ms, keep_attempts=terms.keep_attempts, to_origin=terms.to_origin
     )
     again.append((REDRIVES, b"%d" % ((dead_letter.redrives or 0) + 1)))
-    request = parse(Record(0, 0, NO_TIMESTAMP, None, None, again), dialects)
+    request = parse(Record(0, 0, NO_TIMESTAMP, key, value, again), dialects)
     if type(request) is Request:
         return again
     return Skipped(SkipReason.MALFORMED, request.detail if isinstance(request, Rejection) else "a control record")

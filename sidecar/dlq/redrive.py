@@ -49,7 +49,7 @@ class RedrivePolicy:
         self._matches = wanted.matcher()
         self._terms = terms
         self._clock = clock
-        self._dialects = dialects_of(settings.profiles)
+        self._dialects = dialects_of(settings.dialects)
 
     def decide(self, record: DlqRecord) -> Outgoing | Skipped | None:
         """Return the record for the retry topic, why it is skipped, or None when the filter excludes it."""
@@ -57,7 +57,15 @@ class RedrivePolicy:
             return None
         # By offset, not by count: a continued run does not restart the spread.
         now_ms, share = self._clock.wall_ms(), share_of(record.offset + record.partition)
-        headers = redriven_headers(record.headers, self._terms, now_ms=now_ms, share=share, dialects=self._dialects)
+        headers = redriven_headers(
+            record.headers,
+            self._terms,
+            now_ms=now_ms,
+            share=share,
+            dialects=self._dialects,
+            key=record.key,
+            value=record.value,
+        )
         if isinstance(headers, Skipped):
             return headers
         size, most = record_bytes(record.key, record.value, headers), self._topic.max_message_bytes

@@ -90,9 +90,12 @@ def render_delivery(number: int, entry: bytes, fixed: tuple[int, ...], origin: s
         fixed: The fields of its `Head`.
         origin: Its origin topic.
     """
-    _, offset, requested_ms, _, _, first_ms, _, attempt, limit, dialect, target, origin_length, named = fixed
+    _, offset, requested_ms, _, _, first_ms, timestamp_ms, attempt, limit, dialect, target, origin_length, named = fixed
     key, value, headers = payload(entry, HEAD.size + origin_length + named)
     timer_id = (number, offset, first_ms)
-    rendered = DIALECTS_BY_CODE[dialect].render(headers, attempt, limit, timer_id, requested_ms)
+    words = DIALECTS_BY_CODE[dialect]
+    rendered = words.render(headers, attempt, limit, timer_id, requested_ms)
+    if words.reads_payload:
+        key, value, rendered = words.delivered((key, value, rendered), timestamp_ms)
     fields = (origin, target, key, value, rendered, requested_ms, entry[:KEY_BYTES])
     return tuple.__new__(Outgoing, fields)  # in the hot path: twice as fast as the constructor

@@ -127,8 +127,9 @@ class Ingest:
 
     def _control(self, record: Record, request: ControlRequest, arrived_ms: int) -> Control | BadControl:
         headers = dict(record.headers or [])
+        place = (self._input_topic, record.partition)
         problem = (
-            signature_problem(headers, self._api_token, self._input_topic, record.partition, arrived_ms)
+            (request.needs_signature and signature_problem(headers, self._api_token, *place, arrived_ms))
             or request.problem
             or self._beyond(request, arrived_ms)
         )
@@ -176,10 +177,12 @@ class Ingest:
 def arrival_of(record: Record, request: Request, schedule: Schedule) -> Arrival:
     """Return the timer that a message becomes."""
     _, offset, timestamp_ms, key, value, headers = record
-    dialect, topic, _, _, _, attempt, _, _, target, retry_id, replace, _, _ = request
+    dialect, topic, _, _, _, attempt, _, _, target, retry_id, replace, _, _, noted = request
     due_ms, limit, since_ms = schedule
     if since_ms is not None:
         headers = [*(headers or []), (FIRST_MS, b"%d" % since_ms)]
+    if noted:
+        headers = [*(headers or []), *noted]
     kept = lasting(
         due_ms,
         timestamp_ms,

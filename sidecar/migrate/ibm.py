@@ -107,7 +107,7 @@ class IbmMigration:
         self._source = source
         self._exception = (exception or _retriable(settings)).encode()
         self._policy = Policy(policy_config(settings))
-        self._dialects = dialects_of(settings.profiles)
+        self._dialects = dialects_of(settings.dialects)
         self._clock = SystemClock()
 
     def look(self) -> Found:

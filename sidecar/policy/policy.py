@@ -164,7 +164,7 @@ class Policy:
 
     def decide_here(self, request: Request, timestamp_ms: int, arrived_ms: int, partition: int, offset: int) -> Verdict:
         """Return the verdict of this policy, whatever policy the request meets."""
-        dialect, origin, due_ms, _, _, attempt, max_attempts, exception, _, _, _, _, _ = request
+        dialect, origin, due_ms, _, _, attempt, max_attempts, exception, _, _, _, _, _, _ = request
         delays_ms, limit, checks = self._rules_of[dialect]
         if max_attempts is not None and max_attempts < limit:
             limit = max_attempts

@@ -260,7 +260,7 @@ def _status(settings: Settings, clock: Clock, guard: ClockGuard, client_log: Map
 def _ingest(settings: Settings, catalogue: Catalogue) -> Ingest:
     return Ingest(
         Policy(policy_config(settings)),
-        dialects_of(settings.profiles),
+        dialects_of(settings.dialects),
         catalogue.origins,
         catalogue.unknown,
         input_topic=settings.input_topic,

@@ -116,6 +116,15 @@ def _ibm_delays_have_their_profile(settings: Settings) -> Iterator[Contradiction
             )
 
 
+def _custom_headers_have_their_profile(settings: Settings) -> Iterator[Contradiction]:
+    names = ("PROFILES", "CUSTOM_HEADERS")
+    if "custom" in settings.profiles and settings.custom_headers is None:
+        yield Contradiction(names, "PROFILES: names custom, but CUSTOM_HEADERS is not set: it must name the headers")
+    if "custom" not in settings.profiles and settings.custom_headers is not None:
+        profiles = ",".join(settings.profiles)
+        yield Contradiction(names, f"CUSTOM_HEADERS: is set, but PROFILES is {profiles!r}: it must name custom")
+
+
 def _exception_in_one_list(settings: Settings) -> Iterator[Contradiction]:
     lists = (
         ("DROPPABLE_EXCEPTION", settings.droppable_exception),
@@ -198,6 +207,7 @@ _CHECKS: tuple[_Check, ...] = (
     *_POLICY_CHECKS,
     _named_policies_are_there,
     _own_topics_are_no_origins,
+    _custom_headers_have_their_profile,
     _origin_policies_agree,
     _login_is_complete,
     _login_in_one_word,

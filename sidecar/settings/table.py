@@ -11,10 +11,12 @@ from typing import Annotated, Any, get_type_hints
 
 import platformdirs
 
-from sidecar.contract.dialects.registry import DIALECTS
+from sidecar.contract.dialects.custom import CustomHeaders
+from sidecar.contract.dialects.registry import DEFAULT, DIALECTS, Profile
 from sidecar.policy.backoff import Backoff
 from sidecar.policy.config import PER_SECOND_MAX, PER_SECOND_MIN
 from sidecar.settings import client, kinds, origin_policies, policies
+from sidecar.settings.custom_headers import CUSTOM_HEADERS
 from sidecar.settings.kinds import DAY_MS, Kind, duration, whole
 from sidecar.settings.origin_policies import OriginPolicy
 
@@ -282,7 +284,15 @@ class Settings:
     profiles: Annotated[
         tuple[str, ...],
         Setting(kinds.choices(*DIALECTS), "Accepted header dialects; the first one that matches wins."),
-    ] = tuple(DIALECTS)
+    ] = DEFAULT
+    custom_headers: Annotated[
+        CustomHeaders | None,
+        Setting(
+            CUSTOM_HEADERS,
+            "Header names and units of a home-made retry topic, for profile custom: `origin` (required), `due` with "
+            "`due_unit` (ms, s, iso), `delay` with `delay_unit` (ms, s), `attempt`, `max_attempts`, `exception`, `id`.",
+        ),
+    ] = None
     max_clock_skew_ms: Annotated[
         int,
         Setting(
@@ -398,6 +408,11 @@ class Settings:
     def effective_delays_ms(self) -> tuple[int, ...]:
         """The delays by attempt: those of BACKOFF where it is set."""
         return self.delays_ms if self.backoff is None else self.backoff.delays_ms
+
+    @property
+    def dialects(self) -> tuple[Profile, ...]:
+        """PROFILES, with the header names of profile custom."""
+        return tuple(self.custom_headers or each if each == "custom" else each for each in self.profiles)
 
     @property
     def group_id(self) -> str:

@@ -29,6 +29,12 @@ OURS = [
     "x-ibm-retry-exception-type",
     "x-ibm-retry-timestamp-ms",
     "x-ibm-retry-attempts",
+    *(
+        name
+        for dialect in DIALECTS.values()
+        for name in sorted(dialect.names)
+        if not name.startswith(("retry-", "x-ibm"))
+    ),
 ]
 names = st.sampled_from([*OURS, CONTROL, "trace", "retry-colour"]) | st.text(max_size=8)
 numbers = st.integers(-1, 2**70).map(lambda number: str(number).encode())
@@ -98,6 +104,24 @@ def test_any_headers_give_a_request_or_a_rejection_and_any_request_a_verdict(
     if isinstance(verdict, Schedule):
         assert 0 <= verdict.due_ms <= DUE_MS_MAX
         assert parsed.attempt < verdict.limit <= ATTEMPTS_MAX
+
+
+payloads = st.none() | st.binary(max_size=40) | st.just(b'{"time":1,"topic":"orders","key":""}')
+
+
+@settings(max_examples=500)
+@given(headers=header_lists, key=payloads, value=payloads, dialects=orders)
+def test_any_record_gives_an_answer_and_any_request_a_delivery(
+    headers: Headers, key: bytes | None, value: bytes | None, dialects: list[Dialect]
+) -> None:
+    parsed = parse(Record(0, 0, 0, key, value, headers), dialects)
+    if isinstance(parsed, Request):
+        dialect = DIALECTS_BY_CODE[parsed.dialect]
+        stored = [*headers, *parsed.noted]
+        out = dialect.render(stored, attempt=parsed.attempt, limit=1000, timer_id=TimerId(0, 1, 2), due_ms=3)
+        assert len(dialect.delivered((key, value, out), 4)) == 3
+    elif isinstance(parsed, ControlRequest) and CONTROL not in dict(headers):
+        assert not value or "schedule_source_type" in dict(headers)
 
 
 @given(

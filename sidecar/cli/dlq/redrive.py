@@ -136,7 +136,7 @@ class _Job:
         return RedrivePolicy(self.settings, self.retry_topic, self.wanted, self.terms, self.clock)
 
     def _reader(self) -> KafkaDeadLetterReader:
-        dialects = dialects_of(self.settings.profiles)
+        dialects = dialects_of(self.settings.dialects)
         return KafkaDeadLetterReader(self.settings, self._ahead(), self.run.group_id, dialects)
 
     def _ahead(self) -> dict[int, OffsetRange]:

@@ -105,7 +105,7 @@ def report(settings: Settings, *, wanted: DeadLetterFilter, examples: int, as_js
     validate_client_properties(settings)
     count = Count(wanted, examples)
     found = offset_ranges(settings, Admin(settings), since_ms(wanted), until_ms(wanted))
-    dialects = dialects_of(settings.profiles)
+    dialects = dialects_of(settings.dialects)
     reader = KafkaDeadLetterReader(settings, found, f"{settings.group_id}-dlq-report", dialects)
     try:
         with interruptible() as stop, bar("reading the DLQ", reader.remaining) as shown:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from sidecar.model import Headers, Record, Rejection, Request
 
@@ -36,6 +36,16 @@ class Check(Enum):
     UNKNOWN = "its exception is on no list, and RETRIABLE_EXCEPTION is not empty: DLQ `unknown-exception`"
 
 
+class Cancel(NamedTuple):
+    """The request to take away all that is pending under an id: a tombstone, in the dialects that have them."""
+
+    retry_id: bytes
+
+
+Message = tuple[bytes | None, bytes | None, Headers]
+"""Key, value and headers."""
+
+
 class Dialect(Protocol):
     """Reads requests in one set of header names and writes fired records in the same.
 
@@ -59,17 +69,17 @@ class Dialect(Protocol):
 
     @property
     def origin_header(self) -> str:
-        """Return the header that names the origin topic."""
+        """Return the header that names the origin topic; empty when none does."""
         ...
 
     @property
     def exception_header(self) -> str:
-        """Return the header that names the exception class."""
+        """Return the header that names the exception class; empty when none does."""
         ...
 
     @property
     def attempt_header(self) -> str:
-        """Return the header that counts the retries already made."""
+        """Return the header that counts the retries already made; empty when none does."""
         ...
 
     @property
@@ -98,12 +108,25 @@ class Dialect(Protocol):
         """
         ...
 
+    @property
+    def reads_payload(self) -> bool:
+        """Return whether key or value are a part of the request, so that `takes` and `delivered` must be called."""
+        ...
+
     def claims(self, values: HeaderValues) -> bool:
         """Return whether a record with these headers speaks this dialect."""
         ...
 
-    def parse(self, record: Record, values: HeaderValues) -> Request | Rejection:
-        """Read the headers of a record that this dialect claims. Never raises, whatever the bytes are.
+    def takes(self, record: Record, values: HeaderValues) -> bool:
+        """Return whether a record whose headers it does not claim speaks this dialect by its key and value."""
+        ...
+
+    def origin_of(self, values: HeaderValues) -> bytes | None:
+        """Return the origin topic that headers name, without what senders may put around it; None when they do not."""
+        ...
+
+    def parse(self, record: Record, values: HeaderValues) -> Request | Rejection | Cancel:
+        """Read a record that this dialect claims or takes. Never raises, whatever the bytes are.
 
         Args:
             record: Its headers are readable, that is, not None.
@@ -122,6 +145,15 @@ class Dialect(Protocol):
             limit: Attempts allowed in all.
             timer_id: The fields of its TimerId.
             due_ms: The instant that was asked for, which a deferral or a clock step does not change.
+        """
+        ...
+
+    def delivered(self, message: Message, timestamp_ms: int) -> Message:
+        """Return key, value and headers for the origin, of a message with the headers that `render` returned.
+
+        Args:
+            message: The key and the value as they came.
+            timestamp_ms: The record's.
         """
         ...
 

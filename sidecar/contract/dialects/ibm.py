@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sidecar.contract.dialects.dialect import Check, Delays, HeaderValues
+from sidecar.contract.dialects.dialect import Check, Delays, HeaderValues, Message
 from sidecar.contract.values import HeaderError, read_number, read_text, read_topic, refuse_repeats, shown
 from sidecar.model import Headers, Reason, Record, Rejection, Request
 
@@ -48,9 +48,19 @@ class Ibm:
         Check.UNKNOWN,
     )
 
+    reads_payload: Final = False
+
     def claims(self, values: HeaderValues) -> bool:
         """Return whether any of its headers is present: `parse` names those that are missing."""
         return not NAMES.isdisjoint(values)
+
+    def takes(self, record: Record, values: HeaderValues) -> bool:  # noqa: ARG002
+        """Return False: a record without its headers is none of this dialect."""
+        return False
+
+    def origin_of(self, values: HeaderValues) -> bytes | None:
+        """Return the origin topic that the headers name."""
+        return self.bare(values.get(ORIGIN_TOPIC))
 
     def parse(self, record: Record, values: HeaderValues) -> Request | Rejection:
         """Read the headers; any bytes give a request or a rejection."""
@@ -82,6 +92,10 @@ class Ibm:
         if not written:
             fired.append((ATTEMPTS, b"%d" % (attempt + 1)))
         return fired
+
+    def delivered(self, message: Message, timestamp_ms: int) -> Message:  # noqa: ARG002
+        """Return the message as it is."""
+        return message
 
     def bare(self, value: bytes | None) -> bytes | None:
         """Return the value without the double quotes around it."""

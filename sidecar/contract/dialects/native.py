@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sidecar.contract.dialects.dialect import Check, Delays, HeaderValues
+from sidecar.contract.dialects.dialect import Check, Delays, HeaderValues, Message
 from sidecar.contract.values import (
     INT32_MAX,
     HeaderError,
@@ -98,9 +98,19 @@ class Native:
         Check.UNKNOWN,
     )
 
+    reads_payload: Final = False
+
     def claims(self, values: HeaderValues) -> bool:
         """Return whether the headers name an origin topic."""
         return ORIGIN_TOPIC in values
+
+    def takes(self, record: Record, values: HeaderValues) -> bool:  # noqa: ARG002
+        """Return False: a record without its headers is none of this dialect."""
+        return False
+
+    def origin_of(self, values: HeaderValues) -> bytes | None:
+        """Return the origin topic that the headers name."""
+        return self.bare(values.get(ORIGIN_TOPIC))
 
     def parse(self, record: Record, values: HeaderValues) -> Request | Rejection:
         """Read the headers; any bytes give a request or a rejection."""
@@ -132,6 +142,10 @@ class Native:
         fired.append((TIMER_ID, b"%d-%d-%d" % timer_id))
         fired.append((WAS_DUE_MS, b"%d" % due_ms))
         return fired
+
+    def delivered(self, message: Message, timestamp_ms: int) -> Message:  # noqa: ARG002
+        """Return the message as it is."""
+        return message
 
     def bare(self, value: bytes | None) -> bytes | None:
         """Return the value as it is."""
@@ -179,6 +193,7 @@ def _request(values: HeaderValues) -> Request:
         retry_id,
         _replace(values[REPLACE], retry_id) if REPLACE in values else False,
         *policy_headers(values),
+        (),
     )
     return tuple.__new__(Request, fields)  # a named tuple's own constructor takes twice as long
 

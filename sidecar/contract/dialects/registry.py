@@ -5,18 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from sidecar.contract.control import CONTROL, ControlRequest, parse_control
-from sidecar.contract.dialects.dialect import Dialect, HeaderValues
+from sidecar.contract.control import CONTROL, ID_PREFIX, ControlKind, ControlRequest, parse_control
+from sidecar.contract.dialects.custom import Custom, CustomHeaders
+from sidecar.contract.dialects.dialect import Cancel, Dialect, HeaderValues
+from sidecar.contract.dialects.etf1 import Etf1
 from sidecar.contract.dialects.ibm import Ibm
+from sidecar.contract.dialects.karafka import Karafka
 from sidecar.contract.dialects.native import FIRST_MS, POLICY, Native, policy_headers
+from sidecar.contract.dialects.sky import Sky
+from sidecar.contract.dialects.spring import Spring
+from sidecar.contract.dialects.timebridge import Timebridge
 from sidecar.contract.values import HeaderError
 from sidecar.model import Reason, Record, Rejection, Request
 
-# The order is that of the setting PROFILES by default. A code belongs to its dialect for ever.
+# A code belongs to its dialect for ever.
 _ALL: Final[tuple[Dialect, ...]] = (
     Native(),
     Ibm(),
+    Spring(),
+    Karafka(),
+    Etf1(),
+    Timebridge(),
+    Sky(),
+    Custom(),
 )
+DEFAULT: Final = (Native.name, Ibm.name)
+"""The names of the dialects that are accepted by default; all others must be named."""
+
+Profile = str | CustomHeaders
+"""The name of a dialect; the header names of profile custom."""
 
 DIALECTS: Final[Mapping[str, Dialect]] = {dialect.name: dialect for dialect in _ALL}
 DIALECTS_BY_CODE: Final[Mapping[int, Dialect]] = {dialect.code: dialect for dialect in _ALL}
@@ -40,13 +57,23 @@ def parse(record: Record, dialects: Sequence[Dialect]) -> Request | ControlReque
     if CONTROL in values:
         return parse_control(record, values)
     for dialect in dialects:
-        if dialect.claims(values):
+        if dialect.claims(values) or (dialect.reads_payload and dialect.takes(record, values)):
             request = dialect.parse(record, values)
+            if isinstance(request, Cancel):
+                return _cancelled(record, request)
             if dialect.code != Native.code and (POLICY in values or FIRST_MS in values):
                 return _with_policy(request, values)
             return request
-    wanted = " or ".join(f"{dialect.origin_header} (profile {dialect.name})" for dialect in dialects)
+    wanted = " or ".join(f"{each.origin_header or 'a JSON value'} (profile {each.name})" for each in dialects)
     return Rejection(Reason.MISSING_HEADER, f"no header says where to send the record when due: {wanted} is missing")
+
+
+def _cancelled(record: Record, cancel: Cancel) -> ControlRequest:
+    """Return a tombstone as the control record that it stands for. Like a replacement, it needs no signature."""
+    retry_id = cancel.retry_id
+    control_id = f"tombstone-{record.partition}-{record.offset}"
+    target = f"{ID_PREFIX}{retry_id.decode()}"
+    return ControlRequest(control_id, target, ControlKind.CANCEL, retry_id, needs_signature=False)
 
 
 def _with_policy(request: Request | Rejection, values: HeaderValues) -> Request | Rejection:
@@ -60,6 +87,6 @@ def _with_policy(request: Request | Rejection, values: HeaderValues) -> Request 
     return request._replace(policy=policy, first_ms=first_ms)
 
 
-def dialects_of(profiles: Iterable[str]) -> list[Dialect]:
+def dialects_of(profiles: Iterable[Profile]) -> list[Dialect]:
     """Return the dialects of the setting PROFILES, in the order of preference."""
-    return [DIALECTS[name] for name in profiles]
+    return [Custom(each) if isinstance(each, CustomHeaders) else DIALECTS[each] for each in profiles]

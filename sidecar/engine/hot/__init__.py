@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from importlib.util import find_spec
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from sidecar.contract.dialects.registry import DIALECTS
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from sidecar.policy import Policy
 
 COMPILED: Final = os.environ.get("SIDECAR_PURE_PYTHON", "") in {"", "0"} and find_spec(f"{__name__}.ingest") is not None
+_PLAIN: Final = (DIALECTS["native"], DIALECTS["ibm"])
 KIND: Final = "compiled" if COMPILED else "python"
 """Which of both runs, for a person."""
 
@@ -42,8 +44,9 @@ def examiner(
         origins: Topics that exist; kept up to date by its owner.
         measures: Whether an entry is held against the size that its origin takes.
     """
-    by_name = {each.name: each for each in dialects}
-    if not COMPILED or type(origins) is not dict or any(DIALECTS.get(name) is not by_name[name] for name in by_name):
+    # Behind a dialect that is not compiled, which may claim a record first, Python examines all.
+    leading = {each.name: each for each in takewhile(lambda each: DIALECTS.get(each.name) in _PLAIN, dialects)}
+    if not COMPILED or type(origins) is not dict or not leading:
         return None
     native_delays_ms, native_limit = policy.attempts_of(DIALECTS["native"])
     ibm_delays_ms, ibm_limit = policy.attempts_of(DIALECTS["ibm"])
@@ -60,7 +63,7 @@ def examiner(
 
     return ingest.Examiner(
         origins,
-        by_name,
+        leading,
         topic_of,
         is_retried,
         native_delays_ms=native_delays_ms,

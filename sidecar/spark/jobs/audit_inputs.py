@@ -73,7 +73,7 @@ def run_audit(
             folder = checkpoint_folder.query
         rules = Rules(
             policy=policy,
-            profiles=tuple(settings.profiles),
+            profiles=settings.dialects,
             app_id=settings.streams_app_id,
             status_topic=settings.status_topic,
             owner="audit",

@@ -144,7 +144,7 @@ class SparkRedrive:
     def _go_through(self, ahead: Mapping[int, OffsetRange], step: _Looking | _Sending) -> RedriveReport:
         settings, target = self._request.settings, self._target
         some = {number: offsets for number, offsets in ahead.items() if offsets.start < offsets.end}
-        dialects = dialects_of(settings.profiles)
+        dialects = dialects_of(settings.dialects)
         if not some:
             return RedriveReport()
         topic = settings.dlq_topic
@@ -231,7 +231,7 @@ def _policy(request: RedriveRequest, retry_topic: Topic) -> RedrivePolicy:
 
 def _records(batches: Iterator[pa.RecordBatch], settings: Settings) -> Iterator[Sequence[DlqRecord]]:
     """Yield the dead letters of each batch that has any."""
-    dialects = dialects_of(settings.profiles)
+    dialects = dialects_of(settings.dialects)
     for batch in batches:
         records = [DlqRecord(*record, read_dead_letter(record.headers, dialects)) for record in records_of(batch)]
         if records:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from sidecar.contract import dialects_of
+from sidecar.contract.dialects.registry import Profile
 from sidecar.devbroker.jars import DownloadProgress
 from sidecar.dlq.reader import require_topic
 from sidecar.kafka.admin.cluster import Admin
@@ -49,7 +50,7 @@ class Scope:
 class _Counting:
     """Counts the records of a topic batch by batch, and yields one row for each key."""
 
-    def __init__(self, kind: Kind, policy: PolicyConfig, profiles: Sequence[str]) -> None:
+    def __init__(self, kind: Kind, policy: PolicyConfig, profiles: Sequence[Profile]) -> None:
         self._kind = kind
         self._policy = policy
         self._profiles = tuple(profiles)
@@ -99,7 +100,7 @@ def run_report(
     with job_session(f"{settings.streams_app_id}-report", master, conf, downloads) as session:
         retries, dead = (
             _read(session, options, topic, scope).mapInArrow(
-                _Counting(kind, policy, settings.profiles).__call__, _GROUP
+                _Counting(kind, policy, settings.dialects).__call__, _GROUP
             )
             for kind, topic in topics.items()
         )

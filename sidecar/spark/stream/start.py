@@ -187,7 +187,7 @@ def _plain(conf: Mapping[str, str]) -> dict[str, str]:
 def _rules(settings: Settings, policy: PolicyConfig, topics: TopicFacts, manifest: Manifest, url: str | None) -> Rules:
     return Rules(
         policy=policy,
-        profiles=tuple(settings.profiles),
+        profiles=settings.dialects,
         app_id=settings.streams_app_id,
         status_topic=settings.status_topic,
         owner=f"spark-{manifest.checkpoint[:8]}",

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from sidecar.changelog.codec import Checkpoint, Closure, Engine
 from sidecar.changelog.entry import LASTING, LASTING_ORIGIN_PARTITION, payload
 from sidecar.contract import Dialect, status
+from sidecar.contract.dialects.registry import Profile
 from sidecar.contract.sizes import DELIVERY_OVERHEAD_BYTES
 from sidecar.engine.group.view import PartitionView
 from sidecar.engine.ingest import Ingest
@@ -67,7 +68,7 @@ class Rules:
     """The settings and topic properties that a partition step needs; Spark sends them to the executors once."""
 
     policy: PolicyConfig
-    profiles: tuple[str, ...]
+    profiles: tuple[Profile, ...]
     app_id: str
     status_topic: str
     owner: str

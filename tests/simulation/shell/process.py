@@ -232,7 +232,7 @@ class Process:
 def _ingest(settings: Settings, catalogue: Catalogue) -> Ingest:
     return Ingest(
         Policy(policy_config(settings)),
-        dialects_of(settings.profiles),
+        dialects_of(settings.dialects),
         catalogue.origins,
         catalogue.unknown,
         input_topic=settings.input_topic,

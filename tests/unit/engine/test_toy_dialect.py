@@ -8,7 +8,7 @@ import pytest
 
 from sidecar.contract import DIALECTS, DIALECTS_BY_CODE, Dialect
 from sidecar.contract.dead_letter import REDRIVES, read_dead_letter
-from sidecar.contract.dialects.dialect import Check, Delays, HeaderValues
+from sidecar.contract.dialects.dialect import Check, Delays, HeaderValues, Message
 from sidecar.contract.redrive import RedriveTerms, redrive
 from sidecar.contract.values import HeaderError, read_number, read_text, read_topic
 from sidecar.engine.ingest import Ingest
@@ -38,8 +38,19 @@ class Toy:
     delays: Final = Delays.LIST
     checks: Final = (Check.DROPPABLE, Check.FATAL, Check.ORIGIN, Check.DELAY, Check.EXHAUSTED)
 
+    reads_payload: Final = False
+
     def claims(self, values: HeaderValues) -> bool:
         return TOPIC in values
+
+    def takes(self, record: Record, values: HeaderValues) -> bool:
+        return False
+
+    def origin_of(self, values: HeaderValues) -> bytes | None:
+        return self.bare(values.get(TOPIC))
+
+    def delivered(self, message: Message, timestamp_ms: int) -> Message:
+        return message
 
     def parse(self, record: Record, values: HeaderValues) -> Request | Rejection:
         try:

@@ -120,13 +120,14 @@ def test_every_setting_is_taken_from_each_source(setting: object, tmp_path: Path
         "MAX_DELAY": "30d", "MAX_ATTEMPTS": "7", "ORIGIN_POLICIES": "{orders: {max_attempts: 3}}",
         "API_TOKEN": "a-token-of-the-tests", "BACKOFF": "{first: 1s, attempts: 3}", "JITTER": "0.5",
         "EXCEPTION_POLICIES": "{}", "POLICIES": "{slow: {max_age: 7d}}",
-        "START_AT": "latest",
+        "START_AT": "latest", "CUSTOM_HEADERS": "{origin: x-topic}",
     }  # fmt: skip
     text = examples.get(setting.name, "1234")
+    also = {"profiles": "custom"} if setting.name == "CUSTOM_HEADERS" else {}
     loaded = [
-        load(flags={setting.attribute: text}),
-        load(environ={setting.env: text}),
-        load(config=yaml_file(tmp_path, f"{setting.yaml_key}: {text}\n")),
+        load(flags={setting.attribute: text, **also}),
+        load(flags=also, environ={setting.env: text}),
+        load(flags=also, config=yaml_file(tmp_path, f"{setting.yaml_key}: {text}\n")),
     ]
     for settings in loaded:
         assert getattr(settings, setting.attribute) == setting.kind.parse(text)

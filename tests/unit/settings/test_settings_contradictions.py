@@ -133,7 +133,7 @@ def test_a_contradiction_is_one_line(settings: dict[str, str], line: str) -> Non
         ("MAX_ATTEMPTS", "0"),
         ("COMMIT_MAX_MESSAGES", "0"),
         ("COMMIT_MAX_MESSAGES", "10001"),
-        ("PROFILES", "native,spring"),
+        ("PROFILES", "native,summer"),
         ("INPUT_TOPIC", "re try"),
         ("STREAMS_APP_ID", "a/b"),
         ("REPLICATION_FACTOR", "0"),
