@@ -35,7 +35,7 @@ TOXIPROXY_VERSION = v2.12.0
 TOXIPROXY = $(TOOLS)/toxiproxy-$(TOXIPROXY_VERSION)/toxiproxy
 
 .DEFAULT_GOAL = help
-.PHONY: help demo demo-spark test test-pure sanitize test-spark test-cluster chaos check simulate bench bench-operating bench-compare bench-spark docs dist wheels lock helm promtool toxiproxy clean
+.PHONY: help demo demo-spark test test-pure sanitize test-spark test-cluster test-spring-kafka chaos check simulate bench bench-operating bench-compare bench-spark docs dist wheels lock helm promtool toxiproxy clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ test-spark: $(SPARK_STAMP) ## Run all tests of the Spark engine, which takes min
 test-cluster: $(TEST_STAMP) ## Run all tests on a Kafka of three nodes that fail, which takes minutes
 	@if command -v go >/dev/null; then $(MAKE) --no-print-directory toxiproxy; else echo "no Go: the network tests are skipped"; fi
 	SIDECAR_REQUIRE_BROKER=1 SIDECAR_CLUSTER_TESTS=all $(BIN)/python -m pytest -q tests/integration/cluster
+
+test-spring-kafka: $(TEST_STAMP) ## Run the tests with records of the real Spring Kafka; needs Maven and a JDK 17
+	SIDECAR_REQUIRE_BROKER=1 SIDECAR_SPRING_KAFKA_TESTS=all $(BIN)/python -m pytest -q tests/integration/origins/test_spring_kafka.py
 
 chaos: $(TEST_STAMP) ## Let nodes and instances fail at random for MINUTES, then print one line of JSON
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES)

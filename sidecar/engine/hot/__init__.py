@@ -45,7 +45,7 @@ def examiner(
         measures: Whether an entry is held against the size that its origin takes.
     """
     # Behind a dialect that is not compiled, which may claim a record first, Python examines all.
-    leading = {each.name: each for each in takewhile(lambda each: DIALECTS.get(each.name) in _PLAIN, dialects)}
+    leading = {each.name: each for each in takewhile(_PLAIN.__contains__, dialects)}
     if not COMPILED or type(origins) is not dict or not leading:
         return None
     native_delays_ms, native_limit = policy.attempts_of(DIALECTS["native"])
