@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from sidecar.contract.dead_letter import REDRIVES
 from sidecar.contract.dialects import native
-from sidecar.contract.dialects.registry import DIALECTS
+from sidecar.contract.dialects.registry import DEFAULT, DIALECTS
 from sidecar.model import Headers, TimerId
 
 
@@ -160,7 +160,7 @@ class RetryTopic:
         self.send(retry, key=message.key(), value=message.value(), headers=headers, on_delivery=on_delivery)
 
 
-_FOREIGN = tuple(dialect for dialect in DIALECTS.values() if dialect.name != native.Native.name)
+_FOREIGN = tuple(DIALECTS[name] for name in DEFAULT if name != native.Native.name)
 _REPLACED = frozenset(
     {native.ORIGIN_TOPIC, native.DUE_MS, native.DELAY_MS, native.EXCEPTION, native.REPLACE}.union(
         *(dialect.names for dialect in _FOREIGN)

@@ -206,12 +206,11 @@ def _capped(text: bytes, bytes_max: int) -> bytes:
 
 def _class_name(headers: Headers) -> bytes | None:
     """Return the class that the sender named, which is more precise than the reason."""
-    naming = {dialect.exception_header: dialect for dialect in DIALECTS.values()}
-    for name, value in headers:
-        if name in naming:
-            text = naming[name].bare(value)
-            if text and is_text(text):
-                return text
+    values = dict(headers)
+    naming = ((name, dialect) for dialect in DIALECTS.values() for name in dialect.exception_headers)
+    for name, dialect in naming:
+        if name in values and (text := dialect.bare(values[name])) and is_text(text):
+            return text
     return None
 
 

@@ -58,7 +58,7 @@ class Custom(Scheduler):
         self._given = given or CustomHeaders(attempt="")
         self.names = frozenset(self._given.named)
         self.origin_header = self._given.origin
-        self.exception_header = self._given.exception
+        self.exception_headers = (self._given.exception,) if self._given.exception else ()
         self.attempt_header = self._given.attempt
         gone = (name for name in (self._given.due, self._given.delay) if name)
         self._meaning = "\n".join((self._given.attempt, *gone)).encode()

@@ -73,8 +73,8 @@ class Dialect(Protocol):
         ...
 
     @property
-    def exception_header(self) -> str:
-        """Return the header that names the exception class; empty when none does."""
+    def exception_headers(self) -> tuple[str, ...]:
+        """Return the headers that name the exception class, the most precise one first."""
         ...
 
     @property

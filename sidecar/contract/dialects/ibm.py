@@ -33,7 +33,7 @@ class Ibm:
     code: Final = 2
     names: Final = NAMES
     origin_header: Final = ORIGIN_TOPIC
-    exception_header: Final = EXCEPTION_TYPE
+    exception_headers: Final = (EXCEPTION_TYPE,)
     attempt_header: Final = ATTEMPTS
     delays: Final = Delays.THREE
     checks: Final = (

@@ -85,7 +85,7 @@ class Native:
     code: Final = 1
     names: Final = NAMES
     origin_header: Final = ORIGIN_TOPIC
-    exception_header: Final = EXCEPTION
+    exception_headers: Final = (EXCEPTION,)
     attempt_header: Final = ATTEMPT
     delays: Final = Delays.LIST
     checks: Final = (

@@ -22,7 +22,7 @@ _FOREIGN_PREFIXES: Final = ("retry-", "x-ibm-retry-")
 class Scheduler:
     """What a dialect without attempts and without exceptions says of itself, unless it says otherwise."""
 
-    exception_header: str = ""
+    exception_headers: tuple[str, ...] = ()
     attempt_header: str = ""
     delays: Final = Delays.LIST
     checks: Final = (

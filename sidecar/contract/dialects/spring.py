@@ -44,9 +44,9 @@ class Spring(Scheduler):
 
     name: Final = "spring"
     code: Final = 3
-    names: Final = frozenset({*NAMES, ORIGINAL_TOPICS[0], EXCEPTIONS[0]})
+    names: Final = frozenset({*NAMES, *ORIGINAL_TOPICS, *EXCEPTIONS})
     origin_header: Final = ORIGINAL_TOPICS[0]
-    exception_header = EXCEPTIONS[0]
+    exception_headers = EXCEPTIONS
     attempt_header = ATTEMPTS
 
     def claims(self, values: HeaderValues) -> bool:

@@ -44,7 +44,7 @@ def test_every_dialect_can_be_a_profile_and_nothing_else_can() -> None:
 
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS.keys())
 def test_what_a_dialect_says_of_itself_agrees(dialect: Dialect) -> None:
-    assert {dialect.origin_header, dialect.exception_header, dialect.attempt_header} <= dialect.names | {""}
+    assert {dialect.origin_header, *dialect.exception_headers, dialect.attempt_header} <= dialect.names | {""}
     assert len(set(dialect.checks)) == len(dialect.checks)
     assert 1 <= dialect.code <= 255
     others = [other for other in DIALECTS.values() if other is not dialect]

@@ -33,7 +33,7 @@ class Toy:
     code: Final = 200
     names: Final = frozenset({TOPIC, WAIT_S, TRIES, ERROR})
     origin_header: Final = TOPIC
-    exception_header: Final = ERROR
+    exception_headers: Final = (ERROR,)
     attempt_header: Final = TRIES
     delays: Final = Delays.LIST
     checks: Final = (Check.DROPPABLE, Check.FATAL, Check.ORIGIN, Check.DELAY, Check.EXHAUSTED)
