@@ -74,7 +74,7 @@ def explain(
     headers: Headers = [(header, value.encode()) for header, value in given if value is not None]
     headers += [_header(pair) for pair in pairs]
     failed_ms = SystemClock().wall_ms() if at_ms is None else at_ms
-    request = parse(Record(0, 0, failed_ms, None, None, headers), dialects_of(settings.profiles))
+    request = parse(Record(0, 0, failed_ms, None, None, headers), dialects_of(settings.dialects))
     if isinstance(request, Rejection):
         raise CommandFailed(f"the message is a dead letter, {request.reason}: {request.detail}")
     if not isinstance(request, Request):
