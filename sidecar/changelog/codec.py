@@ -202,6 +202,18 @@ class Block(NamedTuple):
     entries: Sequence[bytes]
 
 
+class BlockHead(NamedTuple):
+    """A block without its entries, and where they are in the record's value."""
+
+    level: int
+    origins: Mapping[str, tuple[int, int]]
+    """As in `Block`."""
+    lengths: Sequence[int]
+    """Of each entry, in bytes; at least its fixed part."""
+    entries_at: int
+    """Where the first one begins; the last one ends with the value."""
+
+
 _checkpoint_encoder = msgspec.msgpack.Encoder()
 _checkpoint_decoder = msgspec.msgpack.Decoder(Checkpoint)
 
@@ -296,8 +308,8 @@ def encode_block(level: int, origins: Mapping[str, tuple[int, int]], entries: Se
     return _framed(b"".join(parts))
 
 
-def decode_block(value: bytes) -> Block:
-    """Return the block. Raises FormatUnknown, RecordCorrupt."""
+def decode_block_head(value: bytes) -> BlockHead:
+    """Return everything of a block but its entries. Raises FormatUnknown, RecordCorrupt."""
     body = _body(value)
     try:
         level, count, origin_count = _BLOCK_HEAD.unpack_from(body)
@@ -318,9 +330,20 @@ def decode_block(value: bytes) -> Block:
         raise RecordCorrupt(f"a block of {len(body)} bytes has entries of {sum(lengths)} bytes behind {at}")
     if count and min(lengths) < HEAD.size:
         raise RecordCorrupt(f"an entry of {min(lengths)} bytes is too short; at least {HEAD.size} are needed")
-    raw = bytes(body)
+    return BlockHead(level, origins, lengths, _FRAME.size + at)
+
+
+def entries_of(value: bytes, head: BlockHead) -> list[bytes]:
+    """Return the entries of a block with this head."""
+    at = head.entries_at
     entries = []
-    for length in lengths:
-        entries.append(raw[at : at + length])
+    for length in head.lengths:
+        entries.append(value[at : at + length])
         at += length
-    return Block(level, origins, entries)
+    return entries
+
+
+def decode_block(value: bytes) -> Block:
+    """Return the block. Raises FormatUnknown, RecordCorrupt."""
+    head = decode_block_head(value)
+    return Block(head.level, head.origins, entries_of(value, head))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from sidecar.model import Headers
@@ -67,8 +67,16 @@ class Store(StoreReader, Protocol):
         """Prepare and write."""
         ...
 
+    def ingest(self, rows: Mapping[bytes, bytes | None]) -> Generator[None]:
+        """Write rows as a sorted file, in steps of a few milliseconds; None deletes.
+
+        They are there, and on disk, after the last step; an iterator that is closed before it leaves nothing. They hold
+        over all that was written before.
+        """
+        ...
+
     def flush(self) -> None:
-        """Persist what was applied."""
+        """Persist what was applied, and merge ingested files from here on."""
         ...
 
     def size_bytes(self) -> int:

@@ -30,6 +30,8 @@ from sidecar.settings import Settings
 ASK_S: Final = 15.0
 STALL_S: Final = 30.0
 READ_S: Final = 0.2
+BUFFER_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Timers of all partitions that wait to be written as sorted files."""
 
 
 def rebuild(
@@ -120,6 +122,9 @@ def _read(
             continue
         try:
             restores[number].apply(records, settings.changelog_topic)
+            if restores[number].is_full(BUFFER_BYTES_MAX // len(restores)):
+                while not restores[number].spill():
+                    pass
         except PartitionStopped as error:
             problems[number] = str(error)
     if lost := reader.take_lost():

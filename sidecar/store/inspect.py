@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -91,6 +91,9 @@ class ReadOnlyStore(RocksStore):
             raise classify(cause, str(self.folder)) from cause
 
     def write(self, prepared: Prepared) -> None:  # noqa: ARG002  # the port's name
+        raise StoreFailed(f"{self.folder} is open for reading only")
+
+    def ingest(self, rows: Mapping[bytes, bytes | None]) -> Generator[None]:  # noqa: ARG002  # the port's name
         raise StoreFailed(f"{self.folder} is open for reading only")
 
     def flush(self) -> None:

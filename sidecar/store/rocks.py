@@ -6,7 +6,9 @@ changelog tail is read again. Rows of several column families would be flushed a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+import shutil
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -15,10 +17,12 @@ from rocksdict import (
     BlockBasedOptions,
     Cache,
     DBCompressionType,
+    IngestExternalFileOptions,
     Options,
     Rdict,
     RdictIter,
     ReadOptions,
+    SstFileWriter,
     WriteBatch,
     WriteOptions,
 )
@@ -33,6 +37,15 @@ CACHE_BYTES: Final = 32 * 1024 * 1024
 OPEN_FILES_MAX: Final = 256
 TARGET_FILE_BYTES: Final = 32 * 1024 * 1024
 DEFAULT_FAMILY: Final = "default"
+INGESTED: Final = "ingested"
+"""Folder, in that of the database, of files that are not a part of it yet."""
+INGEST_STEP_ROWS: Final = 1_000
+UNMERGED_FILES: Final = 4
+"""How many new files are merged at once."""
+UNMERGED_FILES_INGESTING: Final = 64
+"""The same while files are ingested: merging them as they come would take as much processor time as the rest."""
+UNMERGED_FILES_MAX: Final = 128
+"""From here on writes wait; the library keeps the interpreter's lock meanwhile, so everything else waits too."""
 
 
 def _options() -> Options:
@@ -42,6 +55,9 @@ def _options() -> Options:
     options.set_max_write_buffer_number(3)
     options.set_target_file_size_base(TARGET_FILE_BYTES)
     options.set_max_background_jobs(2)
+    options.set_level_zero_file_num_compaction_trigger(UNMERGED_FILES)
+    options.set_level_zero_slowdown_writes_trigger(UNMERGED_FILES_MAX)
+    options.set_level_zero_stop_writes_trigger(UNMERGED_FILES_MAX)
     options.set_max_open_files(OPEN_FILES_MAX)
     options.set_compression_type(DBCompressionType.lz4())
     options.set_keep_log_file_num(2)
@@ -70,6 +86,10 @@ class RocksStore:
             options = _options()
             # Without a map of the families, a reopened database silently falls back to default options.
             self._db = Rdict(str(folder), options=options, column_families={DEFAULT_FAMILY: options})
+            # Of a process that was killed; none other has the folder while the database is open.
+            shutil.rmtree(folder / INGESTED, ignore_errors=True)
+        self._files = itertools.count()
+        self._merges_at = UNMERGED_FILES
 
     @contextmanager
     def _classified(self) -> Iterator[None]:
@@ -150,9 +170,44 @@ class RocksStore:
     def apply(self, mutations: Sequence[Mutations]) -> None:
         self.write(self.prepare(mutations))
 
+    def ingest(self, rows: Mapping[bytes, bytes | None]) -> Generator[None]:
+        if not rows:
+            return
+        file = self.folder / INGESTED / f"{next(self._files)}.sst"
+        with self._classified():
+            try:
+                file.parent.mkdir(exist_ok=True)
+                self._merge_at(UNMERGED_FILES_INGESTING)
+                options = _options()
+                # Merging rewrites and compresses them, in other threads.
+                options.set_compression_type(DBCompressionType.none())
+                writer = SstFileWriter(options)
+                writer.open(str(file))
+                ordered = sorted(rows)
+                for start in range(0, len(ordered), INGEST_STEP_ROWS):
+                    yield
+                    for row in ordered[start : start + INGEST_STEP_ROWS]:
+                        if (value := rows[row]) is None:
+                            del writer[row]
+                        else:
+                            writer[row] = value
+                yield
+                writer.finish()
+                how = IngestExternalFileOptions()
+                how.set_move_files(True)
+                self._db.ingest_external_file([str(file)], how)
+            finally:
+                file.unlink(missing_ok=True)
+
+    def _merge_at(self, files: int) -> None:
+        if self._merges_at != files:
+            self._db.set_options({"level0_file_num_compaction_trigger": str(files)})
+            self._merges_at = files
+
     def flush(self) -> None:
         with self._classified():
             self._db.flush(True)
+            self._merge_at(UNMERGED_FILES)
 
     def size_bytes(self) -> int:
         with self._classified():

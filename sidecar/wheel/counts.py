@@ -63,6 +63,12 @@ class Counts:
         for origin in delta.deferred:
             yield b"D" + origin.encode(), _value(self.deferred.get(origin))
 
+    def as_delta(self) -> CountsDelta:
+        """Return the change that makes these counters from empty ones."""
+        delta = CountsDelta()
+        delta.slots, delta.origins, delta.deferred = dict(self.slots), dict(self.origins), dict(self.deferred)
+        return delta
+
     def load(self, suffix: bytes, value: bytes) -> None:
         """Add one row. Raises RecordCorrupt when it is not a counter row."""
         if len(value) != _COUNT.size:

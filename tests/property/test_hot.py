@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from sidecar.changelog import codec
 from sidecar.changelog.entry import HEAD, MOVING, lasting
 from sidecar.contract import DIALECTS, Dialect
 from sidecar.engine import hot
@@ -319,7 +320,15 @@ def test_entries_of_a_block_are_restored_alike(some: list[bytes]) -> None:
     python: dict[bytes, bytes | None] = {}
     compiled: dict[bytes, bytes | None] = {}
     for entry in some:
-        restore_entry(python, partition, entry)
-    for entry in hot.ingest.restore_plain(compiled, partition.rows.timer, some):
-        restore_entry(compiled, partition, entry)
+        restore_entry(python, python, partition, entry)
+    value = codec.encode_block(0, {}, some)
+    head = codec.decode_block_head(value)
+    for entry in hot.ingest.restore_plain(compiled, partition.rows.timer, value, head.lengths, head.entries_at):
+        restore_entry(compiled, compiled, partition, entry)
     assert compiled == python
+
+
+@pytest.mark.parametrize(("lengths", "at"), [([9], 0), ([-1], 0), ([4, 5], 0), ([8], 1), ([1], 9), ([1], -1)])
+def test_an_entry_that_ends_behind_its_block_is_refused(lengths: list[int], at: int) -> None:
+    with pytest.raises(IndexError, match="an entry ends behind its block"):
+        hot.ingest.restore_plain({}, b"t", bytes(8), lengths, at)

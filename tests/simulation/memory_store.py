@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from sortedcontainers import SortedDict
@@ -65,6 +65,16 @@ class MemoryStore:
 
     def apply(self, mutations: Sequence[Mutations]) -> None:
         self.write(self.prepare(mutations))
+
+    def ingest(self, rows: Mapping[bytes, bytes | None]) -> Generator[None]:
+        """What is ingested is on disk at once, unlike what was applied before."""
+        yield
+        for kept in (self.rows, self._flushed):
+            for row, value in rows.items():
+                if value is None:
+                    kept.pop(row, None)
+                else:
+                    kept[row] = value
 
     def flush(self) -> None:
         self._flushed = self.rows.copy()

@@ -256,6 +256,12 @@ MUTATIONS = (
         "restore slices without their counters", "engine.restore:Restore._write", "in counts.rows(delta)", "in ()"
     ),
     Mutation(
+        "a restore from the start says how far it is",
+        "engine.restore:Restore._write",
+        "if self._bulk is None",
+        "if True",
+    ),
+    Mutation(
         "restore does not count off what the watermark covers",
         "engine.restore:Restore.settle",
         "self._drop(entry, mutations, delta)",

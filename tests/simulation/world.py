@@ -277,6 +277,8 @@ class World:
             one.apply(left[:size], "changelog")
             left = left[size:]
             self._maybe_die(deadly)
+            while one.is_full(rng.choice([1, 2000])) and not one.spill():
+                self._maybe_die(deadly)
         while not one.settle():
             self._maybe_die(deadly)
         self._maybe_die(deadly)

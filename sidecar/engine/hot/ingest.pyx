@@ -349,23 +349,31 @@ cdef inline uint8_t* _put_bin(uint8_t* to, object held):
     return put_bin(to, PyBytes_AS_STRING(held), PyBytes_GET_SIZE(held))
 
 
-def restore_plain(dict rows, bytes prefix, entries):
-    """Write the rows of entries that were never moved and have no retry id; return the others.
+def restore_plain(dict rows, bytes prefix, bytes value, lengths, Py_ssize_t at):
+    """Write the rows of a block's entries that were never moved and have no retry id; return the others.
 
     Args:
         rows: Take the new rows.
         prefix: Of the partition's timer rows.
-        entries: Of a block, each at least as long as its fixed part.
+        value: Of the block's record.
+        lengths: Of the entries.
+        at: Where the first entry begins.
     """
     cdef Py_ssize_t prefix_length = PyBytes_GET_SIZE(prefix)
+    cdef Py_ssize_t end = PyBytes_GET_SIZE(value)
+    cdef Py_ssize_t length
     cdef const uint8_t* start
     cdef uint8_t* to
     cdef bytes entry, row
     cdef list others = []
-    for entry in entries:
-        start = <const uint8_t*>PyBytes_AS_STRING(entry)
+    for length in lengths:
+        if at < 0 or length < 0 or length > end - at:
+            raise IndexError("an entry ends behind its block")
+        start = <const uint8_t*>PyBytes_AS_STRING(value) + at
+        at += length
+        entry = PyBytes_FromStringAndSize(<const char*>start, length)
         if (
-            PyBytes_GET_SIZE(entry) < _MOVING_BYTES + _LASTING_BYTES
+            length < _MOVING_BYTES + _LASTING_BYTES
             or read_u64(start) != read_u64(start + _MOVING_BYTES)
             or start[_MOVING_BYTES + _LASTING_BYTES - 2]
             or start[_MOVING_BYTES + _LASTING_BYTES - 1]

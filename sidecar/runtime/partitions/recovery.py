@@ -38,6 +38,8 @@ log = structlog.get_logger(__name__)
 SLICE_S: Final = 0.02
 """Longest slice of restoring while other partitions run."""
 SLICE_ALONE_S: Final = 0.2
+BUFFER_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Timers of all restores that wait to be written as sorted files: each partition may hold an equal share."""
 READ_TIMEOUT_S: Final = 0.005
 STALLED_S: Final = 15.0
 """A restore that has read nothing for this long, without an error, starts again."""
@@ -108,7 +110,8 @@ class Recovery:
     def drop(self, number: int) -> None:
         """Stop the recovery of a partition."""
         self._start_offsets.drop(number)
-        if self._restoring.pop(number, None) is not None:
+        if (restoring := self._restoring.pop(number, None)) is not None:
+            restoring.restore.close()
             self._reader.stop(number)
 
     def back_off(self, unwritten: Mapping[int, str], written_for: int, stuck: Mapping[int, str] = {}) -> None:
@@ -168,6 +171,11 @@ class Recovery:
     def _restore_slices(self, slice_s: float) -> None:
         deadline_s = self._clock.monotonic_s() + slice_s
         while self._restoring and self._clock.monotonic_s() < deadline_s:
+            share = BUFFER_BYTES_MAX // len(self._restoring)
+            full = [each.restore for each in self._restoring.values() if each.restore.is_full(share)]
+            if full:
+                full[0].spill()
+                continue
             if any(not each.read for each in self._restoring.values()):
                 self._read()
             for number, restoring in list(self._restoring.items()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -37,6 +37,11 @@ class Disk(MemoryStore):
         if self.is_full:
             raise StoreFailed("no space left on device")
         super().write(prepared)
+
+    def ingest(self, rows: Mapping[bytes, bytes | None]) -> Generator[None]:
+        if self.is_full:
+            raise StoreFailed("no space left on device")
+        return super().ingest(rows)
 
     def items(self, lower: bytes, upper: bytes, *, limit: int) -> Sequence[tuple[bytes, bytes]]:
         if self.is_corrupt:

@@ -202,6 +202,8 @@ def test_rows_at_or_below_the_watermark_are_counted_off_in_batches(monkeypatch: 
     partition, restore = restore_into(store)
     restore.begin(0, stage.log.end)
     restore.apply(stage.log.records, "changelog")
+    while not restore.spill():
+        pass
     assert [restore.settle() for _ in range(3)] == [False, False, True]
     restore.finish(stage.log.end)
     check_rows(partition, store)

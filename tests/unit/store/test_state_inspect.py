@@ -150,9 +150,11 @@ def test_a_folder_of_a_restore_on_its_way_says_so(tmp_path: Path) -> None:
     restore = Restore(Partition(0), half.store, IDENTITY)
     restore.begin(0, stage.log.end)
     restore.apply(stage.log.records, "changelog")
+    while not restore.spill():
+        pass
     keep(tmp_path, half)
     answer = answer_of(tmp_path)
-    assert (answer["total"], answer["partitions"][0]["restored"]) == (4, False)
+    assert (answer["total"], answer["partitions"][0]["restored"]) == (6, False)
     assert "A restore was on its way in partition 0" in run(tmp_path).stdout
 
 
