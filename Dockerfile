@@ -26,6 +26,7 @@ RUN python3 -m venv /build \
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY sidecar sidecar
+COPY clients/python/retry_sidecar clients/python/retry_sidecar
 RUN SIDECAR_HOT=require /build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
     && python3 -m venv --without-pip /opt/retry-sidecar \
     && /build/bin/pip --python /opt/retry-sidecar/bin/python install --no-index --find-links=/wheels --no-compile \

@@ -35,7 +35,7 @@ TOXIPROXY_VERSION = v2.12.0
 TOXIPROXY = $(TOOLS)/toxiproxy-$(TOXIPROXY_VERSION)/toxiproxy
 
 .DEFAULT_GOAL = help
-.PHONY: help demo demo-spark test test-pure sanitize test-spark test-cluster test-spring-kafka chaos check simulate bench bench-operating bench-compare bench-spark docs dist wheels lock helm promtool toxiproxy clean
+.PHONY: help demo demo-spark test test-pure sanitize test-spark test-cluster test-spring-kafka test-clients chaos check simulate bench bench-operating bench-compare bench-spark docs dist wheels lock helm promtool toxiproxy clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,13 +70,17 @@ test-cluster: $(TEST_STAMP) ## Run all tests on a Kafka of three nodes that fail
 test-spring-kafka: $(TEST_STAMP) ## Run the tests with records of the real Spring Kafka; needs Maven and a JDK 17
 	SIDECAR_REQUIRE_BROKER=1 SIDECAR_SPRING_KAFKA_TESTS=all $(BIN)/python -m pytest -q tests/integration/origins/test_spring_kafka.py
 
+test-clients: $(TEST_STAMP) ## Build and run the examples in every language on this machine, which takes minutes
+	SIDECAR_REQUIRE_BROKER=1 SIDECAR_CLIENT_TESTS=all $(BIN)/python -m pytest -q tests/integration/clients
+
 chaos: $(TEST_STAMP) ## Let nodes and instances fail at random for MINUTES, then print one line of JSON
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES)
 
 check: $(TEST_STAMP) ## Check style, types and layers
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy -p sidecar -p tests -p bench -p deploy
+	$(BIN)/mypy -p retry_sidecar -p sidecar -p tests -p bench -p deploy
+	$(BIN)/mypy clients/python/tests
 	$(BIN)/lint-imports
 
 simulate: $(TEST_STAMP) ## WORLDS=10000 random worlds of the whole runtime on a simulated cluster, from seed FIRST
@@ -132,7 +136,7 @@ toxiproxy: $(TOXIPROXY) ## Build Toxiproxy for the network tests; needs Go, take
 clean: ## Remove the environment and the tools' caches
 	rm -rf $(VENV) $(UV_VENV) $(WHEELS_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	rm -f sidecar/engine/hot/*.so
-	find sidecar tests bench -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	find sidecar tests bench clients -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(HELM):
 	rm -rf $(@D).building

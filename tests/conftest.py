@@ -25,9 +25,10 @@ _SLOWEST_FIRST = ("spark", "integration", "docs", "browser", "deploy", "simulati
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest, so that no worker is left alone with it at the end."""
-    root = Path(__file__).parent
-    places = {part: place for place, part in enumerate(_SLOWEST_FIRST)}
-    items.sort(key=lambda item: places.get(item.path.relative_to(root).parts[0], 0))
+    root = Path(__file__).parents[1]
+    places: dict[tuple[str, ...], int] = {("tests", part): place for place, part in enumerate(_SLOWEST_FIRST)}
+    places["clients", "python"] = len(_SLOWEST_FIRST)
+    items.sort(key=lambda item: places.get(item.path.relative_to(root).parts[:2], 0))
 
 
 @pytest.fixture(scope="session")

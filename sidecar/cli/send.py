@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import click
+from retry_sidecar import Retry
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from sidecar.cli.instants import read_duration
 from sidecar.cli.options import settings_options
 from sidecar.cli.terminal import console, say
-from sidecar.client import Retry
 from sidecar.clock import SystemClock
 from sidecar.errors import CommandFailed, KafkaFailed, TopicsInvalid
 from sidecar.kafka import config

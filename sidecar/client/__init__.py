@@ -1,5 +1,13 @@
-"""The client for applications: sends messages to the retry topic, and recognises deliveries for a consumer group."""
+"""The former name of `retry_sidecar`, for one release."""
 
-from sidecar.client.retry import Delivery, Retry, RetryTopic, is_for_group
+import warnings
+
+from retry_sidecar import Delivery, Retry, RetryTopic, is_for_group
 
 __all__ = ["Delivery", "Retry", "RetryTopic", "is_for_group"]
+
+warnings.warn(
+    "sidecar.client is retry_sidecar, a package of its own: import from there. The next release removes this name.",
+    DeprecationWarning,
+    stacklevel=2,
+)

@@ -1,8 +1,9 @@
 """An application that uses the sidecar: a shop that handles orders, payments and e-mails, and often fails.
 
 `Shop.run` shows the pattern: a message that fails goes to the retry topic with the class name of its error, and the
-consumer continues with the next one. When it is due the sidecar delivers it to its origin topic, where the same loop
-consumes it again. Settings of the sidecar say which errors are retriable, fatal and droppable.
+consumer continues with the next one. Offsets are committed when that is confirmed. When the message is due the sidecar
+delivers it to its origin topic, where the same loop consumes it again. Settings of the sidecar say which
+errors are retriable, fatal and droppable.
 """
 
 from __future__ import annotations
@@ -10,18 +11,17 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka import Consumer, KafkaException, Message, Producer
+from retry_sidecar import Result, RetryNotDelivered, attempt_of
+from retry_sidecar.confluent import Retrying
 
 from sidecar import log
-from sidecar.client import Delivery, RetryTopic, is_for_group
-from sidecar.contract.dialects import native
 from sidecar.demo.plan import INPUT_TOPIC, ORIGINS, PLAN, Kind, Plan
 from sidecar.errors import CommandFailed
 
 GROUP: Final = "shop"
 _BATCH = 500
 _WAIT_S = 0.1
-_FLUSH_S = 30.0
 
 
 class SupplierDown(Exception):
@@ -53,11 +53,18 @@ class Shop:
             },
             logger=log.librdkafka_logger(),
         )
-        self._producer = Producer(
-            {"bootstrap.servers": bootstrap_servers, "enable.idempotence": True}, logger=log.librdkafka_logger()
+        self._retrying = Retrying(
+            self._consumer,
+            Producer(
+                {"bootstrap.servers": bootstrap_servers, "enable.idempotence": True}, logger=log.librdkafka_logger()
+            ),
+            group=GROUP,
+            topic=INPUT_TOPIC,
+            retry_on=(SupplierDown, CardRejected, OrderWithdrawn),
+            delay_ms=_wanted_delay_ms,
+            # The demo's settings name the classes without their module.
+            qualified_names=False,
         )
-        self._retries = RetryTopic(self._producer, INPUT_TOPIC)
-        self._undelivered: KafkaError | None = None
 
     def run(self, stop: threading.Event) -> None:
         """Handle messages until `stop` is set.
@@ -65,46 +72,20 @@ class Shop:
         Raises:
             CommandFailed: The consumer failed, or the broker refuses messages for the retry topic.
         """
+        take = self._retrying(handle)
         self._consumer.subscribe(list(ORIGINS))
         try:
             while not stop.is_set():
-                messages = self._consumer.consume(_BATCH, timeout=_WAIT_S)
-                for message in messages:
-                    self._take(message)
-                if messages:
-                    # Commit only messages that are handled, or safe on the retry topic.
-                    self._confirm()
-                    self._consumer.commit(asynchronous=False)
+                with self._retrying:
+                    results = [take(message) for message in self._consumer.consume(_BATCH, timeout=_WAIT_S)]
+                self.handled += results.count(Result.HANDLED)
+                self.failed += results.count(Result.SENT_BACK)
         except KafkaException as error:
             raise CommandFailed(f"the broker failed the application: {error.args[0].str()}") from error
+        except RetryNotDelivered as error:
+            raise CommandFailed(f"the application failed: {error}") from error
         finally:
             self._consumer.close()
-
-    def _take(self, message: Message) -> None:
-        if (error := message.error()) is not None:
-            raise KafkaException(error)
-        if not is_for_group(message, GROUP):
-            return
-        try:
-            handle(message)
-        except (SupplierDown, CardRejected, OrderWithdrawn) as failure:
-            self.failed += 1
-            self._retries.send_back(
-                message, failure, delay_ms=_wanted_delay_ms(message), group=GROUP, on_delivery=self._delivered
-            )
-            self._producer.poll(0)
-        else:
-            self.handled += 1
-
-    def _delivered(self, delivery: Delivery) -> None:
-        if delivery.error is not None:
-            self._undelivered = delivery.error
-
-    def _confirm(self) -> None:
-        unsent = self._producer.flush(_FLUSH_S)
-        if unsent or self._undelivered is not None:
-            why = "no answer in time" if self._undelivered is None else self._undelivered.str()
-            raise CommandFailed(f"the application could not send messages to {INPUT_TOPIC}: {why}")
 
 
 def handle(message: Message) -> None:
@@ -132,11 +113,6 @@ def plan_of(message: Message) -> Plan:
     return Plan.parse(headers_of(message)[PLAN].decode())
 
 
-def attempt_of(message: Message) -> int:
-    """Return the number of retries made; the sidecar counts them in a header."""
-    return int(headers_of(message).get(native.ATTEMPT, b"0"))
-
-
 def headers_of(message: Message) -> dict[str, bytes]:
     """Return the headers that have a value, by name."""
     headers = message.headers() or []
@@ -144,5 +120,5 @@ def headers_of(message: Message) -> dict[str, bytes]:
     return {name: value.encode() if isinstance(value, str) else value for name, value in pairs if value is not None}
 
 
-def _wanted_delay_ms(message: Message) -> int | None:
+def _wanted_delay_ms(message: Message, _: BaseException) -> int | None:
     return plan_of(message).delay_ms(attempt_of(message))

@@ -116,7 +116,7 @@ def test_what_is_copied_is_there_and_not_ignored() -> None:
         if word == "COPY" and not rest.startswith("--from"):
             for source in rest.split()[:-1]:
                 assert (REPOSITORY / source).exists()
-                assert any(fnmatch.fnmatch(source.split("/")[0], pattern) for pattern in let_through), source
+                assert any(fnmatch.fnmatch(source, p) or source.startswith(f"{p}/") for p in let_through), source
 
 
 def test_the_chart_runs_the_image_as_its_user_and_mounts_its_volume(helm: Helm) -> None:

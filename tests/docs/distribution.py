@@ -21,6 +21,8 @@ from pathlib import Path
 from tests.docs.pages import ROOT
 
 DIST = ROOT / "dist"
+CLIENT = Path("clients", "python")
+"""The Python client, which has a distribution of its own."""
 PAGE = ("index.html", "app.js", "style.css")
 """Of the dashboard; without them it would be an empty page."""
 
@@ -52,13 +54,13 @@ def build(source: Path, folder: Path, *kinds: str) -> list[Path]:
     return sorted(folder.iterdir())
 
 
-def build_reproducibly(scratch: Path) -> list[Path]:
+def build_reproducibly(scratch: Path, source: Path = ROOT) -> list[Path]:
     """Build sdist and wheel, both once more from the sdist, and return the first two.
 
     Raises:
         AssertionError: The bytes differ.
     """
-    first = build(ROOT, scratch / "first", "sdist", "wheel")
+    first = build(source, scratch / "first", "sdist", "wheel")
     sdist = next(path for path in first if path.name.endswith(".tar.gz"))
     with tarfile.open(sdist) as archive:
         archive.extractall(scratch / "unpacked", filter="data")
@@ -78,10 +80,31 @@ def check_contents(wheel: Path) -> None:
     """Check that the wheel has what is no Python, and nothing of the repository besides the package."""
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    wanted = {"sidecar/py.typed", "sidecar/devbroker/jars.lock", *(f"sidecar/api/static/{name}" for name in PAGE)}
+    wanted = {
+        "sidecar/py.typed",
+        "retry_sidecar/py.typed",
+        "sidecar/devbroker/jars.lock",
+        *(f"sidecar/api/static/{name}" for name in PAGE),
+    }
     assert wanted <= names, f"not in the wheel: {wanted - names}"
     roots = {name.partition("/")[0] for name in names}
-    assert {root for root in roots if not root.endswith(".dist-info")} == {"sidecar"}, roots
+    assert {root for root in roots if not root.endswith(".dist-info")} == {"sidecar", "retry_sidecar"}, roots
+
+
+def check_client(wheel: Path, folder: Path) -> None:
+    """Check that the client's wheel has the client alone, and that it needs nothing besides Python.
+
+    Args:
+        wheel: The wheel.
+        folder: An empty folder.
+    """
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    assert {path.name for path in folder.iterdir() if path.suffix != ".dist-info"} == {"retry_sidecar"}
+    assert (folder / "retry_sidecar" / "py.typed").exists()
+    # -I: neither the environment nor the folder of the call adds anything to the path; -S: no installed packages.
+    code = f"import sys; sys.path.insert(0, {str(folder)!r}); import retry_sidecar as r; r.Sidecar(); r.retry_record"
+    subprocess.run([sys.executable, "-I", "-S", "-c", code], cwd=folder, check=True)
 
 
 def try_out(run: list[str], environment: Mapping[str, str], folder: Path) -> None:
@@ -123,6 +146,9 @@ def main() -> None:
         wheel = next(path for path in built if path.suffix == ".whl")
         check_contents(wheel)
         install_and_try(wheel, scratch)
+        clients = build_reproducibly(scratch / "client", ROOT / CLIENT)
+        check_client(next(path for path in clients if path.suffix == ".whl"), scratch / "unpacked-client")
+        built += clients
         shutil.rmtree(DIST, ignore_errors=True)
         DIST.mkdir()
         for path in built:

@@ -21,7 +21,7 @@ CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 ACCEPTED_FROM_IBM = {"APP_NAME", "LOG_LEVEL_IBM", "JAAS_LOGIN_MODULE", "SSL_PROTOCOL", "SSL_ENABLED_PROTOCOLS"}
 OTHERS_HAVE = {"SOURCE_DATE_EPOCH", "DEFAULT_KEY_SERDE", "SIDECAR_TEST_BOOTSTRAP", "SIDECAR_PURE_PYTHON", "SASL_SSL"}
 """Names in capitals that are no settings."""
-NO_HEADERS = {"retry-sidecar", "retry-sidecar-lib", "retry-queue", "retry-control"}
+NO_HEADERS = {"retry-sidecar", "retry-sidecar-client", "retry-sidecar-lib", "retry-queue", "retry-control"}
 
 
 def code_words(page: Path) -> Iterator[str]:
@@ -80,13 +80,19 @@ def test_every_header_and_every_reason_stands_on_the_page_of_headers() -> None:
 @pytest.mark.parametrize("page", ALL, ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_of_the_repository_that_a_page_names_exist(page: Path) -> None:
     for word in code_words(page):
-        if re.fullmatch(r"(?:deploy|docs|sidecar|tests|bench|requirements|\.github)/[\w./-]+", word):
+        if re.fullmatch(r"(?:clients|deploy|docs|sidecar|tests|bench|requirements|\.github)/[\w./-]+", word):
             assert (ROOT / word).exists(), f"{page.name}: there is no {word}"
 
 
 def test_links_of_the_pages_outside_of_the_site_lead_somewhere() -> None:
     """Those inside are the site's: mkdocs checks them, with their anchors."""
-    for page in (README, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "deploy" / "README.md"):
+    for page in (
+        README,
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "SECURITY.md",
+        ROOT / "deploy" / "README.md",
+        ROOT / "clients" / "python" / "README.md",
+    ):
         for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name}: {target}"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.docs.distribution import build_reproducibly, check_contents, try_out
+from tests.docs.distribution import CLIENT, build_reproducibly, check_client, check_contents, try_out
 from tests.docs.pages import ROOT
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -36,6 +36,11 @@ def test_two_builds_give_the_same_bytes_and_the_wheel_works_without_the_reposito
     )
     assert where.stdout.startswith(str(installed)), where.stdout
     try_out([sys.executable, "-m", "sidecar"], environment, home)
+
+
+def test_the_client_is_built_reproducibly_too_and_needs_nothing(tmp_path: Path) -> None:
+    wheel = next(path for path in build_reproducibly(tmp_path, ROOT / CLIENT) if path.suffix == ".whl")
+    check_client(wheel, tmp_path / "installed")
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
@@ -61,6 +66,11 @@ def test_the_version_is_the_same_everywhere() -> None:
         said = yaml.safe_load(chart.read_text(encoding="utf-8"))
         assert said["version"] == VERSION, chart
         assert said.get("appVersion", VERSION) == VERSION, chart
+    client = tomllib.loads((ROOT / CLIENT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert client["version"] == VERSION
+    assert client["requires-python"] == project["requires-python"]
+    assert (ROOT / CLIENT / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
     assert VERSION in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 

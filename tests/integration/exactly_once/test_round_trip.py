@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Message, Producer
+from retry_sidecar import RetryTopic, is_for_group
 
-from sidecar.client import RetryTopic, is_for_group
 from tests.broker import create_topic, read_committed, unique
 from tests.integration.messages import Given, World, murmur2_partition, names, native, now_ms, one_sidecar
 from tests.integration.sidecars import LOG_APPEND_TIME, Stage

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, Message, Producer
+from retry_sidecar import Delivery, RetryTopic, is_for_group
 
 from sidecar import cli
-from sidecar.client import Delivery, Retry, RetryTopic, is_for_group
 from sidecar.clock import SystemClock
 from sidecar.model import TimerId
 from tests.broker import create_topic, read_committed
@@ -173,10 +173,3 @@ def test_a_consumed_message_is_sent_back_with_its_attempts_and_what_went_wrong(
     )
     assert delivered == [Delivery(None, record.partition, record.offset, None)]
     assert is_for_group(message, "shipping")
-
-
-def test_two_due_times_or_a_replacement_without_id_cannot_be_asked_for() -> None:
-    with pytest.raises(ValueError, match="due_ms=1 and delay_ms=2"):
-        Retry(origin="orders", due_ms=1, delay_ms=2)
-    with pytest.raises(ValueError, match="needs a retry_id"):
-        Retry(origin="orders", replace=True)

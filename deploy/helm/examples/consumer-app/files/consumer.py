@@ -9,12 +9,10 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sys
 from types import FrameType
 
-from confluent_kafka import Consumer, KafkaException, Message, Producer
-
-from sidecar.client import Delivery, RetryTopic, is_for_group
+from confluent_kafka import Consumer, Message, Producer
+from retry_sidecar.confluent import Retrying
 
 BOOTSTRAP_SERVERS = os.environ.get("BOOTSTRAP_SERVERS", "localhost:9092")
 TOPIC = os.environ.get("TOPIC", "orders")
@@ -38,14 +36,8 @@ def handle(message: Message) -> None:
     print(f"handled {message.topic()}-{message.partition()}@{message.offset()}", flush=True)
 
 
-def stop_on_failure(delivery: Delivery) -> None:
-    """End the process when the retry topic does not take a message: its offset is not committed, it is read again."""
-    if delivery.error is not None:
-        sys.exit(f"{RETRY_TOPIC} does not take the message: {delivery.error}")
-
-
 def main() -> None:
-    """Handle messages until SIGTERM."""
+    """Handle messages until SIGTERM. An error of Kafka ends the process; what is not committed is read again."""
     running = True
 
     def end(_number: int, _frame: FrameType | None) -> None:
@@ -55,7 +47,6 @@ def main() -> None:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
     producer = Producer({"bootstrap.servers": BOOTSTRAP_SERVERS, "enable.idempotence": True})
-    retries = RetryTopic(producer, RETRY_TOPIC)
     consumer = Consumer(
         {
             "bootstrap.servers": BOOTSTRAP_SERVERS,
@@ -65,34 +56,17 @@ def main() -> None:
             "enable.auto.commit": False,
         }
     )
+    retrying = Retrying(consumer, producer, group=GROUP, topic=RETRY_TOPIC, retry_on=(SupplierDown,))
+    take = retrying(handle)
     consumer.subscribe([TOPIC])
     try:
         while running:
-            for message in consumer.consume(100, timeout=0.5):
-                if message.error() is not None:
-                    raise KafkaException(message.error())
-                # A retry of another group's failure is on the same topic.
-                if not is_for_group(message, GROUP):
-                    continue
-                try:
-                    handle(message)
-                except SupplierDown as error:
-                    retries.send_back(message, error, group=GROUP, on_delivery=stop_on_failure)
-            if producer.flush(30):
-                sys.exit(f"{RETRY_TOPIC} was not reached in 30 s")
-            if consumer.assignment():
-                commit(consumer)
+            # Commits when all that failed is safe on the retry topic.
+            with retrying:
+                for message in consumer.consume(100, timeout=0.5):
+                    take(message)
     finally:
         consumer.close()
-
-
-def commit(consumer: Consumer) -> None:
-    """Commit what is handled, or safe on the retry topic."""
-    try:
-        consumer.commit(asynchronous=False)
-    except KafkaException as error:
-        if error.args[0].name() != "_NO_OFFSET":
-            raise
 
 
 if __name__ == "__main__":
