@@ -83,6 +83,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "query_stopped": "Spark's query has stopped, as requested or because of the clock (`reason`).",
     "readiness_gained": "`/readyz` now answers 200.",
     "readiness_lost": "`/readyz` now answers 503, for these reasons.",
+    "policies_not_reloaded": "The settings that SIGHUP read again have `problems`; nothing has changed.",
+    "policies_reloaded": "SIGHUP: the policies were read again. Settings in `needs_restart` keep their values.",
     "records_dropped": "Messages whose exception is on DROPPABLE_EXCEPTION. This line is the only trace of them.",
     "seek_failed": "A partition was revoked just as reading was to start. It recovers.",
     "setting_doubted": "A setting is accepted but is probably not what you want.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fastapi import APIRouter, FastAPI, Request
@@ -24,6 +25,7 @@ from sidecar.api.messages.listing import Entries, Listing, Peers
 from sidecar.api.messages.routes import message_routes
 from sidecar.api.origins import origin_routes
 from sidecar.api.pending import pending_routes
+from sidecar.api.policies import Reloaded, policy_routes
 from sidecar.api.source import Source
 from sidecar.api.ui import ui_routes
 from sidecar.metrics import Metrics
@@ -44,6 +46,8 @@ class Operations:
     commands: Commands
     gate: Gate
     worker: Worker
+    reload: Callable[[], Reloaded] | None = None
+    """Reads the policies again; None: this process has none."""
 
 
 def create_app(
@@ -86,6 +90,7 @@ def create_app(
         app.include_router(control_routes(desk, operations.gate, source.now_ms))
         app.include_router(message_routes(Listing(source, operations.entries, operations.peers), operations.gate))
         app.include_router(origin_routes(source, desk, operations.gate))
+        app.include_router(policy_routes(operations.reload, operations.gate))
         group = ConnectGroup(source, operations.worker)
         app.include_router(connector_routes(group))
         app.include_router(change_routes(group, desk, operations.gate))

@@ -19,6 +19,7 @@ R = TypeVar("R")
 _PREFIX = "setting_"
 _CONFIG = f"{_PREFIX}config"
 _CLIENT = f"{_PREFIX}client"
+_REREAD = f"{__name__}.reread"
 
 
 def settings_options(
@@ -39,6 +40,7 @@ def settings_options(
         def command(*args: P.args, **kwargs: P.kwargs) -> R:
             given = {name: kwargs.pop(name) for name in list(kwargs) if name.startswith(_PREFIX)}
             settings = _load(given, defaults or {})
+            click.get_current_context().meta[_REREAD] = functools.partial(_load, given, defaults or {})
             if warn:
                 for warning in settings.warnings:
                     say(f"warning: {warning}", err=True)
@@ -49,6 +51,12 @@ def settings_options(
         return command
 
     return decorate
+
+
+def reread() -> Callable[[], Settings]:
+    """Return what reads the settings of the running command again, from the same sources; raises SettingsInvalid."""
+    found: Callable[[], Settings] = click.get_current_context().meta[_REREAD]
+    return found
 
 
 def _load(given: Mapping[str, object], defaults: Mapping[str, str]) -> Settings:

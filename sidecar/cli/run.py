@@ -9,7 +9,7 @@ import click
 from rich.table import Table
 
 from sidecar.cli.instants import read_duration
-from sidecar.cli.options import settings_options
+from sidecar.cli.options import reread, settings_options
 from sidecar.cli.process_log import begin_log
 from sidecar.cli.terminal import console, say
 from sidecar.settings import Settings, advice_for_run, rows
@@ -51,7 +51,7 @@ def run(settings: Settings, *, show_settings: bool, as_json: bool, drain: bool, 
     from sidecar.runtime import main as runtime  # noqa: PLC0415
 
     how: dict[str, Any] = {"drain": True, "drain_timeout_ms": drain_timeout_ms} if drain else {}
-    raise click.exceptions.Exit(runtime.run(settings, **how))
+    raise click.exceptions.Exit(runtime.run(settings, reread=reread(), **how))
 
 
 def _show(settings: Settings, *, as_json: bool) -> None:

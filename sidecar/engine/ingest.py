@@ -50,7 +50,6 @@ class Ingest:
         forbidden: Collection[str] = (),
         compressed: bool = False,
     ) -> None:
-        self.policy = policy
         self._dialects = dialects
         self._verdict_first = frozenset(each.code for each in dialects if each.checks[0] is not Check.ORIGIN)
         self._origins = origins
@@ -60,7 +59,12 @@ class Ingest:
         self._app_id = app_id
         self._api_token = api_token
         self._measures = not compressed
-        self.plain = hot.examiner(policy, dialects, origins, measures=self._measures)
+        self.use(policy)
+
+    def use(self, policy: Policy) -> None:
+        """Decide by this policy from the next record on."""
+        self.policy = policy
+        self.plain = hot.examiner(policy, self._dialects, self._origins, measures=self._measures)
         """Examines plain records, compiled; None: Python examines all."""
 
     def knows(self, origin: str) -> bool:

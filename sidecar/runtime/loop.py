@@ -24,6 +24,7 @@ from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Store
 from sidecar.engine.read_ahead import Ahead
 from sidecar.errors import KafkaFailed, RecordCorrupt, StoreFailed, TransactionFailed
+from sidecar.policy import Policy
 from sidecar.runtime.assignment import Assignment
 from sidecar.runtime.components import Components
 from sidecar.runtime.fetching import Fetching
@@ -71,6 +72,10 @@ class Loop:
         self._retired: list[Result] = []
         self._maintained_s = float("-inf")
         self._end_at_s = float("inf")
+
+    def use(self, policy: Policy) -> None:
+        """Decide by this policy from the next record on; what is pending keeps its due time."""
+        self._components.ingest.use(policy)
 
     # One round
 

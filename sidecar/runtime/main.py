@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -43,6 +43,7 @@ from sidecar.runtime.partitions.leftovers import Leftovers
 from sidecar.runtime.partitions.recovery import Recovery
 from sidecar.runtime.partitions.restarts import Restarts
 from sidecar.runtime.partitions.start_offsets import Topics
+from sidecar.runtime.reloads import Reloads
 from sidecar.runtime.reporting.snapshot import Snapshots
 from sidecar.runtime.reporting.spans import spans_of_environment
 from sidecar.runtime.reporting.status import StatusPublisher
@@ -69,6 +70,7 @@ def run(
     observe: Observe = unobserved,
     drain: bool = False,
     drain_timeout_ms: int | None = None,
+    reread: Callable[[], Settings] | None = None,
 ) -> int:
     """Run until SIGTERM or SIGINT; return the exit status.
 
@@ -78,6 +80,7 @@ def run(
         observe: Called at each step of the commit order; the tests kill the process there.
         drain: Ingest nothing and end when nothing is left to fire; any status but 0 means that something is left.
         drain_timeout_ms: Longest time for a drain.
+        reread: Reads the settings again, for SIGHUP and `POST /policies/reload`; None: they stay as they are.
 
     Raises:
         SidecarError: The sidecar cannot start or continue; the text says what to do.
@@ -85,6 +88,7 @@ def run(
     clock = clock or SystemClock()
     stop = Stop()
     stop.listen()
+    stop.listen_for_reloads()
     _tune_interpreter()
     config.validate_client_properties(settings)
     state = LocalState(StateFolder(settings.state_dir), clock)
@@ -100,7 +104,10 @@ def run(
     instance_id = settings.instance_id or state.instance_id
     source = GroupSource(snapshots, cluster, instance_id)
     restarts = Restarts()
-    server, commands = start_server(settings, clock, source, metrics, lambda: state.store, instance_id, restarts.ask)
+    reloads = Reloads(settings, reread or (lambda: settings))
+    server, commands = start_server(
+        *(settings, clock, source, metrics, lambda: state.store, instance_id, restarts.ask, reloads.reload)
+    )
     try:
         cluster.start()
         admin = Admin(settings, log.librdkafka_logger())
@@ -118,7 +125,7 @@ def run(
         )
         logger.info("sidecar_started", version=__version__, input_topic=settings.input_topic, url=server.url)
         draining = Drain(source, instance_id, clock, drain_timeout_ms) if drain else None
-        status = _turn(loop, stop, settings.shutdown_timeout_ms / 1000, draining)
+        status = _turn(loop, stop, settings.shutdown_timeout_ms / 1000, draining, reloads)
         logger.info("sidecar_stopped")
     finally:
         server.stop(HTTP_STOP_S)
@@ -138,10 +145,14 @@ def _tune_interpreter() -> None:
     gc.set_threshold(200_000, 50, 100)
 
 
-def _turn(loop: Loop, stop: Stop, shutdown_timeout_s: float, drain: Drain | None) -> int:
+def _turn(loop: Loop, stop: Stop, shutdown_timeout_s: float, drain: Drain | None, reloads: Reloads) -> int:
     """Run the loop until it is asked to stop; return the exit status."""
     try:
         while not stop.asked:
+            if stop.take_reload():
+                reloads.reload_on_signal()
+            if (policies := reloads.take()) is not None:
+                loop.use(Policy(policies))
             loop.run_once()
             if drain is not None and (status := drain.look()) is not None:
                 return status

@@ -1,4 +1,4 @@
-"""Handles the signals that stop a process."""
+"""Handles the signals that stop a process, and the one that makes it read its policies again."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class Stop:
 
     def __init__(self) -> None:
         self.asked = False
+        self.reload_asked = False
         self._pause = threading.Event()
         self._clock = SystemClock()
 
@@ -24,6 +25,15 @@ class Stop:
         """Install the signal handlers."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
+
+    def listen_for_reloads(self) -> None:
+        """Install the handler of SIGHUP, which otherwise ends the process."""
+        signal.signal(signal.SIGHUP, self._on_hangup)
+
+    def take_reload(self) -> bool:
+        """Return whether a reload was asked for since the last call."""
+        asked, self.reload_asked = self.reload_asked, False
+        return asked
 
     def wait(self) -> None:
         """Return soon after a stop was requested."""
@@ -37,6 +47,9 @@ class Stop:
         while not self.asked and (left_s := until_s - self._clock.monotonic_s()) > 0:
             self._pause.wait(min(LOOK_S, left_s))
         return self.asked
+
+    def _on_hangup(self, _number: int, _frame: FrameType | None) -> None:
+        self.reload_asked = True
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if self.asked:

@@ -11,6 +11,7 @@ from sidecar.api.app import Operations, create_app
 from sidecar.api.auth import Gate
 from sidecar.api.connect import Worker
 from sidecar.api.connect.plugins import connector_config
+from sidecar.api.policies import Reloaded
 from sidecar.clock import Clock
 from sidecar.engine.ports import Store
 from sidecar.metrics import Metrics
@@ -32,6 +33,7 @@ def start_server(
     store: Callable[[], Store | None],
     instance_id: str = "",
     restart: Callable[[bool], None] = lambda _: None,
+    reload: Callable[[], Reloaded] | None = None,
 ) -> tuple[Server, LazyCommands]:
     """Return the running server and the client of its control calls, which must be closed after the server.
 
@@ -39,6 +41,7 @@ def start_server(
         store: Returns the local store, None while there is none.
         instance_id: Id of this instance; empty for a process that owns no partition.
         restart: Restores the partitions of this process again.
+        reload: Reads the policies again; None for a process that has none.
 
     Raises:
         CommandFailed: The server cannot listen on the address.
@@ -57,7 +60,7 @@ def start_server(
         restart=restart,
     )
     gate = Gate(settings.api_token, loopback=settings.http_is_loopback)
-    operations = Operations(LocalEntries(store, source, instance_id), peers, commands, gate, worker)
+    operations = Operations(LocalEntries(store, source, instance_id), peers, commands, gate, worker, reload)
     app = create_app(
         source, metrics=metrics, version=__version__, actuator=settings.enable_health, operations=operations
     )

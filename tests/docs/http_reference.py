@@ -34,6 +34,7 @@ _TITLES: Final = {
     "messages": "Single messages",
     "control": "Changes",
     "origins": "Origins",
+    "policies": "Policies",
     "health": "Health",
     "metrics": "Metrics",
     "connect": "Kafka Connect's API",

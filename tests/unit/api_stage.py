@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from sidecar.api.app import Operations, create_app
 from sidecar.api.auth import Gate
 from sidecar.api.connect import Worker
 from sidecar.api.messages.listing import Entries, MessageBody, MessageDetailBody, Named, Page, Wanted
+from sidecar.api.policies import Reloaded
 from sidecar.contract.control import ControlKind, Outcome, Target
 from sidecar.errors import CommandFailed
 from sidecar.metrics import Metrics
@@ -175,10 +176,13 @@ class Client:
         worker: Worker | None = None,
         token: str | None = None,
         loopback: bool = True,
+        reload: Callable[[], Reloaded] | None = lambda: Reloaded(["POLICIES"], []),
     ) -> None:
         gate = Gate(token, loopback=loopback)
         operations = Operations(
-            entries or Held(), peers or Neighbours(), desk or Desk(), gate, worker or replace(WORKER, others=Others())
+            *(entries or Held(), peers or Neighbours(), desk or Desk(), gate),
+            worker or replace(WORKER, others=Others()),
+            reload,
         )
         metrics = Metrics(version="1.2.3", now_ms=lambda: NOW_MS)
         self.app = create_app(source, metrics=metrics, version="1.2.3", operations=operations)

@@ -15,6 +15,7 @@ from schemathesis.config import SchemathesisConfig
 from sidecar.api.app import Operations, create_app
 from sidecar.api.auth import Gate
 from sidecar.api.guard import RateLimiter
+from sidecar.api.policies import Reloaded
 from sidecar.contract.control import Outcome
 from sidecar.errors import CommandFailed, StoreFailed
 from sidecar.metrics import Metrics
@@ -52,7 +53,8 @@ def staged(source: Snapshots, held: Held, desk: Desk, *, boundaries: bool) -> An
     """
     metrics = Metrics(version="1.2.3", now_ms=lambda: NOW_MS)
     metrics.publish(source.shown)
-    operations = Operations(held, Neighbours(), desk, Gate(TOKEN, loopback=False), WORKER)
+    gate = Gate(TOKEN, loopback=False)
+    operations = Operations(held, Neighbours(), desk, gate, WORKER, lambda: Reloaded(["POLICIES"], []))
     app = create_app(source, metrics=metrics, version="1.2.3", operations=operations)
     config = SchemathesisConfig.from_dict(
         {

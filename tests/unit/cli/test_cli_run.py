@@ -36,10 +36,10 @@ def _logging_as_before() -> Iterator[None]:
 
 
 @pytest.fixture
-def runtime(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Settings], int]], None]:
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., int]], None]:
     """Put a function in the place of the runtime's `run`."""
 
-    def install(function: Callable[[Settings], int]) -> None:
+    def install(function: Callable[..., int]) -> None:
         main = ModuleType("sidecar.runtime.main")
         main.__dict__["run"] = function
         monkeypatch.setitem(sys.modules, "sidecar.runtime.main", main)
@@ -50,11 +50,12 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Settings], i
 
 
 def test_run_hands_the_effective_settings_to_the_runtime_and_exits_with_its_status(
-    runtime: Callable[[Callable[[Settings], int]], None],
+    runtime: Callable[[Callable[..., int]], None],
 ) -> None:
     seen: list[Settings] = []
 
-    def run(settings: Settings) -> int:
+    def run(settings: Settings, *, reread: Callable[[], Settings]) -> int:
+        assert reread() == settings
         seen.append(settings)
         return 1
 
@@ -71,9 +72,9 @@ def test_run_hands_the_effective_settings_to_the_runtime_and_exits_with_its_stat
     [(CommandFailed("no broker at a:1"), 1, "no broker at a:1"), (InvariantViolated("x=1"), 70, "x=1. This is a bug")],
 )
 def test_what_the_runtime_raises_becomes_an_exit_status(
-    runtime: Callable[[Callable[[Settings], int]], None], error: Exception, status: int, line: str
+    runtime: Callable[[Callable[..., int]], None], error: Exception, status: int, line: str
 ) -> None:
-    def run(settings: Settings) -> int:
+    def run(settings: Settings, **_: object) -> int:
         raise error
 
     runtime(run)
@@ -155,9 +156,9 @@ def test_json_without_show_settings_is_a_usage_error() -> None:
 
 
 def test_run_logs_its_warnings_in_the_form_that_was_chosen(
-    runtime: Callable[[Callable[[Settings], int]], None],
+    runtime: Callable[[Callable[..., int]], None],
 ) -> None:
-    runtime(lambda settings: 0)
+    runtime(lambda settings, **_: 0)
     result = invoke("--log-format", "json", "--api-token", "hunter2-and-more", XYZ="1")
     assert result.exit_code == 0
     events = [json.loads(line) for line in result.stderr.splitlines()]
