@@ -38,6 +38,10 @@ _EFFECT: Final = {
 }
 
 
+_UNREACHABLE = "is unreachable"
+"""Ends the detail of an outcome that leaves messages where they are because their origin gives no answer."""
+
+
 class Rule(StrEnum):
     """A rule that every history must satisfy."""
 
@@ -229,9 +233,10 @@ class _Partition:
             self._fault(Rule.UNANSWERED, f"{asked} at {offset} has {len(tellings)} outcomes")
             return
         told = tellings[0].record
-        fires = asked.kind is ControlKind.FIRE and bool(targets)
-        if self._history.origins_fail and fires and told.outcome is Outcome.ORIGIN_PAUSED:
-            expected, count = Outcome.ORIGIN_PAUSED, 0
+        if self._history.origins_fail and asked.kind is ControlKind.FIRE and told.detail.endswith(_UNREACHABLE):
+            reached = [offset for offset in self._open(targets) if offset in self._fired]
+            expected, count = (Outcome.FIRED if reached else Outcome.ORIGIN_PAUSED), len(reached)
+            targets = reached or targets
         if told.outcome is Outcome.NOT_PENDING and targets:
             self._fault(Rule.NOT_PENDING, f"{told} at {offset}, but {self._shown(targets)} wait")
         elif (told.outcome, told.count) != (expected, count):

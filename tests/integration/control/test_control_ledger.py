@@ -98,13 +98,15 @@ def right() -> History:
     )
 
 
-def told(offset: int, outcome: Outcome, count: int, at_ms: int) -> Told:
-    return Told(0, offset, OutcomeRecord(outcome, count, "", 0, at_ms))
+def told(offset: int, outcome: Outcome, count: int, at_ms: int, detail: str = "") -> Told:
+    return Told(0, offset, OutcomeRecord(outcome, count, "", 0, at_ms, detail))
 
 
-def say(history: History, offset: int, outcome: Outcome, count: int, at_ms: int) -> None:
+def say(history: History, offset: int, outcome: Outcome, count: int, at_ms: int, detail: str = "") -> None:
     """Let the outcome of a control record be another one."""
-    history.told = [each for each in history.told if each.offset != offset] + [told(offset, outcome, count, at_ms)]
+    history.told = [each for each in history.told if each.offset != offset] + [
+        told(offset, outcome, count, at_ms, detail)
+    ]
 
 
 def deliver(history: History, offset: int, stamp_ms: int, was_due_ms: int) -> None:
@@ -174,10 +176,29 @@ def test_the_ledger_finds_what_is_forged(name: str) -> None:
 
 def test_a_fire_that_finds_its_origin_unreachable_is_right_only_where_origins_fail() -> None:
     history = right()
-    say(history, 11, Outcome.ORIGIN_PAUSED, 0, 4_000)
+    say(history, 11, Outcome.ORIGIN_PAUSED, 0, 4_000, "1 were left as they are: a is unreachable")
     come_at(history, 10, 9_505)
     history.turns[0].append(Turn(17, 9_500))
     assert Rule.UNTRUE in {fault.rule for fault in judge(history)}
+    history.origins_fail = True
+    assert judge(history) == []
+
+
+def test_a_fire_that_finds_one_of_two_origins_unreachable_fires_the_other() -> None:
+    history = History(
+        turns={0: [Turn(2, 1_000), Turn(3, 3_000), Turn(3, 6_000)]},
+        items={
+            (0, 0): Message(5_500, "a", b"z"),
+            (0, 1): Message(6_500, "b", b"z"),
+            (0, 2): Asked("fire", ControlKind.FIRE, "id:z", stamp_ms=2_100),
+        },
+        told=[told(2, Outcome.FIRED, 1, 3_000, "1 were left as they are: a is unreachable")],
+        delivered=[
+            Delivery(TimerId(0, 1, 6_500), "b", 3_005, 6_500),
+            Delivery(TimerId(0, 0, 5_500), "a", 6_005, 5_500),
+        ],
+    )
+    assert {fault.rule for fault in judge(history)} >= {Rule.UNTRUE, Rule.NOT_FIRED}
     history.origins_fail = True
     assert judge(history) == []
 
