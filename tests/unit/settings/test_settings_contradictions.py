@@ -139,6 +139,8 @@ def test_a_contradiction_is_one_line(settings: dict[str, str], line: str) -> Non
         ("REPLICATION_FACTOR", "0"),
         ("DELAYS", ",".join(["1s"] * 1001)),
         ("ORIGIN_TIMEOUT", "0s"),
+        ("START_AT", "1767225600"),
+        ("START_AT", "yesterday"),
     ],
 )
 def test_a_value_out_of_its_range_names_what_is_allowed(name: str, text: str) -> None:
