@@ -294,13 +294,39 @@ def offsets_at(
     return {number: offset if offset >= 0 else None for number, offset in found.items()}
 
 
+def has_records(admin: Admin, topic: str, partitions: Iterable[int], deadline: Deadline) -> bool:
+    """Return whether anything was ever written to one of the partitions; one that answers yes is enough.
+
+    Raises:
+        BrokerUnavailable: Partitions do not answer in time, and none of the others has records.
+        KafkaFailed: A definite answer that is an error, and none of the others has records.
+    """
+    failure: BrokerUnavailable | KafkaFailed | None = None
+    for future in _ask_offsets(admin, topic, partitions, _SPEC.latest(), deadline).values():
+        try:
+            if answer(admin, future, deadline).offset > 0:
+                return True
+        except (BrokerUnavailable, KafkaFailed) as error:
+            failure = error
+    if failure is not None:
+        raise failure
+    return False
+
+
 def _list_offsets(
     admin: Admin, topic: str, partitions: Iterable[int], spec: object, deadline: Deadline
 ) -> dict[int, int]:
+    futures = _ask_offsets(admin, topic, partitions, spec, deadline)
+    return {number: answer(admin, future, deadline).offset for number, future in futures.items()}
+
+
+def _ask_offsets(
+    admin: Admin, topic: str, partitions: Iterable[int], spec: object, deadline: Deadline
+) -> dict[int, concurrent.futures.Future[Any]]:
     ask: Any = admin.list_offsets
     wanted = {TopicPartition(topic, each): spec for each in partitions}
     futures = ask(wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=deadline.left_s)
-    return {tp.partition: answer(admin, future, deadline).offset for tp, future in futures.items()}
+    return {tp.partition: future for tp, future in futures.items()}
 
 
 def create_topic(admin: Admin, topic: NewTopic, deadline: Deadline) -> bool:

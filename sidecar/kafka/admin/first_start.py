@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from sidecar.errors import BrokerUnavailable, CommandFailed, KafkaFailed, SettingsInvalid
 from sidecar.kafka import config
-from sidecar.kafka.admin.cluster import Admin, Deadline, end_offsets, first_offsets, offsets_at
+from sidecar.kafka.admin.cluster import Admin, Deadline, end_offsets, first_offsets, has_records, offsets_at
 from sidecar.kafka.admin.offsets import committed_of
 from sidecar.kafka.admin.topics import TopicFacts
 from sidecar.kafka.errors import failed
@@ -28,33 +28,33 @@ EARLIEST: Final = "earliest"
 def place_new_group(admin: Admin, settings: Settings, facts: TopicFacts, deadline_s: float) -> str:
     """Commit where a new group begins; return a line that says so, or the empty text for a group that is not new.
 
-    A group is new if the changelog is empty and no offset of the retry topic is committed. The ends are read first:
-    whatever is sent while an instance is running is read, whichever of several instances commits last.
+    A group is new if the changelog is empty and no offset of the retry topic is committed. That is asked again once
+    the ends are known: whatever is sent while an instance is running is read, whichever of several instances commits.
 
     Raises:
         BrokerUnavailable: No answer in time.
         CommandFailed: The cluster refuses.
         SettingsInvalid: The topic is not empty and START_AT is not set.
     """
-    deadline = Deadline(deadline_s)
+    deadline, topic = Deadline(deadline_s), settings.input_topic
+    numbers = range(facts.partitions)
     try:
-        if _has_records(admin, settings.changelog_topic, facts.usable_partitions, deadline):
+        if has_records(admin, settings.changelog_topic, range(facts.usable_partitions), deadline):
             return ""
-        numbers = range(facts.partitions)
-        ends = end_offsets(admin, settings.input_topic, numbers, deadline)
-        firsts = first_offsets(admin, settings.input_topic, numbers, deadline)
+        with closing(Consumer(config.committed_reader(settings), logger=config.quiet_logger())) as consumer:
+            if not _is_new(consumer, topic, len(numbers)):
+                return ""
+            ends = end_offsets(admin, topic, numbers, deadline)
+            firsts = first_offsets(admin, topic, numbers, deadline)
+            records = sum(ends[each] - firsts[each] for each in numbers)
+            if records and settings.start_at is None:
+                raise SettingsInvalid([_question(settings, records)])
+            wanted = settings.start_at if records else LATEST
+            offsets = _offsets(admin, settings, wanted, firsts, ends, deadline)
+            if not _is_new(consumer, topic, len(numbers)) or not _commit(consumer, topic, offsets):
+                return ""
     except KafkaFailed:
         return ""  # the partitions that cannot be read show why, and the others run
-    with closing(Consumer(config.committed_reader(settings), logger=config.quiet_logger())) as consumer:
-        if not _is_new(consumer, settings.input_topic, facts.partitions):
-            return ""
-        records = sum(ends[each] - firsts[each] for each in numbers)
-        if records and settings.start_at is None:
-            raise SettingsInvalid([_question(settings, records)])
-        wanted = settings.start_at if records else LATEST
-        offsets = _offsets(admin, settings, wanted, firsts, ends, deadline)
-        if not _commit(consumer, settings.input_topic, offsets):
-            return ""
     skipped = sum(offsets[each] - firsts[each] for each in numbers)
     return (
         f"the group {settings.group_id} begins to read {settings.input_topic} at {wanted}: of {records} records that "
@@ -84,12 +84,6 @@ def begin_like(admin: Admin, settings: Settings, other_group: str, deadline_s: f
         if not _is_new(consumer, topic, len(numbers)) or not _commit(consumer, topic, offsets):
             return ""
     return f"the group {settings.group_id} begins to read {topic} where the group {other_group} stopped"
-
-
-def _has_records(admin: Admin, topic: str, partitions: int, deadline: Deadline) -> bool:
-    numbers = range(partitions)
-    ends = end_offsets(admin, topic, numbers, deadline)
-    return any(ends.values())
 
 
 def _is_new(consumer: Consumer, topic: str, partitions: int) -> bool:

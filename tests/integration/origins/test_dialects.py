@@ -6,6 +6,7 @@ import json
 from base64 import b64encode
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ TOKEN = "a-token-of-the-tests"
 FAR_S = 3_600
 
 
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "PROFILES": ",".join(DIALECTS),
     "CUSTOM_HEADERS": CUSTOM,
     "DELAYS": "300ms,300ms",
