@@ -1,0 +1,69 @@
+"""What the transactional producer makes of the library's errors, call by call."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from sidecar.errors import TransactionFailed
+from sidecar.kafka import producer as module
+from sidecar.kafka.producer import TransactionalProducer
+from tests.clocks import HandClock
+
+
+class Library:
+    """Stands in for the client library's producer: one of its calls fails."""
+
+    fails_at: str
+    error: KafkaError
+
+    def __init__(self, _config: object) -> None: ...
+
+    def _call(self, name: str) -> int:
+        if self.fails_at == name:
+            raise KafkaException(self.error)
+        return 0
+
+    def init_transactions(self, _timeout_s: float) -> None:
+        self._call("init_transactions")
+
+    def begin_transaction(self) -> None:
+        self._call("begin_transaction")
+
+    def flush(self, _timeout_s: float) -> int:
+        return self._call("flush")
+
+    def commit_transaction(self, _timeout_s: float) -> None:
+        self._call("commit_transaction")
+
+    def abort_transaction(self, _timeout_s: float) -> None:
+        self._call("abort_transaction")
+
+
+def begun(monkeypatch: pytest.MonkeyPatch, fails_at: str, error: KafkaError) -> TransactionalProducer:
+    monkeypatch.setattr(Library, "fails_at", fails_at, raising=False)
+    monkeypatch.setattr(Library, "error", error, raising=False)
+    monkeypatch.setattr(module, "Producer", Library)
+    made = TransactionalProducer({"batch.size": 1_000}, HandClock())
+    made.init(1.0)
+    made.begin()
+    return made
+
+
+@pytest.mark.parametrize("call", ["flush", "commit_transaction"])
+def test_a_fence_that_shows_anywhere_in_a_commit_fails_the_transaction(
+    monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    fence = KafkaError(KafkaError._FENCED, "a newer producer has this id", fatal=True)
+    with pytest.raises(TransactionFailed, match=call) as failed:
+        begun(monkeypatch, call, fence).commit()
+    assert (failed.value.unknown, failed.value.replace, failed.value.fenced) == (True, True, True)
+
+
+def test_what_must_be_aborted_and_shows_while_it_is_flushed_is_known_not_to_be_committed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refusal = KafkaError(KafkaError._INCONSISTENT, "a record was not written", txn_requires_abort=True)
+    with pytest.raises(TransactionFailed, match="flush") as failed:
+        begun(monkeypatch, "flush", refusal).commit()
+    assert (failed.value.unknown, failed.value.replace, failed.value.fenced) == (False, True, False)
