@@ -100,6 +100,9 @@ class TransactionFailed(SidecarError):
 
     def __init__(self, text: str, *, unknown: bool, replace: bool, fenced: bool = False) -> None:
         super().__init__(text)
+        invariant(
+            replace or not (unknown or fenced), "a producer is kept that is fenced or has an unknown outcome", text=text
+        )
         self.unknown = unknown
         self.replace = replace
         self.fenced = fenced

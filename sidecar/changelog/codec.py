@@ -39,7 +39,7 @@ from zlib import crc32
 import msgspec
 
 from sidecar.changelog.entry import HEAD, decode_offset
-from sidecar.errors import FormatUnknown, RecordCorrupt
+from sidecar.errors import FormatUnknown, RecordCorrupt, invariant
 from sidecar.model import StoredOffset
 
 VERSION: Final = 1
@@ -264,6 +264,15 @@ REMOVED: Final = _framed(b"")
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     """Return the record value of a checkpoint."""
+    least = min(
+        checkpoint.sequence,
+        checkpoint.watermark_ms,
+        checkpoint.watermark_offset,
+        checkpoint.next_input_offset,
+        checkpoint.highest_input_offset,
+        checkpoint.offset_base,
+    )
+    invariant(least >= 0, "a checkpoint has a negative offset, time or sequence", checkpoint=checkpoint)
     return _framed(_checkpoint_encoder.encode(checkpoint))
 
 
@@ -299,6 +308,17 @@ def greatest_due_ms(value: bytes) -> int:
 
 def encode_block(level: int, origins: Mapping[str, tuple[int, int]], entries: Sequence[bytes]) -> bytes:
     """Return the record value of a block."""
+    invariant(bool(entries), "a block has no timers", level=level)
+    counted = sum([count for count, _ in origins.values()])
+    invariant(
+        counted == len(entries),
+        "a block counts other timers than it has",
+        level=level,
+        counted=counted,
+        timers=len(entries),
+    )
+    more = [name for name, (count, deferred) in origins.items() if deferred > count]
+    invariant(not more, "a block counts more deferred timers than timers", level=level, origins=more[:3])
     parts = [_BLOCK_HEAD.pack(level, len(entries), len(origins))]
     for origin, counts in origins.items():
         name = origin.encode()

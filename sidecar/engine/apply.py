@@ -6,6 +6,7 @@ from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Prepared, Store
 from sidecar.engine.rows import Identity, meta_row
 from sidecar.engine.transaction import PartitionPlan
+from sidecar.errors import invariant
 
 
 def apply_committed(
@@ -22,6 +23,22 @@ def apply_committed(
         changelog_offset: The offset after the last record of the transaction in the changelog, which is its checkpoint.
         prepared: The plan's mutations, if already prepared.
     """
+    sequence = partition_plan.checkpoint.sequence
+    invariant(
+        (partition.number, partition.checkpoint.sequence + 1) == (partition_plan.number, sequence),
+        "a plan is applied to another state than it was made for",
+        partition=partition.number,
+        sequence=partition.checkpoint.sequence,
+        plan_of=partition_plan.number,
+        plan_sequence=sequence,
+    )
+    invariant(
+        changelog_offset >= len(partition_plan.records),
+        "a transaction ends at an offset of the changelog before its own records",
+        partition=partition.number,
+        changelog_offset=changelog_offset,
+        records=len(partition_plan.records),
+    )
     changes = store.prepare([partition_plan.mutations]) if prepared is None else prepared
     meta = meta_row(identity, partition_plan.checkpoint, changelog_offset, to_confirm=changelog_offset - 1)
     changes.put(partition.rows.meta, meta)
@@ -31,3 +48,15 @@ def apply_committed(
     partition.closures_over = False
     partition.changelog_offset = changelog_offset
     partition.look_ahead(store, partition_plan.stored_end_ms)
+    check_next_due(partition)
+
+
+def check_next_due(partition: Partition) -> None:
+    """Raise InvariantViolated if the rows above the watermark and the counters contradict each other."""
+    invariant(
+        (partition.next_due_ms is None) == (not partition.counts.origins),
+        "timers are counted that have no row, or the other way round",
+        partition=partition.number,
+        pending=partition.counts.pending,
+        next_due_ms=partition.next_due_ms,
+    )

@@ -238,6 +238,14 @@ class Overlay:
         if KEY.pack(due_ms, offset) <= self.watermark:
             due_ms = self.watermark_ms + 1
         due_ms = self._unused_from(due_ms, offset)
+        invariant(
+            due_ms > self.now_ms and KEY.pack(due_ms, offset) > self.watermark,
+            "a timer is stored that is due or passed already",
+            offset=offset,
+            due_ms=due_ms,
+            now_ms=self.now_ms,
+            watermark_ms=self.watermark_ms,
+        )
         level = level_of(due_ms, self.now_ms)
         entry = moved(entry, due_ms=due_ms, requested_ms=requested_ms, level=level, deferred=deferred, held=held)
         slot = (level, due_ms // WIDTHS_MS[level])
@@ -257,8 +265,9 @@ class Overlay:
     def take(self, entry: bytes) -> None:
         """Remove the key of a pending timer: cancelled, replaced, rescheduled, or fired before its due."""
         fixed = head(entry)
-        self.count_off(entry, fixed, origin_of(entry, fixed))
         key = entry[:KEY_BYTES]
+        invariant(key not in self.taken, "a timer is removed twice", offset=fixed.offset, due_ms=fixed.due_ms)
+        self.count_off(entry, fixed, origin_of(entry, fixed))
         if self.mutations.rows.get(self.rows.timer + key) is not None:  # stored by this plan
             group = self.groups[fixed.level, fixed.due_ms // WIDTHS_MS[fixed.level]]
             at = group.entries.index(entry)

@@ -43,6 +43,7 @@ from sidecar.engine.deliver import Due, render_delivery
 from sidecar.engine.items import Arrival, BadControl, Control, Dead, Dropped, Item
 from sidecar.engine.overlay import NAMED_MAX, Overlay
 from sidecar.engine.partition import Partition
+from sidecar.engine.plan_checks import check_due, check_plan
 from sidecar.engine.ports import Origin, Outgoing, StoreReader
 from sidecar.engine.rates import Turns
 from sidecar.engine.read_ahead import due_in_turn
@@ -101,6 +102,7 @@ def plan(
         planner.scan(share, share_bytes, headers_due)
         unresolved |= planner.unresolved | planner.controls.unresolved
         if (partition_plan := planner.finish(ingested)) is not None:
+            check_plan(partition, partition_plan, now_ms, terms)
             partition_plans.append(partition_plan)
     return Plan(now_ms, partition_plans, frozenset(unresolved), left)
 
@@ -264,8 +266,9 @@ class _Planner:
             return
         self.complete = limit > 0 and headers.left > 0
         if self.complete:
-            ahead = self.terms.ahead.get(partition.number)
+            ahead, reached = self.terms.ahead.get(partition.number), self.overlay.watermark
             for due, full in due_in_turn(partition, self.store, ahead, self.now_ms, limit, limit_bytes, headers):
+                reached = check_due(due, reached, self.now_ms)
                 self.complete = self._dispose_of(due) and not full
                 if not self.complete:
                     break

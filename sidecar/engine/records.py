@@ -15,12 +15,13 @@ from sidecar.changelog.codec import (
     greatest_due_ms,
     removed_key,
 )
-from sidecar.changelog.entry import DEFERRED, FLAGS_AT, KEY
+from sidecar.changelog.entry import DEFERRED, FLAGS_AT, KEY, LEVEL_AT, due_ms_of
 from sidecar.engine import hot
 from sidecar.engine.overlay import Overlay, SlotEntries
 from sidecar.engine.ports import StoreReader
 from sidecar.engine.transaction import BLOCK_OVERHEAD_BYTES, ChangelogRecord, Terms
-from sidecar.wheel.geometry import slot_end_ms
+from sidecar.errors import invariant
+from sidecar.wheel.geometry import slot_end_ms, slot_of
 
 TOMBSTONES_MAX: Final = 500
 """Most tombstones of each kind in one transaction."""
@@ -35,6 +36,7 @@ def block_records(overlay: Overlay, sequence: int, terms: Terms) -> list[Changel
     bytes_max = min(BLOCK_BYTES_MAX, terms.block_bytes_max, fits)
     for (level, slot), group in overlay.groups.items():
         end_ms = slot_end_ms(slot, level)
+        _check_slot(group, level, slot)
         plain = hot.COMPILED and not group.deferred
         values = hot.blocks.pack(level, group.entries, group.origins, bytes_max) if plain else None
         for value in block_values(level, group, bytes_max) if values is None else values:
@@ -87,6 +89,29 @@ def tombstones(overlay: Overlay, store: StoreReader, watermark: bytes) -> list[C
         else:
             records.append((removed_key(offset, due_ms), None))
     return records
+
+
+def _check_slot(group: SlotEntries, level: int, slot: int) -> None:
+    """Raise InvariantViolated if a slot has timers without an origin, or its first or last timer belongs elsewhere."""
+    entries = group.entries
+    invariant(
+        len(entries) == len(group.origins),
+        "a slot has another number of timers than of origins",
+        level=level,
+        slot=slot,
+        timers=len(entries),
+        origins=len(group.origins),
+    )
+    for entry in (entries[0], entries[-1]) if entries else ():
+        due_ms = due_ms_of(entry)
+        invariant(
+            (entry[LEVEL_AT], slot_of(due_ms, level)) == (level, slot),
+            "a timer is in a slot that does not hold its due",
+            level=level,
+            slot=slot,
+            due_ms=due_ms,
+            level_of_timer=entry[LEVEL_AT],
+        )
 
 
 def _cut(entries: list[bytes], bytes_max: int) -> Iterator[tuple[int, int]]:

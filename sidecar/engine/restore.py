@@ -42,7 +42,9 @@ from sidecar.changelog.entry import (
     retry_id_of,
 )
 from sidecar.engine import hot
+from sidecar.engine.apply import check_next_due
 from sidecar.engine.partition import Partition
+from sidecar.engine.plan_checks import check_counts
 from sidecar.engine.ports import Mutations, Store
 from sidecar.engine.rows import Identity, after, decode_meta, encode_due, meta_row
 from sidecar.errors import PartitionStopped, RecordCorrupt, StoreCorrupt, invariant
@@ -155,6 +157,7 @@ class Restore:
             self._confirm(records[0])
         if self.unconfirmed:
             return
+        self._check_order(records)
         mutations, delta = Mutations(), CountsDelta()
         checkpoint = self.partition.checkpoint
         for record in records:
@@ -172,6 +175,27 @@ class Restore:
         if records:
             self.partition.changelog_offset = records[-1].offset + 1
         self._write(mutations, delta, checkpoint, restored=False)
+
+    def _check_order(self, records: Sequence[ChangelogRead]) -> None:
+        """Raise InvariantViolated if records are applied twice or out of order. The one that confirms comes again."""
+        if not records:
+            return
+        first, last, applied = records[0].offset, records[-1].offset, self.partition.changelog_offset
+        invariant(
+            first >= applied - 1,
+            "a changelog record is applied twice",
+            partition=self.partition.number,
+            offset=first,
+            applied_below=applied,
+        )
+        invariant(
+            last - first >= len(records) - 1,
+            "changelog records are applied out of order",
+            partition=self.partition.number,
+            first=first,
+            last=last,
+            records=len(records),
+        )
 
     def is_full(self, buffer_bytes: int) -> bool:
         """Return whether buffered timers must be written with `spill` before more is applied."""
@@ -251,6 +275,8 @@ class Restore:
             # A process that dies soon would read the whole log again. It also ends what ingesting puts off.
             self._store.flush()
         self.partition.look_ahead(self._store)
+        check_counts(self.partition.number, self.partition.counts, checkpoint.watermark_ms)
+        check_next_due(self.partition)
 
     def _block(self, key: BlockKey, value: bytes | None, mutations: Mutations, delta: CountsDelta) -> None:
         row = self.rows.block_row(key)

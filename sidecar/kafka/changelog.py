@@ -8,6 +8,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from sidecar.engine.restore import ChangelogRead
+from sidecar.errors import invariant
 from sidecar.kafka.errors import failed, translated
 
 SLICE_BYTES: Final = 1024 * 1024
@@ -27,6 +28,9 @@ class ChangelogReader:
 
     def start(self, partition: int, offset: int) -> None:
         """Read a partition from `offset` on."""
+        invariant(
+            offset >= 0, "the changelog is to be read from an offset that is none", partition=partition, offset=offset
+        )
         self.stop(partition)
         self._consumer.incremental_assign([TopicPartition(self._topic, partition, offset)])
         self._assigned.add(partition)

@@ -192,6 +192,8 @@ class InputConsumer:
 
     def resume(self, partitions: Collection[int]) -> None:
         """Resume fetching these."""
+        foreign = frozenset(partitions) - self._owned
+        invariant(not foreign, "a partition is fetched that is not assigned", partitions=sorted(foreign))
         self._fetched |= frozenset(partitions)
         self._consumer.resume([TopicPartition(self._topic, each) for each in partitions])
 
@@ -200,6 +202,9 @@ class InputConsumer:
 
         The partition stays paused.
         """
+        invariant(
+            offset >= 0, "the input is to be read from an offset that is none", partition=partition, offset=offset
+        )
         place = [TopicPartition(self._topic, partition, offset)]
         try:
             self._consumer.seek(place[0])

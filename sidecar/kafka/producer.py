@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 
 from sidecar.clock import Clock
 from sidecar.engine.ports import Outgoing
-from sidecar.errors import TransactionFailed
+from sidecar.errors import TransactionFailed, invariant
 from sidecar.model import ANY_PARTITION, Headers
 
 CALL_TIMEOUT_S: Final = 5.0
@@ -124,6 +124,10 @@ class TransactionalProducer:
         self._status_error: KafkaError | None = None
         self._unwritten_for: dict[int, str] = {}
         self._next_changelog_offsets: dict[int, int] = {}
+        self._written = Counter[int]()
+        """Records of the changelog in this transaction, by partition, and those that the broker acknowledged."""
+        self._acknowledged = Counter[int]()
+        self._fenced_others = self._open = False
         self._claim_lock = threading.Lock()
         self._claimed = self._given_up = False
 
@@ -133,10 +137,18 @@ class TransactionalProducer:
             self._producer.init_transactions(timeout_s)
         except KafkaException as cause:
             raise _failed("init_transactions", cause.args[0], replace=True) from cause
+        self._fenced_others = True
 
     def begin(self) -> None:
         """Begin a transaction. Raises TransactionFailed."""
+        invariant(self._fenced_others, "a transaction begins before older producers are fenced")
+        invariant(not self._open, "a transaction begins while the one before is open or its outcome is unknown")
+        blame = self._blame()
+        invariant(not blame, "a producer goes on after a record was refused", refused=blame)
+        self._open = True
         self._claimed = False
+        self._written = Counter()
+        self._acknowledged = Counter()
         self._refused = []
         self._unwritten = []
         self._delivered_to = set()
@@ -153,12 +165,15 @@ class TransactionalProducer:
 
     def write_changelog(self, topic: str, partition: int, records: Sequence[tuple[bytes, bytes | None]]) -> Waits:
         """Write changelog records. Raises TransactionFailed."""
+        self._require_open("write_changelog")
+        self._written[partition] += len(records)
         delivered = self._changelog_delivered
         for key, value in records:
             yield from self._write_own(topic, value, key, partition=partition, on_delivery=delivered)
 
     def write_outcomes(self, topic: str, partition: int, records: Sequence[tuple[bytes, bytes, Headers]]) -> Waits:
         """Write outcomes of control records to the status topic. Raises TransactionFailed."""
+        self._require_open("write_outcomes")
         delivered = self._outcome_delivered
         for key, value, headers in records:
             yield from self._write_own(topic, value, key, headers=headers, partition=partition, on_delivery=delivered)
@@ -187,6 +202,7 @@ class TransactionalProducer:
             traced: Request a delivery report for each, which names refused records. It costs a sixth of the work of a
                 delivery, and a refusal fails the transaction without it too, so it is requested only after a failure.
         """
+        self._require_open("write_outgoing")
         produce, delivered = self._producer.produce, self._delivered
         report: Any = None
         for outgoing in records:
@@ -252,6 +268,7 @@ class TransactionalProducer:
                 self._note_unwritten(error, message)
             return
         partition, offset = message.partition() or 0, message.offset() or 0
+        self._acknowledged[partition] += 1
         if offset >= self._next_changelog_offsets.get(partition, 0):
             self._next_changelog_offsets[partition] = offset + 1
 
@@ -308,6 +325,13 @@ class TransactionalProducer:
             membership: From the consumer.
             metadata: Metadata to commit with the offset, by partition.
         """
+        self._require_open("send_offsets")
+        # Of none, or of a position that is not known (-1001), the broker would check nothing.
+        invariant(
+            bool(offsets) and all(each >= 0 for each in offsets.values()),
+            "a transaction commits no offsets, or offsets that are none",
+            offsets=offsets,
+        )
         named = [
             TopicPartition(topic, each, offset, metadata=metadata[each])
             if each in metadata
@@ -327,6 +351,7 @@ class TransactionalProducer:
         Raises:
             TransactionFailed: Has whether the outcome is known.
         """
+        self._require_open("commit")
         deadline_s = self._clock.monotonic_s() + COMMIT_TIMEOUT_S
         # With several batches in flight the library waits for those after a refused one until they time out.
         try:
@@ -345,7 +370,29 @@ class TransactionalProducer:
                     continue  # the library asks to call again
                 raise self._commit_failed(error) from cause
             else:
+                self._committed()
                 return
+
+    def _committed(self) -> None:
+        self._open = False
+        blame = self._blame()
+        invariant(not blame, "a transaction was committed without a record that was refused", refused=blame)
+        invariant(
+            self._acknowledged == self._written,
+            "a transaction was committed without all of its changelog records",
+            written=dict(self._written),
+            acknowledged=dict(self._acknowledged),
+        )
+
+    def _blame(self) -> str:
+        """Return what was refused in the current or last transaction; empty when nothing was."""
+        if self._refused:
+            return f"{len(self._refused)} records, the first: {self._refused[0].text}"
+        error = self._changelog_error or self._status_error
+        return "" if error is None else error.str()
+
+    def _require_open(self, call: str) -> None:
+        invariant(self._open, "a call needs a transaction, and none is open", call=call)
 
     def _commit_failed(self, error: KafkaError) -> TransactionFailed:
         if self._changelog_error is not None:
@@ -364,10 +411,12 @@ class TransactionalProducer:
 
     def abort(self) -> None:
         """Abort. Raises TransactionFailed; the producer cannot be used again then."""
+        self._require_open("abort")
         try:
             self._producer.abort_transaction(CALL_TIMEOUT_S)
         except KafkaException as cause:
             raise _failed("abort_transaction", cause.args[0], replace=True) from cause
+        self._open = False
 
     def give_up(self) -> bool:
         """Abandon the thread that waits in a call of this producer; called by another thread.

@@ -8,6 +8,7 @@ import structlog
 
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.read_ahead import Ahead
+from sidecar.errors import invariant
 from sidecar.kafka.admin.topics import TopicFacts
 from sidecar.runtime.fetching import Fetching
 from sidecar.runtime.partitions.buffer import Buffer
@@ -43,6 +44,7 @@ class Assignment:
     def assign(self, numbers: Iterable[int]) -> None:
         """Take ownership of partitions."""
         for number in numbers:
+            invariant(number not in self.partitions, "a partition is assigned that is owned already", partition=number)
             self.partitions[number] = Partition(number)
             (self.to_recover if number < self._usable_partitions else self.to_grow).add(number)
 

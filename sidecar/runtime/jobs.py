@@ -9,7 +9,7 @@ import structlog
 
 from sidecar.engine.ports import Store
 from sidecar.engine.transaction import Plan
-from sidecar.errors import CommandFailed, TopicsInvalid, TransactionFailed
+from sidecar.errors import CommandFailed, TopicsInvalid, TransactionFailed, invariant
 from sidecar.kafka.admin.topics import TopicFacts
 from sidecar.kafka.config import MESSAGE_TIMEOUT_MAX_MS, MESSAGE_TIMEOUT_MS
 from sidecar.runtime.assignment import Assignment
@@ -88,8 +88,9 @@ class Jobs:
 
     def commit(self, work: Work, store: Store) -> None:
         """Begin a transaction and hand it to the commit thread."""
-        assert self._producer is not None
-        writing = Writing(work, self._producer, store, self._clock, self._components.observe)
+        producer = self._producer
+        invariant(producer is not None, "a transaction has no producer")
+        writing = Writing(work, producer, store, self._clock, self._components.observe)  # type: ignore[arg-type]  # above
         writing.advance()
         self._committer.submit(partial(commit, writing, self._clock, self._components.observe))
 

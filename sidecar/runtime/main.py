@@ -16,6 +16,7 @@ from sidecar.contract import dialects_of
 from sidecar.engine import hot
 from sidecar.engine.ingest import Ingest
 from sidecar.engine.rows import Identity
+from sidecar.errors import InvariantViolated
 from sidecar.kafka import config
 from sidecar.kafka.admin.catalogue import Catalogue
 from sidecar.kafka.admin.cluster import Admin
@@ -127,6 +128,10 @@ def run(
         draining = Drain(source, instance_id, clock, drain_timeout_ms) if drain else None
         status = _turn(loop, stop, settings.shutdown_timeout_ms / 1000, draining, reloads)
         logger.info("sidecar_stopped")
+    except InvariantViolated:
+        # What is wrong may be in the store too, and would be found there again.
+        state.distrust()
+        raise
     finally:
         server.stop(HTTP_STOP_S)
         cluster.stop(HTTP_STOP_S)

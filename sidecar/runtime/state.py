@@ -87,6 +87,13 @@ class LocalState:
             self._flushed_s = now_s
             self._store.flush()
 
+    def distrust(self) -> None:
+        """Have the next start set the database aside and build another one from the changelog."""
+        try:
+            self._folder.distrust()
+        except StoreFailed as error:
+            log.error("store_failed", reason=str(error))
+
     def _close(self) -> None:
         store, self._store = self._store, None
         if store is not None:

@@ -13,6 +13,8 @@ from sidecar.store.rocks import RocksStore
 DATABASE: Final = "rocksdb"
 INSTANCE_ID: Final = "instance-id"
 QUARANTINE: Final = "quarantined"
+DISTRUSTED: Final = "distrusted"
+"""A file with this name says that the process before found the program wrong, and so may be the database."""
 FREE_BYTES_MIN: Final = 128 * 1024 * 1024
 """Below this much free disk no transaction is begun: RocksDB must be able to flush what it is given."""
 
@@ -46,12 +48,29 @@ class StateFolder:
         return made
 
     def open(self) -> RocksStore:
-        """Open the database; one that is damaged or strange is set aside first. Raises StoreFailed."""
+        """Open the database; one that is damaged, strange or distrusted is set aside first. Raises StoreFailed."""
+        if (self.path / DISTRUSTED).exists():
+            self._forget_distrusted()
         try:
             return RocksStore(self.path / DATABASE)
         except StoreCorrupt:
             self.quarantine()
             return RocksStore(self.path / DATABASE)
+
+    def distrust(self) -> None:
+        """Have the next `open` set the database aside. Raises StoreFailed."""
+        try:
+            (self.path / DISTRUSTED).touch()
+        except OSError as cause:
+            raise StoreFailed(f"{self.path / DISTRUSTED} cannot be written: {cause.strerror}") from cause
+
+    def _forget_distrusted(self) -> None:
+        if (self.path / DATABASE).exists():
+            self.quarantine()
+        try:
+            (self.path / DISTRUSTED).unlink()
+        except OSError as cause:
+            raise StoreFailed(f"{self.path / DISTRUSTED} cannot be deleted: {cause.strerror}") from cause
 
     def quarantine(self) -> Path:
         """Set the database aside for a person to look at; only the newest one is kept."""

@@ -19,7 +19,7 @@ from sidecar.changelog.entry import DEFERRED, KEY, KEY_BYTES, head, origin_of
 from sidecar.engine.group.view import HORIZONS_MS
 from sidecar.engine.ports import Prepared, StoreReader
 from sidecar.engine.rows import Meta, Rows, after, decode_due, decode_meta
-from sidecar.errors import RecordCorrupt, StoreFailed
+from sidecar.errors import InvariantViolated, RecordCorrupt, StoreFailed
 from sidecar.store.classify import classify
 from sidecar.store.folder import DATABASE
 from sidecar.store.rocks import DEFAULT_FAMILY, RocksStore, _options
@@ -80,6 +80,8 @@ class ReadOnlyStore(RocksStore):
     def _classified(self) -> Iterator[None]:
         try:
             yield
+        except InvariantViolated:
+            raise
         except Exception as cause:
             text = str(cause)
             if "No such file" in text:

@@ -28,7 +28,7 @@ from rocksdict import (
 )
 
 from sidecar.engine.ports import Mutations, Prepared
-from sidecar.errors import invariant
+from sidecar.errors import InvariantViolated, invariant
 from sidecar.store.classify import classify
 
 WRITE_BUFFER_BYTES: Final = 32 * 1024 * 1024
@@ -96,6 +96,8 @@ class RocksStore:
     def _classified(self) -> Iterator[None]:
         try:
             yield
+        except InvariantViolated:
+            raise
         except Exception as cause:
             raise classify(cause, str(self.folder)) from cause
 
@@ -143,6 +145,7 @@ class RocksStore:
         return found
 
     def _seek(self, lower: bytes, upper: bytes) -> RdictIter:
+        invariant(lower <= upper, "a scan ends before it begins", lower=lower, upper=upper)
         # A lower bound is never set: the library writes it over the upper one. The seek does its work.
         bounds = ReadOptions()
         bounds.set_iterate_upper_bound(upper)
@@ -155,6 +158,7 @@ class RocksStore:
         put, delete = batch.put, batch.delete
         for changes in mutations:
             for start, end in changes.ranges:
+                invariant(start < end, "a range to delete ends before it begins", start=start, end=end)
                 batch.delete_range(start, end)
             for row, value in changes.rows.items():
                 if value is None:

@@ -39,6 +39,9 @@ BELIEVED: Final = "a rolled back commit is believed"
 TARGET_EARLY: Final = "the target is taken before the committed offsets"
 OFF_BY_ONE: Final = "watermark off by one"
 
+BLIND: Final = Mutation("blind to its invariants", "errors:invariant", "if not condition", "if False")
+"""Goes with every mistake: else the process would stop before the mistake can do harm."""
+
 HANGS: Final = "hangs here for ever"
 """What stands in the log once a thread does."""
 
@@ -85,6 +88,7 @@ def command(
     armed_by: Path | None = None,
     flush: bool = False,
     mutation: str = "",
+    sees: bool = False,
     clock_offset: Path | None = None,
 ) -> Command:
     """Return the command of such a sidecar.
@@ -97,6 +101,7 @@ def command(
         armed_by: Counting begins once this file exists; at once without one.
         flush: RocksDB writes everything to disk at once, so that a kill loses nothing that the store was given.
         mutation: Which mistake it makes.
+        sees: Its invariants are on all the same.
         clock_offset: A file with the milliseconds by which its wall clock is wrong, read again at each look.
     """
     options = {
@@ -109,7 +114,8 @@ def command(
         "--clock-offset": str(clock_offset or ""),
     }
     given = [text for name, value in options.items() if value for text in (name, value)]
-    return ["-m", "tests.integration.killable", *given, *(["--flush"] if flush else [])]
+    flags = [*(["--flush"] if flush else []), *(["--sees"] if sees else [])]
+    return ["-m", "tests.integration.killable", *given, *flags]
 
 
 class WrongClock(SystemClock):
@@ -187,8 +193,10 @@ def _flush_always() -> None:
 @click.option("--armed-by", type=Path)
 @click.option("--flush", is_flag=True)
 @click.option("--mutation", default="")
+@click.option("--sees", is_flag=True)
 @click.option("--clock-offset", type=Path)
 def main(
+    *,
     kill_at: str,
     freeze_at: str,
     hang_at: str,
@@ -196,6 +204,7 @@ def main(
     armed_by: Path | None,
     flush: bool,
     mutation: str,
+    sees: bool,
     clock_offset: Path | None,
 ) -> None:
     """Run the sidecar, with a trap."""
@@ -217,7 +226,7 @@ def main(
     if mutation and not wrong:
         raise click.UsageError(f"there is no mutation {mutation!r}")
     with ExitStack() as mistakes:
-        for each in wrong:
+        for each in wrong if sees else [BLIND, *wrong]:
             mistakes.enter_context(each.applied())
         cli.main(["run"])
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from sortedcontainers import SortedDict
 
 from sidecar.engine.ports import Mutations, Prepared
+from sidecar.errors import invariant
 
 
 class MemoryBatch(NamedTuple):
@@ -49,9 +50,12 @@ class MemoryStore:
         return [(row, self.rows[row]) for row, _ in zip(self._range(lower, upper), range(limit), strict=False)]
 
     def prepare(self, mutations: Sequence[Mutations]) -> MemoryBatch:
+        for start, end in (each for one in mutations for each in one.ranges):
+            invariant(start < end, "a range to delete ends before it begins", start=start, end=end)
         return MemoryBatch([*mutations, Mutations()])
 
     def write(self, prepared: Prepared) -> None:
+        invariant(isinstance(prepared, MemoryBatch), "changes that another store prepared")
         assert isinstance(prepared, MemoryBatch)
         for one in prepared.mutations:
             for lower, upper in one.ranges:
@@ -87,4 +91,5 @@ class MemoryStore:
         self.rows = self._flushed.copy()
 
     def _range(self, lower: bytes, upper: bytes) -> Iterator[bytes]:
+        invariant(lower <= upper, "a scan ends before it begins", lower=lower, upper=upper)
         return iter(self.rows.irange(lower, upper, inclusive=(True, False)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from sidecar.changelog.entry import Head, head, lasting
 from sidecar.changelog.fold import Folded, fold
 from sidecar.contract.control import ControlKind, Outcome, Target
@@ -66,6 +68,9 @@ class Stage:
         return offset
 
     def plan(self, now_ms: int, *items: Item, terms: Terms = TERMS) -> Plan:
+        before = self.partition.checkpoint
+        if items and items[0].offset < before.next_input_offset:  # the group's offset was set back: as recovery does
+            self.partition.checkpoint = replace(before, next_input_offset=items[0].offset)
         return plan([self.partition], {self.partition.number: items}, self.store, now_ms, terms)
 
     def commit(self, now_ms: int, *items: Item, terms: Terms = TERMS) -> PartitionPlan:

@@ -13,6 +13,7 @@ import msgspec
 
 from sidecar.engine.ingest import Ingest
 from sidecar.engine.items import Arrival, Dead, Item
+from sidecar.errors import invariant
 from sidecar.model import Record
 
 BUFFER_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -73,6 +74,7 @@ class Buffer:
 
     def begin(self, partition: int, next_offset: int) -> None:
         """Start to buffer a partition at an offset."""
+        invariant(partition not in self._partitions, "a partition is buffered twice", partition=partition)
         self._partitions[partition] = _PartitionBuffer(expected=next_offset)
 
     def drop(self, partition: int) -> None:
@@ -174,6 +176,7 @@ class Buffer:
             share = limit // (len(waiting) - at)
             share_bytes = limit_bytes // (len(waiting) - at)
             taken, size = _take(self._partitions[number], share, share_bytes)
+            _check_taken(number, self._partitions[number], taken)
             batches[number] = taken
             limit -= len(taken)
             limit_bytes -= size
@@ -183,6 +186,13 @@ class Buffer:
         """Put back items that a plan left over; they come first in the next one."""
         for number, items in left.items():
             buffer = self._partitions[number]
+            invariant(
+                not buffer.items or items[-1].offset < buffer.items[0].offset,
+                "messages are put back behind later ones",
+                partition=number,
+                offset=items[-1].offset,
+                first=buffer.items[0].offset if buffer.items else None,
+            )
             compact = [_compact(item) for item in items]
             buffer.items[:0] = compact
             buffer.bytes += sum(map(_size, compact))
@@ -240,6 +250,31 @@ def _take(buffer: _PartitionBuffer, limit: int, limit_bytes: int) -> tuple[list[
             taken.append(held)  # type: ignore[arg-type]  # it is not packed
     del items[: len(taken)]
     return taken, weight
+
+
+def _check_taken(number: int, buffer: _PartitionBuffer, taken: Sequence[Item]) -> None:
+    """Raise InvariantViolated if a batch is out of order, or the buffer has lost count of its size."""
+    first, last = (taken[0].offset, taken[-1].offset) if taken else (0, -1)
+    invariant(
+        last - first >= len(taken) - 1,
+        "a batch is not in the order of its offsets",
+        partition=number,
+        first=first,
+        last=last,
+        messages=len(taken),
+    )
+    left = len(buffer.items) + len(buffer.waiting)
+    invariant(
+        0 <= buffer.waiting_bytes <= buffer.bytes
+        and 0 <= buffer.packed <= len(buffer.items)
+        and bool(left) == bool(buffer.bytes),
+        "a buffer has lost count of its size",
+        partition=number,
+        messages=left,
+        bytes=buffer.bytes,
+        waiting_bytes=buffer.waiting_bytes,
+        dead_letters=buffer.packed,
+    )
 
 
 def _packed(what: Record | Dead) -> _Packed:

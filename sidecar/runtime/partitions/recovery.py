@@ -28,7 +28,7 @@ from sidecar.engine.partition import Partition, State
 from sidecar.engine.ports import Store
 from sidecar.engine.restore import Restore
 from sidecar.engine.rows import Identity
-from sidecar.errors import PartitionStopped
+from sidecar.errors import PartitionStopped, invariant
 from sidecar.kafka.admin.offsets import Bounds
 from sidecar.runtime.partitions.start_offsets import PartitionOffsets, StartOffsets, Topics
 from sidecar.runtime.ports import Brokers, ChangelogReader
@@ -149,8 +149,18 @@ class Recovery:
     def _begin(self, store: Store, offsets: PartitionOffsets) -> None:
         partition, changelog = offsets.partition, offsets.changelog_bounds
         number = partition.number
+        _check(offsets)
+        invariant(number not in self._restoring, "a partition is restored twice at once", partition=number)
         restore = Restore(partition, store, self.identity)
         start = restore.begin(changelog.start, changelog.end)
+        invariant(
+            changelog.start <= start <= changelog.end,
+            "a restore begins outside of the changelog",
+            partition=number,
+            start=start,
+            log_start=changelog.start,
+            log_end=changelog.end,
+        )
         partition.transition_to(State.RESTORING)
         now_s = self._clock.monotonic_s()
         self._restoring[number] = _Restoring(
@@ -287,3 +297,18 @@ class Recovery:
         if wanted > bounds.end:
             log.error("input_log_is_shorter", partition=partition.number, wanted=wanted, log_end=bounds.end)
         return min(max(wanted, bounds.start), bounds.end)
+
+
+def _check(offsets: PartitionOffsets) -> None:
+    """Raise InvariantViolated if what the brokers reported cannot be: -1001, for one, is the library's "unknown"."""
+    number, committed = offsets.partition.number, offsets.committed
+    invariant(committed is None or committed >= 0, "a committed offset is none", partition=number, committed=committed)
+    for topic, bounds in (("input", offsets.input_bounds), ("changelog", offsets.changelog_bounds)):
+        invariant(
+            0 <= bounds.start <= bounds.end,
+            "a log ends before it starts",
+            topic=topic,
+            partition=number,
+            start=bounds.start,
+            end=bounds.end,
+        )

@@ -23,13 +23,14 @@ from sidecar.clock import Clock
 from sidecar.contract import status
 from sidecar.engine.apply import apply_committed
 from sidecar.engine.items import outcome_records
-from sidecar.engine.partition import Partition
+from sidecar.engine.partition import Partition, State
 from sidecar.engine.ports import Outgoing, Prepared, Store
 from sidecar.engine.rows import Identity
 from sidecar.engine.transaction import PartitionPlan, Plan
 from sidecar.errors import SidecarError, StoreFailed, TransactionFailed, invariant
 from sidecar.kafka.bounded import HANGS_S
 from sidecar.kafka.config import BATCH_BYTES
+from sidecar.kafka.input import decode_membership
 from sidecar.kafka.producer import Refused, Unwritten, Waits
 from sidecar.model import Headers
 from sidecar.runtime.ports import Producer
@@ -120,7 +121,7 @@ class Writing:
             partition_plan.number: partition_plan.checkpoint.next_input_offset
             for partition_plan in work.plan.partition_plans
         }
-        invariant(bool(offsets) and all(each >= 0 for each in offsets.values()), "offsets to commit", offsets=offsets)
+        _check(work, offsets)
         self.work = work
         self.producer = producer
         self.store = store
@@ -155,6 +156,37 @@ class Writing:
         for _ in self._rest:
             self.fired_ms = self._clock.wall_ms()
         self._observe(Step.WRITTEN)
+
+
+def _check(work: Work, offsets: Mapping[int, int]) -> None:
+    """Raise InvariantViolated if a transaction must not be begun."""
+    invariant(bool(offsets) and all(each >= 0 for each in offsets.values()), "offsets to commit", offsets=offsets)
+    plans = work.plan.partition_plans
+    numbers = [each.number for each in plans]
+    invariant(len(numbers) == len(offsets), "a transaction has two plans of a partition", partitions=numbers)
+    generation, member_id = decode_membership(work.membership)
+    invariant(
+        generation >= 0 and bool(member_id),
+        "a transaction of no member of the group: nothing would fence it",
+        generation=generation,
+        member_id=member_id,
+    )
+    own = {work.changelog_topic, work.status_topic}
+    for partition_plan in plans:
+        state = work.partitions[partition_plan.number].state
+        invariant(
+            state is State.RUNNING,
+            "a transaction has a plan of a partition that does not run",
+            partition=partition_plan.number,
+            state=state.value,
+        )
+        fired_back = own.intersection(partition_plan.fired)
+        invariant(
+            not fired_back,
+            "a delivery goes to a topic of the sidecar itself",
+            partition=partition_plan.number,
+            topics=sorted(fired_back),
+        )
 
 
 def _write(work: Work, producer: Producer, observe: Observe) -> Waits:

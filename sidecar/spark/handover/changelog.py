@@ -20,6 +20,7 @@ from sidecar.changelog.codec import (
     encode_block,
 )
 from sidecar.changelog.entry import KEY_BYTES, LEVEL_AT, due_ms_of
+from sidecar.errors import invariant
 from sidecar.spark.blocks import by_origin
 from sidecar.spark.state.entries import META, Meta, StateEntries, decode_meta, encode
 from sidecar.spark.state.shard_store import ShardStore
@@ -70,7 +71,16 @@ def sorted_blocks(
             the changelog, since no timer key is in two.
         sequences: The sequence of the next checkpoint by partition, which names the blocks.
     """
+    last = (-1, -1)
     for (partition, end_ms), of_slot in groupby(entries, key=_slot_end):
+        invariant(
+            (partition, end_ms) > last,
+            "timers to export are not sorted, and one block would replace another",
+            partition=partition,
+            slot_end_ms=end_ms,
+            last=last,
+        )
+        last = partition, end_ms
         part = 0
         for level, of_level in groupby((entry for _, entry in of_slot), key=itemgetter(LEVEL_AT)):
             for held in _cut(of_level):

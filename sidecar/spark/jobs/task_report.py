@@ -145,7 +145,12 @@ class ArrowDeadLetterReader:
             # Only transaction markers follow the last record.
             self.done, self._next = True, self._end
             return ()
-        invariant(all(each.partition == self._partition for each in records), "a task handles one partition of the DLQ")
+        invariant(
+            all(each.partition == self._partition for each in records),
+            "a task handles one partition of the DLQ",
+            partition=self._partition,
+            came=sorted({each.partition for each in records}),
+        )
         ahead = [each for each in records if each.offset >= self._start]
         self.passed += len(records) - len(ahead)
         if ahead:

@@ -25,7 +25,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from sidecar.changelog.codec import Checkpoint, Engine
-from sidecar.errors import FormatUnknown, RecordCorrupt
+from sidecar.errors import FormatUnknown, RecordCorrupt, invariant
 from sidecar.spark.stream.topic_metadata import TopicMetadata
 from sidecar.wheel.counts import Counts
 
@@ -276,6 +276,13 @@ def decode_meta(value: bytes) -> Meta:
         raise RecordCorrupt(f"the state of a partition does not decode: {cause}") from cause
     if meta.format != FORMAT and meta.format not in FORMER:
         raise FormatUnknown(f"state of format {meta.format}; this version reads up to {FORMAT}")
+    checkpoint = meta.checkpoint
+    invariant(
+        checkpoint.engine is Engine.SPARK or not checkpoint.sequence,
+        "the state of a partition has a checkpoint of the other engine",
+        engine=checkpoint.engine.value,
+        sequence=checkpoint.sequence,
+    )
     return meta
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from sidecar.contract import dialects_of
+from sidecar.errors import invariant
 from sidecar.settings import Settings
 from sidecar.spark.handover.changelog import take_over
 from sidecar.spark.marks import ReplayClosings
@@ -113,6 +114,14 @@ class WheelProcessor(StatefulProcessor):
         result = self._steps.step(partition, self._state, chunks, now_ms)
         if result is None:
             return
+        # Spark deletes the timer that expired when the call is over: one for the same instant would go with it.
+        invariant(
+            result.wakes_ms > now_ms,
+            "a partition step is to wake at an instant that is over",
+            partition=partition,
+            wakes_ms=result.wakes_ms,
+            now_ms=now_ms,
+        )
         if result.wakes_ms != result.woke_ms:
             # An expired timer is called in this micro-batch, and Spark deletes it afterwards.
             if result.woke_ms > now_ms:

@@ -31,7 +31,7 @@ from sidecar.settings import Settings
 from sidecar.spark.marks import Digest, Mark, TopicsRefuse
 from sidecar.spark.stream.input_records import read_input_records
 from sidecar.spark.stream.lookup import BrokerLookup
-from sidecar.spark.stream.wire import Closing, StatusRecord, decode_output_part
+from sidecar.spark.stream.wire import Closing, OutputPart, StatusRecord, decode_output_part
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -140,8 +140,10 @@ class Sender:
                 self._try(batch, outputs, unfireable, former, traced=attempt > 0)
             except TransactionFailed as error:
                 failure = error
-                self._handle_refusals(outputs, unfireable, attempt)
-                self._forget_producer()
+                try:
+                    self._handle_refusals(outputs, unfireable, attempt)
+                finally:
+                    self._forget_producer()
                 if attempt:
                     self._pause.wait(_PAUSE_S)
             else:
@@ -404,6 +406,7 @@ class TransactionalSink:
         self._open: dict[int, PlanOutput] = {}
         self._digests: dict[int, Digest] = {}
         self._began: dict[int, int] = {}
+        self._reached: dict[int, int] = {}
         self._records = self._bytes = 0
         return True
 
@@ -413,6 +416,7 @@ class TransactionalSink:
         number = part.partition
         began = self._began.setdefault(number, part.before)
         output = self._open.pop(number, None)
+        self._check(part, output)
         if output is None:
             output = PlanOutput(
                 number, part.before, part.after, began, part.next_input_offset, offset_base=part.offset_base
@@ -428,10 +432,32 @@ class TransactionalSink:
         if not part.ends:
             self._open[number] = output
             return
+        self._reached[number] = part.after
         output.digest = str(digest)
         self._outputs.append(output)
         if self._records >= TRANSACTION_RECORDS_MAX or self._bytes >= TRANSACTION_BYTES_MAX:
             self._deliver()
+
+    def _check(self, part: OutputPart, output: PlanOutput | None) -> None:
+        """Raise InvariantViolated if a part is out of order, or belongs to another state partition."""
+        number, states = part.partition, self._partitions[1]
+        invariant(
+            number % states == self._state_partition,
+            "the output of a partition came to a state partition that is not its own",
+            partition=number,
+            state_partition=self._state_partition,
+        )
+        came = part.before, part.after
+        begun = came if output is None else (output.before, output.after)
+        invariant(came == begun, "parts of two plans are mixed", partition=number, begun=begun, came=came)
+        reached = self._reached.get(number, part.before)
+        invariant(
+            part.before == reached,
+            "the output of a plan does not continue the one before",
+            partition=number,
+            reached=reached,
+            came=came,
+        )
 
     def close(self, error: BaseException | None) -> None:
         """Commit the rest. Spark also ends the rows in this way when the operator before has failed."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sidecar.cli import EXIT_BUG
 from tests.integration import killable
+from tests.integration.ledger import Ledger
 from tests.integration.scenarios import (
     a_former_owner_commits_after_the_takeover,
     a_former_owner_wakes_up_before_it_fires,
@@ -39,6 +41,26 @@ def test_applied_before_a_commit_that_never_was_messages_fire_all_the_same(stage
 
 def test_with_the_watermark_off_by_one_messages_are_lost(stage: Stage, sidecars: Sidecars) -> None:
     assert a_steady_stream(stage, sidecars, killable.OFF_BY_ONE).lost
+
+
+def test_a_mistake_that_breaks_an_invariant_ends_the_instance_before_it_does_harm(
+    stage: Stage, sidecars: Sidecars
+) -> None:
+    ledger = Ledger(stage)
+    one = sidecars.make("one", stage)
+    one.start(killable.command(mutation=killable.OFF_BY_ONE, sees=True))
+    one.await_ready()
+    ledger.send(200, (500, 1_000))
+    assert one.wait() == EXIT_BUG
+    assert "the watermark passes the time of the plan partition=" in one.log
+    assert not (one.state_dir / "rocksdb.quarantined").exists()
+    one.start(killable.command())
+    one.await_ready()
+    ledger.await_due()
+    ledger.await_ingested()
+    ledger.await_pending([one], 0)
+    ledger.balance().require_right()
+    assert (one.state_dir / "rocksdb.quarantined").is_dir(), "the store may have been wrong too"
 
 
 def test_as_it_is_nothing_is_lost(stage: Stage, sidecars: Sidecars) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from sidecar.clock import Clock
 from sidecar.engine.ports import Outgoing
-from sidecar.errors import TransactionFailed
+from sidecar.errors import TransactionFailed, invariant
 from sidecar.kafka.producer import Refusal, Refused, Unwritten, Waits
 from sidecar.model import Headers
 from tests.simulation.fakes.cluster import Cluster, Link, Unreachable
@@ -135,7 +135,8 @@ class FakeProducer:
 
     def begin(self) -> None:
         self._check_alive("begin_transaction")
-        assert not self._began, "begin_transaction while one is open"
+        invariant(self._epoch >= 0, "a transaction begins before older producers are fenced")
+        invariant(not self._began, "a transaction begins while the one before is open or its outcome is unknown")
         if self._poisoned:
             raise TransactionFailed("OUT_OF_ORDER_SEQUENCE_NUMBER", unknown=True, replace=True)
         self._claimed = False
@@ -177,6 +178,8 @@ class FakeProducer:
 
     def send_offsets(self, topic: str, offsets: Mapping[int, int], membership: bytes) -> None:
         self._check_alive("send_offsets_to_transaction")
+        known = bool(offsets) and all(each >= 0 for each in offsets.values())
+        invariant(known, "a transaction commits no offsets, or offsets that are none", offsets=offsets)
         if self._cluster.rng.random() < 0.5:
             self._send()  # the library sends in the background
         member, generation = unpack(membership)

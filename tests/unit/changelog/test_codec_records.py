@@ -6,13 +6,13 @@ import pytest
 
 from sidecar.changelog import codec
 from sidecar.changelog.codec import BLOCK_BYTES_MAX, Block, BlockKey
-from sidecar.changelog.entry import HEAD, MOVING, lasting
+from sidecar.changelog.entry import HEAD, MOVING, lasting, moved
 from sidecar.engine.overlay import Overlay
 from sidecar.engine.partition import Partition
 from sidecar.engine.records import block_records
 from sidecar.errors import FormatUnknown, RecordCorrupt
 from sidecar.model import StoredOffset
-from sidecar.wheel.geometry import level_of
+from sidecar.wheel.geometry import level_of, slot_of
 from tests.golden.examples import removed_list
 from tests.simulation.memory_store import MemoryStore
 from tests.simulation.stage import NOW, TERMS
@@ -59,16 +59,18 @@ def test_a_huge_entry_is_a_block_by_itself() -> None:
 
 
 def test_parts_are_counted_per_slot_end_whatever_the_level() -> None:
-    overlay = overlay_of((1, 10))
-    (fine,) = overlay.groups
-    end_ms = NOW + 1000
-    assert fine == (0, end_ms // 1000 - 1)
+    end_ms = -(-(NOW + 1000) // 64_000) * 64_000
+    overlay = overlay_of((end_ms - NOW - 1, 10))
+    ((level, slot),) = overlay.groups
     # Two levels of one slot end do not meet in one plan as the levels are chosen now; the keys must not rely on it.
-    aligned_ms = -(-end_ms // 64_000) * 64_000
-    overlay.groups[1, aligned_ms // 64_000 - 1] = overlay.groups.pop(fine)
-    overlay.groups[0, aligned_ms // 1000 - 1] = overlay.groups[1, aligned_ms // 64_000 - 1]
+    other = 1 - level
+    group = overlay.groups[other, slot_of(end_ms - 1, other)]
+    group.origins += ["A"]
+    group.entries += [
+        moved(overlay.groups[level, slot].entries[0], due_ms=end_ms - 1, requested_ms=0, level=other, deferred=False)
+    ]
     keys = [codec.decode_key(key) for key, _ in block_records(overlay, sequence=9, terms=TERMS)]
-    assert keys == [BlockKey(aligned_ms, 9, 0), BlockKey(aligned_ms, 9, 1)]
+    assert keys == [BlockKey(end_ms, 9, 0), BlockKey(end_ms, 9, 1)]
 
 
 def test_a_block_says_its_level_and_counts_its_entries_by_origin() -> None:

@@ -70,7 +70,7 @@ def test_the_last_record_of_a_key_holds() -> None:
 
 
 def test_a_tombstone_takes_its_record_away() -> None:
-    key, _ = block()
+    key, _ = block((5, 1))
     assert pending(block((5, 1)), (key, None)) == []
     assert pending(block((5, 1)), removed(1, 5), (codec.removed_key(StoredOffset(1), None), None)) == [(5, 1)]
 

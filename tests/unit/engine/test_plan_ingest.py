@@ -197,7 +197,7 @@ def test_a_control_record_that_is_read_again_acts_but_does_not_answer_again() ->
     pause = stage.control(ControlKind.PAUSE, "A")
     assert outcomes(stage.commit(NOW, pause)) == [(Outcome.PAUSED, 2)]
     cancel = stage.control(ControlKind.CANCEL, TimerId(0, 0, NOW + 50), offset=0)
-    assert stage.commit(NOW, pause, cancel).control_outcomes == []
+    assert stage.commit(NOW, cancel, pause).control_outcomes == []
     assert stage.dues() == [NOW + 60]
 
 

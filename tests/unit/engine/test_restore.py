@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from sidecar.changelog import codec
 from sidecar.changelog.codec import BlockKey, Checkpoint, Engine
-from sidecar.changelog.entry import KEY
+from sidecar.changelog.entry import HEAD, KEY
 from sidecar.contract.control import ControlKind
 from sidecar.engine import restore as restoring
 from sidecar.engine.apply import apply_committed
@@ -22,6 +22,8 @@ from tests.golden.examples import removed_list
 from tests.simulation.audit import check_fold, check_rows, rows_of
 from tests.simulation.memory_store import MemoryStore
 from tests.simulation.stage import IDENTITY, NOW, Stage, fired
+
+ONE = {"A": (1, 0)}, [bytes(HEAD.size)]
 
 
 def lived() -> Stage:
@@ -238,8 +240,8 @@ def test_a_restore_that_was_cut_off_settles_all_rows_though_its_watermark_is_the
         (b"?", b"", FormatUnknown),
         (b"c", b"\x02", FormatUnknown),
         (b"c", b"\x01\x00\x00\x00\x00x", RecordCorrupt),
-        (codec.block_key(BlockKey(1001, 1, 0)), codec.encode_block(0, {}, []), RecordCorrupt),
-        (codec.block_key(BlockKey(1000, 1, 0)), codec.encode_block(9, {}, []), RecordCorrupt),
+        (codec.block_key(BlockKey(1001, 1, 0)), codec.encode_block(0, *ONE), RecordCorrupt),
+        (codec.block_key(BlockKey(1000, 1, 0)), codec.encode_block(9, *ONE), RecordCorrupt),
     ],
     ids=["key", "version", "checksum", "no slot ends there", "no such level"],
 )

@@ -31,9 +31,14 @@ from sidecar.runtime.transaction.failures import Failures
 from sidecar.runtime.transaction.limits import Limits
 from sidecar.settings import Settings
 from tests.clocks import NOW_MS, HandClock
+from tests.simulation.fakes.membership import pack
 
 FACTS = TopicFacts("cluster", 3, 2, "input-id", "changelog-id", 1_000_000, 1_000_000, 1_000_000)
 """The input topic has three partitions, changelog and status topic have two."""
+
+
+MEMBER = pack("member", 1)
+"""Of the group, as the client library writes it."""
 
 
 class ScriptedConsumer:
@@ -43,7 +48,7 @@ class ScriptedConsumer:
         self.refusal = ""
         self.waits: Callable[[], None] = lambda: None
         """Called where a poll waits."""
-        self.member: bytes | None = b"member"
+        self.member: bytes | None = MEMBER
         self.records: list[Record] = []
         self.ends: dict[int, int] = {}
         self.sought: dict[int, int] = {}

@@ -256,6 +256,7 @@ def test_what_waits_is_what_came(buffer: Buffer, origins: dict[str, Origin]) -> 
     origins["new"] = Origin(1, 1_000_000)
     buffer.examine(NOW_MS, 100)
     waited = buffer.batches([0], 100, 1_000_000)[0]
+    buffer.drop(0)
     buffer.begin(0, 0)
     buffer.ingest(came, NOW_MS)
     assert waited == buffer.batches([0], 100, 1_000_000)[0]

@@ -248,10 +248,9 @@ def test_a_refusal_teaches_something_so_the_next_try_comes_soon(
         (ABORTED, (), False),
         (ABORTED, (refused(1),), True),
         (TransactionFailed("late", unknown=True, replace=True), (), True),
-        (TransactionFailed("late", unknown=True, replace=False), (), True),
         (TransactionFailed("bad", unknown=False, replace=True), (), True),
     ],
-    ids=["aborted", "refused", "unknown", "unknown only", "replace"],
+    ids=["aborted", "refused", "unknown", "replace"],
 )
 def test_the_producer_is_replaced_unless_the_transaction_was_cleanly_aborted(
     failures: Failures, closed: ClosedOrigins, error: TransactionFailed, rejected: tuple[Refused, ...], replaced: bool

@@ -21,6 +21,8 @@ def adjust(harness: LoopHarness) -> list[tuple[str, list[int]]]:
 def test_partitions_are_fetched_once_they_run(harness: LoopHarness) -> None:
     harness.assignment.assign([0, 1])
     assert adjust(harness) == []
+    for number in (0, 1):
+        harness.assignment.release(number)
     harness.run(0, 1)
     assert adjust(harness) == [("resume", [0, 1])]
     assert adjust(harness) == [], "the same is not said twice"

@@ -15,7 +15,7 @@ from sidecar.runtime.planning import Planning
 from sidecar.runtime.transaction.commit import Result, Work
 from sidecar.runtime.transaction.pace import plan_bytes
 from tests.simulation.memory_store import MemoryStore
-from tests.unit.runtime.harness import FACTS, LoopHarness
+from tests.unit.runtime.harness import FACTS, MEMBER, LoopHarness
 from tests.waiting import eventually
 
 
@@ -101,7 +101,7 @@ def planned(harness: LoopHarness) -> Work:
     planning = Planning(
         harness.components, harness.assignment, harness.buffer, harness.ahead, harness.failures, harness.limits
     )
-    work = planning.next(harness.assignment.running(), MemoryStore(), b"member")
+    work = planning.next(harness.assignment.running(), MemoryStore(), MEMBER)
     assert work is not None
     return work
 

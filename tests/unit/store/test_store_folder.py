@@ -49,6 +49,27 @@ def test_a_damaged_database_is_set_aside_and_an_empty_one_opened(tmp_path: Path)
     store.close()
 
 
+def test_a_distrusted_database_is_set_aside_at_the_next_start_and_only_then(tmp_path: Path) -> None:
+    state = LocalState(StateFolder(tmp_path), HandClock())
+    assert state.store is not None
+    state.store.apply([_row(b"wrong")])
+    state.distrust()
+    state.close()
+    for quarantines in (1, 0):
+        again = LocalState(StateFolder(tmp_path), HandClock())
+        assert again.quarantines == quarantines
+        assert again.store is not None
+        assert again.store.get(b"a") is None
+        again.close()
+    assert (tmp_path / "rocksdb.quarantined").is_dir()
+
+
+def test_a_folder_is_distrusted_even_if_its_database_is_gone(tmp_path: Path) -> None:
+    StateFolder(tmp_path).distrust()
+    StateFolder(tmp_path).open().close()
+    assert sorted(each.name for each in tmp_path.iterdir()) == [DATABASE]
+
+
 def test_only_the_newest_quarantine_is_kept(tmp_path: Path) -> None:
     folder = StateFolder(tmp_path)
     for n in range(3):
