@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from sidecar.clock import Clock
+from sidecar.kafka.admin.catalogue import Catalogue
 from sidecar.kafka.config import MESSAGE_TIMEOUT_MS
 from sidecar.kafka.input import Rebalanced
 from sidecar.runtime.ports import Brokers, ChangelogReader, Consumer, Executor, Producer, Writer
@@ -13,7 +15,7 @@ from tests.contract.side import WAIT_S, Fields, Seen
 from tests.simulation.fakes.asking import FakeBrokers, FakeChangelogReader
 from tests.simulation.fakes.cluster import Cluster, Link
 from tests.simulation.fakes.consumer import FakeConsumer
-from tests.simulation.fakes.local import FakeExecutor, FakeWriter
+from tests.simulation.fakes.local import FakeAdmin, FakeExecutor, FakeWriter
 from tests.simulation.fakes.logs import Row
 from tests.simulation.fakes.producer import FakeProducer
 from tests.simulation.fakes.timeline import InstanceClock, Timeline
@@ -33,11 +35,15 @@ class FakeSide:
         self._cluster = Cluster(self._timeline, random.Random(2))
         self._link = Link()
         self._names = 0
+        self.clock: Clock = InstanceClock(self._timeline)
 
     def create(self, name: str, partitions: int, max_bytes: int = 1_000_000, *, compacted: bool = False) -> None:
         self._cluster.create(name, partitions, max_bytes, compacted=compacted)
         if name == self.topic:
             self._cluster.group.partitions = partitions
+
+    def delete(self, name: str) -> None:
+        self._cluster.delete(name)
 
     def recreate(self, name: str, partitions: int) -> None:
         self._cluster.delete(name)
@@ -89,5 +95,8 @@ class FakeSide:
 
     def executor(self) -> Executor:
         return FakeExecutor(self._timeline)
+
+    def catalogue(self) -> Catalogue:
+        return Catalogue(FakeAdmin(self._cluster, self._link))  # type: ignore[arg-type]  # as much of it as is used
 
     def close(self) -> None: ...

@@ -9,8 +9,9 @@ from typing import TypeVar
 
 from confluent_kafka import Producer as Client
 
-from sidecar.clock import SystemClock
+from sidecar.clock import Clock, SystemClock
 from sidecar.kafka import config
+from sidecar.kafka.admin.catalogue import Catalogue
 from sidecar.kafka.admin.cluster import Admin
 from sidecar.kafka.admin.offsets import Brokers
 from sidecar.kafka.changelog import ChangelogReader
@@ -40,13 +41,19 @@ class RealSide:
             Settings(bootstrap_servers=bootstrap, streams_app_id=app_id, input_topic=self.topic), client=client
         )
         self.changelog = self._settings.changelog_topic
-        self._clock = SystemClock()
+        self.clock: Clock = SystemClock()
         self._quiet = {"logger": config.quiet_logger()}
         self._ends = ExitStack()
 
     def create(self, name: str, partitions: int, max_bytes: int = 1_000_000, *, compacted: bool = False) -> None:
+        # As the status topic has it; nothing else here depends on it.
+        stamped = {"message.timestamp.type": "LogAppendTime", "max.message.bytes": str(max_bytes)}
         cleanup = {"cleanup.policy": "compact"} if compacted else {}
-        broker.create_topic(self._bootstrap, name, partitions, {"max.message.bytes": str(max_bytes), **cleanup})
+        broker.create_topic(self._bootstrap, name, partitions, {**stamped, **cleanup})
+
+    def delete(self, name: str) -> None:
+        admin = Admin(self._settings, config.quiet_logger())
+        admin.delete_topics([name])[name].result(WAIT_S)
 
     def recreate(self, name: str, partitions: int) -> None:
         broker.make_topic_anew(self._bootstrap, name, partitions)
@@ -71,12 +78,12 @@ class RealSide:
 
     def producer(self, transactional_id: str, batch_bytes: int = 1_000_000) -> Producer:
         properties = config.transactional_producer(self._settings, transactional_id, batch_bytes)
-        made = TransactionalProducer({**properties, **self._quiet}, self._clock)
+        made = TransactionalProducer({**properties, **self._quiet}, self.clock)
         self._ends.callback(made.close)
         return made
 
     def consumer(self, listener: Rebalanced) -> InputConsumer:
-        fences = Fences(self._clock, None, config.transaction_timeout_s(self._settings))
+        fences = Fences(self.clock, None, config.transaction_timeout_s(self._settings))
         properties = {**config.input_consumer(self._settings), **self._quiet}
         made = InputConsumer(properties, self.topic, listener, fences)
         self._ends.callback(made.close)
@@ -95,9 +102,12 @@ class RealSide:
         return Writer(config.status_producer(self._settings))
 
     def executor(self) -> Committer:
-        made = Committer(self._clock)
+        made = Committer(self.clock)
         self._ends.callback(made.close)
         return made
+
+    def catalogue(self) -> Catalogue:
+        return Catalogue(Admin(self._settings, config.quiet_logger()))
 
     def close(self) -> None:
         self._ends.close()

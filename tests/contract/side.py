@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
+from sidecar.clock import Clock
 from sidecar.kafka.input import Rebalanced
 from sidecar.model import Headers
-from sidecar.runtime.ports import Brokers, ChangelogReader, Consumer, Executor, Producer, Writer
+from sidecar.runtime.ports import Brokers, Catalogue, ChangelogReader, Consumer, Executor, Producer, Writer
 
 T = TypeVar("T")
 Fields = Sequence[tuple[str, bytes | None]]
@@ -28,6 +29,7 @@ class Seen(NamedTuple):
 class Side(Protocol):
     """A cluster that a suite makes topics on; all names are new."""
 
+    clock: Clock
     topic: str
     """The input topic of this side's process, not yet created."""
     changelog: str
@@ -35,6 +37,10 @@ class Side(Protocol):
 
     def create(self, name: str, partitions: int, max_bytes: int = 1_000_000, *, compacted: bool = False) -> None:
         """Create a topic."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Delete a topic."""
         ...
 
     def recreate(self, name: str, partitions: int) -> None:
@@ -68,6 +74,8 @@ class Side(Protocol):
     def writer(self) -> Writer: ...
 
     def executor(self) -> Executor: ...
+
+    def catalogue(self) -> Catalogue: ...
 
     def close(self) -> None: ...
 

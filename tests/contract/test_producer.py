@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sidecar.engine.ports import Outgoing
-from sidecar.errors import TransactionFailed
+from sidecar.errors import InvariantViolated, TransactionFailed
 from sidecar.kafka.producer import Refusal
 from sidecar.model import ANY_PARTITION
 from sidecar.runtime.ports import Producer
@@ -127,6 +127,22 @@ class TestProducer:
             with pytest.raises(TransactionFailed):
                 producer.commit()
         assert [each.why for each in producer.refused] == [Refusal.GONE]
+
+    def test_what_would_go_unchecked_by_the_broker_is_a_bug(self, side: Side) -> None:
+        side.create(side.changelog, 1)
+        producer = side.producer(side.name("tid"))
+        with pytest.raises(InvariantViolated, match="before older producers are fenced"):
+            producer.begin()
+        producer.init(30.0)
+        producer.begin()
+        with pytest.raises(InvariantViolated, match="while the one before is open"):
+            producer.begin()
+        for offsets in ({}, {0: -1001}):
+            with pytest.raises(InvariantViolated, match="commits no offsets"):
+                producer.send_offsets(side.topic, offsets, b"")
+        drained(producer.write_changelog(side.changelog, 0, [(b"a", b"1")]))
+        producer.commit()
+        assert producer.next_changelog_offsets == {0: 1}
 
     def test_a_newer_producer_of_the_same_id_fences_the_older_one(self, side: Side) -> None:
         side.create(side.changelog, 1)

@@ -1,0 +1,143 @@
+"""What is looked up and published beside transactions: the catalogue of topics, the watch, the status records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from sidecar.contract.status import partition_key
+from sidecar.engine.group.view import PartitionView
+from sidecar.engine.partition import Partition, State
+from sidecar.engine.ports import Origin
+from sidecar.kafka.admin.topic_watch import TopicWatch
+from sidecar.kafka.clock_guard import ClockGuard
+from sidecar.runtime.ports import Catalogue, Status
+from sidecar.runtime.reporting.status import StatusPublisher
+from tests.contract.side import Seen, Side
+
+pytestmark = pytest.mark.broker
+
+
+class TestCatalogue:
+    def look(self, side: Side, catalogue: Catalogue, name: str, *, exists: bool) -> None:
+        """Ask until a definite answer says what is expected; answers may be outdated for a while."""
+
+        def told() -> bool:
+            catalogue.advance(side.clock.monotonic_s())
+            if name in (catalogue.origins if exists else catalogue.unknown):
+                return True
+            catalogue.want([name])
+            return False
+
+        side.eventually(told, f"the broker says whether {name} exists")
+
+    def test_a_topic_that_exists_has_its_partitions_and_its_limit(self, side: Side) -> None:
+        name = side.name("origin")
+        side.create(name, 3, 20_000)
+        catalogue = side.catalogue()
+        self.look(side, catalogue, name, exists=True)
+        assert catalogue.origins[name] == Origin(3, 20_000)
+        assert name in catalogue.allowed
+        assert name not in catalogue.denied
+        assert name not in catalogue.unknown
+        assert name not in catalogue.leaderless
+
+    def test_a_topic_that_does_not_exist_is_unknown_for_a_short_time(self, side: Side) -> None:
+        name = side.name("origin")
+        catalogue = side.catalogue()
+        self.look(side, catalogue, name, exists=False)
+        assert name not in catalogue.origins
+
+        def forgotten() -> bool:
+            catalogue.advance(side.clock.monotonic_s())
+            return name not in catalogue.unknown
+
+        side.eventually(forgotten, "the answer is too old")
+
+    def test_a_topic_that_is_deleted_is_unknown_when_it_is_looked_up_again(self, side: Side) -> None:
+        name = side.name("origin")
+        side.create(name, 1)
+        catalogue = side.catalogue()
+        self.look(side, catalogue, name, exists=True)
+        side.delete(name)
+
+        def gone() -> bool:
+            catalogue.advance(side.clock.monotonic_s())
+            if name not in catalogue.unknown:
+                catalogue.invalidate(name)
+            return name in catalogue.unknown
+
+        side.eventually(gone, "the topic is unknown")
+        assert name not in catalogue.origins
+
+    def test_several_topics_are_told_each_for_itself(self, side: Side) -> None:
+        there, missing = side.name("origin"), side.name("origin")
+        side.create(there, 2)
+        catalogue = side.catalogue()
+
+        def told() -> bool:
+            catalogue.advance(side.clock.monotonic_s())
+            catalogue.want([there, missing])
+            return there in catalogue.origins and missing in catalogue.unknown
+
+        side.eventually(told, "both are told")
+        assert missing not in catalogue.origins
+
+
+class TestTopicWatch:
+    def test_partitions_of_a_former_topic_are_named_and_no_others(self, side: Side) -> None:
+        side.create(side.topic, 1)
+        watch = TopicWatch(side.brokers().topics, side.clock, side.topic)
+        partition = Partition(0)
+        assert not watch.replaced([partition]), "a partition that has no topic yet is in no former one"
+        topic_id = side.eventually(watch.topic_id, "the id is told")
+        partition.checkpoint = replace(partition.checkpoint, input_topic_id=topic_id)
+        side.recreate(side.topic, 1)
+        later = Partition(1)
+        side.eventually(lambda: watch.replaced([partition, later]) == {0}, "the former topic is noticed")
+        current = side.eventually(watch.topic_id, "the new id is told")
+        partition.checkpoint = replace(partition.checkpoint, input_topic_id=current)
+        side.eventually(watch.topic_id, "it is looked at again")
+        assert not watch.replaced([partition])
+
+
+class TestStatus:
+    def published(self, side: Side, guard: ClockGuard) -> tuple[StatusPublisher, str]:
+        topic = side.name("status")
+        side.create(topic, 2)
+        return StatusPublisher(side.writer(), topic, side.clock, guard), topic
+
+    def delivered(self, side: Side, status: Status, views: Sequence[PartitionView]) -> None:
+        def told() -> bool:
+            status.advance(views)
+            return status.delivered_s > float("-inf")
+
+        side.eventually(told, "the broker has accepted a record")
+
+    def test_a_view_is_written_to_its_partition_and_measures_the_clock(self, side: Side) -> None:
+        guard = ClockGuard(side.clock, 60_000)
+        status, topic = self.published(side, guard)
+        assert guard.skew_ms is None
+        view = PartitionView(partition=1, state=State.RUNNING, owner="one", url=None, pending=7)
+        self.delivered(side, status, [view])
+        assert guard.skew_ms is not None
+        assert abs(guard.skew_ms) < 30_000
+        (seen, *_) = side.committed(topic, lambda found: len(found) >= 1)
+        assert (seen.partition, seen.key) == (1, partition_key(1))
+        assert PartitionView.from_json(seen.value or b"") == view
+        status.close(10.0)
+
+    def test_the_last_view_of_a_released_partition_names_no_owner(self, side: Side) -> None:
+        status, topic = self.published(side, ClockGuard(side.clock, 60_000))
+        view = PartitionView(partition=0, state=State.RUNNING, owner="one", url=None, pending=7)
+        self.delivered(side, status, [view])
+        status.publish_release(view)
+        status.close(60.0)
+
+        def released(found: Sequence[Seen]) -> bool:
+            last = PartitionView.from_json(found[-1].value or b"") if found else None
+            return last is not None and (last.state, last.owner, last.pending) == (State.CLOSED, "", 7)
+
+        side.committed(topic, released)
