@@ -87,13 +87,10 @@ class Policy:
         """The setting MAX_PER_SECOND of the origins that have this policy."""
         return self._config.max_per_second
 
-    def is_plain(self, topic: str) -> bool:
-        """Return whether a message for this topic is allowed and has a due that follows from its attempt alone."""
-        return (
-            self.origin_allowed(topic)
-            and not (self._config.jitter or self._aged)
-            and (not self._by_origin or self._of(topic) is self)
-        )
+    def plain_of(self, topic: str) -> Policy | None:
+        """Return the policy of an origin that is allowed, if its due times follow from the attempt alone."""
+        own = self._of(topic)
+        return own if self.origin_allowed(topic) and not own.config.jitter and own.config.max_age_ms is None else None
 
     def is_retried(self, exception: str) -> bool:
         """Return whether no list of exceptions objects to a retry, and none chooses another policy."""

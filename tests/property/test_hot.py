@@ -36,6 +36,9 @@ POLICIES = [
     PolicyConfig(fatal=("com.*",), droppable=("E",), max_attempts=3, delays_ms=(0, 1000)),
     PolicyConfig(retriable=("E", "com.acme.*"), origin_topics=("o*",), ibm_delays_ms=(5,)),
     PolicyConfig(by_origin=(PolicyConfig(name="orders", delays_ms=(1, 2, 3)),)),
+    PolicyConfig(jitter=0.5),
+    PolicyConfig(max_age_ms=HOUR_MS),
+    PolicyConfig(by_name=(PolicyConfig(name="slow", delays_ms=(HOUR_MS,)),), by_exception=(("E*", "slow"),)),
 ]
 sizes = st.sampled_from([0, 1, 31, 32, 255, 256, 65_535, 65_536]) | st.integers(0, 700)
 payloads = st.none() | sizes.map(lambda size: b"p" * size)
@@ -50,6 +53,8 @@ plain_lists = st.tuples(
                 ("retry-exception", b"E"),
                 ("retry-exception", "Fehler-ä".encode()),
                 ("retry-group", b"billing"),
+                ("retry-policy", b"slow"),
+                ("retry-first-ms", b"%d" % (NOW_MS - HOUR_MS)),
                 ("retry-due-ms", b"%d" % (NOW_MS + 5)),
                 ("retry-due-ms", b"%d" % 10**18),
             ]

@@ -48,28 +48,30 @@ def examiner(
     leading = {each.name: each for each in takewhile(_PLAIN.__contains__, dialects)}
     if not COMPILED or type(origins) is not dict or not leading:
         return None
-    native_delays_ms, native_limit = policy.attempts_of(DIALECTS["native"])
-    ibm_delays_ms, ibm_limit = policy.attempts_of(DIALECTS["ibm"])
+    made: dict[Policy, ingest.Rules] = {}
 
-    def topic_of(value: bytes) -> str | None:
+    def topic_of(value: bytes) -> tuple[str, ingest.Rules] | None:
         try:
             topic = read_topic("", value)
         except HeaderError:
             return None
-        return topic if policy.is_plain(topic) else None
+        own = policy.plain_of(topic)
+        if own is None:
+            return None
+        if own not in made:
+            made[own] = _rules(own)
+        return topic, made[own]
 
-    def is_retried(exception: bytes) -> bool:
-        return is_text(exception) and policy.is_retried(exception.decode())
+    return ingest.Examiner(origins, leading, topic_of, max_delay_ms=policy.max_delay_ms, measures=measures)
 
-    return ingest.Examiner(
-        origins,
-        leading,
-        topic_of,
-        is_retried,
+
+def _rules(policy: Policy) -> ingest.Rules:
+    native_delays_ms, native_limit = policy.attempts_of(DIALECTS["native"])
+    ibm_delays_ms, ibm_limit = policy.attempts_of(DIALECTS["ibm"])
+    return ingest.Rules(
+        lambda exception: is_text(exception) and policy.is_retried(exception.decode()),
         native_delays_ms=native_delays_ms,
         native_limit=native_limit,
         ibm_delays_ms=ibm_delays_ms,
         ibm_limit=ibm_limit,
-        max_delay_ms=policy.max_delay_ms,
-        measures=measures,
     )

@@ -5,18 +5,24 @@ from sidecar.engine.items import Arrival
 from sidecar.engine.ports import Origin
 from sidecar.model import Record
 
-class Examiner:
+class Rules:
     def __init__(
         self,
-        origins: dict[str, Origin],
-        profiles: Collection[str],
-        topic_of: Callable[[bytes], str | None],
         retried: Callable[[bytes], bool],
         *,
         native_delays_ms: Sequence[int],
         native_limit: int,
         ibm_delays_ms: Sequence[int],
         ibm_limit: int,
+    ) -> None: ...
+
+class Examiner:
+    def __init__(
+        self,
+        origins: dict[str, Origin],
+        profiles: Collection[str],
+        topic_of: Callable[[bytes], tuple[str, Rules] | None],
+        *,
         max_delay_ms: int,
         measures: bool,
     ) -> None: ...

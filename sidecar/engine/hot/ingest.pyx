@@ -27,6 +27,7 @@ cdef int64_t _DUE_MS_MAX = DUE_MS_MAX
 cdef int _NATIVE = native.Native.code
 cdef int _IBM = ibm.Ibm.code
 cdef Py_ssize_t _CACHED_MAX = 4096
+cdef Py_ssize_t _EXCEPTIONS_MAX = 512
 cdef Py_ssize_t _CACHED_BYTES_MAX = 512
 
 # Headers by what the plain case does with them.
@@ -57,36 +58,61 @@ cdef dict _IBM_KINDS = {
 }
 
 
+cdef class Rules:
+    """The delays, limits and exceptions of one policy."""
+
+    cdef object _retried
+    cdef dict _exceptions
+    cdef int64_t native_delays[64]
+    cdef int64_t ibm_delays[64]
+    cdef int native_count, ibm_count
+    cdef int64_t native_limit, ibm_limit
+
+    def __init__(self, retried, *, native_delays_ms, native_limit, ibm_delays_ms, ibm_limit):
+        self._retried = retried
+        self._exceptions = {}
+        # Behind the last delay that fits, Python looks it up.
+        self.native_count = min(len(native_delays_ms), 64)
+        self.ibm_count = min(len(ibm_delays_ms), 64)
+        for at in range(self.native_count):
+            self.native_delays[at] = native_delays_ms[at]
+        for at in range(self.ibm_count):
+            self.ibm_delays[at] = ibm_delays_ms[at]
+        self.native_limit = native_limit
+        self.ibm_limit = ibm_limit
+
+    cdef bint is_retried(self, PyObject** found) except? False:
+        cdef bytes name = b"" if found[EXCEPTION] == NULL else <bytes>found[EXCEPTION]
+        cdef PyObject* known
+        if found[EXCEPTION] != NULL and not PyBytes_GET_SIZE(name):
+            return False
+        if PyBytes_GET_SIZE(name) > _CACHED_BYTES_MAX:
+            return False
+        known = PyDict_GetItem(self._exceptions, name)
+        if known != NULL:
+            return <object>known is True
+        if len(self._exceptions) >= _EXCEPTIONS_MAX:
+            self._exceptions.clear()
+        retried = self._retried(name)
+        self._exceptions[name] = retried
+        return retried is True
+
+
 cdef class Examiner:
     """Makes arrivals of plain records. See `engine.ingest`, which it must equal to the byte."""
 
     cdef dict _origins
-    cdef object _topic_of, _retried
-    cdef dict _topics, _exceptions
-    cdef int64_t _native_delays[64]
-    cdef int64_t _ibm_delays[64]
-    cdef int _native_count, _ibm_count
-    cdef int64_t _native_limit, _ibm_limit, _max_delay_ms
+    cdef object _topic_of
+    cdef dict _topics
+    cdef int64_t _max_delay_ms
     cdef bint _native, _ibm, _measures
 
-    def __init__(self, dict origins, profiles, topic_of, retried, *, native_delays_ms, native_limit, ibm_delays_ms,
-                 ibm_limit, max_delay_ms, measures):
+    def __init__(self, dict origins, profiles, topic_of, *, max_delay_ms, measures):
         self._origins = origins
         self._topic_of = topic_of
-        self._retried = retried
         self._topics = {}
-        self._exceptions = {}
         self._native = "native" in profiles
         self._ibm = "ibm" in profiles
-        # Behind the last delay that fits, Python looks it up.
-        self._native_count = min(len(native_delays_ms), 64)
-        self._ibm_count = min(len(ibm_delays_ms), 64)
-        for at in range(self._native_count):
-            self._native_delays[at] = native_delays_ms[at]
-        for at in range(self._ibm_count):
-            self._ibm_delays[at] = ibm_delays_ms[at]
-        self._native_limit = native_limit
-        self._ibm_limit = ibm_limit
         self._max_delay_ms = max_delay_ms
         self._measures = measures
 
@@ -103,23 +129,26 @@ cdef class Examiner:
         cdef bint is_ibm = False
         cdef int64_t due_ms = 0
         cdef int64_t attempt = 0
-        cdef object topic, entry
+        cdef object place, topic, entry
+        cdef Rules rules
         if type(headers) is not list or (key is not None and type(key) is not bytes) or (
             value is not None and type(value) is not bytes
         ):
             return None
         if not self._find(<list>headers, bare, found, &is_ibm):
             return None
-        topic = self._topic(<bytes>found[ORIGIN])
-        if topic is None:
+        place = self._place(<bytes>found[ORIGIN])
+        if place is None:
             return None
+        topic = (<tuple>place)[0]
+        rules = <Rules>(<tuple>place)[1]
         cdef PyObject* origin = PyDict_GetItem(self._origins, topic)
         if origin == NULL:
             return None
-        if not self._times(found, is_ibm, timestamp_ms, arrived_ms, &due_ms, &attempt):
+        if not self._times(rules, found, is_ibm, timestamp_ms, arrived_ms, &due_ms, &attempt):
             return None
-        cdef int64_t limit = self._ibm_limit if is_ibm else self._native_limit
-        if attempt >= limit or limit > 0xffff or not self._is_retried(found):
+        cdef int64_t limit = rules.ibm_limit if is_ibm else rules.native_limit
+        if attempt >= limit or limit > 0xffff or not rules.is_retried(found):
             return None
         if due_ms > _DUE_MS_MAX or due_ms - arrived_ms > self._max_delay_ms:
             return None
@@ -212,8 +241,8 @@ cdef class Examiner:
             return False
         return self._ibm if is_ibm[0] else self._native
 
-    cdef object _topic(self, bytes value):
-        """Return the origin as text, None when messages may not be sent to it, or by rules of their own."""
+    cdef object _place(self, bytes value):
+        """Return the origin as text with its rules; None when it is not allowed or its rules are not plain."""
         cdef PyObject* known
         if PyBytes_GET_SIZE(value) > 255:
             return None
@@ -222,31 +251,15 @@ cdef class Examiner:
             return <object>known
         if len(self._topics) >= _CACHED_MAX:
             self._topics.clear()
-        topic = self._topic_of(value)
-        self._topics[value] = topic
-        return topic
+        place = self._topic_of(value)
+        self._topics[value] = place
+        return place
 
-    cdef bint _is_retried(self, PyObject** found) except? False:
-        cdef bytes name = b"" if found[EXCEPTION] == NULL else <bytes>found[EXCEPTION]
-        cdef PyObject* known
-        if found[EXCEPTION] != NULL and not PyBytes_GET_SIZE(name):
-            return False
-        if PyBytes_GET_SIZE(name) > _CACHED_BYTES_MAX:
-            return False
-        known = PyDict_GetItem(self._exceptions, name)
-        if known != NULL:
-            return <object>known is True
-        if len(self._exceptions) >= _CACHED_MAX:
-            self._exceptions.clear()
-        retried = self._retried(name)
-        self._exceptions[name] = retried
-        return retried is True
-
-    cdef bint _times(self, PyObject** found, bint is_ibm, int64_t timestamp_ms, int64_t arrived_ms, int64_t* due_ms,
+    cdef bint _times(self, Rules rules, PyObject** found, bint is_ibm, int64_t timestamp_ms, int64_t arrived_ms, int64_t* due_ms,
                      int64_t* attempt) except? False:
         cdef int64_t number = 0
-        cdef int count = self._ibm_count if is_ibm else self._native_count
-        cdef int64_t* delays = &self._ibm_delays[0] if is_ibm else &self._native_delays[0]
+        cdef int count = rules.ibm_count if is_ibm else rules.native_count
+        cdef int64_t* delays = &rules.ibm_delays[0] if is_ibm else &rules.native_delays[0]
         attempt[0] = 0
         if found[ATTEMPT] != NULL and not _number(<bytes>found[ATTEMPT], attempt):
             return False
