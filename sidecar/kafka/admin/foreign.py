@@ -49,9 +49,11 @@ def foreign_records(settings: Settings, changelog: Topic, deadline: Deadline) ->
 
 
 def _foreign(key: bytes | None, value: bytes | None) -> str:
+    # The value first: any text can be a key of IBM's, also one that looks like a key of ours.
+    if value is not None and retry_info(value) is not None:
+        return "a record of IBM's kafka-retry"
     try:
         decode_key(key)
     except FormatUnknown:
-        is_ibm = value is not None and retry_info(value) is not None
-        return "a record of IBM's kafka-retry" if is_ibm else "a record that no sidecar wrote"
+        return "a record that no sidecar wrote"
     return ""
