@@ -54,7 +54,9 @@ class SidecarProcess:
         self.log_path = folder / f"{app_id}.log"
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port = probe.getsockname()[1]
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("KAFKA_RETRY_")}
+        # Installed packages have bytecode, so it is written here too.
+        unwanted = ("KAFKA_RETRY_", "PYTHONDONTWRITEBYTECODE")
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
         self._environment = {
             **clean,
             "PYTHONPATH": str(tree),

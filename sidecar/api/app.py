@@ -25,8 +25,8 @@ from sidecar.api.messages.listing import Entries, Listing, Peers
 from sidecar.api.messages.routes import message_routes
 from sidecar.api.origins import origin_routes
 from sidecar.api.pending import pending_routes
-from sidecar.api.policies import Reloaded, policy_routes
-from sidecar.api.source import Source
+from sidecar.api.policies import policy_routes
+from sidecar.api.source import Reloaded, Source
 from sidecar.api.ui import ui_routes
 from sidecar.metrics import Metrics
 

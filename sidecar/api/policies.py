@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Final
 
 import structlog
 from anyio import to_thread
@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse
 from sidecar.api.auth import Gate
 from sidecar.api.bodies import Body, ErrorBody
 from sidecar.api.messages.changes import caller, refuse_parameters
+from sidecar.api.source import Reloaded
 from sidecar.errors import SettingsInvalid
 
 log = structlog.get_logger(__name__)
@@ -23,15 +24,6 @@ NOT_HERE: Final = (
     "This process takes no policies over while it runs: the Spark engine reads them when its query starts, and "
     "`retry-sidecar api` has none. Restart the query, or call an instance that owns partitions."
 )
-
-
-class Reloaded(NamedTuple):
-    """What a reload changed."""
-
-    changed: Sequence[str]
-    """Names of the settings that are taken over."""
-    needs_restart: Sequence[str]
-    """Names of the settings that changed too, and keep their values until the next start."""
 
 
 class ReloadedBody(Body):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
-
-from pydantic import JsonValue
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sidecar.engine.group.view import PartitionView
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue  # a process loads the API's libraries after it has fired what is due
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,15 @@ class Health:
     """Facts by name, shown unchanged."""
     starting: bool = False
     """Not ready because it has not been ready yet."""
+
+
+class Reloaded(NamedTuple):
+    """What a reload changed."""
+
+    changed: Sequence[str]
+    """Names of the settings that are taken over."""
+    needs_restart: Sequence[str]
+    """Names of the settings that changed too, and keep their values until the next start."""
 
 
 class Source(Protocol):

@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import click
-from rich.table import Table
 
 from sidecar.cli.instants import read_duration
 from sidecar.cli.options import reread, settings_options
@@ -58,6 +57,8 @@ def _show(settings: Settings, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([row._asdict() for row in rows(settings)], indent=2))
         return
+    from rich.table import Table  # noqa: PLC0415
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("setting", "value", "from"):
         table.add_column(heading, overflow="fold")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Mapping
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from sidecar.engine.restore import ChangelogRead
 from sidecar.errors import invariant
@@ -13,6 +15,7 @@ from sidecar.kafka.errors import failed, translated
 
 SLICE_BYTES: Final = 1024 * 1024
 SLICE_RECORDS_MAX: Final = 2_000
+METADATA_S: Final = 5.0
 
 
 class ChangelogReader:
@@ -25,6 +28,13 @@ class ChangelogReader:
         self._lost: set[int] = set()
         self._errors: dict[int, str] = {}
         self._limit = 16
+        # Of a topic that it does not know yet, the library looks for the leaders only once a second.
+        self._learning = threading.Thread(target=self._learn, name="changelog", daemon=True)
+        self._learning.start()
+
+    def _learn(self) -> None:
+        with contextlib.suppress(KafkaException):  # reading shows what is wrong
+            self._consumer.list_topics(self._topic, METADATA_S)
 
     def start(self, partition: int, offset: int) -> None:
         """Read a partition from `offset` on."""
@@ -91,4 +101,5 @@ class ChangelogReader:
 
     def close(self) -> None:
         """Close the consumer."""
+        self._learning.join()
         self._consumer.close()

@@ -76,6 +76,7 @@ def serve(settings: Settings) -> int:
     server, commands = start_server(settings, clock, source, metrics, lambda: None)
     try:
         cluster.start()
+        server.await_open()
         stop.wait()
         logger.info("api_stopped")
     finally:

@@ -37,6 +37,11 @@ class Assignment:
         """Return the partitions that ingest and fire."""
         return [each for each in self.partitions.values() if each.state is State.RUNNING]
 
+    @property
+    def all_run(self) -> bool:
+        """Whether there are partitions, and all of them ingest and fire."""
+        return bool(self.partitions) and len(self.running()) == len(self.partitions)
+
     def owned(self, numbers: Iterable[int]) -> list[Partition]:
         """Return the owned partitions among `numbers`."""
         return [self.partitions[number] for number in numbers if number in self.partitions]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sidecar.clock import Clock
 from sidecar.engine.ingest import Ingest
@@ -26,9 +27,11 @@ from sidecar.runtime.ports import (
     TopicWatch,
 )
 from sidecar.runtime.reporting.snapshot import Snapshots
-from sidecar.runtime.reporting.spans import Spans
 from sidecar.runtime.transaction.commit import Observe, unobserved
 from sidecar.settings import Settings
+
+if TYPE_CHECKING:
+    from sidecar.runtime.reporting.spans import Spans
 
 
 @dataclass(frozen=True, slots=True)

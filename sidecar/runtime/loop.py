@@ -72,6 +72,8 @@ class Loop:
         self._retired: list[Result] = []
         self._maintained_s = float("-inf")
         self._end_at_s = float("inf")
+        self.under_way = False
+        """Whether the first messages that were due have been fired, or nothing was due."""
 
     def use(self, policy: Policy) -> None:
         """Decide by this policy from the next record on; what is pending keeps its due time."""
@@ -98,6 +100,7 @@ class Loop:
             self._guard_store(self._advance_recovery)
         self._fetching.adjust(self._assignment.running(), self._assignment.partitions)
         self._reporter.advance()
+        self.under_way = self.under_way or (self._assignment.all_run and not self._planning.is_due())
 
     def _poll_timeout_s(self) -> float:
         if self._jobs.busy and self._ahead.busy:
@@ -143,6 +146,7 @@ class Loop:
 
     def _committed(self, result: Result) -> None:
         components = self._components
+        self.under_way = True
         self._failures.committed(result, more=self._buffer.ready > 0 or not result.work.plan.complete)
         self._retired.append(result)
         components.recovery.on_committed(result.work.partitions)
@@ -190,6 +194,7 @@ class Loop:
     def assigned(self, partitions: Sequence[int]) -> None:
         log.info("partitions_assigned", partitions=list(partitions))
         self._assignment.assign(partitions)
+        self._reporter.hasten()
 
     def revoked(self, partitions: Sequence[int]) -> None:
         log.info("partitions_revoked", partitions=list(partitions))

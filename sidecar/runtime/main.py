@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -46,17 +47,19 @@ from sidecar.runtime.partitions.restarts import Restarts
 from sidecar.runtime.partitions.start_offsets import Topics
 from sidecar.runtime.reloads import Reloads
 from sidecar.runtime.reporting.snapshot import Snapshots
-from sidecar.runtime.reporting.spans import spans_of_environment
 from sidecar.runtime.reporting.status import StatusPublisher
 from sidecar.runtime.state import LocalState
 from sidecar.runtime.stop import Stop
 from sidecar.runtime.transaction.commit import Committer, Observe, unobserved
+from sidecar.serving.address import advertised_url
 from sidecar.serving.group_view import ClusterView, GroupSource, follow
-from sidecar.serving.http import start_server
-from sidecar.serving.peers import advertised_url
+from sidecar.serving.http import Http, start_server
 from sidecar.settings import Settings
 from sidecar.settings.policy import policy_config
 from sidecar.store.folder import StateFolder
+
+if TYPE_CHECKING:
+    from sidecar.runtime.reporting.spans import Spans
 
 logger = structlog.get_logger(__name__)
 
@@ -126,7 +129,8 @@ def run(
         )
         logger.info("sidecar_started", version=__version__, input_topic=settings.input_topic, url=server.url)
         draining = Drain(source, instance_id, clock, drain_timeout_ms) if drain else None
-        status = _turn(loop, stop, settings.shutdown_timeout_ms / 1000, draining, reloads)
+        ending_s = settings.shutdown_timeout_ms / 1000
+        status = _turn(loop, stop, server, ending_s, draining, reloads)
         logger.info("sidecar_stopped")
     except InvariantViolated:
         # What is wrong may be in the store too, and would be found there again.
@@ -150,7 +154,9 @@ def _tune_interpreter() -> None:
     gc.set_threshold(200_000, 50, 100)
 
 
-def _turn(loop: Loop, stop: Stop, shutdown_timeout_s: float, drain: Drain | None, reloads: Reloads) -> int:
+def _turn(
+    loop: Loop, stop: Stop, server: Http, shutdown_timeout_s: float, drain: Drain | None, reloads: Reloads
+) -> int:
     """Run the loop until it is asked to stop; return the exit status."""
     try:
         while not stop.asked:
@@ -159,6 +165,8 @@ def _turn(loop: Loop, stop: Stop, shutdown_timeout_s: float, drain: Drain | None
             if (policies := reloads.take()) is not None:
                 loop.use(Policy(policies))
             loop.run_once()
+            if loop.under_way:
+                server.open()
             if drain is not None and (status := drain.look()) is not None:
                 return status
         return 0 if drain is None else 1
@@ -249,10 +257,19 @@ def build(
             url=url,
             ingests=ingests,
             observe=observe,
-            spans=spans_of_environment(),
+            spans=_spans(),
         )
     )
     return loop
+
+
+def _spans() -> Spans | None:
+    if not any(name.startswith("OTEL_") for name in os.environ):
+        return None
+    # Most processes create no spans, and the import takes as long as those of half the sidecar.
+    from sidecar.runtime.reporting.spans import spans_of_environment  # noqa: PLC0415
+
+    return spans_of_environment()
 
 
 def _open_consumer(

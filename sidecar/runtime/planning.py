@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from sidecar.engine.items import Dead
 from sidecar.engine.partition import Partition
@@ -18,6 +19,9 @@ from sidecar.runtime.transaction.commit import Work
 from sidecar.runtime.transaction.failures import Failures
 from sidecar.runtime.transaction.limits import Limits
 from sidecar.runtime.transaction.pace import fewer
+
+ANSWER_S: Final = 0.003
+"""Interval of looks for the answer about an origin that a plan waits for."""
 
 
 class Planning:
@@ -44,6 +48,8 @@ class Planning:
         self._turn = {False: 0, True: 0}
         self._planned_s = float("-inf")
         self._backlog = False
+        self._unresolved: frozenset[str] = frozenset()
+        """Origins that messages of the last plan wait for."""
         self._waits_for_dlq = set[int]()
 
     # When
@@ -54,15 +60,20 @@ class Planning:
         ready = self._buffer.ready
         if ready and (since_ms >= self._settings.commit_interval_ms or ready >= self._settings.commit_max_messages):
             return True
-        if not self._backlog and since_ms < self._settings.punctuation_interval_ms:
+        if since_ms < self._settings.punctuation_interval_ms and not (self._backlog or self._is_resolved()):
             return False
         now_ms = self._clock.wall_ms()
         running = self._assignment.running()
         return any((wakes_ms := each.wakes_at_ms()) is not None and wakes_ms <= now_ms for each in running)
 
+    def _is_resolved(self) -> bool:
+        """Return whether the origins that the last plan missed have been looked up."""
+        known, unknown = self._components.catalogue.origins, self._components.catalogue.unknown
+        return bool(self._unresolved) and all(name in known or name in unknown for name in self._unresolved)
+
     def due_in_s(self, at_most_s: float) -> float:
         """Return the seconds until the next plan is due, at most `at_most_s`; negative when one is overdue."""
-        wait_s = at_most_s
+        wait_s = ANSWER_S if self._unresolved else at_most_s
         since_s = self._clock.monotonic_s() - self._planned_s
         if self._buffer.ready:
             wait_s = min(wait_s, self._settings.commit_interval_ms / 1000 - since_s)
@@ -108,6 +119,7 @@ class Planning:
         next_dead = {number for number, items in made.left.items() if type(items[0]) is Dead}
         self._waits_for_dlq = set() if terms.dlq_open else waits_for_dlq | next_dead
         self._components.catalogue.want(made.unresolved)
+        self._unresolved = frozenset(made.unresolved)
         self._backlog = few or (not made.complete and not made.unresolved)
         if made.partition_plans:
             return self._work(made, terms, membership)

@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from sidecar.api.policies import Reloaded
+from sidecar.api.source import Reloaded
 from sidecar.errors import SettingsInvalid, SidecarError
 from sidecar.policy import PolicyConfig
 from sidecar.settings import SETTINGS, Settings

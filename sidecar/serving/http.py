@@ -1,28 +1,96 @@
-"""Builds the HTTP server, for an instance and for `retry-sidecar api`."""
+"""HTTP of a process: its port is open from the start, its application is loaded when there is time for it.
+
+The libraries of the application take as long to import as everything else takes until the first message fires. A
+connection that comes before waits in the queue of the socket.
+"""
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from sidecar import __version__
-from sidecar.api.app import Operations, create_app
-from sidecar.api.auth import Gate
-from sidecar.api.connect import Worker
-from sidecar.api.connect.plugins import connector_config
-from sidecar.api.policies import Reloaded
+from sidecar.api.source import Reloaded
 from sidecar.clock import Clock
 from sidecar.engine.ports import Store
+from sidecar.errors import CommandFailed
 from sidecar.metrics import Metrics
 from sidecar.serving.control_calls import LazyCommands
 from sidecar.serving.group_view import GroupSource
-from sidecar.serving.local_messages import LocalEntries
-from sidecar.serving.peers import HttpPeers
-from sidecar.serving.server import Server
+from sidecar.serving.listener import listen, url_of
 from sidecar.settings import Settings
 
+if TYPE_CHECKING:
+    from sidecar.serving.server import Server
+
 logger = structlog.get_logger(__name__)
+
+WITHIN_S: Final = 2.0
+"""Longest time from the start to the loading of the application: less than probes wait for an answer."""
+LOADED_S: Final = 30.0
+"""Longest time for loading the application of a process that does nothing else."""
+
+
+class Http:
+    """The HTTP server of a process, loaded by a separate thread.
+
+    Args:
+        settings: The effective ones.
+        make: Returns the server on a listening socket.
+
+    Raises:
+        CommandFailed: The server cannot listen on the address.
+    """
+
+    def __init__(self, settings: Settings, make: Callable[[socket.socket], Server]) -> None:
+        self._listener = listen(settings.http_host, settings.http_port)
+        self.url = url_of(settings.http_host, self._listener)
+        """The URL of the server, with its actual port."""
+        self._make = make
+        self._server: Server | None = None
+        self._failure: Exception | None = None
+        self._wanted = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="http-start", daemon=True)
+        self._thread.start()
+
+    def open(self) -> None:
+        """Load the application now; returns at once. Raises what loading it has raised."""
+        self._wanted.set()
+        if self._failure is not None:
+            raise self._failure
+
+    def await_open(self) -> None:
+        """Return when requests are answered. Raises CommandFailed, and what loading the application has raised."""
+        self._wanted.set()
+        self._thread.join(LOADED_S)
+        self.open()
+        if self._thread.is_alive():
+            raise CommandFailed(f"The HTTP server at {self.url} did not start within {LOADED_S:g} s.")
+
+    def stop(self, deadline_s: float) -> None:
+        """Finish current responses and close the port; after the deadline the threads die with the process."""
+        self._stopping = True
+        self._wanted.set()
+        self._thread.join(deadline_s)
+        if self._server is not None:
+            self._server.stop(deadline_s)
+        self._listener.close()
+
+    def _run(self) -> None:
+        self._wanted.wait(WITHIN_S)
+        if self._stopping:
+            return
+        try:
+            self._server = self._make(self._listener)
+            self._server.start()
+        except Exception as error:  # noqa: BLE001 - raised by open()
+            self._failure = error
+        else:
+            logger.info("http_listening", url=self.url)
 
 
 def start_server(
@@ -34,10 +102,14 @@ def start_server(
     instance_id: str = "",
     restart: Callable[[bool], None] = lambda _: None,
     reload: Callable[[], Reloaded] | None = None,
-) -> tuple[Server, LazyCommands]:
-    """Return the running server and the client of its control calls, which must be closed after the server.
+) -> tuple[Http, LazyCommands]:
+    """Return the HTTP server, which loads soon, and the client of its control calls, to be closed after the server.
 
     Args:
+        settings: The effective ones.
+        clock: The clock of this machine.
+        source: Snapshots of the group.
+        metrics: Shown at /metrics.
         store: Returns the local store, None while there is none.
         instance_id: Id of this instance; empty for a process that owns no partition.
         restart: Restores the partitions of this process again.
@@ -49,22 +121,11 @@ def start_server(
     metrics.ready.set_function(lambda: source.health().ready)
     metrics.partitions_without_owner.set_function(source.partitions_without_owner)
     commands = LazyCommands(settings, clock, source)
-    peers = HttpPeers(clock, settings.api_token)
-    worker = Worker(
-        name=settings.streams_app_id,
-        instance_id=instance_id,
-        topic=settings.input_topic,
-        config=connector_config(settings),
-        version=__version__,
-        others=peers,
-        restart=restart,
-    )
-    gate = Gate(settings.api_token, loopback=settings.http_is_loopback)
-    operations = Operations(LocalEntries(store, source, instance_id), peers, commands, gate, worker, reload)
-    app = create_app(
-        source, metrics=metrics, version=__version__, actuator=settings.enable_health, operations=operations
-    )
-    server = Server(app, host=settings.http_host, port=settings.http_port)
-    server.start()
-    logger.info("http_listening", url=server.url)
-    return server, commands
+
+    def make(listener: socket.socket) -> Server:
+        from sidecar.serving.application import make_server  # noqa: PLC0415 - see above
+
+        given = (listener, settings, clock, source, metrics, commands)
+        return make_server(*given, store=store, instance_id=instance_id, restart=restart, reload=reload)
+
+    return Http(settings, make), commands

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import socket
 import threading
 from typing import Any, Final
@@ -14,13 +13,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sidecar.api.problems import problem
 from sidecar.errors import CommandFailed
+from sidecar.serving.listener import listen
 
 CONNECTIONS_MAX: Final = 100
 HEAD_BYTES_MAX: Final = 16 * 1024
 EXCHANGE_S: Final = 15.0
 """Longest time from the start of a connection, or its last response, to the next response."""
 KEEP_ALIVE_S: Final = 5
-START_S: Final = 10.0
+START_S: Final = 30.0
 
 
 class BoundedProtocol(H11Protocol):
@@ -99,10 +99,12 @@ class Server:
         app: The application.
         host: Address to listen at (setting HTTP_HOST).
         port: Port to listen at (setting HTTP_PORT); 0 takes any free one.
+        listener: The socket, when it listens already.
     """
 
-    def __init__(self, app: ASGIApp, *, host: str, port: int) -> None:
+    def __init__(self, app: ASGIApp, *, host: str, port: int, listener: socket.socket | None = None) -> None:
         self._app = app
+        self._listener = listener
         self._host = host
         self._port = port
         self._server: _SignallingServer | None = None
@@ -130,7 +132,7 @@ class Server:
         Raises:
             CommandFailed: The address or port cannot be used; the text names the setting.
         """
-        listener = _listen(self._host, self._port)
+        listener = self._listener or listen(self._host, self._port)
         self._port = listener.getsockname()[1]
         self._server = _SignallingServer(_config(self._app))
         self._thread = threading.Thread(target=self._serve, args=([listener],), name="http", daemon=True)
@@ -167,30 +169,4 @@ def _config(app: ASGIApp) -> uvicorn.Config:
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=1,
         h11_max_incomplete_event_size=HEAD_BYTES_MAX,
-    )
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket. Raises CommandFailed with the setting to change."""
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-        listener = socket.create_server((host, port), family=family, backlog=128)
-        # asyncio sets it only on sockets of protocol TCP by number; without it an answer waits 40 ms for a delayed ACK.
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return listener
-    except OSError as error:
-        raise CommandFailed(_advice(host, port, error)) from error
-
-
-def _advice(host: str, port: int, error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return (
-            f"HTTP_PORT: port {port} at {host} is in use by another program. "
-            "Set KAFKA_RETRY_HTTP_PORT to a free port; 0 takes any."
-        )
-    if error.errno in {errno.EACCES, errno.EPERM}:
-        return f"HTTP_PORT: this user may not listen at port {port}. Set KAFKA_RETRY_HTTP_PORT to 1024 or above."
-    return (
-        f"HTTP_HOST: cannot listen at {host!r}: {error.strerror or error}. "
-        "Set KAFKA_RETRY_HTTP_HOST to an address of this machine, such as 127.0.0.1 or 0.0.0.0."
     )

@@ -13,7 +13,7 @@ from sidecar.api.app import Operations, create_app
 from sidecar.api.auth import Gate
 from sidecar.api.connect import Worker
 from sidecar.api.messages.listing import Entries, MessageBody, MessageDetailBody, Named, Page, Wanted
-from sidecar.api.policies import Reloaded
+from sidecar.api.source import Reloaded
 from sidecar.contract.control import ControlKind, Outcome, Target
 from sidecar.errors import CommandFailed
 from sidecar.metrics import Metrics

@@ -15,9 +15,9 @@ from sidecar.clock import Clock, SystemClock
 from sidecar.engine import hot
 from sidecar.metrics import Metrics
 from sidecar.runtime.api_only import STOP_S, Observer
+from sidecar.serving.address import advertised_url
 from sidecar.serving.group_view import ClusterView, GroupSource, follow
 from sidecar.serving.http import start_server
-from sidecar.serving.peers import advertised_url
 from sidecar.settings import Settings
 from sidecar.spark.stream import observation
 
@@ -89,6 +89,7 @@ def serving(settings: Settings) -> Iterator[Driver]:
     driver.url = advertised_url(settings, server.url)
     try:
         cluster.start()
+        server.await_open()
         yield driver
     finally:
         server.stop(STOP_S)

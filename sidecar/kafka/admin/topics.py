@@ -219,7 +219,9 @@ def ensure_topics(
         found = look(admin, settings, deadline)
     if isinstance(found.input, Topic):
         _create_internal(admin, settings, found, found.input, deadline, changes)
-    found, wrong = _checked(admin, settings, deadline)
+    wrong = problems(settings, found)
+    if changes or wrong:
+        found, wrong = _checked(admin, settings, deadline)
     if wrong:
         raise TopicsInvalid("\n".join(str(problem) for problem in wrong))
     facts = _facts(cluster.cluster_id, found)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import structlog
-from pydantic import JsonValue
 
 from sidecar.api.source import Health
 from sidecar.clock import Clock
 from sidecar.engine.group.view import PartitionView
 from sidecar.engine.partition import Partition, State
 from sidecar.wheel.geometry import WIDTHS_MS, slot_end_ms
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 log = structlog.get_logger(__name__)
 

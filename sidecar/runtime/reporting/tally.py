@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from sidecar.engine.group.activity import LATE_MS, Minute
 from sidecar.metrics import Metrics
-from sidecar.runtime.reporting.spans import Spans
 from sidecar.runtime.transaction.commit import Result
+
+if TYPE_CHECKING:
+    from sidecar.runtime.reporting.spans import Spans
 
 log = structlog.get_logger(__name__)
 

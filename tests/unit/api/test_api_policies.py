@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from structlog.testing import capture_logs
 
-from sidecar.api.policies import Reloaded
+from sidecar.api.source import Reloaded
 from sidecar.errors import SettingsInvalid
 from tests.unit.api.test_api import Snapshots, assert_problem
 from tests.unit.api_stage import Client

@@ -15,7 +15,7 @@ from schemathesis.config import SchemathesisConfig
 from sidecar.api.app import Operations, create_app
 from sidecar.api.auth import Gate
 from sidecar.api.guard import RateLimiter
-from sidecar.api.policies import Reloaded
+from sidecar.api.source import Reloaded
 from sidecar.contract.control import Outcome
 from sidecar.errors import CommandFailed, StoreFailed
 from sidecar.metrics import Metrics

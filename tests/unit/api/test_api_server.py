@@ -18,6 +18,7 @@ from sidecar.api.app import create_app
 from sidecar.clock import SystemClock
 from sidecar.errors import CommandFailed
 from sidecar.metrics import Metrics
+from sidecar.serving import listener
 from sidecar.serving import server as server_module
 from sidecar.serving.server import CONNECTIONS_MAX, HEAD_BYTES_MAX, Server
 from tests.unit.api.test_api import Failing, Snapshots
@@ -109,7 +110,7 @@ def test_a_host_that_is_not_ours_is_named_with_the_setting_to_change(host: str) 
 
 
 def test_a_port_without_the_right_to_it_is_named() -> None:
-    advice = server_module._advice("0.0.0.0", 80, OSError(errno.EACCES, "Permission denied"))
+    advice = listener._advice("0.0.0.0", 80, OSError(errno.EACCES, "Permission denied"))
     assert "port 80" in advice
     assert "KAFKA_RETRY_HTTP_PORT to 1024 or above" in advice
 

@@ -8,6 +8,7 @@ import math
 import pytest
 
 from bench.figures import TARGETS, json_line, measured, number, percentile, rate_between, spread, table
+from bench.pending import restore_s
 from bench.traffic import DAY_MS, over_a_day, within_a_second
 
 
@@ -89,3 +90,16 @@ def test_due_times_fill_their_span() -> None:
     assert dues == list(over_a_day(1_000, 5_000, 60_000))
     assert 65_000 <= min(dues) < max(dues) <= 5_000 + DAY_MS
     assert max(dues) - min(dues) > DAY_MS * 0.9
+
+
+def test_a_restore_lasts_from_the_assignment_to_the_last_restored_partition() -> None:
+    events = [
+        ("sidecar_started", "00.000"),
+        ("partitions_assigned", "00.250"),
+        ("partition_restored", "01.000"),
+        ("partitions_assigned", "01.500"),
+        ("partition_restored", "02.750"),
+        ("readiness_gained", "09.000"),
+    ]
+    lines = [json.dumps({"event": name, "timestamp": f"2026-01-01T00:00:{at}Z"}) for name, at in events]
+    assert restore_s(["a line of another program", *lines]) == 2.5

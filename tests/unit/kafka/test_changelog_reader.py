@@ -44,13 +44,20 @@ class Consumer:
     """Hands out what the test sets."""
 
     given: list[Given]
+    asked: list[str]
 
     def __init__(self, _config: dict[str, Any]) -> None:
         Consumer.given = []
+        Consumer.asked = []
+
+    def list_topics(self, topic: str, _timeout_s: float) -> None:
+        Consumer.asked.append(topic)
 
     def incremental_assign(self, _places: list[TopicPartition]) -> None: ...
 
     def incremental_unassign(self, _places: list[TopicPartition]) -> None: ...
+
+    def close(self) -> None: ...
 
     def consume(self, _limit: int, _timeout_s: float) -> list[Given]:
         given, Consumer.given = Consumer.given, []
@@ -69,6 +76,12 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> ChangelogReader:
 def read(reader: ChangelogReader, *given: Given) -> set[int]:
     Consumer.given = list(given)
     return set(reader.read(0))
+
+
+def test_the_leaders_of_the_topic_are_known_before_a_partition_is_read(reader: ChangelogReader) -> None:
+    """Else the library looks for them up to a second later."""
+    reader.close()
+    assert Consumer.asked == [TOPIC]
 
 
 def test_a_partition_that_may_not_be_read_says_why_until_it_is_read(reader: ChangelogReader) -> None:

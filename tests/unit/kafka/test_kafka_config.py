@@ -119,6 +119,19 @@ def _problems(*properties: str) -> tuple[str, ...]:
     return caught.value.problems
 
 
+def test_status_records_keep_their_order_without_the_start_of_an_idempotent_producer() -> None:
+    given = config.status_producer(Settings(client={"max.in.flight": "5"}))
+    assert (given["acks"], given["enable.idempotence"]) == ("all", False)
+    assert given["max.in.flight.requests.per.connection"] == 1
+    assert list(given).index("max.in.flight.requests.per.connection") > list(given).index("max.in.flight")
+
+
+def test_without_properties_of_the_operator_no_client_is_made_to_check_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "Consumer", None)
+    monkeypatch.setattr(config, "Producer", None)
+    config.validate_client_properties(Settings(bootstrap_servers="kafka:9092"))
+
+
 def test_no_properties_and_good_ones_are_valid() -> None:
     config.validate_client_properties(Settings())
     config.validate_client_properties(load(client=["linger.ms=20", "compression.type=lz4", "fetch.min.bytes=5"]))

@@ -149,6 +149,7 @@ class LoopHarness:
         self.components = Mock()
         self.components.settings, self.components.clock, self.components.facts = Settings(), self.clock, FACTS
         self.components.catalogue.origins = self.origins
+        self.components.catalogue.unknown = {}
         self.components.closed.closed = {}
         self.components.recovery.identity = Identity("cluster", "changelog-id")
         self.components.spans = None

@@ -10,7 +10,7 @@ import pytest
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Origin
 from sidecar.errors import RecordCorrupt, StoreCorrupt
-from sidecar.runtime.planning import Planning
+from sidecar.runtime.planning import ANSWER_S, Planning
 from sidecar.runtime.transaction.commit import Work
 from tests.clocks import NOW_MS
 from tests.simulation.memory_store import MemoryStore
@@ -64,6 +64,21 @@ def test_due_timers_are_planned_after_the_punctuation_interval(harness: LoopHarn
     assert planning.is_due()
     partition(harness, 0).next_due_ms = NOW_MS + 3_600_000
     assert not planning.is_due()
+
+
+def test_messages_that_wait_for_an_origin_are_planned_when_the_answer_is_there(
+    harness: LoopHarness, planning: Planning
+) -> None:
+    stage = Stage()
+    stage.commit(NOW, stage.send(NOW + 1_000))
+    harness.run(0)
+    harness.assignment.partitions[0] = stage.partition
+    harness.origins.clear()
+    assert planning.next([stage.partition], stage.store, b"member") is None
+    assert not planning.is_due()
+    assert planning.due_in_s(60.0) <= ANSWER_S
+    harness.origins["A"] = Origin(4, 1_000_000)
+    assert planning.is_due()
 
 
 def test_a_poll_waits_until_the_next_plan_is_due(harness: LoopHarness, planning: Planning) -> None:

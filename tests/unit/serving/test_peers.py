@@ -13,7 +13,8 @@ import pytest
 from sidecar.clock import SystemClock
 from sidecar.errors import CommandFailed
 from sidecar.serving import peers
-from sidecar.serving.peers import HttpPeers, advertised_url
+from sidecar.serving.address import advertised_url
+from sidecar.serving.peers import HttpPeers
 from sidecar.settings import Settings
 
 Answer = Callable[[BaseHTTPRequestHandler], None]

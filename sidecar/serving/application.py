@@ -1,0 +1,54 @@
+"""Builds the HTTP application, for an instance and for `retry-sidecar api`. Its libraries take long to import."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+from sidecar import __version__
+from sidecar.api.app import Operations, create_app
+from sidecar.api.auth import Gate
+from sidecar.api.connect import Worker
+from sidecar.api.connect.plugins import connector_config
+from sidecar.api.source import Reloaded
+from sidecar.clock import Clock
+from sidecar.engine.ports import Store
+from sidecar.metrics import Metrics
+from sidecar.serving.control_calls import LazyCommands
+from sidecar.serving.group_view import GroupSource
+from sidecar.serving.local_messages import LocalEntries
+from sidecar.serving.peers import HttpPeers
+from sidecar.serving.server import Server
+from sidecar.settings import Settings
+
+
+def make_server(
+    listener: socket.socket,
+    settings: Settings,
+    clock: Clock,
+    source: GroupSource,
+    metrics: Metrics,
+    commands: LazyCommands,
+    *,
+    store: Callable[[], Store | None],
+    instance_id: str,
+    restart: Callable[[bool], None],
+    reload: Callable[[], Reloaded] | None,
+) -> Server:
+    """Return the server of the application, not started yet; see `sidecar.serving.http.start_server`."""
+    peers = HttpPeers(clock, settings.api_token)
+    worker = Worker(
+        name=settings.streams_app_id,
+        instance_id=instance_id,
+        topic=settings.input_topic,
+        config=connector_config(settings),
+        version=__version__,
+        others=peers,
+        restart=restart,
+    )
+    gate = Gate(settings.api_token, loopback=settings.http_is_loopback)
+    operations = Operations(LocalEntries(store, source, instance_id), peers, commands, gate, worker, reload)
+    app = create_app(
+        source, metrics=metrics, version=__version__, actuator=settings.enable_health, operations=operations
+    )
+    return Server(app, host=settings.http_host, port=settings.http_port, listener=listener)
