@@ -84,7 +84,7 @@ DEFECTS: Final = (
         Mutation(
             "headers are not counted",
             "runtime.partitions.buffer:_take",
-            "HEADER_BYTES * item.headers",
+            "HEADER_BYTES * held.headers",
             "0",
         ),
         seeds=(11,),
