@@ -135,6 +135,30 @@ class TestBrokers:
             1: None,
         }
 
+    def test_an_open_transaction_on_one_partition_does_not_keep_the_others_from_their_answer(self, side: Side) -> None:
+        side.create(side.topic, 2)
+        listener = Listener()
+        consumer = side.consumer(listener)
+        joined(side, consumer, listener, 2)
+        membership = consumer.membership()
+        assert membership is not None
+        transactional_id = side.name("tid")
+
+        def told() -> dict[int, int | None]:
+            """Ask while a transaction is open; the one before ends with its producer."""
+            producer = side.producer(transactional_id)
+            producer.init(30.0)
+            for partition, ends in ((0, True), (1, False)):
+                producer.begin()
+                producer.send_offsets(side.topic, {partition: 5}, membership)
+                if ends:
+                    producer.commit()
+            asked = side.brokers().committed(side.topic, [0, 1])
+            side.eventually(asked.done, "the question is answered")
+            return dict(asked.result())
+
+        assert side.eventually(lambda: told() == {0: 5}, "the other partition is told")
+
     def test_bounds_count_what_is_not_committed_and_markers_too(self, side: Side) -> None:
         side.create(side.changelog, 2)
         producer = side.producer(side.name("tid"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -14,6 +15,11 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from sidecar.kafka.errors import failed
 
 REQUEST_TIMEOUT_S: Final = 5.0
+TOGETHER_S: Final = 3.0
+"""How long all partitions of a query may take together; then each is asked for by itself."""
+SINGLE_S: Final = 1.0
+LATE_MAX: Final = 4
+"""Most partitions without an answer in one query; the rest is left for the next one."""
 
 
 class Bounds(NamedTuple):
@@ -23,10 +29,14 @@ class Bounds(NamedTuple):
     end: int
 
 
+def _passes(error: KafkaError) -> bool:
+    """Return whether no broker answers or a transaction is open."""
+    return failed(error).away or error.code() == KafkaError.UNSTABLE_OFFSET_COMMIT
+
+
 def _refusal(what: str, error: KafkaError) -> str:
     """Return the error text; empty while no broker answers or a transaction is open."""
-    passes = failed(error).away or error.code() == KafkaError.UNSTABLE_OFFSET_COMMIT
-    return "" if passes else f"{what}: {error.str()}"
+    return "" if _passes(error) else f"{what}: {error.str()}"
 
 
 class CommittedOffsets:
@@ -54,7 +64,7 @@ class CommittedOffsets:
     def _ask(self, config: dict[str, Any], wanted: list[TopicPartition]) -> None:
         try:
             with Consumer(config) as consumer:
-                answer = committed_of(consumer, wanted)
+                answer = _answered(consumer, wanted)
         except BaseException as failure:  # noqa: BLE001 - handed to whoever asks for the result
             self._future.set_exception(failure)
         else:
@@ -79,13 +89,41 @@ class CommittedOffsets:
                 self.errors[each.partition] = _refusal(what, each.error)
             else:
                 offsets[each.partition] = each.offset if each.offset >= 0 else None
+        for number in self._partitions:
+            if number not in offsets:
+                self.errors.setdefault(number, "")
         return offsets
 
 
-def committed_of(consumer: Consumer, wanted: list[TopicPartition]) -> list[TopicPartition]:
+def _answered(consumer: Consumer, wanted: list[TopicPartition]) -> list[TopicPartition]:
+    """Return what is committed, or if that takes long, only the partitions on which no transaction is open.
+
+    The library answers for all partitions or for none.
+    """
+    try:
+        return committed_of(consumer, wanted, REQUEST_TIMEOUT_S if len(wanted) == 1 else TOGETHER_S)
+    except KafkaException as cause:
+        if len(wanted) == 1 or not _passes(cause.args[0]):
+            raise
+        late, answers = [cause], list[TopicPartition]()
+    for each in random.sample(wanted, len(wanted)):  # else late ones at the front would hide the others
+        try:
+            answers += committed_of(consumer, [each], SINGLE_S)
+        except KafkaException as cause:
+            late.append(cause)
+        if len(late) > LATE_MAX:
+            break
+    if not answers:
+        raise late[-1]
+    return answers
+
+
+def committed_of(
+    consumer: Consumer, wanted: list[TopicPartition], timeout_s: float = REQUEST_TIMEOUT_S
+) -> list[TopicPartition]:
     """Return the committed offsets of the consumer's group. Raises KafkaException, with the reason if there is one."""
     try:
-        return consumer.committed(wanted, REQUEST_TIMEOUT_S)
+        return consumer.committed(wanted, timeout_s)
     except KafkaException:
         # For a group that may not be described the call only times out; the reason comes as a message.
         if (message := consumer.poll(0)) is not None and (error := message.error()) is not None:

@@ -27,9 +27,10 @@ log = structlog.get_logger(__name__)
 ASK_AGAIN_S: Final = 0.25
 ASK_AGAIN_MAX_S: Final = 5.0
 """Longest time between two queries for a partition without an answer."""
-PARTITION_BACK_OFF_S: Final = 1.0
-PARTITION_BACK_OFF_MAX_S: Final = 300.0
-"""Longest time that a partition is left out when its changelog or status partition refuses writes."""
+PARTITION_BACK_OFF_S: Final = 5.0
+"""How long a partition is left out at first when its changelog or status partition refuses writes: as long as the
+others may have waited for it."""
+PARTITION_BACK_OFF_MAX_S: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,10 @@ class StartOffsets:
         self._waiting: dict[int, Partition] = {}
         self._later: dict[int, _Later] = {}
         self._backing_off: dict[int, _Later] = {}
+        self._late: set[int] = set()
+        """Partitions that had no answer in time when they were last queried."""
         self._queries: dict[bool, _Query] = {}
-        """One for partitions with an error, which may take long, and one for the others."""
+        """One for partitions with an error or without an answer, which may take long, and one for the others."""
 
     @property
     def busy(self) -> bool:
@@ -133,7 +136,7 @@ class StartOffsets:
         for number, partition in self._waiting.items():
             waits = (self._later.get(number), self._backing_off.get(number))
             if all(each is None or now_s >= each.at_s for each in waits):
-                due[bool(partition.reason)][number] = partition
+                due[bool(partition.reason) or number in self._late][number] = partition
         for key, partitions in due.items():
             if partitions and key not in self._queries:
                 committed = self._brokers.committed(self._topics.input_topic, sorted(partitions))
@@ -175,6 +178,7 @@ class StartOffsets:
         answered = []
         for number, partition in query.partitions.items():
             self._later.pop(number, None)
+            self._late.discard(number)
             entry, changelog = (bounds[topic, number] for topic in keys)
             input_topic_id = query.now.id_of(self._topics.input_topic)
             answered.append(PartitionOffsets(partition, query.offsets[number], input_topic_id, entry, changelog))
@@ -184,7 +188,10 @@ class StartOffsets:
         """Take partitions without an answer out of a query, to query them again later."""
         now_s = self._clock.monotonic_s()
         kept = frozenset(answered)
-        for number in [each for each in query.partitions if each not in kept]:
+        late = [each for each in query.partitions if each not in kept]
+        if kept:  # brokers that answer for none of them may be away
+            self._late.update(late)
+        for number in late:
             partition = query.partitions.pop(number)
             error = errors.get(number, "")
             if error and error != partition.reason:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from sidecar.engine.restore import ChangelogRead
-from sidecar.kafka.admin.offsets import Bounds
+from sidecar.kafka.admin.offsets import SINGLE_S, TOGETHER_S, Bounds
 from tests.simulation.fakes.cluster import Cluster, Link, Refusal, Unreachable
 
 REQUEST_TIMEOUT_S: Final = 5.0
@@ -65,9 +65,13 @@ class FakeCommitted(_Question):
         if not group.may_read:
             self.errors = dict.fromkeys(self._partitions, "committed offsets: Broker: Group authorization failed")
             return True
-        if not all(group.is_stable(each) for each in self._partitions):
-            return False
-        self._offsets = {each: group.offsets.get(each) for each in self._partitions}
+        stable = [each for each in self._partitions if group.is_stable(each)]
+        if len(stable) < len(self._partitions):
+            late_s = self._cluster.timeline.now_s - self._asked_s
+            if not stable or late_s < TOGETHER_S + SINGLE_S:
+                return False
+            self.errors = {each: "" for each in self._partitions if each not in stable}
+        self._offsets = {each: group.offsets.get(each) for each in stable}
         return True
 
     def give_up(self) -> None:

@@ -61,6 +61,8 @@ class Cluster:
     """The coordinator of groups and transactions moves."""
     markers_wait: bool = False
     """Markers are not written."""
+    refusals_s: list[float] = field(default_factory=list)
+    """When a record was refused."""
     _ending: list[Transaction] = field(default_factory=list)
     _made: int = 0
 

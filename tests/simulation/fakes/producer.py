@@ -287,8 +287,10 @@ class FakeProducer:
                     waiting[place] = left
                 else:
                     del waiting[place]
-                if self._said.refused or self._said.own_topic_said or self._said.failed:
-                    return  # the transaction is refused: it waits no longer for the rest of it
+                if self._said.failed:
+                    return
+            if self._said.refused or self._said.own_topic_said:
+                return  # what other partitions said at once is known too; it waits no longer for the rest
             if waiting:
                 self._cluster.timeline.pause(LOOK_AGAIN_S)
 
@@ -333,6 +335,7 @@ class FakeProducer:
             return "again"
         refusal = topic.refusal_of(rows, compressed=self._compressed)
         if refusal:
+            self._cluster.refusals_s.append(self._cluster.timeline.now_s)
             self._report((name, partition), batch, refusal)
             return ""
         try:

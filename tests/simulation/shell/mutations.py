@@ -89,4 +89,28 @@ DEFECTS: Final = (
         ),
         seeds=(11,),
     ),
+    Defect(
+        Mutation(
+            "no partition recovers before each has its offsets",
+            "runtime.partitions.start_offsets:StartOffsets._retry_later",
+            "kept = frozenset(answered)",
+            "kept = frozenset(answered if len(query.partitions) == len(list(answered)) else ())",
+        ),
+        more=(
+            Mutation(
+                "those without an answer are queried with the others",
+                "runtime.partitions.start_offsets:StartOffsets._ask",
+                "due[bool(partition.reason) or number in self._late]",
+                "due[False]",
+            ),
+        ),
+    ),
+    Defect(
+        Mutation(
+            "a partition whose changelog takes no writes stays in every transaction",
+            "runtime.partitions.recovery:Recovery.back_off",
+            "unwritten if len(unwritten) < written_for else {}",
+            "{}",
+        ),
+    ),
 )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from sidecar.contract.control import ControlKind, Target
 from sidecar.model import TimerId
+from tests.simulation.fakes.cluster import TRANSACTION_TIMEOUT_S
+from tests.simulation.fakes.logs import Transaction
 from tests.simulation.shell.senders import GOOD_ORIGINS, NARROW, SHAKY
-from tests.simulation.shell.world import CHANGELOG, DLQ, Act, World
+from tests.simulation.shell.world import CHANGELOG, DLQ, INPUT, STATUS, Act, World
 
 
 def lower_limit(world: World) -> None:
@@ -56,7 +58,7 @@ def lose_origin_leader(world: World) -> None:
     world.ledger.outage(SHAKY)
     log = world.rng.choice(topic.logs)
     log.has_leader = False
-    world.silence = True
+    world.silent.add(SHAKY)
     world.say(SHAKY, "has no leader")
 
     def lead() -> None:
@@ -83,24 +85,45 @@ def compact(world: World) -> None:
         log.compact(world.rng)
 
 
-def lose_changelog_leader(world: World) -> None:
-    """One partition cannot be written or restored; the others go on."""
-    logs = world.cluster.topics[CHANGELOG].logs
-    if world.bad_partitions or len(logs) < 2:
+def spoil_partition(world: World) -> None:
+    """One partition cannot be read, written or restored for a while; the others go on."""
+    count = min(len(world.cluster.topics[name].logs) for name in (INPUT, CHANGELOG, STATUS))
+    if world.bad_partitions or count < 2:
         return
-    number = world.rng.randrange(len(logs))
+    number = world.rng.randrange(count)
     world.bad_partitions.add(number)
-    logs[number].has_leader = False
-    world.silence = True
-    world.say("partition", number, "has no leader in the changelog")
+    world.silent.add("partition")
+    name = world.rng.choice([CHANGELOG, CHANGELOG, INPUT, STATUS, "offsets"])
+    if name == "offsets":
+        _hold_offset(world, number)
+    else:
+        _take_leader(world, name, number)
     if world.rng.random() < 0.7:
         for process in world.processes:
             process.restarts.ask(False)
 
+
+def _take_leader(world: World, name: str, number: int) -> None:
+    log = world.cluster.topics[name].logs[number]
+    if world.rng.random() < 0.7:
+        log.has_leader = False
+    else:
+        log.takes_writes = False
+    world.say("partition", number, "cannot be used in", name)
+
     def lead() -> None:
-        logs[number].has_leader = True
+        log.has_leader = log.takes_writes = True
 
     world.until(40, lead)
+
+
+def _hold_offset(world: World, number: int) -> None:
+    """An instance that is gone left a transaction open on the partition's offset."""
+    group = world.cluster.group
+    left = Transaction("gone", world.timeline.now_s, offsets={number: group.offsets.get(number, 0)})
+    group.pending.append(left)
+    world.say("a transaction is open on the offset of partition", number)
+    world.until(TRANSACTION_TIMEOUT_S, lambda: group.settle(left, committed=False))
 
 
 def close_twice(world: World) -> None:
@@ -108,7 +131,7 @@ def close_twice(world: World) -> None:
     topic = world.cluster.topics.get(SHAKY)
     if topic is None or len(world.processes) > 1 or world.origin_timeout_ms > 100_000:
         return
-    world.silence = True
+    world.silent.add(SHAKY)
     for _ in range(2):
         world.ledger.outage(SHAKY)
         for log in topic.logs:
@@ -160,7 +183,7 @@ ACTS = (
     Act(2, grow_topic, calm=False),
     Act(4, compact, calm=True),
     Act(1, restart_partitions, calm=True),
-    Act(2, lose_changelog_leader, calm=True),
+    Act(3, spoil_partition, calm=True),
     Act(1, close_twice, calm=True),
     Act(4, control, calm=True),
     Act(1, pause, calm=True),

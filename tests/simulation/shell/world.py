@@ -16,9 +16,7 @@ from tests.simulation.shell.process import Process, settings_of
 from tests.simulation.shell.senders import COMPACTED, GOOD_ORIGINS, NARROW, SHAKY, Senders
 
 CALM_STOP_S: Final = 10.0
-"""Longest time for which a good message may stand behind a bad one."""
-SILENT_STOP_S: Final = 10.0
-"""The same where a topic gives no answer: a transaction waits for it, for longer when a message by itself was late."""
+"""Longest time for which a good message may stand behind bad ones, and behind each topic that gives no answer."""
 HEALED_STOP_S: Final = 30.0
 SLOW_STOP_S: Final = 400.0
 IDLE_S: Final = 0.5
@@ -58,8 +56,8 @@ class World:
         names = [f"s{number}" for number in range(rng.choice([1, 1, 1, 2, 2, 3, 4]))]
         if self.mode is Mode.CALM and len(names) == 1:  # of several, each has closures of its own
             self.ledger.origin_timeout_s = self.origin_timeout_ms / 1000
-        self.silence = False
-        """A topic gave no answer for a while."""
+        self.silent: set[str] = set()
+        """What gave no answer for a while."""
         self.controls = 0
         self.bad_partitions: set[int] = set()
         """Of the retry topic: what is in them may wait."""
@@ -185,7 +183,7 @@ class World:
         if self.mode is Mode.CALM:
             sent = self.ledger.sent.values()
             unhindered = [each for each in sent if each.is_good and each.partition not in self.bad_partitions]
-            check_stops(unhindered, START_MS, SILENT_STOP_S if self.silence else CALM_STOP_S)
+            check_stops(unhindered, START_MS, CALM_STOP_S * max(1, len(self.silent)), self.cluster.refusals_s)
         self._run_until(self.timeline.now_s + AT_LAST_S, good_only=False)
         assert not (left := self.ledger.waiting()), ("messages still wait", left[:3])
         for process in self.processes:

@@ -153,6 +153,32 @@ def test_a_partition_without_an_answer_says_why_and_delays_no_other(
     assert stage.shown() == [(State.RESTORING, "")] * 2
 
 
+def test_a_partition_that_had_no_answer_in_time_is_queried_without_the_others(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Committed, "refused", {1: ""})
+    queried: list[list[int]] = []
+
+    def committed(_answers: Answers, _topic: str, partitions: Sequence[int]) -> Committed:
+        queried.append(list(partitions))
+        return Committed()
+
+    monkeypatch.setattr(Answers, "committed", committed)
+    stage.advance()
+    assert queried[:2] == [[0, 1], [1]]
+    queried.clear()
+    stage.recovery.start(stage.partitions)
+    stage.advance(2)
+    assert sorted(queried[:2]) == [[0], [1]], "a transaction is still open on its offset"
+    monkeypatch.setattr(Committed, "refused", {})
+    stage.advance()
+    assert stage.shown() == [(State.RESTORING, "")] * 2
+    queried.clear()
+    stage.recovery.start(stage.partitions)
+    stage.advance(1)
+    assert queried == [[0, 1]]
+
+
 @pytest.mark.parametrize("query", [Committed, Edges, Now])
 def test_what_is_refused_of_all_is_the_reason_of_all(
     query: type[Answer], stage: Stage, monkeypatch: pytest.MonkeyPatch

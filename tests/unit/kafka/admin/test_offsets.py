@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from sidecar.kafka.admin.offsets import Bounds, CommittedOffsets, LogBounds, TopicsNow
+from sidecar.kafka.admin.offsets import LATE_MAX, SINGLE_S, TOGETHER_S, Bounds, CommittedOffsets, LogBounds, TopicsNow
 from tests.waiting import eventually
 
 GROUP = "connect-app"
@@ -31,6 +31,8 @@ class Consumer:
     raised: int | None = None
     said: int | None = None
     of_partition: int | None = None
+    open: frozenset[int] = frozenset()
+    """Partitions on which a transaction is open: the library answers for none while one of them is asked for."""
 
     def __init__(self, _config: dict[str, Any]) -> None: ...
 
@@ -42,6 +44,8 @@ class Consumer:
     def committed(self, wanted: list[TopicPartition], _timeout_s: float) -> list[Any]:
         if self.raised is not None:
             raise KafkaException(KafkaError(self.raised, "in the library's words"))
+        if any(each.partition in self.open for each in wanted):
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "in the library's words"))
         return [Place(each, self.of_partition if each.partition == 1 else None) for each in wanted]
 
     def poll(self, _timeout_s: float) -> Said | None:
@@ -101,6 +105,34 @@ def test_a_passing_condition_is_no_error(said: dict[str, int], monkeypatch: pyte
     offsets, errors = ask(monkeypatch, **said)
     assert 1 not in offsets
     assert set(errors.values()) == {""}
+
+
+def test_an_open_transaction_on_one_partition_does_not_keep_the_others_from_their_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Consumer, "open", frozenset({1}))
+    assert ask(monkeypatch) == ({0: 7}, {1: ""})
+
+
+def test_partitions_without_an_answer_are_asked_for_again_before_a_query_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sidecar.kafka.admin.offsets.Consumer", Consumer)
+    monkeypatch.setattr(Consumer, "open", frozenset(range(1, 100)))
+    calls = []
+    committed = Consumer.committed
+
+    def counted(self: Consumer, wanted: list[TopicPartition], timeout_s: float) -> list[Any]:
+        calls.append(timeout_s)
+        return committed(self, wanted, timeout_s)
+
+    monkeypatch.setattr(Consumer, "committed", counted)
+    asked = CommittedOffsets({"group.id": GROUP}, "retry", range(100))
+    eventually(asked.done, 10, "it is answered")
+    found = asked.result()
+    assert found in ({}, {0: 7})
+    assert asked.errors == dict.fromkeys(set(range(100)) - found.keys(), "")
+    assert sum(calls) <= TOGETHER_S + (LATE_MAX + len(found)) * SINGLE_S
 
 
 def future(answer: object) -> Future[Any]:
