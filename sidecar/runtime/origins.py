@@ -110,12 +110,8 @@ class ClosedOrigins:
             closure.since_ms = min(closure.since_ms or former.since_ms, former.since_ms)
             self._closed = None
 
-    def refused(self, refused: Iterable[Refused], everything: bool, now_ms: int, now_s: float) -> list[Refused]:
-        """Close the origins that refused records; return the records that may be at fault themselves.
-
-        Args:
-            everything: No record was written at all: then a timeout says nothing about a single topic.
-        """
+    def refused(self, refused: Iterable[Refused], now_ms: int, now_s: float) -> list[Refused]:
+        """Close the origins that refused records; return the records that may be at fault themselves."""
         own_fault = []
         for record in refused:
             name = record.outgoing.topic
@@ -123,12 +119,12 @@ class ClosedOrigins:
             if closure is None:
                 self._catalogue.invalidate(name)
                 own_fault.append(record)
-            elif closure is not Closure.UNREACHABLE or not everything:
-                if closure is Closure.VANISHED:
-                    self._catalogue.invalidate(name)
-                elif closure is Closure.UNAUTHORISED:
-                    self._catalogue.invalidate_permission(name)
-                self.close(name, closure, now_ms, now_s)
+                continue
+            if closure is Closure.VANISHED:
+                self._catalogue.invalidate(name)
+            elif closure is Closure.UNAUTHORISED:
+                self._catalogue.invalidate_permission(name)
+            self.close(name, closure, now_ms, now_s)
         return own_fault
 
     def maintain(self, running: Collection[Partition], now_ms: int, now_s: float) -> None:

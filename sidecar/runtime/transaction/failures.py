@@ -169,7 +169,12 @@ class Failures:
             self.unfireable[each.partition, each.outgoing.source] = Reason.TOO_LARGE, detail
         closed.recheck({each.outgoing.topic for each in result.refused if each.why is Refusal.LARGE})
         closed.recheck({each.topic for each in result.unwritten})
-        others = [each for each in result.refused if each.why is not Refusal.LARGE]
+        nothing_written = _is_nothing_written(result)
+        others = [
+            each
+            for each in result.refused
+            if each.why is not Refusal.LARGE and not (nothing_written and each.why is Refusal.SILENT)
+        ]
         if to_dlq := [each for each in others if each.outgoing.topic == dlq_topic] + hopeless:
             self._close_dlq(f"the DLQ {dlq_topic} cannot be written: {to_dlq[0].text}", now_s)
         if not result.refused:
@@ -186,10 +191,7 @@ class Failures:
         silent = [each for each in refused if each.why is Refusal.SILENT]
         if not _is_silence(silent, result):
             refused = [each for each in refused if each.why is not Refusal.SILENT]
-        plan = result.work.plan
-        written = plan.deliveries + sum(len(partition_plan.dead_letters) for partition_plan in plan.partition_plans)
-        everything = len(refused) == written and not result.changelog_written
-        own_fault = closed.refused(refused, everything, self._clock.wall_ms(), now_s)
+        own_fault = closed.refused(refused, self._clock.wall_ms(), now_s)
         if own_fault:
             self._suspect(own_fault, result.accepted)
 
@@ -216,6 +218,13 @@ class Failures:
             self.unfireable[each.partition, each.outgoing.source] = Reason.UNFIREABLE, each.text
         if not rejected:
             self._suspects_max = max(1, min(len(refused), self._suspects_max) // 2)
+
+
+def _is_nothing_written(result: Result) -> bool:
+    """Return whether no record was accepted: then a timeout says nothing about a single topic."""
+    plans = result.work.plan.partition_plans
+    records = result.work.plan.deliveries + sum(len(each.dead_letters) for each in plans)
+    return len(result.refused) == records and not result.changelog_written
 
 
 def _is_silence(silent: list[Refused], result: Result) -> bool:

@@ -52,6 +52,10 @@ class Sent:
     """A control record named it: it may leave earlier, later or never."""
     replays: int = 0
     """How often an operator set the group's offset back to before it."""
+    is_lost: bool = False
+    """Deleted from the retry topic, maybe before it was read."""
+    is_former: bool = False
+    """In a retry topic that was deleted."""
     out: list[tuple[str, float]] = field(default_factory=list)
     """Topic and second."""
 
@@ -77,8 +81,6 @@ class Ledger:
         self._dlq = dlq
         self._places: dict[tuple[int, int], Sent] = {}
         self._view: dict[int, dict[bytes, bytes | None]] = {}
-        self._former: set[int] = set()
-        """Messages of a topic that was made again since, and were not taken in."""
 
     def note(self, message: Sent, partition: int, offset: int) -> None:
         """A message stands in the retry topic."""
@@ -90,8 +92,23 @@ class Ledger:
     def set_back(self, partition: int, offset: int) -> None:
         """The group's offset was set back: what was disposed of may leave again."""
         for message in self.sent.values():
-            if message.partition == partition and message.offset >= offset:
+            if message.partition == partition and message.offset >= offset and not message.is_former:
                 message.replays += 1
+
+    def deleted(self, partition: int, start: int) -> None:
+        """The retry topic's log was cut: what was not taken in may have been read before, or is lost."""
+        taken = self._cluster.group.offsets.get(partition, 0)
+        for message in self.sent.values():
+            if message.partition == partition and taken <= message.offset < start and not message.is_former:
+                message.is_lost = True
+
+    def recreated(self) -> None:
+        """The retry topic was deleted, and there is another one of its name."""
+        for partition, log in enumerate(self._cluster.topics[self._input].logs):
+            self.deleted(partition, log.end)
+        for message in self.sent.values():
+            message.is_former = True
+        self._places.clear()
 
     def outage(self, origin: str) -> None:
         """An origin goes away: it is closed since the first time that it did after it took a message."""
@@ -113,8 +130,6 @@ class Ledger:
             elif not topic.startswith("app-"):
                 self._fire(topic, entry, transaction)
         assert headers <= HEADERS_MAX, ("headers without end in one transaction", headers)
-        for partition, offset in transaction.offsets.items():
-            assert offset <= self._cluster.topics[self._input].logs[partition].end, ("offset beyond the log", partition)
         for partition in transaction.offsets:
             self._conserve(partition)
 
@@ -141,6 +156,8 @@ class Ledger:
             assert closed_s > self.origin_timeout_s, ("its origin was open not long ago", closed_s, message)
         reason = headers.get("retry-dlq-reason")
         assert message.fate is not Fate.FIRED, ("a dead letter of a good message", reason, message)
+        if message.is_former and "__connect.errors.offset" not in headers:
+            return  # its offset is one of a topic that is gone
         place = int(headers["__connect.errors.partition"] or -1), int(headers["__connect.errors.offset"] or -1)
         assert place == (message.partition, message.offset), ("false coordinates", place, message)
 
@@ -153,13 +170,22 @@ class Ledger:
             if name == UID and (found := _UID.fullmatch(value or b"")):
                 return self.sent[int(found[1])]
         headers = dict(entry.row.headers)
-        place = int(headers["__connect.errors.partition"] or -1), int(headers["__connect.errors.offset"] or -1)
-        return self._places[place]
+        partition = int(headers["__connect.errors.partition"] or -1)
+        if "__connect.errors.offset" in headers:
+            return self._places[partition, int(headers["__connect.errors.offset"] or -1)]
+        former = [each for each in self.sent.values() if each.is_former and each.partition == partition]
+        nameless = [each for each in former if not each.out and each.fate is not Fate.FIRED]
+        for each in nameless if len(nameless) > 1 else ():
+            each.is_touched = True  # it may be any of them
+        return nameless[0]
 
     def _conserve(self, partition: int) -> None:
         """Check that each message below the group's offset is pending, has left, or was removed by an operator."""
-        taken = self._cluster.group.offsets[partition]
         folded = fold(self._view.get(partition, {}).items())
+        topic, taken = self._cluster.topics.get(self._input), 0
+        if topic is not None and folded.checkpoint.input_topic_id == topic.id:
+            taken = self._cluster.group.offsets[partition]
+            assert taken <= topic.logs[partition].end, ("offset beyond the log", partition)
         pending: set[int] = set()
         for entry in folded.pending.values():
             found = _UID.search(entry)
@@ -169,7 +195,9 @@ class Ledger:
         for message in self.sent.values():
             if message.partition != partition or message.is_touched or message.replays:
                 continue
-            if message.offset < taken:
+            if message.is_lost:
+                assert not (message.number in pending and message.out), ("here and there", message)
+            elif message.is_former or message.offset < taken:
                 assert (message.number in pending) != bool(message.out), ("lost, or here and there", message)
             else:
                 assert message.number not in pending, ("taken in and not counted", message)
@@ -182,7 +210,7 @@ class Ledger:
         return [
             each
             for each in self.sent.values()
-            if not each.out and not each.is_touched and (each.is_good or not good_only)
+            if not each.out and not each.is_touched and not each.is_lost and (each.is_good or not good_only)
         ]
 
 

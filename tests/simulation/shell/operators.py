@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from sidecar.contract.control import ControlKind, Target
 from sidecar.model import TimerId
 from tests.simulation.fakes.cluster import TRANSACTION_TIMEOUT_S
 from tests.simulation.fakes.logs import Transaction
 from tests.simulation.shell.senders import GOOD_ORIGINS, NARROW, SHAKY
 from tests.simulation.shell.world import CHANGELOG, DLQ, INPUT, STATUS, Act, World
+
+NOTICED_S: Final = 8.0
+"""A running sidecar has noticed by then that the retry topic is another one: it asks every second, for 5 s at most."""
 
 
 def lower_limit(world: World) -> None:
@@ -175,6 +180,39 @@ def restart_partitions(world: World) -> None:
     world.rng.choice(world.processes).restarts.ask(world.rng.random() < 0.5)
 
 
+def cut_input(world: World) -> None:
+    """Retention deletes the beginning of a partition of the retry topic, maybe before it was read."""
+    topic = world.cluster.topics[INPUT]
+    number = world.rng.randrange(len(topic.logs))
+    log = topic.logs[number]
+    start = world.rng.randint(log.start, log.end)
+    world.ledger.deleted(number, start)
+    log.cut(start)
+    world.say("partition", number, "of the retry topic begins at", start)
+
+
+def recreate_input(world: World) -> None:
+    """Delete the retry topic and create it again under running sidecars. What they read before they notice it may
+    fire twice."""
+    if world.healing or not all(each.is_up for each in world.processes):
+        return
+    rng, cluster = world.rng, world.cluster
+    count = len(cluster.topics[INPUT].logs)
+    world.ledger.recreated()
+    cluster.delete(INPUT)
+    world.say("the retry topic is deleted")
+    if rng.random() < 0.5:
+        cluster.group.offsets.clear()
+    world.wait(rng.choice([0.1, 3.0]))
+    cluster.create(INPUT, count, 1_000_000)
+    world.say("the retry topic is there again")
+    for _ in range(rng.choice([0, 3, 20])):
+        sent = world.senders.good(world.timeline.now_ms())
+        sent.replays = 1
+        world.write(sent)
+    world.wait(NOTICED_S)
+
+
 ACTS = (
     Act(4, lower_limit, calm=True),
     Act(2, take_right, calm=True),
@@ -183,6 +221,8 @@ ACTS = (
     Act(2, grow_topic, calm=False),
     Act(4, compact, calm=True),
     Act(1, restart_partitions, calm=True),
+    Act(1, cut_input, calm=True),
+    Act(1, recreate_input, calm=True),
     Act(3, spoil_partition, calm=True),
     Act(1, close_twice, calm=True),
     Act(4, control, calm=True),

@@ -53,24 +53,19 @@ def refusal(topic: str, why: Refusal, offset: int = 1) -> Refused:
 def test_an_origin_that_refuses_for_its_own_reason_is_closed(
     closed: ClosedOrigins, why: Refusal, closure: Closure
 ) -> None:
-    assert closed.refused([refusal("orders", why)], False, NOW_MS, 0.0) == []
+    assert closed.refused([refusal("orders", why)], NOW_MS, 0.0) == []
     assert closed.closed == {"orders": Closed(closure, NOW_MS)}
 
 
 def test_a_refusal_of_the_record_closes_nothing_and_is_handed_back(closed: ClosedOrigins, catalogue: Catalogue) -> None:
     record = refusal("orders", Refusal.RECORD)
-    assert closed.refused([record, refusal("other", Refusal.GONE)], False, NOW_MS, 0.0) == [record]
+    assert closed.refused([record, refusal("other", Refusal.GONE)], NOW_MS, 0.0) == [record]
     assert set(closed.closed) == {"other"}
     assert "orders" not in catalogue.origins, "its limits may have changed: they are asked for anew"
 
 
-def test_when_nothing_at_all_was_written_silence_says_nothing_about_one_topic(closed: ClosedOrigins) -> None:
-    assert closed.refused([refusal("orders", Refusal.SILENT)], True, NOW_MS, 0.0) == []
-    assert not closed.closed
-
-
 def test_many_refusals_of_one_transaction_are_one_closure(closed: ClosedOrigins, catalogue: Catalogue) -> None:
-    closed.refused([refusal("orders", Refusal.DENIED, offset) for offset in range(100)], False, NOW_MS, 0.0)
+    closed.refused([refusal("orders", Refusal.DENIED, offset) for offset in range(100)], NOW_MS, 0.0)
     assert closed.advance([], NOW_MS, PROBE_FIRST_S) == ["orders"]
 
 
@@ -86,7 +81,7 @@ def test_a_topic_that_may_not_be_written_stays_closed_until_the_right_is_given(
 
 
 def test_what_is_known_of_a_vanished_topic_is_forgotten(closed: ClosedOrigins, catalogue: Catalogue) -> None:
-    closed.refused([refusal("orders", Refusal.GONE)], False, NOW_MS, 0.0)
+    closed.refused([refusal("orders", Refusal.GONE)], NOW_MS, 0.0)
     assert "orders" not in catalogue.origins
 
 
@@ -103,7 +98,7 @@ def test_an_origin_is_closed_before_its_timers_are_due_when_the_broker_says_so(
 
 
 def test_a_topic_that_is_there_again_opens_at_its_next_probe(closed: ClosedOrigins, catalogue: Catalogue) -> None:
-    closed.refused([refusal("orders", Refusal.GONE)], False, NOW_MS, 0.0)
+    closed.refused([refusal("orders", Refusal.GONE)], NOW_MS, 0.0)
     assert closed.advance(["orders"], NOW_MS, PROBE_FIRST_S) == []
     catalogue.origins["orders"] = Origin(1, 1_000_000)
     assert closed.advance(["orders"], NOW_MS, PROBE_FIRST_S + ANSWER_S / 2) == []
@@ -112,7 +107,7 @@ def test_a_topic_that_is_there_again_opens_at_its_next_probe(closed: ClosedOrigi
 
 
 def test_a_topic_that_stays_away_is_asked_for_ever_less_often(closed: ClosedOrigins, catalogue: Catalogue) -> None:
-    closed.refused([refusal("orders", Refusal.GONE)], False, NOW_MS, 0.0)
+    closed.refused([refusal("orders", Refusal.GONE)], NOW_MS, 0.0)
     catalogue._wanted.clear()
     asked_at = []
     for now_s in range(400):
@@ -124,7 +119,7 @@ def test_a_topic_that_stays_away_is_asked_for_ever_less_often(closed: ClosedOrig
 
 
 def test_a_topic_without_a_leader_is_not_opened(closed: ClosedOrigins, catalogue: Catalogue) -> None:
-    closed.refused([refusal("orders", Refusal.SILENT)], False, NOW_MS, 0.0)
+    closed.refused([refusal("orders", Refusal.SILENT)], NOW_MS, 0.0)
     catalogue.leaderless.add("orders")
     assert closed.advance([], NOW_MS, PROBE_FIRST_S) == []
     catalogue.leaderless.clear()
@@ -136,7 +131,7 @@ def test_an_origin_that_refuses_every_probe_is_probed_ever_less_often_and_stays_
 ) -> None:
     now_s, wait_s = 0.0, PROBE_FIRST_S
     for _ in range(8):
-        closed.refused([refusal("orders", Refusal.DENIED)], False, NOW_MS + round(now_s * 1000), now_s)
+        closed.refused([refusal("orders", Refusal.DENIED)], NOW_MS + round(now_s * 1000), now_s)
         assert closed.closed["orders"].since_ms == NOW_MS
         assert closed.advance([], NOW_MS, now_s + wait_s - 0.1) == []
         now_s += wait_s
@@ -146,10 +141,10 @@ def test_an_origin_that_refuses_every_probe_is_probed_ever_less_often_and_stays_
 
 
 def test_after_a_delivery_the_next_closure_starts_over(closed: ClosedOrigins) -> None:
-    closed.refused([refusal("orders", Refusal.DENIED)], False, NOW_MS, 0.0)
+    closed.refused([refusal("orders", Refusal.DENIED)], NOW_MS, 0.0)
     closed.advance([], NOW_MS, PROBE_FIRST_S)
     closed.fired(["orders"], NOW_MS)
-    closed.refused([refusal("orders", Refusal.DENIED)], False, NOW_MS + 60_000, 60.0)
+    closed.refused([refusal("orders", Refusal.DENIED)], NOW_MS + 60_000, 60.0)
     assert closed.closed["orders"].since_ms == NOW_MS + 60_000
     assert closed.advance([], NOW_MS, 60.0 + PROBE_FIRST_S) == ["orders"]
 
@@ -169,7 +164,7 @@ def after(now_s: float) -> int:
 
 
 def refuse(closed: ClosedOrigins, why: Refusal, now_s: float) -> None:
-    closed.refused([refusal("orders", why)], False, after(now_s), now_s)
+    closed.refused([refusal("orders", why)], after(now_s), now_s)
 
 
 def advance(closed: ClosedOrigins, now_s: float) -> list[str]:

@@ -116,6 +116,20 @@ def test_a_record_that_is_refused_alone_goes_to_the_dlq_with_the_brokers_words(
     assert failures.items_max == ITEMS_MAX
 
 
+def test_where_nothing_was_written_a_timeout_closes_neither_an_origin_nor_the_dlq(
+    failures: Failures, closed: ClosedOrigins
+) -> None:
+    late = [refused(7, Refusal.SILENT), refused(8, Refusal.SILENT, DLQ)]
+    given = result(1, late, ABORTED)
+    given.work.plan.partition_plans[0].dead_letters.append((Reason.FATAL, outgoing(8, DLQ)))
+    failures.failed(ABORTED, given, closed, DLQ, lambda _: LIMIT_BYTES)
+    assert failures.dlq_open()
+    assert not closed.closed
+    failures.failed(ABORTED, dataclasses.replace(given, changelog_written=True), closed, DLQ, lambda _: LIMIT_BYTES)
+    assert not failures.dlq_open()
+    assert set(closed.closed) == {"orders"}
+
+
 def test_records_that_the_broker_names_are_all_guilty_at_once(failures: Failures, closed: ClosedOrigins) -> None:
     fail(failures, closed, refused(7, Refusal.NAMED), refused(9, Refusal.NAMED), accepted=2)
     assert set(failures.unfireable) == {(3, outgoing(7).source), (3, outgoing(9).source)}
