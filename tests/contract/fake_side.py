@@ -9,11 +9,12 @@ from typing import TypeVar
 from sidecar.clock import Clock
 from sidecar.kafka.admin.catalogue import Catalogue
 from sidecar.kafka.config import MESSAGE_TIMEOUT_MS
+from sidecar.kafka.fences import Fences
 from sidecar.kafka.input import Rebalanced
 from sidecar.runtime.ports import Brokers, ChangelogReader, Consumer, Executor, Producer, Writer
 from tests.contract.side import WAIT_S, Fields, Seen
 from tests.simulation.fakes.asking import FakeBrokers, FakeChangelogReader
-from tests.simulation.fakes.cluster import Cluster, Link
+from tests.simulation.fakes.cluster import TRANSACTION_TIMEOUT_S, Cluster, Link
 from tests.simulation.fakes.consumer import FakeConsumer
 from tests.simulation.fakes.local import FakeAdmin, FakeExecutor, FakeWriter
 from tests.simulation.fakes.logs import Row
@@ -81,8 +82,9 @@ class FakeSide:
             compressed=False,
         )
 
-    def consumer(self, listener: Rebalanced) -> Consumer:
-        return FakeConsumer(self._cluster, self._link, self.topic, self.name("member"), listener)
+    def consumer(self, listener: Rebalanced, static_id: str | None = None) -> Consumer:
+        fences = Fences(InstanceClock(self._timeline), static_id, TRANSACTION_TIMEOUT_S)
+        return FakeConsumer(*(self._cluster, self._link, self.topic, self.name("member"), listener, fences, static_id))
 
     def brokers(self) -> Brokers:
         return FakeBrokers(self._cluster, self._link)

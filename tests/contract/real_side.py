@@ -82,9 +82,9 @@ class RealSide:
         self._ends.callback(made.close)
         return made
 
-    def consumer(self, listener: Rebalanced) -> InputConsumer:
-        fences = Fences(self.clock, None, config.transaction_timeout_s(self._settings))
-        properties = {**config.input_consumer(self._settings), **self._quiet}
+    def consumer(self, listener: Rebalanced, static_id: str | None = None) -> InputConsumer:
+        fences = Fences(self.clock, static_id, config.transaction_timeout_s(self._settings))
+        properties = {**config.input_consumer(self._settings, static_id), **self._quiet}
         made = InputConsumer(properties, self.topic, listener, fences)
         self._ends.callback(made.close)
         return made

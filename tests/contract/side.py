@@ -65,7 +65,7 @@ class Side(Protocol):
 
     def producer(self, transactional_id: str, batch_bytes: int = 1_000_000) -> Producer: ...
 
-    def consumer(self, listener: Rebalanced) -> Consumer: ...
+    def consumer(self, listener: Rebalanced, static_id: str | None = None) -> Consumer: ...
 
     def brokers(self) -> Brokers: ...
 
@@ -85,6 +85,7 @@ class Listener:
 
     def __init__(self) -> None:
         self.owned: set[int] = set()
+        self.lost_partitions: set[int] = set()
         self.offsets_lost: list[int] = []
         self.errors: list[str] = []
 
@@ -98,6 +99,7 @@ class Listener:
 
     def lost(self, partitions: Sequence[int]) -> None:
         self.revoked(partitions)
+        self.lost_partitions |= set(partitions)
 
     def offset_lost(self, partition: int) -> None:
         self.offsets_lost.append(partition)

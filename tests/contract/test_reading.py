@@ -119,6 +119,21 @@ class TestConsumer:
 
         side.eventually(all_of_them, "the other has both")
 
+    def test_a_static_member_takes_over_from_the_one_that_has_its_id(self, side: Side) -> None:
+        side.create(side.topic, 2)
+        one, two = Listener(), Listener()
+        first = side.consumer(one, "an-id")
+        joined(side, first, one, 2)
+        second = side.consumer(two, "an-id")
+        joined(side, second, two, 2)
+        second.close()
+
+        def fenced() -> bool:
+            polled(first)
+            return one.lost_partitions == {0, 1}
+
+        side.eventually(fenced, "the first one lost its partitions")
+
 
 class TestBrokers:
     def test_nothing_is_committed_at_first(self, side: Side) -> None:

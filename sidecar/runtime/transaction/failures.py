@@ -17,7 +17,7 @@ from sidecar.model import Reason
 from sidecar.runtime.origins import ClosedOrigins
 from sidecar.runtime.transaction.commit import Result
 from sidecar.runtime.transaction.oversize import SINGLY_ITEMS_MAX, Oversize
-from sidecar.runtime.transaction.pace import ITEMS_MAX, Pace, plan_bytes
+from sidecar.runtime.transaction.pace import ITEMS_MAX, Pace, largest_record
 
 log = structlog.get_logger(__name__)
 
@@ -109,7 +109,7 @@ class Failures:
         self.clear({partition_plan.number for partition_plan in parts}, unstorable=not self._dlq_error)
         self.oversize.singly = False
         self._suspects_max = min(ITEMS_MAX, self._suspects_max * 2)
-        size = plan_bytes(result.work.plan) if self.pace.slow_bytes else 0
+        size = largest_record(result.work.plan) if self.pace.slow_bytes else 0
         self.pace.committed(result.seconds, result.work.items, size, more=more)
         self.committed_s = self._clock.monotonic_s()
 
@@ -158,7 +158,7 @@ class Failures:
         now_s = self._clock.monotonic_s()
         plan = result.work.plan
         self._failed_s = now_s
-        self.pace.failed(result.seconds, result.work.items, plan_bytes(plan), unknown=error.unknown)
+        self.pace.failed(result.seconds, result.work.items, largest_record(plan), unknown=error.unknown)
         too_large, hopeless = self.oversize.learn(result, dlq_topic, limit_of(dlq_topic))
         for each in too_large:
             topic, key, value, headers = each.outgoing.topic, *each.outgoing[2:5]

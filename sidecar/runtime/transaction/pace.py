@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from sidecar.contract.sizes import content_bytes
@@ -29,7 +30,7 @@ class Pace:
         self.items_max = ITEMS_MAX
         self.bytes_max = BYTES_MAX
         self.slow_bytes = 0
-        """Size of a message that was late by itself: as many need the longest time. 0: none was."""
+        """Bytes of a record that was late by itself: one as large needs the longest time. 0: none was."""
 
     def committed(self, seconds: float, items: int, size: int, *, more: bool) -> None:
         """Learn from a transaction.
@@ -37,7 +38,7 @@ class Pace:
         Args:
             seconds: Its duration.
             items: Its number of items.
-            size: Its bytes; needed only while `slow_bytes` is set.
+            size: Bytes of its largest record; needed only while `slow_bytes` is set.
             more: Items were left for the next one.
         """
         if seconds <= SLOW_S and size >= self.slow_bytes:
@@ -54,7 +55,7 @@ class Pace:
         Args:
             seconds: Time until it failed.
             items: Its number of items.
-            size: Its bytes.
+            size: Bytes of its largest record.
             unknown: It may have been committed.
         """
         if seconds > SLOW_S or unknown:
@@ -63,22 +64,24 @@ class Pace:
             self._shrink(items, 4)
 
     def needs_time(self, plan: Plan) -> bool:
-        """Return whether a plan needs the longest time: it has as many bytes as a message that was late by itself."""
-        return 0 < self.slow_bytes <= plan_bytes(plan)
+        """Return whether a plan needs the longest time: it has a record as large as one that was late by itself."""
+        return 0 < self.slow_bytes <= largest_record(plan)
 
     def _shrink(self, items: int, times: int) -> None:
         self.items_max = max(1, min(items, self.items_max) // times)
         self.bytes_max = max(BYTES_MIN, self.bytes_max // times)
 
 
-def plan_bytes(plan: Plan) -> int:
-    """Return the bytes that a plan writes, uncompressed, without what was released after it was written."""
-    return sum(
-        sum(len(value or b"") for _, value in each.records)
-        + sum(content_bytes(sent.key, sent.value, sent.headers) for sent in each.deliveries)
-        + sum(content_bytes(sent.key, sent.value, sent.headers) for _, sent in each.dead_letters)
-        for each in plan.partition_plans
-    )
+def largest_record(plan: Plan) -> int:
+    """Return the bytes of a plan's largest record, uncompressed; records released after they were written are left
+    out."""
+    largest = 0
+    for each in plan.partition_plans:
+        outgoing = chain(each.deliveries, (dead_letter for _, dead_letter in each.dead_letters))
+        sizes = (content_bytes(sent.key, sent.value, sent.headers) for sent in outgoing)
+        blocks = (len(value or b"") for _, value in each.records)
+        largest = max(largest, *sizes, *blocks)
+    return largest
 
 
 class Share(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from tests.simulation.fakes.group import Group
+from tests.simulation.fakes.group import Group, GroupRefusal
 from tests.simulation.fakes.logs import Fate, Log, Row, Topic, Transaction
 from tests.simulation.fakes.timeline import Timeline
 
@@ -129,6 +129,8 @@ class Cluster:
         """Make offsets pending. Raises Refusal."""
         if not offsets:
             return  # no request is sent, and nothing is checked
+        if transaction.fate is not Fate.OPEN:
+            raise GroupRefusal("INVALID_PRODUCER_EPOCH")  # another producer ended it meanwhile
         self.group.check(member, generation)
         transaction.offsets.update(offsets)
         self.group.pending.append(transaction)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from sidecar.errors import KafkaFailed
+from sidecar.kafka.fences import Fences
 from sidecar.kafka.input import Rebalanced
 from sidecar.model import Record
 from tests.simulation.fakes.cluster import Cluster, Link, Unreachable
@@ -20,7 +21,16 @@ STEP_RECORDS: Final = 16
 class FakeConsumer:
     """Implements `sidecar.runtime.ports.Consumer`."""
 
-    def __init__(self, cluster: Cluster, link: Link, topic: str, name: str, listener: Rebalanced) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        link: Link,
+        topic: str,
+        name: str,
+        listener: Rebalanced,
+        fences: Fences,
+        static_id: str | None = None,
+    ) -> None:
         self.refusal = ""
         self.idle_takes_s = IDLE_S
         """How long a poll lasts that waits for nothing: the longer, the fewer rounds a world needs."""
@@ -33,6 +43,9 @@ class FakeConsumer:
         self._name = name
         self._joins = 0
         self._listener = listener
+        self._fences = fences
+        self._static_id = static_id
+        self._session_over = False
         self._member = ""
         self._generation = -1
         self._positions: dict[int, int] = {}
@@ -56,18 +69,23 @@ class FakeConsumer:
             self._listener.broker_error(self.refusal)
             return
         self.refusal = ""
+        if group.is_fenced(self._member):
+            self._fences.member_fenced(session_over=self._session_over)
+            self._lose()
+            self._session_over = False
         if self._member and not group.heartbeat(self._member):
             self._lose()
         if not self._member:
             self._joins += 1
             self._member = f"{self._name}/{self._joins}"
-            group.join(self._member)
+            group.join(self._member, self._static_id)
         assigned = group.sync(self._member, self._positions)
         if assigned is not None:
             self._generation = group.members[self._member].generation
             self._take(assigned)
 
     def _lose(self) -> None:
+        self._session_over = True
         gone = sorted(self._positions)
         self._member, self._generation = "", -1
         self._part_with(gone)
@@ -75,6 +93,7 @@ class FakeConsumer:
             self._listener.lost(gone)
 
     def _take(self, assigned: set[int]) -> None:
+        self._session_over = False
         revoked = sorted(self._positions.keys() - assigned)
         if revoked:
             self._listener.revoked(revoked)
@@ -108,7 +127,7 @@ class FakeConsumer:
             self._listener.revoked(numbers)
             self._part_with(numbers)
         self.heartbeat()
-        if self._member and not self._link.cut:
+        if self._member and not self._link.cut and self._static_id is None:
             self._cluster.group.leave(self._member)
         self._member = ""
 

@@ -45,14 +45,32 @@ class Group:
         """Who has joined the rebalance that is under way."""
         self._since_s = 0.0
         self._assigned: dict[str, set[int]] = {}
+        self._static: dict[str, str] = {}
+        """By group.instance.id, the member that has it."""
+        self._fenced: set[str] = set()
 
     # What members do
 
-    def join(self, name: str) -> None:
-        self.members[name] = Member(self._timeline.now_s)
-        self.rebalance()
+    def join(self, name: str, instance_id: str | None) -> None:
+        """Become a member; one that has the same instance id is fenced, and its assignment is handed on."""
+        former = self._static.get(instance_id) if instance_id is not None else None
+        if instance_id is not None:
+            self._static[instance_id] = name
+        if former is None:
+            self.members[name] = Member(self._timeline.now_s)
+            self.rebalance()
+            return
+        self._fenced.add(former)
+        self.members[name] = Member(self._timeline.now_s, owned=self.members.pop(former).owned)
+        self._assigned[name] = self._assigned.pop(former, set())
+        if self._joined is not None:
+            self._joined.discard(former)
+
+    def is_fenced(self, name: str) -> bool:
+        return name in self._fenced
 
     def leave(self, name: str) -> None:
+        self._static = {each: member for each, member in self._static.items() if member != name}
         if self.members.pop(name, None) is not None:
             self._assigned.pop(name, None)
             self.rebalance()
@@ -78,6 +96,8 @@ class Group:
 
     def check(self, name: str, generation: int) -> None:
         """Raise GroupRefusal unless offsets may be committed under this membership."""
+        if name in self._fenced:
+            raise GroupRefusal("FENCED_INSTANCE_ID")
         if name not in self.members:
             raise GroupRefusal("UNKNOWN_MEMBER_ID")
         if generation != self.generation:

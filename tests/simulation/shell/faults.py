@@ -192,6 +192,25 @@ def set_back(world: World) -> None:
         process.start()
 
 
+def duplicate(world: World) -> None:
+    """Another process with the identity of one that runs, on a disk of its own, until somebody stops it."""
+    original = _one(world)
+    if len({each.instance_id for each in world.processes}) < len(world.processes) or not original.is_up:
+        return
+    twin = world.process(original.name + "-twin", original.instance_id)
+    world.processes.append(twin)
+    twin.start()
+    world.say(twin.name, "is started")
+
+    def end() -> None:
+        twin.kill()
+        twin.is_gone = True
+        world.processes.remove(twin)
+        original.start()
+
+    world.until(world.rng.choice(LONG_S), end)
+
+
 ACTS = (
     Act(4, kill, calm=False),
     Act(2, stop, calm=False),
@@ -203,6 +222,7 @@ ACTS = (
     Act(3, lose_leader, calm=False),
     Act(3, rebalance, calm=False),
     Act(1, hang, calm=False),
+    Act(2, duplicate, calm=False),
     Act(1, break_disk, calm=False),
     Act(4, flush, calm=True),
     Act(2, step_clock, calm=False),

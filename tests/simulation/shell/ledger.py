@@ -70,6 +70,8 @@ class Ledger:
         self.dead = 0
         self.origin_timeout_s = 0.0
         """For so long an origin is closed at least before what is due for it dies; 0: another rule may be at work."""
+        self.is_recreated = False
+        """There was another retry topic before."""
         self._took_s: dict[str, float] = {}
         """By origin, when it took a message last."""
         self._outage_s: dict[str, float] = {}
@@ -109,6 +111,7 @@ class Ledger:
         for message in self.sent.values():
             message.is_former = True
         self._places.clear()
+        self.is_recreated = True
 
     def outage(self, origin: str) -> None:
         """An origin goes away: it is closed since the first time that it did after it took a message."""
@@ -190,8 +193,9 @@ class Ledger:
         for entry in folded.pending.values():
             found = _UID.search(entry)
             assert found is not None, ("a timer of nobody", entry)
-            assert int(found[1]) not in pending, ("two timers of one message", found[1])
-            pending.add(int(found[1]))
+            number = int(found[1])
+            assert number not in pending or self.sent[number].replays, ("two timers of one message", number)
+            pending.add(number)
         for message in self.sent.values():
             if message.partition != partition or message.is_touched or message.replays:
                 continue

@@ -34,7 +34,7 @@ DEFECTS: Final = (
             "self.unstorable[place] = text",
             "pass",
         ),
-        seeds=(85, 146),
+        seeds=(4,),
     ),
     Defect(
         Mutation(
@@ -43,7 +43,7 @@ DEFECTS: Final = (
             "self.cut_dead_letters[place] = bytes_max if before is None or bytes_max < before else 0",
             "pass",
         ),
-        seeds=(4, 8),
+        seeds=(4,),
     ),
     Defect(
         Mutation(
@@ -52,7 +52,7 @@ DEFECTS: Final = (
             "min(self._batch_bytes, *map(self.of, self._topics(made)))",
             "self._batch_bytes",
         ),
-        seeds=(0,),
+        seeds=(1,),
         more=(
             Mutation(
                 "a refused batch is not taken apart",
@@ -78,7 +78,7 @@ DEFECTS: Final = (
             "if name in self._closures",
             "if False",
         ),
-        seeds=(31, 85, 108),
+        seeds=(399,),
     ),
     Defect(
         Mutation(
@@ -87,7 +87,7 @@ DEFECTS: Final = (
             "HEADER_BYTES * held.headers",
             "0",
         ),
-        seeds=(11,),
+        seeds=(1, 302),
     ),
     Defect(
         Mutation(
@@ -96,6 +96,7 @@ DEFECTS: Final = (
             "kept = frozenset(answered)",
             "kept = frozenset(answered if len(query.partitions) == len(list(answered)) else ())",
         ),
+        seeds=(21,),
         more=(
             Mutation(
                 "those without an answer are queried with the others",
@@ -112,5 +113,6 @@ DEFECTS: Final = (
             "unwritten if len(unwritten) < written_for else {}",
             "{}",
         ),
+        seeds=(371,),
     ),
 )

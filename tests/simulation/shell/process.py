@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
 from sidecar.contract import dialects_of
 from sidecar.engine.ingest import Ingest
 from sidecar.engine.rows import Identity
+from sidecar.errors import DuplicateInstance
 from sidecar.kafka import config
 from sidecar.kafka.admin.catalogue import Catalogue
 from sidecar.kafka.admin.topic_watch import TopicWatch
@@ -40,6 +42,8 @@ from tests.simulation.fakes.timeline import InstanceClock
 
 CLUSTER_ID: Final = "cluster"
 SHUTDOWN_S: Final = 10.0
+RESTARTED_S: Final = 5.0
+"""After so long a process that has exited is started again."""
 
 
 class Killed(Exception):
@@ -49,8 +53,22 @@ class Killed(Exception):
 class Process:
     """A machine on which a sidecar runs, or does not: its disk, clock and network outlive each run."""
 
-    def __init__(self, name: str, cluster: Cluster, settings: Settings, idle_takes_s: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        cluster: Cluster,
+        settings: Settings,
+        idle_takes_s: float,
+        supervise: Callable[[float, Callable[[], None]], None],
+        *,
+        instance_id: str,
+        is_static: bool,
+    ) -> None:
         self.name = name
+        self.instance_id = instance_id
+        """Part of the transactional id. Another process with the same one is a duplicate by mistake."""
+        self.is_static = is_static
+        """INSTANCE_ID is set, so the membership is static."""
         self.cluster = cluster
         self.settings = settings
         self.disk = Disk()
@@ -62,6 +80,9 @@ class Process:
         """Its loop goes round now."""
         self.dies_at: Step | None = None
         self.restarts = Restarts()
+        self.supervise = supervise
+        self.is_gone = False
+        """Nobody starts it again."""
         self.producer: FakeProducer | None = None
         self.consumer: FakeConsumer | None = None
         self._idle_takes_s = idle_takes_s
@@ -76,14 +97,14 @@ class Process:
 
     def start(self) -> None:
         """Start as `run` does once the topics were looked at, unless it runs."""
-        if self.loop is not None:
+        if self.loop is not None or self.is_gone:
             return
         self._runs += 1
         self.dies_at = None
         settings, cluster, clock = self.settings, self.cluster, self.clock
         catalogue = Catalogue(FakeAdmin(cluster, self.link))  # type: ignore[arg-type]  # as much of it as is used
         guard = ClockGuard(clock, settings.max_clock_skew_ms)
-        fences = Fences(clock, None, config.transaction_timeout_s(settings))
+        self._fences = fences = Fences(clock, self._static_id, config.transaction_timeout_s(settings))
         metrics = Metrics(version="0", now_ms=clock.wall_ms)
         facts = self._facts()
         brokers = FakeBrokers(cluster, self.link)
@@ -113,17 +134,21 @@ class Process:
                 snapshots=Snapshots(clock),
                 metrics=metrics,
                 inheritance=Inheritance(Strangers(), clock),
-                leftovers=Leftovers(Strangers(), clock, self.name),
+                leftovers=Leftovers(Strangers(), clock, self.instance_id),
                 restarts=self.restarts,
                 topic_watch=TopicWatch(brokers.topics, clock, settings.input_topic),
                 open_consumer=self._open_consumer,
                 make_producer=self._make_producer,
                 make_executor=self._make_executor,
                 grow_topics=self._grow,
-                instance_id=self.name,
+                instance_id=self.instance_id,
                 observe=self._observe,
             )
         )
+
+    @property
+    def _static_id(self) -> str | None:
+        return self.instance_id if self.is_static else None
 
     @property
     def _loop(self) -> Loop:
@@ -142,6 +167,9 @@ class Process:
             self.loop.run_once()
         except Killed:
             self.kill()
+        except DuplicateInstance:
+            self.kill()
+            self.supervise(RESTARTED_S, self.start)
         finally:
             self.is_acting = False
         self._round_at_s = self.cluster.timeline.now_s + (self.consumer.waits_s if self.consumer else 0.0)
@@ -178,7 +206,9 @@ class Process:
 
     def _open_consumer(self, listener: Rebalanced) -> FakeConsumer:
         name = f"{self.name}.{self._runs}"
-        self.consumer = FakeConsumer(self.cluster, self.link, self.settings.input_topic, name, listener)
+        self.consumer = FakeConsumer(
+            *(self.cluster, self.link, self.settings.input_topic, name, listener, self._fences, self._static_id)
+        )
         self.consumer.idle_takes_s = self._idle_takes_s
         return self.consumer
 
@@ -188,7 +218,7 @@ class Process:
             self.cluster,
             self.link,
             self.clock,
-            settings.transactional_id_prefix + self.name,
+            settings.transactional_id_prefix + self.instance_id,
             (settings.changelog_topic, settings.status_topic),
             batch_bytes,
             message_timeout_ms,

@@ -61,11 +61,24 @@ class World:
         self.controls = 0
         self.bad_partitions: set[int] = set()
         """Of the retry topic: what is in them may wait."""
-        self.processes = [Process(name, self.cluster, settings, rng.choice([0.1, 0.3, 0.5])) for name in names]
-        self.say("world", seed, self.mode.value, len(names), "processes", client["compression.type"])
+        self._settings = settings
+        self._is_static = rng.random() < 0.3
+        self.processes = [self.process(name, name) for name in names]
+        members = "static" if self._is_static else "dynamic"
+        self.say("world", seed, self.mode.value, len(names), "processes", members, client["compression.type"])
         self.timeline.every_step(self._live)
         for process in self.processes:
             process.start()
+
+    def process(self, name: str, instance_id: str) -> Process:
+        """Make a process, not started."""
+        idle_takes_s = self.rng.choice([0.1, 0.3, 0.5])
+        is_static = self._is_static
+        return Process(
+            *(name, self.cluster, self._settings, idle_takes_s, self.until),
+            instance_id=instance_id,
+            is_static=is_static,
+        )
 
     def _make_topics(self) -> None:
         rng, create = self.rng, self.cluster.create

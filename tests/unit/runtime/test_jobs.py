@@ -13,7 +13,7 @@ from sidecar.kafka.config import BATCH_BYTES, MESSAGE_TIMEOUT_MAX_MS, MESSAGE_TI
 from sidecar.runtime.jobs import GROW_AGAIN_S
 from sidecar.runtime.planning import Planning
 from sidecar.runtime.transaction.commit import Result, Work
-from sidecar.runtime.transaction.pace import plan_bytes
+from sidecar.runtime.transaction.pace import largest_record
 from tests.simulation.memory_store import MemoryStore
 from tests.unit.runtime.harness import FACTS, MEMBER, LoopHarness
 from tests.waiting import eventually
@@ -135,13 +135,15 @@ def test_a_transaction_that_fails_is_aborted_and_handed_back_with_its_error(harn
     assert harness.assignment.partitions[0].counts.pending == 0
 
 
-def test_a_plan_as_large_as_a_message_that_was_late_gets_a_producer_with_more_time_once(harness: LoopHarness) -> None:
+def test_a_record_as_large_as_one_that_was_late_gets_more_time_for_one_transaction(
+    harness: LoopHarness,
+) -> None:
     do_next(harness)
     harness.run(0)
     harness.ingest(0, 0)
     work = planned(harness)
     assert not harness.jobs.unfit(work.plan)
-    harness.failures.pace.slow_bytes = plan_bytes(work.plan)
+    harness.failures.pace.slow_bytes = largest_record(work.plan)
     assert harness.jobs.unfit(work.plan)
     harness.jobs.drop_producer()
     do_next(harness)
@@ -154,10 +156,10 @@ def test_a_plan_as_large_as_a_message_that_was_late_gets_a_producer_with_more_ti
     assert harness.made_for == (BATCH_BYTES, MESSAGE_TIMEOUT_MS)
 
 
-def test_a_plan_of_fewer_bytes_needs_no_more_time(harness: LoopHarness) -> None:
+def test_a_plan_of_smaller_records_needs_no_more_time(harness: LoopHarness) -> None:
     do_next(harness)
     harness.run(0)
     harness.ingest(0, 0)
     work = planned(harness)
-    harness.failures.pace.slow_bytes = plan_bytes(work.plan) + 1
+    harness.failures.pace.slow_bytes = largest_record(work.plan) + 1
     assert not harness.jobs.unfit(work.plan)
