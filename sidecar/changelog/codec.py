@@ -44,6 +44,7 @@ from sidecar.model import StoredOffset
 
 VERSION: Final = 1
 BLOCK_BYTES_MAX: Final = 512 * 1024
+FORMER_ASSIGNMENTS_MAX: Final = 16
 
 CHECKPOINT_KEY: Final = b"c"
 _BLOCK_KEY: Final = Struct(">cQQH")
@@ -104,6 +105,14 @@ class Unfinished(msgspec.Struct, frozen=True, array_like=True):
     seen_first_ms: int = -1
 
 
+class FormerAssignment(msgspec.Struct, frozen=True, array_like=True):
+    """An assignment that is over."""
+
+    number: int
+    last_sequence: int
+    """Of its last committed checkpoint."""
+
+
 class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     """The state of a partition after one transaction; the last one in the log holds."""
 
@@ -126,14 +135,39 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     """Added to an offset of this topic to get its stored offset: those of all former topics lie below."""
     has_fired: bool = False
     """Whether the partition has ever fired anything; False also in what a release wrote that does not note it."""
-
     turns: Mapping[str, NextTurn] = {}
     """The next turn of each origin that has a rate, where that is not over."""
+    assignment: int = 0
+    """Random number of the assignment that wrote it; 0 in what a release wrote that does not note it."""
+    former: tuple[FormerAssignment, ...] = ()
+    """The assignments before it that committed something, oldest first, at most FORMER_ASSIGNMENTS_MAX."""
 
     @property
     def fired_to_ms(self) -> int | None:
         """Everything due up to here has fired; None before the first fire. The watermark moves before it too."""
         return self.watermark_ms if self.has_fired else None
+
+    def assigned(self, number: int) -> Checkpoint:
+        """Return the checkpoint that a new assignment continues from.
+
+        Args:
+            number: Of the assignment; not used before.
+        """
+        former = self.former
+        if self.assignment:
+            former = (*former, FormerAssignment(self.assignment, self.sequence))[-FORMER_ASSIGNMENTS_MAX:]
+        return msgspec.structs.replace(self, assignment=number, former=former)
+
+    def follows(self, earlier: Checkpoint) -> bool:
+        """Return whether another checkpoint is proven to have been committed before this one, or to be it.
+
+        An assignment continues from what it read in the log, and names its predecessor and how far that had come. Of
+        an assignment that had come to a sequence, everything up to it was committed.
+        """
+        if self == earlier:
+            return True
+        lasts = {each.number: each.last_sequence for each in self.former} | {self.assignment: self.sequence}
+        return bool(earlier.assignment) and earlier.sequence <= lasts.get(earlier.assignment, -1)
 
     def stored_offset(self, input_offset: int) -> StoredOffset:
         """Return the stored offset of timers, from an offset in the input topic."""

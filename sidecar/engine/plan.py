@@ -453,6 +453,8 @@ class _Planner:
             has_fired=self.checkpoint.has_fired or bool(self.deliveries),
             offset_base=self.offset_base,
             turns={} if self.turns is None else self.turns.kept(),
+            assignment=self.checkpoint.assignment,
+            former=self.checkpoint.former,
         )
         records.append((CHECKPOINT_KEY, encode_checkpoint(checkpoint)))
         for suffix, value in counts.rows(self.overlay.delta):

@@ -7,8 +7,10 @@ From the state of the store, each slice is one batch with its counters and its n
 dies continues from the last slice. From the start, timers are buffered and ingested as sorted files, which takes a
 third of the time; counters and changelog offset are written last, so a process that dies starts again.
 
-The last checkpoint that the store applied is looked up in the log first: a broker that is shut down can report
-"committed" and abort the transaction after its restart. Such rows are useless, and the whole log is read.
+The log must prove the last checkpoint that the store applied: a broker that is shut down can report "committed" and
+abort the transaction after its restart. The first checkpoint behind the state of the store decides: it is that one, or
+the assignment that wrote it is named in it with a sequence that is no lower. Otherwise the rows are useless, and the
+whole log is read.
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ from collections.abc import Generator, Sequence
 from typing import Final, NamedTuple
 
 from sidecar.changelog.codec import (
-    CHECKPOINT_KEY,
     BlockKey,
     Checkpoint,
     Engine,
@@ -78,6 +79,10 @@ class Restore:
         self._identity = identity
         self._settle_from = self.rows.timer
         self._to_confirm = -1
+        self._unproven: Checkpoint | None = None
+        """The last checkpoint of the store, until the log shows what became of it."""
+        self.refuted = False
+        """The log shows that the state of the store was never committed: `start_over` is next."""
         self._bulk: dict[bytes, bytes | None] | None = None
         """Timer rows of a restore from the start that are not in the store yet."""
         self._ingesting: Generator[None] | None = None
@@ -105,7 +110,6 @@ class Restore:
             meta is None
             or (meta.cluster_id, meta.changelog_topic_id) != self._identity
             or not log_start <= meta.changelog_offset <= log_end
-            or 0 <= meta.to_confirm < log_start
         ):
             self._wipe()
             return log_start
@@ -119,21 +123,28 @@ class Restore:
         if meta.restored:
             self._settle_from = self.rows.timer + partition.watermark + b"\0"
         self._to_confirm = meta.to_confirm
-        return meta.changelog_offset if meta.to_confirm < 0 else meta.to_confirm
+        if meta.to_confirm >= 0 or meta.checkpoint.assignment:
+            self._unproven = meta.checkpoint
+        # Behind it, a restore that ended halfway has applied records already.
+        is_last = meta.to_confirm == meta.changelog_offset - 1 and meta.to_confirm >= log_start
+        start = meta.to_confirm if is_last else meta.changelog_offset
+        if self.unconfirmed and start >= log_end:
+            self.start_over()
+            return log_start
+        return start
 
     @property
     def unconfirmed(self) -> bool:
-        """Whether the log has not confirmed the store's last checkpoint yet."""
+        """Whether the log has yet to prove that the store's last checkpoint was committed."""
         return self._to_confirm >= 0
 
     def start_over(self) -> None:
-        """Wipe the store, as the log does not confirm it; the whole log must be read again.
-
-        The transaction was rolled back, or compaction removed the checkpoint after another owner wrote a newer one.
-        """
+        """Wipe the store, as the log does not confirm it; the whole log must be read again."""
         self._wipe()
         self._settle_from = self.rows.timer
         self._to_confirm = -1
+        self._unproven = None
+        self.refuted = False
         self.timers = 0
 
     def _wipe(self) -> None:
@@ -147,16 +158,12 @@ class Restore:
         self.partition.next_slot_end_ms = None
 
     def apply(self, records: Sequence[ChangelogRead], topic: str) -> None:
-        """Apply a slice of the log; nothing of it while the store is `unconfirmed`.
+        """Apply a slice of the log; nothing of it if it has refuted the state of the store.
 
         Raises:
             PartitionStopped: a record cannot be read; the text names topic, partition and offset.
         """
         invariant(self._ingesting is None, "applied between two steps of a spill", partition=self.partition.number)
-        if self.unconfirmed and records:
-            self._confirm(records[0])
-        if self.unconfirmed:
-            return
         self._check_order(records)
         mutations, delta = Mutations(), CountsDelta()
         checkpoint = self.partition.checkpoint
@@ -169,6 +176,8 @@ class Restore:
                     self._removed(key, record.value, mutations, delta)
                 elif record.value is not None:
                     checkpoint = decode_checkpoint(record.value)
+                    if not self._is_proven_by(checkpoint):
+                        return
             except PartitionStopped as cause:
                 where = f"{topic}, partition {self.partition.number}, offset {record.offset}"
                 raise type(cause)(f"{where}: {cause}") from cause
@@ -228,9 +237,14 @@ class Restore:
         self._ingesting = None
         self._buffered_bytes = 0
 
-    def _confirm(self, first: ChangelogRead) -> None:
-        if first.offset == self._to_confirm and first.key == CHECKPOINT_KEY:
+    def _is_proven_by(self, found: Checkpoint) -> bool:
+        """Return whether a checkpoint behind the state of the store has not refuted it."""
+        if self._unproven is not None:
+            self.refuted = not found.follows(self._unproven)
+        if not self.refuted:
+            self._unproven = None
             self._to_confirm = -1
+        return not self.refuted
 
     def settle(self) -> bool:
         """Subtract one batch of rows at or below the watermark from the counters; return whether that was all.
@@ -255,8 +269,13 @@ class Restore:
         self._write(mutations, delta, self.partition.checkpoint, restored=done)
         return done
 
-    def finish(self, target: int) -> None:
-        """Finish once after settle() returned True: the partition matches its changelog up to `target`."""
+    def finish(self, target: int, assignment: int = 0) -> None:
+        """Finish once after settle() returned True: the partition matches its changelog up to `target`.
+
+        Args:
+            target: End of the log that was read.
+            assignment: Random number of the assignment that begins; 0 if nothing will be written.
+        """
         checkpoint = self.partition.checkpoint
         invariant(not self.unconfirmed, "rows that the log does not confirm", partition=self.partition.number)
         if checkpoint.engine is not Engine.EMBEDDED:
@@ -274,6 +293,8 @@ class Restore:
         if self._is_marked:
             # A process that dies soon would read the whole log again. It also ends what ingesting puts off.
             self._store.flush()
+        if assignment:
+            self.partition.checkpoint = checkpoint.assigned(assignment)
         self.partition.look_ahead(self._store)
         check_counts(self.partition.number, self.partition.counts, checkpoint.watermark_ms)
         check_next_due(self.partition)
@@ -351,7 +372,11 @@ class Restore:
                 mutations.rows[self.rows.counter + suffix] = value
             mutations.rows[self.rows.elsewhere] = None
             mutations.rows[self.rows.meta] = meta_row(
-                self._identity, checkpoint, self.partition.changelog_offset, restored=restored
+                self._identity,
+                checkpoint,
+                self.partition.changelog_offset,
+                restored=restored,
+                to_confirm=self._to_confirm,
             )
         self._store.apply([mutations])
         self.partition.counts = counts

@@ -19,6 +19,7 @@ from sidecar.changelog.codec import (
     Closed,
     Closure,
     Engine,
+    FormerAssignment,
     NextTurn,
     RemovedKey,
     Unfinished,
@@ -128,6 +129,8 @@ TURNED: Final = replace(BASED, turns={"größe": NextTurn((NOW + 700) * 1_000_00
 META: Final = Meta(1, "cluster", "changelog", 99, CHECKPOINT, restored=False)
 META_2: Final = Meta(FORMAT, "cluster", "changelog", 99, BASED, restored=False)
 META_3: Final = Meta(FORMAT, "cluster", "changelog", 99, TURNED, restored=False)
+ASSIGNED: Final = replace(TURNED, assignment=2**63 - 1, former=(FormerAssignment(7, 3), FormerAssignment(2**62, 11)))
+META_4: Final = Meta(FORMAT, "cluster", "changelog", 99, ASSIGNED, restored=False, to_confirm=98)
 COUNTERS, COUNTER_ROWS = _counters()
 
 EXAMPLES: Final = (
@@ -171,7 +174,7 @@ EXAMPLES: Final = (
         ),
     ),
     Example("checkpoint-key", codec.CHECKPOINT_KEY, codec.decode_key, None),
-    Example("checkpoint-value-with-turns", codec.encode_checkpoint(TURNED), codec.decode_checkpoint, TURNED),
+    Example("checkpoint-value-with-assignment", codec.encode_checkpoint(ASSIGNED), codec.decode_checkpoint, ASSIGNED),
     Example("block-key", codec.block_key(BLOCK_KEY), codec.decode_key, BLOCK_KEY),
     Example("block-value", codec.encode_block(*BLOCK), codec.decode_block, BLOCK),
     Example(
@@ -222,12 +225,14 @@ EXAMPLES: Final = (
     ),
     Example("row-elsewhere-key", ROWS.elsewhere, lambda row: int.from_bytes(row[1:], "big"), PARTITION),
     Example("row-meta-key", ROWS.meta, lambda row: int.from_bytes(row[1:], "big"), PARTITION),
-    Example("row-meta-value-3", encode_meta(META_3), decode_meta, META_3),
+    Example("row-meta-value-with-assignment", encode_meta(META_4), decode_meta, META_4),
 )
 
 EARLIER: Final = (
     Earlier("checkpoint-value", codec.decode_checkpoint, CHECKPOINT),
     Earlier("checkpoint-value-with-base", codec.decode_checkpoint, BASED),
+    Earlier("checkpoint-value-with-turns", codec.decode_checkpoint, TURNED),
     Earlier("row-meta-value", decode_meta, META),
     Earlier("row-meta-value-2", decode_meta, META_2),
+    Earlier("row-meta-value-3", decode_meta, META_3),
 )

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sidecar.changelog import codec
-from sidecar.changelog.codec import Block, BlockKey, Checkpoint, Closed, Closure, Engine, Unfinished
+from sidecar.changelog.codec import Block, BlockKey, Checkpoint, Closed, Closure, Engine, FormerAssignment, Unfinished
 from sidecar.changelog.entry import DEFERRED, HEAD, MOVING, head, lasting, moved, origin_of, payload, retry_id_of
 from sidecar.engine.rows import FORMAT, Meta, Rows, after, decode_meta, encode_meta
 from sidecar.errors import FormatUnknown, RecordCorrupt
@@ -36,6 +36,8 @@ checkpoints = st.builds(
     u64,
     st.dictionaries(texts, closures, max_size=3),
     st.none() | st.builds(Unfinished, u64, u32, u32, u32, i64, i64),
+    assignment=u64,
+    former=st.lists(st.builds(FormerAssignment, u64, u64), max_size=3).map(tuple),
 )
 entries = st.binary(min_size=HEAD.size, max_size=200)
 
@@ -52,7 +54,9 @@ def blocks(draw: st.DrawFn) -> Block:
 
 
 SELF_CHECKING = [
-    example for example in EXAMPLES if example.name in {"checkpoint-value-with-base", "block-value", "removed-value"}
+    example
+    for example in EXAMPLES
+    if example.name in {"checkpoint-value-with-assignment", "block-value", "removed-value"}
 ]
 READERS: list[Callable[[bytes], object]] = [
     codec.decode_checkpoint,

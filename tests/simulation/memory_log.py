@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
+from sidecar.changelog.codec import CHECKPOINT_KEY
 from sidecar.engine.restore import ChangelogRead, Restore
 
 
@@ -35,8 +36,14 @@ class MemoryLog:
         """Begin a restore and return what it has still to take in."""
         left = self.from_offset(restore.begin(0, self.end))
         restore.apply(left[:1], "changelog")
-        if not restore.unconfirmed:
-            return left[1:]
+        left = left[1:]
+        if restore.unconfirmed and restore.partition.checkpoint.assignment:
+            # The next checkpoint decides.
+            decided = next((at for at, record in enumerate(left, 1) if record.key == CHECKPOINT_KEY), len(left))
+            restore.apply(left[:decided], "changelog")
+            left = left[decided:]
+        if not restore.refuted and not restore.unconfirmed:
+            return left
         restore.start_over()
         return self.from_offset(0)
 

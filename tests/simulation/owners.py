@@ -104,12 +104,12 @@ class Instance:
         restore = Restore(self.partition, self.store, IDENTITY)
         start = restore.begin(0, broker.end_offset())
         restore.apply(broker.read_committed(start, target), "changelog")
-        if restore.unconfirmed:
+        if restore.refuted or restore.unconfirmed:
             restore.start_over()
             restore.apply(broker.read_committed(0, target), "changelog")
         while not restore.settle():
             yield
-        restore.finish(target)
+        restore.finish(target, self.group.rng.getrandbits(63) | 1)
         self.partition.checkpoint = replace(self.partition.checkpoint, next_input_offset=next_input)
         self.partition.transition_to(State.RUNNING)
         self.generation = generation

@@ -91,7 +91,7 @@ class Stage:
         """Return the stored dues."""
         return [timer.due_ms for timer in self.timers()]
 
-    def restored(self, store: MemoryStore, *, slice_size: int = 1000) -> Partition:
+    def restored(self, store: MemoryStore, *, slice_size: int = 1000, assignment: int = 0) -> Partition:
         """Return the partition as a new process restores it into a store."""
         partition = Partition(self.partition.number)
         partition.transition_to(State.RESTORING)
@@ -102,7 +102,7 @@ class Stage:
             left = left[slice_size:]
         while not restore.settle():
             pass
-        restore.finish(self.log.end)
+        restore.finish(self.log.end, assignment)
         return partition
 
 

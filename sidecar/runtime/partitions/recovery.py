@@ -6,8 +6,8 @@ Rebalance, abort, fence, unknown outcome and store failure all end here:
     2 a producer that cannot be trusted is replaced (by the caller, before the steps below)
     3 the brokers are queried (start_offsets.py): stable committed input offsets, and only then
     4 the target: the end of the changelog, uncommitted records included
-    5 the changelog is read up to the target, from the last checkpoint applied to the store: if it is missing there, the
-      broker has rolled back what it reported as committed, and the whole log is read
+    5 the changelog is read up to the target, from the last checkpoint applied to the store: if it was never committed,
+      the broker has rolled back what it reported as such, and the whole log is read
     6 the input is read from the committed offset
 
 Nothing here blocks: `advance` does a slice and returns.
@@ -15,6 +15,7 @@ Nothing here blocks: `advance` does a slice and returns.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -197,7 +198,7 @@ class Recovery:
             restore = self._restoring[number].restore
             self._restoring[number].moved_s = self._clock.monotonic_s()
             self._guarded(number, partial(restore.apply, records, self.topics.changelog_topic))
-            if restore.unconfirmed:
+            if restore.refuted:
                 self._start_over(number)
         for number in self._reader.take_lost():
             # The log's start has moved past the position since the bounds were read.
@@ -244,7 +245,7 @@ class Recovery:
     def _finish(self, restoring: _Restoring) -> None:
         restore = restoring.restore
         partition = restore.partition
-        restore.finish(restoring.target)
+        restore.finish(restoring.target, secrets.randbits(63) | 1)
         next_offset = self._place_in_input(partition, restoring)
         del self._restoring[partition.number]
         partition.transition_to(State.RUNNING)

@@ -120,7 +120,14 @@ def export(
     _write(settings, source, blocks)
     pending = sum(sum(meta.counted_origins.values()) for meta in standing.values())
     return pending, {
-        number: replace(meta.checkpoint, engine=Engine.EMBEDDED, sequence=meta.checkpoint.sequence + 1)
+        number: replace(
+            meta.checkpoint,
+            engine=Engine.EMBEDDED,
+            sequence=meta.checkpoint.sequence + 1,
+            # The query went on with the last assignment's sequences: no state folder may be taken for a part of them.
+            assignment=0,
+            former=(),
+        )
         for number, meta in standing.items()
     }
 

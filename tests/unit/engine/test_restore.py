@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import random
+
 import msgspec
 import pytest
 from msgspec.structs import replace
 
 from sidecar.changelog import codec
-from sidecar.changelog.codec import BlockKey, Checkpoint, Engine
+from sidecar.changelog.codec import FORMER_ASSIGNMENTS_MAX, BlockKey, Checkpoint, Engine
 from sidecar.changelog.entry import HEAD, KEY
 from sidecar.contract.control import ControlKind
 from sidecar.engine import restore as restoring
 from sidecar.engine.apply import apply_committed
-from sidecar.engine.partition import Partition
+from sidecar.engine.partition import Partition, State
 from sidecar.engine.ports import Mutations
 from sidecar.engine.restore import ChangelogRead, Restore
 from sidecar.engine.rows import FORMAT, Identity, Meta, decode_meta, encode_meta
@@ -152,6 +154,115 @@ def test_a_commit_that_was_rolled_back_is_undone_though_another_owner_went_on_wi
     partition = stage.restored(stage.store)
     assert partition.checkpoint == other.partition.checkpoint
     check_fold(partition, stage.store, other.folded())
+
+
+def owned(assignment: int, *dues: int) -> Stage:
+    """Return a partition that an assignment has stored some timers on, and fired one."""
+    stage = Stage()
+    stage.partition.checkpoint = stage.partition.checkpoint.assigned(assignment)
+    stage.commit(NOW, *(stage.send(NOW + due_ms) for due_ms in (5, *dues)))
+    stage.commit(NOW + 10)
+    return stage
+
+
+def taken_over(stage: Stage, assignment: int) -> Stage:
+    """Return the same partition with its next owner, which stores one timer and fires what is due."""
+    after = Stage()
+    after.log, after.next_offset = stage.log, stage.next_offset
+    after.partition = stage.restored(after.store, assignment=assignment)
+    after.partition.transition_to(State.RUNNING)
+    after.commit(NOW + 600_000, after.send(NOW + 900_000))
+    return after
+
+
+def restored_from_tail(stage: Stage, left: list[ChangelogRead]) -> Partition:
+    """Restore from the folder of `stage` with one slice of a log; it must not start over."""
+    partition, restore = restore_into(stage.store)
+    start = restore.begin(0, stage.log.end)
+    assert start > 0
+    restore.apply([record for record in left if record.offset >= start], "changelog")
+    assert not restore.refuted
+    assert not restore.unconfirmed
+    while not restore.settle():
+        pass
+    restore.finish(stage.log.end)
+    return partition
+
+
+def test_a_folder_is_gone_on_from_though_compaction_removed_its_last_checkpoint() -> None:
+    stage = owned(1, 70_000, 800_000)
+    other = taken_over(taken_over(stage, 2), 3)
+    left = other.log.compacted(random.Random(1), everything=True)
+    assert [each.key for each in left].count(codec.CHECKPOINT_KEY) == 1
+    stage.log = other.log
+    partition = restored_from_tail(stage, left)
+    assert partition.checkpoint == other.partition.checkpoint
+    assert partition.counts == other.partition.counts
+    check_rows(partition, stage.store)
+    check_fold(partition, stage.store, other.folded())
+
+
+@pytest.mark.parametrize("rolled", [False, True], ids=["committed", "rolled back"])
+def test_a_later_checkpoint_shows_what_became_of_the_last_one(rolled: bool) -> None:
+    stage, other = owned(1, 70_000), owned(1, 70_000)
+    if rolled:
+        rolled_back(stage, NOW + 80_000)
+        other.log.end = stage.log.end
+    other = taken_over(other, 2)
+    _, restore = restore_into(stage.store)
+    tail = other.log.from_offset(restore.begin(0, other.log.end))
+    before = dict(stage.store.rows)
+    restore.apply([each for each in tail if each.offset > stage.partition.changelog_offset], "changelog")
+    assert restore.refuted == rolled
+    assert (dict(stage.store.rows) == before) == rolled, "nothing is applied to rows that are refuted"
+
+
+def test_an_assignment_that_is_forgotten_proves_nothing() -> None:
+    stage = owned(1)
+    other = stage
+    for number in range(2, FORMER_ASSIGNMENTS_MAX + 2):
+        other = taken_over(other, number)
+    assert other.partition.checkpoint.follows(stage.partition.checkpoint)
+    other = taken_over(other, 99)
+    assert not other.partition.checkpoint.follows(stage.partition.checkpoint)
+    assert len(other.partition.checkpoint.former) == FORMER_ASSIGNMENTS_MAX
+
+
+def test_an_assignment_that_came_less_far_proves_nothing() -> None:
+    first = Checkpoint().assigned(1)
+    later = replace(first, sequence=5).assigned(2)
+    assert later.follows(replace(first, sequence=5, wall_ms=1))
+    assert not later.follows(replace(first, sequence=6))
+    assert not replace(later, sequence=8).follows(replace(first, sequence=3, assignment=7))
+    assert not replace(later, sequence=8).follows(Checkpoint(sequence=3))
+
+
+def test_a_restore_that_was_cut_off_before_the_proof_goes_on_behind_what_it_applied() -> None:
+    stage = owned(1, 70_000, 800_000)
+    other = taken_over(stage, 2)
+    left = [each for each in other.log.records if each.offset >= stage.partition.changelog_offset]
+    assert left[0].key != codec.CHECKPOINT_KEY
+    _, restore = restore_into(stage.store)
+    restore.begin(0, other.log.end)
+    restore.apply(left[:1], "changelog")
+    assert restore.unconfirmed
+    stage.log = other.log
+    partition = restored_from_tail(stage, left)
+    check_rows(partition, stage.store)
+    check_fold(partition, stage.store, other.folded())
+
+
+def test_a_restore_that_was_cut_off_before_the_proof_starts_over_when_the_log_has_none() -> None:
+    stage = owned(1, 70_000)
+    other = taken_over(stage, 2)
+    left = [each for each in other.log.records if each.offset >= stage.partition.changelog_offset]
+    _, restore = restore_into(stage.store)
+    restore.begin(0, other.log.end)
+    restore.apply(left[:1], "changelog")
+    _, again = restore_into(stage.store)
+    assert again.begin(0, left[0].offset + 1) == 0
+    assert not again.unconfirmed
+    assert dict(stage.store.rows) == {}
 
 
 def test_nothing_of_a_log_is_applied_to_rows_that_it_does_not_confirm() -> None:
