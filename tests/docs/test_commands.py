@@ -208,8 +208,9 @@ def check_spoken_of(command: str, words: list[str]) -> None:
         assert not missing, f"{command}: no such target in the Makefile: {missing}"
     elif words[0] == "pip":
         extras = re.findall(r"\[(.+)\]", command)
-        known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-        assert all(extra in known for extra in extras), command
+        folder = ROOT / words[-1].partition("[")[0] if words[-1].startswith("./") else ROOT
+        project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        assert all(extra in project["optional-dependencies"] for extra in extras), command
     else:
         assert list(acls.bindings(command)), command
 
