@@ -319,7 +319,7 @@ def overlay(base: int, watermark_ms: int) -> Overlay:
     return Overlay(partition, MemoryStore(), NOW_MS)
 
 
-@given(st.lists(entries, max_size=10))
+@given(st.lists(entries, min_size=1, max_size=10))
 def test_entries_of_a_block_are_restored_alike(some: list[bytes]) -> None:
     partition = Partition(4)
     python: dict[bytes, bytes | None] = {}
