@@ -326,7 +326,7 @@ def test_entries_of_a_block_are_restored_alike(some: list[bytes]) -> None:
     compiled: dict[bytes, bytes | None] = {}
     for entry in some:
         restore_entry(python, python, partition, entry)
-    value = codec.encode_block(0, {}, some)
+    value = codec.encode_block(0, {"orders": (len(some), 0)}, some)
     head = codec.decode_block_head(value)
     for entry in hot.ingest.restore_plain(compiled, partition.rows.timer, value, head.lengths, head.entries_at):
         restore_entry(compiled, compiled, partition, entry)
