@@ -4,8 +4,8 @@ Records are applied in log order, in slices. At the target, rows up to the water
 the counters.
 
 From the state of the store, each slice is one batch with its counters and its next changelog offset, so a process that
-dies continues from the last slice. From the start, timers are buffered and ingested as sorted files, which takes a
-third of the time; counters and changelog offset are written last, so a process that dies starts again.
+dies continues from the last slice. From the start, timers are buffered and ingested as sorted files, which takes less
+processor time; counters and changelog offset are written last, so a process that dies starts again.
 
 The log must prove the last checkpoint that the store applied: a broker that is shut down can report "committed" and
 abort the transaction after its restart. The first checkpoint behind the state of the store decides: it is that one, or
