@@ -38,6 +38,8 @@ APPLIED_EARLY: Final = "applied before the commit"
 BELIEVED: Final = "a rolled back commit is believed"
 TARGET_EARLY: Final = "the target is taken before the committed offsets"
 OFF_BY_ONE: Final = "watermark off by one"
+PATIENT: Final = "records have nearly the whole transaction timeout"
+"""No mistake: a process that is frozen while its records wait sends them when it is thawed."""
 
 BLIND: Final = Mutation("blind to its invariants", "errors:invariant", "if not condition", "if False")
 """Goes with every mistake: else the process would stop before the mistake can do harm."""
@@ -75,6 +77,12 @@ OF_THE_RUNTIME: Final = (
         "runtime.partitions.start_offsets:StartOffsets._is_answered",
         "self._brokers.bounds(dict.fromkeys(topics, sorted(query.partitions)))",
         "self._early",
+    ),
+    Mutation(
+        PATIENT,
+        "kafka.config:transactional_producer",
+        '"message.timeout.ms": message_timeout_ms',
+        '"message.timeout.ms": MESSAGE_TIMEOUT_MAX_MS',
     ),
 )
 

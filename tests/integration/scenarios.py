@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sidecar.runtime.transaction.commit import Step
-from tests.integration.killable import command
+from tests.integration.killable import PATIENT, command
 from tests.integration.ledger import Balance, Ledger
 from tests.integration.sidecars import API, Sidecar, Sidecars, Stage, set_stage
 from tests.waiting import eventually
@@ -75,7 +75,7 @@ def a_former_owner_commits_after_the_takeover(stage: Stage, sidecars: Sidecars, 
     """One is frozen when its offsets are sent and its records are not; two takes over; one sends them and commits."""
     ledger, armed = Ledger(stage), sidecars.folder / "armed"
     one = sidecars.make("one", stage, **SESSION, CLIENT_LINGER_MS="3000")
-    one.start(command(freeze_at=Step.OFFSETS_SENT, armed_by=armed))
+    one.start(command(freeze_at=Step.OFFSETS_SENT, armed_by=armed, mutation=PATIENT, sees=True))
     one.await_ready()
     armed.touch()
     ledger.send(600, (15_000, 18_000))

@@ -41,7 +41,9 @@ def place_new_group(admin: Admin, settings: Settings, facts: TopicFacts, deadlin
     try:
         if has_records(admin, settings.changelog_topic, range(facts.usable_partitions), deadline):
             return ""
-        with closing(Consumer(config.committed_reader(settings), logger=config.quiet_logger())) as consumer:
+        # An open transaction is the work of a group that has been placed: its end is not waited for.
+        reader = {**config.committed_reader(settings), "isolation.level": "read_uncommitted"}
+        with closing(Consumer(reader, logger=config.quiet_logger())) as consumer:
             if not _is_new(consumer, topic, len(numbers)):
                 return ""
             ends = end_offsets(admin, topic, numbers, deadline)
