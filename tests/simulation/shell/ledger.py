@@ -8,15 +8,18 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from sidecar.changelog.codec import CHECKPOINT_KEY, decode_checkpoint
 from sidecar.changelog.fold import fold
+from sidecar.contract.dead_letter import CONNECT_STAGE
+from sidecar.engine.ingest import STAGE
 from sidecar.model import Headers
 from tests.simulation.fakes.cluster import Cluster
-from tests.simulation.fakes.logs import Entry, Transaction
+from tests.simulation.fakes.logs import Entry, Row, Transaction
 from tests.simulation.fakes.timeline import Timeline
 
 UID: Final = "uid"
 HEADERS_MAX: Final = 1_000
-"""Of dead letters with very many of them, in one transaction."""
+"""Of messages with very many of them that are refused at their arrival, in one transaction."""
 _UID: Final = re.compile(rb"uid-(\d+);")
 _OURS: Final = re.compile(r"retry-")
 
@@ -81,7 +84,10 @@ class Ledger:
         self._input = input_topic
         self._changelog = changelog
         self._dlq = dlq
-        self._places: dict[tuple[int, int], Sent] = {}
+        self._places: dict[tuple[str, int, int], Sent] = {}
+        """By id of the retry topic, partition and offset: those of a former topic are named until it is noticed."""
+        self._counted_in: dict[int, str] = {}
+        """By partition, the id of the retry topic that its latest checkpoint names."""
         self._view: dict[int, dict[bytes, bytes | None]] = {}
 
     def note(self, message: Sent, partition: int, offset: int) -> None:
@@ -89,7 +95,14 @@ class Ledger:
         message.partition, message.offset = partition, offset
         message.sent_s = self._timeline.now_s
         self.sent[message.number] = message
-        self._places[partition, offset] = message
+        self._places[self._cluster.topics[self._input].id, partition, offset] = message
+
+    def taken(self, partition: int) -> int:
+        """Return the offset up to which the present retry topic is taken in: a group's offset outlives its topic."""
+        topic = self._cluster.topics.get(self._input)
+        if topic is None or self._counted_in.get(partition) != topic.id:
+            return 0
+        return self._cluster.group.offsets.get(partition, 0)
 
     def set_back(self, partition: int, offset: int) -> None:
         """The group's offset was set back: what was disposed of may leave again."""
@@ -99,7 +112,7 @@ class Ledger:
 
     def deleted(self, partition: int, start: int) -> None:
         """The retry topic's log was cut: what was not taken in may have been read before, or is lost."""
-        taken = self._cluster.group.offsets.get(partition, 0)
+        taken = self.taken(partition)
         for message in self.sent.values():
             if message.partition == partition and taken <= message.offset < start and not message.is_former:
                 message.is_lost = True
@@ -110,7 +123,6 @@ class Ledger:
             self.deleted(partition, log.end)
         for message in self.sent.values():
             message.is_former = True
-        self._places.clear()
         self.is_recreated = True
 
     def outage(self, origin: str) -> None:
@@ -124,17 +136,27 @@ class Ledger:
         self.commits += 1
         headers = 0
         for topic, partition, entry in transaction.writes:
-            if topic == self._dlq and self._message_of(entry).kind == "headers":
-                headers += len(entry.row.headers)
             if topic == self._changelog:
-                self._view.setdefault(partition, {})[entry.row.key or b""] = entry.row.value
-            elif topic == self._dlq:
+                self._note_row(partition, entry.row)
+        for topic, _, entry in transaction.writes:
+            if topic == self._dlq:
+                headers += self._headers_refused(entry)
                 self._died(entry)
             elif not topic.startswith("app-"):
                 self._fire(topic, entry, transaction)
         assert headers <= HEADERS_MAX, ("headers without end in one transaction", headers)
         for partition in transaction.offsets:
             self._conserve(partition)
+
+    def _note_row(self, partition: int, row: Row) -> None:
+        self._view.setdefault(partition, {})[row.key or b""] = row.value
+        if row.key == CHECKPOINT_KEY and row.value is not None:
+            self._counted_in[partition] = decode_checkpoint(row.value).input_topic_id
+
+    def _headers_refused(self, entry: Entry) -> int:
+        """Return the headers of a dead letter that was one at its arrival; a timer's are as bytes until it is due."""
+        at_arrival = dict(entry.row.headers).get(CONNECT_STAGE) == STAGE.encode()
+        return len(entry.row.headers) if at_arrival and self._message_of(entry).kind == "headers" else 0
 
     def _fire(self, topic: str, entry: Entry, transaction: Transaction) -> None:
         message = self._message_of(entry)
@@ -175,7 +197,8 @@ class Ledger:
         headers = dict(entry.row.headers)
         partition = int(headers["__connect.errors.partition"] or -1)
         if "__connect.errors.offset" in headers:
-            return self._places[partition, int(headers["__connect.errors.offset"] or -1)]
+            offset = int(headers["__connect.errors.offset"] or -1)
+            return self._places[self._counted_in[partition], partition, offset]
         former = [each for each in self.sent.values() if each.is_former and each.partition == partition]
         nameless = [each for each in former if not each.out and each.fate is not Fate.FIRED]
         for each in nameless if len(nameless) > 1 else ():
@@ -185,10 +208,10 @@ class Ledger:
     def _conserve(self, partition: int) -> None:
         """Check that each message below the group's offset is pending, has left, or was removed by an operator."""
         folded = fold(self._view.get(partition, {}).items())
-        topic, taken = self._cluster.topics.get(self._input), 0
-        if topic is not None and folded.checkpoint.input_topic_id == topic.id:
-            taken = self._cluster.group.offsets[partition]
-            assert taken <= topic.logs[partition].end, ("offset beyond the log", partition)
+        taken = self.taken(partition)
+        if taken:
+            end = self._cluster.topics[self._input].logs[partition].end
+            assert taken <= end, ("offset beyond the log", partition)
         pending: set[int] = set()
         for entry in folded.pending.values():
             found = _UID.search(entry)

@@ -200,7 +200,7 @@ def cut_input(world: World) -> None:
 
 def _unread_controls(world: World, number: int) -> list[int]:
     """Return offsets of control records that are not applied yet: without one, an origin stays paused for ever."""
-    taken = world.cluster.group.offsets.get(number, 0)
+    taken = world.ledger.taken(number)
     entries = world.cluster.topics[INPUT].logs[number].entries
     return [each.offset for each in entries if each.offset >= taken and "retry-control" in dict(each.row.headers)]
 
