@@ -160,8 +160,9 @@ class Loop:
         tally_ended(components.metrics, components.spans, result, self._failures.outcome(error))
         if self._failures.failed(error, result, components.closed, components.settings.dlq_topic, self._limits.of):
             self._jobs.drop_producer()
-        stuck = self._failures.oversize.stuck
-        components.recovery.back_off(result.unwritten_for, len(result.work.partitions), stuck)
+        stuck, unwritten = self._failures.oversize.stuck, result.unwritten_for
+        others_run = any(each.number not in unwritten for each in self._assignment.running())
+        components.recovery.back_off(unwritten, len(result.work.partitions), others_run, stuck)
         self._assignment.recover_all()
 
     def _render_ahead(self) -> None:

@@ -426,7 +426,9 @@ class Recoveries(Protocol):
         """Stop the recovery of a partition."""
         ...
 
-    def back_off(self, unwritten: Mapping[int, str], written_for: int, stuck: Mapping[int, str] = {}) -> None:
+    def back_off(
+        self, unwritten: Mapping[int, str], written_for: int, others_run: bool, stuck: Mapping[int, str] = {}
+    ) -> None:
         """Leave partitions out of the next transactions whose changelog or status partition refused writes."""
         ...
 

@@ -115,17 +115,19 @@ class Recovery:
             restoring.restore.close()
             self._reader.stop(number)
 
-    def back_off(self, unwritten: Mapping[int, str], written_for: int, stuck: Mapping[int, str] = {}) -> None:
+    def back_off(
+        self, unwritten: Mapping[int, str], written_for: int, others_run: bool, stuck: Mapping[int, str] = {}
+    ) -> None:
         """Leave partitions out of the next transactions whose changelog or status partition refused writes.
 
         Args:
             unwritten: Error text by partition.
-            written_for: Number of partitions in the transaction. If all were refused, no single partition is at fault.
+            written_for: Number of partitions in the transaction. If all were refused, no single one need be at fault.
+            others_run: Other partitions run. If none does, only those with a record that is too large are left out.
             stuck: Partitions with a record that is too large, which are at fault in any case.
         """
-        held = {**(unwritten if len(unwritten) < written_for else {}), **stuck}
-        for number, why in held.items():
-            self._start_offsets.back_off(number, why)
+        for number, why in {**(unwritten if others_run else {}), **stuck}.items():
+            self._start_offsets.back_off(number, why, proven=number in stuck or len(unwritten) < written_for)
 
     @property
     def busy(self) -> bool:

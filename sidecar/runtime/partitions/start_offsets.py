@@ -83,6 +83,8 @@ class StartOffsets:
         self._waiting: dict[int, Partition] = {}
         self._later: dict[int, _Later] = {}
         self._backing_off: dict[int, _Later] = {}
+        self._committed_s = float("-inf")
+        """Time of the last commit while a partition was left out."""
         self._late: set[int] = set()
         """Partitions that had no answer in time when they were last queried."""
         self._queries: dict[bool, _Query] = {}
@@ -106,17 +108,26 @@ class StartOffsets:
         for query in self._queries.values():
             query.partitions.pop(number, None)
 
-    def back_off(self, number: int, why: str) -> None:
-        """Leave a partition out for a while, longer each time, while the others run."""
-        wait_s = PARTITION_BACK_OFF_S
+    def back_off(self, number: int, why: str, *, proven: bool) -> None:
+        """Leave a partition out for a while, while the others run.
+
+        Args:
+            number: The partition.
+            why: The error text.
+            proven: The partition is at fault, so that it is left out longer each time. Without proof it is only if
+                another one was written since the time before: during an outage none is.
+        """
+        now_s, wait_s = self._clock.monotonic_s(), PARTITION_BACK_OFF_S
         if (before := self._backing_off.get(number)) is not None:
-            wait_s = min(before.wait_s * 2, PARTITION_BACK_OFF_MAX_S)
+            proven = proven or self._committed_s > before.at_s - before.wait_s
+            wait_s = min(before.wait_s * 2, PARTITION_BACK_OFF_MAX_S) if proven else before.wait_s
         log.warning("partition_held_back", partition=number, reason=why, seconds=wait_s)
-        self._backing_off[number] = _Later(self._clock.monotonic_s() + wait_s, wait_s, why)
+        self._backing_off[number] = _Later(now_s + wait_s, wait_s, why)
 
     def on_committed(self, numbers: Iterable[int]) -> None:
         """End the back-off of partitions whose records were written."""
         if self._backing_off:
+            self._committed_s = self._clock.monotonic_s()
             for number in numbers:
                 self._backing_off.pop(number, None)
 

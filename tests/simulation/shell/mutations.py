@@ -34,7 +34,7 @@ DEFECTS: Final = (
             "self.unstorable[place] = text",
             "pass",
         ),
-        seeds=(4,),
+        seeds=(18,),
     ),
     Defect(
         Mutation(
@@ -110,9 +110,18 @@ DEFECTS: Final = (
         Mutation(
             "a partition whose changelog takes no writes stays in every transaction",
             "runtime.partitions.recovery:Recovery.back_off",
-            "unwritten if len(unwritten) < written_for else {}",
+            "unwritten if others_run else {}",
             "{}",
         ),
-        seeds=(371,),
+        seeds=(1071,),
+    ),
+    Defect(
+        Mutation(
+            "a partition that was alone in its transaction is not left out of the next",
+            "runtime.partitions.recovery:Recovery.back_off",
+            "unwritten if others_run else {}",
+            "unwritten if len(unwritten) < written_for else {}",
+        ),
+        seeds=(1071,),
     ),
 )

@@ -194,9 +194,9 @@ def test_a_partition_whose_changelog_takes_nothing_is_held_back_longer_each_time
 ) -> None:
     waits: list[float] = []
     for _ in range(3):
-        stage.recovery.back_off({1: "it takes nothing"}, 2)
+        stage.recovery.back_off({1: "it takes nothing"}, 2, others_run=True)
     for _ in range(10):
-        stage.recovery.back_off({1: "it takes nothing"}, 2)
+        stage.recovery.back_off({1: "it takes nothing"}, 2, others_run=True)
         stage.recovery.start(stage.partitions)
         began_s = stage.clock.now_s
         stage.advance(4)
@@ -207,7 +207,7 @@ def test_a_partition_whose_changelog_takes_nothing_is_held_back_longer_each_time
     assert waits == sorted(waits)
     assert PARTITION_BACK_OFF_MAX_S <= waits[-1] <= PARTITION_BACK_OFF_MAX_S + 4 * STEP_S
     stage.recovery.on_committed([1])
-    stage.recovery.back_off({1: "it takes nothing"}, 2)
+    stage.recovery.back_off({1: "it takes nothing"}, 2, others_run=True)
     stage.recovery.start(stage.partitions)
     began_s = stage.clock.now_s
     while stage.partitions[1].state is State.ASSIGNED:
@@ -217,14 +217,35 @@ def test_a_partition_whose_changelog_takes_nothing_is_held_back_longer_each_time
 
 def test_a_partition_that_is_stuck_is_held_back_though_the_transaction_was_for_it_alone(stage: Stage) -> None:
     for _ in range(4):
-        stage.recovery.back_off({}, 1, {1: "it is too large"})
+        stage.recovery.back_off({}, 1, others_run=False, stuck={1: "it is too large"})
     stage.recovery.start(stage.partitions)
     stage.advance(4)
     assert stage.shown() == [(State.RESTORING, ""), (State.ASSIGNED, "it is too large")]
 
 
 def test_where_nothing_at_all_was_taken_no_partition_is_held_back(stage: Stage) -> None:
-    stage.recovery.back_off({0: "timed out", 1: "timed out"}, 2)
+    stage.recovery.back_off({0: "timed out", 1: "timed out"}, 2, others_run=False)
+    stage.recovery.start(stage.partitions)
+    stage.advance(4)
+    assert stage.shown() == [(State.RESTORING, "")] * 2
+
+
+def test_a_partition_that_failed_alone_is_held_back_and_longer_only_if_another_was_written_since(stage: Stage) -> None:
+    def fail_alone() -> list[float]:
+        with capture_logs() as logs:
+            stage.recovery.back_off({1: "timed out"}, 1, others_run=True)
+        return [each["seconds"] for each in logs]
+
+    assert [*fail_alone(), *fail_alone(), *fail_alone()] == [PARTITION_BACK_OFF_S] * 3
+    stage.recovery.start(stage.partitions)
+    stage.advance(4)
+    assert stage.shown() == [(State.RESTORING, ""), (State.ASSIGNED, "timed out")]
+    stage.recovery.on_committed([0])
+    assert [*fail_alone(), *fail_alone()] == [2 * PARTITION_BACK_OFF_S] * 2
+
+
+def test_a_partition_that_failed_alone_is_tried_again_at_once_where_no_other_runs(stage: Stage) -> None:
+    stage.recovery.back_off({1: "timed out"}, 1, others_run=False)
     stage.recovery.start(stage.partitions)
     stage.advance(4)
     assert stage.shown() == [(State.RESTORING, "")] * 2
