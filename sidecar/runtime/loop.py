@@ -85,6 +85,7 @@ class Loop:
         """Poll, then do the next step."""
         self._components.snapshots.heartbeat()
         self._components.catalogue.want(self._fetching.poll(self._poll_timeout_s()))
+        self._failures.next_round()
         if self._jobs.busy:
             self._retired.clear()  # tens of thousands of objects, freed while the interpreter is idle
         if self._jobs.wait(0):

@@ -28,6 +28,9 @@ DLQ_AGAIN_S: Final = 5.0
 DLQ_AGAIN_MAX_S: Final = 60.0
 SILENT_BYTES_MAX: Final = 64 * 1024
 """At most this many bytes, or a single record, not accepted in time: a slow link is not the cause."""
+STOOD_STILL_S: Final = 5.5
+"""A round of the loop that takes longer than any of its waits: the process was suspended. What timed out meanwhile
+was not tried."""
 TRACE_S: Final = 30.0
 TRACED_DELIVERIES_MAX: Final = 1_000
 
@@ -54,6 +57,9 @@ class Failures:
         """Halved until the refused record is found."""
         self.committed_s = float("-inf")
         self._failed_s = float("-inf")
+        self._round_s = clock.monotonic_s()
+        self._stood_still_s = float("-inf")
+        """When the process last went on after it was suspended."""
 
     @property
     def items_max(self) -> int:
@@ -64,6 +70,13 @@ class Failures:
     def suspects_one(self) -> bool:
         """Whether a transaction has one message to find out which of them is refused: mostly it is a delivery."""
         return self._suspects_max == 1
+
+    def next_round(self) -> None:
+        """Note that the loop goes round again."""
+        now_s = self._clock.monotonic_s()
+        if now_s - self._round_s > STOOD_STILL_S:
+            self._stood_still_s = now_s
+        self._round_s = now_s
 
     def waiting(self) -> bool:
         """Return whether it is too early to retry."""
@@ -169,11 +182,11 @@ class Failures:
             self.unfireable[each.partition, each.outgoing.source] = Reason.TOO_LARGE, detail
         closed.recheck({each.outgoing.topic for each in result.refused if each.why is Refusal.LARGE})
         closed.recheck({each.topic for each in result.unwritten})
-        nothing_written = _is_nothing_written(result)
+        untried = _is_nothing_written(result) or self._stood_still_s >= now_s - result.seconds
         others = [
             each
             for each in result.refused
-            if each.why is not Refusal.LARGE and not (nothing_written and each.why is Refusal.SILENT)
+            if each.why is not Refusal.LARGE and not (untried and each.why is Refusal.SILENT)
         ]
         if to_dlq := [each for each in others if each.outgoing.topic == dlq_topic] + hopeless:
             self._close_dlq(f"the DLQ {dlq_topic} cannot be written: {to_dlq[0].text}", now_s)

@@ -124,4 +124,13 @@ DEFECTS: Final = (
         ),
         seeds=(1071,),
     ),
+    Defect(
+        Mutation(
+            "what timed out while the process was suspended closes its origin",
+            "runtime.transaction.failures:Failures.failed",
+            " or self._stood_still_s >= now_s - result.seconds",
+            "",
+        ),
+        seeds=(1418,),
+    ),
 )

@@ -19,7 +19,7 @@ from sidecar.kafka.producer import Refusal, Refused
 from sidecar.model import Reason, StoredOffset
 from sidecar.runtime.origins import ClosedOrigins
 from sidecar.runtime.transaction.commit import Result, Work
-from sidecar.runtime.transaction.failures import BACK_OFF_MAX_S, DLQ_AGAIN_S, Failures
+from sidecar.runtime.transaction.failures import BACK_OFF_MAX_S, DLQ_AGAIN_S, STOOD_STILL_S, Failures
 from sidecar.runtime.transaction.pace import ITEMS_MAX
 from sidecar.wheel.counts import Counts
 from tests.clocks import NOW_MS, HandClock
@@ -126,6 +126,33 @@ def test_where_nothing_was_written_a_timeout_closes_neither_an_origin_nor_the_dl
     assert failures.dlq_open()
     assert not closed.closed
     failures.failed(ABORTED, dataclasses.replace(given, changelog_written=True), closed, DLQ, lambda _: LIMIT_BYTES)
+    assert not failures.dlq_open()
+    assert set(closed.closed) == {"orders"}
+
+
+def test_what_timed_out_while_the_process_was_suspended_closes_neither_an_origin_nor_the_dlq(
+    failures: Failures, closed: ClosedOrigins, clock: HandClock
+) -> None:
+    late = [refused(7, Refusal.SILENT), refused(8, Refusal.SILENT, DLQ)]
+    given = dataclasses.replace(result(2, late, ABORTED, seconds=STOOD_STILL_S + 1), changelog_written=True)
+    clock.now_s += STOOD_STILL_S + 1
+    failures.next_round()
+    failures.failed(ABORTED, given, closed, DLQ, lambda _: LIMIT_BYTES)
+    assert failures.dlq_open()
+    assert not closed.closed
+
+
+def test_a_transaction_that_began_after_the_process_was_suspended_closes_what_times_out(
+    failures: Failures, closed: ClosedOrigins, clock: HandClock
+) -> None:
+    clock.now_s += STOOD_STILL_S + 1
+    failures.next_round()
+    late = [refused(7, Refusal.SILENT), refused(8, Refusal.SILENT, DLQ)]
+    given = dataclasses.replace(result(2, late, ABORTED, seconds=STOOD_STILL_S + 1), changelog_written=True)
+    for _ in range(6):
+        clock.now_s += 1.1
+        failures.next_round()
+    failures.failed(ABORTED, given, closed, DLQ, lambda _: LIMIT_BYTES)
     assert not failures.dlq_open()
     assert set(closed.closed) == {"orders"}
 
