@@ -124,6 +124,8 @@ class Ledger:
     def commit(self, transaction: Transaction) -> list[Id]:
         """Check one transaction and return what it fired by scan, in its order."""
         self._transaction = transaction
+        if transaction.now_ms < self._now_ms:
+            self._in_turn.clear()  # the clock stepped back, perhaps to a time at which some fired before
         self._now_ms = transaction.now_ms
         self._fired, self._dead = list(transaction.fired), list(transaction.dead)
         answers: list[tuple[int, str, int]] = []
@@ -254,8 +256,6 @@ class Ledger:
         if (every_ms := self._every_ms.get(origin)) is None:
             return
         fired = self._in_turn.setdefault(origin, [])
-        if fired and fired[-1] > self._now_ms:
-            fired.clear()  # the clock stepped back
         for turns, at_ms in enumerate(reversed(fired), 1):
             enough_ms = turns * every_ms - self._late_ms
             assert self._now_ms - at_ms >= enough_ms, ("above the rate", origin, turns, at_ms, self._now_ms)
