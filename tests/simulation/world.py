@@ -265,8 +265,10 @@ class World:
         self._check_fold(self.log.records)
         before = self.partition.checkpoint
         self.partition.checkpoint = before.of_topic(f"topic {self.topic}", self.start)
-        # The group's offset wins over the changelog's: an operator may have moved it.
-        self._reset_to(self.committed if before.meets(f"topic {self.topic}") else self.start)
+        # The group's offset wins over the changelog's: an operator may have moved it. Before the first checkpoint
+        # nothing tells a recreated topic from the former one, but no offset is below the start of the log.
+        offset = self.committed if before.meets(f"topic {self.topic}") else 0
+        self._reset_to(max(offset, self.start))
         self.partition.transition_to(State.RUNNING)
         self._check()
 
