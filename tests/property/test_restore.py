@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Sequence
 
@@ -60,7 +59,6 @@ def test_an_old_state_and_a_compacted_tail_give_what_the_whole_log_says(seed: in
     """All that compaction may remove is gone: old checkpoints, and every tombstone with what it deleted."""
     with small_limits():
         world = World(seed)
-        world.assignments = itertools.count(1)
         store = MemoryStore()
         for age in range(3):
             world.restore(cold=True)  # another owner

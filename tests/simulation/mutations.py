@@ -56,6 +56,12 @@ MUTATIONS = (
         "KEY.pack(self.now_ms, OFFSET_MAX)",
     ),
     Mutation("a rolled back commit is believed", "engine.restore:Restore._load", "= meta.to_confirm", "= -1"),
+    Mutation(
+        "an assignment proves what it rolled back",
+        "changelog.codec:Checkpoint.follows",
+        "earlier.sequence <= lasts.get(earlier.assignment, -1)",
+        "earlier.assignment in lasts",
+    ),
     Mutation("watermark off by one", "engine.plan:_Planner._watermark", "self.now_ms", "self.now_ms + 1"),
     Mutation("bounded scan taken for a complete one", "engine.plan:_Planner._watermark", "if self.complete", "if self"),
     Mutation(

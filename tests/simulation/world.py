@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -77,8 +76,6 @@ class World:
         self.inputs: list[Input] = []
         """What the topic holds, by Kafka's offset; those before `start` are gone. Each has its timer's offset."""
         self.folders = [MemoryStore(), MemoryStore()]
-        self.assignments: Iterator[int] = itertools.repeat(0)
-        """Numbers of the assignments to come; 0: their checkpoints prove nothing."""
         self.folder = 0
         self.committed = 0
         self.closed: dict[str, tuple[Why, Closure]] = {}
@@ -287,7 +284,7 @@ class World:
         while not one.settle():
             self._maybe_die(deadly)
         self._maybe_die(deadly)
-        one.finish(self.log.end, next(self.assignments))
+        one.finish(self.log.end, self.rng.getrandbits(63) | 1)
 
     def _maybe_die(self, probability: float) -> None:
         if self.rng.random() < 0.2:
