@@ -96,13 +96,7 @@ def run(
     _tune_interpreter()
     config.validate_client_properties(settings)
     state = LocalState(StateFolder(settings.state_dir), clock)
-    metrics = Metrics(version=__version__, now_ms=clock.wall_ms, hot_path=hot.KIND)
-    metrics.store_free_bytes.set_function(lambda: state.free_bytes)
-    metrics.start_at_zero(
-        verdicts=VERDICTS,
-        reasons=[reason.value for reason in Reason],
-        outcomes=("committed", "aborted", "unknown", "fenced"),
-    )
+    metrics = _metrics(clock, state)
     snapshots = Snapshots(clock)
     cluster = follow(settings, clock)
     instance_id = settings.instance_id or state.instance_id
@@ -141,6 +135,18 @@ def run(
         cluster.stop(HTTP_STOP_S)
         commands.close()
     return status
+
+
+def _metrics(clock: Clock, state: LocalState) -> Metrics:
+    """Return the metrics, with every label value that is known beforehand at zero."""
+    metrics = Metrics(version=__version__, now_ms=clock.wall_ms, hot_path=hot.KIND)
+    metrics.store_free_bytes.set_function(lambda: state.free_bytes)
+    metrics.start_at_zero(
+        verdicts=VERDICTS,
+        reasons=[reason.value for reason in Reason],
+        outcomes=("committed", "aborted", "unknown", "fenced"),
+    )
+    return metrics
 
 
 def _tune_interpreter() -> None:

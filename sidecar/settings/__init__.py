@@ -2,7 +2,8 @@
 
 from sidecar.settings.checks import advice_for_run
 from sidecar.settings.load import load
+from sidecar.settings.setting import Setting
 from sidecar.settings.show import Row, reference_page, rows
-from sidecar.settings.table import SETTINGS, Setting, Settings
+from sidecar.settings.table import SETTINGS, Settings
 
 __all__ = ["SETTINGS", "Row", "Setting", "Settings", "advice_for_run", "load", "reference_page", "rows"]

@@ -10,8 +10,9 @@ from sidecar.errors import SettingsInvalid
 from sidecar.settings.checks import contradictions, unused
 from sidecar.settings.client import MASK
 from sidecar.settings.kinds import NotAllowed
+from sidecar.settings.setting import Setting
 from sidecar.settings.sources import Given, Source, from_environment, from_flags, from_yaml, not_allowed
-from sidecar.settings.table import BY_NAME, SETTINGS, Setting, Settings
+from sidecar.settings.table import BY_NAME, SETTINGS, Settings
 
 _NOTHING: Mapping[str, str] = {}
 

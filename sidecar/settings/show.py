@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from sidecar.settings import client
-from sidecar.settings.table import SETTINGS, WITHOUT_MEANING, Setting, Settings, default_text, per_origin, per_policy
+from sidecar.settings.setting import Setting
+from sidecar.settings.table import SETTINGS, WITHOUT_MEANING, Settings, default_text, per_origin, per_policy
 
 _PAGE = """\
 # Settings

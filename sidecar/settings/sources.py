@@ -11,7 +11,8 @@ from typing import NamedTuple
 import yaml
 
 from sidecar.settings import client, nodes
-from sidecar.settings.table import BY_ALIAS, BY_NAME, SETTINGS, WITHOUT_MEANING, Setting
+from sidecar.settings.setting import Setting
+from sidecar.settings.table import BY_ALIAS, BY_NAME, SETTINGS, WITHOUT_MEANING
 from sidecar.settings.wording import closest, plain, quoted
 
 ENV_PREFIX = "KAFKA_RETRY_"

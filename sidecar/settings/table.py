@@ -19,55 +19,11 @@ from sidecar.settings import client, kinds, origin_policies, policies
 from sidecar.settings.custom_headers import CUSTOM_HEADERS
 from sidecar.settings.kinds import DAY_MS, Kind, duration, whole
 from sidecar.settings.origin_policies import OriginPolicy
+from sidecar.settings.setting import Setting
 
 _FOREVER_MS = 36_500 * DAY_MS
 _HOUR_MS = 3_600_000
 _ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104  # an address to ask, not to listen on
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """The description of one setting: everything but its default."""
-
-    kind: Kind
-    help: str
-    name: str = ""
-    """Upper snake, as in the environment after KAFKA_RETRY_; the attribute's name unless given."""
-    attribute: str = ""
-    aliases: tuple[str, ...] = ()
-    """IBM's names for it, in the environment and in YAML."""
-    secret: bool = False
-    common: bool = False
-    """Shown by `--help`; all others are flags too."""
-    default_text: str = ""
-    """Said instead of the default where that depends on something."""
-    per_origin: bool = False
-    """ORIGIN_POLICIES can give it for single origins, and POLICIES by name."""
-    not_by_name: bool = False
-    """It belongs to an origin: POLICIES cannot give it."""
-
-    @property
-    def env(self) -> str:
-        return f"KAFKA_RETRY_{self.name}"
-
-    @property
-    def yaml_key(self) -> str:
-        return self.name.lower()
-
-    @property
-    def flag(self) -> str:
-        return f"--{self.name.lower().replace('_', '-')}"
-
-    @property
-    def negative_flag(self) -> str:
-        """The flag that sets a true-or-false setting to false."""
-        return f"--no-{self.flag.removeprefix('--')}"
-
-    def show(self, value: object) -> str:
-        """Return the value as text, masked when secret; a value that is not set is the empty text."""
-        if value is None:
-            return ""
-        return client.MASK if self.secret else self.kind.show(value)
 
 
 POLICY = Setting(policies.NAME, "The policy of POLICIES that an origin has.", name="POLICY")

@@ -10,7 +10,7 @@ import argparse
 import sys
 
 from sidecar.clock import SystemClock
-from tests.simulation.world import run
+from tests.simulation.running import run
 
 STEPS = (12, 30, 90, 200)
 

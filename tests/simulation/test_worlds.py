@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulation.__main__ import STEPS
 from tests.simulation.mutations import MUTATIONS, Mutation
-from tests.simulation.world import run
+from tests.simulation.running import run
 
 WORLDS = 900
 WORLDS_A_TEST = 100

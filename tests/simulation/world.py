@@ -27,7 +27,6 @@ from sidecar.engine.transaction import PartitionPlan, Terms
 from sidecar.model import Record, StoredOffset, TimerId
 from sidecar.policy import Policy, PolicyConfig
 from tests.simulation.audit import check_fold, check_rows, rows_of, timers_of
-from tests.simulation.limits import small_limits
 from tests.simulation.memory_log import MemoryLog
 from tests.simulation.memory_store import MemoryStore
 from tests.simulation.reference import Closure, Command, Id, Input, Ledger, Partial, Send, Transaction
@@ -491,20 +490,3 @@ ACTS = (
 def _id_of(outgoing: Outgoing) -> Id:
     offset, first_ms = (outgoing.value or b"").split(b":")
     return int(offset), int(first_ms)
-
-
-def run(seed: int, steps: int, *, apply_before_commit: bool = False) -> World:
-    """Run one world to its end. What it raises carries the trace as notes."""
-    world = None
-    with small_limits():
-        try:
-            world = World(seed, apply_before_commit=apply_before_commit)
-            for _ in range(steps):
-                world.act()
-            world.finish()
-        except Exception as error:
-            trace = world.trace[-25:] if world else []
-            error.add_note("\n".join(map(str, trace)))
-            error.add_note(f"replay: .venv/bin/python -m tests.simulation {seed} {steps}")
-            raise
-    return world

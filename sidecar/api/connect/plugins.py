@@ -31,7 +31,8 @@ from sidecar.api.messages.changes import require_json
 from sidecar.settings import Settings
 from sidecar.settings.client import is_secret
 from sidecar.settings.kinds import NotAllowed
-from sidecar.settings.table import SETTINGS, Setting
+from sidecar.settings.setting import Setting
+from sidecar.settings.table import SETTINGS
 
 GROUP: Final = "Retry Sidecar"
 VALUE_CHARACTERS_MAX: Final = 4_096

@@ -6,24 +6,23 @@ Spark runs it again it sends the same bytes.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import replace
 
-from sidecar.changelog.codec import Checkpoint, Closure, Engine
+from sidecar.changelog.codec import Closure, Engine
 from sidecar.changelog.entry import LASTING, LASTING_ORIGIN_PARTITION, payload
 from sidecar.contract import Dialect, status
 from sidecar.contract.dialects.registry import Profile
 from sidecar.contract.sizes import DELIVERY_OVERHEAD_BYTES
 from sidecar.engine.group.view import PartitionView
 from sidecar.engine.ingest import Ingest
-from sidecar.engine.items import Arrival, Item, outcome_records
+from sidecar.engine.items import Arrival, Item
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.plan import plan
-from sidecar.engine.ports import Origin, Outgoing
+from sidecar.engine.ports import Origin
 from sidecar.engine.rates import LATE_MS
 from sidecar.engine.transaction import PartitionPlan, Terms
 from sidecar.errors import PartitionStopped
@@ -43,8 +42,9 @@ from sidecar.spark.state.entries import (
 )
 from sidecar.spark.state.shard_store import ShardStore
 from sidecar.spark.stream import topic_metadata
+from sidecar.spark.stream.sent import PlanOutput, Sent
 from sidecar.spark.stream.topic_metadata import Lookup, TopicMetadata
-from sidecar.spark.stream.wire import LATE_STEP_MS, Closing, OutputPart, StatusRecord, Tally, cut
+from sidecar.spark.stream.wire import Closing, OutputPart, StatusRecord, Tally, cut
 from sidecar.spark.waiting import Waiting
 
 PLANS_MAX: Final = 5
@@ -101,62 +101,6 @@ class StepResult:
     """The latest instant of the partition's next step; after the instant of this one."""
     woke_ms: int
     """The `wakes_ms` of the step before; 0: none."""
-
-
-@dataclass(frozen=True, slots=True)
-class _PlanOutput:
-    """The records that one plan sends."""
-
-    before: int
-    checkpoint: Checkpoint
-    records: list[Outgoing]
-    status_records: list[StatusRecord]
-
-
-@dataclass(slots=True)
-class _Sent:
-    outputs: list[_PlanOutput] = field(default_factory=list)
-    fired: Counter[str] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)
-    deferred: Counter[str] = field(default_factory=Counter)
-    held: Counter[str] = field(default_factory=Counter)
-    stored: int = 0
-    dropped: int = 0
-    rejected: int = 0
-    controls: int = 0
-    cancelled: int = 0
-    late: Counter[int] = field(default_factory=Counter)
-
-    def add(self, part: PartitionPlan, before: int, now_ms: int) -> None:
-        records = [*(outgoing for _, outgoing in part.dead_letters), *part.deliveries]
-        status_records = [
-            StatusRecord(key, value, []) for key, value in outcome_records(part.control_outcomes, part.number, now_ms)
-        ]
-        self.outputs.append(_PlanOutput(before, part.checkpoint, records, status_records))
-        self.fired.update(part.fired)
-        self.reasons.update(reason.value for reason, _ in part.dead_letters)
-        self.deferred.update(part.deferred)
-        self.held.update(part.held)
-        self.stored += part.stored
-        self.dropped += len(part.dropped)
-        self.rejected += part.rejected
-        self.controls += len(part.control_outcomes)
-        self.cancelled += part.cancelled
-        self.late.update(-((outgoing.due_ms - now_ms) // LATE_STEP_MS) * LATE_STEP_MS for outgoing in part.deliveries)
-
-    def tally(self) -> Tally:
-        return Tally(
-            fired=dict(self.fired),
-            dead=dict(self.reasons),
-            deferred=dict(self.deferred),
-            held=dict(self.held),
-            stored=self.stored,
-            dropped=self.dropped,
-            rejected=self.rejected,
-            controls=self.controls,
-            cancelled=self.cancelled,
-            late=dict(self.late),
-        )
 
 
 class PartitionSteps:
@@ -273,7 +217,7 @@ class _PartitionStep:
         now_ms: int,
         closings: Sequence[Closing],
     ) -> None:
-        self.sent = _Sent()
+        self.sent = Sent()
         self._rules = rules
         self._policy = policy
         self._dialects = dialects
@@ -433,7 +377,7 @@ class _PartitionStep:
         meta.published_ms = now_ms
         view = StatusRecord(status.partition_key(self._number), self._view().to_json(), [])
         found: list[OutputPart] = []
-        for output in outputs or [_PlanOutput(meta.checkpoint.sequence, meta.checkpoint, [], [])]:
+        for output in outputs or [PlanOutput(meta.checkpoint.sequence, meta.checkpoint, [], [])]:
             last = not outputs or output is outputs[-1]
             status_records = [
                 signed(self._rules, self._number, status_record, now_ms)
