@@ -316,8 +316,21 @@ def has_records(admin: Admin, topic: str, partitions: Iterable[int], deadline: D
 def _list_offsets(
     admin: Admin, topic: str, partitions: Iterable[int], spec: object, deadline: Deadline
 ) -> dict[int, int]:
-    futures = _ask_offsets(admin, topic, partitions, spec, deadline)
-    return {number: answer(admin, future, deadline).offset for number, future in futures.items()}
+    found: dict[int, int] = {}
+    wanted = list(partitions)
+    while wanted:
+        moved = []
+        for number, future in _ask_offsets(admin, topic, wanted, spec, deadline).items():
+            try:
+                found[number] = answer(admin, future, deadline).offset
+            except KafkaFailed as error:
+                # A broker does not know yet that it leads a partition that was just created or moved.
+                if error.code != "NOT_LEADER_FOR_PARTITION" or deadline.passed:
+                    raise
+                moved.append(number)
+        if wanted := moved:
+            deadline.pause()
+    return found
 
 
 def _ask_offsets(
