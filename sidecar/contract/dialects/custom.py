@@ -67,10 +67,6 @@ class Custom(Scheduler):
         """Return whether the headers name an origin topic."""
         return bool(self.origin_header) and self.origin_header in values
 
-    def origin_of(self, values: HeaderValues) -> bytes | None:
-        """Return the topic to deliver to."""
-        return self.bare(values.get(self.origin_header)) if self.origin_header else None
-
     def bare(self, value: bytes | None) -> bytes | None:
         """Return the value without the double quotes around it."""
         return None if value is None else value.strip(b'"')

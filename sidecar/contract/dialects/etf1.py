@@ -33,21 +33,13 @@ class Etf1(Scheduler):
 
     name: Final = "etf1"
     code: Final = 5
-    names: Final = NAMES
-    origin_header: Final = TARGET_TOPIC
+    names = NAMES
+    origin_header = TARGET_TOPIC
     reads_payload = True
-
-    def claims(self, values: HeaderValues) -> bool:
-        """Return whether any of its headers is present: `parse` names those that are missing."""
-        return not NAMES.isdisjoint(values)
 
     def takes(self, record: Record, values: HeaderValues) -> bool:
         """Return whether it is a tombstone: clients send those without headers."""
         return is_tombstone(record, values)
-
-    def origin_of(self, values: HeaderValues) -> bytes | None:
-        """Return the target topic."""
-        return values.get(TARGET_TOPIC)
 
     def parse(self, record: Record, values: HeaderValues) -> Request | Rejection | Cancel:
         """Read the headers; any bytes give a request or a rejection."""
@@ -68,17 +60,6 @@ class Etf1(Scheduler):
             )
         except HeaderError as error:
             return Rejection(error.reason, error.detail)
-
-    def render(
-        self,
-        headers: Headers,
-        attempt: int,  # noqa: ARG002
-        limit: int,  # noqa: ARG002
-        timer_id: tuple[int, int, int],  # noqa: ARG002
-        due_ms: int,  # noqa: ARG002
-    ) -> Headers:
-        """Return the headers as they came; `delivered` adds the scheduler's."""
-        return list(headers)
 
     def delivered(self, message: Message, timestamp_ms: int) -> Message:
         """Return the message under its target key, with the scheduler's headers."""

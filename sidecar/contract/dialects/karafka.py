@@ -39,21 +39,13 @@ class Karafka(Scheduler):
 
     name: Final = "karafka"
     code: Final = 4
-    names: Final = NAMES
-    origin_header: Final = TARGET_TOPIC
+    names = NAMES
+    origin_header = TARGET_TOPIC
     reads_payload = True
-
-    def claims(self, values: HeaderValues) -> bool:
-        """Return whether any of its headers is present: `parse` names those that are missing."""
-        return not NAMES.isdisjoint(values)
 
     def takes(self, record: Record, values: HeaderValues) -> bool:
         """Return whether it is a tombstone."""
         return is_tombstone(record, values)
-
-    def origin_of(self, values: HeaderValues) -> bytes | None:
-        """Return the target topic."""
-        return values.get(TARGET_TOPIC)
 
     def parse(self, record: Record, values: HeaderValues) -> Request | Rejection | Cancel:
         """Read the headers; any bytes give a request or a rejection."""

@@ -6,6 +6,7 @@ schedule, a later record with the same key replaces the earlier one, and one wit
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from sidecar.contract.dialects.dialect import Check, Delays, HeaderValues, Message
@@ -22,6 +23,8 @@ _FOREIGN_PREFIXES: Final = ("retry-", "x-ibm-retry-")
 class Scheduler:
     """What a dialect without attempts and without exceptions says of itself, unless it says otherwise."""
 
+    names: AbstractSet[str] = frozenset()
+    origin_header: str = ""
     exception_headers: tuple[str, ...] = ()
     attempt_header: str = ""
     delays: Final = Delays.LIST
@@ -36,9 +39,17 @@ class Scheduler:
     )
     reads_payload: bool = False
 
+    def claims(self, values: HeaderValues) -> bool:
+        """Return whether any of its headers is present: `parse` names those that are missing."""
+        return not self.names.isdisjoint(values)
+
     def takes(self, record: Record, values: HeaderValues) -> bool:  # noqa: ARG002
         """Return False: a record without its headers is none of this dialect."""
         return False
+
+    def origin_of(self, values: HeaderValues) -> bytes | None:
+        """Return the value of the header that names the target; None without one."""
+        return self.bare(values.get(self.origin_header)) if self.origin_header else None
 
     def bare(self, value: bytes | None) -> bytes | None:
         """Return the value as it is."""
@@ -48,6 +59,17 @@ class Scheduler:
         """Return 0: nothing counts attempts."""
         return 0
 
+    def render(
+        self,
+        headers: Headers,
+        attempt: int,  # noqa: ARG002
+        limit: int,  # noqa: ARG002
+        timer_id: tuple[int, int, int],  # noqa: ARG002
+        due_ms: int,  # noqa: ARG002
+    ) -> Headers:
+        """Return the headers as they came, which `delivered` may change."""
+        return list(headers)
+
     def delivered(self, message: Message, timestamp_ms: int) -> Message:  # noqa: ARG002
         """Return the message as it is."""
         return message
@@ -55,7 +77,12 @@ class Scheduler:
 
 def is_tombstone(record: Record, values: HeaderValues) -> bool:
     """Return whether a record has a key only, and no headers of a retry."""
-    return not record.value and bool(record.key) and not any(name.startswith(_FOREIGN_PREFIXES) for name in values)
+    return not record.value and bool(record.key) and not has_retry_headers(values)
+
+
+def has_retry_headers(values: HeaderValues) -> bool:
+    """Return whether any header has a name of profile native or ibm."""
+    return any(name.startswith(_FOREIGN_PREFIXES) for name in values)
 
 
 def schedule_id(key: bytes | None) -> bytes:

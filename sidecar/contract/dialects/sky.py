@@ -15,11 +15,15 @@ from typing import Annotated, Final
 import msgspec
 
 from sidecar.contract.dialects.dialect import Cancel, HeaderValues, Message
-from sidecar.contract.dialects.scheduler import Scheduler, checked_epoch_ms, is_tombstone, schedule_id
+from sidecar.contract.dialects.scheduler import (
+    Scheduler,
+    checked_epoch_ms,
+    has_retry_headers,
+    is_tombstone,
+    schedule_id,
+)
 from sidecar.contract.values import HeaderError, read_topic, shown
 from sidecar.model import Headers, Record, Rejection, Request
-
-_PREFIXES: Final = ("retry-", "x-ibm-retry-")
 
 
 class Envelope(msgspec.Struct, frozen=True):
@@ -45,23 +49,13 @@ class Sky(Scheduler):
 
     name: Final = "sky"
     code: Final = 7
-    names: Final[frozenset[str]] = frozenset()
-    origin_header: Final = ""
     reads_payload = True
-
-    def claims(self, values: HeaderValues) -> bool:  # noqa: ARG002
-        """Return False: no header says anything."""
-        return False
 
     def takes(self, record: Record, values: HeaderValues) -> bool:
         """Return whether the value is a JSON object, or the record a tombstone, and no header is of a retry."""
         if record.value and record.value.lstrip()[:1] == b"{":
-            return not any(name.startswith(_PREFIXES) for name in values)
+            return not has_retry_headers(values)
         return is_tombstone(record, values)
-
-    def origin_of(self, values: HeaderValues) -> bytes | None:  # noqa: ARG002
-        """Return None: the value names it."""
-        return None
 
     def parse(self, record: Record, values: HeaderValues) -> Request | Rejection | Cancel:  # noqa: ARG002
         """Read the value; any bytes give a request or a rejection."""
@@ -80,17 +74,6 @@ class Sky(Scheduler):
             )
         except HeaderError as error:
             return Rejection(error.reason, error.detail)
-
-    def render(
-        self,
-        headers: Headers,
-        attempt: int,  # noqa: ARG002
-        limit: int,  # noqa: ARG002
-        timer_id: tuple[int, int, int],  # noqa: ARG002
-        due_ms: int,  # noqa: ARG002
-    ) -> Headers:
-        """Return the headers as they came; `delivered` replaces them."""
-        return list(headers)
 
     def delivered(self, message: Message, timestamp_ms: int) -> Message:  # noqa: ARG002
         """Return the message in the envelope."""

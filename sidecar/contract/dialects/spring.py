@@ -44,8 +44,8 @@ class Spring(Scheduler):
 
     name: Final = "spring"
     code: Final = 3
-    names: Final = frozenset({*NAMES, *ORIGINAL_TOPICS, *EXCEPTIONS})
-    origin_header: Final = ORIGINAL_TOPICS[0]
+    names = frozenset({*NAMES, *ORIGINAL_TOPICS, *EXCEPTIONS})
+    origin_header = ORIGINAL_TOPICS[0]
     exception_headers = EXCEPTIONS
     attempt_header = ATTEMPTS
 

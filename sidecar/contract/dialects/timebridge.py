@@ -28,16 +28,8 @@ class Timebridge(Scheduler):
 
     name: Final = "timebridge"
     code: Final = 6
-    names: Final = NAMES
-    origin_header: Final = WHERE
-
-    def claims(self, values: HeaderValues) -> bool:
-        """Return whether any of its headers is present: `parse` names the one that is missing."""
-        return not NAMES.isdisjoint(values)
-
-    def origin_of(self, values: HeaderValues) -> bytes | None:
-        """Return the topic to deliver to."""
-        return values.get(WHERE)
+    names = NAMES
+    origin_header = WHERE
 
     def parse(self, record: Record, values: HeaderValues) -> Request | Rejection:
         """Read the headers; any bytes give a request or a rejection."""
