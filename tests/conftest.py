@@ -20,6 +20,9 @@ settings.load_profile("project")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+_RAN_OUT_OF_TIME = [r"not within|did not end within", "TimeoutExpired", "KafkaException"]
+"""How a test with a broker fails on a machine that stands still for seconds: it is run once more, and the summary counts
+it. What a test has seen to be wrong is never asked again."""
 _SLOWEST_FIRST = ("spark", "integration", "docs", "browser", "deploy", "simulation", "property", "unit")
 
 
@@ -29,6 +32,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places: dict[tuple[str, ...], int] = {("tests", part): place for place, part in enumerate(_SLOWEST_FIRST)}
     places["clients", "python"] = len(_SLOWEST_FIRST)
     items.sort(key=lambda item: places.get(item.path.relative_to(root).parts[:2], 0))
+    for item in items:
+        if item.get_closest_marker("broker"):
+            item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=_RAN_OUT_OF_TIME))
 
 
 @pytest.fixture(scope="session")
