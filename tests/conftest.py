@@ -21,8 +21,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 _RAN_OUT_OF_TIME = [r"not within|did not end within", "TimeoutExpired", "KafkaException"]
-"""How a test with a broker fails on a machine that stands still for seconds: it is run once more, and the summary counts
-it. What a test has seen to be wrong is never asked again."""
+"""How a test with a broker fails on a machine that stands still for seconds: it is run once more, and the summary
+counts it. What a test has seen to be wrong is not asked again."""
+
 _SLOWEST_FIRST = ("spark", "integration", "docs", "browser", "deploy", "simulation", "property", "unit")
 
 
