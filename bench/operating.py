@@ -98,9 +98,9 @@ def cancel(cluster: Cluster, folder: Path, seconds: int) -> list[Figure]:
     building_s = DELAYS_MS[1] / 1000
     with ExitStack() as stack:
         owner = stack.enter_context(cluster.sidecar(app_id, topic, folder))
+        owner.await_ready()  # it creates the topics that the other one reads
         api = stack.enter_context(cluster.sidecar(app_id, topic, folder / "api", "api"))
-        for each in (owner, api):
-            each.await_ready()
+        api.await_ready()
         timers = waiting(servers, topic, origin, int(seconds / CANCEL_EVERY_S))
         until(lambda: owner.pending() == len(timers), _DEADLINE_S, "those to be cancelled wait")
         say(f"cancel: sidecar {owner.pid}, api {api.pid}, {seconds} s")
