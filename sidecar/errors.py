@@ -5,7 +5,7 @@ SidecarError
  ├── CommandFailed          a command could not do its work: exit status 1
  │    └── BrokerUnavailable
  ├── KafkaFailed            a broker or the client library refuses a call: the caller decides what to do
- ├── TopicsInvalid          the operator fixes a topic: the message names the command
+ ├── TopicsInvalid          the operator fixes a topic or a permission, and `run` waits: the text has the command
  ├── DuplicateInstance      another process runs with the same instance id: exit status 1
  ├── PartitionStopped       one partition stops, unready; the others continue
  │    ├── FormatUnknown     written by a newer version
@@ -62,7 +62,7 @@ class KafkaFailed(SidecarError):
 
 
 class TopicsInvalid(SidecarError):
-    """A topic is missing or has the wrong shape; the text names the command that fixes it."""
+    """A topic or a permission is missing or wrong; the text has one line for each, with the command that fixes it."""
 
 
 class DuplicateInstance(SidecarError):

@@ -108,6 +108,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "store_opened": "The local store is open again.",
     "store_quarantined": "The local store was damaged. It is moved aside and rebuilt from the changelog.",
     "topic_noted": "A topic was created, gained partitions, or has an unsuitable configuration.",
+    "topics_awaited": "The start waits for topics or permissions; `reasons` has one line for each, with the command "
+    "that fixes it. The same reasons are logged again after 5 minutes.",
     "topics_not_grown": "The changelog or status topic lacks a partition that the input has. The sidecar tries to add "
     "it every 10 s.",
     "topics_refuse": "Spark: topics do not accept records. The micro-batch is planned again, and messages due for "

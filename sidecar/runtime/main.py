@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,17 +21,15 @@ from sidecar.errors import InvariantViolated
 from sidecar.kafka import config
 from sidecar.kafka.admin.catalogue import Catalogue
 from sidecar.kafka.admin.cluster import Admin
-from sidecar.kafka.admin.first_start import place_new_group
 from sidecar.kafka.admin.offsets import Brokers
 from sidecar.kafka.admin.topic_watch import TopicWatch
-from sidecar.kafka.admin.topics import TopicFacts, ensure_topics, grow_internal
+from sidecar.kafka.admin.topics import TopicFacts, grow_internal
 from sidecar.kafka.changelog import ChangelogReader
 from sidecar.kafka.clock_guard import ClockGuard
 from sidecar.kafka.fences import Fences
 from sidecar.kafka.input import InputConsumer, Rebalanced
 from sidecar.kafka.lso_monitor import LsoMonitor
 from sidecar.kafka.producer import TransactionalProducer
-from sidecar.kafka.startup_retry import TRY_S, await_brokers
 from sidecar.kafka.writer import Writer
 from sidecar.metrics import VERDICTS, Metrics
 from sidecar.model import Reason
@@ -48,6 +46,7 @@ from sidecar.runtime.partitions.start_offsets import Topics
 from sidecar.runtime.reloads import Reloads
 from sidecar.runtime.reporting.snapshot import Snapshots
 from sidecar.runtime.reporting.status import StatusPublisher
+from sidecar.runtime.start import await_cluster, await_cluster_for_drain
 from sidecar.runtime.state import LocalState
 from sidecar.runtime.stop import Stop
 from sidecar.runtime.transaction.commit import Committer, Observe, unobserved
@@ -109,9 +108,15 @@ def run(
     try:
         cluster.start()
         admin = Admin(settings, log.librdkafka_logger())
-        facts = _await_topics(admin, settings, clock, stop)
-        if facts is None or (not drain and not _place_new_group(admin, settings, facts, clock, stop)):
+        facts = (
+            await_cluster_for_drain(admin, settings, clock, stop.within)
+            if drain
+            else await_cluster(admin, settings, clock, stop.within, partial(_show_waiting, server, snapshots))
+        )
+        if facts is None:
+            logger.info("sidecar_stopped")
             return int(drain)
+        snapshots.wait_for(())
         snapshots.set_cluster(facts.cluster_id, facts.partitions)
         url = advertised_url(settings, server.url)
         loop = build(
@@ -181,20 +186,10 @@ def _turn(
         loop.stop(shutdown_timeout_s)
 
 
-def _await_topics(admin: Admin, settings: Settings, clock: Clock, stop: Stop) -> TopicFacts | None:
-    """Return the facts of the topics when the brokers answer; None when asked to stop first."""
-    facts = await_brokers(lambda: ensure_topics(admin, settings, TRY_S), settings, clock, stop.within)
-    for line in () if facts is None else (*facts.changes, *facts.notes):
-        logger.info("topic_noted", text=line)
-    return facts
-
-
-def _place_new_group(admin: Admin, settings: Settings, facts: TopicFacts, clock: Clock, stop: Stop) -> bool:
-    """Decide where a new group begins; return False when asked to stop first."""
-    said = await_brokers(lambda: place_new_group(admin, settings, facts, TRY_S), settings, clock, stop.within)
-    if said:
-        logger.info("group_placed", text=said)
-    return said is not None
+def _show_waiting(server: Http, snapshots: Snapshots, reasons: Sequence[str]) -> None:
+    """Show at /readyz what the start waits for, and that the process is alive."""
+    server.open()
+    snapshots.wait_for(reasons)
 
 
 def build(

@@ -13,11 +13,11 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from sidecar.errors import BrokerUnavailable, CommandFailed, KafkaFailed, SettingsInvalid
+from sidecar.errors import BrokerUnavailable, CommandFailed, KafkaFailed, SettingsInvalid, TopicsInvalid
 from sidecar.kafka import config
 from sidecar.kafka.admin.cluster import Admin, Deadline, end_offsets, first_offsets, has_records, offsets_at
 from sidecar.kafka.admin.offsets import committed_of
-from sidecar.kafka.admin.topics import TopicFacts
+from sidecar.kafka.admin.topics import TopicFacts, grant_command
 from sidecar.kafka.errors import failed
 from sidecar.settings import Settings
 
@@ -34,6 +34,7 @@ def place_new_group(admin: Admin, settings: Settings, facts: TopicFacts, deadlin
     Raises:
         BrokerUnavailable: No answer in time.
         CommandFailed: The cluster refuses.
+        TopicsInvalid: The permission to commit is missing.
         SettingsInvalid: The topic is not empty and START_AT is not set.
     """
     deadline, topic = Deadline(deadline_s), settings.input_topic
@@ -53,7 +54,7 @@ def place_new_group(admin: Admin, settings: Settings, facts: TopicFacts, deadlin
                 raise SettingsInvalid([_question(settings, records)])
             wanted = settings.start_at if records else LATEST
             offsets = _offsets(admin, settings, wanted, firsts, ends, deadline)
-            if not _is_new(consumer, topic, len(numbers)) or not _commit(consumer, topic, offsets):
+            if not _is_new(consumer, topic, len(numbers)) or not _commit(consumer, settings, offsets):
                 return ""
     except KafkaFailed:
         return ""  # the partitions that cannot be read show why, and the others run
@@ -72,6 +73,7 @@ def begin_like(admin: Admin, settings: Settings, other_group: str, deadline_s: f
     Raises:
         BrokerUnavailable: No answer in time.
         CommandFailed: The cluster refuses.
+        TopicsInvalid: The permission to commit is missing.
     """
     deadline, topic = Deadline(deadline_s), settings.input_topic
     numbers = range(admin.partition_count(topic, deadline.left_s))
@@ -83,7 +85,7 @@ def begin_like(admin: Admin, settings: Settings, other_group: str, deadline_s: f
     firsts = first_offsets(admin, topic, numbers, deadline)
     offsets = {each.partition: max(each.offset, firsts[each.partition]) for each in found}
     with closing(Consumer(config.committed_reader(settings), logger=config.quiet_logger())) as consumer:
-        if not _is_new(consumer, topic, len(numbers)) or not _commit(consumer, topic, offsets):
+        if not _is_new(consumer, topic, len(numbers)) or not _commit(consumer, settings, offsets):
             return ""
     return f"the group {settings.group_id} begins to read {topic} where the group {other_group} stopped"
 
@@ -124,19 +126,26 @@ def _offsets(
     return dict(firsts) if wanted == EARLIEST else dict(ends)
 
 
-def _commit(consumer: Consumer, topic: str, offsets: Mapping[int, int]) -> bool:
+def _commit(consumer: Consumer, settings: Settings, offsets: Mapping[int, int]) -> bool:
     """Commit for a group without members; return False when another instance has joined it, which has decided.
 
     Raises:
         BrokerUnavailable: The offsets cannot be committed now.
         CommandFailed: The cluster refuses.
+        TopicsInvalid: The permission to commit is missing.
     """
+    topic, group = settings.input_topic, settings.group_id
     try:
         consumer.commit(offsets=[TopicPartition(topic, *each) for each in offsets.items()], asynchronous=False)
     except KafkaException as cause:
         error = failed(cause.args[0])
         if error.code in {"UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS"}:
             return False
+        if error.denied:
+            raise TopicsInvalid(
+                f"group {group}: cannot commit where it begins to read {topic}: {error}; fix it with: "
+                f"{grant_command(settings, 'Read', f'--topic {topic} --group {group}')}"
+            ) from cause
         refused = BrokerUnavailable if error.away else CommandFailed
         raise refused(f"the offsets of a new group cannot be committed: {error}") from cause
     return True

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sidecar.errors import KafkaFailed, TopicsInvalid
+from sidecar.errors import CommandFailed, KafkaFailed, TopicsInvalid
 from sidecar.kafka.admin.cluster import (
     Admin,
     Deadline,
@@ -203,7 +203,7 @@ def ensure_topics(
 
     Raises:
         BrokerUnavailable: No answer in time.
-        CommandFailed: The cluster cannot be described.
+        CommandFailed: The cluster cannot be described, or the changelog is another program's.
         TopicsInvalid: A topic or a permission is missing or wrong; one line each, with the command that fixes it.
     """
     deadline = Deadline(deadline_s)
@@ -211,7 +211,7 @@ def ensure_topics(
     cluster = describe_cluster(admin, deadline)
     found = look(admin, settings, deadline)
     if (foreign := foreign_changelog(settings, found, deadline)) is not None:
-        raise TopicsInvalid(str(foreign))
+        raise CommandFailed(str(foreign))
     outer = ((settings.input_topic, found.input), (settings.dlq_topic, found.dlq))
     if missing := [name for name, topic in outer if topic is None and settings.create_topics]:
         for name in missing:
@@ -311,7 +311,8 @@ def _problems(settings: Settings, found: Found) -> Iterator[Problem]:
                 yield Problem(name, "does not exist", create_command(settings))
         elif isinstance(topic, MissingPermission):
             permission = "Describe" if topic.operation == "DESCRIBE" else "DescribeConfigs"
-            yield Problem(name, f"the permission {permission} is missing", _grant(settings, permission, name))
+            grant = grant_command(settings, permission, f"--topic {name}")
+            yield Problem(name, f"the permission {permission} is missing", grant)
     entry = found.input if isinstance(found.input, Topic) else None
     if isinstance(found.changelog, Topic):
         yield from _changelog_problems(settings, entry, found.changelog)
@@ -410,9 +411,10 @@ def configure_command(settings: Settings, topic: str, config: str) -> str:
     )
 
 
-def _grant(settings: Settings, permission: str, topic: str) -> str:
+def grant_command(settings: Settings, permission: str, resources: str) -> str:
+    """Return the command that grants a permission on resources, given as the command's own options."""
     server = shlex.quote(settings.bootstrap_servers)
     return (
         f"kafka-acls.sh --bootstrap-server {server} --add --allow-principal User:<this user> "
-        f"--operation {permission} --topic {topic}"
+        f"--operation {permission} {resources}"
     )

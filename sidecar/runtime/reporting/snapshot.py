@@ -39,6 +39,11 @@ class Snapshots:
         """Note that the loop has started another round."""
         self._heartbeat_s = self._clock.monotonic_s()
 
+    def wait_for(self, reasons: Iterable[str]) -> None:
+        """Set what the start waits for, if anything; the process is alive."""
+        self.heartbeat()
+        self._reasons = tuple(reasons) or ("it is starting",)
+
     def set_cluster(self, cluster_id: str, partitions_total: int) -> None:
         """Set the cluster id and the number of input partitions."""
         self._cluster_id = cluster_id

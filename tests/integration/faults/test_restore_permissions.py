@@ -1,4 +1,4 @@
-"""A restore that lacks a permission says which, and goes on by itself once it is granted."""
+"""A restore or a start that lacks a permission says which, and goes on by itself once it is granted."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from confluent_kafka.admin._resource import ResourceType
 from tests.broker import unique
 from tests.integration.messages import Given, World, native, one_sidecar
 from tests.integration.permissions import broker_with_permissions, deny, give_back
+from tests.integration.sidecars import Sidecars, set_stage
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
@@ -89,3 +90,25 @@ def test_a_group_that_may_not_be_joined_is_named_until_it_may(world: World, admi
     eventually(lambda: words in str(world.sidecar.get("/readyz")[1]), WAIT_S, "readyz says why")
     give_back(admin, ResourceType.GROUP, world.stage.group_id)
     runs(world)
+
+
+def test_a_start_waits_for_each_permission_that_it_lacks(world: World, admin: AdminClient, sidecars: Sidecars) -> None:
+    stage = set_stage(world.stage.bootstrap, 1)
+    deny(admin, ResourceType.TOPIC, stage.dlq_topic, AclOperation.DESCRIBE_CONFIGS)
+    deny(admin, ResourceType.GROUP, stage.group_id, AclOperation.READ)
+    one = sidecars.make("one", stage)
+    one.start()
+
+    def waits_for(*words: str) -> bool:
+        status, body = one.get("/readyz")
+        return status == 503 and any(all(word in reason for word in words) for reason in body["reasons"])
+
+    grant = f"--operation DescribeConfigs --topic {stage.dlq_topic}"
+    eventually(lambda: waits_for("the permission DescribeConfigs is missing", grant), WAIT_S, "it names the first")
+    give_back(admin, ResourceType.TOPIC, stage.dlq_topic)
+    grant = f"--operation Read --topic {stage.input_topic} --group {stage.group_id}"
+    eventually(lambda: waits_for("cannot commit", grant), WAIT_S, "it names the second")
+    assert one.get("/livez")[0] == 200
+    give_back(admin, ResourceType.GROUP, stage.group_id)
+    one.await_ready(WAIT_S)
+    assert one.stop() == 0
