@@ -87,9 +87,21 @@ def _option(setting: Setting) -> Callable[[Callable[..., object]], Callable[...,
     )
 
 
+def _file_option(setting: Setting) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    return click.option(
+        f"{setting.flag}-file",
+        f"{_PREFIX}{setting.attribute}_file",
+        default=None,
+        metavar="FILE",
+        help=f"File that contains {setting.name}.",
+        hidden=True,
+    )
+
+
 _OPTIONS: tuple[Callable[[Callable[..., object]], Callable[..., object]], ...] = (
     click.option("--config", _CONFIG, type=click.Path(path_type=Path), metavar="FILE", help="Settings in a YAML file."),
     *(_option(setting) for setting in SETTINGS),
+    *(_file_option(setting) for setting in SETTINGS if setting.secret),
     click.option(
         "--client",
         _CLIENT,

@@ -46,7 +46,7 @@ def load(
     problems = [line for source in sources for line in source.problems]
     values: dict[str, object] = {}
     origins: dict[str, str] = {}
-    wrong: set[str] = set()
+    wrong = set[str]().union(*(source.unread for source in sources))
     for setting in SETTINGS:
         given = _first(setting, sources, problems)
         if given is None:
@@ -84,8 +84,12 @@ def _first(setting: Setting, sources: Sequence[Source], problems: list[str]) -> 
     for source in sources:
         found = [given for given in source.given if given.setting.name == setting.name]
         if found:
-            if len({given.text.strip() for given in found}) > 1:
-                origins = " and ".join(given.origin for given in found)
+            origins = " and ".join(given.origin for given in found)
+            if len(found) > 1 and any(given.is_file for given in found):
+                problems.append(
+                    f"{setting.name} and {setting.file_name}: both are set (from {origins}): give the value or its file"
+                )
+            elif len({given.text.strip() for given in found}) > 1:
                 values = " and ".join(MASK if setting.secret else repr(given.text) for given in found)
                 problems.append(
                     f"{setting.name}: {values} differ (from {origins}): two names of one setting, "

@@ -34,6 +34,11 @@ class Setting:
         return f"KAFKA_RETRY_{self.name}"
 
     @property
+    def file_name(self) -> str:
+        """The name that gives the value of a secret in a file."""
+        return f"{self.name}_FILE"
+
+    @property
     def yaml_key(self) -> str:
         return self.name.lower()
 

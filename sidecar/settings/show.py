@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from sidecar.settings import client
 from sidecar.settings.setting import Setting
-from sidecar.settings.table import SETTINGS, WITHOUT_MEANING, Settings, default_text, per_origin, per_policy
+from sidecar.settings.table import BY_FILE, SETTINGS, WITHOUT_MEANING, Settings, default_text, per_origin, per_policy
 
 _PAGE = """\
 # Settings
@@ -28,6 +28,19 @@ each.
 | name | default | allowed | meaning |
 |---|---|---|---|
 {rows}
+
+## Secrets in files
+
+A secret can be in a file, as Kubernetes and Docker mount it. Name the file in place of the value:
+{file_names}, in YAML `api_token_file`, on the command line `--api-token-file`.
+For a secret property of the Kafka clients, append `_FILE` or `.file` to its name:
+`KAFKA_RETRY_CLIENT_SASL_PASSWORD_FILE=/run/secrets/password`, in YAML
+`client: {{sasl.password.file: /run/secrets/password}}`. The secret properties are those whose names contain `password`,
+`passphrase`, `secret`, `token`, `jaas.config` or `key.pem`.
+
+The file must be text in UTF-8 of at most 64 KiB. One line end at its end is removed. The start is refused if the file
+cannot be read, is empty or too large, or if one source gives both a value and its file. Between sources, the usual
+precedence applies. The sidecar reads the files when it starts: restart it after you change one.
 
 ## Policies of single origins
 
@@ -151,6 +164,7 @@ def _effective(setting: Setting, settings: Settings) -> str:
 def reference_page() -> str:
     """Return docs/reference/settings.md."""
     return _PAGE.format(
+        file_names=", ".join(f"`KAFKA_RETRY_{name}`" for name in BY_FILE),
         per_origin=", ".join(f"`{setting.name}`" for setting in per_origin()),
         not_by_name="".join(f", `{each.name}`" for each in per_origin()[1:] if each not in per_policy()),
         rows="\n".join(_reference_row(setting) for setting in SETTINGS),

@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import yaml
 
-from sidecar.settings import client, nodes
+from sidecar.errors import printable
+from sidecar.settings import client, kinds, nodes, secret_files
 from sidecar.settings.setting import Setting
-from sidecar.settings.table import BY_ALIAS, BY_NAME, SETTINGS, WITHOUT_MEANING
+from sidecar.settings.table import BY_ALIAS, BY_FILE, BY_NAME, SETTINGS, WITHOUT_MEANING
 from sidecar.settings.wording import closest, plain, quoted
 
 ENV_PREFIX = "KAFKA_RETRY_"
@@ -28,6 +29,8 @@ class Given(NamedTuple):
     text: str
     origin: str
     """For a person: `environment KAFKA_RETRY_HTTP_PORT`."""
+    is_file: bool = False
+    """The text is the content of a file that the source names."""
 
 
 @dataclass(slots=True)
@@ -39,9 +42,42 @@ class Source:
     """Property -> (value, origin)."""
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    unread: set[str] = field(default_factory=set)
+    """Names of the settings whose files cannot be read."""
+    _named: set[str] = field(default_factory=set)
+    """The properties as the source names them, those of files included."""
+
+    def add_file(self, setting: Setting, path: str, origin: str) -> None:
+        """Take the value of a secret setting from a file, or note why that is impossible."""
+        try:
+            text = secret_files.read_secret(path)
+        except ValueError as problem:
+            self.problems.append(f"{setting.file_name}: {path!r} {problem} (from {origin})")
+            self.unread.add(setting.name)
+        else:
+            self.given.append(Given(setting, text, f"{origin}, file {printable(path)}", is_file=True))
 
     def add_client(self, name: str, value: str, origin: str) -> None:
-        """Take a librdkafka property, or note why it is refused."""
+        """Take a librdkafka property or the file of a secret one, or note why it is refused."""
+        secret = secret_files.secret_property(name)
+        other = secret or f"{name}{secret_files.PROPERTY_SUFFIX}"
+        if other in self._named:
+            self.problems.append(
+                f"client properties {other} and {name}: both are set: give the value or its file (from {origin})"
+            )
+            return
+        self._named.add(name)
+        if secret is None:
+            self._add_property(name, value, origin)
+            return
+        try:
+            text = secret_files.read_secret(value)
+        except ValueError as problem:
+            self.problems.append(f"client property {name}: {value!r} {problem} (from {origin})")
+        else:
+            self._add_property(secret, text, f"{origin}, file {printable(value)}")
+
+    def _add_property(self, name: str, value: str, origin: str) -> None:
         refusal = client.refusal(name)
         if refusal is not None:
             shown = client.MASK if client.is_secret(name) else quoted(value)
@@ -71,6 +107,8 @@ def from_flags(flags: Mapping[str, str], properties: Sequence[str]) -> Source:
     """
     source = Source()
     for setting in SETTINGS:
+        if (path := flags.get(f"{setting.attribute}_file")) is not None and setting.secret:
+            source.add_file(setting, path, f"command line {setting.flag}-file")
         text = flags.get(setting.attribute)
         if text is None:
             continue
@@ -103,9 +141,12 @@ def from_environment(environ: Mapping[str, str]) -> Source:
     for env in sorted(name for name in environ if name.startswith(ENV_PREFIX)):
         name, text, origin = env.removeprefix(ENV_PREFIX), environ[env], f"environment {env}"
         setting = BY_NAME.get(name) or BY_ALIAS.get(name)
+        in_file = BY_FILE.get(name)
         is_property = name.startswith(client.PREFIX) and len(name) > len(client.PREFIX)
-        if (setting is not None or is_property) and not text.strip():
+        if (setting is not None or in_file is not None or is_property) and not text.strip():
             source.warnings.append(f"{plain(env)}: is empty: it counts as not set")
+        elif in_file is not None:
+            source.add_file(in_file, text, origin)
         elif setting is not None:
             source.given.append(Given(setting, text, origin))
         elif name in WITHOUT_MEANING:
@@ -115,7 +156,7 @@ def from_environment(environ: Mapping[str, str]) -> Source:
         elif is_property:
             source.add_client(client.property_of(name.removeprefix(client.PREFIX)), text, origin)
         else:
-            hint = closest(name, [*BY_NAME, *BY_ALIAS], ENV_PREFIX + "{}")
+            hint = closest(name, [*BY_NAME, *BY_ALIAS, *BY_FILE], ENV_PREFIX + "{}")
             source.warnings.append(f"{plain(env)}: there is no such setting, it is ignored{hint}")
     return source
 
@@ -145,11 +186,13 @@ def _read_mapping(root: yaml.MappingNode, path: Path, source: Source) -> None:
     for key, node, origin in _pairs(root, path, source):
         if key == "client":
             _read_client(node, path, source)
+        elif key.islower() and key.upper() in BY_FILE:
+            _read_file_name(BY_FILE[key.upper()], node, origin, source)
         elif key.upper() in WITHOUT_MEANING and key.islower():
             reason = WITHOUT_MEANING[key.upper()]
             source.warnings.append(f"{key}: has no meaning here and is ignored: {reason} (from {origin})")
         elif key not in known:
-            hint = closest(key, [*known, "client"])
+            hint = closest(key, [*known, *map(str.lower, BY_FILE), "client"])
             source.problems.append(f"{plain(key)}: there is no such setting{hint} (from {origin})")
         else:
             _read_value(known[key], node, origin, source)
@@ -186,3 +229,14 @@ def _read_value(setting: Setting, node: yaml.Node, origin: str, source: Source) 
         source.problems.append(
             f"{setting.name}: {form} is not allowed: it must be {setting.kind.allowed} (from {origin})"
         )
+
+
+def _read_file_name(setting: Setting, node: yaml.Node, origin: str, source: Source) -> None:
+    try:
+        path = nodes.text_of(node, kinds.TEXT)
+    except ValueError as form:
+        source.problems.append(
+            f"{setting.file_name}: {form} is not allowed: it must be {secret_files.ALLOWED} (from {origin})"
+        )
+    else:
+        source.add_file(setting, path, origin)

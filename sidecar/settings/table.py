@@ -447,6 +447,8 @@ SETTINGS = _table()
 
 BY_NAME = {setting.name: setting for setting in SETTINGS}
 BY_ALIAS = {alias: setting for setting in SETTINGS for alias in setting.aliases}
+BY_FILE = {setting.file_name: setting for setting in SETTINGS if setting.secret}
+"""The settings that files can contain, by the names that give the files."""
 
 WITHOUT_MEANING = {
     "JAAS_LOGIN_MODULE": "SASL_MECHANISM determines the login module",
