@@ -15,7 +15,7 @@ whole log is read.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from sidecar.changelog.codec import (
@@ -67,6 +67,21 @@ class ChangelogRead(NamedTuple):
     value: bytes | None
 
 
+def to_spill(restores: Iterable[Restore], buffer_bytes: int) -> Restore | None:
+    """Return the restore whose next step must be `spill`; None while all together hold less than `buffer_bytes`.
+
+    It is the one that holds most: fewer and larger files are merged in less time.
+    """
+    fullest, held = None, 0
+    for restore in restores:
+        if restore.is_spilling:
+            return restore
+        held += restore.buffered_bytes
+        if fullest is None or restore.buffered_bytes > fullest.buffered_bytes:
+            fullest = restore
+    return fullest if held >= buffer_bytes else None
+
+
 class Restore:
     """A restore of one partition. Every method that writes does so in one batch."""
 
@@ -87,7 +102,8 @@ class Restore:
         """Timer rows of a restore from the start that are not in the store yet."""
         self._ingesting: Generator[None] | None = None
         self._is_marked = False
-        self._buffered_bytes = 0
+        self.buffered_bytes = 0
+        """Bytes of the blocks whose timers are buffered."""
 
     def begin(self, log_start: int, log_end: int) -> int:
         """Load the state of the store, wipe it if it is useless, and return the changelog offset to read from.
@@ -206,9 +222,10 @@ class Restore:
             records=len(records),
         )
 
-    def is_full(self, buffer_bytes: int) -> bool:
-        """Return whether buffered timers must be written with `spill` before more is applied."""
-        return self._ingesting is not None or self._buffered_bytes >= buffer_bytes
+    @property
+    def is_spilling(self) -> bool:
+        """Whether a spill has begun: it must end before more is applied."""
+        return self._ingesting is not None
 
     def spill(self) -> bool:
         """Write buffered timers to the store: one step, of some milliseconds; return whether that was all."""
@@ -235,7 +252,7 @@ class Restore:
         if self._bulk is not None:
             self._bulk = {}
         self._ingesting = None
-        self._buffered_bytes = 0
+        self.buffered_bytes = 0
 
     def _is_proven_by(self, found: Checkpoint) -> bool:
         """Return whether a checkpoint behind the state of the store has not refuted it."""
@@ -323,7 +340,7 @@ class Restore:
                 delta.deferred[origin] = delta.deferred.get(origin, 0) + deferred
         self.timers += len(block.lengths)
         if self._bulk is not None:
-            self._buffered_bytes += len(value)
+            self.buffered_bytes += len(value)
 
     def _timers(self, mutations: Mutations) -> dict[bytes, bytes | None]:
         """Return what takes timer rows."""

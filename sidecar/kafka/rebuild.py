@@ -8,7 +8,7 @@ from typing import Any, Final
 from sidecar.clock import Clock, SystemClock
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Store
-from sidecar.engine.restore import Restore
+from sidecar.engine.restore import Restore, to_spill
 from sidecar.engine.rows import Identity
 from sidecar.errors import CommandFailed, KafkaFailed, PartitionStopped, TopicsInvalid
 from sidecar.kafka import config
@@ -122,9 +122,8 @@ def _read(
             continue
         try:
             restores[number].apply(records, settings.changelog_topic)
-            if restores[number].is_full(BUFFER_BYTES_MAX // len(restores)):
-                while not restores[number].spill():
-                    pass
+            while full := to_spill(restores.values(), BUFFER_BYTES_MAX):
+                full.spill()
         except PartitionStopped as error:
             problems[number] = str(error)
     if lost := reader.take_lost():

@@ -42,7 +42,7 @@ INGESTED: Final = "ingested"
 INGEST_STEP_ROWS: Final = 1_000
 UNMERGED_FILES: Final = 4
 """How many new files are merged at once."""
-UNMERGED_FILES_INGESTING: Final = 64
+UNMERGED_FILES_INGESTING: Final = 96
 """The same while files are ingested: merging them as they come would take as much processor time as the rest."""
 UNMERGED_FILES_MAX: Final = 128
 """From here on writes wait; the library keeps the interpreter's lock meanwhile, so everything else waits too."""

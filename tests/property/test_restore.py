@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sidecar.changelog.fold import fold
 from sidecar.engine.partition import Partition
-from sidecar.engine.restore import ChangelogRead, Restore
+from sidecar.engine.restore import ChangelogRead, Restore, to_spill
 from tests.property.test_fold import grown, seeds
 from tests.simulation.audit import check_fold, check_rows
 from tests.simulation.limits import small_limits
@@ -31,7 +31,7 @@ def restored(
         size = dice.choice([1, 3, 10, 1000])
         restore.apply(records[:size], "changelog")
         records = records[size:]
-        while restore.is_full(dice.choice([1, 5_000])) and not restore.spill():
+        while to_spill([restore], dice.choice([1, 5_000])) and not restore.spill():
             pass
     while not restore.settle():
         pass

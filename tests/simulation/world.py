@@ -21,7 +21,7 @@ from sidecar.engine.partition import Partition, State
 from sidecar.engine.plan import plan
 from sidecar.engine.ports import Origin, Outgoing
 from sidecar.engine.rates import LATE_MS, every_ns
-from sidecar.engine.restore import ChangelogRead, Restore
+from sidecar.engine.restore import ChangelogRead, Restore, to_spill
 from sidecar.engine.rows import Identity
 from sidecar.engine.transaction import PartitionPlan, Terms
 from sidecar.model import Record, StoredOffset, TimerId
@@ -278,7 +278,7 @@ class World:
             one.apply(left[:size], "changelog")
             left = left[size:]
             self._maybe_die(deadly)
-            while one.is_full(rng.choice([1, 2000])) and not one.spill():
+            while to_spill([one], rng.choice([1, 2000])) and not one.spill():
                 self._maybe_die(deadly)
         while not one.settle():
             self._maybe_die(deadly)

@@ -27,7 +27,7 @@ import structlog
 from sidecar.clock import Clock
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.ports import Store
-from sidecar.engine.restore import Restore
+from sidecar.engine.restore import Restore, to_spill
 from sidecar.engine.rows import Identity
 from sidecar.errors import PartitionStopped, invariant
 from sidecar.kafka.admin.offsets import Bounds
@@ -40,7 +40,7 @@ SLICE_S: Final = 0.02
 """Longest slice of restoring while other partitions run."""
 SLICE_ALONE_S: Final = 0.2
 BUFFER_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Timers of all restores that wait to be written as sorted files: each partition may hold an equal share."""
+"""Timers of all restores that wait to be written as sorted files."""
 READ_TIMEOUT_S: Final = 0.005
 STALLED_S: Final = 15.0
 """A restore that has read nothing for this long, without an error, starts again."""
@@ -184,10 +184,8 @@ class Recovery:
     def _restore_slices(self, slice_s: float) -> None:
         deadline_s = self._clock.monotonic_s() + slice_s
         while self._restoring and self._clock.monotonic_s() < deadline_s:
-            share = BUFFER_BYTES_MAX // len(self._restoring)
-            full = [each.restore for each in self._restoring.values() if each.restore.is_full(share)]
-            if full:
-                full[0].spill()
+            if full := to_spill((each.restore for each in self._restoring.values()), BUFFER_BYTES_MAX):
+                full.spill()
                 continue
             if any(not each.read for each in self._restoring.values()):
                 self._read()

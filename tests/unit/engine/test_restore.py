@@ -16,7 +16,7 @@ from sidecar.engine import restore as restoring
 from sidecar.engine.apply import apply_committed
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.ports import Mutations
-from sidecar.engine.restore import ChangelogRead, Restore
+from sidecar.engine.restore import ChangelogRead, Restore, to_spill
 from sidecar.engine.rows import FORMAT, Identity, Meta, decode_meta, encode_meta
 from sidecar.errors import FormatUnknown, InvariantViolated, PartitionStopped, RecordCorrupt, StoreCorrupt
 from sidecar.model import StoredOffset, TimerId
@@ -330,6 +330,28 @@ def test_a_batch_that_is_full_by_bytes_is_not_taken_for_the_last_one(monkeypatch
     stage.commit(NOW + 10)
     partition = stage.restored(MemoryStore())
     assert partition.counts.pending == 0
+
+
+def test_the_restore_that_holds_most_spills_first_and_to_its_end() -> None:
+    restores = []
+    for value_bytes in (100, 3000, 200):
+        stage = Stage()
+        stage.commit(NOW, stage.send(NOW + 5, value=bytes(value_bytes)))
+        _, restore = restore_into(MemoryStore())
+        restore.begin(0, stage.log.end)
+        restore.apply(stage.log.records, "changelog")
+        restores.append(restore)
+    small, largest, _ = restores
+    held = sum(each.buffered_bytes for each in restores)
+
+    assert to_spill(restores, held + 1) is None
+    assert to_spill(restores, held) is largest
+    assert not small.spill()
+    assert to_spill(restores, held) is small
+    while not small.spill():
+        assert to_spill(restores, held) is small
+    assert to_spill(restores, held) is None
+    assert to_spill([], 0) is None
 
 
 def test_a_restore_that_was_cut_off_settles_all_rows_though_its_watermark_is_the_new_one() -> None:
