@@ -28,14 +28,16 @@ class OriginBody(Body):
     """One origin topic."""
 
     origin: str = Field(
-        description="Topic name. `*` means that the whole group is paused, whatever the state of each origin."
+        description="Topic name. `*`: the whole group is paused or stopped, whatever the state of each origin."
     )
     pending: int = Field(description="Pending messages for this origin, including deferred ones.")
     deferred: int = Field(description="Messages deferred because the origin is closed, and those that are held.")
     held: int = Field(description="Messages held until their turn, because more came due than the rate allows.")
     max_per_second: float | None = Field(description="The rate that messages are held to; null if none are.")
     held_until_ms: int | None = Field(description="The last turn that is taken so far; null if no messages are held.")
-    state: str = Field(description="`open`, `paused`, `unauthorised`, `vanished` or `unreachable`.")
+    state: str = Field(
+        description="`open`, `paused`, `unauthorised`, `vanished` or `unreachable`; `*` can be `stopped`."
+    )
     since_ms: int | None = Field(description="When the origin was closed; null if it is open.")
     partitions: list[int] = Field(description="Input partitions that see the origin as closed.")
 

@@ -141,6 +141,8 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     """Random number of the assignment that wrote it; 0 in what a release wrote that does not note it."""
     former: tuple[FormerAssignment, ...] = ()
     """The assignments before it that committed something, oldest first, at most FORMER_ASSIGNMENTS_MAX."""
+    stopped: bool = False
+    """Whether the pause of all origins in `closed` is a stop. A release that does not note it reads a pause."""
 
     @property
     def fired_to_ms(self) -> int | None:

@@ -21,6 +21,7 @@ from sidecar.cli.instants import shown_instant
 from sidecar.cli.options import settings_options
 from sidecar.cli.terminal import console, say
 from sidecar.clock import SystemClock
+from sidecar.engine.group.view import closed_origins
 from sidecar.errors import CommandFailed, PartitionStopped
 from sidecar.kafka.config import validate_client_properties
 from sidecar.kafka.rebuild import rebuild
@@ -208,7 +209,7 @@ def _partition(found: Survey) -> dict[str, object]:
         "sequence": checkpoint.sequence,
         "written_ms": checkpoint.wall_ms or None,
         "engine": checkpoint.engine,
-        "closed_origins": {name: closed.why for name, closed in checkpoint.closed.items()},
+        "closed_origins": {name: state for name, (state, _) in closed_origins(checkpoint).items()},
         "cluster_id": meta.cluster_id,
         "changelog_topic_id": meta.changelog_topic_id,
     }

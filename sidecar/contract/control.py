@@ -35,7 +35,7 @@ SIGNED: Final = (CONTROL, TARGET, DUE_MS, CONTROL_ID)
 
 ID_PREFIX: Final = "id:"
 EVERY_ORIGIN: Final = "*"
-"""Target of pause and resume: the whole group, each origin of today and of tomorrow."""
+"""Target of pause, resume and stop: the whole group, each origin of today and of tomorrow."""
 CONTROL_ID_BYTES_MAX: Final = 256
 
 _OURS: Final = frozenset({*SIGNED, SIGNATURE})
@@ -51,11 +51,13 @@ class ControlKind(StrEnum):
     FIRE = "fire"
     PAUSE = "pause"
     RESUME = "resume"
+    STOP = "stop"
+    """A pause of EVERY_ORIGIN that Kafka Connect's tools show as STOPPED."""
 
     @property
     def is_for_origins(self) -> bool:
         """Whether its target is an origin topic, not timers."""
-        return self in {ControlKind.PAUSE, ControlKind.RESUME}
+        return self in {ControlKind.PAUSE, ControlKind.RESUME, ControlKind.STOP}
 
 
 class Outcome(StrEnum):
@@ -66,6 +68,7 @@ class Outcome(StrEnum):
     FIRED = "fired"
     PAUSED = "paused"
     RESUMED = "resumed"
+    STOPPED = "stopped"
     NOT_PENDING = "not-pending"
     ORIGIN_PAUSED = "origin-paused"
     BAD_REQUEST = "bad-request"
@@ -209,7 +212,13 @@ def _target(kind: ControlKind, values: HeaderValues, partition: int) -> Target:
     if TARGET not in values:
         raise HeaderError(f"{TARGET} is missing: it says what to {kind}")
     if kind.is_for_origins:
-        return EVERY_ORIGIN if values[TARGET] == EVERY_ORIGIN.encode() else read_topic(TARGET, values[TARGET])
+        if values[TARGET] == EVERY_ORIGIN.encode():
+            return EVERY_ORIGIN
+        if kind is ControlKind.STOP:
+            raise HeaderError(
+                f"{TARGET}={shown(values[TARGET])}: allowed is {EVERY_ORIGIN}: a stop is of the whole group"
+            )
+        return read_topic(TARGET, values[TARGET])
     target = _timer_target(values[TARGET])
     if isinstance(target, TimerId) and target.partition != partition:
         raise HeaderError(

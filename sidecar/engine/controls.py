@@ -64,6 +64,7 @@ class Controls:
         allowance: Allowance,
     ) -> None:
         self.paused = {name: each for name, each in checkpoint.closed.items() if each.why == Closure.PAUSED}
+        self.stopped = checkpoint.stopped
         self.unfinished = checkpoint.unfinished
         self.unresolved: set[str] = set()
         """Unknown origins of timers that are to fire now."""
@@ -119,6 +120,7 @@ class Controls:
     def _switch(self, kind: ControlKind, origin: str) -> tuple[Outcome, int, str]:
         if kind is ControlKind.RESUME:
             self.paused.pop(origin, None)
+            self.stopped = self.stopped and origin != EVERY_ORIGIN
             self._close()
             return Outcome.RESUMED, self._waiting(origin), ""
         known = origin in self.paused or origin == EVERY_ORIGIN
@@ -126,8 +128,9 @@ class Controls:
             return Outcome.BAD_REQUEST, 0, f"{PAUSED_MAX} origins are paused already: resume some first"
         self.closed[origin] = self.paused.setdefault(origin, Closed(Closure.PAUSED, self._overlay.now_ms))
         if origin == EVERY_ORIGIN:
+            self.stopped = kind is ControlKind.STOP
             self._close()
-        return Outcome.PAUSED, self._waiting(origin), ""
+        return Outcome.STOPPED if kind is ControlKind.STOP else Outcome.PAUSED, self._waiting(origin), ""
 
     def _waiting(self, origin: str) -> int:
         counts, delta = self._overlay.partition.counts, self._overlay.delta.origins

@@ -455,6 +455,7 @@ class _Planner:
             turns={} if self.turns is None else self.turns.kept(),
             assignment=self.checkpoint.assignment,
             former=self.checkpoint.former,
+            stopped=self.controls.stopped,
         )
         records.append((CHECKPOINT_KEY, encode_checkpoint(checkpoint)))
         for suffix, value in counts.rows(self.overlay.delta):

@@ -12,7 +12,7 @@ from sidecar.api.source import Source
 from sidecar.changelog.codec import Closure
 from sidecar.clock import Clock
 from sidecar.contract.control import EVERY_ORIGIN
-from sidecar.engine.group.view import FIGURE_AGE_MAX_MS, PartitionView
+from sidecar.engine.group.view import FIGURE_AGE_MAX_MS, STOPPED, PartitionView
 from sidecar.engine.partition import State
 
 log = structlog.get_logger(__name__)
@@ -107,7 +107,7 @@ def _left(views: Iterable[PartitionView]) -> Counter[tuple[str, bool]]:
     """Return the number of pending messages by origin and whether the origin is paused there."""
     left: Counter[tuple[str, bool]] = Counter()
     for view in views:
-        paused = {name for name, (why, _) in view.closed_origins.items() if why == Closure.PAUSED.value}
+        paused = {name for name, (why, _) in view.closed_origins.items() if why in {Closure.PAUSED, STOPPED}}
         all_paused = EVERY_ORIGIN in paused
         left.update({(name, all_paused or name in paused): count for name, count in view.by_origin.items() if count})
     return left

@@ -172,14 +172,20 @@ def test_a_partition_that_is_not_known_is_named_with_the_age_of_its_figure(
         keep(page, "incomplete")
 
 
-def test_a_group_that_is_paused_as_a_whole_is_said_to_be_and_resumed(open_page: Open, now_ms: int, desk: Desk) -> None:
-    view = replace(view_of([now_ms + HOUR_MS] * 2), closed_origins={"*": ("paused", now_ms - HOUR_MS)})
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [("paused", "All origins have been paused since "), ("stopped", "The group has been stopped since ")],
+)
+def test_a_group_that_fires_nothing_is_said_to_and_resumed(
+    open_page: Open, now_ms: int, desk: Desk, state: str, said: str
+) -> None:
+    view = replace(view_of([now_ms + HOUR_MS] * 2), closed_origins={"*": (state, now_ms - HOUR_MS)})
     stopped = replace(view_of([], partition=1), state="stopped", reason="a changelog record cannot be read")
     with serving(Live([view, stopped], total=2), desk=desk) as url:
         page = open_page(url)
-        expect(page.get_by_role("alert")).to_contain_text("All origins have been paused since ")
+        expect(page.get_by_role("alert")).to_contain_text(said)
         expect(page.locator("#origins tbody tr")).to_have_count(1)
-        expect(page.locator("#origins tbody tr")).to_contain_text("paused with all")
+        expect(page.locator("#origins tbody tr")).to_contain_text(f"{state} with all")
         expect(page.locator("#partitions tbody tr").nth(1)).to_contain_text("a changelog record cannot be read")
         desk.result = Told(Outcome.RESUMED, 2)
         page.get_by_role("button", name="Resume all …").click()

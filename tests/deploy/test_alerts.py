@@ -125,6 +125,7 @@ WORLDS: Final = {
     "RetrySidecarOriginClosed": [
         World({own("origin_state", 'origin="orders"', 'state="vanished"'): "1x20"}, 15, 1),
         World({own("origin_state", 'origin="orders"', 'state="paused"'): "1x20"}, 15, 0),
+        World({own("origin_state", 'origin="*"', 'state="stopped"'): "1x20"}, 15, 0),
         World({own("origin_state", 'origin="orders"', 'state="open"'): "1x20"}, 15, 0),
     ],
     "RetrySidecarTransactionsAborting": [

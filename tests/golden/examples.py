@@ -131,6 +131,8 @@ META_2: Final = Meta(FORMAT, "cluster", "changelog", 99, BASED, restored=False)
 META_3: Final = Meta(FORMAT, "cluster", "changelog", 99, TURNED, restored=False)
 ASSIGNED: Final = replace(TURNED, assignment=2**63 - 1, former=(FormerAssignment(7, 3), FormerAssignment(2**62, 11)))
 META_4: Final = Meta(FORMAT, "cluster", "changelog", 99, ASSIGNED, restored=False, to_confirm=98)
+HALTED: Final = replace(ASSIGNED, closed={**ASSIGNED.closed, "*": Closed(Closure.PAUSED, NOW - 7)}, stopped=True)
+META_5: Final = replace(META_4, checkpoint=HALTED)
 COUNTERS, COUNTER_ROWS = _counters()
 
 EXAMPLES: Final = (
@@ -174,7 +176,7 @@ EXAMPLES: Final = (
         ),
     ),
     Example("checkpoint-key", codec.CHECKPOINT_KEY, codec.decode_key, None),
-    Example("checkpoint-value-with-assignment", codec.encode_checkpoint(ASSIGNED), codec.decode_checkpoint, ASSIGNED),
+    Example("checkpoint-value-with-stop", codec.encode_checkpoint(HALTED), codec.decode_checkpoint, HALTED),
     Example("block-key", codec.block_key(BLOCK_KEY), codec.decode_key, BLOCK_KEY),
     Example("block-value", codec.encode_block(*BLOCK), codec.decode_block, BLOCK),
     Example(
@@ -225,14 +227,16 @@ EXAMPLES: Final = (
     ),
     Example("row-elsewhere-key", ROWS.elsewhere, lambda row: int.from_bytes(row[1:], "big"), PARTITION),
     Example("row-meta-key", ROWS.meta, lambda row: int.from_bytes(row[1:], "big"), PARTITION),
-    Example("row-meta-value-with-assignment", encode_meta(META_4), decode_meta, META_4),
+    Example("row-meta-value-with-stop", encode_meta(META_5), decode_meta, META_5),
 )
 
 EARLIER: Final = (
     Earlier("checkpoint-value", codec.decode_checkpoint, CHECKPOINT),
     Earlier("checkpoint-value-with-base", codec.decode_checkpoint, BASED),
     Earlier("checkpoint-value-with-turns", codec.decode_checkpoint, TURNED),
+    Earlier("checkpoint-value-with-assignment", codec.decode_checkpoint, ASSIGNED),
     Earlier("row-meta-value", decode_meta, META),
     Earlier("row-meta-value-2", decode_meta, META_2),
     Earlier("row-meta-value-3", decode_meta, META_3),
+    Earlier("row-meta-value-with-assignment", decode_meta, META_4),
 )

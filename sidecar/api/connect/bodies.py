@@ -12,10 +12,11 @@ from sidecar.api.connect.levels import LEVELS
 
 _NAME = "kafka-retry"
 _WORKER = "10.0.0.7:8080"
+_VERSION = "0.1.0"
 _CLASS = "io.retrysidecar.RetrySidecarConnector"
 
 SERVER_EXAMPLE: Final[JsonDict] = {
-    "version": "4.1.0",
+    "version": "4.3.1",
     "commit": "retry-sidecar-0.1.0",
     "kafka_cluster_id": "5L6g3nShT-eMCtK--X",
 }
@@ -33,10 +34,10 @@ INFO_EXAMPLE: Final[JsonDict] = {
     "tasks": [{"connector": _NAME, "task": 0}],
     "type": "sink",
 }
-TASK_STATUS_EXAMPLE: Final[JsonDict] = {"id": 0, "state": "RUNNING", "worker_id": _WORKER}
+TASK_STATUS_EXAMPLE: Final[JsonDict] = {"id": 0, "state": "RUNNING", "worker_id": _WORKER, "version": _VERSION}
 STATUS_EXAMPLE: Final[JsonDict] = {
     "name": _NAME,
-    "connector": {"state": "RUNNING", "worker_id": _WORKER},
+    "connector": {"state": "RUNNING", "worker_id": _WORKER, "version": _VERSION},
     "tasks": [TASK_STATUS_EXAMPLE],
     "type": "sink",
 }
@@ -52,7 +53,7 @@ TASK_EXAMPLE: Final[JsonDict] = {
 OFFSETS_EXAMPLE: Final[JsonDict] = {
     "offsets": [{"partition": {"kafka_topic": "retry", "kafka_partition": 3}, "offset": {"kafka_offset": 1000}}]
 }
-PLUGIN_EXAMPLE: Final[JsonDict] = {"class": _CLASS, "type": "sink", "version": "0.1.0"}
+PLUGIN_EXAMPLE: Final[JsonDict] = {"class": _CLASS, "type": "sink", "version": _VERSION}
 KEY_EXAMPLE: Final[JsonDict] = {
     "name": "max.delay",
     "type": "STRING",
@@ -61,10 +62,10 @@ KEY_EXAMPLE: Final[JsonDict] = {
     "importance": "LOW",
     "documentation": "Longest delay accepted.",
     "group": "Retry Sidecar",
+    "order_in_group": 20,
     "width": "MEDIUM",
     "display_name": "max.delay",
     "dependents": [],
-    "order": 20,
 }
 VALIDATED_EXAMPLE: Final[JsonDict] = {
     "name": _CLASS,
@@ -85,7 +86,7 @@ VALIDATED_EXAMPLE: Final[JsonDict] = {
 }
 LEVEL_EXAMPLE: Final[JsonDict] = {"level": "INFO", "last_modified": None}
 
-ConnectorState = Literal["UNASSIGNED", "RUNNING", "PAUSED"]
+ConnectorState = Literal["UNASSIGNED", "RUNNING", "PAUSED", "STOPPED"]
 TaskStateName = Literal["UNASSIGNED", "RUNNING", "PAUSED", "FAILED", "RESTARTING"]
 ConfigType = Literal["STRING", "LIST", "BOOLEAN", "PASSWORD"]
 Importance = Literal["HIGH", "LOW"]
@@ -124,6 +125,7 @@ class ConnectorStatus(Body):
 
     state: ConnectorState
     worker_id: str
+    version: str | None = Field(default=None, description="Version of retry-sidecar at the worker, if known.")
 
 
 class TaskStatus(Body):
@@ -134,6 +136,7 @@ class TaskStatus(Body):
     id: int
     state: TaskStateName
     worker_id: str
+    version: str | None = Field(default=None, description="Version of retry-sidecar at the worker, if known.")
     trace: str | None = Field(default=None, description="Reason of the failure; only for a failed task.")
 
 
@@ -214,10 +217,10 @@ class ConfigKey(Body):
     importance: Importance
     documentation: str
     group: str
+    order_in_group: int
     width: Literal["MEDIUM"] = "MEDIUM"
     display_name: str
     dependents: list[str]
-    order: int
 
 
 class ConfigValue(Body):

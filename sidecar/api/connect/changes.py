@@ -11,7 +11,6 @@ from starlette.responses import JSONResponse, Response
 from sidecar.api.auth import Gate
 from sidecar.api.bodies import ErrorBody
 from sidecar.api.connect.bodies import ConnectorStateInfo
-from sidecar.api.connect.connector import status_of
 from sidecar.api.connect.group import CONNECTOR, TASK, ConnectGroup, ConnectorName, TaskNumber
 from sidecar.api.connect.restart import Restarter, is_passed_on
 from sidecar.api.messages.changes import ControlDesk
@@ -81,13 +80,14 @@ def _add_switches(router: APIRouter, group: ConnectGroup, desk: ControlDesk) -> 
 
     @router.put(
         f"{CONNECTOR}/stop",
-        summary="Same as pause",
-        description="Keeps its partitions, because commands arrive on the topic that it reads; the state is PAUSED.",
+        summary="Stop the whole group",
+        description="Pauses the whole group until it is resumed: the state is STOPPED and no tasks are listed. The "
+        "processes still ingest, because commands arrive on the topic that they read.",
         status_code=204,
-        response_description="Done.",
+        response_description="Accepted; the state shows it in a second or two.",
     )
     async def stop_connector(request: Request, connector: ConnectorName) -> Response:
-        await switch(request, connector, ControlKind.PAUSE)
+        await switch(request, connector, ControlKind.STOP)
         return Response(status_code=204)
 
 
@@ -131,7 +131,7 @@ def _add_restarts(router: APIRouter, group: ConnectGroup) -> None:
             task for task in tasks if include_tasks and task.owner and (not only_failed or task.state == "FAILED")
         ]
         await restarter.restart(request, chosen, only_failed=only_failed)
-        status = status_of(group.worker, tasks, [task.number for task in chosen])
+        status = group.status([task.number for task in chosen])
         return JSONResponse(status.model_dump(exclude_none=True), 202)
 
     @router.post(

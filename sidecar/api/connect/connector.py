@@ -5,7 +5,7 @@ All of it is worked out from the views of the whole group, so every process tell
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 from urllib.parse import urlsplit
@@ -25,12 +25,12 @@ from sidecar.api.connect.bodies import (
 )
 from sidecar.changelog.codec import Closure
 from sidecar.contract.control import EVERY_ORIGIN
-from sidecar.engine.group.view import PartitionView
+from sidecar.engine.group.view import STOPPED, PartitionView
 from sidecar.engine.partition import State
 
 CONNECTOR_CLASS: Final = "io.retrysidecar.RetrySidecarConnector"
 TASK_CLASS: Final = "io.retrysidecar.RetrySidecarTask"
-CONNECT_VERSION: Final = "4.1.0"
+CONNECT_VERSION: Final = "4.3.1"
 """Tools choose by it what they call: this one has all that is answered here."""
 
 
@@ -85,6 +85,11 @@ class Task:
         return (urlsplit(self.url).netloc if self.url else "") or self.owner
 
     @property
+    def version(self) -> str:
+        """Version of retry-sidecar at the instance; empty when it is not known."""
+        return self.views[0].release if self.owner else ""
+
+    @property
     def state(self) -> TaskStateName:
         """The worst state of any of its partitions."""
         states = {view.state for view in self.views}
@@ -110,13 +115,24 @@ class Task:
             if view.state == State.STOPPED
         ]
         trace = "\n".join(said) if state == "FAILED" else None
-        return TaskStatus(id=self.number, state=state, worker_id=self.worker_id, trace=trace)
+        return TaskStatus(
+            id=self.number, state=state, worker_id=self.worker_id, version=self.version or None, trace=trace
+        )
 
 
 def is_paused(view: PartitionView) -> bool:
-    """Return whether a partition fires nothing because the whole group is paused."""
-    why, _ = view.closed_origins.get(EVERY_ORIGIN, ("", 0))
-    return why == Closure.PAUSED
+    """Return whether a partition fires nothing because the whole group is paused or stopped."""
+    return _group_state(view) in {Closure.PAUSED, STOPPED}
+
+
+def is_stopped(views: Collection[PartitionView]) -> bool:
+    """Return whether the group is stopped, in all its partitions."""
+    return bool(views) and all(_group_state(view) == STOPPED for view in views)
+
+
+def _group_state(view: PartitionView) -> str:
+    state, _ = view.closed_origins.get(EVERY_ORIGIN, ("", 0))
+    return state
 
 
 def tasks_of(views: Iterable[PartitionView]) -> list[Task]:
@@ -153,35 +169,36 @@ def config_of(worker: Worker, tasks: Sequence[Task], partitions_total: int | Non
     }
 
 
-def status_of(worker: Worker, tasks: Sequence[Task], restarted: Iterable[int] = ()) -> ConnectorStateInfo:
+def status_of(
+    worker: Worker, views: Sequence[PartitionView], tasks: Iterable[Task], restarted: Iterable[int] = ()
+) -> ConnectorStateInfo:
     """Return the status of the connector.
 
     Args:
         worker: The process that answers.
-        tasks: The tasks of the whole group.
+        views: The partitions of the whole group.
+        tasks: The tasks that are listed.
         restarted: Numbers of tasks that are restarting, which their views do not show yet.
     """
-    owned = [task for task in tasks if task.owner]
-    views = [view for task in tasks for view in task.views]
+    first = next((task for task in tasks_of(views) if task.owner), None)
     state: ConnectorState = "RUNNING"
-    if not owned:
+    if is_stopped(views):
+        state = "STOPPED"
+    elif first is None:
         state = "UNASSIGNED"
     elif all(map(is_paused, views)):
         state = "PAUSED"
     begun = set(restarted)
     statuses = [
-        TaskStatus(id=task.number, state="RESTARTING", worker_id=task.worker_id)
-        if task.number in begun
-        else task.status()
+        task.status().model_copy(update={"state": "RESTARTING", "trace": None} if task.number in begun else {})
         for task in tasks
     ]
-    worker_id = owned[0].worker_id if owned else ""
-    return ConnectorStateInfo(
-        name=worker.name,
-        connector=ConnectorStatus(state=state, worker_id=worker_id),
-        tasks=statuses,
-        type="sink",
+    connector = ConnectorStatus(
+        state=state,
+        worker_id="" if first is None else first.worker_id,
+        version=None if first is None else first.version or None,
     )
+    return ConnectorStateInfo(name=worker.name, connector=connector, tasks=statuses, type="sink")
 
 
 def task_info(worker: Worker, task: Task) -> TaskInfo:

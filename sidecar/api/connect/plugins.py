@@ -95,9 +95,9 @@ def definitions() -> list[ConfigKey]:
             importance=importance,
             documentation=words,
             group=GROUP,
+            order_in_group=order,
             display_name=key,
             dependents=[],
-            order=order,
         )
         for order, (key, kind, default, importance, words) in enumerate([*own, *rest], 1)
     ]

@@ -26,7 +26,7 @@ from sidecar.api.connect.bodies import (
     TaskStatus,
     TopicsOf,
 )
-from sidecar.api.connect.connector import CONNECT_VERSION, config_of, info_of, offsets_of, status_of, task_info
+from sidecar.api.connect.connector import CONNECT_VERSION, config_of, offsets_of, task_info
 from sidecar.api.connect.group import CONNECTOR, TASK, ConnectGroup, ConnectorName, TaskNumber, example
 from sidecar.api.source import Source
 
@@ -88,12 +88,10 @@ def _add_list(router: APIRouter, group: ConnectGroup) -> None:
     async def connectors(expand: Expand = ()) -> JSONResponse:
         if not expand:
             return JSONResponse([group.worker.name])
-        tasks, worker = group.tasks(), group.worker
         parts = Expanded(
-            info=info_of(worker, tasks, group.source.partitions_total()) if "info" in expand else None,
-            status=status_of(worker, tasks) if "status" in expand else None,
+            info=group.info() if "info" in expand else None, status=group.status() if "status" in expand else None
         )
-        return JSONResponse({worker.name: parts.model_dump(exclude_none=True)})
+        return JSONResponse({group.worker.name: parts.model_dump(exclude_none=True)})
 
 
 def _add_connector(router: APIRouter, group: ConnectGroup) -> None:
@@ -154,8 +152,7 @@ def _add_reading(router: APIRouter, group: ConnectGroup) -> None:
     )
     async def connector_offsets(connector: ConnectorName) -> JSONResponse:
         group.check(connector)
-        views = [view for task in group.tasks() for view in task.views]
-        return JSONResponse(Offsets(offsets=offsets_of(group.worker, views)).model_dump())
+        return JSONResponse(Offsets(offsets=offsets_of(group.worker, group.views())).model_dump())
 
 
 def _add_tasks(router: APIRouter, group: ConnectGroup) -> None:

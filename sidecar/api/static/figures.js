@@ -109,7 +109,7 @@ export function showActivity(activity) {
   }
 }
 
-/** Show the origins; return the sentence for the notice, empty when the group is not paused as a whole. */
+/** Show the origins; return the sentence for the notice, empty when the group is neither paused nor stopped. */
 export function showOrigins(all, nowMs = now()) {
   lastOrigins = all;
   everyOrigin = all.find((each) => each.origin === EVERY && each.state !== "open") ?? null;
@@ -131,7 +131,7 @@ export function showOrigins(all, nowMs = now()) {
     say(row.pending, count(each.pending));
     row.share.value = each.pending / most;
     say(row.deferred, count(each.deferred));
-    say(row.state, pausedWithAll ? "paused with all" : each.state);
+    say(row.state, pausedWithAll ? `${everyOrigin.state} with all` : each.state);
     row.state.className = `state ${pausedWithAll || each.state === "paused" ? "warn" : closed ? "bad" : "good"}`;
     say(row.since, closed && each.since_ms ? `since ${clock(each.since_ms, nowMs)}` : heldText(each, nowMs));
     say(row.button.firstChild, each.state === "paused" ? "Resume" : "Pause");
@@ -141,7 +141,9 @@ export function showOrigins(all, nowMs = now()) {
   if (wanted.join("\n") !== [...names.children].map((each) => each.value).join("\n")) {
     names.replaceChildren(...wanted.map((name) => el("option", { value: name })));
   }
-  return everyOrigin ? `All origins have been paused since ${clock(everyOrigin.since_ms, nowMs)}: nothing fires.` : "";
+  if (!everyOrigin) return "";
+  const what = everyOrigin.state === "stopped" ? "The group has been stopped" : "All origins have been paused";
+  return `${what} since ${clock(everyOrigin.since_ms, nowMs)}: nothing fires until you resume all.`;
 }
 
 /** Return what a rate holds back: "held to 200/s, 41,200 behind, done in 3 min 26 s"; empty when nothing is held. */

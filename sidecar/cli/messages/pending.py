@@ -20,6 +20,7 @@ from sidecar.cli.instants import shown_from
 from sidecar.cli.options import settings_options
 from sidecar.cli.terminal import console
 from sidecar.clock import SystemClock
+from sidecar.contract.control import EVERY_ORIGIN
 from sidecar.errors import CommandFailed
 from sidecar.settings import Settings
 
@@ -47,18 +48,18 @@ def pending(
     settings: Settings, *, url: str | None, token: str | None, watch: bool, interval_s: float, as_json: bool
 ) -> None:
     """Show what is pending, by origin, time and partition."""
-    look = functools.partial(_look, settings.http_url if url is None else address(url), token or settings.api_token)
+    where = (settings.http_url if url is None else address(url), token or settings.api_token)
+    look, show = functools.partial(_look, *where), functools.partial(_show, *where)
     try:
         if not watch:
-            answer = look()
             if as_json:
-                click.echo(json.dumps(answer, indent=2))
+                click.echo(json.dumps(look(), indent=2))
             else:
-                console().print(picture(answer, SystemClock().wall_ms()))
+                console().print(show())
         elif as_json:
             _follow_json(look, interval_s)
         else:
-            _follow(look, interval_s)
+            _follow(show, interval_s)
     except KeyboardInterrupt:
         return
 
@@ -68,8 +69,22 @@ def _look(url: str, token: str | None) -> Summary:
     return ask(url, "GET", "/pending", token, timeout_s=_TIMEOUT_S).document("total", "partitions")
 
 
-def picture(answer: Summary, now_ms: int) -> RenderableType:
-    """Return the answer as tables."""
+def _show(url: str, token: str | None) -> RenderableType:
+    """Return what is pending, and whether the group fires, as tables. Raises CommandFailed like `_look`."""
+    answer = _look(url, token)
+    origins = ask(url, "GET", "/origins", token, timeout_s=_TIMEOUT_S).document("origins")["origins"]
+    state = next((each["state"] for each in origins if each["origin"] == EVERY_ORIGIN), "")
+    return picture(answer, SystemClock().wall_ms(), state)
+
+
+def picture(answer: Summary, now_ms: int, group_state: str = "") -> RenderableType:
+    """Return the answer as tables.
+
+    Args:
+        answer: That of `GET /pending`.
+        now_ms: Wall time.
+        group_state: `paused` or `stopped`; empty while the group fires.
+    """
     head = Text.assemble(
         (f"{answer['total']:,}", "bold"),
         " pending, ",
@@ -79,6 +94,8 @@ def picture(answer: Summary, now_ms: int) -> RenderableType:
         head.append(f", next due {shown_from(answer['next_due_ms'], now_ms)}")
     if not answer["complete"]:
         head.append("  (not complete: a partition has no owner, or its figures are old)", "yellow")
+    if group_state:
+        head.append(f"  (the group is {group_state}: nothing fires until `retry-sidecar resume '*'`)", "yellow")
     by_size = sorted(answer["by_origin"].items(), key=lambda item: -item[1])
     shown, rest = by_size[:_ORIGINS_SHOWN], by_size[_ORIGINS_SHOWN:]
     if rest:
@@ -113,14 +130,14 @@ def _partitions(answer: Summary, now_ms: int) -> Table:
     return table
 
 
-def _follow(look: Callable[[], Summary], interval_s: float) -> None:
+def _follow(show: Callable[[], RenderableType], interval_s: float) -> None:
     # The first look may fail for good, with a clear error; what fails later is shown, and may pass.
-    shown = picture(look(), SystemClock().wall_ms())
+    shown = show()
     pause = threading.Event()
     with Live(shown, console=console(), auto_refresh=False) as live:
         while not pause.wait(interval_s):
             try:
-                shown = picture(look(), SystemClock().wall_ms())
+                shown = show()
                 live.update(shown, refresh=True)
             except CommandFailed as error:
                 live.update(Group(shown, "", Text(str(error), "red")), refresh=True)

@@ -117,6 +117,7 @@ class Standing:
             restored=shown.restored,
             restore_remaining=shown.restore_remaining,
             lag=shown.lag,
+            release=shown.release,
             reason="" if gone else shown.reason,
             as_of_ms=0 if figure is None else now_ms - max(0, broker_ms - figure.position.stamped_ms),
             activity=self.activity,

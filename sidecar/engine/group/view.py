@@ -16,6 +16,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from sidecar.changelog.codec import Checkpoint, NextTurn
+from sidecar.contract.control import EVERY_ORIGIN
 from sidecar.engine.group.activity import MINUTES, Activity, Minute
 from sidecar.wheel.counts import Counts
 from sidecar.wheel.geometry import LEVELS, slot_end_ms, slot_of, slot_start_ms
@@ -27,6 +28,9 @@ ORIGINS_MAX: Final = 1_000
 """Most origins that a status record counts individually, so that it fits the status topic."""
 OTHERS: Final = "(others)"
 """All further origins, counted together; not a valid topic name."""
+
+STOPPED: Final = "stopped"
+"""State of EVERY_ORIGIN while the group is stopped; it fires nothing, as while it is paused."""
 
 HORIZONS_MS: Final = {"5s": 5_000, "1m": 60_000, "5m": 300_000, "1h": 3_600_000, "1d": 86_400_000}
 """The bounds of `due_within`, in rising order."""
@@ -74,6 +78,8 @@ class PartitionView:
     """The last hour; None until the owner has joined its predecessor's, and in records of older releases."""
     listable: bool = True
     """Whether the owner can show single messages; False on the Spark engine."""
+    release: str = ""
+    """The owner's version of retry-sidecar; empty in records of releases that do not publish it."""
 
     @property
     def held_by_origin(self) -> Mapping[str, int]:
@@ -89,7 +95,7 @@ class PartitionView:
             deferred_by_origin=counts.deferred,
             slots=counts.slots,
             watermark_ms=checkpoint.fired_to_ms,
-            closed_origins={name: (closed.why.value, closed.since_ms) for name, closed in checkpoint.closed.items()},
+            closed_origins=closed_origins(checkpoint),
             turns={origin: turn for origin, turn in checkpoint.turns.items() if turn.behind(as_of_ms)},
             sequence=checkpoint.sequence,
             as_of_ms=as_of_ms,
@@ -122,6 +128,7 @@ class PartitionView:
                 next_input_offset=self.next_input_offset,
                 reason=self.reason,
                 listable=self.listable,
+                release=self.release,
             )
         )
 
@@ -160,7 +167,16 @@ class PartitionView:
             next_input_offset=wire.next_input_offset,
             reason=wire.reason,
             listable=wire.listable,
+            release=wire.release,
         )
+
+
+def closed_origins(checkpoint: Checkpoint) -> dict[str, tuple[str, int]]:
+    """Return state and since (epoch ms) of the origins that are not open. A stop of the group shows as STOPPED."""
+    found = {name: (closed.why.value, closed.since_ms) for name, closed in checkpoint.closed.items()}
+    if checkpoint.stopped and EVERY_ORIGIN in found:
+        found[EVERY_ORIGIN] = (STOPPED, found[EVERY_ORIGIN][1])
+    return found
 
 
 def _greatest(by_origin: Mapping[str, int]) -> dict[str, int]:
@@ -220,6 +236,7 @@ class _Wire(msgspec.Struct, frozen=True, kw_only=True):
     next_input_offset: _Natural | None = None
     reason: str = ""
     listable: bool = True
+    release: str = ""
     turns: dict[str, tuple[Annotated[int, msgspec.Meta(ge=0, le=2**43)], _Every]] = {}
 
 

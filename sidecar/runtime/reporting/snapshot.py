@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from sidecar import __version__
 from sidecar.api.source import Health
 from sidecar.clock import Clock
 from sidecar.engine.group.view import PartitionView
@@ -139,6 +140,7 @@ def _view_of(
         activity=partition.activity if partition.activity_whole else None,
         next_input_offset=partition.checkpoint.next_input_offset if running else None,
         reason=partition.reason,
+        release=__version__,
     )
     return view.counted(partition.counts, partition.checkpoint, now_ms)
 

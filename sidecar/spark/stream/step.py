@@ -12,6 +12,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from sidecar import __version__
 from sidecar.changelog.codec import Closure, Engine
 from sidecar.changelog.entry import LASTING, LASTING_ORIGIN_PARTITION, payload
 from sidecar.contract import Dialect, status
@@ -414,6 +415,7 @@ class _PartitionStep:
             due_backlog=0 if self._complete else self._backlog(),
             reason="" if self._dlq_open else f"the DLQ {self._rules.policy.dlq_topic} cannot be written",
             listable=False,
+            release=__version__,
         )
         return view.counted(meta.counts(), meta.checkpoint, self._now_ms)
 
@@ -451,4 +453,5 @@ def stopped_view(partition: int, rules: Rules, stopped: Stopped) -> PartitionVie
         url=rules.url,
         reason=stopped.reason,
         listable=False,
+        release=__version__,
     )

@@ -11,7 +11,7 @@ import pytest
 
 from tests.broker import read_committed
 from tests.integration.messages import Given, marked, native, now_ms, send
-from tests.integration.scenarios import two_and_an_onlooker
+from tests.integration.scenarios import TAKEOVER_S, owns_all, share, two_and_an_onlooker
 from tests.integration.sidecars import Sidecar, Stage
 from tests.waiting import eventually
 
@@ -39,9 +39,11 @@ class Group(NamedTuple):
         return status["connector"]["state"], [task["state"] for task in status["tasks"]]
 
     def await_states(self, state: str) -> None:
+        """Wait until every process that runs shows a state of the connector and of two tasks, and none when stopped."""
+        wanted = (state, [] if state == "STOPPED" else [state] * 2)
         for each in self:
-            if isinstance(each, Sidecar):
-                eventually(lambda each=each: self.states(each) == (state, [state] * 2), WAIT_S, f"{each.name}: {state}")  # type: ignore[misc]
+            if isinstance(each, Sidecar) and each.running:
+                eventually(lambda each=each: self.states(each) == wanted, WAIT_S, f"{each.name}: {state}")  # type: ignore[misc]
 
 
 def call(sidecar: Sidecar, method: str, path: str, body: object = None) -> tuple[int, Any]:
@@ -128,3 +130,31 @@ def test_offsets_and_settings_are_those_of_the_group(group: Group) -> None:
     _, config = call(group.api, "GET", f"{group.connector}/config")
     assert config["topics"] == group.stage.input_topic
     assert TOKEN not in json.dumps(config)
+
+
+def test_a_stop_lasts_over_a_restart_and_a_rebalance_and_a_pause_or_a_resume_ends_it(group: Group) -> None:
+    stage, origin = group.stage, group.stage.origin
+    assert call(group.api, "PUT", f"{group.connector}/stop") == (204, None)
+    group.await_states("STOPPED")
+    given = [Given(b"x", None, native(stage, b"stopped", 50), partition) for partition in range(4)]
+    sent = send(stage.bootstrap, stage.input_topic, *given)
+    assert group.one.stop() == 0
+    eventually(lambda: owns_all(group.two), TAKEOVER_S, "two has all of them")
+    group.await_states("STOPPED")
+    group.one.start()
+    eventually(lambda: share(group.one, group.two), TAKEOVER_S, "both have partitions")
+    group.await_states("STOPPED")
+    eventually(lambda: group.two.overdue() >= len(sent), WAIT_S, "all are due")
+    assert marked(read_committed(stage.bootstrap, [origin]), b"stopped") == []
+    assert call(group.api, "GET", f"{group.connector}/tasks") == (200, [])
+
+    assert call(group.two, "PUT", f"{group.connector}/pause") == (202, None)
+    group.await_states("PAUSED")
+    assert call(group.one, "PUT", f"{group.connector}/stop") == (204, None)
+    group.await_states("STOPPED")
+    assert call(group.api, "PUT", f"{group.connector}/resume") == (202, None)
+    group.await_states("RUNNING")
+    records = read_committed(
+        stage.bootstrap, [origin], WAIT_S, until=lambda seen: len(marked(seen, b"stopped")) == len(sent)
+    )
+    assert len(marked(records, b"stopped")) == len(sent)

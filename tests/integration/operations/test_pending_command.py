@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -16,24 +17,27 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from sidecar import cli
-from sidecar.api.app import create_app
 from sidecar.cli.messages.pending import picture
-from sidecar.metrics import Metrics
 from sidecar.serving.server import Server
 from tests.unit.api.test_api import Snapshots
+from tests.unit.api_stage import Client
 from tests.unit.engine.test_view import view_of
 
 STOP_S = 5.0
 
 
 @pytest.fixture
-def sidecar() -> Iterator[Server]:
-    source = Snapshots([view_of([1_800_000_000_000, 1_800_000_001_000])])
-    metrics = Metrics(version="1.2.3", now_ms=source.now_ms)
-    server = Server(create_app(source, metrics=metrics, version="1.2.3"), host="127.0.0.1", port=0)
-    server.start()
-    yield server
-    server.stop(STOP_S)
+def source() -> Snapshots:
+    return Snapshots([view_of([1_800_000_000_000, 1_800_000_001_000])])
+
+
+@pytest.fixture
+def sidecar(source: Snapshots) -> Iterator[Server]:
+    with Client(source) as client:
+        server = Server(client.app, host="127.0.0.1", port=0)
+        server.start()
+        yield server
+        server.stop(STOP_S)
 
 
 def _run(*arguments: str) -> Result:
@@ -46,6 +50,13 @@ def test_it_shows_what_waits_by_origin_and_partition(sidecar: Server) -> None:
     assert result.stdout.startswith("2 pending, ")
     assert re.search(r"^orders +2\b", result.stdout, re.MULTILINE)
     assert "2027-01-15 08:00:00 UTC" in result.stdout
+
+
+@pytest.mark.parametrize("state", ["paused", "stopped"])
+def test_it_says_that_the_group_fires_nothing(sidecar: Server, source: Snapshots, state: str) -> None:
+    source.shown = [replace(each, closed_origins={"*": (state, 1)}) for each in source.shown]
+    result = _run("--http-port", str(sidecar.port))
+    assert f"the group is {state}: nothing fires until `retry-sidecar resume '*'`" in result.stdout
 
 
 def test_json_is_the_answer_as_it_came(sidecar: Server) -> None:

@@ -251,7 +251,7 @@ def test_metrics_are_openmetrics_to_who_asks_for_it(client: Client) -> None:
 
 def test_the_root_says_who_answers_in_connects_shape(client: Client) -> None:
     assert client.get("/").json() == {
-        "version": "4.1.0",
+        "version": "4.3.1",
         "commit": "retry-sidecar-1.2.3",
         "kafka_cluster_id": "5L6g3nShT-eMCtK--X86sw",
     }

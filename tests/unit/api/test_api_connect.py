@@ -25,6 +25,7 @@ PATH = f"/connectors/{NAME}"
 ONE, TWO = "http://10.0.0.1:8080", "http://10.0.0.2:8080"
 FORWARDED = {"x-retry-sidecar-forwarded": "1"}
 PAUSED = {"*": ("paused", 40)}
+STOPPED = {"*": ("stopped", 40)}
 
 
 def view(partition: int, owner: str = "one", **changes: Any) -> PartitionView:
@@ -116,6 +117,11 @@ def test_each_instance_is_a_task_with_its_partitions_in_the_order_of_their_ids(r
         ([view(0, closed_origins=PAUSED), view(1, "two", closed_origins=PAUSED)], "PAUSED", ["PAUSED", "PAUSED"]),
         ([view(0, closed_origins=PAUSED), view(1, "two")], "RUNNING", ["PAUSED", "RUNNING"]),
         ([view(0, closed_origins={"orders": ("paused", 40)})], "RUNNING", ["RUNNING"]),
+        ([view(0, closed_origins=STOPPED), view(1, "two", closed_origins=STOPPED)], "STOPPED", []),
+        ([view(0, state="restoring", closed_origins=STOPPED)], "STOPPED", []),
+        ([replace(unowned(0), closed_origins=STOPPED)], "STOPPED", []),
+        ([view(0, closed_origins=STOPPED), view(1, "two", closed_origins=PAUSED)], "PAUSED", ["PAUSED", "PAUSED"]),
+        ([view(0, closed_origins=STOPPED), view(1, "two")], "RUNNING", ["PAUSED", "RUNNING"]),
     ],
 )
 def test_a_task_is_as_the_worst_of_its_partitions(
@@ -123,6 +129,36 @@ def test_a_task_is_as_the_worst_of_its_partitions(
 ) -> None:
     stage.source.shown = views
     assert states(client) == (connector, tasks)
+
+
+def test_a_stopped_group_has_no_tasks_to_list_or_restart_and_keeps_its_worker(stage: Stage, client: Client) -> None:
+    stage.source.shown = [view(0, closed_origins=STOPPED), view(1, "two", closed_origins=STOPPED)]
+    assert client.get(PATH).json()["tasks"] == []
+    assert client.get(f"{PATH}/tasks").json() == []
+    assert client.get(f"{PATH}/tasks-config").json() == {}
+    assert_problem(client.get(f"{PATH}/tasks/0/status"), 404, f"No status found for task {NAME}-0")
+    assert_problem(client.request("POST", f"{PATH}/tasks/0/restart"), 404, f"Unknown task: {NAME}-0")
+    answer = client.request("POST", f"{PATH}/restart?includeTasks=true")
+    assert (answer.status_code, answer.json()["tasks"]) == (202, [])
+    assert answer.json()["connector"] == {"state": "STOPPED", "worker_id": "10.0.0.1:8080"}
+    assert (stage.restarted, stage.others.told) == ([], [])
+    assert len(client.get(f"{PATH}/offsets").json()["offsets"]) == 2
+    assert client.get("/connectors?expand=info&expand=status").json()[NAME]["status"]["tasks"] == []
+
+
+def test_a_status_has_the_version_of_each_worker_that_publishes_it(stage: Stage, client: Client) -> None:
+    stage.source.shown = [
+        view(0, release="1.2.0"),
+        view(1, "two", release="1.3.0"),
+        replace(unowned(2), release="1.3.0"),
+    ]
+    status = client.get(f"{PATH}/status").json()
+    assert status["connector"]["version"] == "1.2.0"
+    assert [task.get("version") for task in status["tasks"]] == ["1.2.0", "1.3.0", None]
+    older = [replace(each, release="") for each in stage.source.shown]
+    stage.source.shown = older
+    status = client.get(f"{PATH}/status").json()
+    assert not any("version" in part for part in (status["connector"], *status["tasks"]))
 
 
 def test_a_failed_task_says_why_and_no_other_has_a_trace(stage: Stage, client: Client) -> None:
@@ -179,7 +215,7 @@ def test_a_list_can_be_expanded_and_an_unknown_part_is_ignored(running: Client, 
 def test_a_browser_is_led_to_the_dashboard_and_a_program_is_not(running: Client) -> None:
     answer = running.get("/", headers={"accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
     assert (answer.status_code, answer.headers["location"]) == (302, "ui/")
-    assert running.get("/", headers={"accept": "*/*"}).json()["version"] == "4.1.0"
+    assert running.get("/", headers={"accept": "*/*"}).json()["version"] == "4.3.1"
 
 
 def test_nothing_is_guessed_before_the_group_is_known(stage: Stage, client: Client) -> None:
@@ -201,6 +237,11 @@ def test_nothing_is_guessed_before_the_group_is_known(stage: Stage, client: Clie
         ("PUT", "/connectors/x/pause", "Unknown connector x"),
         ("POST", "/connectors/x/restart", "Unknown connector: x"),
         ("POST", f"{PATH}/tasks/2/restart", f"Unknown task: {NAME}-2"),
+        ("GET", f"{PATH}/tasks/-1/status", f"No status found for task {NAME}--1"),
+        ("GET", f"{PATH}/tasks/first/status", "HTTP 404 Not Found"),
+        ("GET", f"{PATH}/tasks/{2**31}/status", "HTTP 404 Not Found"),
+        ("GET", f"{PATH}/tasks/1_0/status", "HTTP 404 Not Found"),
+        ("POST", f"{PATH}/tasks/first/restart", "HTTP 404 Not Found"),
         ("DELETE", "/connectors/x", "Connector x not found"),
         ("GET", "/connector-plugins/org.x.Sink/config", "Unknown plugin org.x.Sink"),
         ("GET", "/admin/loggers/no.such", "Logger no.such not found."),
@@ -236,7 +277,7 @@ def test_it_cannot_be_made_altered_or_deleted(running: Client, method: str, path
     [
         ("pause", ControlKind.PAUSE, 202),
         ("resume", ControlKind.RESUME, 202),
-        ("stop", ControlKind.PAUSE, 204),
+        ("stop", ControlKind.STOP, 204),
     ],
 )
 def test_a_switch_is_a_control_record_for_every_origin(

@@ -28,6 +28,7 @@ JSON = {"accept": "application/json"}
 GROUPS = {
     "running": [view(0), view(1, "two"), view(2)],
     "paused": [view(number, closed_origins={"*": ("paused", 40)}) for number in range(3)],
+    "stopped": [view(number, closed_origins={"*": ("stopped", 40)}) for number in range(3)],
     "failed": [view(0, state="stopped", reason="record 7 cannot be read"), view(1, "two", state="restoring")],
     "without owners": [unowned(0), view(1)],
     "empty": [],
@@ -110,6 +111,7 @@ def kcctl_plugins(plugins: Any) -> None:
 
 
 def kcctl_keys(keys: Any) -> None:
+    assert [key["order_in_group"] for key in keys] == list(range(1, len(keys) + 1))
     assert all(isinstance(key[name], str) for key in keys for name in ("name", "type", "importance", "documentation"))
 
 
@@ -287,6 +289,15 @@ def test_every_task_that_is_listed_can_be_asked_for(group: str) -> None:
             assert status["state"] in TASK_STATES
             answer = client.request("POST", f"{AT}/tasks/{number}/restart")
             assert answer.status_code == (409 if status["state"] == "UNASSIGNED" else 204)
+
+
+def test_every_tool_sees_the_stop_that_it_waits_for(running: Client) -> None:
+    """All poll until the connector is STOPPED and, to alter offsets, until it has no tasks."""
+    assert running.get(f"{AT}/status").json()["connector"]["state"] == "RUNNING"
+    with Client(Snapshots(GROUPS["stopped"], 3)) as client:
+        status = client.get(f"{AT}/status").json()
+        assert (status["connector"]["state"], status["tasks"]) == ("STOPPED", [])
+        assert client.get(AT).json()["tasks"] == []
 
 
 def test_redpanda_console_shows_a_running_group_as_healthy(running: Client) -> None:

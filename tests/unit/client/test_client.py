@@ -31,7 +31,11 @@ def test_the_client_understands_the_dialects_that_a_sidecar_accepts_by_default()
 
 
 def test_the_outcomes_of_changes_of_messages_are_the_sidecars() -> None:
-    assert {each.value for each in retry_sidecar.Outcome} == {each.value for each in Outcome} - {"paused", "resumed"}
+    assert {each.value for each in retry_sidecar.Outcome} == {each.value for each in Outcome} - {
+        "paused",
+        "resumed",
+        "stopped",
+    }
 
 
 def test_the_former_name_is_an_alias_that_warns() -> None:

@@ -59,6 +59,7 @@ def problem(*changes: tuple[str, bytes | None], without: str = "", partition: in
         (ControlKind.PAUSE, "orders", None),
         (ControlKind.RESUME, "orders", None),
         (ControlKind.PAUSE, "*", None),
+        (ControlKind.STOP, "*", None),
     ],
 )
 def test_what_is_rendered_is_read_again(kind: ControlKind, target: Target, due_ms: int | None) -> None:
@@ -75,6 +76,7 @@ def test_what_is_rendered_is_read_again(kind: ControlKind, target: Target, due_m
         (ControlKind.CANCEL, bytes(257), "c", None),
         (ControlKind.PAUSE, b"order-7", "c", None),
         (ControlKind.PAUSE, "orders*", "c", None),
+        (ControlKind.STOP, "orders", "c", None),
         (ControlKind.FIRE, "*", "c", None),
         (ControlKind.RESCHEDULE, TIMER, "c", None),
         (ControlKind.RESCHEDULE, TIMER, "c", -1),
@@ -114,12 +116,13 @@ def test_a_timer_of_another_partition_is_a_bad_request() -> None:
 
 
 def test_kind_target_and_due_must_fit_together() -> None:
-    assert "allowed are cancel, reschedule, fire, pause, resume" in problem(("retry-control", b"Cancel"))
+    assert "allowed are cancel, reschedule, fire, pause, resume, stop" in problem(("retry-control", b"Cancel"))
     assert "retry-target is missing" in problem(without="retry-target")
     assert "retry-due-ms is missing" in problem(("retry-control", b"reschedule"))
     assert "retry-due-ms" in problem(("retry-control", b"reschedule"), ("retry-due-ms", b"1_0"))
     assert "is for reschedule, not for cancel" in problem(("retry-due-ms", b"5"))
     assert "topic name" in problem(("retry-control", b"pause"), ("retry-target", b"id:x"))
+    assert "a stop is of the whole group" in problem(("retry-control", b"stop"), ("retry-target", b"orders"))
 
 
 def test_a_header_of_ours_that_repeats_is_a_bad_request_and_others_may() -> None:

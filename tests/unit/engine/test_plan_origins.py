@@ -12,6 +12,7 @@ from sidecar.changelog.entry import DEFERRED, KEY
 from sidecar.contract.control import EVERY_ORIGIN, ControlKind, Outcome
 from sidecar.engine import controls
 from sidecar.engine.closures import CLOSED_BYTES_MAX
+from sidecar.engine.group.view import closed_origins
 from sidecar.engine.plan import DEFERRAL_MAX_MS, DEFERRAL_MIN_MS
 from sidecar.engine.ports import Origin
 from sidecar.engine.transaction import PartitionPlan, Terms
@@ -272,6 +273,45 @@ def test_a_resume_by_name_changes_nothing_while_every_origin_is_paused() -> None
     stage.commit(NOW, stage.send(NOW + 5), stage.control(ControlKind.PAUSE, EVERY_ORIGIN))
     partition_plan = stage.commit(NOW + 10, stage.control(ControlKind.RESUME, "A"))
     assert (partition_plan.deliveries, partition_plan.deferred) == ([], {"A": 1})
+
+
+def test_a_stop_pauses_every_origin_and_lasts_through_transactions_and_a_restore_until_it_is_resumed() -> None:
+    stage = Stage()
+    partition_plan = stage.commit(NOW, stage.send(NOW + 5), stage.control(ControlKind.STOP, EVERY_ORIGIN))
+    assert outcomes(partition_plan) == [(Outcome.STOPPED, 1)]
+    held = stage.commit(NOW + HOUR, stage.send(NOW - 5))
+    assert (held.deliveries, held.deferred, held.checkpoint.stopped) == ([], {"A": 2}, True)
+    assert held.checkpoint.closed == {EVERY_ORIGIN: Closed(Closure.PAUSED, NOW)}
+    assert stage.restored(MemoryStore()).checkpoint == held.checkpoint
+    resumed = stage.commit(NOW + HOUR + 1, stage.control(ControlKind.RESUME, EVERY_ORIGIN))
+    assert (resumed.checkpoint.closed, resumed.checkpoint.stopped) == ({}, False)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "shown"),
+    [
+        (["stop"], ("stopped", NOW)),
+        (["pause", "stop"], ("stopped", NOW)),
+        (["stop", "stop"], ("stopped", NOW)),
+        (["stop", "pause"], ("paused", NOW)),
+        (["stop", "resume"], None),
+        (["stop", "resume", "pause"], ("paused", NOW + 2)),
+    ],
+)
+def test_of_a_pause_and_a_stop_the_later_one_is_shown_since_the_first(
+    kinds: list[str], shown: tuple[str, int] | None
+) -> None:
+    stage = Stage()
+    for at, kind in enumerate(kinds):
+        stage.commit(NOW + at, stage.control(ControlKind(kind), EVERY_ORIGIN))
+    assert closed_origins(stage.partition.checkpoint).get(EVERY_ORIGIN) == shown
+
+
+@pytest.mark.parametrize("kind", [ControlKind.PAUSE, ControlKind.RESUME])
+def test_a_switch_of_one_origin_leaves_a_stop_as_it_is(kind: ControlKind) -> None:
+    stage = Stage()
+    stage.commit(NOW, stage.control(ControlKind.STOP, EVERY_ORIGIN), stage.control(kind, "A"))
+    assert closed_origins(stage.partition.checkpoint)[EVERY_ORIGIN] == ("stopped", NOW)
 
 
 def test_while_every_origin_is_paused_a_fire_by_command_is_refused_and_a_cancel_is_done() -> None:
