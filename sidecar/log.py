@@ -20,6 +20,8 @@ from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 from sidecar.errors import printable
 
 LIBRDKAFKA = "librdkafka"
+HTTP_CLIENT: Final = ("httpx", "httpcore")
+"""Loggers with a line for each request, which no level brings back."""
 CLIENT_LINES_MAX: Final = 10
 CLIENT_LINES_WITHIN_S: Final = 60.0
 CLIENT_KINDS_MAX: Final = 100
@@ -64,6 +66,8 @@ def configure(
     client_logger = logging.getLogger(LIBRDKAFKA)
     client_logger.setLevel(librdkafka_level.upper())
     client_logger.filters[:] = [ClientLines()]
+    for library in HTTP_CLIENT:
+        logging.getLogger(library).setLevel(logging.WARNING)
     structlog.configure(
         processors=[structlog.stdlib.filter_by_level, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import http.client
-import json
-from typing import Final
-from urllib.parse import urlsplit
+from typing import Any
 
 import click
+import httpx
 
+from sidecar.cli.instance import address, ask
 from sidecar.cli.options import settings_options
 from sidecar.errors import CommandFailed
 from sidecar.settings import Settings
-
-_OK: Final = 200
 
 
 @click.command(epilog="Example: retry-sidecar health --ready --url http://retry-sidecar:8080")
@@ -30,33 +27,14 @@ _OK: Final = 200
 @settings_options()
 def health(settings: Settings, *, url: str | None, ready: bool, timeout_s: float) -> None:
     """Check a running sidecar; exit status 0 if it is healthy, 1 with the reasons if not."""
-    address = url or settings.http_url
-    path = "/readyz" if ready else "/livez"
-    status, body = _ask(address, path, timeout_s)
-    if status != _OK:
-        raise CommandFailed(f"{address}{path} answers {status}: {_reasons(body)}")
+    reply = ask(address(url or settings.http_url), "GET", "/readyz" if ready else "/livez", None, timeout_s=timeout_s)
+    if reply.status != httpx.codes.OK:
+        raise CommandFailed(f"{reply.asked} answers {reply.status}: {_reasons(reply.body)}")
     click.echo("ready" if ready else "alive")
 
 
-def _ask(address: str, path: str, timeout_s: float) -> tuple[int, bytes]:
-    place = urlsplit(address)
-    if place.scheme != "http" or not place.hostname:
-        raise CommandFailed(f"--url: {address!r} is not allowed: it must look like http://host:8080")
+def _reasons(body: Any) -> str:
     try:
-        # http.client asks no proxy of the environment: a sidecar is near.
-        connection = http.client.HTTPConnection(place.hostname, place.port or 80, timeout=timeout_s)
-        try:
-            connection.request("GET", place.path.rstrip("/") + path)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        finally:
-            connection.close()
-    except (OSError, ValueError, http.client.HTTPException) as cause:
-        raise CommandFailed(f"no sidecar answers at {address}: {cause}") from cause
-
-
-def _reasons(body: bytes) -> str:
-    try:
-        return "; ".join(json.loads(body)["reasons"]) or "no reason given"
-    except (ValueError, KeyError, TypeError):
+        return "; ".join(body["reasons"]) or "no reason given"
+    except (KeyError, TypeError):
         return "no sidecar's answer"

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import functools
-import http.client
 import json
+import ssl
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
-from urllib.parse import urlencode
 
 import click
+import httpx
 import structlog
 
 from sidecar import log
@@ -35,17 +33,6 @@ STOP_S: Final = 2.0
 _PARAMETER: Final = "setting_api_token"
 _QUIET: Final = 50
 """The log level `critical`, which nothing here uses."""
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: the token is for the given address only."""
-
-    def redirect_request(self, *_: object) -> None:
-        return None
-
-
-# A sidecar is near: a proxy of the environment is for the world outside, and would be asked for localhost too.
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
 
 
 class Unanswered(CommandFailed):
@@ -90,29 +77,35 @@ def ask(
     body: object = None,
     timeout_s: float = ASK_S,
 ) -> Reply:
-    """Return what an instance answers, whatever it is. Raises Unanswered."""
+    """Return what an instance answers, whatever it is. Raises Unanswered when nothing does."""
     asked = f"{url}{path}"
-    given = f"{asked}?{urlencode(query)}" if query else asked
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(given, data, method=method)  # noqa: S310  # callers let http and https through only
-    if token is not None:
-        request.add_header("Authorization", f"Bearer {token}")
-    if data is not None:
-        request.add_header("Content-Type", "application/json")
     try:
-        with _OPENER.open(request, timeout=timeout_s) as response:
-            return Reply(asked, response.status, _parsed(response.read()), response.reason)
-    except urllib.error.HTTPError as error:
-        with error:
-            reply = Reply(asked, error.code, _parsed(error.read()), str(error.reason))
-        if reply.status == 503:
-            raise Unanswered(str(reply.refusal())) from error
-        return reply
-    except (OSError, http.client.HTTPException) as error:
-        why = getattr(error, "reason", error)
+        response = _client().request(
+            method,
+            asked,
+            params=query,
+            json=body,
+            headers={} if token is None else {"Authorization": f"Bearer {token}"},
+            timeout=timeout_s,
+        )
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise Unanswered(
-            f"no sidecar answers at {url} ({why}): start `retry-sidecar run`, or set its address with --url"
+            f"no sidecar answers at {url} ({error}): start `retry-sidecar run`, or set its address with --url"
         ) from error
+    return Reply(asked, response.status_code, _parsed(response.content), response.reason_phrase)
+
+
+@functools.cache
+def _client() -> httpx.Client:
+    """Return the HTTP client of this process. It follows no redirect, because the token is for one address only."""
+    return httpx.Client(
+        # A sidecar is near: a proxy of the environment is for the world outside, and would be asked for localhost too.
+        trust_env=False,
+        # The authorities of the system, as for Kafka, and not the client's own.
+        verify=ssl.create_default_context(),
+        # Each connection ends with its answer, so that there is nothing to close.
+        limits=httpx.Limits(max_keepalive_connections=0),
+    )
 
 
 def _parsed(body: bytes) -> Any:
@@ -149,9 +142,11 @@ class Instances:
                 reply = ask(url, method, path, self._token, query=query, body=body)
             except Unanswered as error:
                 reasons.append(str(error))
-            else:
+                continue
+            if reply.status != httpx.codes.SERVICE_UNAVAILABLE:
                 self._good = url
                 return reply
+            reasons.append(str(reply.refusal()))
         raise Unanswered("\n".join(reasons) or self._missing)
 
 

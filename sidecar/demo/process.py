@@ -7,12 +7,11 @@ import os
 import subprocess
 import sys
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from sidecar.clock import SystemClock
@@ -25,8 +24,6 @@ _ASK_S = 5.0
 _STOP_S = 40.0
 _LOOK_AGAIN_S = 0.05
 _LOG_LINES = 15
-# The sidecar runs on this machine: a proxy of the environment does not apply.
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 # Ends the sidecar when this process has ended for any reason: the pipe closes with its last writer.
 _WATCHDOG = 'read -r pid; read -r _; kill -TERM "$pid"'
@@ -67,6 +64,8 @@ class SidecarProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
         self._pause = threading.Event()
+        # The sidecar runs on this machine: a proxy of the environment does not apply. Each connection ends with its answer.
+        self._http = httpx.Client(trust_env=False, timeout=_ASK_S, limits=httpx.Limits(max_keepalive_connections=0))
 
     def start(self) -> None:
         """Start the sidecar and return when it is ready.
@@ -109,9 +108,9 @@ class SidecarProcess:
         """Return its figures. Raises CommandFailed when it does not answer."""
         self.check()
         try:
-            pending = int(json.loads(_get(f"{self.url}/pending"))["total"])
-            return _figures(pending, _get(f"{self.url}/metrics"))
-        except OSError as error:
+            pending = int(self._get("/pending").json()["total"])
+            return _figures(pending, self._get("/metrics").text)
+        except httpx.HTTPError as error:
             raise CommandFailed(f"the sidecar does not answer at {self.url}: {error}") from error
 
     def stop(self) -> int | None:
@@ -147,10 +146,14 @@ class SidecarProcess:
 
     def _is_ready(self) -> bool:
         try:
-            _get(f"{self.url}/readyz")
-        except OSError:
+            self._get("/readyz")
+        except httpx.HTTPError:
             return False
         return True
+
+    def _get(self, path: str) -> httpx.Response:
+        """Return a good answer. Raises httpx.HTTPError for any other."""
+        return self._http.get(f"{self.url}{path}").raise_for_status()
 
     def _log_lines(self) -> Iterator[Mapping[str, Any]]:
         for line in self.log_path.read_text("utf-8", errors="replace").splitlines():
@@ -164,13 +167,6 @@ class SidecarProcess:
     def _last_log_lines(self) -> str:
         lines = self.log_path.read_text("utf-8", errors="replace").splitlines()[-_LOG_LINES:]
         return "\n".join(f"  | {line}" for line in lines) or "  (no log)"
-
-
-def _get(url: str) -> str:
-    """Return the body of a 200. Raises OSError otherwise."""
-    with _OPENER.open(url, timeout=_ASK_S) as response:
-        body: bytes = response.read()
-    return body.decode()
 
 
 def _figures(pending: int, page: str) -> Figures:

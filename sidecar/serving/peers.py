@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import http.client
 from typing import Final
-from urllib.parse import urlsplit
+
+import httpx
 
 from sidecar.api.messages.listing import FORWARDED
 from sidecar.clock import Clock
@@ -15,7 +15,6 @@ WAIT_S: Final = 2.0
 ANSWER_S: Final = 4.0
 """Longest time for a whole response."""
 ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
-_CHUNK_BYTES: Final = 256 * 1024
 
 
 class HttpPeers:
@@ -31,6 +30,8 @@ class HttpPeers:
     def __init__(self, clock: Clock, token: str | None) -> None:
         self._clock = clock
         self._token = token
+        # Each connection ends with its answer: an instance is asked seldom, and may be another one at the same address.
+        self._http = httpx.Client(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
 
     def get(self, url: str, path: str, *, authorised: bool) -> tuple[int, bytes]:
         """Send a GET request; return status and body. Raises CommandFailed when there is no response in time."""
@@ -44,7 +45,7 @@ class HttpPeers:
         return self._ask(method, url, path, headers, body)
 
     def _headers(self, *, authorised: bool) -> dict[str, str]:
-        headers = {FORWARDED: "1"}
+        headers = {FORWARDED: "1", "accept-encoding": "identity"}
         if authorised and self._token is not None:
             headers["authorization"] = f"Bearer {self._token}"
         return headers
@@ -53,25 +54,22 @@ class HttpPeers:
         self, method: str, url: str, path: str, headers: dict[str, str], body: bytes | None = None
     ) -> tuple[int, bytes]:
         try:
-            place = urlsplit(url)
-            if place.scheme != "http" or not place.hostname:
+            place = httpx.URL(url)
+            if place.scheme != "http" or not place.host:
                 raise CommandFailed(f"{url!r} is not an address of an instance")
-            connection = http.client.HTTPConnection(place.hostname, place.port or 80, timeout=WAIT_S)
-            try:
-                connection.request(method, path, body, headers)
-                return self._read(connection.getresponse())
-            finally:
-                connection.close()
-        except (OSError, ValueError, http.client.HTTPException) as cause:
+            asked = f"http://{place.netloc.decode()}{path}"
+            with self._http.stream(method, asked, content=body, headers=headers, timeout=WAIT_S) as response:
+                return response.status_code, self._read(response)
+        except (httpx.HTTPError, httpx.InvalidURL) as cause:
             raise CommandFailed(f"{url} does not answer: {cause}") from cause
 
-    def _read(self, response: http.client.HTTPResponse) -> tuple[int, bytes]:
+    def _read(self, response: httpx.Response) -> bytes:
         until_s = self._clock.monotonic_s() + ANSWER_S
         body = bytearray()
-        while chunk := response.read1(_CHUNK_BYTES):
+        for chunk in response.iter_raw():
             body += chunk
             if len(body) > ANSWER_BYTES_MAX:
                 raise CommandFailed(f"its answer has more than {ANSWER_BYTES_MAX} bytes")
             if self._clock.monotonic_s() > until_s:
                 raise CommandFailed(f"its answer took longer than {ANSWER_S:g} s")
-        return response.status, bytes(body)
+        return bytes(body)

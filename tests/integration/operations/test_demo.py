@@ -8,10 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from sidecar.devbroker.jars import Quiet, classpath
@@ -64,8 +64,7 @@ def test_the_ledger_holds_and_what_is_kept_up_answers_until_the_end(demo: Demo) 
     eventually(demo.stays_up, 150, "the demo draws up its ledger")
     url = demo.found(r"(http://\S+)/pending")
     broker = demo.found(r"Kafka broker +127\.0\.0\.1:(\d+)")
-    with urllib.request.urlopen(f"{url}/pending", timeout=5) as answer:
-        pending = json.load(answer)["total"]
+    pending = httpx.get(f"{url}/pending", trust_env=False).json()["total"]
 
     # A terminal's Ctrl-C.
     demo.process.send_signal(signal.SIGINT)
