@@ -9,7 +9,9 @@ import traceback
 from typing import NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
+from sidecar import __version__
 from sidecar.errors import InvariantViolated, SettingsInvalid, SidecarError, printable
 
 EXIT_FAILED = 1
@@ -71,6 +73,15 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return what can complete a word, without the import of all commands."""
+        commands = [
+            CompletionItem(name, help=COMMANDS[name].summary)
+            for name in self.list_commands(ctx)
+            if name.startswith(incomplete)
+        ]
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name].summary) for name in self.list_commands(ctx)])
@@ -108,5 +119,6 @@ def _is_installed(entry: Entry) -> bool:
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Example: retry-sidecar run --bootstrap-servers kafka:9092",
 )
+@click.version_option(__version__, message="%(prog)s %(version)s", prog_name="retry-sidecar")
 def main() -> None:
     """Fire each message of one shared Kafka retry topic back to its origin when it is due."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from sidecar.cli.options import settings_options
+from sidecar.cli.options import INSTANCES, SettingsCommand, settings_options
 from sidecar.cli.process_log import begin_log
-from sidecar.settings import Settings
+from sidecar.settings import GROUPS, Settings
 
 
-@click.command(epilog="Example: retry-sidecar api --bootstrap-servers kafka:9092 --http-port 8090")
-@settings_options(warn=False)
+@click.command(cls=SettingsCommand, epilog="Example: retry-sidecar api --bootstrap-servers kafka:9092 --http-port 8090")
+@settings_options((*INSTANCES, *GROUPS["HTTP API"], *GROUPS["Log"]), warn=False)
 def api(settings: Settings) -> None:
     """Serve the HTTP API of the whole group until SIGTERM or Ctrl-C. It owns no partition and needs no state folder.
 

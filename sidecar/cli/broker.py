@@ -11,7 +11,8 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
-from sidecar.cli.terminal import console, say
+from sidecar.cli.options import json_option
+from sidecar.cli.terminal import console, print_json, say
 from sidecar.devbroker.jars import KAFKA_VERSION
 from sidecar.devbroker.local_broker import HOST, LocalBroker
 from sidecar.devbroker.local_cluster import NODES, LocalCluster
@@ -96,7 +97,8 @@ class DownloadBar:
     help="Folder for the topics, kept for the next start.  [default: a temporary folder]",
 )
 @click.option("--keep", is_flag=True, help="Keep the temporary folder and print its path.")
-def broker(port: int, nodes: str, data_dir: Path | None, *, keep: bool) -> None:
+@json_option
+def broker(port: int, nodes: str, data_dir: Path | None, *, keep: bool, as_json: bool) -> None:
     """Run a real Apache Kafka on this machine until Ctrl-C, for trials and development.
 
     Needs neither Docker nor Java. The first start downloads Kafka (45 MB); later ones need no network.
@@ -118,7 +120,17 @@ def broker(port: int, nodes: str, data_dir: Path | None, *, keep: bool) -> None:
     brokers = local.nodes if isinstance(local, LocalCluster) else [local]
     try:
         with local:
-            say(local.bootstrap_servers)
+            if as_json:
+                print_json(
+                    {
+                        "bootstrap_servers": local.bootstrap_servers,
+                        "nodes": [
+                            {"node": each.node_id, "process": each.pid, "log": str(each.log_path)} for each in brokers
+                        ],
+                    }
+                )
+            else:
+                say(local.bootstrap_servers)
             _introduce(brokers, notes)
             _serve(brokers, notes)
     except KeyboardInterrupt:

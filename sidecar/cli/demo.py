@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 
 import click
@@ -10,6 +9,8 @@ from rich.console import Console
 
 from sidecar import log
 from sidecar.cli.broker import DownloadBar
+from sidecar.cli.options import json_option
+from sidecar.cli.terminal import print_json
 from sidecar.demo.plan import Kind
 from sidecar.demo.screen import Screen
 from sidecar.demo.show import LedgerBroken, Options, run_demo
@@ -36,7 +37,7 @@ _PORT = click.IntRange(0, 65535)
 @click.option("--http-port", default=0, type=_PORT, help="Port of the sidecar's HTTP API.  [default: a free one]")
 @click.option("--keep", is_flag=True, help="Keep everything running at the end, and print the addresses, until Ctrl-C.")
 @click.option("--spark", is_flag=True, help="Run the Spark engine; needs its extra and a JDK.")
-@click.option("--json", "as_json", is_flag=True, help="Print the ledger as JSON; everything else goes to stderr.")
+@json_option
 def demo(*, messages: int, seconds: float, port: int, http_port: int, keep: bool, spark: bool, as_json: bool) -> None:
     """Run Kafka, a sidecar and a failing application on this machine, and check every message with a ledger.
 
@@ -62,5 +63,5 @@ def demo(*, messages: int, seconds: float, port: int, http_port: int, keep: bool
     finally:
         bar.close()
     if as_json:
-        click.echo(json.dumps(ledger.as_json(), indent=2))
+        print_json(ledger.as_json())
     raise click.exceptions.Exit(status)

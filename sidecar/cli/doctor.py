@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -13,8 +12,8 @@ from typing import Any, NamedTuple
 import click
 
 from sidecar import __version__
-from sidecar.cli.options import settings_options
-from sidecar.cli.terminal import say
+from sidecar.cli.options import KAFKA, SettingsCommand, json_option, settings_options
+from sidecar.cli.terminal import print_json, say
 from sidecar.clock import SystemClock
 from sidecar.contract.status import CLOCK_KEY
 from sidecar.engine import hot
@@ -23,7 +22,7 @@ from sidecar.kafka.admin.cluster import Admin, Cluster, Deadline, Topic, describ
 from sidecar.kafka.admin.topics import Found, check_topics, look, notes, topic_names
 from sidecar.kafka.config import TRANSACTION_TIMEOUT_MS, library_versions, validate_client_properties
 from sidecar.kafka.probes import describe_group, measure_clock, try_transactions
-from sidecar.settings import Settings
+from sidecar.settings import GROUPS, Settings
 from sidecar.settings.kinds import show_duration
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
@@ -56,7 +55,7 @@ class Check(NamedTuple):
     """The action that fixes the problem."""
 
 
-@click.command(epilog="Example: retry-sidecar doctor --bootstrap-servers kafka:9092")
+@click.command(cls=SettingsCommand, epilog="Example: retry-sidecar doctor --bootstrap-servers kafka:9092")
 @click.option(
     "--timeout",
     "timeout_s",
@@ -65,8 +64,8 @@ class Check(NamedTuple):
     type=click.FloatRange(min=0, min_open=True),
     help="Seconds for each request to the cluster.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@settings_options()
+@json_option
+@settings_options((*KAFKA, *GROUPS["Topics and group"], "state_dir", "max_clock_skew_ms"))
 def doctor(settings: Settings, *, timeout_s: float, as_json: bool) -> None:
     """Check everything that a sidecar needs, and print a fix for each problem; exit status 1 if there is one.
 
@@ -81,7 +80,7 @@ def doctor(settings: Settings, *, timeout_s: float, as_json: bool) -> None:
             _print(check)
     failed = any(check.state == PROBLEM for check in checks)
     if as_json:
-        click.echo(json.dumps({"ok": not failed, "checks": [check._asdict() for check in checks]}, indent=2))
+        print_json({"ok": not failed, "checks": [check._asdict() for check in checks]})
     if failed:
         raise click.exceptions.Exit(1)
 

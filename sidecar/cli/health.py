@@ -8,12 +8,13 @@ import click
 import httpx
 
 from sidecar.cli.instance import address, ask
-from sidecar.cli.options import settings_options
+from sidecar.cli.options import SettingsCommand, json_option, settings_options
+from sidecar.cli.terminal import print_json
 from sidecar.errors import CommandFailed
 from sidecar.settings import Settings
 
 
-@click.command(epilog="Example: retry-sidecar health --ready --url http://retry-sidecar:8080")
+@click.command(cls=SettingsCommand, epilog="Example: retry-sidecar health --ready --url http://retry-sidecar:8080")
 @click.option("--url", help="Address of the sidecar.  [default: http://HTTP_HOST:HTTP_PORT]")
 @click.option("--ready", is_flag=True, help="Ask /readyz (it ingests and fires) instead of /livez.")
 @click.option(
@@ -24,13 +25,18 @@ from sidecar.settings import Settings
     type=click.FloatRange(min=0, min_open=True),
     help="Seconds to wait for the answer.",
 )
-@settings_options()
-def health(settings: Settings, *, url: str | None, ready: bool, timeout_s: float) -> None:
+@json_option
+@settings_options(("http_port", "http_host"))
+def health(settings: Settings, *, url: str | None, ready: bool, timeout_s: float, as_json: bool) -> None:
     """Check a running sidecar; exit status 0 if it is healthy, 1 with the reasons if not."""
     reply = ask(address(url or settings.http_url), "GET", "/readyz" if ready else "/livez", None, timeout_s=timeout_s)
-    if reply.status != httpx.codes.OK:
+    ok = reply.status == httpx.codes.OK
+    if as_json:
+        print_json({"ok": ok, "url": reply.asked, "status": reply.status, "answer": reply.body})
+    if not ok:
         raise CommandFailed(f"{reply.asked} answers {reply.status}: {_reasons(reply.body)}")
-    click.echo("ready" if ready else "alive")
+    if not as_json:
+        click.echo("ready" if ready else "alive")
 
 
 def _reasons(body: Any) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 from rich.table import Table
 
 from sidecar.cli.dlq.filter import bar
 from sidecar.cli.instants import shown_instant
-from sidecar.cli.options import settings_options
-from sidecar.cli.terminal import console, say
+from sidecar.cli.options import KAFKA, POLICY, SettingsCommand, json_option, settings_options
+from sidecar.cli.terminal import console, print_json, say
 from sidecar.kafka.config import validate_client_properties
 from sidecar.migrate.ibm import Found, IbmMigration, Source
 from sidecar.settings import Settings
@@ -31,7 +29,7 @@ def migrate() -> None:
     """Take over the pending messages of another retry program."""
 
 
-@migrate.command(epilog="Example: retry-sidecar migrate ibm --store-name wheel --dry-run")
+@migrate.command(cls=SettingsCommand, epilog="Example: retry-sidecar migrate ibm --store-name wheel --dry-run")
 @click.option("--from-app-id", callback=_topic, help="Its STREAMS_APP_ID.  [default: STREAMS_APP_ID]")
 @click.option("--from-store", callback=_topic, default="retry-queue", show_default=True, help="Its STORE_NAME.")
 @click.option("--from-topic", callback=_topic, help="Its INPUT_TOPIC.  [default: INPUT_TOPIC]")
@@ -42,8 +40,8 @@ def migrate() -> None:
     help="Exception class of the messages, unknown to its store.  [default: the first of RETRIABLE_EXCEPTION]",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be taken over, and change nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@settings_options()
+@json_option
+@settings_options((*KAFKA, "given_group_id", *POLICY))
 def ibm(
     settings: Settings,
     *,
@@ -79,7 +77,7 @@ def ibm(
 
             found = migration.carry_out(moved)
     if as_json:
-        click.echo(json.dumps(found.to_json(dry_run=dry_run), indent=2))
+        print_json(found.to_json(dry_run=dry_run))
     else:
         _show(found, source, dry_run=dry_run)
     if found.unreadable:

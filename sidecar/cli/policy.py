@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,8 +9,8 @@ import click
 from rich.table import Table
 
 from sidecar.cli.instants import read_instant
-from sidecar.cli.options import settings_options
-from sidecar.cli.terminal import console, say
+from sidecar.cli.options import POLICY, SettingsCommand, json_option, settings_options
+from sidecar.cli.terminal import console, print_json, say
 from sidecar.clock import SystemClock
 from sidecar.contract import dialects_of, parse
 from sidecar.contract.dialects import native
@@ -29,14 +28,14 @@ def policy() -> None:
     """Check the policies, and show what they do with a message."""
 
 
-@policy.command(epilog="Example: retry-sidecar policy check --config policies.yaml")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@settings_options()
+@policy.command(cls=SettingsCommand, epilog="Example: retry-sidecar policy check --config policies.yaml")
+@json_option
+@settings_options(POLICY)
 def check(settings: Settings, *, as_json: bool) -> None:
     """Check the settings of all policies and list them; exit status 2 with one line for each mistake."""
     listed = [_summary(kind, config) for kind, config in _all(policy_config(settings))]
     if as_json:
-        click.echo(json.dumps(listed, indent=2))
+        print_json({"policies": listed})
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("policy", "for", "retries", "delays", "jitter", "max age", "a second"):
@@ -49,7 +48,9 @@ def check(settings: Settings, *, as_json: bool) -> None:
     console().print(table)
 
 
-@policy.command(epilog="Example: retry-sidecar policy explain --origin payments --header retry-delay-ms=5000")
+@policy.command(
+    cls=SettingsCommand, epilog="Example: retry-sidecar policy explain --origin payments --header retry-delay-ms=5000"
+)
 @click.option("--origin", help="Origin topic, as in `retry-origin-topic`.")
 @click.option("--exception", help="Class name of the error, as in `retry-exception`.")
 @click.option("--policy", "name", help="Name of a policy, as in `retry-policy`.")
@@ -57,8 +58,8 @@ def check(settings: Settings, *, as_json: bool) -> None:
 @click.option(
     "--at", "at_ms", callback=read_instant, metavar="INSTANT", help="When the message fails first.  [default: now]"
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@settings_options()
+@json_option
+@settings_options(POLICY)
 def explain(
     settings: Settings,
     *,
@@ -82,7 +83,7 @@ def explain(
     config = policy_config(settings)
     found, course = met(config, request), list(steps(config, request, failed_ms))
     if as_json:
-        click.echo(json.dumps(_answer(request, found, course), indent=2))
+        print_json(_answer(request, found, course))
     else:
         _show(request, found, course)
 

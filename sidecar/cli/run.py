@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
 from sidecar.cli.instants import read_duration
-from sidecar.cli.options import reread, settings_options
+from sidecar.cli.options import SettingsCommand, reread, settings_options
 from sidecar.cli.process_log import begin_log
-from sidecar.cli.terminal import console, say
+from sidecar.cli.terminal import console, print_json, say
 from sidecar.settings import Settings, advice_for_run, rows
 
 
-@click.command(epilog="Example: retry-sidecar run --bootstrap-servers kafka:9092 --delays 20s,1m,5m")
+@click.command(
+    cls=SettingsCommand, epilog="Example: retry-sidecar run --bootstrap-servers kafka:9092 --delays 20s,1m,5m"
+)
 @click.option("--show-settings", is_flag=True, help="Print the effective settings and where each came from, then stop.")
 @click.option("--json", "as_json", is_flag=True, help="With --show-settings: print JSON.")
 @click.option(
@@ -55,7 +56,7 @@ def run(settings: Settings, *, show_settings: bool, as_json: bool, drain: bool, 
 
 def _show(settings: Settings, *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps([row._asdict() for row in rows(settings)], indent=2))
+        print_json({"settings": [row._asdict() for row in rows(settings)]})
         return
     from rich.table import Table  # noqa: PLC0415
 

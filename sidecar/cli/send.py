@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -13,8 +12,8 @@ from retry_sidecar import Retry
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from sidecar.cli.instants import read_duration
-from sidecar.cli.options import settings_options
-from sidecar.cli.terminal import console, say
+from sidecar.cli.options import KAFKA, TOPICS, SettingsCommand, settings_options
+from sidecar.cli.terminal import console, print_json, say
 from sidecar.clock import SystemClock
 from sidecar.errors import CommandFailed, KafkaFailed, TopicsInvalid
 from sidecar.kafka import config
@@ -73,7 +72,9 @@ def _pairs(_ctx: click.Context, _parameter: click.Parameter, texts: tuple[str, .
     return tuple(pairs)
 
 
-@click.command(epilog="Example: retry-sidecar send --origin orders --delay 20s --count 1000 --rate 200")
+@click.command(
+    cls=SettingsCommand, epilog="Example: retry-sidecar send --origin orders --delay 20s --count 1000 --rate 200"
+)
 @click.option("--origin", required=True, help="Topic to deliver the messages to when they are due.")
 @click.option(
     "--delay",
@@ -101,8 +102,8 @@ def _pairs(_ctx: click.Context, _parameter: click.Parameter, texts: tuple[str, .
 @click.option("--exception", help="Class name of the exception.")
 @click.option("--attempt", type=click.IntRange(min=0), help="Number of retries so far.")
 @click.option("--id", "retry_id", help="Your own id, to find the message by.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON with the first 1,000 messages.")
-@settings_options()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object with the first 1,000 messages.")
+@settings_options((*KAFKA, *TOPICS))
 def send(
     settings: Settings,
     *,
@@ -208,7 +209,7 @@ def _show(settings: Settings, due_ms: int | None, outcome: Outcome, *, as_json: 
             for written, timer_id in zip(outcome.listed, timer_ids, strict=True)
         ]
         answer = {"topic": settings.input_topic, "sent": outcome.delivered, "messages": messages}
-        click.echo(json.dumps(answer))
+        print_json(answer)
         return
     for timer_id in timer_ids:
         if timer_id is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import json
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,8 +17,8 @@ from rich.text import Text
 
 from sidecar.changelog.entry import DEFERRED, KEY_BYTES, head, origin_of, retry_id_of
 from sidecar.cli.instants import shown_instant
-from sidecar.cli.options import settings_options
-from sidecar.cli.terminal import console, say
+from sidecar.cli.options import KAFKA, SettingsCommand, json_option, settings_options
+from sidecar.cli.terminal import console, print_json, say
 from sidecar.clock import SystemClock
 from sidecar.engine.group.view import closed_origins
 from sidecar.errors import CommandFailed, PartitionStopped
@@ -63,7 +62,9 @@ def state() -> None:
     """Inspect a state folder or the changelog without a running sidecar."""
 
 
-@state.command(epilog="Example: retry-sidecar state inspect --state-dir /var/lib/retry-sidecar --entries 20")
+@state.command(
+    cls=SettingsCommand, epilog="Example: retry-sidecar state inspect --state-dir /var/lib/retry-sidecar --entries 20"
+)
 @click.option(
     "--changelog",
     "from_changelog",
@@ -78,8 +79,8 @@ def state() -> None:
     type=click.IntRange(0, _ENTRIES_MAX),
     help="Number of messages to list, in due order, without payload.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@settings_options()
+@json_option
+@settings_options(("state_dir", *KAFKA, "streams_app_id", "store_name", "given_group_id"))
 def inspect(settings: Settings, *, from_changelog: bool, first: int, as_json: bool) -> None:
     """Count the pending messages one by one, and show where a restore would continue.
 
@@ -92,7 +93,7 @@ def inspect(settings: Settings, *, from_changelog: bool, first: int, as_json: bo
     else:
         report = _of_folder(settings, first)
     if as_json:
-        click.echo(json.dumps(_as_json(report), indent=2))
+        print_json(_as_json(report))
     else:
         _show(report)
     wrong = [each for each in report.surveys if not each.agrees]

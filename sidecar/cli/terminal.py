@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import click
@@ -30,6 +31,11 @@ def console(*, stderr: bool = False) -> Console:
     if not made.is_terminal:
         made.width = WIDTH
     return made
+
+
+def print_json(answer: Mapping[str, object]) -> None:
+    """Print one JSON object as one line: all output of `--json` has this form."""
+    click.echo(json.dumps(answer))
 
 
 def say(text: str, *, err: bool = False) -> None:

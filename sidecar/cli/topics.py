@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 
 import click
 from rich.table import Table
 
-from sidecar.cli.options import settings_options
-from sidecar.cli.terminal import console, say
+from sidecar.cli.options import KAFKA, TOPICS, SettingsCommand, json_option, settings_options
+from sidecar.cli.terminal import console, print_json, say
 from sidecar.kafka.admin.cluster import Admin, MissingPermission, Topic
 from sidecar.kafka.admin.topics import BROKER_DEFAULT, Found, Problem, check_topics, ensure_topics, notes, topic_names
 from sidecar.kafka.config import validate_client_properties
@@ -24,7 +23,9 @@ def topics() -> None:
     """Create or check the retry topic, the DLQ and the internal topics."""
 
 
-@topics.command(epilog="Example: retry-sidecar topics create --bootstrap-servers kafka:9092 --partitions 8")
+@topics.command(
+    cls=SettingsCommand, epilog="Example: retry-sidecar topics create --bootstrap-servers kafka:9092 --partitions 8"
+)
 @click.option(
     "--partitions",
     type=click.IntRange(1, 10_000),
@@ -33,8 +34,8 @@ def topics() -> None:
 @click.option(
     "--timeout", "timeout_s", default=30.0, show_default=True, type=_TIMEOUT, help="Seconds for the whole command."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@settings_options()
+@json_option
+@settings_options((*KAFKA, *TOPICS, "create_topics", "replication_factor"))
 def create(settings: Settings, *, partitions: int | None, timeout_s: float, as_json: bool) -> None:
     """Create missing topics, add missing partitions to the internal topics, and check all four topics."""
     validate_client_properties(settings)
@@ -45,7 +46,7 @@ def create(settings: Settings, *, partitions: int | None, timeout_s: float, as_j
         BROKER_DEFAULT if partitions is None else partitions,
     )
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(facts), indent=2))
+        print_json(dataclasses.asdict(facts))
         return
     for line in facts.changes or ("nothing to do: all four topics exist and are correct",):
         say(line)
@@ -53,18 +54,18 @@ def create(settings: Settings, *, partitions: int | None, timeout_s: float, as_j
         say(f"note: {note}", err=True)
 
 
-@topics.command(epilog="Example: retry-sidecar topics check --bootstrap-servers kafka:9092")
+@topics.command(cls=SettingsCommand, epilog="Example: retry-sidecar topics check --bootstrap-servers kafka:9092")
 @click.option(
     "--timeout", "timeout_s", default=15.0, show_default=True, type=_TIMEOUT, help="Seconds for the whole command."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@settings_options()
+@json_option
+@settings_options((*KAFKA, *TOPICS, "create_topics", "replication_factor"))
 def check(settings: Settings, *, timeout_s: float, as_json: bool) -> None:
     """Check the topics without changing anything; exit status 1 if something is wrong."""
     validate_client_properties(settings)
     found, wrong = check_topics(Admin(settings), settings, timeout_s)
     if as_json:
-        click.echo(json.dumps(_as_json(settings, found, wrong), indent=2))
+        print_json(_as_json(settings, found, wrong))
     else:
         _show(settings, found)
         for note in notes(settings, found):

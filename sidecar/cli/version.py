@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
@@ -10,13 +9,14 @@ from importlib.metadata import version as installed
 import click
 
 from sidecar import __version__
-from sidecar.cli.terminal import say
+from sidecar.cli.options import json_option
+from sidecar.cli.terminal import print_json, say
 from sidecar.engine import hot
 from sidecar.kafka.config import library_versions
 
 
 @click.command(epilog="Example: retry-sidecar version --json")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def version(*, as_json: bool) -> None:
     """Show the versions of the program and its libraries."""
     versions = {
@@ -27,7 +27,7 @@ def version(*, as_json: bool) -> None:
         "hot-path": hot.KIND,
     }
     if as_json:
-        click.echo(json.dumps(versions))
+        print_json(versions)
     else:
         for name, text in versions.items():
             say(f"{name:<16}{text}")

@@ -64,7 +64,7 @@ class SidecarProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
         self._pause = threading.Event()
-        # The sidecar runs on this machine: a proxy of the environment does not apply. Each connection ends with its answer.
+        # It runs on this machine: a proxy of the environment does not apply. Each connection ends with its answer.
         self._http = httpx.Client(trust_env=False, timeout=_ASK_S, limits=httpx.Limits(max_keepalive_connections=0))
 
     def start(self) -> None:

@@ -233,7 +233,7 @@ def _keep(broker: LocalBroker, sidecar: SidecarProcess, screen: Screen) -> None:
     """Print all addresses, and wait until interrupted."""
     screen.say("broker and sidecar keep running until Ctrl-C")
     screen.say(f"Kafka broker       {broker.bootstrap_servers}")
-    for name, path in (("pending", "/pending"), ("metrics", "/metrics"), ("HTTP API", "/docs")):
+    for name, path in (("page", "/ui/"), ("pending", "/pending"), ("metrics", "/metrics"), ("HTTP API", "/docs")):
         screen.say(f"{name:<18} {sidecar.url}{path}")
     screen.say(f"sidecar's log      {sidecar.log_path}")
     screen.say(f"try: retry-sidecar send --bootstrap-servers {broker.bootstrap_servers} --origin orders --delay 5s")

@@ -21,7 +21,7 @@ class Setting:
     """IBM's names for it, in the environment and in YAML."""
     secret: bool = False
     common: bool = False
-    """Shown by `--help`; all others are flags too."""
+    """Most installations set it: Connect's importance HIGH."""
     default_text: str = ""
     """Said instead of the default where that depends on something."""
     per_origin: bool = False

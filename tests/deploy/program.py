@@ -27,7 +27,7 @@ def effective(arguments: Sequence[str], environ: Mapping[str, str]) -> dict[str,
     done = start([*arguments, "--show-settings", "--json"], environ)
     assert done.returncode == 0, done.stderr
     assert [line for line in done.stderr.splitlines() if _ADVICE not in line] == []
-    return {each["name"]: Row(**each) for each in json.loads(done.stdout)}
+    return {each["name"]: Row(**each) for each in json.loads(done.stdout)["settings"]}
 
 
 def start(arguments: Sequence[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

@@ -52,6 +52,14 @@ def test_lines_below_the_level_are_left_out() -> None:
     assert stream.getvalue() == ""
 
 
+def test_requests_to_other_instances_leave_no_line() -> None:
+    stream = io.StringIO()
+    log.configure(level="debug", stream=stream)
+    logging.getLogger("httpx").info("HTTP Request: GET http://127.0.0.1:8080/pending")
+    logging.getLogger("httpcore.http11").debug("send_request_headers.started")
+    assert stream.getvalue() == ""
+
+
 def test_a_logger_made_before_the_set_up_follows_it() -> None:
     logger = structlog.get_logger("sidecar.x")
     first, second = io.StringIO(), io.StringIO()

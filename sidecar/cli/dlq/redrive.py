@@ -11,7 +11,7 @@ import click
 from sidecar.cli.dlq.filter import bar, dead_letter_options, since_ms, until_ms
 from sidecar.cli.dlq.terms import check, confirm, run_options, show, terms_options
 from sidecar.cli.messages.bulk import Interrupted, interruptible
-from sidecar.cli.options import settings_options
+from sidecar.cli.options import DEAD_LETTERS, SettingsCommand, settings_options
 from sidecar.clock import Clock, SystemClock
 from sidecar.contract import dialects_of
 from sidecar.contract.redrive import RedriveTerms
@@ -34,13 +34,16 @@ from sidecar.runtime.stop import Stop
 from sidecar.settings import Settings
 
 
-@click.command(epilog="Example: retry-sidecar dlq redrive --reason attempts-exhausted --origin orders --spread 10m")
+@click.command(
+    cls=SettingsCommand,
+    epilog="Example: retry-sidecar dlq redrive --reason attempts-exhausted --origin orders --spread 10m",
+)
 @dead_letter_options
 @terms_options
 @click.option("--limit", type=click.IntRange(min=1), help="Most messages; the same command again sends the next ones.")
 @click.option("--rate", "per_second", type=click.FloatRange(min=0, min_open=True), help="Most messages in a second.")
 @run_options
-@settings_options()
+@settings_options(DEAD_LETTERS)
 def redrive(
     settings: Settings,
     *,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final
@@ -15,8 +14,8 @@ from rich.text import Text
 from sidecar.cli.dlq.filter import NONE, OTHERS, bar, dead_letter_options, dead_letter_table, since_ms, table, until_ms
 from sidecar.cli.instants import shown_hour
 from sidecar.cli.messages.bulk import Interrupted, interruptible
-from sidecar.cli.options import settings_options
-from sidecar.cli.terminal import console
+from sidecar.cli.options import DEAD_LETTERS, SettingsCommand, json_option, settings_options
+from sidecar.cli.terminal import console, print_json
 from sidecar.contract import dialects_of
 from sidecar.dlq.filter import DeadLetterFilter
 from sidecar.dlq.reader import DlqRecord, KafkaDeadLetterReader, offset_ranges
@@ -85,7 +84,7 @@ class Count:
         return answer
 
 
-@click.command(epilog="Example: retry-sidecar dlq report --since -24h --examples 3")
+@click.command(cls=SettingsCommand, epilog="Example: retry-sidecar dlq report --since -24h --examples 3")
 @dead_letter_options
 @click.option(
     "--examples",
@@ -94,8 +93,8 @@ class Count:
     type=click.IntRange(0, 1_000),
     help="Show this many of each reason, the first ones, with detail and coordinates but without payload.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@settings_options()
+@json_option
+@settings_options(DEAD_LETTERS)
 def report(settings: Settings, *, wanted: DeadLetterFilter, examples: int, as_json: bool) -> None:
     """Count dead letters by reason, origin, exception, attempt, group and hour of their death.
 
@@ -117,7 +116,7 @@ def report(settings: Settings, *, wanted: DeadLetterFilter, examples: int, as_js
     finally:
         reader.close()
     if as_json:
-        click.echo(json.dumps(count.to_json(settings.dlq_topic), indent=2))
+        print_json(count.to_json(settings.dlq_topic))
     else:
         _show(settings, count, wanted)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -13,7 +12,8 @@ import click
 
 from sidecar.cli.dlq.filter import dead_letter_table
 from sidecar.cli.instants import read_duration
-from sidecar.cli.terminal import console, say
+from sidecar.cli.options import json_option
+from sidecar.cli.terminal import console, print_json, say
 from sidecar.contract.dead_letter import REASON
 from sidecar.contract.redrive import MAX_REDRIVES, RedriveTerms, Skipped, SkipReason, redrive
 from sidecar.dlq.filter import DeadLetterFilter
@@ -79,7 +79,7 @@ def run_options(function: F) -> F:
             "--dry-run", is_flag=True, help="Print how many would be sent and show the first; change nothing."
         ),
         click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+        json_option,
     )
     for option in reversed(options):
         option(function)
@@ -115,7 +115,7 @@ def confirm(settings: Settings, found: Tally) -> None:
 def show(settings: Settings, run: RunIdentity, tally: Tally, *, as_json: bool, dry_run: bool) -> None:
     """Print what was sent, or would be."""
     if as_json:
-        click.echo(json.dumps(tally.to_json(run, dry_run=dry_run)))
+        print_json(tally.to_json(run, dry_run=dry_run))
         return
     if dry_run and tally.first:
         console().print(dead_letter_table(tally.first), "", sep="\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from sidecar.cli.messages.bulk import Actions, Found, Run, TimerReader, interrup
 from sidecar.cli.messages.filters import Filter, filter_options, table
 from sidecar.cli.messages.http_control import HttpStream
 from sidecar.cli.messages.journal import Journal, Order, new_path
-from sidecar.cli.terminal import console, say
+from sidecar.cli.terminal import console, print_json, say
 from sidecar.clock import SystemClock
 from sidecar.contract.control import ControlKind, Outcome, render_control
 from sidecar.control.stream import ControlStream
@@ -200,7 +199,7 @@ def _what(kind: ControlKind, wanted: Filter, total: int, due_ms: int | None) -> 
 
 def _show_found(kind: ControlKind, wanted: Filter, found: Found, due_ms: int | None, *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps({"command": kind.value, "total": found.total, "first": found.first}))
+        print_json({"command": kind.value, "total": found.total, "first": found.first})
         return
     if found.first:
         console().print(table(found.first, SystemClock().wall_ms()), "", sep="\n")
@@ -263,7 +262,7 @@ def _show_end(journal: Journal, *, as_json: bool) -> None:
             "refused": refused,
             "journal": str(journal.path),
         }
-        click.echo(json.dumps(answer))
+        print_json(answer)
     else:
         for outcome, count in sorted(progress.outcomes.items(), key=lambda item: -item[1]):
             say(f"{count:,} {_MEANING.get(outcome, outcome)}")

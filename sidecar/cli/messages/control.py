@@ -6,7 +6,6 @@ instance does the same. What a filter chooses is listed by an instance: see by_f
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -16,8 +15,8 @@ from sidecar.cli.instance import Instances, where_options
 from sidecar.cli.instants import read_duration, shown_instant
 from sidecar.cli.messages.by_filter import TIMEOUT_S, Choice, act_by_filter, choice_options
 from sidecar.cli.messages.http_control import HttpControl
-from sidecar.cli.options import settings_options
-from sidecar.cli.terminal import say
+from sidecar.cli.options import INSTANCES, SettingsCommand, json_option, settings_options
+from sidecar.cli.terminal import print_json, say
 from sidecar.clock import SystemClock
 from sidecar.contract.control import ControlKind, Outcome, Target, parse_target, render_control
 from sidecar.control.client import DEADLINE_S, LOOKUP_DEADLINE_S, ControlClient, ControlResult, Sent
@@ -65,12 +64,7 @@ def _answering(function: F) -> F:
         click.option(
             "--no-wait", is_flag=True, help="Print the control id and exit; `retry-sidecar outcome` looks it up."
         ),
-        click.option(
-            "--json",
-            "as_json",
-            is_flag=True,
-            help="Print JSON: one line per target, or one line for a run with a filter.",
-        ),
+        json_option,
     )
     for option in reversed(options):
         function = option(function)
@@ -81,12 +75,12 @@ _timers = click.argument("targets", nargs=-1, metavar="TARGET...", callback=read
 _origins = click.argument("topics", nargs=-1, required=True, metavar="TOPIC...", callback=_utf8)
 
 
-@click.command(epilog="Example: retry-sidecar cancel 2-1841-1767225600000 id:order-4711")
+@click.command(cls=SettingsCommand, epilog="Example: retry-sidecar cancel 2-1841-1767225600000 id:order-4711")
 @_timers
 @choice_options
 @_answering
 @where_options
-@settings_options()
+@settings_options(INSTANCES)
 def cancel(settings: Settings, /, *, targets: Sequence[Target], choice: Choice, **how: Any) -> None:
     """Remove messages before they fire: the named ones, or those that match a filter.
 
@@ -100,14 +94,14 @@ def cancel(settings: Settings, /, *, targets: Sequence[Target], choice: Choice, 
     _act_on(settings, ControlKind.CANCEL, targets, choice, **how)
 
 
-@click.command(epilog="Example: retry-sidecar reschedule 2-1841-1767225600000 --delay 10m")
+@click.command(cls=SettingsCommand, epilog="Example: retry-sidecar reschedule 2-1841-1767225600000 --delay 10m")
 @_timers
 @click.option("--due-ms", type=click.IntRange(min=0), help="Due time in epoch milliseconds; a past time fires at once.")
 @click.option("--delay", "delay_ms", callback=read_duration, metavar="DURATION", help="Due time from now: 20s, 5m, 1h.")
 @choice_options
 @_answering
 @where_options
-@settings_options()
+@settings_options(INSTANCES)
 def reschedule(
     settings: Settings,
     /,
@@ -137,12 +131,12 @@ def reschedule(
     _act_on(settings, ControlKind.RESCHEDULE, targets, choice, due_ms=at_ms, **how)
 
 
-@click.command(epilog="Example: retry-sidecar fire id:order-4711")
+@click.command(cls=SettingsCommand, epilog="Example: retry-sidecar fire id:order-4711")
 @_timers
 @choice_options
 @_answering
 @where_options
-@settings_options()
+@settings_options(INSTANCES)
 def fire(settings: Settings, /, *, targets: Sequence[Target], choice: Choice, **how: Any) -> None:
     """Send messages to their origin now, before their due time.
 
@@ -156,11 +150,11 @@ def fire(settings: Settings, /, *, targets: Sequence[Target], choice: Choice, **
     _act_on(settings, ControlKind.FIRE, targets, choice, **how)
 
 
-@click.command(epilog="Example: retry-sidecar pause orders payments")
+@click.command(cls=SettingsCommand, epilog="Example: retry-sidecar pause orders payments")
 @_origins
 @_answering
 @where_options
-@settings_options()
+@settings_options(INSTANCES)
 def pause(settings: Settings, /, *, topics: Sequence[str], **how: Any) -> None:
     """Stop deliveries to an origin topic until you resume it; other origins continue.
 
@@ -169,11 +163,11 @@ def pause(settings: Settings, /, *, topics: Sequence[str], **how: Any) -> None:
     _act(settings, ControlKind.PAUSE, topics, **how)
 
 
-@click.command(epilog="Example: retry-sidecar resume orders payments")
+@click.command(cls=SettingsCommand, epilog="Example: retry-sidecar resume orders payments")
 @_origins
 @_answering
 @where_options
-@settings_options()
+@settings_options(INSTANCES)
 def resume(settings: Settings, /, *, topics: Sequence[str], **how: Any) -> None:
     """Continue deliveries to a paused origin topic; deferred messages arrive within 15 minutes, spread over that time.
 
@@ -182,12 +176,12 @@ def resume(settings: Settings, /, *, topics: Sequence[str], **how: Any) -> None:
     _act(settings, ControlKind.RESUME, topics, **how)
 
 
-@click.command(epilog="Example: retry-sidecar outcome 1767225600000-9f86d081884c7d65")
+@click.command(cls=SettingsCommand, epilog="Example: retry-sidecar outcome 1767225600000-9f86d081884c7d65")
 @click.argument("control_id")
 @click.option("--timeout", "timeout_s", default=LOOKUP_DEADLINE_S, show_default=True, type=_SECONDS, help="Seconds.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @where_options
-@settings_options()
+@settings_options(INSTANCES)
 def outcome(settings: Settings, *, control_id: str, timeout_s: float, as_json: bool, url: str | None) -> None:
     """Look up the outcome of a control record; outcomes are kept for a day.
 
@@ -206,7 +200,7 @@ def outcome(settings: Settings, *, control_id: str, timeout_s: float, as_json: b
             "(is `retry-sidecar run` running?), it was never sent, or it is older than a day"
         )
     if as_json:
-        click.echo(json.dumps(_as_json(found)))
+        print_json(_as_json(found))
     else:
         _show(found, "")
     if not _is_done(found):
@@ -259,7 +253,7 @@ def _act(
         nonlocal done
         done = done and _is_done(result)
         if as_json:
-            click.echo(json.dumps(_as_json(result)))
+            print_json(_as_json(result))
         else:
             _show(result, f" to {shown_instant(due_ms)}" if due_ms is not None else "")
 
@@ -309,7 +303,7 @@ def _is_done(result: ControlResult) -> bool:
 
 def _show_sent(sent: Sent, *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps({"control_id": sent.control_id, "target": sent.target, "outcome": None}))
+        print_json({"control_id": sent.control_id, "target": sent.target, "outcome": None})
     else:
         say(sent.control_id)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ from sidecar.cli.instance import reach, where_options
 from sidecar.cli.instants import shown_from, shown_instant
 from sidecar.cli.messages.control import read_targets
 from sidecar.cli.messages.filters import Message
-from sidecar.cli.options import settings_options
-from sidecar.cli.terminal import console, say
+from sidecar.cli.options import INSTANCES, SettingsCommand, json_option, settings_options
+from sidecar.cli.terminal import console, print_json, say
 from sidecar.clock import SystemClock
 from sidecar.contract.control import Target
 from sidecar.engine.items import target_text
@@ -28,18 +27,20 @@ from sidecar.settings import Settings
 _SHOWN_CHARS = 4_000
 
 
-@click.command(epilog="Example: retry-sidecar get 2-1841-1767225600000 --payload")
+@click.command(cls=SettingsCommand, epilog="Example: retry-sidecar get 2-1841-1767225600000 --payload")
 @click.argument("targets", nargs=1, metavar="TARGET", callback=lambda ctx, at, text: read_targets(ctx, at, (text,)))
-@click.option("--payload", is_flag=True, help="Show key and value too; requires API_TOKEN if it is set.")
+@click.option(
+    "--payload", is_flag=True, help="Show key and value too, in JSON as base64; requires API_TOKEN if it is set."
+)
 @click.option(
     "--payload-to",
     "path",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the value to this file, byte for byte.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per message; payloads in base64.")
+@json_option
 @where_options
-@settings_options()
+@settings_options(INSTANCES)
 def get(
     settings: Settings,
     /,
@@ -67,7 +68,7 @@ def get(
     for each in messages:
         shown = each if payload else {name: value for name, value in each.items() if name not in ("key", "value")}
         if as_json:
-            click.echo(json.dumps(shown))
+            print_json(shown)
         else:
             console().print(_picture(shown, SystemClock().wall_ms()), "", sep="\n")
     if body.get("truncated"):

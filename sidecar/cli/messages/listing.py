@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import click
 
 from sidecar.cli.instance import Instances, reach, where_options
 from sidecar.cli.messages.filters import PAGE, Filter, Message, Page, filter_options, read_page, table
-from sidecar.cli.options import settings_options
-from sidecar.cli.terminal import console, say
+from sidecar.cli.options import INSTANCES, SettingsCommand, json_option, settings_options
+from sidecar.cli.terminal import console, print_json, say
 from sidecar.clock import SystemClock
 from sidecar.settings import Settings
 
 
-@click.command("list", epilog="Example: retry-sidecar list --origin orders --due-before 10m")
+@click.command("list", cls=SettingsCommand, epilog="Example: retry-sidecar list --origin orders --due-before 10m")
 @filter_options
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(min=1), help="Maximum number of messages.")
 @click.option("--all", "everything", is_flag=True, help="List all messages, page by page.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per message.")
+@json_option
 @where_options
-@settings_options()
+@settings_options(INSTANCES)
 def list_messages(
     settings: Settings, /, *, wanted: Filter, limit: int, everything: bool, as_json: bool, url: str | None
 ) -> None:
@@ -63,7 +62,7 @@ def _pages(instances: Instances, wanted: Filter, limit: int | None) -> Iterator[
 def _show(messages: list[Message], *, as_json: bool, first: bool) -> None:
     if as_json:
         for each in messages:
-            click.echo(json.dumps(each))
+            print_json(each)
     elif messages:
         shown = table(messages, SystemClock().wall_ms())
         shown.show_header = first

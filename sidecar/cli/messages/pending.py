@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,8 +16,8 @@ from rich.text import Text
 
 from sidecar.cli.instance import address, ask
 from sidecar.cli.instants import shown_from
-from sidecar.cli.options import settings_options
-from sidecar.cli.terminal import console
+from sidecar.cli.options import SettingsCommand, json_option, settings_options
+from sidecar.cli.terminal import console, print_json
 from sidecar.clock import SystemClock
 from sidecar.contract.control import EVERY_ORIGIN
 from sidecar.errors import CommandFailed
@@ -30,7 +29,7 @@ _ORIGINS_SHOWN = 20
 Summary = Mapping[str, Any]
 
 
-@click.command(epilog="Example: retry-sidecar pending --watch")
+@click.command(cls=SettingsCommand, epilog="Example: retry-sidecar pending --watch")
 @click.option("--url", help="Address of the sidecar.  [default: http://HTTP_HOST:HTTP_PORT]")
 @click.option("--token", metavar="TOKEN", help="API_TOKEN of the instance.  [default: the setting]")
 @click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
@@ -42,8 +41,8 @@ Summary = Mapping[str, Any]
     type=click.FloatRange(min=0.1),
     help="With --watch: seconds between refreshes.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch, one line per refresh.")
-@settings_options()
+@json_option
+@settings_options(("http_port", "http_host", "api_token"))
 def pending(
     settings: Settings, *, url: str | None, token: str | None, watch: bool, interval_s: float, as_json: bool
 ) -> None:
@@ -53,7 +52,7 @@ def pending(
     try:
         if not watch:
             if as_json:
-                click.echo(json.dumps(look(), indent=2))
+                print_json(look())
             else:
                 console().print(show())
         elif as_json:
@@ -146,5 +145,5 @@ def _follow(show: Callable[[], RenderableType], interval_s: float) -> None:
 def _follow_json(look: Callable[[], Summary], interval_s: float) -> None:
     pause = threading.Event()
     while True:
-        click.echo(json.dumps(look()))
+        print_json(look())
         pause.wait(interval_s)

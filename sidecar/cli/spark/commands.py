@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 from rich.table import Table
 
-from sidecar.cli.options import settings_options
+from sidecar.cli.options import ALL, KAFKA, POLICY, TOPICS, SettingsCommand, json_option, settings_options
 from sidecar.cli.process_log import begin_log
 from sidecar.cli.spark.options import downloads, engine_options
 from sidecar.cli.spark.redrive import redrive
 from sidecar.cli.spark.report import report
-from sidecar.cli.terminal import console, say
-from sidecar.settings import Settings, advice_for_run
+from sidecar.cli.terminal import console, print_json, say
+from sidecar.settings import GROUPS, Settings, advice_for_run
 from sidecar.settings.kinds import parse_duration_ms
 from sidecar.settings.policy import policy_config
 
@@ -30,6 +29,7 @@ def _duration(_ctx: click.Context, _param: click.Parameter, given: str) -> int:
         raise click.BadParameter(f"{given!r}: allowed is a duration: 250ms, 1s, ...") from None
 
 
+_NOT_ON_SPARK = ("state_dir", "commit_interval_ms", "punctuation_interval_ms")
 _checkpoint_option = click.option(
     "--checkpoint",
     required=True,
@@ -48,7 +48,8 @@ def spark() -> None:
 
 
 @spark.command(
-    epilog="Example: retry-sidecar spark run --checkpoint hdfs:///retry --master 'local[4]' --origin-topics orders"
+    cls=SettingsCommand,
+    epilog="Example: retry-sidecar spark run --checkpoint hdfs:///retry --master 'local[4]' --origin-topics orders",
 )
 @click.option(
     "--state-partitions",
@@ -70,7 +71,7 @@ def spark() -> None:
 )
 @_checkpoint_option
 @engine_options
-@settings_options(warn=False)
+@settings_options([each for each in ALL if each not in _NOT_ON_SPARK], warn=False)
 def run(
     settings: Settings,
     *,
@@ -118,12 +119,19 @@ def run(
         )
 
 
-@spark.command(epilog="Example: retry-sidecar spark export --checkpoint hdfs:///retry")
+@spark.command(cls=SettingsCommand, epilog="Example: retry-sidecar spark export --checkpoint hdfs:///retry")
 @_checkpoint_option
+@json_option
 @engine_options
-@settings_options(warn=False)
+@settings_options((*KAFKA, *TOPICS, "given_group_id", *GROUPS["Log"]), warn=False)
 def export(
-    settings: Settings, *, checkpoint: str, master: str | None, conf: dict[str, str], source: dict[str, str]
+    settings: Settings,
+    *,
+    checkpoint: str,
+    as_json: bool,
+    master: str | None,
+    conf: dict[str, str],
+    source: dict[str, str],
 ) -> None:
     """Export the state of a stopped query to the changelog, for the embedded engine.
 
@@ -136,19 +144,22 @@ def export(
 
     with downloads() as bar:
         pending = export_state(settings, checkpoint, master, conf, source, bar)
-    say(f"{pending} pending messages are in {settings.changelog_topic}: start `retry-sidecar run`")
+    if as_json:
+        print_json({"topic": settings.changelog_topic, "pending": pending})
+    else:
+        say(f"{pending} pending messages are in {settings.changelog_topic}: start `retry-sidecar run`")
 
 
-@spark.command(epilog="Example: retry-sidecar spark audit --out hdfs:///audits/today")
+@spark.command(cls=SettingsCommand, epilog="Example: retry-sidecar spark audit --out hdfs:///audits/today")
 @click.option(
     "--checkpoint",
     metavar="FOLDER",
     help="Checkpoint of the Spark engine, which has the state instead of the changelog.",
 )
 @click.option("--out", metavar="FOLDER", help="Write every message and what became of it there, as Parquet.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @engine_options
-@settings_options()
+@settings_options((*KAFKA, "api_token", *POLICY))
 def audit(
     settings: Settings,
     *,
@@ -181,22 +192,25 @@ def audit(
             downloads=bar,
         )
     if as_json:
-        click.echo(
-            json.dumps({"fates": found.counts, "offences": found.offences, "offenders": found.offenders}, indent=2)
-        )
+        print_json({"fates": found.counts, "offences": found.offences, "offenders": found.offenders})
     else:
         _show(found)
     raise click.exceptions.Exit(0 if found.clean else 1)
 
 
 @spark.command(epilog="Example: spark-submit --jars $(retry-sidecar spark jars) ...")
-def jars() -> None:
+@json_option
+def jars(*, as_json: bool) -> None:
     """Print the jars of Spark's connector to Kafka, for spark-submit; downloads them if needed."""
     # Imported here: `--help` needs no download.
     from sidecar.spark.jars import connector_jars  # noqa: PLC0415
 
     with downloads() as bar:
-        say(",".join(map(str, connector_jars(bar))))
+        found = [str(jar) for jar in connector_jars(bar)]
+    if as_json:
+        print_json({"jars": found})
+    else:
+        say(",".join(found))
 
 
 def _show(found: Audit) -> None:

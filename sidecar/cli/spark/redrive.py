@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
 
 from sidecar.cli.dlq.filter import dead_letter_options, since_ms, until_ms
 from sidecar.cli.dlq.terms import check, confirm, run_options, show, terms_options
-from sidecar.cli.options import settings_options
+from sidecar.cli.options import DEAD_LETTERS, SettingsCommand, settings_options
 from sidecar.cli.spark.options import downloads, engine_options, with_progress
-from sidecar.cli.terminal import say
+from sidecar.cli.terminal import print_json, say
 from sidecar.contract.redrive import RedriveTerms
 from sidecar.dlq.filter import DeadLetterFilter
 from sidecar.dlq.reader import run_identity
@@ -23,12 +22,12 @@ if TYPE_CHECKING:
     from sidecar.spark.jobs.task_report import RedriveReport
 
 
-@click.command(epilog="Example: retry-sidecar spark redrive --origin orders --spread 6h --dry-run")
+@click.command(cls=SettingsCommand, epilog="Example: retry-sidecar spark redrive --origin orders --spread 6h --dry-run")
 @dead_letter_options
 @terms_options
 @run_options
 @engine_options
-@settings_options()
+@settings_options(DEAD_LETTERS)
 def redrive(
     settings: Settings,
     *,
@@ -63,7 +62,7 @@ def redrive(
         if as_json:
             failures = {str(number): text for number, text in outcome.failures.items()}
             more = {"passed": outcome.passed, "failures": failures}
-            click.echo(json.dumps({**outcome.tally.to_json(run, dry_run=dry_run), **more}))
+            print_json({**outcome.tally.to_json(run, dry_run=dry_run), **more})
         else:
             show(settings, run, outcome.tally, as_json=False, dry_run=dry_run)
             if outcome.passed:

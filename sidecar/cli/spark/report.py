@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -14,10 +13,10 @@ from rich.text import Text
 
 from sidecar.cli.dlq.filter import OTHERS, table
 from sidecar.cli.instants import read_instant, shown_hour
-from sidecar.cli.options import settings_options
+from sidecar.cli.options import KAFKA, POLICY, SettingsCommand, json_option, settings_options
 from sidecar.cli.spark.options import downloads, engine_options, with_progress
 from sidecar.cli.spark.page import page, shown_name, topics
-from sidecar.cli.terminal import console
+from sidecar.cli.terminal import console, print_json
 from sidecar.clock import SystemClock
 from sidecar.errors import CommandFailed
 from sidecar.settings import Settings
@@ -35,7 +34,7 @@ def _file(_ctx: click.Context, _param: click.Parameter, given: Path | None) -> P
     return given
 
 
-@click.command(epilog="Example: retry-sidecar spark report --since -7d --html report.html")
+@click.command(cls=SettingsCommand, epilog="Example: retry-sidecar spark report --since -7d --html report.html")
 @click.option(
     "--since",
     "since_ms",
@@ -67,9 +66,9 @@ def _file(_ctx: click.Context, _param: click.Parameter, given: Path | None) -> P
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write a self-contained page with charts.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @engine_options
-@settings_options()
+@settings_options((*KAFKA, *POLICY))
 def report(
     settings: Settings,
     *,
@@ -116,7 +115,7 @@ def report(
         except OSError as cause:
             raise CommandFailed(f"--html: {html} cannot be written: {cause.strerror}") from cause
     if as_json:
-        click.echo(json.dumps(to_json(found, settings), indent=2))
+        print_json(to_json(found, settings))
     else:
         _show(found, settings)
 

@@ -44,7 +44,7 @@ def explained(tmp_path: Path, *words: str) -> dict[str, Any]:
 def test_check_lists_every_policy(tmp_path: Path) -> None:
     result = run(tmp_path, "check", "--json")
     assert result.exit_code == 0
-    general, pay, slow = json.loads(result.stdout)
+    general, pay, slow = json.loads(result.stdout)["policies"]
     assert (general["name"], general["delays_ms"], general["max_per_second"]) == ("", [60_000, 600_000], None)
     assert general["exception_policies"] == {"com.acme.Throttled*": "slow"}
     assert (pay["name"], pay["for"], pay["retries"], pay["max_per_second"]) == ("pay*", "origins", 1, 200.0)

@@ -101,7 +101,7 @@ def test_show_settings_prints_every_value_with_its_origin(tmp_path: Path) -> Non
         "--config", str(config), "--no-enable-health", "--show-settings", "--json", API_TOKEN="hunter3-and-more"
     )
     assert result.exit_code == 0
-    shown = {row["name"]: (row["value"], row["origin"]) for row in json.loads(result.stdout)}
+    shown = {row["name"]: (row["value"], row["origin"]) for row in json.loads(result.stdout)["settings"]}
     assert shown["DLQ_TOPIC"] == ("dead", f"{config}:1")
     assert shown["ENABLE_HEALTH"] == ("false", "command line --no-enable-health")
     assert shown["API_TOKEN"] == ("***", "environment KAFKA_RETRY_API_TOKEN")
@@ -130,7 +130,7 @@ def test_show_settings_tells_of_every_empty_variable_and_shows_what_counts_inste
         f"warning: KAFKA_RETRY_{name}: is empty: it counts as not set"
         for name in ("CLIENT_SECURITY_PROTOCOL", "DELAYS", "LOG_LEVEL_IBM", "STREAMS_APP_ID")
     ]
-    shown = {row["name"]: row["origin"] for row in json.loads(result.stdout)}
+    shown = {row["name"]: row["origin"] for row in json.loads(result.stdout)["settings"]}
     assert set(shown.values()) == {"default"}
     assert "client.security.protocol" not in shown
 
@@ -165,13 +165,6 @@ def test_run_logs_its_warnings_in_the_form_that_was_chosen(
     assert [event["event"] for event in events] == ["setting_doubted", "setting_doubted"]
     assert events[0]["text"].startswith("KAFKA_RETRY_XYZ")
     assert events[1]["text"].startswith("ORIGIN_TOPICS")
-
-
-def test_help_shows_the_common_flags_and_hides_the_rest() -> None:
-    result = invoke("--help")
-    assert "--bootstrap-servers" in result.output
-    assert "--commit-max-messages" not in result.output
-    assert "Every other setting is a flag too" in " ".join(result.output.split())
 
 
 def test_another_command_takes_all_settings_beside_its_own_options() -> None:
