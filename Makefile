@@ -11,7 +11,13 @@ SPARK_STAMP = $(VENV)/.spark-installed
 UV_VENV = $(VENV)-uv
 WHEELS_VENV = $(VENV)-wheels
 CIBUILDWHEEL_VERSION = 4.3.5
+AUDIT_VENV = $(VENV)-audit
+PIP_AUDIT_VERSION = 2.10.1
+SBOM_VENV = $(VENV)-sbom
 LOCK =
+# What `make sign` signs, and where `make push-charts` pushes.
+IMAGE =
+REGISTRY =
 # Compiled where there is a C compiler, when the package is installed.
 HOT = hatch_build.py $(wildcard sidecar/engine/hot/*.pyx sidecar/engine/hot/*.pxd)
 # Tests mostly wait for brokers, so there are more workers than cores. Each worker starts its own broker.
@@ -31,11 +37,13 @@ HELM = $(TOOLS)/helm-$(HELM_VERSION)/helm
 # As in Helm's Makefile. Without these flags, Helm renders charts for Kubernetes 1.20 by default.
 HELM_FLAGS = -s -w $(foreach package,chartutil lint/rules,$(foreach part,Major=1 Minor=37,-X helm.sh/helm/v3/pkg/$(package).k8sVersion$(part)))
 PROMTOOL = $(TOOLS)/promtool
+ACTIONLINT_VERSION = v1.7.12
+ACTIONLINT = $(TOOLS)/actionlint-$(ACTIONLINT_VERSION)/actionlint
 TOXIPROXY_VERSION = v2.12.0
 TOXIPROXY = $(TOOLS)/toxiproxy-$(TOXIPROXY_VERSION)/toxiproxy
 
 .DEFAULT_GOAL = help
-.PHONY: help demo demo-spark test test-pure sanitize test-spark test-cluster test-spring-kafka test-clients chaos check simulate bench bench-operating bench-compare bench-spark docs dist wheels lock helm promtool toxiproxy clean
+.PHONY: help demo demo-spark test test-pure sanitize test-spark test-cluster test-spring-kafka test-clients chaos check simulate bench bench-operating bench-compare bench-spark docs dist wheels charts check-release push-charts sign audit sbom lock lint-workflows helm promtool toxiproxy clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -110,6 +118,35 @@ wheels: ## Build this platform's wheels with the compiled hot path in dist/; nee
 	$(WHEELS_VENV)/bin/python -m pip --disable-pip-version-check --quiet install cibuildwheel==$(CIBUILDWHEEL_VERSION)
 	$(WHEELS_VENV)/bin/python -m cibuildwheel --output-dir dist
 
+charts: $(HELM) ## Check the charts and package them in build/charts
+	$(HELM) lint --strict deploy/helm/retry-sidecar deploy/helm/retry-sidecar-lib
+	rm -rf build/charts
+	$(HELM) package --destination build/charts deploy/helm/retry-sidecar deploy/helm/retry-sidecar-lib
+
+check-release: ## Check that the tag and the repository are those that the metadata names
+	$(PYTHON) -m tests.docs.release
+
+push-charts: charts ## Push the packaged charts to REGISTRY=oci://...
+	@test -n "$(REGISTRY)" || { echo "set REGISTRY: make push-charts REGISTRY=oci://registry.example.com/charts"; exit 2; }
+	for chart in build/charts/*.tgz; do $(HELM) push "$$chart" "$(REGISTRY)" || exit; done
+
+sign: ## Sign IMAGE=name@digest with the identity of this workflow or person; needs cosign
+	@case "$(IMAGE)" in *@sha256:*) ;; *) echo "set IMAGE to a name with a digest: make sign IMAGE=registry.example.com/retry-sidecar@sha256:..."; exit 2;; esac
+	cosign sign --yes --recursive "$(IMAGE)"
+
+audit: ## Look for known vulnerabilities in the locked dependencies; needs pypi.org
+	$(PYTHON) -m venv $(AUDIT_VENV)
+	$(AUDIT_VENV)/bin/python -m pip --disable-pip-version-check --quiet install pip-audit==$(PIP_AUDIT_VERSION)
+	for lock in run test image image-spark; do \
+		$(AUDIT_VENV)/bin/pip-audit --require-hashes --disable-pip --requirement requirements/$$lock.lock || exit; done
+
+sbom: ## List the locked dependencies of sidecar and images as CycloneDX in build/sbom
+	$(PYTHON) -m venv $(SBOM_VENV)
+	$(SBOM_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements/sbom.lock
+	mkdir -p build/sbom
+	for lock in run image image-spark; do $(SBOM_VENV)/bin/cyclonedx-py requirements --output-reproducible \
+		--pyproject pyproject.toml --output-file build/sbom/$$lock.cdx.json requirements/$$lock.lock || exit; done
+
 lock: $(TEST_STAMP) ## Update requirements/*.lock from pyproject.toml; LOCK=--upgrade takes the newest versions
 	$(PYTHON) -m venv $(UV_VENV)
 	$(UV_VENV)/bin/python -m pip --disable-pip-version-check --quiet install uv
@@ -127,6 +164,9 @@ lock: $(TEST_STAMP) ## Update requirements/*.lock from pyproject.toml; LOCK=--up
 	$(BIN)/python requirements/lock_jars.py
 	rm -rf $(UV_VENV)
 
+lint-workflows: $(ACTIONLINT) ## Check the syntax of the GitHub workflows; needs Go
+	$(ACTIONLINT) -color .github/workflows/*.yml
+
 helm: $(HELM) ## Build Helm for the chart tests; needs Go, takes minutes once
 
 promtool: $(PROMTOOL) ## Download promtool for the alert tests from Debian's package; installs nothing
@@ -134,13 +174,18 @@ promtool: $(PROMTOOL) ## Download promtool for the alert tests from Debian's pac
 toxiproxy: $(TOXIPROXY) ## Build Toxiproxy for the network tests; needs Go, takes a minute once
 
 clean: ## Remove the environment and the tools' caches
-	rm -rf $(VENV) $(UV_VENV) $(WHEELS_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) $(UV_VENV) $(WHEELS_VENV) $(AUDIT_VENV) $(SBOM_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	rm -f sidecar/engine/hot/*.so
 	find sidecar tests bench clients -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(HELM):
 	rm -rf $(@D).building
 	GOBIN=$(@D).building CGO_ENABLED=0 go install -trimpath -ldflags '$(HELM_FLAGS)' helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
+	rm -rf $(@D) && mv $(@D).building $(@D)
+
+$(ACTIONLINT):
+	rm -rf $(@D).building
+	GOBIN=$(@D).building CGO_ENABLED=0 go install -trimpath -ldflags '-s -w' github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT_VERSION)
 	rm -rf $(@D) && mv $(@D).building $(@D)
 
 $(TOXIPROXY):

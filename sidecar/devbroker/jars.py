@@ -23,7 +23,7 @@ from sidecar.errors import CommandFailed
 if TYPE_CHECKING:
     from sidecar.devbroker.download import JarDownload
 
-INSTALL = "pip install 'retry-sidecar[demo]'"
+INSTALL = "pip install '.[demo]' in the source tree"
 KAFKA_VERSION = "4.3.1"
 _DOWNLOADS_AT_ONCE = 8
 _ATTEMPTS = 3

@@ -51,11 +51,11 @@ def require_pyspark() -> None:
     try:
         import pyspark  # noqa: PLC0415 - it is an extra
     except ImportError as cause:
-        raise CommandFailed("PySpark is not installed: pip install 'retry-sidecar[spark]'") from cause
+        raise CommandFailed("PySpark is not installed: pip install '.[spark]' in the source tree") from cause
     if pyspark.__version__ != SPARK_VERSION:
         raise CommandFailed(
             f"PySpark {pyspark.__version__} is installed; the connector to Kafka is for {SPARK_VERSION}: "
-            "pip install 'retry-sidecar[spark]'"
+            "pip install '.[spark]' in the source tree"
         )
 
 

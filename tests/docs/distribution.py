@@ -18,11 +18,14 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from packaging.metadata import Metadata
+
 from tests.docs.pages import ROOT
 
 DIST = ROOT / "dist"
 CLIENT = Path("clients", "python")
 """The Python client, which has a distribution of its own."""
+TWINE_VERSION = "7.0.0"
 PAGE = ("index.html", "app.js", "style.css")
 """Of the dashboard; without them it would be an empty page."""
 
@@ -91,6 +94,25 @@ def check_contents(wheel: Path) -> None:
     assert {root for root in roots if not root.endswith(".dist-info")} == {"sidecar", "retry_sidecar"}, roots
 
 
+def check_metadata(archive: Path) -> None:
+    """Check that an index would take an archive: its metadata is valid, and its description is Markdown."""
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as wheel:
+            (name,) = (each for each in wheel.namelist() if each.endswith(".dist-info/METADATA"))
+            text = wheel.read(name)
+    else:
+        with tarfile.open(archive) as sdist:
+            file = sdist.extractfile(f"{archive.name.removesuffix('.tar.gz')}/PKG-INFO")
+            assert file is not None
+            text = file.read()
+    found = Metadata.from_email(text, validate=True)
+    assert found.description_content_type == "text/markdown"
+    assert found.description
+    assert found.license_expression == "Apache-2.0"
+    assert found.project_urls is not None
+    assert "Source" in found.project_urls
+
+
 def check_client(wheel: Path, folder: Path) -> None:
     """Check that the client's wheel has the client alone, and that it needs nothing besides Python.
 
@@ -138,6 +160,15 @@ def install_and_try(wheel: Path, scratch: Path) -> None:
     try_out([str(python), "-m", "sidecar"], environment, home)
 
 
+def check_with_twine(built: list[Path], scratch: Path) -> None:
+    """Check what the index's own tool checks before an upload."""
+    place = scratch / "twine"
+    venv.create(place, with_pip=True)
+    pip = [str(place / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    subprocess.run([*pip, "install", f"twine=={TWINE_VERSION}"], check=True)
+    subprocess.run([place / "bin" / "twine", "check", "--strict", *built], check=True)
+
+
 def main() -> None:
     """Build, try, and leave the results in dist/."""
     with tempfile.TemporaryDirectory() as folder:
@@ -149,6 +180,7 @@ def main() -> None:
         clients = build_reproducibly(scratch / "client", ROOT / CLIENT)
         check_client(next(path for path in clients if path.suffix == ".whl"), scratch / "unpacked-client")
         built += clients
+        check_with_twine(built, scratch)
         shutil.rmtree(DIST, ignore_errors=True)
         DIST.mkdir()
         for path in built:

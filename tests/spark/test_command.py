@@ -24,5 +24,5 @@ def test_each_command_says_how_to_get_pyspark(command: list[str]) -> None:
         [sys.executable, "-c", WITHOUT, "spark", *command], capture_output=True, text=True, check=False, timeout=60
     )
     assert answer.returncode == 1
-    assert "pip install 'retry-sidecar[spark]'" in answer.stderr
+    assert "pip install '.[spark]'" in answer.stderr
     assert "Traceback" not in answer.stderr

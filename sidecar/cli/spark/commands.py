@@ -43,7 +43,7 @@ _checkpoint_option = click.option(
 def spark() -> None:
     """Run the sidecar on Apache Spark, for loads that outgrow one machine.
 
-    Needs the extra: pip install 'retry-sidecar[spark]', and a JDK 17 or 21.
+    Needs the extra: pip install '.[spark]' in the source tree, and a JDK 17 or 21.
     """
 
 

@@ -121,7 +121,7 @@ def spans_of_environment() -> Spans | None:
     try:
         return Spans(_provider(names))
     except ImportError as cause:
-        log.warning("spans_not_exported", reason=str(cause), advice="pip install 'retry-sidecar[otel]'")
+        log.warning("spans_not_exported", reason=str(cause), advice="pip install '.[otel]' in the source tree")
         return None
 
 

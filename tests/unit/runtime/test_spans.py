@@ -200,4 +200,4 @@ def test_an_exporter_that_is_not_installed_is_named_and_nothing_fails(monkeypatc
         assert spans_of_environment() is None
     (line,) = lines
     assert "zipkin" in line["reason"]
-    assert "retry-sidecar[otel]" in line["advice"]
+    assert "pip install '.[otel]'" in line["advice"]
