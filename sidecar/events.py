@@ -59,6 +59,11 @@ MEANINGS: Final[Mapping[str, str]] = {
     "micro_batch_done": "Spark's query has completed a micro-batch with this many input records; `steps_ms` is Spark's "
     "own timing.",
     "micro_batch_repeated": "Spark completes an interrupted micro-batch as it began, with the same settings.",
+    "notification_accepted": "NOTIFY_URL accepts notifications again.",
+    "notification_dropped": "NOTIFY_URL did not accept a notification after all attempts. Its dead letters are on "
+    "the DLQ as usual.",
+    "notification_failed": "NOTIFY_URL did not accept a notification; `reason` is the status or the class of the "
+    "error, never the URL. Logged once until it accepts one.",
     "offsets_not_told": "The broker does not return the offsets that a restore needs; `reason` names the topic and the "
     "broker's error.",
     "offsets_set_by_others": "Another tool has set the group's offsets. Spark's query continues from its own "

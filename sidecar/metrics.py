@@ -66,6 +66,15 @@ DECLARATIONS = (
     ),
     Declaration("fired_total", "counter", "Messages delivered to their origin topic.", ("origin",)),
     Declaration("dead_lettered_total", "counter", "Dead letters written to the DLQ, by retry-dlq-reason.", ("reason",)),
+    Declaration(
+        "notify_requests_total", "counter", "Requests to NOTIFY_URL, by outcome: accepted, failed.", ("outcome",)
+    ),
+    Declaration(
+        "notify_dead_letters_total",
+        "counter",
+        "Dead letters for NOTIFY_URL, by outcome: announced, dropped after the last attempt.",
+        ("outcome",),
+    ),
     Declaration("cancelled_total", "counter", "Messages removed before they were due, by cancel or replace."),
     Declaration(
         "lateness_seconds",
@@ -330,6 +339,8 @@ class Metrics:
         self.input_lost = self._counter("input_lost_total")
         self.fired = ByOrigin(self._counter("fired_total"))
         self.dead_lettered = self._counter("dead_lettered_total")
+        self.notify_requests = self._counter("notify_requests_total")
+        self.notify_dead_letters = self._counter("notify_dead_letters_total")
         self.cancelled = self._counter("cancelled_total")
         self.transactions = self._counter("transactions_total")
         self.deferred = ByOrigin(self._counter("deferred_total"))

@@ -12,6 +12,7 @@ from sidecar.kafka.admin.topics import TopicFacts
 from sidecar.kafka.clock_guard import ClockGuard
 from sidecar.kafka.fences import Fences
 from sidecar.metrics import Metrics
+from sidecar.notify.notifier import Notifier
 from sidecar.runtime.origins import ClosedOrigins
 from sidecar.runtime.partitions.inheritance import Inheritance
 from sidecar.runtime.partitions.leftovers import Leftovers
@@ -66,3 +67,5 @@ class Components:
     observe: Observe = unobserved
     spans: Spans | None = None
     """None: tracing is off."""
+    notifier: Notifier | None = None
+    """None: dead letters are not announced."""

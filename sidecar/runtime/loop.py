@@ -154,6 +154,8 @@ class Loop:
         tally(components.metrics, components.spans, result)
         for partition_plan in result.work.plan.partition_plans:
             components.closed.fired(partition_plan.fired, result.fired_ms)
+            if components.notifier is not None and partition_plan.dead_letters:
+                components.notifier.add(partition_plan.dead_letters)
 
     def _not_committed(self, result: Result, error: TransactionFailed) -> None:
         components = self._components

@@ -33,6 +33,7 @@ from sidecar.kafka.producer import TransactionalProducer
 from sidecar.kafka.writer import Writer
 from sidecar.metrics import VERDICTS, Metrics
 from sidecar.model import Reason
+from sidecar.notify.notifier import Notifier, open_notifier
 from sidecar.policy import Policy
 from sidecar.runtime.components import Components
 from sidecar.runtime.drain import Drain
@@ -99,6 +100,7 @@ def run(
     snapshots = Snapshots(clock)
     cluster = follow(settings, clock)
     instance_id = settings.instance_id or state.instance_id
+    notifier = open_notifier(settings, instance_id, clock, metrics)
     source = GroupSource(snapshots, cluster, instance_id)
     restarts = Restarts()
     reloads = Reloads(settings, reread or (lambda: settings))
@@ -125,6 +127,7 @@ def run(
             observe=observe,
             url=url,
             ingests=not drain,
+            notifier=notifier,
         )
         logger.info("sidecar_started", version=__version__, input_topic=settings.input_topic, url=server.url)
         draining = Drain(source, instance_id, clock, drain_timeout_ms) if drain else None
@@ -136,6 +139,8 @@ def run(
         state.distrust()
         raise
     finally:
+        if notifier is not None:
+            notifier.stop()
         server.stop(HTTP_STOP_S)
         cluster.stop(HTTP_STOP_S)
         commands.close()
@@ -206,6 +211,7 @@ def build(
     observe: Observe,
     url: str | None,
     ingests: bool = True,
+    notifier: Notifier | None = None,
 ) -> Loop:
     """Wire the loop."""
     client_log: dict[str, Any] = {"logger": log.librdkafka_logger()}
@@ -259,6 +265,7 @@ def build(
             ingests=ingests,
             observe=observe,
             spans=_spans(),
+            notifier=notifier,
         )
     )
     return loop

@@ -56,7 +56,9 @@ class Reporter:
 
     def _details(self) -> dict[str, Any]:
         components = self._components
+        notify = {} if components.notifier is None else {"notify": components.notifier.details()}
         return {
+            **notify,
             "instance_id": components.instance_id,
             "partitions": sorted(self._assignment.partitions),
             "quarantines": components.state.quarantines,

@@ -220,6 +220,10 @@ def unused(settings: Settings) -> Iterator[str]:
         for name in ("JAAS_USERNAME", "JAAS_PASSWORD"):
             if name in settings.origins:
                 yield f"{name}: is set, but JAAS_ENABLED is false: it is not used"
+    if settings.notify_url is None:
+        for name in ("NOTIFY_INTERVAL", "NOTIFY_TEMPLATE"):
+            if name in settings.origins:
+                yield f"{name}: is set, but NOTIFY_URL is not: it is not used"
     for policy in settings.origin_policies:
         if is_topic_name(policy.origins) and not any(
             fnmatchcase(policy.origins, glob) for glob in settings.origin_topics

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 _UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 _DURATION = re.compile(r"([0-9]{1,15})(ms|s|m|h|d)?")
@@ -19,6 +20,7 @@ _SERVER = re.compile(
     r"(?:(?:PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)://)?(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?"
 )
 _HOST = re.compile(r"[A-Za-z0-9.:_-]+")
+_URL = re.compile(r"[!-~]{1,2000}")
 _TOKEN = re.compile(r"[!-~]{16,}")
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
@@ -228,11 +230,19 @@ def _parse_text(text: str) -> str:
     return text
 
 
-def _parse_folder(text: str) -> Path:
+def _parse_path(text: str) -> Path:
     try:
         return Path(_parse_text(text)).expanduser()
     except RuntimeError as error:  # `~name` of a user who does not exist
         raise ValueError(text) from error
+
+
+def _parse_url(text: str) -> str:
+    place = urlsplit(text)
+    # `port` raises ValueError for one that is none.
+    if _URL.fullmatch(text) is None or place.scheme not in {"http", "https"} or not place.hostname or place.port == 0:
+        raise ValueError(text)
+    return text
 
 
 def is_topic_name(text: str) -> bool:
@@ -265,6 +275,8 @@ CLASS_GLOBS = Kind(
 )
 START = Kind("latest, earliest, epoch milliseconds, or ISO 8601 such as 2026-01-01T08:00:00Z", _parse_start)
 TEXT = Kind("one line of text, not empty", _parse_text)
-FOLDER = Kind("the path of a folder", _parse_folder)
+URL = Kind("an http:// or https:// URL without spaces", _parse_url)
+FILE = Kind("the path of a file", _parse_path)
+FOLDER = Kind("the path of a folder", _parse_path)
 HOST = Kind("an IP address or a host name", _matching(_HOST))
 TOKEN = Kind("16 or more printable ASCII characters without spaces", _matching(_TOKEN))

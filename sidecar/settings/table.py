@@ -274,6 +274,22 @@ class Settings:
             secret=True,
         ),
     ] = field(default=None, repr=False)
+    notify_url: Annotated[
+        str | None,
+        Setting(kinds.URL, "Webhook that dead letters are announced to: docs/how-to/notify.md.", secret=True),
+    ] = field(default=None, repr=False)
+    notify_interval_ms: Annotated[
+        int,
+        Setting(
+            duration(1_000, _HOUR_MS),
+            "Time over which dead letters are collected for one notification.",
+            name="NOTIFY_INTERVAL",
+        ),
+    ] = 60_000
+    notify_template: Annotated[
+        Path | None,
+        Setting(kinds.FILE, "JSON file with placeholders: what a notification says.", default_text="all fields"),
+    ] = None
     enable_health: Annotated[bool, Setting(kinds.SWITCH, "Serve the health endpoints.")] = True
 
     create_topics: Annotated[

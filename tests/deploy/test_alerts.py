@@ -44,6 +44,8 @@ UP: Final = f"up{{{HERE}}}"
 FENCED: Final = own("transactions_total", 'outcome="fenced"')
 LOST: Final = own("input_lost_total", 'partition="3"')
 FATAL: Final = own("dead_lettered_total", 'reason="fatal"')
+TOO_LARGE: Final = own("dead_lettered_total", 'reason="too-large"')
+UNANNOUNCED: Final = own("notify_dead_letters_total", 'outcome="dropped"')
 COMMITTED: Final = own("transactions_total", 'outcome="committed"')
 ABORTED: Final = own("transactions_total", 'outcome="aborted"')
 STARTED: Final = f"process_start_time_seconds{{{HERE}}}"
@@ -89,10 +91,22 @@ WORLDS: Final = {
         World({LOST: "_x10 5x90"}, 90, 0),
         World({LOST: "0x30"}, 12, 0),
     ],
+    "RetrySidecarDeadLetters": [
+        World({FATAL: "0x10 1x30"}, 12, 1),
+        World({FATAL: "_x10 1x30"}, 12, 1),
+        World({FATAL: "0x10 1x10 2x30", TOO_LARGE: "0x10 1x40"}, 22, 2),
+        World({FATAL: "0x10 1x40"}, 30, 0),
+        World({FATAL: "7x60"}, 40, 0),
+        World({FATAL: "0x30"}, 20, 0),
+    ],
     "RetrySidecarDeadLettersRising": [
         World({FATAL: "0x288 0+25x12"}, 1470, 1, every_min=5),
         World({FATAL: "0+5x300"}, 1470, 0, every_min=5),
         World({FATAL: "0x288 8x12"}, 1450, 0, every_min=5),
+    ],
+    "RetrySidecarNotificationsFailing": [
+        World({UNANNOUNCED: "0x10 3x30"}, 12, 1),
+        World({UNANNOUNCED: "0x10 3x90"}, 90, 0),
     ],
     "RetrySidecarPartitionWithoutOwner": [
         World({own("partitions_without_owner"): "0x5 2x10"}, 12, 1),

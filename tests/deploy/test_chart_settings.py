@@ -15,7 +15,7 @@ from tests.deploy.charts import APPLICATION, CASES, EXAMPLE, Helm, Rendered, con
 from tests.deploy.program import effective, parse, start, usage_is_wrong
 
 POD = "rel-retry-sidecar-0"
-SECRET = "from-the-cluster-secret"
+SECRET = "https://from-the-cluster/secret"
 
 
 def environment(container: Mapping[str, Any]) -> dict[str, str]:
@@ -71,6 +71,7 @@ def test_a_login_is_complete(helm: Helm, tmp_path: Path) -> None:
     assert settings["client.sasl.username"].value == SECRET
     assert settings["client.sasl.password"].value == "***"
     assert settings["API_TOKEN"].value == "***"
+    assert settings["NOTIFY_URL"].value == "***"
 
 
 def test_a_value_that_only_the_program_can_check_stops_it_with_its_name(helm: Helm, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from sidecar.api.source import Health
 from sidecar.clock import Clock, SystemClock
 from sidecar.engine import hot
 from sidecar.metrics import Metrics
+from sidecar.notify.notifier import Notifier, open_notifier
 from sidecar.runtime.api_only import STOP_S, Observer
 from sidecar.serving.address import advertised_url
 from sidecar.serving.group_view import ClusterView, GroupSource, follow
@@ -30,8 +31,9 @@ SILENCE_S: Final = 60.0
 class Driver(Observer):
     """The health of a driver: ready while micro-batches complete."""
 
-    def __init__(self, cluster: ClusterView, clock: Clock, metrics: Metrics) -> None:
+    def __init__(self, cluster: ClusterView, clock: Clock, metrics: Metrics, notifier: Notifier | None = None) -> None:
         super().__init__(cluster, clock)
+        self._notifier = notifier
         self._monotonic_s = clock.monotonic_s
         self._metrics = metrics
         self._seen_s: float | None = None
@@ -52,6 +54,8 @@ class Driver(Observer):
             steps_ms=progress["durationMs"],
         )
         for tally in observation.count(self._metrics, progress):
+            if self._notifier is not None and tally.dead:
+                self._notifier.add_reasons(tally.dead)
             for partition, reason in tally.stopped.items():
                 if self._stopped.get(partition, ("",))[0] != reason:
                     logger.error("partition_stopped", partition=partition, reason=reason)
@@ -73,7 +77,9 @@ class Driver(Observer):
         if not reason and stopped:
             return replace(health, ready=False, reasons=(*health.reasons, *stopped))
         if not reason:
-            return replace(health, details={**health.details, "engine": "spark", "micro_batch": self._batch})
+            notify = {} if self._notifier is None else {"notify": self._notifier.details()}
+            details = {**health.details, **notify, "engine": "spark", "micro_batch": self._batch}
+            return replace(health, details=details)
         return replace(health, ready=False, reasons=(*health.reasons, reason), starting=self._seen_s is None)
 
 
@@ -84,7 +90,8 @@ def serving(settings: Settings) -> Iterator[Driver]:
     cluster = follow(settings, clock)
     metrics = Metrics(version=__version__, now_ms=clock.wall_ms, hot_path=hot.KIND)
     observation.start_at_zero(metrics)
-    driver = Driver(cluster, clock, metrics)
+    notifier = open_notifier(settings, settings.instance_id or "spark", clock, metrics)
+    driver = Driver(cluster, clock, metrics, notifier)
     server, commands = start_server(settings, clock, GroupSource(driver, cluster), metrics, lambda: None)
     driver.url = advertised_url(settings, server.url)
     try:
@@ -92,6 +99,8 @@ def serving(settings: Settings) -> Iterator[Driver]:
         server.await_open()
         yield driver
     finally:
+        if notifier is not None:
+            notifier.stop()
         server.stop(STOP_S)
         cluster.stop(STOP_S)
         commands.close()

@@ -120,7 +120,7 @@ def test_every_setting_is_taken_from_each_source(setting: object, tmp_path: Path
         "MAX_DELAY": "30d", "MAX_ATTEMPTS": "7", "ORIGIN_POLICIES": "{orders: {max_attempts: 3}}",
         "API_TOKEN": "a-token-of-the-tests", "BACKOFF": "{first: 1s, attempts: 3}", "JITTER": "0.5",
         "EXCEPTION_POLICIES": "{}", "POLICIES": "{slow: {max_age: 7d}}",
-        "START_AT": "latest", "CUSTOM_HEADERS": "{origin: x-topic}",
+        "START_AT": "latest", "NOTIFY_URL": "https://hooks.example.com/T/B?x=1", "CUSTOM_HEADERS": "{origin: x-topic}",
     }  # fmt: skip
     text = examples.get(setting.name, "1234")
     also = {"profiles": "custom"} if setting.name == "CUSTOM_HEADERS" else {}
@@ -372,21 +372,31 @@ SECRET_PROPERTIES = [
 def test_secrets_are_shown_nowhere() -> None:
     settings = load(
         client=[f"{name}=hunter-{index}" for index, name in enumerate(SECRET_PROPERTIES)],
-        environ=env(API_TOKEN="hunter-token-of-20-c", JAAS_PASSWORD="hunter-pass"),
+        environ=env(
+            API_TOKEN="hunter-token-of-20-c",
+            JAAS_PASSWORD="hunter-pass",
+            NOTIFY_URL="https://hunter.example.com/hunter",
+        ),
     )
     shown = {row.name: row.value for row in rows(settings)}
-    assert shown["API_TOKEN"] == shown["JAAS_PASSWORD"] == "***"
+    assert shown["API_TOKEN"] == shown["JAAS_PASSWORD"] == shown["NOTIFY_URL"] == "***"
     assert all(shown[f"client.{name}"] == "***" for name in SECRET_PROPERTIES)
     assert "hunter" not in repr(list(rows(settings))) + repr(settings) + repr(settings.origins)
-    assert set(settings.secrets) == {"hunter-token-of-20-c", "hunter-pass", *(f"hunter-{i}" for i in range(5))}
+    assert set(settings.secrets) == {
+        *("hunter-token-of-20-c", "hunter-pass", "https://hunter.example.com/hunter"),
+        *(f"hunter-{i}" for i in range(5)),
+    }
 
 
 def test_secrets_are_masked_in_problems() -> None:
     found = problems_of(
         client=["bad_password=hunter", "acks.secret", "sasl.password:hunter2"],
-        environ=env(JAAS_PASSWORD="hun\nter", API_TOKEN="hun ter"),
+        environ=env(JAAS_PASSWORD="hun\nter", API_TOKEN="hun ter", NOTIFY_URL="hooks.example.com/hunter"),
     )
-    assert len(found) == 5
+    assert len(found) == 6
+    assert any(
+        each.startswith("NOTIFY_URL: *** is not allowed: it must be an http:// or https:// URL") for each in found
+    )
     assert "hun" not in "".join(found)
 
 

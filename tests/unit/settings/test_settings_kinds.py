@@ -57,6 +57,7 @@ def test_any_text_is_a_value_or_a_value_error(text: str) -> None:
         kinds.CLASS_GLOBS,
         kinds.TOKEN,
         kinds.TEXT,
+        kinds.URL,
     ):
         try:
             value = kind.parse(text)
@@ -83,6 +84,9 @@ ALLOWED: list[tuple[Kind, str, object]] = [
     (kinds.choices("native", "ibm"), "ibm,native", ("ibm", "native")),
     (kinds.FOLDER, "/var/lib/x", Path("/var/lib/x")),
     (kinds.HOST, "::1", "::1"),
+    (kinds.FILE, "/etc/x.json", Path("/etc/x.json")),
+    (kinds.URL, "https://me:pass@hooks.example.com:8443/T/B?x=1", "https://me:pass@hooks.example.com:8443/T/B?x=1"),
+    (kinds.URL, "http://[::1]:9093/api/v2/alerts", "http://[::1]:9093/api/v2/alerts"),
     (kinds.TOKEN, "0123456789-abc~!", "0123456789-abc~!"),
 ]
 
@@ -104,6 +108,15 @@ REFUSED: list[tuple[Kind, str]] = [
     (kinds.durations(DAY_MS, most=2), "1s,,1s"),
     (kinds.durations(DAY_MS, most=2), "2d"),
     (kinds.SWITCH, "maybe"),
+    (kinds.URL, "hooks.example.com/T"),
+    (kinds.URL, "ftp://hooks.example.com/T"),
+    (kinds.URL, "https://"),
+    (kinds.URL, "https://hooks.example.com:0/"),
+    (kinds.URL, "https://hooks.example.com:65536/"),
+    (kinds.URL, "https://[::1/"),
+    (kinds.URL, "https://hooks.example.com/a b"),
+    (kinds.URL, "https://hooks.example.com/é"),
+    (kinds.URL, "https://h/" + "x" * 2_000),
     (kinds.LEVEL, "loud"),
     (kinds.TOPIC, ".."),
     (kinds.TOPIC, "a b"),

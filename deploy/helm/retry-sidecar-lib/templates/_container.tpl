@@ -122,6 +122,15 @@ The container, as a list item. Besides the dict of _config.tpl:
       key: {{ .key }}
 {{- end }}
 {{- end }}
+{{- with $values.notify }}
+{{- if .existingSecret }}
+- name: KAFKA_RETRY_NOTIFY_URL
+  valueFrom:
+    secretKeyRef:
+      name: {{ .existingSecret }}
+      key: {{ .key }}
+{{- end }}
+{{- end }}
 {{- with $values.extraEnv }}
 {{ toYaml . }}
 {{- end }}

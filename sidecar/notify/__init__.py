@@ -1,0 +1,1 @@
+"""Announces dead letters to a webhook."""
