@@ -52,6 +52,7 @@ from sidecar.runtime.state import LocalState
 from sidecar.runtime.stop import Stop
 from sidecar.runtime.transaction.commit import Committer, Observe, unobserved
 from sidecar.serving.address import advertised_url
+from sidecar.serving.control_calls import LazyCommands
 from sidecar.serving.group_view import ClusterView, GroupSource, follow
 from sidecar.serving.http import Http, start_server
 from sidecar.settings import Settings
@@ -102,19 +103,14 @@ def run(
     instance_id = settings.instance_id or state.instance_id
     notifier = open_notifier(settings, instance_id, clock, metrics)
     source = GroupSource(snapshots, cluster, instance_id)
-    restarts = Restarts()
-    reloads = Reloads(settings, reread or (lambda: settings))
+    restarts, reloads = Restarts(), Reloads(settings, reread or (lambda: settings))
     server, commands = start_server(
         *(settings, clock, source, metrics, lambda: state.store, instance_id, restarts.ask, reloads.reload)
     )
     try:
         cluster.start()
         admin = Admin(settings, log.librdkafka_logger())
-        facts = (
-            await_cluster_for_drain(admin, settings, clock, stop.within)
-            if drain
-            else await_cluster(admin, settings, clock, stop.within, partial(_show_waiting, server, snapshots))
-        )
+        facts = _await_facts(admin, settings, clock, stop, server, snapshots, drain=drain)
         if facts is None:
             logger.info("sidecar_stopped")
             return int(drain)
@@ -131,20 +127,31 @@ def run(
         )
         logger.info("sidecar_started", version=__version__, input_topic=settings.input_topic, url=server.url)
         draining = Drain(source, instance_id, clock, drain_timeout_ms) if drain else None
-        ending_s = settings.shutdown_timeout_ms / 1000
-        status = _turn(loop, stop, server, ending_s, draining, reloads)
+        status = _turn(loop, stop, server, settings.shutdown_timeout_ms / 1000, draining, reloads)
         logger.info("sidecar_stopped")
     except InvariantViolated:
         # What is wrong may be in the store too, and would be found there again.
         state.distrust()
         raise
     finally:
-        if notifier is not None:
-            notifier.stop()
-        server.stop(HTTP_STOP_S)
-        cluster.stop(HTTP_STOP_S)
-        commands.close()
+        _end(notifier, server, cluster, commands)
     return status
+
+
+def _end(notifier: Notifier | None, server: Http, cluster: ClusterView, commands: LazyCommands) -> None:
+    if notifier is not None:
+        notifier.stop()
+    server.stop(HTTP_STOP_S)
+    cluster.stop(HTTP_STOP_S)
+    commands.close()
+
+
+def _await_facts(
+    admin: Admin, settings: Settings, clock: Clock, stop: Stop, server: Http, snapshots: Snapshots, *, drain: bool
+) -> TopicFacts | None:
+    if drain:
+        return await_cluster_for_drain(admin, settings, clock, stop.within)
+    return await_cluster(admin, settings, clock, stop.within, partial(_show_waiting, server, snapshots))
 
 
 def _metrics(clock: Clock, state: LocalState) -> Metrics:
@@ -220,12 +227,6 @@ def build(
     guard = ClockGuard(clock, settings.max_clock_skew_ms)
     fences = Fences(clock, settings.instance_id, config.transaction_timeout_s(settings))
     loop: Loop
-
-    def make_producer(batch_bytes: int, message_timeout_ms: int) -> TransactionalProducer:
-        transactional_id = settings.transactional_id_prefix + instance_id
-        properties = config.transactional_producer(settings, transactional_id, batch_bytes, message_timeout_ms)
-        return TransactionalProducer({**properties, **client_log}, clock)
-
     brokers = Brokers(admin, {**config.committed_reader(settings), **client_log})
     recovery = Recovery(
         brokers,
@@ -257,7 +258,7 @@ def build(
             restarts=restarts,
             topic_watch=TopicWatch(brokers.topics, clock, settings.input_topic),
             open_consumer=partial(_open_consumer, settings, clock, metrics, fences, client_log),
-            make_producer=make_producer,
+            make_producer=partial(_make_producer, settings, instance_id, clock, client_log),
             make_executor=partial(Committer, clock),
             grow_topics=partial(grow_internal, admin, settings),
             instance_id=instance_id,
@@ -269,6 +270,19 @@ def build(
         )
     )
     return loop
+
+
+def _make_producer(
+    settings: Settings,
+    instance_id: str,
+    clock: Clock,
+    client_log: Mapping[str, Any],
+    batch_bytes: int,
+    message_timeout_ms: int,
+) -> TransactionalProducer:
+    transactional_id = settings.transactional_id_prefix + instance_id
+    properties = config.transactional_producer(settings, transactional_id, batch_bytes, message_timeout_ms)
+    return TransactionalProducer({**properties, **client_log}, clock)
 
 
 def _spans() -> Spans | None:
