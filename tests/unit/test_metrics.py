@@ -57,8 +57,10 @@ ADDED = {
     "last_stable_offset_stuck_seconds": ("partition",),
     "held_total": ("origin",),
     "held_messages": ("partition", "origin"),
+    "notify_requests_total": ("outcome",),
+    "notify_dead_letters_total": ("outcome",),
 }
-"""What the alerts of docs/how-to/runbook.md need besides, and what rates hold."""
+"""What the alerts of docs/how-to/runbook.md need besides, what rates hold, and what notifications say."""
 
 
 @pytest.fixture
