@@ -43,7 +43,7 @@ TOXIPROXY_VERSION = v2.12.0
 TOXIPROXY = $(TOOLS)/toxiproxy-$(TOXIPROXY_VERSION)/toxiproxy
 
 .DEFAULT_GOAL = help
-.PHONY: help demo demo-spark test test-pure sanitize test-spark test-cluster test-spring-kafka test-clients chaos check simulate bench bench-operating bench-compare bench-spark docs dist wheels charts check-release push-charts sign audit sbom lock lint-workflows helm promtool toxiproxy clean
+.PHONY: help demo demo-spark test test-pure sanitize test-spark test-cluster test-spring-kafka test-clients chaos check simulate bench bench-operating bench-compare bench-spark docs push-docs dist wheels charts check-release push-charts sign audit sbom lock lint-workflows helm promtool toxiproxy clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -122,6 +122,10 @@ charts: $(HELM) ## Check the charts and package them in build/charts
 	$(HELM) lint --strict deploy/helm/retry-sidecar deploy/helm/retry-sidecar-lib
 	rm -rf build/charts
 	$(HELM) package --destination build/charts deploy/helm/retry-sidecar deploy/helm/retry-sidecar-lib
+
+push-docs: $(TEST_STAMP) ## Add the site of this version to the branch gh-pages, and push it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy --push --update-aliases $$($(BIN)/python -c 'import importlib.metadata as m; print(m.version("retry-sidecar"))') latest
+	$(BIN)/mike set-default --push latest
 
 check-release: ## Check that the tag and the repository are those that the metadata names
 	$(PYTHON) -m tests.docs.release
