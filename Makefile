@@ -123,9 +123,11 @@ charts: $(HELM) ## Check the charts and package them in build/charts
 	rm -rf build/charts
 	$(HELM) package --destination build/charts deploy/helm/retry-sidecar deploy/helm/retry-sidecar-lib
 
+push-docs: export PATH := $(abspath $(BIN)):$(PATH)
 push-docs: $(TEST_STAMP) ## Add the site of this version to the branch gh-pages, and push it
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy --push --update-aliases $$($(BIN)/python -c 'import importlib.metadata as m; print(m.version("retry-sidecar"))') latest
-	$(BIN)/mike set-default --push latest
+	NO_MKDOCS_2_WARNING=1 mike deploy --push --update-aliases \
+		$$(python -c 'import importlib.metadata as m; print(m.version("retry-sidecar"))') latest
+	mike set-default --push latest
 
 check-release: ## Check that the tag and the repository are those that the metadata names
 	$(PYTHON) -m tests.docs.release

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -59,6 +60,32 @@ def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
 
 def test_the_site_names_no_repository_that_the_theme_would_ask() -> None:
     assert "repo_url" not in yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+
+
+def test_a_version_of_the_site_is_pushed_beside_the_others(tmp_path: Path) -> None:
+    remote, clone = tmp_path / "remote.git", tmp_path / "clone"
+
+    def git(*command: str) -> str:
+        return subprocess.run(["git", *command], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+
+    git("init", "--quiet", "--bare", str(remote))
+    git("clone", "--quiet", f"file://{ROOT}", str(clone), "--depth", "1")
+    git("-C", str(clone), "remote", "set-url", "origin", str(remote))
+    (clone / ".venv").symlink_to(Path(sys.prefix))
+    pushed = subprocess.run(
+        ["make", "--assume-old", ".venv/.test-installed", "push-docs"],
+        cwd=clone,
+        env={**os.environ, "GIT_COMMITTER_NAME": "tests", "GIT_COMMITTER_EMAIL": "tests@example.com"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert pushed.returncode == 0, pushed.stdout + pushed.stderr
+    assert 'href="latest/"' in git("-C", str(remote), "show", "gh-pages:index.html")
+    (version,) = json.loads(git("-C", str(remote), "show", "gh-pages:versions.json"))
+    assert version["aliases"] == ["latest"]
+    assert "index.html" in git("-C", str(remote), "ls-tree", "--name-only", f"gh-pages:{version['version']}")
 
 
 @pytest.mark.parametrize("path", MADE, ids=lambda path: path.name)
