@@ -123,6 +123,17 @@ ROWS: Final[Sequence[tuple[str, Sequence[Panel]]]] = (
                 "Lost to retention, by partition",
                 _one(_sum(_m("input_lost_total"), "partition"), "{{partition}}"),
             ),
+            Panel(
+                "input_lag",
+                "Not ingested yet, by partition",
+                _one(_max(_m("input_lag"), "partition"), "partition {{partition}}"),
+            ),
+            Panel("dlq_records", "Records in the DLQ", _one(_max(_m("dlq_records"), "topic"), "{{topic}}")),
+            Panel(
+                "reloads_total",
+                "Reloads of the policies",
+                _one(_sum(f"increase({_m('reloads_total')}[1h])", "outcome"), "{{outcome}}"),
+            ),
         ),
     ),
     (

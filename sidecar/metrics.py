@@ -64,6 +64,12 @@ DECLARATIONS = (
         "Records that the input topic's retention deleted before they were ingested.",
         ("partition",),
     ),
+    Declaration(
+        "input_lag",
+        "gauge",
+        "Records of the input topic that are not ingested yet, by the last known end of the log; absent on Spark.",
+        ("partition",),
+    ),
     Declaration("fired_total", "counter", "Messages delivered to their origin topic.", ("origin",)),
     Declaration("dead_lettered_total", "counter", "Dead letters written to the DLQ, by retry-dlq-reason.", ("reason",)),
     Declaration(
@@ -75,6 +81,13 @@ DECLARATIONS = (
         "Dead letters for NOTIFY_URL, by outcome: announced, dropped after the last attempt.",
         ("outcome",),
     ),
+    Declaration(
+        "dlq_records",
+        "gauge",
+        "Records in the DLQ that retention has not deleted, redriven ones and markers of transactions included. "
+        "Each instance looks once a minute: take the maximum. Absent until the first look, and on Spark.",
+        ("topic",),
+    ),
     Declaration("cancelled_total", "counter", "Messages removed before they were due, by cancel or replace."),
     Declaration(
         "lateness_seconds",
@@ -83,10 +96,7 @@ DECLARATIONS = (
         buckets=LATENESS_BUCKETS_S,
     ),
     Declaration(
-        "commit_seconds",
-        "histogram",
-        "Duration of a transaction, from begin to commit.",
-        buckets=COMMIT_BUCKETS_S,
+        "commit_seconds", "histogram", "Duration of a transaction, from begin to commit.", buckets=COMMIT_BUCKETS_S
     ),
     Declaration("transactions_total", "counter", "Transactions, by outcome.", ("outcome",)),
     Declaration(
@@ -96,10 +106,7 @@ DECLARATIONS = (
         buckets=RESTORE_BUCKETS_S,
     ),
     Declaration(
-        "restore_remaining",
-        "gauge",
-        "Changelog records left to read before the partition can fire.",
-        ("partition",),
+        "restore_remaining", "gauge", "Changelog records left to read before the partition can fire.", ("partition",)
     ),
     Declaration("state", "gauge", "1 for the partition's current state.", ("partition", "state")),
     Declaration(
@@ -123,6 +130,12 @@ DECLARATIONS = (
     Declaration("store_bytes", "gauge", "Size of the local store's live files."),
     Declaration("store_free_bytes", "gauge", "Free space on the disk of the state folder; NaN on Spark."),
     Declaration("changelog_bytes_total", "counter", "Bytes of record keys and values written to the changelog."),
+    Declaration("reloads_total", "counter", "Reloads of the policies: accepted, or rejected.", ("outcome",)),
+    Declaration(
+        "last_reload_successful",
+        "gauge",
+        "0 if the settings of the last reload were rejected and the former ones still apply, otherwise 1.",
+    ),
     Declaration("ready", "gauge", "1 while /readyz answers 200, otherwise 0."),
     Declaration(
         "partitions_without_owner",
@@ -156,6 +169,8 @@ class GaugeView(Protocol):
     def by_origin(self) -> Mapping[str, int]: ...
     @property
     def held_by_origin(self) -> Mapping[str, int]: ...
+    @property
+    def lag(self) -> int | None: ...
     @property
     def due_backlog(self) -> int: ...
     @property
@@ -245,6 +260,7 @@ class ViewGauges(Collector):
     NAMES = (
         "pending",
         "held_messages",
+        "input_lag",
         "due_backlog",
         "restore_remaining",
         "state",
@@ -272,6 +288,8 @@ class ViewGauges(Collector):
                 family["pending"].add_metric((partition, origin), count)
             for origin, count in _by_label(view.held_by_origin, named).items():
                 family["held_messages"].add_metric((partition, origin), count)
+            if view.lag is not None:
+                family["input_lag"].add_metric((partition,), view.lag)
             family["due_backlog"].add_metric((partition,), view.due_backlog)
             family["restore_remaining"].add_metric((partition,), view.restore_remaining)
             family["state"].add_metric((partition, view.state), 1)
@@ -352,6 +370,10 @@ class Metrics:
         self.clock_skew_seconds.set(float("nan"))
         self.store_bytes = self._gauge("store_bytes")
         self.ready = self._gauge("ready")
+        self.dlq_records = self._gauge("dlq_records")
+        self.reloads = self._counter("reloads_total")
+        self.last_reload_successful = self._gauge("last_reload_successful")
+        self.last_reload_successful.set(1)
         self.partitions_without_owner = self._gauge("partitions_without_owner")
         self.store_free_bytes = self._gauge("store_free_bytes")
         self.store_free_bytes.set(float("nan"))
@@ -403,6 +425,7 @@ class Metrics:
             (self.received, verdicts),
             (self.dead_lettered, reasons),
             (self.transactions, outcomes),
+            (self.reloads, ("accepted", "rejected")),
         ):
             for value in values:
                 counter.labels(value)
@@ -455,6 +478,8 @@ The page also has the usual `process_*` metrics of the Prometheus client: memory
 sum by (le) (rate(retry_sidecar_lateness_seconds_bucket[5m])))` |
 | Has firing stopped? | `max(retry_sidecar_watermark_lag_seconds) > 60` |
 | What goes to the DLQ, and why? | `sum by (reason) (increase(retry_sidecar_dead_lettered_total[1h]))` |
+| How many records wait in the retry topic? | `sum(retry_sidecar_input_lag)` |
+| How many records does the DLQ hold? | `max by (topic) (retry_sidecar_dlq_records)` |
 | Which origins are closed? | `retry_sidecar_origin_state{state!="open"}` |
 | Which partitions are restoring? | `retry_sidecar_restore_remaining > 0` |
 """

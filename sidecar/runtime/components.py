@@ -65,6 +65,8 @@ class Components:
     ingests: bool = True
     """False: fire what is pending and do not read the input topic."""
     observe: Observe = unobserved
+    look_at_dlq: Callable[[], None] = lambda: None
+    """Looks at the size of the DLQ when it is time; never waits."""
     spans: Spans | None = None
     """None: tracing is off."""
     notifier: Notifier | None = None

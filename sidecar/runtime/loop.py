@@ -238,6 +238,7 @@ class Loop:
         self._assignment.recover(components.topic_watch.replaced(self._assignment.running()))
         components.closed.maintain(self._assignment.running(), self._clock.wall_ms(), now_s)
         self._fetching.measure_lag()
+        components.look_at_dlq()
         self._guard_store(lambda: components.state.maintain(self._jobs.busy))
         self._memory.maintain(self._jobs.busy or components.recovery.busy or self._buffer.ready > 0)
         if (store := components.state.store) is not None:

@@ -21,6 +21,7 @@ from sidecar.errors import InvariantViolated
 from sidecar.kafka import config
 from sidecar.kafka.admin.catalogue import Catalogue
 from sidecar.kafka.admin.cluster import Admin
+from sidecar.kafka.admin.dlq_size import DlqSize
 from sidecar.kafka.admin.offsets import Brokers
 from sidecar.kafka.admin.topic_watch import TopicWatch
 from sidecar.kafka.admin.topics import TopicFacts, grow_internal
@@ -103,7 +104,7 @@ def run(
     instance_id = settings.instance_id or state.instance_id
     notifier = open_notifier(settings, instance_id, clock, metrics)
     source = GroupSource(snapshots, cluster, instance_id)
-    restarts, reloads = Restarts(), Reloads(settings, reread or (lambda: settings))
+    restarts, reloads = Restarts(), Reloads(settings, reread or (lambda: settings), metrics)
     server, commands = start_server(
         *(settings, clock, source, metrics, lambda: state.store, instance_id, restarts.ask, reloads.reload)
     )
@@ -257,6 +258,10 @@ def build(
             leftovers=Leftovers(cluster, clock, instance_id),
             restarts=restarts,
             topic_watch=TopicWatch(brokers.topics, clock, settings.input_topic),
+            look_at_dlq=DlqSize(
+                *(admin, settings.dlq_topic, clock),
+                publish=lambda topic, records: metrics.dlq_records.labels(topic).set(records),
+            ).advance,
             open_consumer=partial(_open_consumer, settings, clock, metrics, fences, client_log),
             make_producer=partial(_make_producer, settings, instance_id, clock, client_log),
             make_executor=partial(Committer, clock),

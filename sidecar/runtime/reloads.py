@@ -11,6 +11,7 @@ import structlog
 
 from sidecar.api.source import Reloaded
 from sidecar.errors import SettingsInvalid, SidecarError
+from sidecar.metrics import Metrics
 from sidecar.policy import PolicyConfig
 from sidecar.settings import SETTINGS, Settings
 from sidecar.settings.policy import policy_config
@@ -29,11 +30,13 @@ class Reloads:
     Args:
         settings: Those that the process started with.
         read: Reads all of their sources again; raises SettingsInvalid.
+        metrics: Counts the reloads.
     """
 
-    def __init__(self, settings: Settings, read: Callable[[], Settings]) -> None:
+    def __init__(self, settings: Settings, read: Callable[[], Settings], metrics: Metrics) -> None:
         self._settings = settings
         self._read = read
+        self._metrics = metrics
         self._lock = threading.Lock()
         self._waiting: PolicyConfig | None = None
 
@@ -43,6 +46,19 @@ class Reloads:
         Raises:
             SettingsInvalid: With one line for every mistake.
         """
+        try:
+            done = self._reload()
+        except SidecarError:
+            self._count(accepted=False)
+            raise
+        self._count(accepted=True)
+        return done
+
+    def _count(self, *, accepted: bool) -> None:
+        self._metrics.reloads.labels("accepted" if accepted else "rejected").inc()
+        self._metrics.last_reload_successful.set(accepted)
+
+    def _reload(self) -> Reloaded:
         with self._lock:
             found = self._read()
             changed = [

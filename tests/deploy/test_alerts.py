@@ -99,6 +99,18 @@ WORLDS: Final = {
         World({FATAL: "7x60"}, 40, 0),
         World({FATAL: "0x30"}, 20, 0),
     ],
+    "RetrySidecarInputLagging": [
+        World({own("input_lag", 'partition="3"'): "0 12000x30"}, 20, 1),
+        World({own("input_lag", 'partition="3"'): "0 12000x10 9000x30"}, 20, 0),
+    ],
+    "RetrySidecarDlqLarge": [
+        World({own("dlq_records", 'topic="dlq"'): "12000x90"}, 70, 1),
+        World({own("dlq_records", 'topic="dlq"'): "12000x30 200x60"}, 70, 0),
+    ],
+    "RetrySidecarReloadRejected": [
+        World({own("last_reload_successful"): "1x5 0x10"}, 8, 1),
+        World({own("last_reload_successful"): "1x5 0 1x10"}, 8, 0),
+    ],
     "RetrySidecarDeadLettersRising": [
         World({FATAL: "0x288 0+25x12"}, 1470, 1, every_min=5),
         World({FATAL: "0+5x300"}, 1470, 0, every_min=5),
@@ -205,8 +217,9 @@ def test_what_an_alert_says_can_be_read(promtool: Path, tmp_path: Path) -> None:
     expected = {
         "exp_labels": {"namespace": "shop", "job": "retry-sidecar", "severity": "critical"},
         "exp_annotations": {
-            "summary": "Partitions without an owner",
-            "description": "2 partitions of the retry topic have had no owner for 5 minutes; nothing in them fires.",
+            "summary": "Partitions have no owner",
+            "description": "2 partitions of the retry topic have had no owner for 5 minutes. "
+            "Their messages do not fire.",
             "runbook_url": "docs/how-to/runbook.md#retrysidecarpartitionwithoutowner",
         },
     }

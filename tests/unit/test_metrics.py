@@ -55,6 +55,10 @@ ADDED = {
     "ready": (),
     "partitions_without_owner": (),
     "last_stable_offset_stuck_seconds": ("partition",),
+    "input_lag": ("partition",),
+    "dlq_records": ("topic",),
+    "reloads_total": ("outcome",),
+    "last_reload_successful": (),
     "held_total": ("origin",),
     "held_messages": ("partition", "origin"),
     "notify_requests_total": ("outcome",),
@@ -122,6 +126,12 @@ def test_the_watermark_lags_by_the_age_of_what_should_have_fired(
 ) -> None:
     metrics.publish([replace(EMPTY, next_due_ms=next_due_ms)])
     assert value(metrics, "watermark_lag_seconds", partition="0") == lag_seconds
+
+
+def test_the_lag_of_the_input_is_shown_where_it_is_known(metrics: Metrics) -> None:
+    metrics.publish([replace(EMPTY, lag=7), replace(EMPTY, partition=1, lag=None)])
+    assert value(metrics, "input_lag", partition="0") == 7
+    assert value(metrics, "input_lag", partition="1") is None
 
 
 def test_an_origin_is_shown_once_for_each_state_that_a_partition_sees(metrics: Metrics) -> None:

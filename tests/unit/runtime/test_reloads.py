@@ -15,6 +15,7 @@ from sidecar.engine.ingest import Ingest
 from sidecar.engine.items import Arrival
 from sidecar.engine.ports import Origin
 from sidecar.errors import SettingsInvalid
+from sidecar.metrics import Metrics
 from sidecar.model import Record
 from sidecar.policy import Policy, PolicyConfig
 from sidecar.runtime.reloads import Reloads
@@ -30,7 +31,8 @@ class Sources:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "sidecar.yaml"
         self.write("delays: 1s\n")
-        self.reloads = Reloads(load(config=self.path), lambda: load(config=self.path))
+        self.metrics = Metrics(version="1", now_ms=lambda: NOW_MS)
+        self.reloads = Reloads(load(config=self.path), lambda: load(config=self.path), self.metrics)
 
     def write(self, text: str) -> None:
         self.path.write_text(text, encoding="utf-8")
@@ -50,6 +52,21 @@ def test_changed_policies_are_taken_over_once(sources: Sources) -> None:
     assert (config.delays_ms, config.by_name[0].delays_ms, config.max_per_second) == ((2_000,), (3_600_000,), 5.0)
     assert sources.reloads.take() is None
     assert sources.reloads.reload().changed == []
+
+
+def test_the_metrics_count_reloads_and_show_a_rejected_one_until_the_next_is_accepted(sources: Sources) -> None:
+    def found(name: str, **labels: str) -> float | None:
+        return sources.metrics.registry.get_sample_value(f"retry_sidecar_{name}", labels)
+
+    assert found("last_reload_successful") == 1
+    sources.write("max_attempts: many\n")
+    with pytest.raises(SettingsInvalid):
+        sources.reloads.reload()
+    sources.reloads.reload_on_signal()
+    assert (found("reloads_total", outcome="rejected"), found("last_reload_successful")) == (2, 0)
+    sources.write("delays: 2s\n")
+    sources.reloads.reload()
+    assert (found("reloads_total", outcome="accepted"), found("last_reload_successful")) == (1, 1)
 
 
 def test_a_file_with_mistakes_changes_nothing_and_says_why(sources: Sources) -> None:
