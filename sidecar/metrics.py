@@ -421,12 +421,8 @@ class Metrics:
         self, *, verdicts: Iterable[str] = (), reasons: Iterable[str] = (), outcomes: Iterable[str] = ()
     ) -> None:
         """Show these label values as 0 before they happen first, so that the first one is seen as a rise."""
-        for counter, values in (
-            (self.received, verdicts),
-            (self.dead_lettered, reasons),
-            (self.transactions, outcomes),
-            (self.reloads, ("accepted", "rejected")),
-        ):
+        known = (self.received, verdicts), (self.dead_lettered, reasons), (self.transactions, outcomes)
+        for counter, values in (*known, (self.reloads, ("accepted", "rejected"))):
             for value in values:
                 counter.labels(value)
 
