@@ -69,7 +69,9 @@ async def _on_invalid_request(_: Request, error: Exception) -> JSONResponse:
 def _sentence(fault: Mapping[str, object]) -> str:
     """Say which parameter is wrong, what it was and what is allowed."""
     place = fault["loc"]
-    name = str(place[-1] if isinstance(place, tuple) and place else "request")[:100]
+    # The last name: a number behind it is a place in a list.
+    names = [each for each in place if isinstance(each, str)] if isinstance(place, tuple) else []
+    name = (names[-1] if names else "request")[:100]
     if fault["type"] == "extra_forbidden":
         return f"{name}: unknown parameter"
     return f"{name}: {fault['msg']}, got {fault.get('input')!r:.100}"

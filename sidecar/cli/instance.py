@@ -73,7 +73,7 @@ def ask(
     path: str,
     token: str | None,
     *,
-    query: Mapping[str, str] | None = None,
+    query: Mapping[str, str | list[str]] | None = None,
     body: object = None,
     timeout_s: float = ASK_S,
 ) -> Reply:
@@ -130,7 +130,14 @@ class Instances:
         self._missing = missing
         self._good = ""
 
-    def ask(self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: object = None) -> Reply:
+    def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str | list[str]] | None = None,
+        body: object = None,
+    ) -> Reply:
         """Return the first answer.
 
         Raises:

@@ -204,6 +204,16 @@ def _capped(text: bytes, bytes_max: int) -> bytes:
     return text if len(text) <= bytes_max else text[:bytes_max].decode(errors="ignore").encode()
 
 
+def exception_of(headers: Headers) -> str:
+    """Return the class of the exception that the sender named in any dialect; empty when none is named."""
+    return _text(_class_name(headers))
+
+
+def group_of(headers: Headers) -> str:
+    """Return the consumer group that the sender named; empty when none is named."""
+    return _text(dict(headers).get(native.GROUP))
+
+
 def _class_name(headers: Headers) -> bytes | None:
     """Return the class that the sender named, which is more precise than the reason."""
     values = dict(headers)

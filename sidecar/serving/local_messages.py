@@ -15,11 +15,13 @@ from typing import Final
 from sidecar.api.messages.listing import HeaderBody, MessageBody, MessageDetailBody, Named, Page, Position, Wanted
 from sidecar.api.source import Source
 from sidecar.changelog.entry import DEFERRED, HEAD, KEY, KEY_BYTES, Head, head, origin_of, payload, retry_id_of
+from sidecar.contract.dead_letter import exception_of, group_of
 from sidecar.engine.partition import State
 from sidecar.engine.ports import StoreReader
 from sidecar.engine.rows import Rows, after, decode_due, decode_meta
 from sidecar.errors import StoreFailed
 from sidecar.model import OFFSET_MAX, StoredOffset, TimerId
+from sidecar.policy.globs import Globs
 
 ROWS_MAX: Final = 2_000
 BYTES_MAX: Final = 16 * 1024 * 1024
@@ -85,12 +87,13 @@ class LocalEntries:
 def _page(store: StoreReader, partitions: Collection[int], wanted: Wanted) -> Page:
     first = wanted.limit // max(1, len(partitions)) + 1
     keys = heapq.merge(*(_positions(store, number, wanted, first) for number in partitions))
+    matches = _matcher(wanted)
     found: list[MessageBody] = []
     reached: Position | None = None
     rows = size = 0
     for at in keys:
         if len(found) >= wanted.limit or rows >= ROWS_MAX or size >= BYTES_MAX:
-            return Page(found, reached)
+            return Page(found, reached, rows)
         rows += 1
         reached = at
         entry = store.get(Rows(at.partition).timer + KEY.pack(at.due_ms, at.offset))
@@ -98,9 +101,32 @@ def _page(store: StoreReader, partitions: Collection[int], wanted: Wanted) -> Pa
             continue  # the timer has fired or moved since its key was read
         size += len(entry)
         fixed = head(entry)
-        if wanted.origin is None or wanted.origin == origin_of(entry, fixed):
+        if matches(entry, fixed):
             found.append(_message(at.partition, entry, fixed))
-    return Page(found, None)
+    return Page(found, None, rows)
+
+
+def _matcher(wanted: Wanted) -> Callable[[bytes, Head], bool]:
+    """Return what tells whether an entry is wanted; key and headers are read only when they matter."""
+    exceptions, groups = (Globs([] if each is None else [each]) for each in (wanted.exception, wanted.group))
+    key = None if wanted.key is None else wanted.key.encode()
+    headers = {(name, value.encode()) for name, value in wanted.headers}
+    reads_payload = bool(exceptions or groups or headers) or key is not None
+
+    def matches(entry: bytes, fixed: Head) -> bool:
+        if wanted.origin not in {None, origin_of(entry, fixed)}:
+            return False
+        if not reads_payload:
+            return True
+        own_key, _, came = payload(entry, HEAD.size + fixed.origin_length + fixed.retry_id_length)
+        return (
+            key in {None, own_key}
+            and (not exceptions or exceptions.matches(exception_of(came)))
+            and (not groups or groups.matches(group_of(came)))
+            and headers.issubset(came)
+        )
+
+    return matches
 
 
 def _find(store: StoreReader, timer: TimerId, with_payload: bool) -> MessageDetailBody | None:

@@ -265,6 +265,17 @@ def test_a_list_is_narrowed_and_paged(open_page: Open, url: str) -> None:
     page.get_by_role("button", name="List").click()
     expect(page.locator("#listed")).to_have_text(re.compile(r"^\d+ messages, as of"))
     assert set(rows.locator("td:nth-child(2)").all_inner_texts()) == {"emails"}
+    page.get_by_label("Exception", exact=True).fill("com.acme.*")
+    page.get_by_label("Consumer group", exact=True).fill("shop")
+    page.get_by_label("Key", exact=True).fill("a b")
+    page.get_by_label("Header", exact=True).fill("tenant:acme")
+    with page.expect_request("**/pending/messages?*") as asked:
+        page.get_by_role("button", name="List").click()
+    assert "exception=com.acme.*&group=shop&key=a+b&header=tenant%3Aacme" in asked.value.url
+    page.get_by_label("Header", exact=True).fill("tenant")
+    page.get_by_role("button", name="List").click()
+    expect(page.locator("#listed")).to_contain_text("Not listed: header")
+    page.get_by_label("Header", exact=True).fill("")
     page.get_by_label("Origin", exact=True).fill("no such topic!")
     page.get_by_role("button", name="List").click()
     expect(page.locator("#listed")).to_contain_text("Not listed: origin")

@@ -98,7 +98,7 @@ class Held:
             and (wanted.after is None or each.position > wanted.after)
         ]
         shown = fits[: wanted.limit]
-        return Page(shown, shown[-1].position if len(fits) > len(shown) else None)
+        return Page(shown, shown[-1].position if len(fits) > len(shown) else None, len(shown))
 
     def find(self, timer: TimerId, *, payload: bool) -> MessageDetailBody | None:
         if self.trouble is not None:

@@ -70,7 +70,7 @@ class Shelf:
         path: str,
         token: str | None,
         *,
-        query: Mapping[str, str] | None = None,
+        query: Mapping[str, Any] | None = None,
         body: object = None,
         timeout_s: float = 0,
     ) -> Reply:
@@ -85,7 +85,7 @@ class Shelf:
         self.on_page(self._pages)
         return Reply(f"{url}{path}", 200, self._page(query or {}), "OK")
 
-    def _page(self, query: Mapping[str, str]) -> dict[str, Any]:
+    def _page(self, query: Mapping[str, Any]) -> dict[str, Any]:
         missing = self.missing.popleft() if self.missing else []
         after = json.loads(query["cursor"]) if "cursor" in query else [-1, 0, 0]
         now = [dict(each) for each in self.messages.values()]
@@ -133,7 +133,7 @@ def _place(message: Mapping[str, Any]) -> list[int]:
     return [message["stored_due_ms"], message["partition"], message["offset"]]
 
 
-def _matches(message: Mapping[str, Any], query: Mapping[str, str]) -> bool:
+def _matches(message: Mapping[str, Any], query: Mapping[str, Any]) -> bool:
     due_ms = int(message["stored_due_ms"])
     return bool(
         query.get("origin", message["origin"]) == message["origin"]

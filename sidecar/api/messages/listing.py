@@ -124,6 +124,9 @@ class MessagesBody(Body):
     """A page of messages, in due order."""
 
     messages: list[MessageBody] = Field(max_length=LIMIT_MAX)
+    examined: int = Field(
+        default=0, description="Number of pending messages that were looked at for this page, matching or not.", ge=0
+    )
     cursor: Cursor | None = Field(description="Cursor of the next page; null on the last page.")
     complete: bool = Field(description="False if messages of the partitions in `missing` are not on this page.")
     missing: list[int] = Field(description="Partitions without an owner, or whose owner did not answer.")
@@ -156,6 +159,7 @@ MESSAGE_EXAMPLE: Final[dict[str, object]] = {
 CURSOR_EXAMPLE: Final = Position(_NOW_MS + 60_000, 2, 1841).to_cursor()
 MESSAGES_EXAMPLE: Final[dict[str, object]] = {
     "messages": [MESSAGE_EXAMPLE],
+    "examined": 1,
     "cursor": CURSOR_EXAMPLE,
     "complete": True,
     "missing": [],
@@ -177,17 +181,29 @@ class Wanted:
     """Exclusive; both bounds are of the stored due."""
     limit: int = LIMIT
     after: Position | None = None
+    exception: str | None = None
+    """A name or a glob."""
+    group: str | None = None
+    """A name or a glob."""
+    key: str | None = None
+    """The record key as UTF-8."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """Names and values as UTF-8; a message has all of them."""
 
-    def query(self) -> dict[str, str]:
+    def query(self) -> list[tuple[str, str]]:
         """Return the parameters that ask another instance for the same."""
         given = {
             "origin": self.origin,
+            "exception": self.exception,
+            "group": self.group,
+            "key": self.key,
             "due_from": self.due_from_ms or None,
             "due_to": None if self.due_to_ms == DUE_MS_MAX else self.due_to_ms,
             "limit": self.limit,
             "cursor": None if self.after is None else self.after.to_cursor(),
         }
-        return {name: str(value) for name, value in given.items() if value is not None}
+        headers = [("header", f"{name}:{value}") for name, value in self.headers]
+        return [(name, str(value)) for name, value in given.items() if value is not None] + headers
 
 
 class Page(NamedTuple):
@@ -196,6 +212,8 @@ class Page(NamedTuple):
     messages: Sequence[MessageBody]
     reached: Position | None
     """Everything up to here is covered; None: there is nothing behind."""
+    examined: int = 0
+    """Messages that were looked at."""
 
 
 class Named(NamedTuple):
@@ -250,9 +268,10 @@ def merged(pages: Iterable[Page], limit: int) -> Page:
     horizon = min((each.reached for each in pages if each.reached is not None), default=None)
     found = [message for each in pages for message in each.messages if horizon is None or message.position <= horizon]
     found.sort(key=lambda message: message.position)
+    examined = sum(each.examined for each in pages)
     if len(found) > limit:
-        return Page(found[:limit], found[limit - 1].position)
-    return Page(found, horizon)
+        return Page(found[:limit], found[limit - 1].position, examined)
+    return Page(found, horizon, examined)
 
 
 class Listing:
@@ -280,7 +299,7 @@ class Listing:
     async def page(self, wanted: Wanted, partition: int | None, *, forwarded: bool) -> MessagesBody:
         """Return a page over all partitions, or one; `forwarded` of the own ones alone."""
         owners = self._owners(partition, forwarded=forwarded)
-        query = wanted.query() if partition is None else {**wanted.query(), "partition": str(partition)}
+        query = wanted.query() + ([] if partition is None else [("partition", str(partition))])
         path = f"/pending/messages?{urlencode(query)}"
         own, others = await asyncio.gather(
             self._read(partial(self._entries.page, owners.own, wanted), owners.own),
@@ -294,12 +313,13 @@ class Listing:
         for asked, body in others:
             answered = asked & set(body.partitions)
             reached = None if body.cursor is None else Position.from_cursor(body.cursor)
-            pages.append(Page([each for each in body.messages if each.partition in answered], reached))
+            pages.append(Page([each for each in body.messages if each.partition in answered], reached, body.examined))
             covered |= answered
         whole = merged(pages, wanted.limit)
         missing = self._wanted_of(owners) - covered
         return MessagesBody(
             messages=list(whole.messages),
+            examined=whole.examined,
             cursor=None if whole.reached is None else whole.reached.to_cursor(),
             complete=not missing and self._source.partitions_total() is not None,
             missing=sorted(missing),

@@ -42,6 +42,11 @@ TargetText = Annotated[
 _UNKNOWN: Final = "The group's figures are not known yet, or the store cannot be read now."
 
 
+HEADERS_MAX: Final = 8
+TextFilter = Annotated[str, Field(max_length=500)]
+HeaderFilter = Annotated[str, Field(pattern=r"^[^:]{1,200}:", max_length=1_000)]
+
+
 class MessagesQuery(BaseModel):
     """Selects messages. Unknown parameters are refused: a misspelt one would silently list everything."""
 
@@ -55,6 +60,26 @@ class MessagesQuery(BaseModel):
     )
     partition: int | None = Field(
         default=None, description="Only messages of this input partition.", ge=0, le=2**31 - 1, examples=[0]
+    )
+    exception: TextFilter | None = Field(
+        default=None,
+        description="Only messages with this class of exception, a name or a glob.",
+        examples=["com.acme.*"],
+    )
+    group: TextFilter | None = Field(
+        default=None,
+        description="Only messages of this consumer group (`retry-group`), a name or a glob.",
+        examples=["billing"],
+    )
+    key: TextFilter | None = Field(
+        default=None, description="Only messages with this record key, as UTF-8.", examples=["order-4711"]
+    )
+    header: list[HeaderFilter] = Field(
+        default=[],
+        description="Only messages with this header: the name up to the first colon, then the value, as UTF-8. Repeat "
+        "it for messages that have all of them.",
+        max_length=HEADERS_MAX,
+        examples=[["tenant:acme"]],
     )
     due_from: int = Field(
         default=0,
@@ -89,7 +114,11 @@ class MessagesQuery(BaseModel):
     def wanted(self) -> Wanted:
         """Return the selection of the page."""
         after = None if self.cursor is None else Position.from_cursor(self.cursor)
-        return Wanted(self.origin, self.due_from, self.due_to, self.limit, after)
+        headers = tuple((name, value) for name, _, value in (each.partition(":") for each in self.header))
+        return Wanted(
+            *(self.origin, self.due_from, self.due_to, self.limit, after),
+            *(self.exception, self.group, self.key, headers),
+        )
 
 
 class MessageQuery(BaseModel):
@@ -118,7 +147,8 @@ def message_routes(listing: Listing, gate: Gate) -> APIRouter:
         "/pending/messages",
         summary="List pending messages",
         description="Single messages of the whole group, without key and value, in due order. Each page has the cursor "
-        "of the next one.",
+        "of the next one. An instance looks at no more than 2,000 messages for a page, so a rare match can be some "
+        "pages away: `examined` says how many were looked at, and only a page without a cursor is the last one.",
         response_model=MessagesBody,
         responses={
             200: {"content": {"application/json": {"example": MESSAGES_EXAMPLE}}},

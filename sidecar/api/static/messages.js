@@ -46,6 +46,7 @@ function wanted() {
   const nowMs = now();
   const when = byId("when").value;
   const made = { origin: byId("origin").value.trim(), partition: byId("partition").value, limit: byId("limit").value };
+  for (const field of ["exception", "group", "key", "header"]) made[field] = byId(field).value.trim();
   if (when === "overdue") made.due_to = nowMs;
   else if (when === "between") {
     made.due_from = millis("from");
@@ -83,12 +84,12 @@ async function show(page) {
   say(byId("page"), `Page ${count(page + 1)}`);
 }
 
-function fill({ messages, complete, missing, cursor }) {
+function fill({ messages, examined, complete, missing, cursor }) {
   const nowMs = now();
   byId("messages").hidden = messages.length === 0;
   byId("messages").tBodies[0].replaceChildren(...messages.map((each) => row(each, nowMs)));
   const found = messages.length ? `${plural(messages.length, "message")}${cursor ? " on this page" : ""}, as of ${clock(nowMs, nowMs)}.` : "";
-  const none = cursor ? "None on this page; the next page reads further." : "No pending message matches.";
+  const none = cursor ? `None of the ${plural(examined, "message")} looked at; the next page reads further.` : "No pending message matches.";
   const lacking = complete ? "" : ` Messages of partition${missing.length === 1 ? "" : "s"} ${listed(missing)} are missing: no owner answers.`;
   say(byId("listed"), (found || none) + lacking);
 }

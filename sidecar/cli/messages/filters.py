@@ -31,26 +31,40 @@ class Filter:
     due_from_ms: int | None = None
     due_to_ms: int | None = None
     """Exclusive."""
+    exception: str | None = None
+    group: str | None = None
+    key: str | None = None
+    headers: tuple[str, ...] = ()
+    """Each `name:value`."""
 
     @property
     def is_empty(self) -> bool:
         return self == Filter()
 
-    def query(self, limit: int, cursor: str | None) -> dict[str, str]:
+    def query(self, limit: int, cursor: str | None) -> dict[str, str | list[str]]:
         """Return the parameters of `GET /pending/messages`."""
         given = {
             "origin": self.origin,
             "partition": self.partition,
             "due_from": self.due_from_ms,
             "due_to": self.due_to_ms,
+            "exception": self.exception,
+            "group": self.group,
+            "key": self.key,
             "limit": limit,
             "cursor": cursor,
         }
-        return {name: str(value) for name, value in given.items() if value is not None}
+        query: dict[str, str | list[str]] = {name: str(value) for name, value in given.items() if value is not None}
+        return query | ({"header": list(self.headers)} if self.headers else {})
 
     def to_json(self) -> dict[str, Any]:
         """Return it for a journal."""
         return asdict(self)
+
+    @classmethod
+    def from_json(cls, facts: Mapping[str, Any]) -> Filter:
+        """Return what `to_json` gave, in this version or an older one."""
+        return cls(**{**facts, "headers": tuple(facts.get("headers", ()))})
 
     def __str__(self) -> str:
         parts = [] if self.origin is None else [f"for {self.origin}"]
@@ -60,6 +74,9 @@ class Filter:
             parts.append(f"due from {shown_instant(self.due_from_ms)}")
         if self.due_to_ms is not None:
             parts.append(f"due before {shown_instant(self.due_to_ms)}")
+        named = {"exception": self.exception, "group": self.group, "key": self.key}
+        parts += [f"with {name} {value!r}" for name, value in named.items() if value is not None]
+        parts += [f"with header {each!r}" for each in self.headers]
         return ", ".join(parts) or "of all origins"
 
 
@@ -93,11 +110,19 @@ def filter_options(function: F) -> F:
         partition: int | None,
         due_from_ms: int | None,
         due_to_ms: int | None,
+        exception: str | None,
+        group: str | None,
+        key: str | None,
+        headers: tuple[str, ...],
         **kwargs: Any,
     ) -> Any:
         if due_from_ms is not None and due_to_ms is not None and due_from_ms > due_to_ms:
             raise click.UsageError("--due-from must not be after --due-to")
-        return function(*args, wanted=Filter(origin, partition, due_from_ms, due_to_ms), **kwargs)
+        for each in headers:
+            if not each.partition(":")[0] or ":" not in each:
+                raise click.UsageError(f"--header: {each!r} is not allowed: it must be NAME:VALUE, such as tenant:acme")
+        wanted = Filter(origin, partition, due_from_ms, due_to_ms, exception, group, key, headers)
+        return function(*args, wanted=wanted, **kwargs)
 
     options = (
         click.option("--origin", metavar="TOPIC", help="Only messages for this topic."),
@@ -118,6 +143,16 @@ def filter_options(function: F) -> F:
             metavar="INSTANT",
             callback=read_instant,
             help="Only messages due before this time. A deferred message is due at its next attempt.",
+        ),
+        click.option("--exception", metavar="CLASS", help="Only messages with this exception, a name or a glob."),
+        click.option("--group", metavar="GROUP", help="Only messages of this consumer group, a name or a glob."),
+        click.option("--key", metavar="TEXT", help="Only messages with this record key."),
+        click.option(
+            "--header",
+            "headers",
+            metavar="NAME:VALUE",
+            multiple=True,
+            help="Only messages with this header. Repeat it for messages that have all of them.",
         ),
     )
     for option in reversed(options):

@@ -99,7 +99,7 @@ class Journal:
                 raise CommandFailed(f"--resume: {path} is of another version of this program")
             order = Order(
                 ControlKind(head["command"]),
-                Filter(**head["filter"]),
+                Filter.from_json(head["filter"]),
                 head["due_ms"],
                 {int(partition): offset for partition, offset in head["upto"].items()},
                 head["total"],

@@ -92,6 +92,14 @@ def test_a_list_can_be_narrowed(group: Group) -> None:
     assert [each["id"] for each in group.all(f"&due_from={NOW_MS + 5}&due_to={NOW_MS + 8}")] == wanted
 
 
+def test_filters_reach_the_other_instances_and_what_they_looked_at_is_added(group: Group) -> None:
+    query = "exception=com.acme.%2A&group=shop&key=a%2Fb&header=tenant%3Aacme&header=lang%3Aa%3Ab"
+    answer = group.client.get(f"/pending/messages?{query}").json()
+    ((_, path, _),) = group.peers.asked
+    assert set(path.partition("?")[2].split("&")) == {*query.split("&"), "limit=100"}
+    assert answer["examined"] == len(MESSAGES)
+
+
 def test_only_the_owner_of_what_is_wanted_is_asked(group: Group) -> None:
     group.all("&partition=1")
     assert group.peers.asked == []
@@ -202,6 +210,12 @@ def test_the_messages_of_a_retry_id_come_from_all_instances() -> None:
         ("partition=4", "partition"),
         ("origin=a%20b", "origin"),
         ("orign=a", "orign"),
+        ("header=tenant", "header"),
+        ("header=:acme", "header"),
+        ("&".join(["header=a:b"] * 9), "header"),
+        ("exception=" + "x" * 501, "exception"),
+        ("group=" + "x" * 501, "group"),
+        ("key=" + "x" * 501, "key"),
     ],
 )
 def test_a_wrong_parameter_of_a_list_is_refused_by_name(group: Group, query: str, part: str) -> None:

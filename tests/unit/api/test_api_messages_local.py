@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.api.messages.listing import MessageBody, Wanted
+from sidecar.api.messages.listing import MessageBody, Page, Wanted
 from sidecar.contract.control import ControlKind
 from sidecar.engine.ports import Mutations
 from sidecar.engine.rows import decode_meta, encode_meta
 from sidecar.errors import StoreFailed
-from sidecar.model import TimerId
+from sidecar.model import Headers, TimerId
 from sidecar.serving import local_messages as entries
 from sidecar.serving.local_messages import LocalEntries
 from sidecar.store.rocks import RocksStore
@@ -77,6 +77,54 @@ def test_a_page_looks_at_so_many_rows_and_says_how_far_it_came(monkeypatch: pyte
     found = pages(held, Wanted(origin="B"), [0, 1, 2])
     assert len(found) == sum(each.partition.counts.origins["B"] for each in stages) > 20
     assert {each.origin for each in found} == {"B"}
+
+
+def test_a_page_says_how_many_messages_were_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = local(*three_partitions())
+    assert held.page([0], Wanted(origin="nothing")) == Page([], None, 17)
+    monkeypatch.setattr(entries, "ROWS_MAX", 4)
+    page = held.page([0, 1, 2], Wanted(key="nothing"))
+    assert (page.messages, page.examined) == ([], 4)
+    assert page.reached is not None
+
+
+def of(exception: str, group: str, *more: tuple[str, bytes | None]) -> Headers:
+    own: Headers = [("retry-origin-topic", b"A"), ("retry-exception", exception.encode())]
+    return [*own, ("retry-group", group.encode()), *more]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "numbers"),
+    [
+        (Wanted(exception="com.acme.Late"), {0, 1}),
+        (Wanted(exception="com.acme.*"), {0, 1, 2}),
+        (Wanted(exception="com.acme"), set()),
+        (Wanted(exception="IbmError"), {4}),
+        (Wanted(group="shop"), {0, 2}),
+        (Wanted(group="s*"), {0, 2, 3}),
+        (Wanted(key="key"), {0, 1, 2, 3, 4}),
+        (Wanted(key="ke"), set()),
+        (Wanted(headers=(("tenant", "acme"),)), {0, 2}),
+        (Wanted(headers=(("tenant", "acme"), ("lang", "a:b"))), {2}),
+        (Wanted(headers=(("lang", ""),)), set()),
+        (Wanted(headers=(("tenant", "acme"),), exception="*.Late", group="shop", origin="A"), {0}),
+    ],
+    ids=str,
+)
+def test_messages_are_found_by_exception_group_key_and_headers(wanted: Wanted, numbers: set[int]) -> None:
+    stage = Stage()
+    tenant = ("tenant", b"acme")
+    messages: list[Headers] = [
+        of("com.acme.Late", "shop", tenant),
+        of("com.acme.Late", "billing", ("lang", None)),
+        of("com.acme.Odd", "shop", tenant, ("lang", b"a:b"), ("tenant", b"other")),
+        of("org.Other", "stock", ("raw", b"\xff")),
+        [("x-ibm-retry-target-topic", b"A"), ("x-ibm-retry-exception-type", b'"IbmError"')],
+    ]
+    stage.commit(NOW, *(stage.send(NOW + 1_000 + number, headers=each) for number, each in enumerate(messages)))
+    for limit in (1, 100):
+        found = pages(local(stage), replace(wanted, limit=limit), [0])
+        assert {each.due_ms - NOW - 1_000 for each in found} == numbers
 
 
 def test_bounds_are_of_the_stored_due() -> None:

@@ -16,6 +16,7 @@ from sidecar.cli import instance
 from sidecar.cli.instance import Instances, Reply, address
 from sidecar.cli.instants import parse_instant_ms, shown_from
 from sidecar.cli.messages import by_filter, http_control, listing
+from sidecar.cli.messages.filters import Filter
 from sidecar.cli.messages.http_control import HttpStream
 from sidecar.clock import SystemClock
 from sidecar.contract.control import ControlKind, Outcome
@@ -60,6 +61,31 @@ def test_a_list_asks_for_what_its_options_say(shelf: Shelf) -> None:
     wanted = {"origin": "orders", "partition": "3", "due_from": str(DUE_MS), "due_to": str(DUE_MS + 5), "limit": "7"}
     assert shelf.asked == [("GET", "/pending/messages", wanted)]
     assert shelf.tokens == {"a-token-of-the-tests"}
+
+
+def test_a_list_asks_for_exception_group_key_and_headers(shelf: Shelf) -> None:
+    options = ("--exception", "com.acme.*", "--group", "shop", "--key", "4711", "--header", "a:b", "--header", "c:d:e")
+    result = run("list", *options)
+    assert (
+        "nothing is pending with exception 'com.acme.*', with group 'shop', with key '4711', with header 'a:b', "
+        "with header 'c:d:e'"
+    ) in result.stderr
+    wanted = {"exception": "com.acme.*", "group": "shop", "key": "4711", "header": ["a:b", "c:d:e"], "limit": "100"}
+    assert shelf.asked == [("GET", "/pending/messages", wanted)]
+
+
+@pytest.mark.parametrize("header", ["tenant", ":acme", ""])
+def test_a_header_without_a_name_or_a_colon_is_refused(shelf: Shelf, header: str) -> None:
+    result = run("list", "--header", header)
+    assert result.exit_code == 2
+    assert f"--header: {header!r} is not allowed: it must be NAME:VALUE, such as tenant:acme" in result.stderr
+    assert shelf.asked == []
+
+
+def test_a_filter_in_a_journal_reads_back_as_itself_and_so_does_an_older_one() -> None:
+    wanted = Filter("orders", 1, 2, 3, "com.acme.*", "shop", "4711", ("a:b",))
+    assert Filter.from_json(json.loads(json.dumps(wanted.to_json()))) == wanted
+    assert Filter.from_json({"origin": None, "partition": None, "due_from_ms": None, "due_to_ms": None}) == Filter()
 
 
 def test_a_list_is_a_table_for_people_and_lines_of_json_for_programs(shelf: Shelf) -> None:
