@@ -10,12 +10,28 @@ from rich.table import Table
 
 from sidecar.cli.options import KAFKA, TOPICS, SettingsCommand, json_option, settings_options
 from sidecar.cli.terminal import console, print_json, say
-from sidecar.kafka.admin.cluster import Admin, MissingPermission, Topic
-from sidecar.kafka.admin.topics import BROKER_DEFAULT, Found, Problem, check_topics, ensure_topics, notes, topic_names
+from sidecar.kafka.admin.cluster import Admin, Deadline, MissingPermission, Topic
+from sidecar.kafka.admin.topics import (
+    BROKER_DEFAULT,
+    Found,
+    Problem,
+    check_topics,
+    create_origins,
+    ensure_topics,
+    notes,
+    topic_names,
+)
 from sidecar.kafka.config import validate_client_properties
 from sidecar.settings import Settings
+from sidecar.settings.kinds import TOPIC, is_topic_name
 
 _TIMEOUT = click.FloatRange(min=0, min_open=True)
+
+
+def _names(_ctx: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    if wrong := [name for name in names if not is_topic_name(name)]:
+        raise click.BadParameter(f"{wrong[0]!r}: must be a topic's name: {TOPIC.allowed}")
+    return names
 
 
 @click.group(epilog="Example: retry-sidecar topics create --bootstrap-servers kafka:9092 --partitions 8")
@@ -32,19 +48,29 @@ def topics() -> None:
     help="Partitions of a new retry topic and DLQ.  [default: the broker's]",
 )
 @click.option(
+    "--origin",
+    "origins",
+    multiple=True,
+    callback=_names,
+    metavar="TOPIC",
+    help="An origin to create too, if it is missing; repeatable.",
+)
+@click.option(
     "--timeout", "timeout_s", default=30.0, show_default=True, type=_TIMEOUT, help="Seconds for the whole command."
 )
 @json_option
 @settings_options((*KAFKA, *TOPICS, "create_topics", "replication_factor"))
-def create(settings: Settings, *, partitions: int | None, timeout_s: float, as_json: bool) -> None:
+def create(
+    settings: Settings, *, partitions: int | None, origins: tuple[str, ...], timeout_s: float, as_json: bool
+) -> None:
     """Create missing topics, add missing partitions to the internal topics, and check all four topics."""
     validate_client_properties(settings)
-    facts = ensure_topics(
-        Admin(settings),
-        dataclasses.replace(settings, create_topics=True),
-        timeout_s,
-        BROKER_DEFAULT if partitions is None else partitions,
-    )
+    admin, deadline = Admin(settings), Deadline(timeout_s)
+    count = BROKER_DEFAULT if partitions is None else partitions
+    facts = ensure_topics(admin, dataclasses.replace(settings, create_topics=True), deadline.left_s, count)
+    if origins:
+        created = create_origins(admin, settings, origins, deadline.left_s, count)
+        facts = dataclasses.replace(facts, changes=(*facts.changes, *created))
     if as_json:
         print_json(dataclasses.asdict(facts))
         return

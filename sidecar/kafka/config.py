@@ -133,6 +133,12 @@ def dead_letter_reader(settings: Settings, group_id: str) -> Config:
     return _client(settings, "dead-letters", tuning=_FETCHING, guarantees=guarantees, foreign=_PRODUCER_ONLY)
 
 
+def round_trip_reader(settings: Settings) -> Config:
+    """Return the configuration of the consumer of one delivery; it is assigned manually and never commits."""
+    guarantees = _reading(f"{settings.group_id}-round-trip")
+    return _client(settings, "round-trip", tuning=_FETCHING, guarantees=guarantees, foreign=_PRODUCER_ONLY)
+
+
 def transactional_producer(
     settings: Settings,
     transactional_id: str,

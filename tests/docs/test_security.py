@@ -72,7 +72,12 @@ def call(settings: Mapping[str, str], *args: str, status: int = 0) -> str:
 def running(name: str, address: str, folder: Path, user: str, *command: str) -> Iterator[Sidecar]:
     """Start a process of this role and yield it when it is ready."""
     stage = Stage(address, "kafka-retry")
-    settings = {**login(address, user), "INPUT_TOPIC": "retry", "DLQ_TOPIC": "dlq", "ORIGIN_TOPICS": "orders,payments"}
+    settings = {
+        **login(address, user),
+        "INPUT_TOPIC": "retry",
+        "DLQ_TOPIC": "dlq",
+        "ORIGIN_TOPICS": "orders,payments,checks",
+    }
     process = Sidecar(name, stage, folder, settings)
     process.start(("-m", "sidecar", *command))
     try:
@@ -92,7 +97,7 @@ def test_each_role_does_its_work_with_the_permissions_on_the_page_alone(
     as_sidecar = {**login(address, "sidecar"), "STATE_DIR": str(tmp_path / "doctor")}
 
     call(login(address, "creator"), "topics", "create", "--partitions", "2")
-    for origin in ("orders", "payments"):
+    for origin in ("orders", "payments", "checks"):
         broker_of_tests.create_topic(plain, origin)
     with running("sidecar", address, tmp_path, "sidecar", "run") as sidecar:
         report = json.loads(call(as_sidecar, "doctor", "--json"))
@@ -120,6 +125,8 @@ def test_each_role_does_its_work_with_the_permissions_on_the_page_alone(
 
         with running("viewer", address, tmp_path, "viewer", "api") as viewer:
             eventually(lambda: (viewer.group() or {}).get("complete"), 40, "the viewer knows all partitions")
+        call(login(address, "tester"), "round-trip", "--origin", "checks", "--timeout", "120")
+
         viewing = login(address, "viewer")
         call(viewing, "list", "--origin", "orders")
 

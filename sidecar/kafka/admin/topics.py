@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -37,7 +37,7 @@ _SECOND_LOOK_S = 1.0
 
 _ABOUT_REPLICAS = frozenset({"INVALID_REPLICATION_FACTOR", "POLICY_VIOLATION"})
 
-_STATUS_CONFIG: Mapping[str, str] = {
+STATUS_CONFIG: Mapping[str, str] = {
     "cleanup.policy": "compact,delete",
     "retention.ms": str(_DAY_MS),
     "message.timestamp.type": "LogAppendTime",
@@ -46,7 +46,7 @@ _STATUS_CONFIG: Mapping[str, str] = {
     "segment.ms": str(10 * 60_000),
 }
 
-_CHANGELOG_CONFIG: Mapping[str, str] = {
+CHANGELOG_CONFIG: Mapping[str, str] = {
     "cleanup.policy": "compact",
     "segment.bytes": str(64 * 1024 * 1024),
     "segment.ms": str(10 * 60_000),
@@ -104,7 +104,7 @@ class Found(NamedTuple):
 
 def changelog_config(input_bytes_max: int) -> dict[str, str]:
     """Return the configuration of a changelog for input records of at most `input_bytes_max`."""
-    return {**_CHANGELOG_CONFIG, "max.message.bytes": str(changelog_bytes_min(input_bytes_max))}
+    return {**CHANGELOG_CONFIG, "max.message.bytes": str(changelog_bytes_min(input_bytes_max))}
 
 
 def changelog_bytes_min(input_bytes_max: int) -> int:
@@ -175,7 +175,7 @@ def foreign_changelog(settings: Settings, found: Found, deadline: Deadline) -> P
         BrokerUnavailable: No answer in time.
     """
     changelog = found.changelog
-    if not isinstance(changelog, Topic) or _CHANGELOG_CONFIG.items() <= changelog.config.items():
+    if not isinstance(changelog, Topic) or CHANGELOG_CONFIG.items() <= changelog.config.items():
         return None
     said = foreign_records(settings, changelog, deadline)
     if not said:
@@ -228,6 +228,23 @@ def ensure_topics(
     return dataclasses.replace(facts, changes=tuple(changes), notes=notes(settings, found))
 
 
+def create_origins(
+    admin: Admin, settings: Settings, names: Sequence[str], deadline_s: float = 30.0, partitions: int = BROKER_DEFAULT
+) -> tuple[str, ...]:
+    """Create the origins that are missing; return one line for each.
+
+    Raises:
+        BrokerUnavailable: No answer in time.
+        TopicsInvalid: One cannot be created; the text says why.
+    """
+    deadline = Deadline(deadline_s)
+    changes: list[str] = []
+    for name, topic in describe_topics(admin, names, deadline).items():
+        if topic is None:
+            _create(admin, settings, NewTopic(name, partitions, _replicas(settings)), deadline, changes)
+    return tuple(changes)
+
+
 def grow_internal(admin: Admin, settings: Settings, deadline_s: float = 15.0) -> TopicFacts:
     """Give changelog and status as many partitions as the input topic has, while the sidecar runs.
 
@@ -246,7 +263,7 @@ def _create_internal(
     count = entry.partitions
     wanted: tuple[tuple[Topic | MissingPermission | None, str, Mapping[str, str]], ...] = (
         (found.changelog, settings.changelog_topic, changelog_config(entry.max_message_bytes)),
-        (found.status, settings.status_topic, _STATUS_CONFIG),
+        (found.status, settings.status_topic, STATUS_CONFIG),
     )
     for topic, name, config in wanted:
         if topic is None:

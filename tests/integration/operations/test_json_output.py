@@ -62,6 +62,7 @@ COMMANDS = {
     "cancel --origin {origin} --dry-run": (0, 1),
     "cancel --origin {origin} --yes": (0, 1),
     "send --origin {origin} --delay 1h": (0, 1),
+    "round-trip --origin {origin} --timeout 120": (0, 1),
     "dlq report": (0, 1),
     "dlq report --examples 2": (0, 1),
     "dlq redrive --dry-run": (0, 1),
