@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Final
 
+from deploy.chart_forms import Schema, schema_of
 from sidecar.settings import SETTINGS, Setting
+from sidecar.settings.kinds import TOPIC, TOPIC_GLOB
+from sidecar.settings.policies import NAME as POLICY_NAME
 from sidecar.settings.table import per_origin, per_policy
-
-Schema = dict[str, Any]
 
 SET_BY_THE_CHART: Final = {
     "INSTANCE_ID": "the pod's name, or an id in the state folder",
@@ -35,6 +36,15 @@ _OBJECTS: Final[Schema] = {"type": "array", "items": {"type": "object"}}
 _TEXTS: Final[Schema] = {"type": "array", "items": {"type": "string"}}
 _AMOUNT: Final[Schema] = {"type": ["string", "integer"], "pattern": "^[0-9]+(\\.[0-9]+)?[A-Za-z]*$"}
 _SECONDS: Final[Schema] = {"type": "integer", "minimum": 1}
+_NAMESPACE: Final[Schema] = {"type": "string", "pattern": "^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$"}
+_HOSTS: Final[Schema] = {
+    "type": "array",
+    "items": {
+        "type": "string",
+        "pattern": "^([*][.])?[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
+    },
+}
+_REGISTRY: Final[Schema] = {"type": "string", "pattern": "^([A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]+)?(/[a-z0-9._/-]+)?)?$"}
 
 
 def application() -> str:
@@ -49,6 +59,7 @@ def application() -> str:
     )
     own = {
         "nameOverride": _TEXT,
+        "namespaceOverride": _NAMESPACE,
         "fullnameOverride": _TEXT,
         "commonLabels": _LABELS,
         "imagePullSecrets": _OBJECTS,
@@ -63,7 +74,22 @@ def application() -> str:
         ),
         "terminationGracePeriodSeconds": _SECONDS,
         "podSecurityContext": _OBJECT,
-        "service": _closed(type=_one_of("ClusterIP", "NodePort", "LoadBalancer"), port=_PORT, annotations=_LABELS),
+        "service": _closed(
+            type=_one_of("ClusterIP", "NodePort", "LoadBalancer"), port=_PORT, labels=_LABELS, annotations=_LABELS
+        ),
+        "ingress": _closed(
+            enabled=_SWITCH, className=_TEXT, hosts=_HOSTS, tls=_OBJECTS, labels=_LABELS, annotations=_LABELS
+        ),
+        "httpRoute": _closed(
+            enabled=_SWITCH,
+            parentRefs={"type": "array", "items": {"type": "object", "required": ["name"]}},
+            hostnames=_HOSTS,
+            filters=_OBJECTS,
+            labels=_LABELS,
+            annotations=_LABELS,
+        ),
+        "topics": _topics(),
+        "test": _closed(topic=_topic(), timeoutSeconds=_SECONDS, kafka=_login()),
         "serviceAccount": _closed(create=_SWITCH, name=_TEXT, annotations=_LABELS),
         "podDisruptionBudget": _closed(enabled=_SWITCH, maxUnavailable={"type": ["integer", "string"]}),
         "networkPolicy": _closed(
@@ -101,8 +127,10 @@ def library() -> str:
 
 def _of_both() -> dict[str, Schema]:
     return {
-        "global": _OBJECT,
+        # Other charts of a release have values there too.
+        "global": {"type": "object", "properties": {"imageRegistry": _REGISTRY}},
         "image": _closed(
+            registry=_REGISTRY,
             repository={"type": "string", "minLength": 1},
             tag=_TEXT,
             digest={"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"},
@@ -135,6 +163,49 @@ def _of_both() -> dict[str, Schema]:
     }
 
 
+def _topics() -> Schema:
+    whole: Schema = {"type": "integer", "minimum": 0}
+    topic_config: Schema = {
+        "type": "object",
+        "propertyNames": {"pattern": "^[a-z]+([.][a-z]+)*$"},
+        "additionalProperties": {"type": ["string", "integer", "number", "boolean"]},
+    }
+    return _closed(
+        manage=_one_of("none", "job", "strimzi"),
+        partitions={"type": "integer", "minimum": 1, "maximum": 10_000},
+        job=_closed(
+            kafka=_login(),
+            serviceAccountName=_TEXT,
+            timeoutSeconds=_SECONDS,
+            backoffLimit=whole,
+            podAnnotations=_LABELS,
+            extraEnv=_OBJECTS,
+        ),
+        strimzi=_closed(
+            cluster=_NAMESPACE,
+            namespace=_NAMESPACE,
+            apiVersion=_one_of("kafka.strimzi.io/v1", "kafka.strimzi.io/v1beta2"),
+            users=_SWITCH,
+            maxMessageBytes={"type": "integer", "minimum": 1, "maximum": 1_000_000_000},
+            inputConfig=topic_config,
+            dlqConfig=topic_config,
+        ),
+    )
+
+
+def _topic() -> Schema:
+    """Return the schema of a topic's name, which may be empty."""
+    assert TOPIC.form is not None
+    return {"type": "string", "anyOf": [{"maxLength": 0}, schema_of(TOPIC.form)]}
+
+
+def _login() -> Schema:
+    return _closed(
+        tls=_closed(client=_closed(existingSecret=_TEXT, certificateKey=_TEXT, privateKeyKey=_TEXT)),
+        sasl=_closed(username=_TEXT, existingSecret=_TEXT, usernameKey=_TEXT, passwordKey=_TEXT),
+    )
+
+
 def _config() -> Schema:
     settings = {setting.yaml_key: _setting(setting) for setting in SETTINGS if setting.name not in SET_BY_THE_CHART}
     client = {
@@ -147,31 +218,33 @@ def _config() -> Schema:
 
 
 def _setting(setting: Setting) -> Schema:
-    """Return the YAML types of a value; the program checks the rest.
+    """Return what a setting may have as a YAML value.
 
     With null Helm takes a default away: the templates leave such a setting out.
     """
-    types = ["string", "number" if setting.kind.is_decimal else "integer", "null"]
-    if setting.kind.is_switch:
-        types = ["boolean", "null"]
-    elif setting.kind.is_list:
-        types = ["string", "integer", "array", "null"]
-    elif setting.kind.is_mapping:
-        types = ["string", "object", "null"]
-    schema: Schema = {
-        "description": f"{setting.help} It must be {setting.kind.allowed}.",
-        "type": types,
-        "minLength": 1,
-    }
-    if setting.kind.is_list:
-        schema["items"] = {"type": ["string", "integer"]}
-    elif setting.kind.is_mapping:
-        fields = {"ORIGIN_POLICIES": per_origin(), "POLICIES": per_policy()}.get(setting.name)
-        if fields is not None:
-            own = {each.yaml_key: {"type": _setting(each)["type"], "minLength": 1} for each in fields}
-            schema["additionalProperties"] = _closed(**own)
-        else:
-            schema["additionalProperties"] = {"type": ["string", "number"]}
+    schema = _value(setting)
+    of_type = schema["type"]
+    types = [of_type] if isinstance(of_type, str) else list(of_type)
+    return {"description": f"{setting.help} It must be {setting.kind.allowed}.", **schema, "type": [*types, "null"]}
+
+
+def _value(setting: Setting) -> Schema:
+    kind = setting.kind
+    policies = {"ORIGIN_POLICIES": (per_origin, TOPIC_GLOB), "POLICIES": (per_policy, POLICY_NAME)}
+    if setting.name in policies:
+        fields, names = policies[setting.name]
+        keys = {"type": "string"} if names.form is None else schema_of(names.form)
+        policy = _closed(**{each.yaml_key: _value(each) for each in fields()})
+        return {"type": "object", "propertyNames": keys, "additionalProperties": policy}
+    if kind.is_switch:
+        return _SWITCH
+    if kind.form is None:
+        return {"type": ["string", "integer"], "minLength": 1}
+    schema = schema_of(kind.form)
+    if not kind.is_list and "items" in schema:
+        # Only as text: the program takes no list for it.
+        del schema["items"], schema["minItems"], schema["uniqueItems"]
+        schema["type"] = [each for each in schema["type"] if each != "array"]
     return schema
 
 

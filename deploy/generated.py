@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from deploy import chart_readme, chart_schema, dashboard
+from deploy import chart_readme, chart_schema, dashboard, topics
 
 ROOT: Final = Path(__file__).resolve().parent
 APPLICATION: Final = ROOT / "helm" / "retry-sidecar"
@@ -21,4 +21,5 @@ def generated() -> Mapping[Path, str]:
         LIBRARY / "values.schema.json": chart_schema.library(),
         **{chart / "README.md": chart_readme.renewed(chart) for chart in (APPLICATION, LIBRARY)},
         DASHBOARD: dashboard.text(),
+        APPLICATION / "files" / "topics.json": topics.text(),
     }

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import yaml
 
 from sidecar.contract.dialects.custom import UNITS_OF_DELAY, UNITS_OF_DUE, CustomHeaders
-from sidecar.settings import nodes, origin_policies
+from sidecar.settings import forms, nodes, origin_policies
 from sidecar.settings.kinds import Kind, NotAllowed, choice
 
 ALLOWED: Final = (
@@ -29,6 +29,9 @@ def _parse_name(text: str) -> str:
 _HEADER: Final = Kind(
     "a header name of printable ASCII characters that does not begin with retry-, x-ibm-retry- or __connect.errors.",
     _parse_name,
+    form=forms.Text(
+        _NAME.pattern, refused="|".join(map(re.escape, _OURS)), accepted=(_ALLOWED_OURS,) if _ALLOWED_OURS else ()
+    ),
 )
 
 
@@ -71,4 +74,4 @@ def _show(custom: CustomHeaders) -> str:
     return json.dumps({name: value for name, value in custom._asdict().items() if value != defaults[name]})
 
 
-CUSTOM_HEADERS: Final = Kind(ALLOWED, _parse, _show, is_mapping=True)
+CUSTOM_HEADERS: Final = Kind(ALLOWED, _parse, _show, is_mapping=True, form=forms.fields(_PARTS, ["origin"]))

@@ -10,18 +10,32 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-_UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+from sidecar.settings import forms
+from sidecar.settings.forms import UNITS_MS, Form
+
 _DURATION = re.compile(r"([0-9]{1,15})(ms|s|m|h|d)?")
 _EPOCH_MS = re.compile(r"[0-9]{12,15}")
 _WHOLE = re.compile(r"[0-9]{1,9}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _TOPIC_GLOB = re.compile(r"[A-Za-z0-9._*?\[\]!-]{1,249}")
+# 1 to 65535; zeros may stand before it.
+_PORT = (
+    "0{0,4}[1-9]|0{0,3}[1-9][0-9]|0?0?[1-9][0-9]{2}|0?[1-9][0-9]{3}|[1-5][0-9]{4}"
+    "|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]"
+)
 _SERVER = re.compile(
-    r"(?:(?:PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)://)?(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?"
+    r"(?:(?:PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)://)?(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?:" + _PORT + "))?"
 )
 _HOST = re.compile(r"[A-Za-z0-9.:_-]+")
 _URL = re.compile(r"[!-~]{1,2000}")
 _TOKEN = re.compile(r"[!-~]{16,}")
+_LINE = r"[^\x00-\x20\x7f](?:[^\x00-\x1f\x7f]*[^\x00-\x20\x7f])?"
+_DAY = "(?:0[1-9]|[12][0-9]|3[01])"
+_CLOCK = "(?:[01][0-9]|2[0-3])(?::?[0-5][0-9](?::?[0-5][0-9](?:[.,][0-9]+)?)?)?"
+_INSTANT = (
+    f"[0-9]{{4}}(?:-(?:0[1-9]|1[0-2])-{_DAY}|(?:0[1-9]|1[0-2]){_DAY}|-?W(?:0[1-9]|[1-4][0-9]|5[0-3])(?:-?[1-7])?)"
+    f"(?:[T ]{_CLOCK}(?:Z|[+-]{_CLOCK})?)?"
+)
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
 # Java's level names are taken too: IBM's image knows those.
@@ -60,6 +74,8 @@ class Kind:
     """A number that can have a decimal point."""
     is_mapping: bool = False
     """Names with settings below them; as text it is YAML too."""
+    form: Form | None = None
+    """What `parse` takes, for schemas; None: only `parse` can tell."""
 
 
 class NotAllowed(ValueError):
@@ -83,12 +99,12 @@ def parse_duration_ms(text: str) -> int:
     match = _DURATION.fullmatch(text)
     if match is None:
         raise ValueError(text)
-    return int(match[1]) * _UNITS_MS[match[2] or "ms"]
+    return int(match[1]) * UNITS_MS[match[2] or "ms"]
 
 
 def show_duration(duration_ms: int) -> str:
     """Return the shortest exact form: 300000 is `5m`."""
-    for unit, unit_ms in _UNITS_MS.items():
+    for unit, unit_ms in UNITS_MS.items():
         if duration_ms and duration_ms % unit_ms == 0:
             return f"{duration_ms // unit_ms}{unit}"
     return "0ms"
@@ -126,7 +142,7 @@ def whole(low: int, high: int) -> Kind:
             raise ValueError(text)
         return int(text)
 
-    return Kind(f"a whole number from {low} to {high}", parse)
+    return Kind(f"a whole number from {low} to {high}", parse, form=forms.Whole(low, high))
 
 
 def duration(low_ms: int, high_ms: int) -> Kind:
@@ -139,7 +155,12 @@ def duration(low_ms: int, high_ms: int) -> Kind:
         return duration_ms
 
     bounds = f"from {show_duration(low_ms)} to {show_duration(high_ms)}"
-    return Kind(f"a duration {bounds}, such as 250ms, 20s, 5m, 1h, 7d or a whole number of ms", parse, show_duration)
+    return Kind(
+        f"a duration {bounds}, such as 250ms, 20s, 5m, 1h, 7d or a whole number of ms",
+        parse,
+        show_duration,
+        form=forms.Duration(low_ms, high_ms),
+    )
 
 
 def durations(high_ms: int, most: int) -> Kind:
@@ -156,6 +177,7 @@ def durations(high_ms: int, most: int) -> Kind:
         parse,
         lambda value: ",".join(show_duration(item) for item in value),
         is_list=True,
+        form=forms.Items(forms.Duration(0, high_ms), 1, most),
     )
 
 
@@ -168,7 +190,7 @@ def choice(*values: str) -> Kind:
             raise ValueError(text)
         return by_folded[text.casefold()]
 
-    return Kind(f"one of {', '.join(values)}", parse)
+    return Kind(f"one of {', '.join(values)}", parse, form=forms.Words(values))
 
 
 def choices(*values: str) -> Kind:
@@ -180,7 +202,13 @@ def choices(*values: str) -> Kind:
             raise ValueError(text)
         return items
 
-    return Kind(f"one or more of {', '.join(values)}, separated by commas, each once", parse, _show_items, is_list=True)
+    return Kind(
+        f"one or more of {', '.join(values)}, separated by commas, each once",
+        parse,
+        _show_items,
+        is_list=True,
+        form=forms.Items(forms.Words(values, any_case=False), 1, once=True),
+    )
 
 
 def _parse_switch(text: str) -> bool:
@@ -204,8 +232,7 @@ def _parse_topic(text: str) -> str:
 
 def _parse_servers(text: str) -> str:
     servers = _items(text)
-    matches = [_SERVER.fullmatch(server) for server in servers]
-    if not servers or any(match is None or not 1 <= int(match[1] or 9092) <= 65_535 for match in matches):
+    if not servers or any(_SERVER.fullmatch(server) is None for server in servers):
         raise ValueError(text)
     return ",".join(servers)
 
@@ -260,23 +287,53 @@ def _parse_start(text: str) -> str | int:
 
 
 SWITCH = Kind("true or false", _parse_switch, lambda value: "true" if value else "false", is_switch=True)
-LEVEL = Kind("one of debug, info, warning, error, critical", _parse_level)
-TOPIC = Kind("1 to 249 characters out of a-z, A-Z, 0-9, '.', '_', '-', but not '.' or '..'", _parse_topic)
-TOPIC_GLOB = Kind("a topic name or a glob such as orders-*", _matching(_TOPIC_GLOB))
-SERVERS = Kind("one or more host:port, separated by commas, ports from 1 to 65535", _parse_servers)
+LEVEL = Kind("one of debug, info, warning, error, critical", _parse_level, form=forms.Words(tuple(_LEVELS)))
+TOPIC = Kind(
+    "1 to 249 characters out of a-z, A-Z, 0-9, '.', '_', '-', but not '.' or '..'",
+    _parse_topic,
+    form=forms.Text(_TOPIC.pattern, refused=r"\.{1,2}$"),
+)
+TOPIC_GLOB = Kind(
+    "a topic name or a glob such as orders-*", _matching(_TOPIC_GLOB), form=forms.Text(_TOPIC_GLOB.pattern)
+)
+SERVERS = Kind(
+    "one or more host:port, separated by commas, ports from 1 to 65535",
+    _parse_servers,
+    form=forms.Items(forms.Text(_SERVER.pattern), 1),
+)
 TOPIC_GLOBS = Kind(
-    "topic names or globs such as orders-*, separated by commas", _parse_topic_globs, _show_items, is_list=True
+    "topic names or globs such as orders-*, separated by commas",
+    _parse_topic_globs,
+    _show_items,
+    is_list=True,
+    form=forms.Items(forms.Text(_TOPIC_GLOB.pattern), 1),
 )
 CLASS_GLOBS = Kind(
     "class names or globs such as com.acme.*, separated by commas, without spaces",
     _parse_class_globs,
     _show_items,
     is_list=True,
+    form=forms.Items(forms.Text(r"[^\x00-\x20\x7f,]+")),
 )
-START = Kind("latest, earliest, epoch milliseconds, or ISO 8601 such as 2026-01-01T08:00:00Z", _parse_start)
-TEXT = Kind("one line of text, not empty", _parse_text)
-URL = Kind("an http:// or https:// URL without spaces", _parse_url)
-FILE = Kind("the path of a file", _parse_path)
+START = Kind(
+    "latest, earliest, epoch milliseconds, or ISO 8601 such as 2026-01-01T08:00:00Z",
+    _parse_start,
+    form=forms.Text(
+        f"[Ll][Aa][Tt][Ee][Ss][Tt]|[Ee][Aa][Rr][Ll][Ii][Ee][Ss][Tt]|{_EPOCH_MS.pattern}|{_INSTANT}",
+        numbers=forms.Whole(10**11, 10**15 - 1),
+    ),
+)
+TEXT = Kind("one line of text, not empty", _parse_text, form=forms.Text(_LINE))
+URL = Kind(
+    "an http:// or https:// URL without spaces",
+    _parse_url,
+    form=forms.Text(
+        r"[Hh][Tt][Tt][Pp][Ss]?://(?:[!-~]*@)?(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?:"
+        + _PORT
+        + r")?)?(?:[/?#][!-~]*)?"
+    ),
+)
+FILE = Kind("the path of a file", _parse_path, form=forms.Text(_LINE))
 FOLDER = Kind("the path of a folder", _parse_path)
 HOST = Kind("an IP address or a host name", _matching(_HOST))
 TOKEN = Kind("16 or more printable ASCII characters without spaces", _matching(_TOKEN))

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import yaml
 
 from sidecar.policy.backoff import Backoff
-from sidecar.settings import nodes, origin_policies
+from sidecar.settings import forms, nodes, origin_policies
 from sidecar.settings.kinds import DAY_MS, Kind, NotAllowed, duration, show_duration, whole
 from sidecar.settings.wording import plain, quoted
 
@@ -29,7 +29,9 @@ def _parse_name(text: str) -> str:
     return text
 
 
-NAME: Final = Kind("a name of 1 to 64 characters out of a-z, A-Z, 0-9, '.', '_', '-'", _parse_name)
+NAME: Final = Kind(
+    "a name of 1 to 64 characters out of a-z, A-Z, 0-9, '.', '_', '-'", _parse_name, form=forms.Text(_NAME.pattern)
+)
 
 
 def decimal(low: float, high: float, such_as: str) -> Kind:
@@ -41,7 +43,11 @@ def decimal(low: float, high: float, such_as: str) -> Kind:
         return float(text)
 
     return Kind(
-        f"a number from {low:g} to {high:,g}, such as {such_as}", parse, lambda value: f"{value:g}", is_decimal=True
+        f"a number from {low:g} to {high:,g}, such as {such_as}",
+        parse,
+        lambda value: f"{value:g}",
+        is_decimal=True,
+        form=forms.Decimal(low, high),
     )
 
 
@@ -103,7 +109,13 @@ def _show_backoff(backoff: Backoff) -> str:
     )
 
 
-BACKOFF: Final = Kind(_BACKOFF, _parse_backoff, _show_backoff, is_mapping=True)
+BACKOFF: Final = Kind(
+    _BACKOFF,
+    _parse_backoff,
+    _show_backoff,
+    is_mapping=True,
+    form=forms.fields(_PARTS, [part.yaml_key for part in _PARTS if part.name not in _DEFAULTS]),
+)
 
 
 def _parse_by_exception(text: str) -> tuple[tuple[str, str], ...]:
@@ -125,6 +137,10 @@ def _parse_by_exception(text: str) -> tuple[tuple[str, str], ...]:
 
 
 EXCEPTION_POLICIES: Final = Kind(
-    _BY_EXCEPTION, _parse_by_exception, lambda pairs: json.dumps(dict(pairs)) if pairs else "", is_mapping=True
+    _BY_EXCEPTION,
+    _parse_by_exception,
+    lambda pairs: json.dumps(dict(pairs)) if pairs else "",
+    is_mapping=True,
+    form=forms.Entries(forms.Text(r"[^\x00-\x20\x7f,]+"), forms.Text(_NAME.pattern)),
 )
 """Pairs of a class name or glob and a policy's name."""

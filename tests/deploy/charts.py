@@ -82,6 +82,7 @@ class Rendered:
         """Yield the spec of every pod that comes to be."""
         yield self.pod
         yield from (each["spec"] for each in self.all("Pod"))
+        yield from (each["spec"]["template"]["spec"] for each in self.all("Job"))
 
 
 def containers(pod: Manifest) -> list[Manifest]:

@@ -9,10 +9,11 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 
 from tests.deploy.charts import APPLICATION, CASES, EXAMPLE, LIBRARY, Helm, Manifest, Rendered, containers
+from tests.deploy.custom_kinds import SPECS
 
 NEWEST = "1.37"
 VERSIONS = ("1.27", "1.29", "1.33", NEWEST)
-CUSTOM_KINDS = {"PodMonitor", "ServiceMonitor", "PrometheusRule"}
+CUSTOM_KINDS = {"PodMonitor", "ServiceMonitor", "PrometheusRule", *SPECS}
 RESTRICTED_VOLUMES = {"configMap", "emptyDir", "persistentVolumeClaim", "projected", "secret"}
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)

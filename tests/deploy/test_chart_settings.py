@@ -74,11 +74,12 @@ def test_a_login_is_complete(helm: Helm, tmp_path: Path) -> None:
     assert settings["NOTIFY_URL"].value == "***"
 
 
-def test_a_value_that_only_the_program_can_check_stops_it_with_its_name(helm: Helm, tmp_path: Path) -> None:
-    rendered = helm.render(APPLICATION, CASES[0], values=["config.delays=soon"])
+def test_settings_that_contradict_each_other_stop_the_program_with_their_names(helm: Helm, tmp_path: Path) -> None:
+    """The schema looks at single values only."""
+    rendered = helm.render(APPLICATION, CASES[0], values=["config.dlq_topic=retry"])
     done = start([*arguments(rendered, tmp_path), "--show-settings"], environment(rendered.sidecar))
     assert done.returncode == 2
-    assert done.stderr.startswith("DELAYS: 'soon' is not allowed: it must be ")
+    assert done.stderr.startswith("INPUT_TOPIC and DLQ_TOPIC: both are 'retry': ")
 
 
 def test_every_setting_can_be_given_or_is_set_by_the_chart() -> None:

@@ -3,6 +3,8 @@ Every template here takes one dict:
   root    the importing chart's $
   values  values with the names of this chart's values.yaml
   name    base of object names; default: the release's name with "-retry-sidecar"
+  namespace  namespace of the objects; default: the release's
+  configMap  name of the ConfigMap; default: the base of object names with "-config"
   path    prefix of the values in the importing chart, for messages: "retrySidecar."; default: empty
 */}}
 
@@ -10,8 +12,12 @@ Every template here takes one dict:
 {{- default (printf "%s-retry-sidecar" .root.Release.Name | trunc 50 | trimSuffix "-") .name -}}
 {{- end -}}
 
+{{- define "retry-sidecar.namespace" -}}
+{{ default .root.Release.Namespace .namespace }}
+{{- end -}}
+
 {{- define "retry-sidecar.configMapName" -}}
-{{ include "retry-sidecar.name" . }}-config
+{{ default (printf "%s-config" (include "retry-sidecar.name" .)) .configMap }}
 {{- end -}}
 
 {{/* The settings as YAML: the user's, and those derived from `kafka`. A property in config.client wins. */}}
@@ -76,15 +82,19 @@ Every template here takes one dict:
 {{- end -}}
 {{- end -}}
 
-{{/* The ConfigMap, a whole manifest. `labels` (a map) is optional. */}}
+{{/* The ConfigMap, a whole manifest. `labels` and `annotations` (maps) are optional. */}}
 {{- define "retry-sidecar.configMap" -}}
 apiVersion: v1
 kind: ConfigMap
 metadata:
   name: {{ include "retry-sidecar.configMapName" . }}
-  namespace: {{ .root.Release.Namespace }}
+  namespace: {{ include "retry-sidecar.namespace" . }}
   {{- with .labels }}
   labels:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .annotations }}
+  annotations:
     {{- toYaml . | nindent 4 }}
   {{- end }}
 data:

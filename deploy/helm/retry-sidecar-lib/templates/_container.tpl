@@ -63,6 +63,9 @@ The container, as a list item. Besides the dict of _config.tpl:
 
 {{- define "retry-sidecar.image" -}}
 {{- $image := .values.image -}}
+{{- with (default dict .root.Values.global).imageRegistry | default $image.registry -}}
+{{ trimSuffix "/" . }}/
+{{- end -}}
 {{- if $image.digest -}}
 {{ $image.repository }}@{{ $image.digest }}
 {{- else -}}

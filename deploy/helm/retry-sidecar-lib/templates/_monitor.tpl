@@ -7,7 +7,7 @@ apiVersion: monitoring.coreos.com/v1
 kind: PodMonitor
 metadata:
   name: {{ include "retry-sidecar.name" . }}
-  namespace: {{ .root.Release.Namespace }}
+  namespace: {{ include "retry-sidecar.namespace" . }}
   labels:
     {{- toYaml (merge (dict) (.monitor.labels | default dict) (.labels | default dict)) | nindent 4 }}
 spec:
