@@ -36,6 +36,8 @@ HELM_VERSION = v3.22.0
 HELM = $(TOOLS)/helm-$(HELM_VERSION)/helm
 # As in Helm's Makefile. Without these flags, Helm renders charts for Kubernetes 1.20 by default.
 HELM_FLAGS = -s -w $(foreach package,chartutil lint/rules,$(foreach part,Major=1 Minor=37,-X helm.sh/helm/v3/pkg/$(package).k8sVersion$(part)))
+KUSTOMIZE_VERSION = v5.8.2
+KUSTOMIZE = $(TOOLS)/kustomize-$(KUSTOMIZE_VERSION)/kustomize
 PROMTOOL = $(TOOLS)/promtool
 ACTIONLINT_VERSION = v1.7.12
 ACTIONLINT = $(TOOLS)/actionlint-$(ACTIONLINT_VERSION)/actionlint
@@ -43,7 +45,7 @@ TOXIPROXY_VERSION = v2.12.0
 TOXIPROXY = $(TOOLS)/toxiproxy-$(TOXIPROXY_VERSION)/toxiproxy
 
 .DEFAULT_GOAL = help
-.PHONY: help demo demo-spark test test-pure sanitize test-spark test-cluster test-spring-kafka test-clients chaos check simulate bench bench-operating bench-compare bench-spark docs push-docs dist wheels charts check-release push-charts sign audit sbom lock lint-workflows helm promtool toxiproxy clean
+.PHONY: help demo demo-spark test test-pure sanitize test-spark test-cluster test-spring-kafka test-clients chaos check simulate bench bench-operating bench-compare bench-spark docs push-docs dist wheels charts check-release push-charts sign audit sbom lock lint-workflows helm kustomize promtool toxiproxy clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -175,6 +177,8 @@ lint-workflows: $(ACTIONLINT) ## Check the syntax of the GitHub workflows; needs
 
 helm: $(HELM) ## Build Helm for the chart tests; needs Go, takes minutes once
 
+kustomize: $(KUSTOMIZE) ## Build Kustomize for the tests of deploy/kubernetes; needs Go, takes a minute once
+
 promtool: $(PROMTOOL) ## Download promtool for the alert tests from Debian's package; installs nothing
 
 toxiproxy: $(TOXIPROXY) ## Build Toxiproxy for the network tests; needs Go, takes a minute once
@@ -192,6 +196,11 @@ $(HELM):
 $(ACTIONLINT):
 	rm -rf $(@D).building
 	GOBIN=$(@D).building CGO_ENABLED=0 go install -trimpath -ldflags '-s -w' github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT_VERSION)
+	rm -rf $(@D) && mv $(@D).building $(@D)
+
+$(KUSTOMIZE):
+	rm -rf $(@D).building
+	GOBIN=$(@D).building CGO_ENABLED=0 go install -trimpath -ldflags '-s -w' sigs.k8s.io/kustomize/kustomize/v5@$(KUSTOMIZE_VERSION)
 	rm -rf $(@D) && mv $(@D).building $(@D)
 
 $(TOXIPROXY):

@@ -17,6 +17,12 @@ def helm() -> Helm:
 
 
 @pytest.fixture(scope="session")
+def kustomize() -> Path:
+    """Where Kustomize is; the tests are skipped without it, also where other programs must be there."""
+    return find("kustomize", target="kustomize", is_required=False)
+
+
+@pytest.fixture(scope="session")
 def promtool() -> Path:
     """Where promtool is; the tests are skipped without it."""
     return find("promtool", target="promtool")
