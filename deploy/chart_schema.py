@@ -102,7 +102,12 @@ def application() -> str:
         ),
         "podMonitor": monitor,
         "serviceMonitor": monitor,
-        "prometheusRule": _closed(enabled=_SWITCH, labels=_LABELS, disabled=_TEXTS, runbookUrl=_TEXT),
+        "prometheusRule": _closed(
+            enabled=_SWITCH,
+            labels=_LABELS,
+            disabled=_TEXTS,
+            runbookUrl={"type": "string", "pattern": "^(https?://[^#\\s]+)?$"},
+        ),
         "grafanaDashboard": _closed(enabled=_SWITCH, labels=_LABELS, annotations=_LABELS),
         "podAnnotations": _LABELS,
         "podLabels": _LABELS,

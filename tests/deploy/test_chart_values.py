@@ -59,6 +59,7 @@ def test_what_has_no_default_is_asked_for(helm: Helm, chart: Path, values: list[
         ("namespaceOverride=Shop", "at '/namespaceOverride': 'Shop' does not match pattern"),
         ("global.imageRegistry=http://r", "at '/global/imageRegistry': 'http://r' does not match pattern"),
         ("image.registry=r/", "at '/image/registry': 'r/' does not match pattern"),
+        ("prometheusRule.runbookUrl=docs", "at '/prometheusRule/runbookUrl': 'docs' does not match pattern"),
         ("service.labels.a=1", "at '/service/labels/a': got number, want string"),
         ("config.streams_app_id=", "at '/config/streams_app_id': minLength: got 0, want 1"),
         ("config.client.client.id=", "at '/config/client/client': got object"),
