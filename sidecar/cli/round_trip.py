@@ -26,6 +26,7 @@ MARK: Final = "retry-sidecar-round-trip"
 """The header by which the command knows its message again; a message of an application has none."""
 
 _LOOK_S: Final = 0.5
+_HEARD_S: Final = 5.0
 _BATCH: Final = 500
 
 
@@ -81,7 +82,13 @@ def round_trip(settings: Settings, *, origin: str, delay_ms: int, timeout_s: flo
 
 
 def _look_before(settings: Settings, origin: str, deadline: Deadline) -> None:
-    topics = describe_topics(Admin(settings), (settings.input_topic, origin), deadline)
+    admin, names = Admin(settings), (settings.input_topic, origin)
+    topics = describe_topics(admin, names, deadline)
+    # A broker may not have heard of a new topic yet.
+    again = Deadline(min(_HEARD_S, deadline.left_s))
+    while None in topics.values() and not again.passed:
+        again.pause()
+        topics = describe_topics(admin, names, deadline)
     missing = [
         f"topic {name}: does not exist; create it with: {create_command(settings)} --origin {origin}"
         for name, found in topics.items()

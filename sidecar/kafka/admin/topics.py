@@ -285,7 +285,8 @@ def _create(admin: Admin, settings: Settings, topic: NewTopic, deadline: Deadlin
         factor = f"; set another REPLICATION_FACTOR ({_shown_factor(settings)})"
         hint = factor if error.code in _ABOUT_REPLICAS else ""
         raise TopicsInvalid(f"topic {topic.name}: cannot be created: {error}{hint}") from error
-    await_partitions(admin, topic.name, max(1, topic.partitions), deadline)
+    # One that somebody else made has the number of partitions that they gave it.
+    await_partitions(admin, topic.name, max(1, topic.partitions) if created else 1, deadline)
     if created:
         shown = "the broker's default of" if topic.partitions < 0 else str(topic.partitions)
         changes.append(f"topic {topic.name} created with {shown} partitions")

@@ -123,6 +123,22 @@ def test_topics_that_another_instance_is_quicker_to_create_are_no_reason_to_leav
     assert (facts.partitions, facts.usable_partitions, facts.changes) == (3, 3, ())
 
 
+def test_a_topic_that_exists_after_all_keeps_its_number_of_partitions(
+    admin: Admin, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that has not heard of a new topic yet says that there is none."""
+    counts = {settings.input_topic: 2, settings.dlq_topic: 1}
+
+    def exists(admin: Admin, topic: NewTopic, deadline: Deadline) -> bool:
+        create_topic(settings.bootstrap_servers, topic.name, counts.get(topic.name, 2), dict(topic.config))
+        return cluster.create_topic(admin, topic, deadline)
+
+    monkeypatch.setattr("sidecar.kafka.admin.topics.create_topic", exists)
+    facts = ensure_topics(admin, dataclasses.replace(settings, create_topics=True), partitions=4)
+    assert (facts.partitions, facts.changes) == (2, ())
+    assert partitions_of(settings.bootstrap_servers, settings.dlq_topic) == 1
+
+
 def test_a_replication_factor_that_the_cluster_cannot_give_is_named(admin: Admin, settings: Settings) -> None:
     wanted = dataclasses.replace(settings, create_topics=True, replication_factor=9)
     text = _refusal(admin, wanted)
