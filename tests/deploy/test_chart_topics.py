@@ -73,7 +73,8 @@ def test_the_job_has_a_login_of_its_own_and_no_secret_of_the_sidecar(helm: Helm)
     }
     assert env(container)["HTTPS_PROXY"] == "http://proxy:3128"
     assert "HTTPS_PROXY" not in env(rendered.sidecar)
-    assert "topics-admin" not in secrets({**rendered.pod, "containers": [rendered.sidecar]})
+    own = secrets({**rendered.pod, "containers": [rendered.sidecar]})
+    assert own == {"kafka-ca", "sidecar", "retry-sidecar-api", "retry-sidecar-webhook"}
 
 
 def test_a_certificate_of_its_own_is_mounted_in_the_job(helm: Helm) -> None:
