@@ -45,7 +45,7 @@ TOXIPROXY_VERSION = v2.12.0
 TOXIPROXY = $(TOOLS)/toxiproxy-$(TOXIPROXY_VERSION)/toxiproxy
 
 .DEFAULT_GOAL = help
-.PHONY: help demo demo-spark test test-pure sanitize test-spark test-cluster test-spring-kafka test-clients chaos check simulate bench bench-operating bench-compare bench-spark docs push-docs dist wheels charts check-release push-charts sign audit sbom lock lint-workflows helm kustomize promtool toxiproxy clean
+.PHONY: help demo demo-spark test test-pure sanitize test-spark test-cluster test-spring-kafka test-clients chaos check simulate bench bench-operating bench-large bench-compare bench-spark docs push-docs dist wheels charts check-release push-charts sign audit sbom lock lint-workflows helm kustomize promtool toxiproxy clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -101,6 +101,9 @@ bench: $(TEST_STAMP) ## Measure the figures in docs/explanation/performance.md
 
 bench-operating: $(TEST_STAMP) ## Measure operating: counts, requests at full load, pages, cancel
 	$(BIN)/python -m bench counts asked listing cancel
+
+bench-large: $(TEST_STAMP) ## Measure one instance with LARGE=10000000 pending messages; needs 30 GB of disk
+	$(BIN)/python -m bench large --large $(or $(LARGE),10000000)
 
 bench-compare: $(TEST_STAMP) ## Measure FIGURES of this tree and of the commit REF in alternation
 	@test -n "$(REF)" || { echo "set REF to a commit: make bench-compare REF=HEAD~1"; exit 2; }

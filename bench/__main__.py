@@ -14,6 +14,7 @@ import click
 from bench.cluster import Cluster
 from bench.compare import checked_out, compared
 from bench.figures import TARGETS, Figure, json_line, table
+from bench.large import large
 from bench.lateness import lateness
 from bench.operating import cancel, counts
 from bench.operating_crowd import crowd
@@ -31,8 +32,8 @@ LATENESS = ("lateness_p50", "lateness_p99", "early")
 PENDING = ("memory", "pending", "restart", "restore")
 CROWD = ("listing", "asked")
 NAMES = ("relay", *RATIOS, "lateness", *PENDING, "counts", *CROWD, "cancel")
-SPARK = ("spark", "shards")
-"""The figures that are measured only when named: they need a JDK."""
+NAMED = ("large", "spark", "shards")
+"""The figures that are measured only when named: they need 30 GB of disk, or a JDK."""
 
 
 class Measurement(NamedTuple):
@@ -45,18 +46,29 @@ class Measurement(NamedTuple):
 
 
 @click.command(epilog="Example: python -m bench store fire --quick")
-@click.argument("names", nargs=-1, type=click.Choice((*NAMES, *SPARK)))
+@click.argument("names", nargs=-1, type=click.Choice((*NAMES, *NAMED)))
 @click.option("--quick", is_flag=True, help="Fewer messages, each figure once: a look, not a figure.")
 @click.option("--gate/--no-gate", default=True, help="Exit with 1 when a target is missed; else always with 0.")
 @click.option("--runs", default=3, show_default=True, type=click.IntRange(1, 9), help="Runs of each figure that count.")
+@click.option(
+    "--large", "most", default=10_000_000, show_default=True, type=click.IntRange(100_000), help="Messages of large."
+)
 @click.option("--folder", type=click.Path(path_type=Path), help="Keep state folders and logs there.")
 @click.option("--against", metavar="REF", help="Compare with this commit, in alternation; no targets.")
 def main(
-    names: tuple[str, ...], *, quick: bool, gate: bool, runs: int, folder: Path | None, against: str | None
+    names: tuple[str, ...],
+    *,
+    quick: bool,
+    gate: bool,
+    runs: int,
+    most: int,
+    folder: Path | None,
+    against: str | None,
 ) -> None:
     """Measure the sidecar against a broker on this machine: all figures, or only the NAMES.
 
-    Those of Spark (spark, shards) are measured when they are named: they need a JDK.
+    Those of Spark (spark, shards) are measured when they are named: they need a JDK. So is large: it needs 3 GB of disk
+    for each million of messages.
 
     A run during which the hypervisor takes more than 5 % of the processor time is repeated, at most five times. Then
     the figure is noisy: neither met nor missed.
@@ -68,13 +80,13 @@ def main(
         home.mkdir(parents=True, exist_ok=True)
         if against is not None:
             with checked_out(against) as tree:
-                click.echo(_compare(broker.bootstrap_servers, home, tree, wanted, quick=quick, runs=runs))
+                click.echo(_compare(broker.bootstrap_servers, home, tree, wanted, most, quick=quick, runs=runs))
             return
         cluster = Cluster(broker.bootstrap_servers)
         cluster.create("bench-dlq", "bench-origin-day")
         figures = [
             figure
-            for each in _measurements(cluster, home, wanted, quick=quick, runs=runs)
+            for each in _measurements(cluster, home, wanted, most, quick=quick, runs=runs)
             for figure in (
                 once(each.figures, each.act) if each.runs is None else repeat(each.figures, each.act, each.runs)
             )
@@ -93,18 +105,20 @@ def main(
         raise click.exceptions.Exit(1)
 
 
-def _compare(servers: str, folder: Path, tree: Path, wanted: set[str], *, quick: bool, runs: int) -> str:
+def _compare(servers: str, folder: Path, tree: Path, wanted: set[str], most: int, *, quick: bool, runs: int) -> str:
     there, here = Cluster(servers, tree), Cluster(servers)
     here.create("bench-dlq", "bench-origin-day")
     pairs = zip(
-        _measurements(there, folder, wanted, quick=quick, runs=1),
-        _measurements(here, folder, wanted, quick=quick, runs=1),
+        _measurements(there, folder, wanted, most, quick=quick, runs=1),
+        _measurements(here, folder, wanted, most, quick=quick, runs=1),
         strict=True,
     )
     return compared([(old.figures, old.act, new.act) for old, new in pairs], runs)
 
 
-def _measurements(cluster: Cluster, folder: Path, wanted: set[str], *, quick: bool, runs: int) -> list[Measurement]:
+def _measurements(
+    cluster: Cluster, folder: Path, wanted: set[str], most: int, *, quick: bool, runs: int
+) -> list[Measurement]:
     rates = Rates(cluster, folder, 60_000 if quick else 200_000)
     pending = tuple(name for name in PENDING if name in wanted)
     listing, asked = ("listing",) * ("listing" in wanted), ("asked", "asked_loss") * ("asked" in wanted)
@@ -124,12 +138,17 @@ def _measurements(cluster: Cluster, folder: Path, wanted: set[str], *, quick: bo
             CROWD, Measurement(listing + asked, partial(crowd, cluster, folder, runs, wanted, quick=quick))
         ),
         "cancel": Measurement(("cancel_p50", "cancel_p99"), partial(cancel, cluster, folder, long_s)),
+        "large": Measurement(_of_large(), partial(large, cluster, folder, min(most, many) if quick else most), None),
         "spark": Measurement(_of_spark(shards=False), partial(spark, cluster, folder, quick=quick)),
         "shards": Measurement(_of_spark(shards=True), partial(shards, cluster, folder, quick=quick)),
     }
     # Figures that are measured together are one measurement with several names.
     chosen = {each.figures: each for name, each in every.items() if name in wanted}
     return [each._replace(act=partial(_fresh, cluster, each.act)) for each in chosen.values()]
+
+
+def _of_large() -> tuple[str, ...]:
+    return tuple(name for name in TARGETS if name.startswith("large_"))
 
 
 def _of_spark(*, shards: bool) -> tuple[str, ...]:

@@ -24,7 +24,9 @@ from sidecar.model import ANY_PARTITION, Headers
 CALL_TIMEOUT_S: Final = 5.0
 COMMIT_TIMEOUT_S: Final = 20.0
 FLUSH_S: Final = 0.2
-"""Flush interval: a refused transaction does not wait for the rest of its records."""
+"""Longest wait in a call of flush: a refused transaction does not wait for the rest of its records."""
+FEW: Final = 2_000
+"""Up to so many records are written before the offsets are sent; of more, that would cost throughput."""
 QUEUE_TIMEOUT_S: Final = 15.0
 METADATA_TIMEOUT_S: Final = 2.0
 _BLAMELESS: Final = frozenset(
@@ -340,10 +342,13 @@ class TransactionalProducer:
         ]
         group: Any = membership
         try:
+            # Offsets that come while the broker adds partitions to the transaction are refused, and the library sends
+            # them again after retry.backoff.ms. All partitions are added when all records are written.
+            if len(self._producer) <= FEW:
+                self._producer.flush(FLUSH_S)
             self._producer.send_offsets_to_transaction(named, group, CALL_TIMEOUT_S)
         except KafkaException as cause:
-            error: KafkaError = cause.args[0]
-            raise _failed("send_offsets_to_transaction", error, replace=error.code() not in _MEMBERSHIP) from cause
+            raise self._transaction_failed("send_offsets_to_transaction", cause.args[0]) from cause
 
     def commit(self) -> None:
         """Commit.
@@ -368,7 +373,7 @@ class TransactionalProducer:
                 error: KafkaError = cause.args[0]
                 if error.retriable() and not error.fatal() and self._clock.monotonic_s() < deadline_s:
                     continue  # the library asks to call again
-                raise self._commit_failed(error) from cause
+                raise self._transaction_failed("commit_transaction", error) from cause
             else:
                 self._committed()
                 return
@@ -394,7 +399,7 @@ class TransactionalProducer:
     def _require_open(self, call: str) -> None:
         invariant(self._open, "a call needs a transaction, and none is open", call=call)
 
-    def _commit_failed(self, error: KafkaError) -> TransactionFailed:
+    def _transaction_failed(self, call: str, error: KafkaError) -> TransactionFailed:
         if self._changelog_error is not None:
             error = self._changelog_error
             return TransactionFailed(f"the changelog cannot be written: {error.str()}", unknown=False, replace=True)
@@ -407,7 +412,7 @@ class TransactionalProducer:
                 unknown=False,
                 replace=True,
             )
-        return _failed("commit_transaction", error, replace=error.code() not in _MEMBERSHIP)
+        return _failed(call, error, replace=error.code() not in _MEMBERSHIP)
 
     def abort(self) -> None:
         """Abort. Raises TransactionFailed; the producer cannot be used again then."""

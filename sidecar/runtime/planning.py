@@ -20,6 +20,8 @@ from sidecar.runtime.transaction.failures import Failures
 from sidecar.runtime.transaction.limits import Limits
 from sidecar.runtime.transaction.pace import fewer
 
+FULL: Final = 100
+"""After so many deliveries the next plan follows at once: they are worth a transaction of their own."""
 ANSWER_S: Final = 0.003
 """Interval of looks for the answer about an origin that a plan waits for."""
 
@@ -46,8 +48,10 @@ class Planning:
         self._limits = limits
         # Plans for one message take turns of their own: between two of them there is often a larger one that fails.
         self._turn = {False: 0, True: 0}
-        self._planned_s = float("-inf")
-        self._backlog = False
+        self._planned_s = self._ingested_s = float("-inf")
+        """When the last plan was made, and the last one that could ingest."""
+        self._pause_ms = 0.0
+        """Time from the last plan until the next one for due timers."""
         self._unresolved: frozenset[str] = frozenset()
         """Origins that messages of the last plan wait for."""
         self._waits_for_dlq = set[int]()
@@ -56,15 +60,23 @@ class Planning:
 
     def is_due(self) -> bool:
         """Return whether it is time for a plan."""
-        since_ms = (self._clock.monotonic_s() - self._planned_s) * 1000
-        ready = self._buffer.ready
-        if ready and (since_ms >= self._settings.commit_interval_ms or ready >= self._settings.commit_max_messages):
+        if self._ingest_in_s() <= 0:
             return True
-        if since_ms < self._settings.punctuation_interval_ms and not (self._backlog or self._is_resolved()):
+        since_ms = (self._clock.monotonic_s() - self._planned_s) * 1000
+        if since_ms < self._pause_ms and not self._is_resolved():
             return False
         now_ms = self._clock.wall_ms()
         running = self._assignment.running()
         return any((wakes_ms := each.wakes_at_ms()) is not None and wakes_ms <= now_ms for each in running)
+
+    def _ingest_in_s(self) -> float:
+        """Return the seconds until the next plan takes messages in, infinite while there are none."""
+        ready = self._buffer.ready
+        if not ready:
+            return float("inf")
+        if ready >= self._settings.commit_max_messages:
+            return 0.0
+        return self._settings.commit_interval_ms / 1000 + self._ingested_s - self._clock.monotonic_s()
 
     def _is_resolved(self) -> bool:
         """Return whether the origins that the last plan missed have been looked up."""
@@ -73,15 +85,13 @@ class Planning:
 
     def due_in_s(self, at_most_s: float) -> float:
         """Return the seconds until the next plan is due, at most `at_most_s`; negative when one is overdue."""
-        wait_s = ANSWER_S if self._unresolved else at_most_s
+        wait_s = min(ANSWER_S if self._unresolved else at_most_s, self._ingest_in_s())
         since_s = self._clock.monotonic_s() - self._planned_s
-        if self._buffer.ready:
-            wait_s = min(wait_s, self._settings.commit_interval_ms / 1000 - since_s)
         now_ms = self._clock.wall_ms()
         for partition in self._assignment.running():
             if (wakes_ms := partition.wakes_at_ms()) is not None:
                 due_s = (wakes_ms - now_ms) / 1000
-                wait_s = min(wait_s, max(due_s, self._settings.punctuation_interval_ms / 1000 - since_s))
+                wait_s = min(wait_s, max(due_s, self._pause_ms / 1000 - since_s))
         return wait_s
 
     # What
@@ -102,8 +112,12 @@ class Planning:
         waits_for_dlq = set() if terms.dlq_open else self._waits_for_dlq
         open_for_ingest = [each.number for each in turns if each.number not in waits_for_dlq]
         now_ms = self._clock.wall_ms()
-        self._planned_s = self._clock.monotonic_s()
         few = alone or len(turns) > self._failures.items_max
+        if not few and self._buffer.ready and self._ingest_in_s() > 0:
+            open_for_ingest = []  # a block of the changelog has what came in COMMIT_INTERVAL_MS
+        else:
+            self._ingested_s = self._clock.monotonic_s()
+        self._planned_s = self._clock.monotonic_s()
         if few:
             waiting = {each for each in open_for_ingest if self._buffer.ready_of(each)}
             fire_first = self._failures.suspects_one or bool(self._turn[alone] // len(turns) % 2)
@@ -120,7 +134,9 @@ class Planning:
         self._waits_for_dlq = set() if terms.dlq_open else waits_for_dlq | next_dead
         self._components.catalogue.want(made.unresolved)
         self._unresolved = frozenset(made.unresolved)
-        self._backlog = few or (not made.complete and not made.unresolved)
+        backlog = few or (not made.complete and not made.unresolved)
+        missing = 0 if backlog else max(0, FULL - made.deliveries)
+        self._pause_ms = self._settings.punctuation_interval_ms * missing / FULL
         if made.partition_plans:
             return self._work(made, terms, membership)
         self._ahead.clear()

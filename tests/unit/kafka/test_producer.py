@@ -7,7 +7,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from sidecar.errors import TransactionFailed
 from sidecar.kafka import producer as module
-from sidecar.kafka.producer import TransactionalProducer
+from sidecar.kafka.producer import FEW, TransactionalProducer
 from tests.clocks import HandClock
 
 
@@ -17,9 +17,17 @@ class Library:
     fails_at: str
     error: KafkaError
 
-    def __init__(self, _config: object) -> None: ...
+    waiting = 0
+    """Records that are not written yet."""
+
+    def __init__(self, _config: object) -> None:
+        self.calls: list[str] = []
+
+    def __len__(self) -> int:
+        return self.waiting
 
     def _call(self, name: str) -> int:
+        self.calls.append(name)
         if self.fails_at == name:
             raise KafkaException(self.error)
         return 0
@@ -32,6 +40,9 @@ class Library:
 
     def flush(self, _timeout_s: float) -> int:
         return self._call("flush")
+
+    def send_offsets_to_transaction(self, _offsets: object, _membership: object, _timeout_s: float) -> None:
+        self._call("send_offsets_to_transaction")
 
     def commit_transaction(self, _timeout_s: float) -> None:
         self._call("commit_transaction")
@@ -67,3 +78,25 @@ def test_what_must_be_aborted_and_shows_while_it_is_flushed_is_known_not_to_be_c
     with pytest.raises(TransactionFailed, match="flush") as failed:
         begun(monkeypatch, "flush", refusal).commit()
     assert (failed.value.unknown, failed.value.replace, failed.value.fenced) == (False, True, False)
+
+
+@pytest.mark.parametrize(("waiting", "flushes"), [(1, True), (FEW, True), (FEW + 1, False)])
+def test_the_records_of_a_small_transaction_are_written_before_the_offsets_are_sent(
+    monkeypatch: pytest.MonkeyPatch, waiting: int, *, flushes: bool
+) -> None:
+    """Otherwise the offsets may come while partitions are added to the transaction, and are sent again much later."""
+    made = begun(monkeypatch, "", KafkaError(KafkaError._FAIL))
+    monkeypatch.setattr(Library, "waiting", waiting)
+    made.send_offsets("retry", {0: 1}, b"member")
+    library = made._producer
+    assert isinstance(library, Library)
+    assert library.calls[2:] == ["flush"] * flushes + ["send_offsets_to_transaction"]
+
+
+def test_a_fence_that_shows_while_the_first_records_are_written_fails_the_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fence = KafkaError(KafkaError._FENCED, "a newer producer has this id", fatal=True)
+    with pytest.raises(TransactionFailed) as failed:
+        begun(monkeypatch, "flush", fence).send_offsets("retry", {0: 1}, b"member")
+    assert (failed.value.unknown, failed.value.replace, failed.value.fenced) == (True, True, True)

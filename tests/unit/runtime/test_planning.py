@@ -10,7 +10,7 @@ import pytest
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Origin
 from sidecar.errors import RecordCorrupt, StoreCorrupt
-from sidecar.runtime.planning import ANSWER_S, Planning
+from sidecar.runtime.planning import ANSWER_S, FULL, Planning
 from sidecar.runtime.transaction.commit import Work
 from tests.clocks import NOW_MS
 from tests.simulation.memory_store import MemoryStore
@@ -64,6 +64,48 @@ def test_due_timers_are_planned_after_the_punctuation_interval(harness: LoopHarn
     assert planning.is_due()
     partition(harness, 0).next_due_ms = NOW_MS + 3_600_000
     assert not planning.is_due()
+
+
+@pytest.mark.parametrize(("fired", "share"), [(1, 1 - 1 / FULL), (FULL // 2, 0.5), (FULL, 0), (2 * FULL, 0)])
+def test_the_more_a_transaction_fires_the_sooner_is_the_next(
+    harness: LoopHarness, planning: Planning, fired: int, share: float
+) -> None:
+    stage = Stage()
+    stage.commit(NOW, *(stage.send(NOW + 1_000 + number) for number in range(fired)))
+    harness.origins["A"] = Origin(4, 1_000_000)
+    harness.run(0)
+    harness.assignment.partitions[0] = stage.partition
+    work = planning.next([stage.partition], stage.store, b"member")
+    assert work is not None
+    assert work.plan.deliveries == fired
+    stage.partition.next_due_ms = NOW_MS
+    wait_s = share * harness.components.settings.punctuation_interval_ms / 1000
+    assert planning.due_in_s(60.0) == pytest.approx(wait_s)
+    assert planning.is_due() == (wait_s == 0)
+    harness.clock.now_s += wait_s + 0.001
+    assert planning.is_due()
+
+
+def test_a_scan_within_the_commit_interval_leaves_messages_to_the_next(
+    harness: LoopHarness, planning: Planning
+) -> None:
+    stage = Stage()
+    stage.commit(NOW, *(stage.send(NOW + 1_000) for _ in range(FULL)))
+    harness.origins["A"] = Origin(4, 1_000_000)
+    harness.run(0, 1)
+    harness.assignment.partitions[0] = stage.partition
+    assert next_work(harness, planning) is None
+    harness.ingest(1, 0)
+    harness.clock.now_s += harness.components.settings.commit_interval_ms / 2000
+    numbers = harness.assignment.running()
+    work = planning.next(numbers, stage.store, b"member")
+    assert work is not None
+    assert (work.plan.deliveries, list(work.partitions), harness.buffer.ready) == (FULL, [0], 1)
+    harness.clock.now_s += harness.components.settings.commit_interval_ms / 2000
+    assert planning.is_due()
+    work = planning.next([partition(harness, 1)], stage.store, b"member")
+    assert work is not None
+    assert (list(work.partitions), harness.buffer.ready) == ([1], 0)
 
 
 def test_messages_that_wait_for_an_origin_are_planned_when_the_answer_is_there(
