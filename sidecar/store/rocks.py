@@ -44,7 +44,9 @@ UNMERGED_FILES: Final = 4
 """How many new files are merged at once."""
 UNMERGED_FILES_INGESTING: Final = 96
 """The same while files are ingested: merging them as they come would take as much processor time as the rest."""
-UNMERGED_FILES_MAX: Final = 128
+UNMERGED_FILES_PAUSE: Final = 384
+"""From here on a restore waits for merging, and everything else goes on."""
+UNMERGED_FILES_MAX: Final = 512
 """From here on writes wait; the library keeps the interpreter's lock meanwhile, so everything else waits too."""
 
 
@@ -183,6 +185,8 @@ class RocksStore:
             try:
                 file.parent.mkdir(exist_ok=True)
                 self._merge_at(UNMERGED_FILES_INGESTING)
+                while self._number("rocksdb.num-files-at-level0") >= UNMERGED_FILES_PAUSE:
+                    yield
                 options = _options()
                 # Merging rewrites and compresses them, in other threads.
                 options.set_compression_type(DBCompressionType.none())

@@ -91,16 +91,37 @@ def test_an_ingestion_that_is_given_up_leaves_nothing(store: RocksStore) -> None
     assert rows_of(store) == {}
 
 
-def test_ingested_files_are_not_merged_until_the_next_flush(store: RocksStore) -> None:
-    def unmerged() -> int:
-        return int(store._db.property_value("rocksdb.num-files-at-level0") or 0)
+def unmerged(store: RocksStore) -> int:
+    return int(store._db.property_value("rocksdb.num-files-at-level0") or 0)
 
+
+def ingested_many(store: RocksStore) -> None:
+    """Ingest files with the same keys: the first ones are put below those that are merged."""
     for number in range(UNMERGED_FILES * 3):
         ingest(store, {b"a": b"%d" % number, b"z": b"%d" % number})
-    assert unmerged() >= UNMERGED_FILES * 2
+    assert unmerged(store) >= UNMERGED_FILES * 2
+
+
+def test_ingested_files_are_not_merged_until_the_next_flush(store: RocksStore) -> None:
+    ingested_many(store)
     store.flush()
-    eventually(lambda: unmerged() < UNMERGED_FILES, 60, "they are merged")
+    eventually(lambda: unmerged(store) < UNMERGED_FILES, 60, "they are merged")
     assert store.get(b"a") == b"%d" % (UNMERGED_FILES * 3 - 1)
+
+
+def test_an_ingestion_waits_for_merging_before_the_library_would(
+    store: RocksStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library would keep the interpreter's lock: no request and no heartbeat would be answered."""
+    ingested_many(store)
+    monkeypatch.setattr(rocks, "UNMERGED_FILES_PAUSE", UNMERGED_FILES)
+    steps = store.ingest({b"a": b"last", b"z": b"last"})
+    for _ in range(100):
+        next(steps)
+    assert files(store) == []
+    store._merge_at(UNMERGED_FILES)
+    eventually(lambda: next(steps, "ended") == "ended", 60, "it is ingested")
+    assert store.get(b"a") == b"last"
 
 
 def test_a_folder_that_cannot_take_the_file_is_named(store: RocksStore) -> None:
