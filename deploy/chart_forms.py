@@ -48,7 +48,7 @@ def schema_of(form: Form) -> Schema:
 
 def _types(form: Form) -> list[str]:
     match form:
-        case Words():
+        case Words() | Text(only_texts=True):
             return ["string"]
         case Decimal():
             return ["string", "number"]

@@ -112,6 +112,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "store_not_closed": "The local store did not close cleanly; the next start reads more of the changelog.",
     "store_opened": "The local store is open again.",
     "store_quarantined": "The local store was damaged. It is moved aside and rebuilt from the changelog.",
+    "token_not_renewed": "The function of OAUTH_CALLBACK failed. It is called again after 5 s or more; the clients "
+    "keep their tokens until they expire. The same reason is not logged more than once a minute.",
     "topic_noted": "A topic was created, gained partitions, or has an unsuitable configuration.",
     "topics_awaited": "The start waits for topics or permissions; `reasons` has one line for each, with the command "
     "that fixes it. The same reasons are logged again after 5 minutes.",

@@ -73,10 +73,15 @@ def any_broker() -> Iterator[str]:
 
 @contextmanager
 def local_broker(
-    port: int = 0, properties: Mapping[str, str] | None = None, data_dir: Path | None = None
+    port: int = 0, properties: Mapping[str, str] | None = None, data_dir: Path | None = None, also_port: int = 0
 ) -> Iterator[LocalBroker]:
-    """Yield a local broker that runs for the caller alone; where none can start the test is skipped, or fails."""
+    """Yield a local broker that runs for the caller alone; where none can start the test is skipped, or fails.
+
+    With `also_port` it has a second listener there, named ALSO.
+    """
     broker = LocalBroker(port, data_dir, properties=properties)
+    if also_port:
+        broker.also_listen(also_port, also_port)
     try:
         broker.start()
     except CommandFailed as error:

@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from sidecar.engine.restore import ChangelogRead
 from sidecar.errors import invariant
 from sidecar.kafka.errors import failed, translated
+from sidecar.kafka.tokens import made
 
 SLICE_BYTES: Final = 1024 * 1024
 SLICE_RECORDS_MAX: Final = 2_000
@@ -23,7 +24,8 @@ class ChangelogReader:
 
     def __init__(self, config: Mapping[str, Any], topic: str) -> None:
         self._topic = topic
-        self._consumer = Consumer(dict(config))
+        with translated():
+            self._consumer = made(Consumer, config)
         self._assigned: set[int] = set()
         self._lost: set[int] = set()
         self._errors: dict[int, str] = {}

@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import confluent_kafka
 from confluent_kafka import Consumer, KafkaException, Producer
 
 from sidecar.errors import SettingsInvalid
+from sidecar.kafka.tokens import CALLBACK, tokens_of
 from sidecar.settings import Settings
 from sidecar.settings.client import MASK, PREFIX, is_secret
 
-Config = dict[str, str | int | float | bool]
-"""What confluent-kafka's clients take; `logger=` is handed over separately."""
+Config = dict[str, Any]
+"""What confluent-kafka's clients take: texts, numbers, booleans, one callback; `logger=` is handed over separately."""
 
 MESSAGE_BYTES_MAX = 1_000_000_000
 """The client library's maximum: the size of a message is limited by its topic only."""
@@ -214,8 +216,9 @@ def validate_client_properties(settings: Settings) -> None:
     """Validate the operator's properties with the client library, without a broker.
 
     Raises:
-        SettingsInvalid: One line for each unknown property or invalid value.
+        SettingsInvalid: One line for each unknown property or invalid value, or OAUTH_CALLBACK is no function.
     """
+    tokens_of(settings)
     problems = dict.fromkeys(_overridden(settings, {**_reading(""), **_WRITING}))
     if problems:
         raise SettingsInvalid(tuple(problems))
@@ -255,7 +258,7 @@ _WRITING: Config = {
 
 _PREAMBLE = re.compile(r"Failed to create (?:consumer|producer): ")
 
-_WRAPPER_WORDS = frozenset({"logger", "default.topic.config"})
+_WRAPPER_WORDS = frozenset({"logger", "default.topic.config", CALLBACK})
 """Keys that the Python client uses itself: objects, never text."""
 
 
@@ -290,6 +293,7 @@ def _client(
         "log.connection.close": False,
         **ours,
         **given,
+        **({} if (tokens := tokens_of(settings)) is None else {CALLBACK: tokens}),
         "allow.auto.create.topics": False,
         **guarantees,
     }
@@ -297,7 +301,8 @@ def _client(
 
 def _refused(settings: Settings, config: Config, client: Callable[[Config], None]) -> Iterator[str]:
     """Yield a line for each property of the operator that the client refuses."""
-    config = {**config, "bootstrap.servers": "", "log_level": 0}
+    # A client with a callback waits for its first token.
+    config = {**_without(config, CALLBACK), "bootstrap.servers": "", "log_level": 0}
     given = [name for name in settings.client_properties if name in config and name != "bootstrap.servers"]
     while (said := _verdict(config, client)) is not None:
         # The library names one mistake at a time, and often by another name: the culprit is the property

@@ -19,6 +19,7 @@ _AWAY: Final = frozenset(
         KafkaError._RESOLVE,
         KafkaError._SSL,
         KafkaError._AUTHENTICATION,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
         KafkaError._WAIT_COORD,
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.NETWORK_EXCEPTION,

@@ -18,6 +18,7 @@ from sidecar.errors import InvariantViolated, invariant
 from sidecar.kafka.errors import failed, translated
 from sidecar.kafka.fences import Fences
 from sidecar.kafka.lso_monitor import LsoMonitor
+from sidecar.kafka.tokens import made
 from sidecar.model import NO_TIMESTAMP, Headers, Record
 
 log = structlog.get_logger(__name__)
@@ -95,7 +96,8 @@ class InputConsumer:
         self._consumer = self._join()
 
     def _join(self) -> Consumer:
-        consumer = Consumer(self._config)
+        with translated():
+            consumer = made(Consumer, self._config)
         consumer.subscribe([self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
         return consumer
 

@@ -14,6 +14,7 @@ from sidecar.kafka.config import quiet_logger
 from sidecar.kafka.errors import failed, translated
 from sidecar.kafka.input import record_of
 from sidecar.kafka.poll_batch import poll_batch
+from sidecar.kafka.tokens import made
 from sidecar.model import Record
 
 
@@ -47,7 +48,8 @@ class LogReader:
 
     def __init__(self, config: Mapping[str, Any], topic: str) -> None:
         self._topic = topic
-        self._consumer = Consumer({"logger": quiet_logger(), "error_cb": self._note, **config})
+        with translated():
+            self._consumer = made(Consumer, {"logger": quiet_logger(), "error_cb": self._note, **config})
         self.error = ""
         """The library's text of the last transient error."""
 

@@ -19,6 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 from sidecar.clock import Clock
 from sidecar.engine.ports import Outgoing
 from sidecar.errors import TransactionFailed, invariant
+from sidecar.kafka.tokens import made
 from sidecar.model import ANY_PARTITION, Headers
 
 CALL_TIMEOUT_S: Final = 5.0
@@ -117,7 +118,10 @@ class TransactionalProducer:
     def __init__(self, config: Mapping[str, Any], clock: Clock) -> None:
         self.batch_bytes = int(config["batch.size"])
         self._clock = clock
-        self._producer = Producer(dict(config))
+        try:
+            self._producer = made(Producer, config)
+        except KafkaException as cause:  # it has no token for its login
+            raise TransactionFailed(cause.args[0].str(), unknown=False, replace=True) from cause
         self._refused: list[Refused] = []
         self._unwritten: list[Unwritten] = []
         self._delivered_to = set[tuple[str, int]]()

@@ -20,6 +20,7 @@ from sidecar.errors import KafkaFailed
 from sidecar.kafka.errors import failed, translated
 from sidecar.kafka.input import record_of
 from sidecar.kafka.poll_batch import poll_batch
+from sidecar.kafka.tokens import made
 from sidecar.model import Record
 
 READ_RECORDS: Final = 2_000
@@ -71,7 +72,8 @@ class StatusReader:
         self._topic = topic
         self._input_topic = input_topic
         self._clock = clock
-        self._consumer = Consumer({**config, "error_cb": self._said})
+        with translated():
+            self._consumer = made(Consumer, {**config, "error_cb": self._said})
         self._assigned: set[int] = set()
         self._read: set[int] = set()
         self._look_at_s = float("-inf")

@@ -12,6 +12,7 @@ from sidecar.errors import KafkaFailed
 from sidecar.kafka.admin.cluster import partition_count
 from sidecar.kafka.config import quiet_logger
 from sidecar.kafka.errors import failed, translated
+from sidecar.kafka.tokens import made
 from sidecar.model import ANY_PARTITION
 
 
@@ -36,7 +37,8 @@ class Writer:
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        self._producer = Producer({"logger": quiet_logger(), **config})
+        with translated():
+            self._producer = made(Producer, {"logger": quiet_logger(), **config})
 
     def write(
         self,

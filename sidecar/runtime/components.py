@@ -71,3 +71,5 @@ class Components:
     """None: tracing is off."""
     notifier: Notifier | None = None
     """None: dead letters are not announced."""
+    login_blocker: Callable[[], str | None] = lambda: None
+    """Returns why the clients cannot log in, None while they can."""

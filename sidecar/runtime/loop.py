@@ -66,6 +66,7 @@ class Loop:
         self._readiness = Readiness(
             *(clock, components.guard, components.state, components.status, self._consumer),
             *(self._assignment, self._failures, self._jobs),
+            login_blocker=components.login_blocker,
         )
         self._reporter = Reporter(components, self._assignment, self._fetching, self._readiness)
         self._memory = Memory(clock)

@@ -31,6 +31,7 @@ from sidecar.kafka.fences import Fences
 from sidecar.kafka.input import InputConsumer, Rebalanced
 from sidecar.kafka.lso_monitor import LsoMonitor
 from sidecar.kafka.producer import TransactionalProducer
+from sidecar.kafka.tokens import tokens_of
 from sidecar.kafka.writer import Writer
 from sidecar.metrics import VERDICTS, Metrics
 from sidecar.model import Reason
@@ -48,7 +49,7 @@ from sidecar.runtime.partitions.start_offsets import Topics
 from sidecar.runtime.reloads import Reloads
 from sidecar.runtime.reporting.snapshot import Snapshots
 from sidecar.runtime.reporting.status import StatusPublisher
-from sidecar.runtime.start import await_cluster, await_cluster_for_drain
+from sidecar.runtime.start import await_cluster
 from sidecar.runtime.state import LocalState
 from sidecar.runtime.stop import Stop
 from sidecar.runtime.transaction.commit import Committer, Observe, unobserved
@@ -110,11 +111,12 @@ def run(
     )
     try:
         cluster.start()
-        admin = Admin(settings, log.librdkafka_logger())
-        facts = _await_facts(admin, settings, clock, stop, server, snapshots, drain=drain)
-        if facts is None:
+        show = partial(_show_waiting, server, snapshots)
+        found = await_cluster(settings, clock, stop.within, show, drains=drain)
+        if found is None:
             logger.info("sidecar_stopped")
             return int(drain)
+        admin, facts = found
         snapshots.wait_for(())
         snapshots.set_cluster(facts.cluster_id, facts.partitions)
         url = advertised_url(settings, server.url)
@@ -145,14 +147,6 @@ def _end(notifier: Notifier | None, server: Http, cluster: ClusterView, commands
     server.stop(HTTP_STOP_S)
     cluster.stop(HTTP_STOP_S)
     commands.close()
-
-
-def _await_facts(
-    admin: Admin, settings: Settings, clock: Clock, stop: Stop, server: Http, snapshots: Snapshots, *, drain: bool
-) -> TopicFacts | None:
-    if drain:
-        return await_cluster_for_drain(admin, settings, clock, stop.within)
-    return await_cluster(admin, settings, clock, stop.within, partial(_show_waiting, server, snapshots))
 
 
 def _metrics(clock: Clock, state: LocalState) -> Metrics:
@@ -224,8 +218,7 @@ def build(
     """Wire the loop."""
     client_log: dict[str, Any] = {"logger": log.librdkafka_logger()}
     instance_id = settings.instance_id or state.instance_id
-    catalogue = Catalogue(admin)
-    guard = ClockGuard(clock, settings.max_clock_skew_ms)
+    catalogue, guard = Catalogue(admin), ClockGuard(clock, settings.max_clock_skew_ms)
     fences = Fences(clock, settings.instance_id, config.transaction_timeout_s(settings))
     loop: Loop
     brokers = Brokers(admin, {**config.committed_reader(settings), **client_log})
@@ -272,9 +265,15 @@ def build(
             observe=observe,
             spans=_spans(),
             notifier=notifier,
+            login_blocker=_login_blocker(settings),
         )
     )
     return loop
+
+
+def _login_blocker(settings: Settings) -> Callable[[], str | None]:
+    tokens = tokens_of(settings)
+    return (lambda: None) if tokens is None else tokens.blocker
 
 
 def _make_producer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -33,6 +34,8 @@ class Readiness:
         assignment: Assignment,
         failures: Failures,
         jobs: Jobs,
+        *,
+        login_blocker: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._clock = clock
         self._guard = guard
@@ -42,6 +45,7 @@ class Readiness:
         self._assignment = assignment
         self._failures = failures
         self._jobs = jobs
+        self._login_blocker = login_blocker
         self._broker_error = ""
         self._broker_error_s = self._logged_s = float("-inf")
 
@@ -61,7 +65,7 @@ class Readiness:
     def reasons(self) -> list[str]:
         """Return why the instance is not ready; an empty list when it is."""
         reasons = self.blockers()
-        reasons.extend(filter(None, (self._failures.blocker(), self._jobs.blocker())))
+        reasons.extend(filter(None, (self._login_blocker(), self._failures.blocker(), self._jobs.blocker())))
         if self._broker_error_s > max(self._status.delivered_s, self._failures.committed_s):
             reasons.append(f"no broker answers: {self._broker_error}")
         if not self._jobs.has_producer:

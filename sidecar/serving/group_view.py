@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -136,16 +137,14 @@ class ClusterView:
 
     def _run(self) -> None:
         while not self._end.is_set():
-            reader = self._make_reader()
             try:
-                while not self._end.is_set():
-                    self.step(reader, READ_S)
+                with closing(self._make_reader()) as reader:
+                    while not self._end.is_set():
+                        self.step(reader, READ_S)
             except KafkaFailed as error:
                 self.error = str(error)
                 log.warning("status_reader_failed", topic=self._topic, reason=self.error)
                 self._end.wait(AGAIN_S)
-            finally:
-                reader.close()
 
     def step(self, reader: StatusSource, timeout_s: float) -> None:
         """Read once and add what has arrived. Raises KafkaFailed when a new reader is needed."""

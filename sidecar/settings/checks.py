@@ -194,6 +194,32 @@ def _login_in_one_word(settings: Settings) -> Iterator[Contradiction]:
             yield Contradiction((name,), line)
 
 
+def _tokens_have_one_source(settings: Settings) -> Iterator[Contradiction]:
+    """Check that a login with OAUTHBEARER has tokens, from one source, and that only such a login has one."""
+    properties = settings.client_properties
+    mechanism = properties.get("sasl.mechanisms", properties.get("sasl.mechanism", ""))
+    oidc = properties.get("sasl.oauthbearer.method", "").lower() == "oidc"
+    unsecured = properties.get("enable.sasl.oauthbearer.unsecure.jwt", "").lower() == "true"
+    names = ("OAUTH_CALLBACK", "SASL_MECHANISM", "SECURITY_PROTOCOL", "JAAS_ENABLED")
+    if settings.oauth_callback is None:
+        if mechanism.upper() == "OAUTHBEARER" and not (oidc or unsecured):
+            line = "SASL_MECHANISM: is OAUTHBEARER, but nothing gives a token"
+            yield Contradiction(
+                names, f"{line}: set OAUTH_CALLBACK, or client property sasl.oauthbearer.method to oidc"
+            )
+        return
+    line = f"OAUTH_CALLBACK: {settings.oauth_callback!r} is set, but"
+    if mechanism.upper() != "OAUTHBEARER":
+        shown = repr(mechanism) if mechanism else "not set"
+        yield Contradiction(names, f"{line} SASL_MECHANISM is {shown}: it must be OAUTHBEARER")
+    elif (protocol := properties.get("security.protocol", "")).upper() not in ("SASL_SSL", "SASL_PLAINTEXT"):
+        shown = repr(protocol) if protocol else "not set"
+        yield Contradiction(names, f"{line} SECURITY_PROTOCOL is {shown}: it must be SASL_SSL or SASL_PLAINTEXT")
+    if oidc or unsecured:
+        other = "sasl.oauthbearer.method" if oidc else "enable.sasl.oauthbearer.unsecure.jwt"
+        yield Contradiction(names, f"{line} client property {other} gives tokens too: set one of them")
+
+
 _Check = Callable[[Settings], Iterator[Contradiction]]
 _POLICY_CHECKS: tuple[_Check, ...] = (
     _delays_in_one_form,
@@ -211,6 +237,7 @@ _CHECKS: tuple[_Check, ...] = (
     _origin_policies_agree,
     _login_is_complete,
     _login_in_one_word,
+    _tokens_have_one_source,
 )
 
 

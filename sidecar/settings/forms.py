@@ -51,6 +51,8 @@ class Text:
     """Texts that may begin so."""
     numbers: Whole | None = None
     """The numbers that have this form; None: all."""
+    only_texts: bool = False
+    """No number has this form."""
 
 
 @dataclass(frozen=True, slots=True)

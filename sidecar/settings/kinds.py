@@ -36,6 +36,7 @@ _INSTANT = (
     f"[0-9]{{4}}(?:-(?:0[1-9]|1[0-2])-{_DAY}|(?:0[1-9]|1[0-2]){_DAY}|-?W(?:0[1-9]|[1-4][0-9]|5[0-3])(?:-?[1-7])?)"
     f"(?:[T ]{_CLOCK}(?:Z|[+-]{_CLOCK})?)?"
 )
+_FUNCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*")
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
 # Java's level names are taken too: IBM's image knows those.
@@ -337,3 +338,8 @@ FILE = Kind("the path of a file", _parse_path, form=forms.Text(_LINE))
 FOLDER = Kind("the path of a folder", _parse_path)
 HOST = Kind("an IP address or a host name", _matching(_HOST))
 TOKEN = Kind("16 or more printable ASCII characters without spaces", _matching(_TOKEN))
+FUNCTION = Kind(
+    "a function as module:function, such as sidecar.kafka.msk_iam:token",
+    _matching(_FUNCTION),
+    form=forms.Text(_FUNCTION.pattern, only_texts=True),
+)

@@ -352,6 +352,16 @@ class Settings:
         default=None, repr=False
     )
 
+    oauth_callback: Annotated[
+        str | None,
+        Setting(
+            kinds.FUNCTION,
+            "Python function that gives the tokens of a login with SASL OAUTHBEARER. It is called with "
+            "`sasl.oauthbearer.config` and returns (token, expiry in epoch seconds). `sidecar.kafka.msk_iam:token` is "
+            "for Amazon MSK with IAM.",
+        ),
+    ] = None
+
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
     """librdkafka properties as given; `client_properties` is what clients take."""
     origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)

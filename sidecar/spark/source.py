@@ -29,6 +29,11 @@ def source_options(settings: Settings, given: Mapping[str, str]) -> dict[str, st
             an option that the guarantees rest on.
     """
     problems = [f"--source {name}: cannot be set, the guarantees rest on it" for name in sorted(_OWN & given.keys())]
+    if settings.oauth_callback is not None:
+        problems.append(
+            f"OAUTH_CALLBACK: {settings.oauth_callback!r} is for the embedded engine: Kafka's Java client, which reads "
+            "for Spark, cannot call it. Use another login, or run the embedded engine"
+        )
     options = {
         "kafka.bootstrap.servers": settings.bootstrap_servers,
         "kafka.isolation.level": "read_committed",

@@ -29,6 +29,7 @@ from sidecar.clock import Clock, SystemClock
 from sidecar.errors import BrokerUnavailable, CommandFailed, KafkaFailed, TopicsInvalid
 from sidecar.kafka import config
 from sidecar.kafka.errors import failed, translated
+from sidecar.kafka.tokens import require_token
 from sidecar.settings import Settings
 
 T = TypeVar("T")
@@ -61,9 +62,14 @@ class Deadline:
 
 
 class Admin(AdminClient):
-    """An admin client that remembers why it cannot reach the brokers."""
+    """An admin client that remembers why it cannot reach the brokers.
+
+    Raises:
+        BrokerUnavailable: OAUTH_CALLBACK gives no token.
+    """
 
     def __init__(self, settings: Settings, logger: logging.Logger | None = None) -> None:
+        require_token(settings)
         self.bootstrap_servers = settings.bootstrap_servers
         self.last_error: str | None = None
         properties: dict[str, Any] = {**config.admin(settings), "error_cb": self._remember}

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from sidecar.kafka.errors import failed
+from sidecar.kafka.tokens import made
 
 REQUEST_TIMEOUT_S: Final = 5.0
 TOGETHER_S: Final = 3.0
@@ -63,7 +64,7 @@ class CommittedOffsets:
 
     def _ask(self, config: dict[str, Any], wanted: list[TopicPartition]) -> None:
         try:
-            with Consumer(config) as consumer:
+            with made(Consumer, config) as consumer:
                 answer = _answered(consumer, wanted)
         except BaseException as failure:  # noqa: BLE001 - handed to whoever asks for the result
             self._future.set_exception(failure)

@@ -90,6 +90,11 @@ def test_what_the_guarantees_rest_on_cannot_be_set() -> None:
         source_options(Settings(), {"kafka.isolation.level": "read_uncommitted"})
 
 
+def test_tokens_of_a_python_function_are_refused() -> None:
+    with pytest.raises(SettingsInvalid, match=r"OAUTH_CALLBACK: 'acme:token' is for the embedded engine"):
+        source_options(Settings(oauth_callback="acme:token"), {})
+
+
 def test_a_client_certificate_must_be_given_in_the_form_of_the_java_client() -> None:
     settings = Settings(client={"ssl.certificate.location": "/cert", "ssl.key.location": "/key"})
     with pytest.raises(SettingsInvalid, match=r"kafka\.ssl\.keystore"):

@@ -39,6 +39,7 @@ class Stage:
         self.components.grow_topics = lambda: self.grow()  # noqa: PLW0108 - the test sets another
         self.components.recovery.progress.return_value = (0.0, 0)
         self.components.guard.blocker.return_value = self.components.state.blocker.return_value = None
+        self.components.login_blocker.return_value = None
         self.components.status.delivered_s = 0.0
         self.components.guard.skew_ms = None
         self.components.restarts.take.return_value = self.components.topic_watch.replaced.return_value = set()

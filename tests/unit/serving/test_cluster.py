@@ -21,10 +21,12 @@ from sidecar.contract.status import OutcomeRecord, outcome_key
 from sidecar.engine.group import merge as group
 from sidecar.engine.group.merge import BrokerTime, Outcomes, Published, Standing, StatusPosition, group_views
 from sidecar.engine.group.view import FIGURE_AGE_MAX_MS, PartitionView, summarise
+from sidecar.errors import KafkaFailed
 from sidecar.kafka.status_reader import StatusRead
 from sidecar.serving.group_view import FIRST_READ_S, ClusterView, GroupSource
 from tests.clocks import NOW_MS, HandClock
 from tests.unit.engine.test_view import EMPTY
+from tests.waiting import eventually
 
 TOPIC = "app-status"
 TOKEN = "secret"
@@ -438,3 +440,21 @@ def test_the_thread_reads_until_it_is_stopped(clock: HandClock) -> None:
     cluster.start()
     cluster.stop(5)
     assert not source.health().live
+
+
+def test_a_reader_that_cannot_be_made_is_made_again(clock: HandClock) -> None:
+    makes: list[None] = []
+
+    def make() -> MemoryReader:
+        makes.append(None)
+        if len(makes) == 1:
+            raise KafkaFailed("the login has no token", away=True)
+        return MemoryReader(caught_up=True)
+
+    cluster = ClusterView(make, clock, topic=TOPIC, token=None)
+    cluster.start()
+    try:
+        eventually(lambda: cluster.unread() is None, 30, "the second reader reads")
+        assert GroupSource(Own(), cluster, "me").health().live
+    finally:
+        cluster.stop(5)

@@ -9,6 +9,8 @@ from sidecar.settings import load
 
 LOGIN = {"JAAS_ENABLED": "true", "JAAS_USERNAME": "u", "JAAS_PASSWORD": "p", "SECURITY_PROTOCOL": "SASL_SSL"}
 
+OAUTH = {"OAUTH_CALLBACK": "a.b:c", "SASL_MECHANISM": "OAUTHBEARER", "SECURITY_PROTOCOL": "SASL_SSL"}
+
 CONTRADICTIONS: list[tuple[dict[str, str], str]] = [
     (
         {"INPUT_TOPIC": "a", "DLQ_TOPIC": "a"},
@@ -114,6 +116,32 @@ CONTRADICTIONS: list[tuple[dict[str, str], str]] = [
         LOGIN | {"CLIENT_SASL_PASSWORD": "q"},
         "JAAS_PASSWORD and client property sasl.password: *** and *** differ: set one of them, or both alike",
     ),
+    (
+        OAUTH | {"SASL_MECHANISM": ""},
+        "OAUTH_CALLBACK: 'a.b:c' is set, but SASL_MECHANISM is not set: it must be OAUTHBEARER",
+    ),
+    (
+        OAUTH | {"SASL_MECHANISM": "", "CLIENT_SASL_MECHANISMS": "PLAIN"},
+        "OAUTH_CALLBACK: 'a.b:c' is set, but SASL_MECHANISM is 'PLAIN': it must be OAUTHBEARER",
+    ),
+    (
+        OAUTH | {"SECURITY_PROTOCOL": "SSL"},
+        "OAUTH_CALLBACK: 'a.b:c' is set, but SECURITY_PROTOCOL is 'SSL': it must be SASL_SSL or SASL_PLAINTEXT",
+    ),
+    (
+        OAUTH | {"CLIENT_SASL_OAUTHBEARER_METHOD": "oidc"},
+        (
+            "OAUTH_CALLBACK: 'a.b:c' is set, but client property sasl.oauthbearer.method gives tokens too: "
+            "set one of them"
+        ),
+    ),
+    (
+        {"SASL_MECHANISM": "OAUTHBEARER"},
+        (
+            "SASL_MECHANISM: is OAUTHBEARER, but nothing gives a token: set OAUTH_CALLBACK, or client property "
+            "sasl.oauthbearer.method to oidc"
+        ),
+    ),
 ]
 
 
@@ -141,6 +169,8 @@ def test_a_contradiction_is_one_line(settings: dict[str, str], line: str) -> Non
         ("ORIGIN_TIMEOUT", "0s"),
         ("START_AT", "1767225600"),
         ("START_AT", "yesterday"),
+        ("OAUTH_CALLBACK", "acme.token"),
+        ("OAUTH_CALLBACK", "acme tokens:token"),
     ],
 )
 def test_a_value_out_of_its_range_names_what_is_allowed(name: str, text: str) -> None:
@@ -159,6 +189,18 @@ def test_one_setting_under_two_names_may_be_set_alike() -> None:
 def test_a_login_in_both_words_may_be_set_alike() -> None:
     settings = load(environ={"KAFKA_RETRY_SECURITY_PROTOCOL": "SSL", "KAFKA_RETRY_CLIENT_SECURITY_PROTOCOL": "ssl"})
     assert settings.client_properties["security.protocol"] == "ssl"
+
+
+@pytest.mark.parametrize(
+    "client", [{"CLIENT_SASL_OAUTHBEARER_METHOD": "oidc"}, {"CLIENT_ENABLE_SASL_OAUTHBEARER_UNSECURE_JWT": "true"}]
+)
+def test_a_login_whose_tokens_the_client_library_gets_needs_no_function(client: dict[str, str]) -> None:
+    settings = load(
+        environ={
+            f"KAFKA_RETRY_{name}": text for name, text in {**client, "SASL_MECHANISM": OAUTH["SASL_MECHANISM"]}.items()
+        }
+    )
+    assert settings.client_properties["sasl.mechanism"] == "OAUTHBEARER"
 
 
 def test_another_name_in_a_weaker_source_is_overridden_not_contradicted() -> None:
