@@ -42,10 +42,12 @@ PROMTOOL = $(TOOLS)/promtool
 ACTIONLINT_VERSION = v1.7.12
 ACTIONLINT = $(TOOLS)/actionlint-$(ACTIONLINT_VERSION)/actionlint
 TOXIPROXY_VERSION = v2.12.0
+OTEL_VERSION = v0.164.0
+OTELCOL = $(TOOLS)/otelcol-$(OTEL_VERSION)/otelcol
 TOXIPROXY = $(TOOLS)/toxiproxy-$(TOXIPROXY_VERSION)/toxiproxy
 
 .DEFAULT_GOAL = help
-.PHONY: help demo demo-spark test test-pure sanitize test-spark test-cluster test-spring-kafka test-clients chaos check simulate bench bench-operating bench-large bench-compare bench-spark docs push-docs dist wheels charts check-release push-charts sign audit sbom lock lint-workflows helm kustomize promtool toxiproxy clean
+.PHONY: help demo demo-spark test test-pure sanitize test-spark test-cluster test-spring-kafka test-otel test-clients chaos check simulate bench bench-operating bench-large bench-compare bench-spark docs push-docs dist wheels charts check-release push-charts sign audit sbom lock lint-workflows helm kustomize promtool toxiproxy collector clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,6 +81,10 @@ test-cluster: $(TEST_STAMP) ## Run all tests on a Kafka of three nodes that fail
 
 test-spring-kafka: $(TEST_STAMP) ## Run the tests with records of the real Spring Kafka; needs Maven and a JDK 17
 	SIDECAR_REQUIRE_BROKER=1 SIDECAR_SPRING_KAFKA_TESTS=all $(BIN)/python -m pytest -q tests/integration/origins/test_spring_kafka.py
+
+test-otel: $(TEST_STAMP) $(OTELCOL) ## Follow a message through OpenTelemetry's real collector; needs Go
+	$(PIP) install --require-hashes -r requirements/image.lock
+	SIDECAR_REQUIRE_BROKER=1 SIDECAR_OTEL_TESTS=all $(BIN)/python -m pytest -q tests/integration/operations/test_otel.py
 
 test-clients: $(TEST_STAMP) ## Build and run the examples in every language on this machine, which takes minutes
 	SIDECAR_REQUIRE_BROKER=1 SIDECAR_CLIENT_TESTS=all $(BIN)/python -m pytest -q tests/integration/clients
@@ -186,6 +192,8 @@ promtool: $(PROMTOOL) ## Download promtool for the alert tests from Debian's pac
 
 toxiproxy: $(TOXIPROXY) ## Build Toxiproxy for the network tests; needs Go, takes a minute once
 
+collector: $(OTELCOL) ## Build the OpenTelemetry collector for test-otel; needs Go, takes minutes once
+
 clean: ## Remove the environment and the tools' caches
 	rm -rf $(VENV) $(UV_VENV) $(WHEELS_VENV) $(AUDIT_VENV) $(SBOM_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	rm -f sidecar/engine/hot/*.so
@@ -210,6 +218,12 @@ $(TOXIPROXY):
 	rm -rf $(@D).building
 	GOBIN=$(@D).building CGO_ENABLED=0 go install -trimpath -ldflags '-s -w' github.com/Shopify/toxiproxy/v2/cmd/server@$(TOXIPROXY_VERSION)
 	mv $(@D).building/server $(@D).building/toxiproxy && rm -rf $(@D) && mv $(@D).building $(@D)
+
+$(OTELCOL): tests/integration/operations/collector.yaml
+	rm -rf $(@D).building
+	GOBIN=$(@D).building CGO_ENABLED=0 go install go.opentelemetry.io/collector/cmd/builder@$(OTEL_VERSION)
+	cp $< $(@D).building/collector.yaml && cd $(@D).building && CGO_ENABLED=0 ./builder --config collector.yaml
+	rm -rf $(@D) && mkdir -p $(@D) && mv $(@D).building/source/otelcol $@ && rm -rf $(@D).building
 
 $(PROMTOOL):
 	@command -v apt-get >/dev/null || { echo "promtool comes from Debian's package prometheus, and apt-get is missing: install promtool into the PATH"; exit 1; }

@@ -13,9 +13,11 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
-from opentelemetry.trace import StatusCode, format_span_id, format_trace_id
+from opentelemetry.trace import SpanKind, StatusCode, format_span_id, format_trace_id
 from structlog.testing import capture_logs
 
+from sidecar.changelog.codec import CHECKPOINT_KEY, BlockKey, block_key, encode_block
+from sidecar.changelog.entry import DEFERRED, HELD, MOVING, lasting
 from sidecar.metrics import Metrics
 from sidecar.model import Headers, Reason
 from sidecar.runtime.reporting import spans as module
@@ -66,8 +68,30 @@ def committed(headers: Sequence[Headers], dead: Sequence[Headers] = ()) -> Resul
 
 
 def only_span() -> ReadableSpan:
-    (span,) = MEMORY.get_finished_spans()
+    """Return the span of the transaction."""
+    (span,) = (each for each in MEMORY.get_finished_spans() if each.name == NAME)
     return span
+
+
+def of_messages() -> list[ReadableSpan]:
+    return [each for each in MEMORY.get_finished_spans() if each.name != NAME]
+
+
+def with_entries(made: Result, *entries: bytes) -> Result:
+    """Return the transaction with a block of these entries."""
+    block = encode_block(0, {"orders": (len(entries), 0)}, entries)
+    (partition_plan,) = made.work.plan.partition_plans
+    partition_plan = replace(partition_plan, records=[(CHECKPOINT_KEY, b"x"), (block_key(BlockKey(1, 1, 0)), block)])
+    plan = replace(made.work.plan, partition_plans=[partition_plan])
+    return replace(made, work=replace(made.work, plan=plan))
+
+
+def entry(headers: Headers, *, requested_ms: int = NOW_MS + 9_000, flags: int = 0) -> bytes:
+    """Return a timer of a message that came a second ago and is due in nine."""
+    due_ms = NOW_MS + 9_000
+    return MOVING.pack(due_ms, 41, requested_ms, 0, flags) + lasting(
+        due_ms, NOW_MS - 1_000, 0, 6, 1, b"orders", None, b"key", b"value", headers
+    )
 
 
 def test_a_committed_transaction_is_one_span_with_its_counts(spans: Spans) -> None:
@@ -114,9 +138,55 @@ def test_a_span_links_to_the_traces_of_what_is_fired_and_dead_lettered(spans: Sp
     assert [each.trace_state.get("vendor") for each in links] == ["1", None]
 
 
+def test_a_message_has_a_span_in_its_own_trace_for_its_arrival_and_its_delivery(spans: Spans) -> None:
+    """Both are children of the span that its headers name, and link to the transaction, as that links to it."""
+    traced: Headers = [("traceparent", parent(6)), ("retry-timer-id", b"3-41-5")]
+    spans.transaction(with_entries(committed([traced]), entry([("traceparent", parent(6))])), "committed")
+    delivered, accepted = of_messages()
+    assert (delivered.name, accepted.name) == ("deliver orders", "accept orders")
+    assert (delivered.kind, accepted.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
+    for span in (delivered, accepted):
+        assert span.parent is not None
+        assert (span.parent.trace_id, span.parent.span_id) == (7, 7)
+        assert span.context.trace_id == 7
+        assert [link.context.span_id for link in span.links] == [only_span().context.span_id]
+        assert span.end_time == only_span().end_time
+    assert delivered.start_time == NOW_MS * 1_000_000
+    assert accepted.start_time == (NOW_MS - 1_000) * 1_000_000
+    assert delivered.attributes is not None
+    assert accepted.attributes is not None
+    assert delivered.attributes["retry_sidecar.timer_id"] == "3-41-5"
+    assert accepted.attributes["retry_sidecar.timer_id"] == f"3-41-{NOW_MS + 9_000}"
+    assert accepted.attributes["messaging.operation.type"] == "receive"
+
+
+def test_a_dead_letter_has_a_span_with_its_reason(spans: Spans) -> None:
+    spans.transaction(committed([], [[("traceparent", parent(1))]]), "committed")
+    (span,) = of_messages()
+    assert span.name.startswith("dead-letter ")
+    assert span.attributes is not None
+    assert span.attributes["retry_sidecar.reason"] == "fatal"
+
+
+@pytest.mark.parametrize("flags", [DEFERRED, DEFERRED | HELD])
+def test_a_message_that_is_stored_again_was_accepted_before(spans: Spans, flags: int) -> None:
+    headers: Headers = [("traceparent", parent(1))]
+    rescheduled = entry(headers, requested_ms=NOW_MS + 60_000)
+    spans.transaction(with_entries(committed([]), entry(headers, flags=flags), rescheduled), "committed")
+    assert of_messages() == []
+
+
+def test_a_message_that_its_sender_did_not_sample_and_one_of_a_failed_transaction_have_no_span(spans: Spans) -> None:
+    spans.transaction(committed([[("traceparent", b"00-%032x-%016x-00" % (1, 1))], []]), "committed")
+    assert (len(only_span().links), of_messages()) == (1, [])
+    MEMORY.clear()
+    spans.transaction(committed([[("traceparent", parent(1))]]), "aborted")
+    assert (len(only_span().links), of_messages()) == (1, [])
+
+
 def test_links_and_the_search_for_them_are_bounded(spans: Spans) -> None:
     spans.transaction(committed([[("traceparent", parent(number))] for number in range(LINKS_MAX + 9)]), "committed")
-    assert len(only_span().links) == LINKS_MAX
+    assert len(only_span().links) == len(of_messages()) == LINKS_MAX
     MEMORY.clear()
     plain: list[Headers] = [[] for _ in range(LOOKED_AT_MAX)]
     spans.transaction(committed([*plain, [("traceparent", parent(0))]]), "committed")
