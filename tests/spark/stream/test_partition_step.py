@@ -11,6 +11,7 @@ import pytest
 
 from sidecar.changelog.codec import Engine
 from sidecar.contract import DIALECTS
+from sidecar.contract.control import ControlKind, render_control
 from sidecar.model import Headers, Record
 from sidecar.policy import PolicyConfig
 from sidecar.spark.marks import ALL, Digest, ReplayClosings
@@ -170,6 +171,21 @@ def test_what_is_due_for_a_topic_that_vanished_is_deferred_and_fires_when_it_is_
     world.step(wait_ms=6_000)
     sent = world.settle()
     for _ in range(4):
+        world.now_ms += 10_000
+        sent += world.settle()
+    assert outgoing(sent) == [("orders", None)]
+
+
+def test_a_stopped_group_fires_nothing_over_steps_and_says_so_until_it_is_resumed() -> None:
+    world = World()
+    stop = world.record(*render_control(ControlKind.STOP, "*", "c-1"))
+    world.settle(stop, world.record(*order(2_000)))
+    result = world.step(wait_ms=60_000)
+    assert result is not None
+    assert outgoing(result.output_parts) == []
+    assert view(result.output_parts)["closed_origins"] == {"*": ["stopped", stop.timestamp_ms + 1_000]}
+    sent = world.settle(world.record(*render_control(ControlKind.RESUME, "*", "c-2")))
+    for _ in range(12):
         world.now_ms += 10_000
         sent += world.settle()
     assert outgoing(sent) == [("orders", None)]
