@@ -3,7 +3,8 @@
 SidecarError
  ├── SettingsInvalid        the operator fixes the settings: exit status 2
  ├── CommandFailed          a command could not do its work: exit status 1
- │    └── BrokerUnavailable
+ │    ├── BrokerUnavailable
+ │    └── AlreadyRunning     the caller waits for the work that is under way
  ├── KafkaFailed            a broker or the client library refuses a call: the caller decides what to do
  ├── TopicsInvalid          the operator fixes a topic or a permission, and `run` waits: the text has the command
  ├── DuplicateInstance      another process runs with the same instance id: exit status 1
@@ -39,6 +40,10 @@ class CommandFailed(SidecarError):
 
 class BrokerUnavailable(CommandFailed):
     """No broker answered in the time that was given."""
+
+
+class AlreadyRunning(CommandFailed):
+    """Other work of this kind is under way in this process; the text names it."""
 
 
 class KafkaFailed(SidecarError):

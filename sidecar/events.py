@@ -90,6 +90,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "readiness_lost": "`/readyz` now answers 503, for these reasons.",
     "policies_not_reloaded": "The settings that SIGHUP read again have `problems`; nothing has changed.",
     "policies_reloaded": "SIGHUP: the policies were read again. Settings in `needs_restart` keep their values.",
+    "redrive_ended": "A redrive that a request started has ended. `outcome` is `done`, `stopped` or `failed`, with the "
+    "`reason`.",
     "records_dropped": "Messages whose exception is on DROPPABLE_EXCEPTION. This line is the only trace of them.",
     "seek_failed": "A partition was revoked just as reading was to start. It recovers.",
     "setting_doubted": "A setting is accepted but is probably not what you want.",

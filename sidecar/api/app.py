@@ -18,6 +18,7 @@ from sidecar.api.connect.group import ConnectGroup
 from sidecar.api.connect.loggers import logger_routes
 from sidecar.api.connect.plugins import plugin_routes
 from sidecar.api.connect.routes import connector_routes, info_route
+from sidecar.api.dlq.routes import DeadLetters, dlq_routes
 from sidecar.api.guard import RateLimiter, RequestShape, ShutdownResponder, Unstored
 from sidecar.api.health import health_routes
 from sidecar.api.messages.changes import Commands, ControlDesk, control_routes
@@ -39,13 +40,14 @@ retry_sidecar_pending{origin="orders",partition="0"} 2.0
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """The collaborators that show and change single messages."""
+    """The collaborators that show and change single messages and dead letters."""
 
     entries: Entries
     peers: Peers
     commands: Commands
     gate: Gate
     worker: Worker
+    dead_letters: DeadLetters
     reload: Callable[[], Reloaded] | None = None
     """Reads the policies again; None: this process has none."""
 
@@ -90,6 +92,7 @@ def create_app(
         app.include_router(control_routes(desk, operations.gate, source.now_ms))
         app.include_router(message_routes(Listing(source, operations.entries, operations.peers), operations.gate))
         app.include_router(origin_routes(source, desk, operations.gate))
+        app.include_router(dlq_routes(operations.dead_letters, source, operations.peers, operations.gate))
         app.include_router(policy_routes(operations.reload, operations.gate))
         group = ConnectGroup(source, operations.worker)
         app.include_router(connector_routes(group))

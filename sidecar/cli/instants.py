@@ -65,14 +65,6 @@ def shown_instant(at_ms: int) -> str:
     return _calendar(at_ms, f".{at_ms % 1000:03}")
 
 
-def shown_hour(at_ms: int) -> str:
-    """Return the hour of an instant as `2026-01-01T08:00Z`; empty for what no calendar holds."""
-    try:
-        return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:00Z") if at_ms >= 0 else ""
-    except (OverflowError, ValueError, OSError):
-        return ""
-
-
 def shown_from(at_ms: int, now_ms: int) -> str:
     """Return an instant to the second, with its distance from now: `2026-01-01 08:00:00 UTC (in 5 min)`."""
     distance = shown_span(abs(at_ms - now_ms))

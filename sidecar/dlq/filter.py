@@ -29,6 +29,10 @@ class DeadLetterFilter:
     groups: tuple[str, ...] = ()
     since: str | None = None
     until: str | None = None
+    topic: str = ""
+    """The DLQ, unless it is DLQ_TOPIC."""
+    only: str = ""
+    """The partition and the offset of the only record that is meant, `3-17`; empty: all."""
 
     @property
     def named(self) -> frozenset[str]:
@@ -40,7 +44,8 @@ class DeadLetterFilter:
     def run_name(self) -> str:
         """The default name of a run: the same for the same filter in any order of names."""
         lists = (self.reasons, self.origins, self.exceptions, self.groups)
-        text = json.dumps([*(sorted(set(each)) for each in lists), self.since, self.until])
+        more = [each for each in (self.topic, self.only) if each]
+        text = json.dumps([*(sorted(set(each)) for each in lists), self.since, self.until, *more])
         return hashlib.sha256(text.encode()).hexdigest()[:_RUN_CHARS]
 
     def matcher(self) -> Callable[[DeadLetter], bool]:

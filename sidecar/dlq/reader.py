@@ -98,9 +98,9 @@ def part_of(run: RunIdentity, partition: int) -> RunIdentity:
     return run._replace(transactional_id=f"{run.transactional_id}:{partition}")
 
 
-def require_topic(admin: Admin, name: str, operation: str) -> Topic:
+def require_topic(admin: Admin, name: str, operation: str, deadline: Deadline | None = None) -> Topic:
     """Return a topic. Raises CommandFailed when it does not exist or the permission for the operation is missing."""
-    topic = describe_topics(admin, (name,), Deadline(ASK_S))[name]
+    topic = describe_topics(admin, (name,), deadline or Deadline(ASK_S))[name]
     if topic is None:
         raise CommandFailed(f"topic {name}: does not exist; look with: retry-sidecar topics check")
     if not isinstance(topic, Topic) or operation not in topic.operations:
@@ -112,7 +112,11 @@ def require_topic(admin: Admin, name: str, operation: str) -> Topic:
 
 
 def offset_ranges(
-    settings: Settings, admin: Admin, since_ms: int | None, until_ms: int | None
+    settings: Settings,
+    admin: Admin,
+    since_ms: int | None,
+    until_ms: int | None,
+    deadline: Deadline | None = None,
 ) -> dict[int, OffsetRange]:
     """Return the offsets of the DLQ between two instants by partition, up to its present end.
 
@@ -121,18 +125,23 @@ def offset_ranges(
         admin: The admin client.
         since_ms: The start: the first record that died then or later; None: the beginning.
         until_ms: The end, exclusive: the first record that died then or later; None: the end of the partition.
+        deadline: For all questions together; None: ASK_S for each.
 
     Raises:
         BrokerUnavailable: No answer in time.
         CommandFailed: The DLQ does not exist, or may not be read.
     """
-    topic = require_topic(admin, settings.dlq_topic, "READ")
+
+    def within() -> Deadline:
+        return deadline or Deadline(ASK_S)
+
+    topic = require_topic(admin, settings.dlq_topic, "READ", within())
     name, wanted = topic.name, range(topic.partitions)
     try:
-        firsts = first_offsets(admin, name, wanted, Deadline(ASK_S))
-        lasts = end_offsets(admin, name, wanted, Deadline(ASK_S))
-        starts = firsts if since_ms is None else offsets_at(admin, name, wanted, since_ms, Deadline(ASK_S))
-        ends = lasts if until_ms is None else offsets_at(admin, name, wanted, until_ms, Deadline(ASK_S))
+        firsts = first_offsets(admin, name, wanted, within())
+        lasts = end_offsets(admin, name, wanted, within())
+        starts = firsts if since_ms is None else offsets_at(admin, name, wanted, since_ms, within())
+        ends = lasts if until_ms is None else offsets_at(admin, name, wanted, until_ms, within())
     except KafkaFailed as error:
         raise CommandFailed(f"topic {name}: {error}") from error
     found = {}

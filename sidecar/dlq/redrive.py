@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 from sidecar.clock import Clock
 from sidecar.contract import dialects_of
+from sidecar.contract.dead_letter import REASON
 from sidecar.contract.redrive import RedriveTerms, Skipped, SkipReason, share_of
 from sidecar.contract.redrive import redrive as redriven_headers
 from sidecar.contract.sizes import record_bytes
@@ -257,6 +258,15 @@ class RedriveRun:
         self.sent += len(outgoing)
         self._noted = dict(self._offsets)
         self._noted_s = self._clock.monotonic_s()
+
+
+def check_origin(settings: Settings, to_origin: str) -> None:
+    """Raise ValueError for a topic that no message can be redriven to; empty is the own origin of each."""
+    if to_origin in settings.own_topics:
+        raise ValueError(f"{to_origin} is no origin: name the topic that should receive the messages")
+    fixed = redriven_headers([(REASON, b"fatal")], RedriveTerms(to_origin=to_origin), now_ms=0, share=0.0)
+    if to_origin and isinstance(fixed, Skipped):
+        raise ValueError(fixed.detail)
 
 
 def still_ahead(

@@ -15,6 +15,7 @@ from sidecar.clock import Clock
 from sidecar.engine.ports import Store
 from sidecar.metrics import Metrics
 from sidecar.serving.control_calls import LazyCommands
+from sidecar.serving.dead_letters import KafkaDeadLetters
 from sidecar.serving.group_view import GroupSource
 from sidecar.serving.local_messages import LocalEntries
 from sidecar.serving.peers import HttpPeers
@@ -47,8 +48,10 @@ def make_server(
         restart=restart,
     )
     gate = Gate(settings.api_token, loopback=settings.http_is_loopback)
-    operations = Operations(LocalEntries(store, source, instance_id), peers, commands, gate, worker, reload)
+    dead_letters = KafkaDeadLetters(settings, clock)
+    entries = LocalEntries(store, source, instance_id)
+    operations = Operations(entries, peers, commands, gate, worker, dead_letters, reload)
     app = create_app(
         source, metrics=metrics, version=__version__, actuator=settings.enable_health, operations=operations
     )
-    return Server(app, host=settings.http_host, port=settings.http_port, listener=listener)
+    return Server(app, host=settings.http_host, port=settings.http_port, listener=listener, close=dead_letters.close)

@@ -234,18 +234,20 @@ def _message(partition: int, entry: bytes, fixed: Head) -> MessageBody:
 def _detail(partition: int, entry: bytes, with_payload: bool) -> MessageDetailBody:
     fixed = head(entry)
     key, value, headers = payload(entry, HEAD.size + fixed.origin_length + fixed.retry_id_length)
-    facts = {**_facts(partition, entry, fixed), "headers": [_header(*each) for each in headers]}
+    facts = {**_facts(partition, entry, fixed), "headers": [header_body(*each) for each in headers]}
     if with_payload:
-        facts |= {"key": _base64(key), "value": _base64(value)}
+        facts |= {"key": base64_of(key), "value": base64_of(value)}
     return MessageDetailBody.model_validate(facts)
 
 
-def _header(name: str, value: bytes | None) -> HeaderBody:
+def header_body(name: str, value: bytes | None) -> HeaderBody:
+    """Return a header as JSON shows it."""
     try:
         return HeaderBody(name=name, value=None if value is None else value.decode())
     except UnicodeDecodeError:
-        return HeaderBody(name=name, value=None, value_base64=_base64(value))
+        return HeaderBody(name=name, value=None, value_base64=base64_of(value))
 
 
-def _base64(value: bytes | None) -> str | None:
+def base64_of(value: bytes | None) -> str | None:
+    """Return bytes as JSON shows them."""
     return None if value is None else base64.b64encode(value).decode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from collections.abc import Callable
 from typing import Any, Final
 
 import uvicorn
@@ -100,10 +101,20 @@ class Server:
         host: Address to listen at (setting HTTP_HOST).
         port: Port to listen at (setting HTTP_PORT); 0 takes any free one.
         listener: The socket, when it listens already.
+        close: Ends what requests have started; called with a deadline in seconds after the last response.
     """
 
-    def __init__(self, app: ASGIApp, *, host: str, port: int, listener: socket.socket | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        host: str,
+        port: int,
+        listener: socket.socket | None = None,
+        close: Callable[[float], None] = lambda _: None,
+    ) -> None:
         self._app = app
+        self._close = close
         self._listener = listener
         self._host = host
         self._port = port
@@ -146,6 +157,7 @@ class Server:
             return
         self._server.should_exit = True
         self._thread.join(deadline_s)
+        self._close(deadline_s)
 
     def _serve(self, sockets: list[socket.socket]) -> None:
         assert self._server is not None

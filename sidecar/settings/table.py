@@ -420,6 +420,11 @@ class Settings:
         return frozenset({self.input_topic, self.dlq_topic, self.changelog_topic, self.status_topic})
 
     @property
+    def dlq_topics(self) -> tuple[str, ...]:
+        """Every DLQ, DLQ_TOPIC first."""
+        return (self.dlq_topic,)
+
+    @property
     def transactional_id_prefix(self) -> str:
         """The transactional id up to the instance id."""
         return f"{self.streams_app_id}-"

@@ -15,7 +15,7 @@ from sidecar.engine.group.view import PartitionView
 from sidecar.model import TimerId
 from sidecar.serving.server import Server
 from tests.unit.api.test_api import WELL, Snapshots
-from tests.unit.api_stage import Client, Desk, Held
+from tests.unit.api_stage import Client, Desk, Held, Letters
 from tests.unit.engine.test_view import view_of
 
 HOUR_MS: Final = 3_600_000
@@ -54,10 +54,16 @@ class Detailed(Held):
 
 @contextmanager
 def serving(
-    source: Live, held: Held | None = None, desk: Desk | None = None, *, token: str | None = None, port: int = 0
+    source: Live,
+    held: Held | None = None,
+    desk: Desk | None = None,
+    *,
+    letters: Letters | None = None,
+    token: str | None = None,
+    port: int = 0,
 ) -> Iterator[str]:
     """Yield the address of the dashboard."""
-    server = Server(Client(source, held, desk=desk, token=token).app, host="127.0.0.1", port=port)
+    server = Server(Client(source, held, desk=desk, letters=letters, token=token).app, host="127.0.0.1", port=port)
     server.start()
     try:
         yield f"{server.url}/ui/"

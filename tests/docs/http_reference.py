@@ -33,6 +33,7 @@ _TITLES: Final = {
     "pending": "What is pending",
     "messages": "Single messages",
     "control": "Changes",
+    "dlq": "Dead letters",
     "origins": "Origins",
     "policies": "Policies",
     "health": "Health",

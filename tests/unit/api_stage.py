@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +12,18 @@ import httpx
 from sidecar.api.app import Operations, create_app
 from sidecar.api.auth import Gate
 from sidecar.api.connect import Worker
+from sidecar.api.dlq.bodies import (
+    DEAD_LETTER_DETAIL_EXAMPLE,
+    REDRIVE_EXAMPLE,
+    CountsBody,
+    DeadLetterBody,
+    DeadLetterDetailBody,
+    DeadLettersBody,
+    ListQuery,
+    RedriveBody,
+    RedriveRequest,
+    ScanQuery,
+)
 from sidecar.api.messages.listing import Entries, MessageBody, MessageDetailBody, Named, Page, Wanted
 from sidecar.api.source import Reloaded
 from sidecar.contract.control import ControlKind, Outcome, Target
@@ -152,6 +164,71 @@ class Others:
         return status, b""
 
 
+def letter(offset: int, **more: Any) -> DeadLetterDetailBody:
+    """Return a dead letter of partition 0 with these fields."""
+    fields = {**DEAD_LETTER_DETAIL_EXAMPLE, "id": f"0-{offset}", "offset": offset, **more}
+    return DeadLetterDetailBody.model_validate({**fields, "key": "aw==", "value": "dg=="})
+
+
+@dataclass
+class Letters:
+    """Dead letters in a list, newest first, and redrives that do nothing; `trouble` is raised when it is set."""
+
+    held: list[DeadLetterDetailBody] = field(default_factory=list)
+    trouble: Exception | None = None
+    asked: list[ScanQuery] = field(default_factory=list)
+    started: list[RedriveRequest] = field(default_factory=list)
+    known: dict[str, RedriveBody] = field(default_factory=dict)
+
+    def counts(self, query: ScanQuery) -> CountsBody:
+        reasons = [each.reason for each in self._matching(query)]
+        by_reason = {reason: reasons.count(reason) for reason in reasons}
+        others: dict[str, Any] = {f"by_{kind}": {} for kind in ("origin", "exception", "attempt", "group", "hour")}
+        return CountsBody(**self._facts(query), total=len(reasons), by_reason=by_reason, **others)
+
+    def page(self, query: ListQuery) -> DeadLettersBody:
+        found = self._matching(query)[: query.limit]
+        bare = {"headers", "key", "value"}
+        messages = [DeadLetterBody.model_validate(each.model_dump(exclude=bare)) for each in found]
+        return DeadLettersBody(**self._facts(query), messages=messages)
+
+    def find(self, topic: str | None, partition: int, offset: int, *, payload: bool) -> DeadLetterDetailBody | None:
+        if self.trouble is not None:
+            raise self.trouble
+        found = next((each for each in self.held if each.id == f"{partition}-{offset}"), None)
+        if found is None or payload:
+            return found
+        return DeadLetterDetailBody.model_validate(found.model_dump(exclude={"key", "value"}))
+
+    def start(self, request: RedriveRequest) -> tuple[RedriveBody, bool]:
+        if self.trouble is not None:
+            raise self.trouble
+        self.started.append(request)
+        run = request.id or "13b95c1f4d"
+        began = run not in self.known
+        fields = {**REDRIVE_EXAMPLE, "id": run, "dry_run": request.dry_run}
+        status = self.known.setdefault(run, RedriveBody.model_validate(fields))
+        return status, began
+
+    def redrive(self, run: str) -> RedriveBody | None:
+        return self.known.get(run)
+
+    def redrives(self) -> Sequence[RedriveBody]:
+        return list(self.known.values())
+
+    def stop(self, run: str) -> RedriveBody | None:
+        return self.known.get(run)
+
+    def _matching(self, query: ScanQuery) -> list[DeadLetterDetailBody]:
+        if self.trouble is not None:
+            raise self.trouble
+        self.asked.append(query)
+        return [each for each in self.held if not query.reason or each.reason in query.reason]
+
+    def _facts(self, query: ScanQuery) -> dict[str, Any]:
+        return {"topic": query.topic or "dlq", "topics": ["dlq"], "read": len(self.held), "unread": 0, "cursor": None}
+
+
 WORKER = Worker(
     name="kafka-retry",
     instance_id="one",
@@ -176,12 +253,14 @@ class Client:
         worker: Worker | None = None,
         token: str | None = None,
         loopback: bool = True,
+        letters: Letters | None = None,
         reload: Callable[[], Reloaded] | None = lambda: Reloaded(["POLICIES"], []),
     ) -> None:
         gate = Gate(token, loopback=loopback)
         operations = Operations(
             *(entries or Held(), peers or Neighbours(), desk or Desk(), gate),
             worker or replace(WORKER, others=Others()),
+            letters or Letters(),
             reload,
         )
         metrics = Metrics(version="1.2.3", now_ms=lambda: NOW_MS)

@@ -2,6 +2,7 @@
 
 import { get, token, Unreachable } from "./api.js";
 import { onChanged, startChange } from "./change.js";
+import { startDlq } from "./dlq.js";
 import { byId, el, say } from "./dom.js";
 import { refreshEntry, startEntry } from "./entry.js";
 import { redrawCharts, showActivity, showHistogram, showKnown, showOrigins, showPartitions, showPending, showUnknown, startFigures } from "./figures.js";
@@ -127,6 +128,7 @@ startToken();
 startChange(openToken);
 startEntry(openToken);
 startMessages();
+startDlq(openToken);
 onChanged(() => {
   refreshEntry();
   relist();

@@ -60,7 +60,7 @@ async function load(target, payload = false) {
   } else body.replaceChildren(notice("bad", `Not shown: ${said.body.message}`));
 }
 
-const notice = (tone, text) => el("p", { class: tone, role: "status" }, text);
+export const notice = (tone, text) => el("p", { class: tone, role: "status" }, text);
 
 function drawn(target, body, payload) {
   const several = "messages" in body;
@@ -111,10 +111,11 @@ function message(each, payload) {
   return el("div", {}, ...parts);
 }
 
-const moment = (atMs, nowMs) =>
+export const moment = (atMs, nowMs) =>
   el("span", {}, `${distance(atMs, nowMs)}, ${clock(atMs, nowMs)} `, el("span", { class: "soft" }, utc(atMs)));
 
-function headers(list) {
+/** Return a table of headers. */
+export function headers(list) {
   const rows = list.map((each) => {
     const value = each.value !== null
       ? el("td", {}, el("bdi", {}, each.value))
@@ -128,7 +129,7 @@ function headers(list) {
 }
 
 /** Show bytes as text where they are UTF-8, else as base64. */
-function content(title, base64) {
+export function content(title, base64) {
   if (base64 === null || base64 === undefined) return el("p", {}, `${title}: null`);
   const bytes = Uint8Array.from(atob(base64), (each) => each.charCodeAt(0));
   let text;

@@ -24,8 +24,6 @@ from sidecar.policy.globs import Globs
 F = TypeVar("F", bound=Callable[..., Any])
 
 NONE: Final = "(none)"
-OTHERS: Final = "(others)"
-"""The names beyond those that are kept."""
 _DETAIL_CHARS: Final = 200
 
 

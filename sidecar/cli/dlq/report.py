@@ -3,85 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 import click
 from rich.columns import Columns
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sidecar.cli.dlq.filter import NONE, OTHERS, bar, dead_letter_options, dead_letter_table, since_ms, table, until_ms
-from sidecar.cli.instants import shown_hour
+from sidecar.cli.dlq.filter import NONE, bar, dead_letter_options, dead_letter_table, since_ms, table, until_ms
 from sidecar.cli.messages.bulk import Interrupted, interruptible
 from sidecar.cli.options import DEAD_LETTERS, SettingsCommand, json_option, settings_options
 from sidecar.cli.terminal import console, print_json
 from sidecar.contract import dialects_of
+from sidecar.dlq.count import KINDS, Count, sorted_names
 from sidecar.dlq.filter import DeadLetterFilter
-from sidecar.dlq.reader import DlqRecord, KafkaDeadLetterReader, offset_ranges
+from sidecar.dlq.reader import KafkaDeadLetterReader, offset_ranges
 from sidecar.errors import printable
 from sidecar.kafka.admin.cluster import Admin
 from sidecar.kafka.config import validate_client_properties
 from sidecar.settings import Settings
 
-KINDS: Final = ("reason", "origin", "exception", "attempt", "group", "hour")
-NAMES_MAX: Final = 10_000
-"""The most names of one kind: senders can make up any number of names."""
-_NAME_CHARS: Final = 300
 _ROWS: Final = 20
-
-
-class Count:
-    """Counts dead letters by each kind, and keeps the first of each reason.
-
-    Args:
-        wanted: The filter for dead letters.
-        examples: The number of records to keep of each reason.
-    """
-
-    def __init__(self, wanted: DeadLetterFilter, examples: int) -> None:
-        self._matches = wanted.matcher()
-        self._examples = examples
-        self.total = 0
-        self.read = 0
-        self.by: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
-        self.first: dict[str, list[DlqRecord]] = {}
-
-    def add(self, records: Iterable[DlqRecord]) -> None:
-        """Count the matching records."""
-        for record in records:
-            self.read += 1
-            if self._matches(record.dead_letter):
-                self._add(record)
-
-    def _add(self, record: DlqRecord) -> None:
-        dead_letter = record.dead_letter
-        self.total += 1
-        attempt = "" if dead_letter.attempt is None else str(dead_letter.attempt)
-        names = (
-            dead_letter.reason,
-            dead_letter.origin,
-            dead_letter.exception,
-            attempt,
-            dead_letter.group,
-            shown_hour(record.timestamp_ms),
-        )
-        for kind, name in zip(KINDS, names, strict=True):
-            counter = self.by[kind]
-            short = name if len(name) <= _NAME_CHARS else f"{name[:_NAME_CHARS]}…"
-            counter[short if short in counter or len(counter) < NAMES_MAX else OTHERS] += 1
-        if self._examples and (dead_letter.reason in self.first or len(self.first) < NAMES_MAX):
-            first = self.first.setdefault(dead_letter.reason, [])
-            if len(first) < self._examples:
-                first.append(record)
-
-    def to_json(self, topic: str) -> dict[str, Any]:
-        """Return the counts as JSON; a record without a name counts under the empty name."""
-        counts = {f"by_{kind}": _sorted(kind, counter) for kind, counter in self.by.items()}
-        answer: dict[str, Any] = {"topic": topic, "read": self.read, "total": self.total, **counts}
-        if self._examples:
-            answer["examples"] = {reason: [each.to_json() for each in first] for reason, first in self.first.items()}
-        return answer
 
 
 @click.command(cls=SettingsCommand, epilog="Example: retry-sidecar dlq report --since -24h --examples 3")
@@ -121,15 +63,6 @@ def report(settings: Settings, *, wanted: DeadLetterFilter, examples: int, as_js
         _show(settings, count, wanted)
 
 
-def _sorted(kind: str, counter: Counter[str]) -> dict[str, int]:
-    """Return hours and attempts in their order, all others by count."""
-    if kind == "hour":
-        return dict(sorted(counter.items()))
-    if kind == "attempt":
-        return dict(sorted(counter.items(), key=lambda item: (len(item[0]), item[0])))
-    return dict(sorted(counter.items(), key=lambda item: (-item[1], item[0])))
-
-
 def _show(settings: Settings, count: Count, wanted: DeadLetterFilter) -> None:
     out = console()
     dead_letters = "dead letter" if count.total == 1 else "dead letters"
@@ -149,7 +82,7 @@ def _show(settings: Settings, count: Count, wanted: DeadLetterFilter) -> None:
 
 def _table(kind: str, counter: Counter[str]) -> RenderableType:
     shown = table((kind,), ("records",))
-    rows = list(_sorted(kind, counter).items())
+    rows = list(sorted_names(kind, counter).items())
     # The latest hours matter most.
     kept = rows[-_ROWS:] if kind == "hour" else rows[:_ROWS]
     for name, number in kept:

@@ -14,11 +14,10 @@ from sidecar.cli.dlq.filter import dead_letter_table
 from sidecar.cli.instants import read_duration
 from sidecar.cli.options import json_option
 from sidecar.cli.terminal import console, print_json, say
-from sidecar.contract.dead_letter import REASON
-from sidecar.contract.redrive import MAX_REDRIVES, RedriveTerms, Skipped, SkipReason, redrive
+from sidecar.contract.redrive import MAX_REDRIVES, RedriveTerms, SkipReason
 from sidecar.dlq.filter import DeadLetterFilter
 from sidecar.dlq.reader import RunIdentity
-from sidecar.dlq.redrive import Tally
+from sidecar.dlq.redrive import Tally, check_origin
 from sidecar.errors import printable
 from sidecar.settings import Settings
 
@@ -88,14 +87,10 @@ def run_options(function: F) -> F:
 
 def check(settings: Settings, terms: RedriveTerms, run_name: str | None, *, yes: bool, dry_run: bool) -> None:
     """Raise UsageError for options that contradict each other or the settings."""
-    to_origin = terms.to_origin
-    if to_origin in (settings.input_topic, settings.dlq_topic):
-        raise click.UsageError(
-            f"--to-origin: {to_origin} is no origin: name the topic that should receive the messages"
-        )
-    fixed = redrive([(REASON, b"fatal")], RedriveTerms(to_origin=to_origin), now_ms=0, share=0.0)
-    if to_origin and isinstance(fixed, Skipped):
-        raise click.UsageError(f"--to-origin: {fixed.detail}")
+    try:
+        check_origin(settings, terms.to_origin)
+    except ValueError as mistake:
+        raise click.UsageError(f"--to-origin: {mistake}") from None
     if run_name is not None and not _RUN_NAME.fullmatch(run_name):
         raise click.UsageError(f"--run: {run_name!r}: allowed are 1 to 100 characters of a-z A-Z 0-9 . _ -")
     if not dry_run and not yes and not sys.stdin.isatty():

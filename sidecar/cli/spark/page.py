@@ -11,8 +11,9 @@ from string import Template
 from typing import Final
 from xml.etree.ElementTree import Element, SubElement, tostring
 
-from sidecar.cli.dlq.filter import NONE, OTHERS
-from sidecar.cli.instants import shown_hour, shown_instant
+from sidecar.cli.dlq.filter import NONE
+from sidecar.cli.instants import shown_instant
+from sidecar.dlq.count import OTHERS, shown_hour
 from sidecar.errors import printable
 from sidecar.settings import Settings
 from sidecar.spark.jobs.report import HOUR_MS, HOURS_MAX, Dimension, Kind, NameCounts, Report

@@ -11,13 +11,14 @@ from rich.columns import Columns
 from rich.console import RenderableType
 from rich.text import Text
 
-from sidecar.cli.dlq.filter import OTHERS, table
-from sidecar.cli.instants import read_instant, shown_hour
+from sidecar.cli.dlq.filter import table
+from sidecar.cli.instants import read_instant
 from sidecar.cli.options import KAFKA, POLICY, SettingsCommand, json_option, settings_options
 from sidecar.cli.spark.options import downloads, engine_options, with_progress
 from sidecar.cli.spark.page import page, shown_name, topics
 from sidecar.cli.terminal import console, print_json
 from sidecar.clock import SystemClock
+from sidecar.dlq.count import OTHERS, shown_hour
 from sidecar.errors import CommandFailed
 from sidecar.settings import Settings
 from sidecar.settings.policy import policy_config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import pty
@@ -10,7 +11,9 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from click.testing import CliRunner, Result
@@ -18,12 +21,14 @@ from click.testing import CliRunner, Result
 from sidecar import cli
 from tests.broker import Read, create_topic, read_committed, unique
 from tests.integration.messages import Given, Pairs, World, marked, now_ms, one_sidecar
-from tests.integration.sidecars import LOG_APPEND_TIME, ROOT, Stage
+from tests.integration.sidecars import LOG_APPEND_TIME, ROOT, Sidecar, Sidecars, Stage
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
 
-ORIGINS = ("killed", "fenced", "mended", "limited")
+ORIGINS = ("killed", "fenced", "mended", "limited", "listed", "asked")
+API = ("-m", "sidecar", "api")
+REDRIVES = "/dlq/redrives"
 SMALL_BYTES = 2_000
 WAIT_S = 60.0
 
@@ -284,3 +289,132 @@ def test_a_topic_that_is_not_there_is_an_error_that_names_it(world: World, comma
     result = run(nobody, *command)
     assert result.exit_code == 1
     assert "does not exist; look with: retry-sidecar topics check" in result.stderr
+
+
+# Over HTTP
+
+
+@pytest.fixture
+def api(world: World, tmp_path: Path) -> Iterator[Sidecar]:
+    """A process that serves HTTP and owns nothing, so that it can be killed."""
+    sidecars = Sidecars(tmp_path)
+    try:
+        made = sidecars.make("api", world.stage)
+        made.start(API)
+        made.await_ready()
+        yield made
+    finally:
+        sidecars.end()
+
+
+def read(instance: Sidecar, path: str) -> dict[str, Any]:
+    """Return an answer, also when another request reads the DLQ just now."""
+    answers: list[dict[str, Any]] = []
+
+    def answered() -> bool:
+        status, body = instance.call("GET", path, None, {})
+        assert status in {200, 503}, body
+        answers.append(body)
+        return status == 200
+
+    eventually(answered, WAIT_S, f"{path} is answered")
+    return answers[-1]
+
+
+def redriven(instance: Sidecar, **request: Any) -> dict[str, Any]:
+    """Redrive over HTTP and return the status at the end."""
+    status, body = instance.call("POST", REDRIVES, request, {})
+    assert status == 202, body
+    eventually(lambda: read(instance, f"{REDRIVES}/{body['id']}")["state"] != "running", WAIT_S, "the redrive ends")
+    return read(instance, f"{REDRIVES}/{body['id']}")
+
+
+def test_http_counts_lists_and_shows_what_the_report_counts(world: World) -> None:
+    origin = topic(world.stage, "listed")
+    marker = exhausted(world, "listed", 25)
+    counts = read(world.sidecar, f"/dlq?origin={origin}")
+    report = answer(world, "report", "--origin", origin)
+    assert counts["total"] == 25
+    assert {kind: counts[kind] for kind in report if kind.startswith("by_")} == {
+        kind: report[kind] for kind in report if kind.startswith("by_")
+    }
+    assert (counts["topics"], counts["unread"], counts["cursor"]) == ([world.stage.dlq_topic], 0, None)
+
+    met: list[dict[str, Any]] = []
+    cursor = ""
+    while len(met) < 25 or cursor:
+        page = read(world.sidecar, f"/dlq/messages?origin={origin}&limit=10{cursor}")
+        met += page["messages"]
+        if page["cursor"] is None:
+            break
+        cursor = f"&cursor={quote(page['cursor'])}"
+    assert len({each["id"] for each in met}) == len(met) == 25
+    died = [each["died_ms"] for each in met if each["partition"] == met[0]["partition"]]
+    assert died == sorted(died, reverse=True)
+    assert read(world.sidecar, f"/dlq/messages?origin={origin}&died_to=1")["messages"] == []
+
+    path = f"/dlq/messages/{met[0]['id']}"
+    shown, whole = read(world.sidecar, path), read(world.sidecar, f"{path}?payload=true")
+    assert {name: shown[name] for name in met[0]} == met[0]
+    assert {each["name"]: each["value"] for each in shown["headers"]}["test"] == marker.decode()
+    assert "value" not in shown
+    assert base64.b64decode(whole["value"]).startswith(b"value ")
+    assert world.sidecar.call("GET", "/dlq/messages/0-99999999", None, {})[0] == 404
+    assert world.sidecar.call("GET", "/dlq?topic=elsewhere", None, {})[0] == 400
+
+
+def test_a_redrive_over_http_that_is_killed_and_asked_for_again_brings_each_back_once(
+    world: World, api: Sidecar
+) -> None:
+    count, origin = 300, topic(world.stage, "asked")
+    marker = exhausted(world, "asked", count)
+    wanted = {"origin": [origin], "per_second": 30}
+    looked = redriven(api, **wanted, dry_run=True)
+    assert (looked["state"], looked["redriven"], looked["left"]) == ("done", count, {})
+    assert looked["id"] == answer(world, "redrive", "--origin", origin, "--dry-run")["run"], "the command's run"
+    assert len(retry_topic_records(world, marker)) == count, "nothing has changed"
+
+    status, first = api.call("POST", REDRIVES, wanted, {})
+    assert (status, first["id"]) == (202, looked["id"])
+    eventually(lambda: len(retry_topic_records(world, marker)) > count, WAIT_S, "some are redriven")
+    assert api.call("POST", REDRIVES, wanted, {})[0] == 200, "asked twice"
+    refused, said = api.call("POST", REDRIVES, {"origin": [origin]}, {})
+    assert (refused, first["id"] in said["message"]) == (409, True)
+    api.kill()
+    done = len(retry_topic_records(world, marker)) - count
+    assert done < count, "killed in the middle"
+
+    api.start(API)
+    api.await_ready()
+    again = redriven(api, origin=[origin])
+    assert (again["state"], again["message"]) == ("done", "")
+    assert again["redriven"] == count - done
+    require_each_once(world, "asked", marker, count)
+    assert redriven(api, origin=[origin])["redriven"] == 0
+    assert answer(world, "redrive", "--origin", origin, "--yes")["redriven"] == 0
+
+
+def test_one_dead_letter_is_redriven_once_in_its_run_and_a_stopped_run_continues(world: World, api: Sidecar) -> None:
+    marker = unique("m").encode()
+    fatal: Pairs = [("retry-origin-topic", world.stage.origin.encode()), ("retry-exception", b"com.acme.Fatal")]
+    world.send(*(Given(b"%d" % each, None, [*fatal, ("retry-group", marker), ("test", marker)]) for each in range(3)))
+    one = world.dead(marker, 3)[1]
+    name = f"{one.partition}-{one.offset}"
+    assert redriven(api, message=name, dry_run=True)["first"][0]["id"] == name
+    assert redriven(api, message=name)["redriven"] == 1
+    (back,) = [each for each in world.dead(marker, 4) if "retry-redrives" in dict(each.headers)]
+    assert back.value == one.value
+    again = redriven(api, message=name)
+    assert (again["redriven"], again["handled_before"]) == (0, 1)
+    gone = redriven(api, message="0-99999999")
+    assert (gone["state"], "no record 0-99999999" in gone["message"]) == ("failed", True)
+
+    group, run = marker.decode(), unique("run")
+    status, _ = api.call("POST", REDRIVES, {"id": run, "group": [group], "max_redrives": 1, "per_second": 0.1}, {})
+    assert status == 202
+    eventually(lambda: read(api, f"{REDRIVES}/{run}")["redriven"] == 1, WAIT_S, "the first is sent")
+    assert api.call("DELETE", f"{REDRIVES}/{run}", None, {})[0] == 200
+    eventually(lambda: read(api, f"{REDRIVES}/{run}")["state"] == "stopped", WAIT_S, "it stops")
+    rest = redriven(api, id=run, group=[group], max_redrives=1)
+    assert rest["redriven"] + 1 == 3
+    assert rest["left"]["loop-guard"]["fatal"] >= 1

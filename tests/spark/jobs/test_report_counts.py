@@ -8,10 +8,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from sidecar.cli.dlq.filter import OTHERS
 from sidecar.cli.spark.page import page
 from sidecar.cli.spark.report import to_json
 from sidecar.contract import DIALECTS, render_dead_letter
+from sidecar.dlq.count import OTHERS
 from sidecar.model import Headers, Reason, Record
 from sidecar.policy import Policy, PolicyConfig
 from sidecar.settings import Settings

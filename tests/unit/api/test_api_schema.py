@@ -17,10 +17,10 @@ from sidecar.api.auth import Gate
 from sidecar.api.guard import RateLimiter
 from sidecar.api.source import Reloaded
 from sidecar.contract.control import Outcome
-from sidecar.errors import CommandFailed, StoreFailed
+from sidecar.errors import AlreadyRunning, CommandFailed, StoreFailed
 from sidecar.metrics import Metrics
 from tests.unit.api.test_api import UNWELL, WELL, Snapshots
-from tests.unit.api_stage import WORKER, Desk, Held, Neighbours, Told, message
+from tests.unit.api_stage import WORKER, Desk, Held, Letters, Neighbours, Told, letter, message
 from tests.unit.engine.test_view import NOW_MS, view_of
 
 TOKEN: Final = "secret"
@@ -29,6 +29,10 @@ EXAMPLES: Final = 5
 BEYOND_SCHEMA: Final = {
     # due_from is not after due_to, and a cursor is one that a page gave.
     ("GET", "/pending/messages"): ("positive_data_acceptance",),
+    # A reason is one that there is, and died_from is not after died_to.
+    ("GET", "/dlq"): ("positive_data_acceptance",),
+    ("GET", "/dlq/messages"): ("positive_data_acceptance",),
+    ("POST", "/dlq/redrives"): ("positive_data_acceptance",),
     # A target may contain slashes, so with other methods this path is another call's.
     ("POST", "/pending/messages/{target}/fire"): ("unsupported_method", "allow_header_conformance"),
     # A body where none belongs is refused before the method is looked at.
@@ -42,19 +46,20 @@ Case = schemathesis.Case[Any]
 load_all_checks()
 
 
-def staged(source: Snapshots, held: Held, desk: Desk, *, boundaries: bool) -> Any:
+def staged(source: Snapshots, held: Held, desk: Desk, letters: Letters, *, boundaries: bool) -> Any:
     """Return the document of the application over these, with the application in it.
 
     Args:
         source: Snapshots.
         held: Messages.
         desk: Takes changes.
+        letters: Dead letters.
         boundaries: Also ask for the bounds of each parameter, and with methods that are not there.
     """
     metrics = Metrics(version="1.2.3", now_ms=lambda: NOW_MS)
     metrics.publish(source.shown)
     gate = Gate(TOKEN, loopback=False)
-    operations = Operations(held, Neighbours(), desk, gate, WORKER, lambda: Reloaded(["POLICIES"], []))
+    operations = Operations(held, Neighbours(), desk, gate, WORKER, letters, lambda: Reloaded(["POLICIES"], []))
     app = create_app(source, metrics=metrics, version="1.2.3", operations=operations)
     config = SchemathesisConfig.from_dict(
         {
@@ -75,14 +80,24 @@ def in_good_health() -> Any:
     views.append(view_of([known.due_ms], partition=2))
     desk = Desk(known={"1770000000000-9f86d081884c7d65": Told(Outcome.CANCELLED, 1)})
     # As many partitions as a number can name: how many there are is no fact of the document.
-    return staged(Snapshots(views, 2**31, WELL), Held([known, *waiting], frozenset({0, 1, 2})), desk, boundaries=True)
+    return staged(
+        Snapshots(views, 2**31, WELL),
+        Held([known, *waiting], frozenset({0, 1, 2})),
+        desk,
+        Letters([letter(17)]),
+        boundaries=True,
+    )
 
 
 def in_trouble() -> Any:
     """Return an unknown group whose store is closed and whose brokers do not answer."""
     source = Snapshots([], None, UNWELL, reading="the status topic has not been read to its end yet")
     return staged(
-        source, Held(trouble=StoreFailed("closed")), Desk(result=CommandFailed("no broker answers")), boundaries=False
+        source,
+        Held(trouble=StoreFailed("closed")),
+        Desk(result=CommandFailed("no broker answers")),
+        Letters(trouble=AlreadyRunning("no broker answers")),
+        boundaries=False,
     )
 
 

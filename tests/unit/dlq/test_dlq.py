@@ -10,11 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from sidecar import cli
-from sidecar.cli.dlq.filter import OTHERS
-from sidecar.cli.dlq.report import NAMES_MAX, Count
 from sidecar.contract import render_dead_letter
 from sidecar.contract.dead_letter import RecordLocation, read_dead_letter
 from sidecar.contract.redrive import RedriveTerms, Skipped, SkipReason
+from sidecar.dlq.count import NAMES_MAX, OTHERS, Count
 from sidecar.dlq.filter import DeadLetterFilter
 from sidecar.dlq.reader import DlqRecord, OffsetRange
 from sidecar.dlq.redrive import RedriveLimits, RedrivePolicy, RedriveRun, Tally, still_ahead

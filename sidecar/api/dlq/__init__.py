@@ -1,0 +1,1 @@
+"""Dead letters over HTTP: counts, a list, single ones, and redrives."""

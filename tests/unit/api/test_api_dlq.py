@@ -1,0 +1,142 @@
+"""Dead letters over HTTP, over letters and redrives that the test sets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from sidecar.api.dlq.bodies import REDRIVE_EXAMPLE, RedriveBody, RedriveRequest
+from sidecar.errors import AlreadyRunning, BrokerUnavailable
+from tests.unit.api.test_api import Snapshots, assert_problem
+from tests.unit.api_stage import ELSEWHERE, Client, Letters, Neighbours, letter
+from tests.unit.engine.test_view import view_of
+
+TOKEN = {"authorization": "Bearer secret"}
+POST = "/dlq/redrives"
+
+
+def client_of(letters: Letters, **more: Any) -> Client:
+    return Client(Snapshots(), letters=letters, **more)
+
+
+def test_counts_and_a_list_take_the_same_filter() -> None:
+    letters = Letters([letter(9), letter(8, reason="bad-header")])
+    with client_of(letters) as client:
+        counts = client.get("/dlq?reason=fatal&reason=bad-header&origin=ord*&died_from=5").json()
+        page = client.get("/dlq/messages?reason=fatal&limit=1").json()
+    assert (counts["total"], counts["by_reason"]) == (2, {"fatal": 1, "bad-header": 1})
+    assert [each["id"] for each in page["messages"]] == ["0-9"]
+    assert not {"headers", "key", "value"} & page["messages"][0].keys()
+    first = letters.asked[0]
+    assert (first.reason, first.origin, first.died_from) == (["fatal", "bad-header"], ["ord*"], 5)
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("reason=fatl", "reason"),
+        ("reasons=fatal", "reasons: unknown parameter"),
+        ("died_from=5&died_to=4", "died_from must not be after died_to"),
+        ("cursor=%20", "cursor"),
+        ("topic=a%20b", "topic"),
+    ],
+)
+def test_a_filter_that_cannot_be_meant_is_refused(query: str, said: str) -> None:
+    with client_of(Letters()) as client:
+        for path in ("/dlq", "/dlq/messages"):
+            assert_problem(client.get(f"{path}?{query}"), 400, said)
+
+
+def test_a_dlq_that_cannot_be_read_is_asked_again_later() -> None:
+    with client_of(Letters(trouble=BrokerUnavailable("no record within 3 s"))) as client:
+        for path in ("/dlq", "/dlq/messages", "/dlq/messages/0-9"):
+            answer = client.get(path)
+            assert_problem(answer, 503, "no record within 3 s")
+            assert answer.headers["retry-after"] == "1"
+
+
+def test_what_the_reader_refuses_is_a_mistake_of_the_request() -> None:
+    with client_of(Letters(trouble=ValueError("cursor: it is not one that a page returned"))) as client:
+        assert_problem(client.get("/dlq?cursor=AA"), 400, "not one that a page returned")
+
+
+def test_a_dead_letter_shows_its_headers_and_its_payload_with_the_token_only() -> None:
+    with client_of(Letters([letter(9)]), token="secret") as client:
+        shown = client.get("/dlq/messages/0-9").json()
+        assert_problem(client.get("/dlq/messages/0-9?payload=true"), 401, "Payloads need the API_TOKEN.")
+        whole = client.get("/dlq/messages/0-9?payload=true", headers=TOKEN).json()
+        assert_problem(client.get("/dlq/messages/0-8"), 404, "no record 0-8")
+        assert_problem(client.get("/dlq/messages/9"), 400, "position")
+    assert [(each["name"], each["value"]) for each in shown["headers"]] == [("retry-dlq-reason", "fatal")]
+    assert not {"key", "value"} & shown.keys()
+    assert (whole["key"], whole["value"]) == ("aw==", "dg==")
+
+
+def test_a_redrive_is_started_once_and_asked_for_twice() -> None:
+    letters = Letters()
+    body = {"id": "june", "reason": ["fatal"], "dry_run": True}
+    with client_of(letters) as client, capture_logs() as lines:
+        first, second = (client.request("POST", POST, json=body) for _ in range(2))
+        shown = client.get("/dlq/redrives/june").json()
+        listed = client.get(POST).json()
+    assert (first.status_code, second.status_code) == (202, 200)
+    assert first.headers["location"] == "/dlq/redrives/june"
+    assert first.json() == second.json() == shown == listed["redrives"][0]
+    assert letters.started[0] == RedriveRequest(id="june", reason=["fatal"], dry_run=True)
+    assert [(line["what"], line["run"], line["outcome"]) for line in lines if line["event"] == "api_change"] == [
+        ("redrive", "june", "started"),
+        ("redrive", "june", "running"),
+    ]
+
+
+def test_a_redrive_needs_the_token_and_a_body_of_json() -> None:
+    letters = Letters()
+    with client_of(letters, token="secret") as client:
+        assert_problem(client.request("POST", POST, json={}), 401, "API_TOKEN")
+        assert_problem(client.request("DELETE", "/dlq/redrives/june"), 401, "API_TOKEN")
+        assert_problem(client.request("POST", POST, content=b"{}", headers=TOKEN), 415, "JSON")
+    assert not letters.started
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"reasons": ["fatal"]}, "reasons: unknown parameter"),
+        ({"reason": ["fatl"]}, "matches no reason"),
+        ({"message": "17"}, "message"),
+        ({"id": "a b"}, "id"),
+        ({"per_second": 0}, "per_second"),
+        ({"per_second": 10_001}, "per_second"),
+        ({"dry_run": "yes"}, "dry_run"),
+        ({"max_redrives": 0}, "max_redrives"),
+    ],
+)
+def test_terms_that_cannot_be_meant_are_refused(body: dict[str, Any], said: str) -> None:
+    letters = Letters()
+    with client_of(letters) as client:
+        assert_problem(client.request("POST", POST, json=body), 400, said)
+    assert not letters.started
+
+
+def test_a_second_redrive_waits_for_the_one_that_runs() -> None:
+    with client_of(Letters(trouble=AlreadyRunning("redrive june is running on this instance"))) as client:
+        assert_problem(client.request("POST", POST, json={}), 409, "redrive june is running")
+
+
+def test_a_redrive_that_another_instance_runs_is_found_there() -> None:
+    status = RedriveBody.model_validate({**REDRIVE_EXAMPLE, "id": "june"})
+    view = replace(view_of([]), owner="two", url=ELSEWHERE, state="running")
+    with client_of(Letters(known={"june": status})) as other:
+        neighbours = Neighbours({ELSEWHERE: other})
+        with Client(Snapshots([view]), letters=Letters(), peers=neighbours) as client:
+            assert client.get("/dlq/redrives/june").json() == status.model_dump()
+            assert_problem(client.get("/dlq/redrives/july"), 404, "has a redrive july")
+            asked = len(neighbours.asked)
+            assert_problem(
+                client.get("/dlq/redrives/june", headers={"x-retry-sidecar-forwarded": "1"}), 404, "has a redrive june"
+            )
+            assert_problem(client.request("DELETE", "/dlq/redrives/june"), 404, "on the instance that runs it")
+    assert len(neighbours.asked) == asked, "a forwarded request is not sent on"
