@@ -16,7 +16,7 @@ from jsonschema import Draft7Validator  # type: ignore[import-untyped]
 from deploy.chart_forms import decimals, numbers, schema_of
 from deploy.chart_schema import SET_BY_THE_CHART, application
 from sidecar.settings import SETTINGS, Setting, nodes
-from sidecar.settings.forms import Duration, Entries
+from sidecar.settings.forms import Duration, Entries, Words
 from sidecar.settings.kinds import Kind, duration
 from sidecar.settings.table import per_origin, per_policy
 
@@ -80,12 +80,20 @@ def is_of_another_type(setting: Setting, value: object) -> bool:
     return isinstance(value, float) and not setting.kind.is_decimal
 
 
+def candidates(setting: Setting) -> Iterator[Any]:
+    """Yield values for every setting, and the words that this one takes."""
+    yield from CANDIDATES
+    if isinstance(setting.kind.form, Words):
+        for word in setting.kind.form.words:
+            yield from (word, word.upper(), f" {word} ", f"{word}x", f"{word},{word}")
+
+
 @pytest.mark.parametrize("setting", GIVEN, ids=lambda setting: setting.yaml_key)
 def test_schema_and_program_agree(setting: Setting) -> None:
     schema = Draft7Validator(CONFIG[setting.yaml_key])
     verdicts = [
         (value, schema.is_valid(value), program_takes(setting.kind, value))
-        for value in CANDIDATES
+        for value in candidates(setting)
         if not is_of_another_type(setting, value)
     ]
     assert [(value, taken, wanted) for value, taken, wanted in verdicts if taken != wanted] == []
