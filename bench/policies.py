@@ -135,7 +135,7 @@ def memory_bytes() -> tuple[int, int]:
         ]
         made = plan([partition], {0: [item for item in overdue if not isinstance(item, str)]}, store, NOW_MS, terms)
         (partition_plan,) = made.partition_plans
-        apply_committed(store, partition, partition_plan, _IDENTITY, 1)
+        apply_committed(store, partition, partition_plan, _IDENTITY, len(partition_plan.records))
         del made, partition_plan, overdue
         held = tracemalloc.get_traced_memory()[0] - before
         store.close()
