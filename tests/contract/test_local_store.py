@@ -1,4 +1,4 @@
-"""The local store and its lifecycle: in memory as the simulation has it, and RocksDB in a folder."""
+"""The local store and its lifecycle: in memory as the simulation has it, RocksDB in a folder, and its plan B."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from sidecar.engine.ports import Mutations, Prepared, Store
 from sidecar.errors import InvariantViolated, StoreCorrupt, StoreFailed
 from sidecar.runtime.ports import State
 from sidecar.runtime.state import OPEN_AGAIN_S, LocalState
+from sidecar.store import folder
 from sidecar.store.folder import StateFolder
 from sidecar.store.rocks import RocksStore
 from tests.clocks import HandClock
+from tests.contract.sqlite_store import SqliteStore
 from tests.simulation.fakes.local import Disk, FakeState
 from tests.simulation.memory_store import MemoryStore
 
 
-@pytest.fixture(params=["fake", "real"])
+@pytest.fixture(params=["fake", "rocksdb", "sqlite"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     if request.param == "fake":
         yield MemoryStore()
         return
-    made = RocksStore(tmp_path / "rocksdb")
+    made = (RocksStore if request.param == "rocksdb" else SqliteStore)(tmp_path / "database")
     yield made
     made.close()
 
@@ -128,13 +130,38 @@ def backwards() -> Mutations:
     return changes
 
 
+class TestSqliteFolder:
+    def test_a_second_process_is_told_that_the_folder_is_in_use(self, tmp_path: Path) -> None:
+        store = SqliteStore(tmp_path)
+        with pytest.raises(StoreFailed, match="in use"):
+            SqliteStore(tmp_path)
+        store.close()
+
+    def test_what_is_written_is_there_when_it_is_opened_again(self, tmp_path: Path) -> None:
+        store = SqliteStore(tmp_path)
+        put(store, a=b"1")
+        store.close()
+        again = SqliteStore(tmp_path)
+        assert again.get(b"a") == b"1"
+        again.close()
+
+    def test_a_damaged_file_is_no_store(self, tmp_path: Path) -> None:
+        (tmp_path / "rows.sqlite").write_bytes(b"no database" * 1_000)
+        with pytest.raises(StoreCorrupt, match="not a database"):
+            SqliteStore(tmp_path)
+
+
 @pytest.fixture
 def clock() -> HandClock:
     return HandClock()
 
 
-@pytest.fixture(params=["fake", "real"])
-def state(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock) -> Iterator[State]:
+@pytest.fixture(params=["fake", "rocksdb", "sqlite"])
+def state(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[State]:
+    if request.param == "sqlite":
+        monkeypatch.setattr(folder, "RocksStore", SqliteStore)
     made: State = FakeState(Disk(), clock) if request.param == "fake" else LocalState(StateFolder(tmp_path), clock)
     yield made
     made.close()
