@@ -55,6 +55,7 @@ _NAMED: Final[Mapping[str, tuple[str, ...]]] = {
         "commit_interval_ms",
         "commit_max_messages",
     ),
+    "Notifications": ("notify_url", "notify_interval_ms", "notify_template"),
     "Log": ("log_level", "log_format", "log_level_apache"),
 }
 _grouped = {attribute for attributes in _NAMED.values() for attribute in attributes}

@@ -22,7 +22,14 @@ CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 ACCEPTED_FROM_IBM = {"APP_NAME", "LOG_LEVEL_IBM", "JAAS_LOGIN_MODULE", "SSL_PROTOCOL", "SSL_ENABLED_PROTOCOLS"}
 OTHERS_HAVE = {"SOURCE_DATE_EPOCH", "DEFAULT_KEY_SERDE", "SIDECAR_TEST_BOOTSTRAP", "SIDECAR_PURE_PYTHON", "SASL_SSL"}
 """Names in capitals that are no settings."""
-NO_HEADERS = {"retry-sidecar", "retry-sidecar-client", "retry-sidecar-lib", "retry-queue", "retry-control"}
+NO_HEADERS = {
+    "retry-sidecar",
+    "retry-sidecar-client",
+    "retry-sidecar-lib",
+    "retry-queue",
+    "retry-control",
+    "retry-sidecar-spark",
+}
 
 
 def code_words(page: Path) -> Iterator[str]:

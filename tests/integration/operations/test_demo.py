@@ -63,6 +63,7 @@ def demo(tmp_path: Path) -> Iterator[Demo]:
 def test_the_ledger_holds_and_what_is_kept_up_answers_until_the_end(demo: Demo) -> None:
     eventually(demo.stays_up, 150, "the demo draws up its ledger")
     url = demo.found(r"(http://\S+)/pending")
+    assert demo.found(r"page +(http://\S+)/ui/") == url
     broker = demo.found(r"Kafka broker +127\.0\.0\.1:(\d+)")
     pending = httpx.get(f"{url}/pending", trust_env=False).json()["total"]
 
