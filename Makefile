@@ -151,11 +151,11 @@ sign: ## Sign IMAGE=name@digest with the identity of this workflow or person; ne
 	@case "$(IMAGE)" in *@sha256:*) ;; *) echo "set IMAGE to a name with a digest: make sign IMAGE=registry.example.com/retry-sidecar@sha256:..."; exit 2;; esac
 	cosign sign --yes --recursive "$(IMAGE)"
 
-audit: ## Look for known vulnerabilities in the locked dependencies; needs pypi.org
+audit: ## Look for known vulnerabilities in the locked dependencies; needs the package index
 	$(PYTHON) -m venv $(AUDIT_VENV)
 	$(AUDIT_VENV)/bin/python -m pip --disable-pip-version-check --quiet install pip-audit==$(PIP_AUDIT_VERSION)
 	for lock in run test image image-spark; do \
-		$(AUDIT_VENV)/bin/pip-audit --require-hashes --disable-pip --requirement requirements/$$lock.lock || exit; done
+		$(AUDIT_VENV)/bin/pip-audit --strict --require-hashes --disable-pip --requirement requirements/$$lock.lock || exit; done
 
 sbom: ## List the locked dependencies of sidecar and images as CycloneDX in build/sbom
 	$(PYTHON) -m venv $(SBOM_VENV)
