@@ -14,6 +14,7 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from sidecar.kafka.admin.cluster import Topic
 from sidecar.kafka.admin.topics import Found, notes, problems, topic_names
 from sidecar.settings import Settings
+from sidecar.settings.table import per_policy
 from tests.deploy.charts import APPLICATION, CASES, Helm, Manifest, Rendered, RenderFailed, env
 from tests.deploy.custom_kinds import assert_known
 from tests.deploy.program import parse
@@ -186,6 +187,16 @@ def test_a_prefix_of_origins_is_one_rule(helm: Helm) -> None:
     assert ("topic", "payments-", "prefix", "Write") in given
     everything = helm.render(APPLICATION, DEFAULT, values=[*SCRAM, "config.origin_topics=*"])
     assert ("topic", "*", "literal", "Write") in rules(everything.one("KafkaUser", "sidecar"))
+
+
+@pytest.mark.skipif(
+    not any(each.name == "DLQ_TOPIC" for each in per_policy()), reason="policies have no DLQ of their own"
+)
+def test_the_dlqs_of_policies_are_created_and_written_too(helm: Helm) -> None:
+    values = ["config.policies.slow.dlq_topic=slow-dlq", "config.origin_policies.orders.dlq_topic=dlq"]
+    rendered = helm.render(APPLICATION, DEFAULT, values=[*SCRAM, *values])
+    assert {"dlq", "slow-dlq"} <= topics_of(rendered).keys()
+    assert ("topic", "slow-dlq", "literal", "Write") in rules(rendered.one("KafkaUser", "sidecar"))
 
 
 def test_topics_without_users_are_strimzis_too(helm: Helm) -> None:
