@@ -27,7 +27,7 @@ from sidecar import __version__
 from sidecar.clock import SystemClock
 from sidecar.devbroker.local_broker import LocalBroker
 
-RATIOS = ("store", "fire", "both")
+RATIOS = ("store", "fire", "both", "redrive")
 LATENESS = ("lateness_p50", "lateness_p99", "early")
 PENDING = ("memory", "pending", "restart", "restore")
 CROWD = ("listing", "asked")

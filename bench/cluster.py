@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,12 +109,22 @@ class Cluster:
         Raises:
             AssertionError: fewer or more came, or one came twice.
         """
-        found = list(self._read(topic, count))
+        found = [_arrival(message) for message in self._read(topic, count)]
         assert len(found) == count, f"{len(found)} messages in {topic}, {count} were sent"
         assert len({each.timer_id for each in found}) == count, f"messages in {topic} came twice"
         return found
 
-    def _read(self, topic: str, count: int) -> Iterator[Arrival]:
+    def append_times_ms(self, topic: str, count: int) -> list[int]:
+        """Read exactly `count` committed messages of a topic; return when each was appended, by the broker's clock.
+
+        Raises:
+            AssertionError: fewer or more came.
+        """
+        found = [message.timestamp()[1] for message in self._read(topic, count)]
+        assert len(found) == count, f"{len(found)} messages in {topic}, {count} were sent"
+        return found
+
+    def _read(self, topic: str, count: int) -> Iterator[Any]:
         consumer = Consumer(
             {"bootstrap.servers": self.bootstrap_servers, "group.id": "bench-reader", "enable.auto.commit": False}
         )
@@ -124,8 +134,8 @@ class Cluster:
             while read < count and _CLOCK.monotonic_s() < end_s:
                 if batch := consumer.consume(1000, 0.5):
                     read, end_s = read + len(batch), _CLOCK.monotonic_s() + _SILENCE_S
-                yield from map(_arrival, batch)
-            yield from map(_arrival, consumer.consume(1000, 1.0))
+                yield from batch
+            yield from consumer.consume(1000, 1.0)
         finally:
             consumer.close()
 
@@ -137,9 +147,9 @@ def _arrival(message: Any) -> Arrival:
     return Arrival(append_ms, int(headers["retry-was-due-ms"]), headers["retry-timer-id"])
 
 
-def appended(arrivals: Sequence[Arrival]) -> list[tuple[float, int]]:
+def appended(times_ms: Iterable[int]) -> list[tuple[float, int]]:
     """Return (epoch ms, messages appended up to then) for each time of append."""
-    stamps = sorted(each.append_ms for each in arrivals)
+    stamps = sorted(times_ms)
     return [
         (float(stamp), number + 1)
         for number, stamp in enumerate(stamps)

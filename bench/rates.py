@@ -117,7 +117,7 @@ class Rates:
             until(lambda: sidecar.pending() == 0, _DEADLINE_S, "everything has fired", step_s=0.2)
             cpu_s = sidecar.cpu_seconds() - before_s
         arrivals = self.cluster.arrivals(origin, self.count)
-        return rate_between(appended(arrivals)) * 1000, self._each_us(cpu_s)
+        return rate_between(appended(each.append_ms for each in arrivals)) * 1000, self._each_us(cpu_s)
 
     def both(self) -> Rate:
         """Fire `count` messages while ingesting as many; from the first progress of either to the last of both."""
@@ -139,11 +139,26 @@ class Rates:
             taken = self.cluster.watch_ingest(sidecar, target, _DEADLINE_S)
             until(lambda: sidecar.pending() == self.count, _DEADLINE_S, "the first half has fired", step_s=0.2)
             cpu_s = sidecar.cpu_seconds() - before_s
-        fired = appended(self.cluster.arrivals(origin, self.count))
+        fired = appended(each.append_ms for each in self.cluster.arrivals(origin, self.count))
         ingest = [point for point in taken if point[1] > self.count]
         started_ms, ended_ms = min(ingest[0][0], fired[0][0]), max(ingest[-1][0], fired[-1][0])
         say(f"both: in for {ingest[-1][0] - ingest[0][0]:.0f} ms, out for {fired[-1][0] - fired[0][0]:.0f} ms")
         return self.count / (ended_ms - started_ms) * 1000, self._each_us(cpu_s)
+
+    def redrive(self) -> Rate:
+        """Redrive dead letters; first to last append at the retry topic. The processor time is the whole command's."""
+        topic, origin = self._fresh("redrive")
+        dlq, count = f"{topic}-dlq", self.count // 2
+        self.cluster.create(dlq)
+        sender = Sender(self.cluster.bootstrap_servers, dlq, origin)
+        sender.send_dead(count)
+        sender.flush()
+        command = self.cluster.sidecar(
+            f"bench-{uuid.uuid4().hex[:8]}", topic, self.folder, "dlq", "redrive", "--yes", "--dlq-topic", dlq
+        )
+        cpu_s = command.run(_DEADLINE_S)
+        per_s = rate_between(appended(self.cluster.append_times_ms(topic, count))) * 1000
+        return per_s, cpu_s / count * 1e6
 
     def _each_us(self, cpu_s: float) -> float:
         return cpu_s / self.count * 1e6

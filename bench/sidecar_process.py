@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -122,6 +123,28 @@ class SidecarProcess:
             ) from None
         if status:
             raise RuntimeError(f"{self.app_id} ended with status {status}\n{self._last_lines()}")
+
+    def run(self, deadline_s: float) -> float:
+        """Run a command that ends by itself; return the processor time that it took.
+
+        Raises:
+            LateError: it had to be killed.
+            RuntimeError: it failed.
+        """
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        self.start()
+        process, self._process = self._process, None
+        assert process is not None, "not started"
+        try:
+            status = process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise LateError(f"{self._command} did not end within {deadline_s:g} s\n{self._last_lines()}") from None
+        if status:
+            raise RuntimeError(f"{self._command} ended with status {status}\n{self._last_lines()}")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     def get(self, path: str) -> tuple[int, Any]:
         """Return status and JSON body; status 0 while the port is closed.

@@ -95,7 +95,7 @@ class SparkWorld:
         if _CLOCK.wall_ms() >= due_ms:
             raise LateError("storing took until the messages were due")
         self.settle()
-        per_s = rate_between(appended(self.cluster.arrivals(origin, many))) * 1000
+        per_s = rate_between(appended(each.append_ms for each in self.cluster.arrivals(origin, many))) * 1000
         say(f"spark: {number(many)} fired, {number(per_s)} msg/s")
         return per_s
 

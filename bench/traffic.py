@@ -10,6 +10,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from sidecar.clock import SystemClock
+from sidecar.contract.dead_letter import render_dead_letter
+from sidecar.model import Headers, Reason
 
 VALUE_BYTES = 512
 PARTITIONS = 4
@@ -17,6 +19,7 @@ DAY_MS = 24 * 3_600_000
 
 _VALUES = [random.Random(number).randbytes(VALUE_BYTES) for number in range(64)]
 _FLUSH_S = 60.0
+_FAILED_MS = 1_770_000_000_000
 
 
 class Sender:
@@ -57,24 +60,47 @@ class Sender:
 
     def send(self, dues_ms: Iterable[int]) -> None:
         """Send a message for each due time."""
-        produce, poll, topic, origins = self._producer.produce, self._producer.poll, self._topic, self._origins
+        origins = self._origins
         for due_ms in dues_ms:
             number = self._sent
-            headers: list[tuple[str, str | bytes | None]] = [
+            headers: Headers = [
                 ("retry-origin-topic", origins[number % len(origins)]),
                 ("retry-due-ms", b"%d" % due_ms),
                 ("trace-id", b"4bf92f3577b34da6"),
             ]
-            key, value = b"%08d" % number, _VALUES[number % len(_VALUES)]
-            while True:
-                try:
-                    produce(topic, value, key, headers=headers)
-                    break
-                except BufferError:
-                    poll(0.1)
+            self._send(b"%08d" % number, _VALUES[number % len(_VALUES)], headers)
             self._sent += 1
             if not number % 1000:
-                poll(0)
+                self._producer.poll(0)
+
+    def send_dead(self, count: int) -> None:
+        """Send dead letters as the sidecar writes them."""
+        for number in range(count):
+            origin = self._origins[number % len(self._origins)]
+            came: Headers = [("retry-origin-topic", origin), ("retry-attempt", b"6"), ("trace-id", b"4bf92f3577b34da6")]
+            headers = render_dead_letter(
+                came,
+                reason=Reason.ATTEMPTS_EXHAUSTED,
+                detail="6 of 6 retries are made",
+                topic="bench-retry",
+                partition=number % PARTITIONS,
+                offset=number,
+                timestamp_ms=_FAILED_MS,
+                connector_name="bench",
+                stage="KEY_CONVERTER",
+            )
+            self._send(b"%08d" % number, _VALUES[number % len(_VALUES)], headers)
+            if not number % 1000:
+                self._producer.poll(0)
+
+    def _send(self, key: bytes, value: bytes, headers: Headers) -> None:
+        given: list[tuple[str, str | bytes | None]] = [*headers]
+        while True:
+            try:
+                self._producer.produce(self._topic, value, key, headers=given)
+                return
+            except BufferError:
+                self._producer.poll(0.1)
 
     def flush(self) -> None:
         """Return when the broker has everything.

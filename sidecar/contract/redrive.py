@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from sidecar.contract.dead_letter import REDRIVES, TIMESTAMP_MS, DeadLetter, read_dead_letter
@@ -86,6 +87,7 @@ def redrive(
     dialects: Sequence[Dialect] = tuple(DIALECTS.values()),
     key: bytes | None = None,
     value: bytes | None = None,
+    dead_letter: DeadLetter | None = None,
 ) -> Headers | Skipped:
     """Return the headers for the retry topic, as a new list, or why the record stays. Never raises.
 
@@ -100,8 +102,9 @@ def redrive(
         dialects: In the order of preference, as the sidecar has them.
         key: The record's key; in some dialects it is the id of a schedule.
         value: The record's value; in some dialects a record without one takes a schedule away.
+        dead_letter: What `read_dead_letter` returned for these headers and dialects, if it was called before.
     """
-    dead_letter = read_dead_letter(headers, dialects)
+    dead_letter = dead_letter or read_dead_letter(headers, dialects)
     if headers is None or not dead_letter.reason:
         return Skipped(SkipReason.NOT_A_DEAD_LETTER, "no header retry-dlq-reason: no sidecar wrote it")
     if (blocker := _blocker(dead_letter, terms)) is not None:
@@ -140,5 +143,10 @@ def _blocker(dead_letter: DeadLetter, terms: RedriveTerms) -> Skipped | None:
 
 def _alive(headers: Headers) -> Headers:
     """Return the headers without those that its death and its redrives gave it."""
-    gone = (TIMESTAMP_MS, REDRIVES)
-    return [header for header in headers if not header[0].startswith(_DEATH_PREFIXES) and header[0] not in gone]
+    return [header for header in headers if not _is_of_death(header[0])]
+
+
+# Bounded, since senders can make up names without end.
+@lru_cache(maxsize=1024)
+def _is_of_death(name: str) -> bool:
+    return name.startswith(_DEATH_PREFIXES) or name in (TIMESTAMP_MS, REDRIVES)

@@ -27,8 +27,10 @@ ASK_S: Final = 15.0
 TAKE_OVER_S: Final = 30.0
 STALL_S: Final = 30.0
 READ_S: Final = 0.2
+MORE_S: Final = 0.02
+"""The time to wait for more records: a transaction costs as much for one record as for thousands."""
 SLICE_BYTES: Final = 4 * 1024 * 1024
-SLICE_RECORDS_MAX: Final = 1_000
+SLICE_RECORDS_MAX: Final = 5_000
 
 
 class DlqRecord(NamedTuple):
@@ -242,18 +244,12 @@ class KafkaDeadLetterReader:
         Raises:
             CommandFailed: The DLQ may not be read, or nothing came for STALL_S.
         """
-        records = []
-        size = 0
-        for read in self._log.read(self._limit, READ_S):
-            if isinstance(read, End):
-                # Only transaction markers follow the last record.
-                if read.partition in self._reading:
-                    self._finish(read.partition)
-            elif isinstance(read, Unread):
-                self._check(read.error)
-            elif (record := self._record(read)) is not None:
-                records.append(record)
-                size += len(record.value or b"") + len(record.key or b"")
+        records = self._available(self._limit, READ_S)
+        while records and len(records) < self._limit and not self.done:
+            if not (more := self._available(self._limit - len(records), MORE_S)):
+                break
+            records += more
+        size = sum(len(record.value or b"") + len(record.key or b"") for record in records)
         now_s = self._clock.monotonic_s()
         if records:
             self._limit = max(1, min(SLICE_RECORDS_MAX, SLICE_BYTES * len(records) // max(1, size)))
@@ -268,6 +264,19 @@ class KafkaDeadLetterReader:
     def close(self) -> None:
         """Close the consumer."""
         self._log.close()
+
+    def _available(self, limit: int, timeout_s: float) -> list[DlqRecord]:
+        records = []
+        for read in self._log.read(limit, timeout_s):
+            if isinstance(read, End):
+                # Only transaction markers follow the last record.
+                if read.partition in self._reading:
+                    self._finish(read.partition)
+            elif isinstance(read, Unread):
+                self._check(read.error)
+            elif (record := self._record(read)) is not None:
+                records.append(record)
+        return records
 
     def _record(self, record: Record) -> DlqRecord | None:
         partition, offset = record.partition, record.offset

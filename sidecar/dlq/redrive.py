@@ -22,7 +22,7 @@ from sidecar.kafka.admin.cluster import Topic
 from sidecar.model import ANY_PARTITION
 from sidecar.settings import Settings
 
-BATCH_MAX: Final = 500
+BATCH_MAX: Final = 5_000
 """The most records in a transaction."""
 NOTE_EVERY_S: Final = 1.0
 """The time between two commits of the progress while there is nothing to send."""
@@ -66,6 +66,7 @@ class RedrivePolicy:
             dialects=self._dialects,
             key=record.key,
             value=record.value,
+            dead_letter=record.dead_letter,
         )
         if isinstance(headers, Skipped):
             return headers

@@ -73,6 +73,7 @@ TAKEN_OUT: Final = frozenset(
 )
 # A redriven record never takes the place of what waits under its id by now: that is newer.
 _NOT_REDRIVEN: Final = frozenset({DUE_MS, DELAY_MS, TIMER_ID, WAS_DUE_MS, REPLACE, TARGET})
+_NOT_REDRIVEN_AT_FIRST: Final = _NOT_REDRIVEN | {ATTEMPT, REMAINING, FIRST_MS}
 
 ATTEMPTS: Final = tuple((ATTEMPT, b"%d" % (attempt + 1)) for attempt in range(ATTEMPTS_MAX))
 REMAININGS: Final = tuple((REMAINING, b"%d" % left) for left in range(ATTEMPTS_MAX))
@@ -157,7 +158,7 @@ class Native:
 
     def redriven(self, headers: Headers, due_ms: int, *, keep_attempts: bool, to_origin: str) -> Headers:
         """Return the headers with a new due time behind all others."""
-        gone = _NOT_REDRIVEN if keep_attempts else _NOT_REDRIVEN | {ATTEMPT, REMAINING, FIRST_MS}
+        gone = _NOT_REDRIVEN if keep_attempts else _NOT_REDRIVEN_AT_FIRST
         if to_origin:
             # The partition is one of the topic that it would have gone to.
             gone |= {ORIGIN_TOPIC, ORIGIN_PARTITION}
