@@ -111,7 +111,7 @@ def read_dead_letter(headers: Headers | None, dialects: Sequence[Dialect] = _EVE
         group=_text(values.get(native.GROUP)),
         timestamp_ms=_number(values.get(TIMESTAMP_MS)),
         came_from=_place(values),
-        redrives=_redrives(headers),
+        redrives=_redrives(headers) if REDRIVES in values else 0,
         truncated=TRUNCATED in values,
     )
 
@@ -256,4 +256,4 @@ def _place(values: HeaderValues) -> RecordLocation | None:
 def _redrives(headers: Headers) -> int | None:
     """Return the greatest count in the headers, so that an extra header never lowers it."""
     counts = [_number(value, INT32_MAX) for name, value in headers if name == REDRIVES]
-    return None if None in counts else max((each for each in counts if each is not None), default=0)
+    return None if None in counts else max(each for each in counts if each is not None)
