@@ -5,26 +5,31 @@ from __future__ import annotations
 import random
 import threading
 import uuid
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 
 from bench.cluster import Cluster
 from bench.figures import Figure, measured, number, percentile
 from bench.operating_crowd import exchange
-from bench.pending import FEW, REQUEST_EVERY_S, REQUESTS, Buffer
+from bench.pending import FEW, REQUEST_EVERY_S, Buffer
 from bench.sidecar_process import SidecarProcess
 from bench.traffic import DAY_MS, Sender, over_a_day, send, within_a_second
 from bench.waiting import LateError, say, until
 from sidecar.clock import SystemClock
 
-BATCH = 100_000
+BATCH = 50_000
 """Messages of each measurement of store and fire."""
 CHUNK = 250_000
+PAIRS = 2
+"""How often the two instances are measured in turn."""
 FAR_MS = 4 * 3_600_000
 """Nothing of what is pending falls due while it is measured."""
 _FIRE_AFTER_MS = (20_000, 60_000, 180_000)
 """How long storing what is to fire may take; the next is tried when it took longer."""
+_REQUESTS = 100
 _QUIET_S = 5.0
 _DEADLINE_S = 900.0
 _MIB = 1024 * 1024
@@ -75,8 +80,8 @@ class Large:
         """Measure; BATCH more messages are pending afterwards."""
         dice = random.Random(self.pending)
         fire_us = self._fire_us()
-        dues_ms = [_CLOCK.wall_ms() + dice.randrange(FAR_MS, DAY_MS * 9 // 10) for _ in range(REQUESTS)]
-        counts_ms = self._median_ms(["/pending"] * REQUESTS)
+        dues_ms = [_CLOCK.wall_ms() + dice.randrange(FAR_MS, DAY_MS * 9 // 10) for _ in range(_REQUESTS)]
+        counts_ms = self._median_ms(["/pending"] * _REQUESTS)
         page_ms = self._median_ms([f"/pending/messages?limit=100&due_from={due_ms}" for due_ms in dues_ms])
         threading.Event().wait(_QUIET_S)
         pending, resident_bytes = self.pending, self.sidecar.resident_bytes()
@@ -134,40 +139,50 @@ class Large:
         return percentile(took_ms, 0.5)
 
 
-def compared(few: Costs, many: Costs) -> list[Figure]:
-    """Return what many pending messages cost, by what few do."""
+def compared(pairs: Sequence[tuple[Costs, Costs]]) -> list[Figure]:
+    """Return what many pending messages cost, by what few do; each figure is the median of the pairs."""
+    few, many = pairs[0]
+    with_few, with_many = f"with {number(few.pending)} pending", f"with {number(many.pending)}"
 
-    def ratio(name: str, of_few: float, of_many: float, unit: str) -> Figure:
-        note = f"{number(of_few)} {unit} with {number(few.pending)} pending, {number(of_many)} with "
-        return measured(name, of_many / of_few, f"{note}{number(many.pending)}")
+    def ratio(name: str, cost: Callable[[Costs], float], unit: str) -> Figure:
+        values = sorted(cost(of_many) / cost(of_few) for of_few, of_many in pairs)
+        note = f"{number(cost(few))} {unit} {with_few}, {number(cost(many))} {with_many}"
+        return replace(measured(name, median(values), note), values=tuple(values))
 
     return [
-        measured("large_memory", many.resident_bytes / _MIB, f"{number(many.pending)} pending"),
-        ratio("large_growth", few.resident_bytes / _MIB, many.resident_bytes / _MIB, "MiB"),
-        ratio("large_counts", few.counts_ms, many.counts_ms, "ms"),
-        ratio("large_page", few.page_ms, many.page_ms, "ms"),
-        ratio("large_store", few.store_us, many.store_us, "µs"),
-        ratio("large_fire", few.fire_us, many.fire_us, "µs"),
+        measured("large_memory", max(of_many.resident_bytes for _, of_many in pairs) / _MIB, with_many),
+        ratio("large_growth", lambda costs: costs.resident_bytes / _MIB, "MiB"),
+        ratio("large_counts", lambda costs: costs.counts_ms, "ms"),
+        ratio("large_page", lambda costs: costs.page_ms, "ms"),
+        ratio("large_store", lambda costs: costs.store_us, "µs"),
+        ratio("large_fire", lambda costs: costs.fire_us, "µs"),
     ]
 
 
 def large(cluster: Cluster, folder: Path, count: int) -> list[Figure]:
-    """Measure one instance with few and with `count` pending messages, its restart, and its restore."""
-    name = f"large-{uuid.uuid4().hex[:8]}"
-    topic, origin = f"bench-{name}", f"bench-origin-{name}"
-    cluster.create(topic, origin)
-    sidecar = cluster.sidecar(f"bench-{name}", topic, folder)
-    with sidecar:
-        sidecar.await_ready()
-        say(f"large: sidecar {sidecar.pid}, {number(count)} messages")
-        world = Large(cluster, sidecar, origin)
-        world.fill(FEW)
-        few = world.costs()
+    """Measure an instance with few and one with `count` pending messages in turn, then restart and restore the latter.
+
+    The machine's own speed changes more within the time of the filling than what is measured.
+    """
+    with _instance(cluster, folder, "few") as small, _instance(cluster, folder, "many") as world:
+        small.fill(FEW)
         world.fill(count)
-        figures = compared(few, world.costs())
-        disk_bytes = sum(file.stat().st_size for file in sidecar.state_dir.rglob("*") if file.is_file())
+        figures = compared([(small.costs(), world.costs()) for _ in range(PAIRS)])
+        small.sidecar.stop()
+        disk_bytes = sum(file.stat().st_size for file in world.sidecar.state_dir.rglob("*") if file.is_file())
         say(f"large: {disk_bytes / world.pending:.0f} bytes of the state folder for each message")
-        buffer = Buffer(cluster, sidecar, topic, origin, world.pending)
+        buffer = Buffer(cluster, world.sidecar, world.sidecar.topic, world.origin, world.pending)
         for each in (*buffer.restart(), *buffer.restore()):
             figures.append(measured(f"large_{each.name}", each.measured, each.note))
     return figures
+
+
+@contextmanager
+def _instance(cluster: Cluster, folder: Path, kind: str) -> Iterator[Large]:
+    name = f"large-{kind}-{uuid.uuid4().hex[:8]}"
+    topic, origin = f"bench-{name}", f"bench-origin-{name}"
+    cluster.create(topic, origin)
+    with cluster.sidecar(f"bench-{name}", topic, folder) as sidecar:
+        sidecar.await_ready()
+        say(f"large: sidecar {sidecar.pid}, {kind} messages")
+        yield Large(cluster, sidecar, origin)
