@@ -47,7 +47,7 @@ OTELCOL = $(TOOLS)/otelcol-$(OTEL_VERSION)/otelcol
 TOXIPROXY = $(TOOLS)/toxiproxy-$(TOXIPROXY_VERSION)/toxiproxy
 
 .DEFAULT_GOAL = help
-.PHONY: help demo demo-spark test test-pure sanitize test-spark test-cluster test-spring-kafka test-otel test-clients chaos check simulate bench bench-operating bench-large bench-compare bench-spark docs push-docs dist wheels charts check-release push-charts sign audit sbom lock lint-workflows helm kustomize promtool toxiproxy collector clean
+.PHONY: help demo demo-spark test test-pure sanitize test-spark test-cluster test-logins test-spring-kafka test-otel test-clients chaos check simulate bench bench-operating bench-large bench-compare bench-spark docs push-docs dist wheels charts check-release push-charts sign audit sbom lock lint-workflows helm kustomize promtool toxiproxy collector clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ test-spark: $(SPARK_STAMP) ## Run all tests of the Spark engine, which takes min
 test-cluster: $(TEST_STAMP) ## Run all tests on a Kafka of three nodes that fail, which takes minutes
 	@if command -v go >/dev/null; then $(MAKE) --no-print-directory toxiproxy; else echo "no Go: the network tests are skipped"; fi
 	SIDECAR_REQUIRE_BROKER=1 SIDECAR_CLUSTER_TESTS=all $(BIN)/python -m pytest -q tests/integration/cluster
+
+test-logins: $(TEST_STAMP) ## Log in to a broker with OAUTHBEARER, with a token server of the tests, which takes a minute
+	SIDECAR_REQUIRE_BROKER=1 SIDECAR_LOGIN_TESTS=all $(BIN)/python -m pytest -q tests/integration/operations/test_oauth_login.py
 
 test-spring-kafka: $(TEST_STAMP) ## Run the tests with records of the real Spring Kafka; needs Maven and a JDK 17
 	SIDECAR_REQUIRE_BROKER=1 SIDECAR_SPRING_KAFKA_TESTS=all $(BIN)/python -m pytest -q tests/integration/origins/test_spring_kafka.py
