@@ -12,6 +12,7 @@ _NAMED: Final[Mapping[str, tuple[str, ...]]] = {
         "bootstrap_servers",
         "security_protocol",
         "sasl_mechanism",
+        "oauth_callback",
         "jaas_enabled",
         "jaas_username",
         "jaas_password",
