@@ -30,7 +30,7 @@ INSTANCES: Final = (*KAFKA, "input_topic", "streams_app_id", "given_group_id", "
 """What a command uses that finds the instances of a group and asks them."""
 TOPICS: Final = ("input_topic", "dlq_topic", "streams_app_id", "store_name")
 """What the four topics are named by."""
-DEAD_LETTERS: Final = (*KAFKA, "dlq_topic", "input_topic", "streams_app_id", "given_group_id", *GROUPS["Headers"][:2])
+DEAD_LETTERS: Final = (*KAFKA, *TOPICS, "given_group_id", *GROUPS["Headers"][:2])
 """What a command uses that reads the DLQ."""
 POLICY: Final = (*TOPICS, "origin_topics", *GROUPS["Retries"], *GROUPS["Headers"])
 """What decides about a message."""
