@@ -19,7 +19,7 @@ from sidecar.contract.status import CLOCK_KEY
 from sidecar.engine import hot
 from sidecar.errors import CommandFailed, KafkaFailed, TopicsInvalid, printable
 from sidecar.kafka.admin.cluster import Admin, Cluster, Deadline, Topic, describe_cluster
-from sidecar.kafka.admin.topics import Found, check_topics, look, notes, topic_names
+from sidecar.kafka.admin.topics import check_topics, look, notes
 from sidecar.kafka.config import TRANSACTION_TIMEOUT_MS, library_versions, validate_client_properties
 from sidecar.kafka.probes import describe_group, measure_clock, try_transactions
 from sidecar.settings import GROUPS, Settings
@@ -129,7 +129,7 @@ def _topics(admin: Admin, settings: Settings, timeout_s: float) -> Iterator[Chec
     found, wrong = check_topics(admin, settings, timeout_s)
     bad = {problem.topic for problem in wrong}
     brokers = len(describe_cluster(admin, Deadline(timeout_s)).brokers)
-    for role, topic in zip(Found._fields, found, strict=True):
+    for role, _, topic in found.by_role(settings):
         if isinstance(topic, Topic) and topic.name not in bad:
             text = f"{topic.name}: {_count(topic.partitions, 'partition')}, {_count(topic.replication, 'replica')}"
             yield Check(f"topic {role}", OK, text)
@@ -137,7 +137,7 @@ def _topics(admin: Admin, settings: Settings, timeout_s: float) -> Iterator[Chec
             if topic.replication < min(3, brokers):
                 text = f"{topic.name}: {topic.replication} of {brokers} brokers hold it: what they lose is lost"
                 yield Check(f"topic {role}", NOTE, text, "give it 3 replicas, and min.insync.replicas=2")
-    roles = dict(zip(topic_names(settings), Found._fields, strict=True))
+    roles = {name: role for role, name, _ in found.by_role(settings)}
     for problem in wrong:
         yield Check(f"topic {roles[problem.topic]}", PROBLEM, f"{problem.topic}: {problem.wrong}", problem.fix)
     for note in notes(settings, found):

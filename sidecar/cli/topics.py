@@ -19,7 +19,6 @@ from sidecar.kafka.admin.topics import (
     create_origins,
     ensure_topics,
     notes,
-    topic_names,
 )
 from sidecar.kafka.config import validate_client_properties
 from sidecar.settings import Settings
@@ -106,7 +105,7 @@ def _show(settings: Settings, found: Found) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("role", "topic", "partitions", "replicas", "max.message.bytes", "cleanup.policy"):
         table.add_column(heading, overflow="fold", no_wrap=not sys.stdout.isatty())
-    for role, name, topic in zip(Found._fields, topic_names(settings), found, strict=True):
+    for role, name, topic in found.by_role(settings):
         if isinstance(topic, Topic):
             counts = (topic.partitions, topic.replication, topic.max_message_bytes)
             table.add_row(role, name, *map(str, counts), topic.config["cleanup.policy"])
@@ -125,7 +124,7 @@ def _as_json(settings: Settings, found: Found, wrong: tuple[Problem, ...]) -> di
             "topic_id": topic.topic_id if isinstance(topic, Topic) else None,
             "config": dict(sorted(topic.config.items())) if isinstance(topic, Topic) else None,
         }
-        for role, name, topic in zip(Found._fields, topic_names(settings), found, strict=True)
+        for role, name, topic in found.by_role(settings)
     ]
     return {
         "ok": not wrong,

@@ -6,6 +6,7 @@ It reads no store, so it runs while the previous transaction is being committed.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from sidecar.changelog.entry import lasting
@@ -15,6 +16,7 @@ from sidecar.contract.dialects.dialect import Check
 from sidecar.contract.dialects.native import FIRST_MS
 from sidecar.contract.sizes import DELIVERY_OVERHEAD_BYTES, record_bytes
 from sidecar.engine import hot
+from sidecar.engine.dlqs import ChooseDlq
 from sidecar.engine.items import Arrival, BadControl, Control, Dead, Dropped, Item
 from sidecar.engine.ports import Origin
 from sidecar.model import Drop, Reason, Record, Rejection, Request, Schedule
@@ -66,6 +68,11 @@ class Ingest:
         self.policy = policy
         self.plain = hot.examiner(policy, self._dialects, self._origins, measures=self._measures)
         """Examines plain records, compiled; None: Python examines all."""
+
+    @property
+    def choose_dlq(self) -> ChooseDlq | None:
+        """What tells the DLQ of a message; None: no policy has a DLQ of its own."""
+        return partial(self.policy.dlq_of, self._dialects) if self.policy.has_policy_dlqs else None
 
     def knows(self, origin: str) -> bool:
         """Return whether there is a definite answer of the broker about a topic."""

@@ -161,7 +161,7 @@ class _Planner:
                 if not arrive(item):
                     return at
             elif type(item) is Dead:
-                if not self.terms.dlq_open or self.allowance.headers.left <= 0:
+                if self.allowance.headers.left <= 0 or not self.terms.may_die(item.key, item.value, item.headers):
                     return at
                 self.allowance.headers.left -= len(item.headers)
                 self._send_dead_letter(item, 0, KEY.pack(0, self.offset_base + item.offset))
@@ -240,18 +240,18 @@ class _Planner:
         return True
 
     def _refuse(self, arrival: Arrival, reason: Reason, detail: str) -> bool:
-        if not self.terms.dlq_open:
+        entry = _fresh(arrival, self.checkpoint.stored_offset(arrival.offset))
+        if not self.terms.entry_may_die(entry, fixed := head(entry)):
             return False
         self.rejected += 1
-        entry = _fresh(arrival, self.checkpoint.stored_offset(arrival.offset))
-        self._dead_letter(entry, head(entry), reason, detail, "intake")
+        self._dead_letter(entry, fixed, reason, detail, "intake")
         return True
 
     def _keep(
         self, entry: bytes, fixed: Head, due_ms: int, requested_ms: int, *, deferred: bool, held: bool = False
     ) -> bool:
         """Store a timer again, or send it to the DLQ if it cannot be stored; return whether it went to the DLQ."""
-        if self.terms.dlq_open and (said := self.terms.why_unstorable(self.partition.number, fixed.offset, len(entry))):
+        if said := self.terms.why_dead(self.partition.number, entry, fixed):
             self._dead_letter(entry, fixed, Reason.TOO_LARGE, said, "fire")
             return True
         self.overlay.store_again(entry, due_ms, requested_ms, deferred=deferred, held=held)
@@ -348,7 +348,7 @@ class _Planner:
             closed_for_long = (
                 closed.why != Closure.PAUSED and self.now_ms - closed.since_ms > self.terms.origin_timeout_ms
             )
-            if closed_for_long and self.terms.dlq_open:
+            if closed_for_long and self.terms.entry_may_die(entry, fixed):
                 detail = f"{origin} has been {closed.why} for longer than ORIGIN_TIMEOUT"
                 self._dead_letter(entry, fixed, Reason.UNFIREABLE, detail, "fire")
                 return True
@@ -359,9 +359,9 @@ class _Planner:
             self.unresolved.add(origin)
             return self._defer(entry, fixed, origin)
         blocker = self._blocker(entry, fixed, origin, topic)
-        if blocker is not None and not self.terms.dlq_open:
-            return self._defer(entry, fixed, origin)
         if blocker is not None:
+            if not self.terms.entry_may_die(entry, fixed):
+                return self._defer(entry, fixed, origin)
             self._dead_letter(entry, fixed, *blocker, "fire")
             return True
         if in_turn and self.turns is not None and (not fixed.flags & HELD or self.turns.missed(fixed.due_ms)):
@@ -419,11 +419,10 @@ class _Planner:
 
     def _send_dead_letter(self, dead: Dead, due_ms: int, source: bytes) -> None:
         terms, (_, reason, key, value, headers) = self.terms, dead
-        known = None if terms.compressed else terms.dlq_max_message_bytes
-        bytes_max = terms.cut_dead_letters.get((self.partition.number, source), known)
-        if bytes_max is not None:
+        topic = terms.dlq_of(key, value, headers)
+        if (bytes_max := terms.dead_letter_bytes_max(topic, self.partition.number, source)) is not None:
             key, value, headers = fit_dead_letter(key, value, headers, bytes_max)
-        outgoing = Outgoing(terms.dlq_topic, ANY_PARTITION, key, value, headers, due_ms, source)
+        outgoing = Outgoing(topic, ANY_PARTITION, key, value, headers, due_ms, source)
         self.dead_letters.append((reason, outgoing))
 
     # Records

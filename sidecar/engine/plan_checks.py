@@ -252,13 +252,13 @@ def _check_outgoing(part: PartitionPlan, now_ms: int, terms: Terms) -> None:
         last_ms=dues[-1] if dues else 0,
         now_ms=now_ms,
     )
-    elsewhere = {outgoing.topic for _, outgoing in part.dead_letters} - {terms.dlq_topic}
+    elsewhere = {outgoing.topic for _, outgoing in part.dead_letters} - terms.dlq_topics
     invariant(
         not elsewhere,
-        "a dead letter goes to another topic than the DLQ",
+        "a dead letter goes to a topic that is no DLQ",
         partition=part.number,
         topics=sorted(elsewhere),
-        dlq_topic=terms.dlq_topic,
+        dlq_topics=sorted(terms.dlq_topics),
     )
 
 

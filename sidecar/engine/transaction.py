@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sidecar.changelog.codec import BLOCK_BYTES_MAX, Checkpoint, Closed
-from sidecar.changelog.entry import KEY
+from sidecar.changelog.entry import HEAD, KEY, Head, payload
 from sidecar.contract.sizes import BATCH_BYTES, FRAMING_BYTES
+from sidecar.engine.dlqs import PolicyDlqs
 from sidecar.engine.items import ControlOutcome, Dropped, Item
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Mutations, Origin, Outgoing
 from sidecar.engine.rates import LATE_MS, RateOf
 from sidecar.engine.read_ahead import ReadAhead
-from sidecar.model import Reason, StoredOffset
+from sidecar.model import Headers, Reason, StoredOffset
 from sidecar.wheel.counts import Counts
 
 ChangelogRecord = tuple[bytes, bytes | None]
@@ -62,6 +63,42 @@ class Terms:
     """Timers read ahead, by partition."""
     deliveries_max: int = 10_000
     delivery_bytes_max: int = 16 * 1024 * 1024
+    policy_dlqs: PolicyDlqs | None = None
+    """The DLQs of policies; None: every dead letter goes to `dlq_topic`. `dlq_open` and `dlq_max_message_bytes` are of
+    `dlq_topic` only."""
+
+    @property
+    def dlq_topics(self) -> frozenset[str]:
+        """Every DLQ."""
+        return frozenset({self.dlq_topic, *(self.policy_dlqs.bytes_max if self.policy_dlqs else ())})
+
+    @property
+    def closed_dlqs(self) -> frozenset[str]:
+        """The DLQs that cannot be written for now."""
+        others = frozenset[str]() if self.policy_dlqs is None else self.policy_dlqs.closed
+        return others if self.dlq_open else others | {self.dlq_topic}
+
+    def dlq_of(self, key: bytes | None, value: bytes | None, headers: Headers) -> str:
+        """Return the DLQ of a message."""
+        return self.dlq_topic if self.policy_dlqs is None else self.policy_dlqs.choose(key, value, headers)
+
+    def dead_letter_bytes_max(self, topic: str, partition: int, source: bytes) -> int | None:
+        """Return the size to cut a dead letter of a partition to, None when only an attempt shows it."""
+        others = {} if self.policy_dlqs is None else self.policy_dlqs.bytes_max
+        known = None if self.compressed else others.get(topic, self.dlq_max_message_bytes)
+        return self.cut_dead_letters.get((partition, source), known)
+
+    def may_die(self, key: bytes | None, value: bytes | None, headers: Headers) -> bool:
+        """Return whether the DLQ of a message can be written."""
+        if self.dlq_open and (self.policy_dlqs is None or not self.policy_dlqs.closed):
+            return True
+        return self.dlq_of(key, value, headers) not in self.closed_dlqs
+
+    def entry_may_die(self, entry: bytes, fixed: Head) -> bool:
+        """Return whether the DLQ of a timer can be written."""
+        if self.policy_dlqs is None:
+            return self.dlq_open
+        return self.may_die(*payload(entry, HEAD.size + fixed.origin_length + fixed.retry_id_length))
 
     def why_unstorable(self, partition: int, offset: StoredOffset, entry_bytes: int) -> str:
         """Return why the changelog cannot hold a timer, empty when it can as far as known."""
@@ -70,6 +107,11 @@ class Terms:
         if self.compressed or entry_bytes + BLOCK_OVERHEAD_BYTES <= self.changelog_max_message_bytes:
             return ""
         return f"{entry_bytes} bytes; the changelog takes {self.changelog_max_message_bytes} (max.message.bytes)"
+
+    def why_dead(self, partition: int, entry: bytes, fixed: Head) -> str:
+        """Return why a timer that the changelog cannot hold goes to its DLQ, empty when it does not, or not now."""
+        said = self.why_unstorable(partition, fixed.offset, len(entry))
+        return said if said and self.entry_may_die(entry, fixed) else ""
 
 
 @dataclass(slots=True)

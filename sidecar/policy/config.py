@@ -26,6 +26,9 @@ class PolicyConfig:
 
     input_topic: str = "retry"
     dlq_topic: str = "dlq"
+    """Where its dead letters go."""
+    dlq_topics: frozenset[str] = frozenset()
+    """Every DLQ, of all policies: none is ever an origin."""
     internal_topics: frozenset[str] = frozenset()
     """Changelog and status topic: never an origin, like input and DLQ."""
     origin_topics: tuple[str, ...] = ("*",)
@@ -84,5 +87,5 @@ class PolicyConfig:
             yield f"MAX_PER_SECOND={self.max_per_second}: allowed are {PER_SECOND_MIN} to {PER_SECOND_MAX}"
         if self.max_attempts is not None and not 1 <= self.max_attempts <= ATTEMPTS_MAX:
             yield f"MAX_ATTEMPTS={self.max_attempts}: allowed are 1 to {ATTEMPTS_MAX}"
-        if self.input_topic == self.dlq_topic:
-            yield f"DLQ_TOPIC={self.dlq_topic}: allowed is another topic than INPUT_TOPIC, which is the same"
+        if self.dlq_topic == self.input_topic or self.dlq_topic in self.internal_topics:
+            yield f"DLQ_TOPIC={self.dlq_topic}: allowed is another topic than INPUT_TOPIC and the internal topics"

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from sidecar.contract.dead_letter import read_dead_letter
 from sidecar.contract.dialects.dialect import Check, Delays, Dialect
-from sidecar.contract.dialects.registry import DIALECTS_BY_CODE
-from sidecar.model import ATTEMPTS_MAX, DUE_MS_MAX, NO_TIMESTAMP, Drop, Reason, Rejection, Request, Schedule
+from sidecar.contract.dialects.registry import DIALECTS_BY_CODE, parse
+from sidecar.model import (
+    ATTEMPTS_MAX,
+    DUE_MS_MAX,
+    NO_TIMESTAMP,
+    Drop,
+    Headers,
+    Reason,
+    Record,
+    Rejection,
+    Request,
+    Schedule,
+)
 from sidecar.policy.backoff import drawn, due_of
 from sidecar.policy.config import PolicyConfig
 from sidecar.policy.globs import Choice
@@ -60,9 +72,9 @@ class Policy:
         self._aged = config.max_age_ms is not None
         self._rules_of = {code: self._rules(dialect) for code, dialect in DIALECTS_BY_CODE.items()}
         self._exceptions = ExceptionRules(config.droppable, config.retriable, config.fatal)
-        self._origins = OriginRules(
-            config.origin_topics, {config.input_topic, config.dlq_topic, *config.internal_topics}
-        )
+        self._dlqs = {config.dlq_topic, *config.dlq_topics}
+        own_topics = {config.input_topic, *self._dlqs, *config.internal_topics}
+        self._origins = OriginRules(config.origin_topics, own_topics)
 
     @property
     def config(self) -> PolicyConfig:
@@ -139,6 +151,26 @@ class Policy:
         # Senders can make up names without end: the cache is bounded in number and in length.
         return self._chosen(exception) if len(exception) <= _CACHED_CHARS_MAX else self._by_exception.of(exception)
 
+    @property
+    def has_policy_dlqs(self) -> bool:
+        """Whether a policy has a DLQ of its own."""
+        return len(self._dlqs) > 1
+
+    def dlq_of(self, dialects: Sequence[Dialect], key: bytes | None, value: bytes | None, headers: Headers) -> str:
+        """Return the DLQ of a message: that of the policy that it meets, else of its origin's, if that can be read.
+
+        Args:
+            dialects: Accepted dialects, in order of preference.
+            key: The key.
+            value: The value.
+            headers: As they came, or those of its dead letter.
+        """
+        request = parse(Record(0, 0, NO_TIMESTAMP, key, value, headers), dialects)
+        policy = self.policy_of(request) if isinstance(request, Request) else None
+        if not isinstance(policy, Policy):
+            policy = self._of(read_dead_letter(headers, dialects).origin)
+        return policy.config.dlq_topic
+
     def decide(
         self, request: Request, timestamp_ms: int, arrived_ms: int, partition: int = 0, offset: int = 0
     ) -> Verdict:
@@ -207,9 +239,9 @@ class Policy:
 
     def _dlq_as_origin(self, case: _Case) -> Drop | None:
         request = case.request
-        if request.origin != self._config.dlq_topic:
+        if request.origin not in self._dlqs:
             return None
-        return Drop(f"origin {request.origin} is the DLQ, which profile {DIALECTS_BY_CODE[request.dialect].name} drops")
+        return Drop(f"origin {request.origin} is a DLQ, which profile {DIALECTS_BY_CODE[request.dialect].name} drops")
 
     def _not_allowed(self, case: _Case) -> Rejection | None:
         problem = self._origins.problem(case.request.origin)

@@ -162,7 +162,7 @@ class Loop:
         components = self._components
         self._retired.clear()
         tally_ended(components.metrics, components.spans, result, self._failures.outcome(error))
-        if self._failures.failed(error, result, components.closed, components.settings.dlq_topic, self._limits.of):
+        if self._failures.failed(error, result, components.closed, components.settings.dlq_topics, self._limits.of):
             self._jobs.drop_producer()
         stuck, unwritten = self._failures.oversize.stuck, result.unwritten_for
         others_run = any(each.number not in unwritten for each in self._assignment.running())

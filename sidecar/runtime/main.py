@@ -251,10 +251,7 @@ def build(
             leftovers=Leftovers(cluster, clock, instance_id),
             restarts=restarts,
             topic_watch=TopicWatch(brokers.topics, clock, settings.input_topic),
-            look_at_dlq=DlqSize(
-                *(admin, settings.dlq_topic, clock),
-                publish=lambda topic, records: metrics.dlq_records.labels(topic).set(records),
-            ).advance,
+            look_at_dlq=_dlq_sizes(settings, admin, clock, metrics),
             open_consumer=partial(_open_consumer, settings, clock, metrics, fences, client_log),
             make_producer=partial(_make_producer, settings, instance_id, clock, client_log),
             make_executor=partial(Committer, clock),
@@ -274,6 +271,19 @@ def build(
 def _login_blocker(settings: Settings) -> Callable[[], str | None]:
     tokens = tokens_of(settings)
     return (lambda: None) if tokens is None else tokens.blocker
+
+
+def _dlq_sizes(settings: Settings, admin: Admin, clock: Clock, metrics: Metrics) -> Callable[[], None]:
+    def publish(topic: str, records: int) -> None:
+        metrics.dlq_records.labels(topic).set(records)
+
+    sizes = [DlqSize(admin, topic, clock, publish) for topic in settings.dlq_topics]
+
+    def advance() -> None:
+        for size in sizes:
+            size.advance()
+
+    return advance
 
 
 def _make_producer(

@@ -55,6 +55,7 @@ class Planning:
         self._unresolved: frozenset[str] = frozenset()
         """Origins that messages of the last plan wait for."""
         self._waits_for_dlq = set[int]()
+        self._closed_dlqs = frozenset[str]()
 
     # When
 
@@ -104,12 +105,13 @@ class Planning:
         """
         alone = self._failures.items_max == 1
         turns = self._turns(running, alone)
-        terms = self._limits.terms(self._failures, self._components.closed, self._ahead.partitions)
-        terms = replace(
-            terms, rate_of=self._components.ingest.policy.rate_of, partitions=self._assignment.usable_partitions
-        )
+        ingest = self._components.ingest
+        terms = self._limits.terms(self._failures, self._components.closed, self._ahead.partitions, ingest.choose_dlq)
+        terms = replace(terms, rate_of=ingest.policy.rate_of, partitions=self._assignment.usable_partitions)
         limit = min(self._settings.commit_max_messages, self._failures.items_max)
-        waits_for_dlq = set() if terms.dlq_open else self._waits_for_dlq
+        # A DLQ that opens may be the one that a partition waits for.
+        waits_for_dlq = self._waits_for_dlq if terms.closed_dlqs >= self._closed_dlqs else set()
+        self._closed_dlqs = terms.closed_dlqs
         open_for_ingest = [each.number for each in turns if each.number not in waits_for_dlq]
         now_ms = self._clock.wall_ms()
         few = alone or len(turns) > self._failures.items_max
@@ -131,7 +133,7 @@ class Planning:
             raise StoreCorrupt(f"a row of the state folder cannot be read: {cause}") from cause
         self._buffer.put_back(made.left)
         next_dead = {number for number, items in made.left.items() if type(items[0]) is Dead}
-        self._waits_for_dlq = set() if terms.dlq_open else waits_for_dlq | next_dead
+        self._waits_for_dlq = waits_for_dlq | next_dead if terms.closed_dlqs else set()
         self._components.catalogue.want(made.unresolved)
         self._unresolved = frozenset(made.unresolved)
         backlog = few or (not made.complete and not made.unresolved)
@@ -163,7 +165,7 @@ class Planning:
             settings.status_topic,
             settings.api_token,
             unanswerable=self._failures.oversize.unanswerable,
-            tries_dlq=terms.dlq_open,
+            closed_dlqs=terms.closed_dlqs,
             traced=self._failures.tracing(made.deliveries),
             keeps_deliveries=self._components.spans is not None,
         )

@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 RELOADED: Final = frozenset(
     {"POLICIES", "ORIGIN_POLICIES", "ORIGIN_TOPICS", "MAX_DELAY", *(each.name for each in SETTINGS if each.per_origin)}
-)
+) - {"DLQ_TOPIC"}
 """The settings that a running sidecar takes over; the others need a restart."""
 
 
@@ -67,6 +67,10 @@ class Reloads:
             ours = [each for each in changed if each.name in RELOADED]
             taken = {each.attribute: getattr(found, each.attribute) for each in ours}
             settings = dataclasses.replace(self._settings, **taken, origins=found.origins)
+            if unknown := sorted(set(settings.dlq_topics) - set(self._settings.dlq_topics)):
+                raise SettingsInvalid(
+                    [f"dlq_topic of a policy: {', '.join(unknown)} was not checked at the start: restart the sidecar"]
+                )
             self._waiting = policy_config(settings)
             self._settings = settings
         return Reloaded([each.name for each in ours], [each.name for each in changed if each.name not in RELOADED])

@@ -40,6 +40,14 @@ def _topics_differ(settings: Settings) -> Iterator[Contradiction]:
         ("the changelog topic", settings.changelog_topic, ("STREAMS_APP_ID", "STORE_NAME")),
         ("the status topic", settings.status_topic, ("STREAMS_APP_ID",)),
     )
+    own = {settings.input_topic, settings.changelog_topic, settings.status_topic}
+    for policy in settings.origin_policies + settings.policies:
+        if policy.given.get("DLQ_TOPIC") in own:
+            line = (
+                f"dlq_topic of policy {policy.origins}: {policy.given['DLQ_TOPIC']!r} is a topic of the sidecar "
+                "itself: it must be another topic"
+            )
+            yield Contradiction(("POLICIES", "ORIGIN_POLICIES"), line)
     for index, (first, topic, names) in enumerate(topics):
         for second, other, other_names in topics[index + 1 :]:
             if topic == other:

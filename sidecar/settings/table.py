@@ -95,7 +95,9 @@ class Settings:
             common=True,
         ),
     ] = None
-    dlq_topic: Annotated[str, Setting(kinds.TOPIC, "The dead-letter topic (DLQ).", common=True)] = "dlq"
+    dlq_topic: Annotated[str, Setting(kinds.TOPIC, "The dead-letter topic (DLQ).", common=True, per_origin=True)] = (
+        "dlq"
+    )
     store_name: Annotated[str, Setting(kinds.TOPIC, "Middle part of the changelog topic's name.")] = "retry-queue"
     state_dir: Annotated[
         Path,
@@ -417,12 +419,15 @@ class Settings:
     @property
     def own_topics(self) -> frozenset[str]:
         """The topics that are never an origin, whatever ORIGIN_TOPICS says."""
-        return frozenset({self.input_topic, self.dlq_topic, self.changelog_topic, self.status_topic})
+        return frozenset({self.input_topic, *self.dlq_topics, self.changelog_topic, self.status_topic})
 
     @property
     def dlq_topics(self) -> tuple[str, ...]:
-        """Every DLQ, DLQ_TOPIC first."""
-        return (self.dlq_topic,)
+        """Every DLQ, DLQ_TOPIC first, then those of policies in the order of their names."""
+        own = {
+            str(each.given["DLQ_TOPIC"]) for each in self.origin_policies + self.policies if "DLQ_TOPIC" in each.given
+        }
+        return (self.dlq_topic, *sorted(own - {self.dlq_topic}))
 
     @property
     def transactional_id_prefix(self) -> str:

@@ -110,11 +110,12 @@ def test_the_program_has_nothing_to_say_of_strimzis_topics(helm: Helm, bytes_max
     rendered = helm.render(APPLICATION, STRIMZI, values=[f"topics.strimzi.maxMessageBytes={bytes_max}"])
     settings = Settings(input_topic="Shop_Retry")
     topics = topics_of(rendered)
-    found = Found(*(topics.pop(name) for name in topic_names(settings)))
+    entry, dlq, changelog, status = (topics.pop(name) for name in topic_names(settings))
+    found = Found(entry, dlq, changelog, status)
     assert problems(settings, found) == ()
     assert notes(settings, found) == ()
     assert set(topics) == {"Shop_Retry-test"}
-    assert [each.config["retention.ms"] for each in found[:2] if isinstance(each, Topic)] == ["604800000", "2592000000"]
+    assert [each.config["retention.ms"] for each in (entry, dlq)] == ["604800000", "2592000000"]
 
 
 def test_strimzis_resources_are_for_its_cluster_and_have_names_that_kubernetes_takes(helm: Helm) -> None:

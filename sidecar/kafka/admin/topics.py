@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sidecar.errors import CommandFailed, KafkaFailed, TopicsInvalid
@@ -75,6 +75,8 @@ class TopicFacts:
     dlq_bytes_max: int
     changelog_bytes_max: int
     status_bytes_max: int = CHANGELOG_BYTES_MIN
+    policy_dlqs_bytes_max: Mapping[str, int] = field(default_factory=dict)
+    """The same of the DLQs of policies."""
     changes: tuple[str, ...] = ()
     """One line for each topic that was created or grown."""
     notes: tuple[str, ...] = ()
@@ -94,12 +96,20 @@ class Problem(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The four topics as the cluster describes them; None: the topic does not exist."""
+    """The topics as the cluster describes them; None: the topic does not exist."""
 
     input: Topic | MissingPermission | None
     dlq: Topic | MissingPermission | None
     changelog: Topic | MissingPermission | None
     status: Topic | MissingPermission | None
+    policy_dlqs: Mapping[str, Topic | MissingPermission | None] = {}
+    """The DLQs of policies, by name."""
+
+    def by_role(self, settings: Settings) -> list[tuple[str, str, Topic | MissingPermission | None]]:
+        """Return role, name and description of each topic; the DLQs of policies have the role `dlq` too."""
+        own = (self.input, self.dlq, self.changelog, self.status)
+        named = zip(Found._fields, topic_names(settings), own, strict=False)
+        return [*named, *(("dlq", name, topic) for name, topic in self.policy_dlqs.items())]
 
 
 def changelog_config(input_bytes_max: int) -> dict[str, str]:
@@ -118,19 +128,21 @@ def create_command(settings: Settings, partitions: int | None = None) -> str:
 
 
 def topic_names(settings: Settings) -> tuple[str, str, str, str]:
-    """Return the names in the order of `Found`."""
+    """Return the names of the topics that every sidecar has, in the order of `Found`."""
     return settings.input_topic, settings.dlq_topic, settings.changelog_topic, settings.status_topic
 
 
 def look(admin: Admin, settings: Settings, deadline: Deadline) -> Found:
-    """Describe the four topics.
+    """Describe the topics.
 
     Raises:
         BrokerUnavailable: No answer in time.
         TopicsInvalid: The cluster refuses to describe one, and not because a permission is missing.
     """
-    topics = describe_topics(admin, topic_names(settings), deadline)
-    return Found(*(topics[name] for name in topic_names(settings)))
+    others = settings.dlq_topics[1:]
+    topics = describe_topics(admin, (*topic_names(settings), *others), deadline)
+    entry, dlq, changelog, status = (topics[name] for name in topic_names(settings))
+    return Found(entry, dlq, changelog, status, {name: topics[name] for name in others})
 
 
 def problems(settings: Settings, found: Found) -> tuple[Problem, ...]:
@@ -212,7 +224,7 @@ def ensure_topics(
     found = look(admin, settings, deadline)
     if (foreign := foreign_changelog(settings, found, deadline)) is not None:
         raise CommandFailed(str(foreign))
-    outer = ((settings.input_topic, found.input), (settings.dlq_topic, found.dlq))
+    outer = ((settings.input_topic, found.input), (settings.dlq_topic, found.dlq), *found.policy_dlqs.items())
     if missing := [name for name, topic in outer if topic is None and settings.create_topics]:
         for name in missing:
             _create(admin, settings, NewTopic(name, partitions, _replicas(settings)), deadline, changes)
@@ -305,8 +317,8 @@ def _grow(admin: Admin, topic: Topic, count: int, deadline: Deadline, changes: l
 
 def _facts(cluster_id: str, found: Found) -> TopicFacts:
     """Return the facts of topics without problems."""
-    topics = [topic for topic in found if isinstance(topic, Topic)]
-    entry, dlq, changelog, status = topics
+    entry, dlq, changelog, status = (topic for topic in found[:4] if isinstance(topic, Topic))
+    others = {name: topic.max_message_bytes for name, topic in found.policy_dlqs.items() if isinstance(topic, Topic)}
     return TopicFacts(
         cluster_id=cluster_id,
         partitions=entry.partitions,
@@ -317,15 +329,18 @@ def _facts(cluster_id: str, found: Found) -> TopicFacts:
         dlq_bytes_max=dlq.max_message_bytes,
         changelog_bytes_max=changelog.max_message_bytes,
         status_bytes_max=status.max_message_bytes,
+        policy_dlqs_bytes_max=others,
     )
 
 
 def _problems(settings: Settings, found: Found) -> Iterator[Problem]:
-    for name, topic in zip(topic_names(settings), found, strict=True):
+    for role, name, topic in found.by_role(settings):
         if topic is None:
             if name == settings.input_topic:
                 yield Problem(name, "does not exist", create_command(settings, _SUGGESTED_PARTITIONS))
-            elif found.input is not None or name == settings.dlq_topic:
+            elif role == "dlq":
+                yield Problem(name, "does not exist", create_command(dataclasses.replace(settings, dlq_topic=name)))
+            elif found.input is not None:
                 yield Problem(name, "does not exist", create_command(settings))
         elif isinstance(topic, MissingPermission):
             permission = "Describe" if topic.operation == "DESCRIBE" else "DescribeConfigs"
@@ -379,7 +394,7 @@ def _count_problems(settings: Settings, entry: Topic | None, topic: Topic) -> It
 
 
 def _notes(settings: Settings, found: Found) -> Iterator[str]:
-    entry, dlq, changelog, status = (topic if isinstance(topic, Topic) else None for topic in found)
+    entry, main, changelog, status = (topic if isinstance(topic, Topic) else None for topic in found[:4])
     for topic in (changelog, status):
         if entry and topic and topic.partitions < entry.partitions and "ALTER" not in topic.operations:
             yield (
@@ -392,7 +407,9 @@ def _notes(settings: Settings, found: Found) -> Iterator[str]:
             f"topic {entry.name}: is compacted: of messages with the same key only the newest may reach the sidecar; "
             f"fix it with: {configure_command(settings, entry.name, 'cleanup.policy=delete')}"
         )
-    if entry and dlq and dlq.max_message_bytes < entry.max_message_bytes:
+    for dlq in (main, *found.policy_dlqs.values()):
+        if not isinstance(dlq, Topic) or entry is None or dlq.max_message_bytes >= entry.max_message_bytes:
+            continue
         yield (
             f"topic {dlq.name}: max.message.bytes is {dlq.max_message_bytes}, {entry.name} takes "
             f"{entry.max_message_bytes}: larger dead letters lose their value; fix it with: "

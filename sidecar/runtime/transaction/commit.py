@@ -72,8 +72,8 @@ class Work:
     """Request a delivery report for every delivery."""
     keeps_deliveries: bool = False
     """Keep deliveries after they are written, even without delivery reports."""
-    tries_dlq: bool = True
-    """The DLQ was believed to accept records."""
+    closed_dlqs: frozenset[str] = frozenset()
+    """The DLQs that the plan did without."""
     unanswerable: Collection[tuple[int, bytes]] = ()
     """Outcomes that the status topic refuses, by partition and key: they are left out."""
 

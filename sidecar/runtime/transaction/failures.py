@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -35,6 +35,15 @@ TRACE_S: Final = 30.0
 TRACED_DELIVERIES_MAX: Final = 1_000
 
 
+class _ClosedDlq(NamedTuple):
+    """A DLQ that could not be written."""
+
+    error: str
+    again_s: float
+    """When it is tried again."""
+    wait_s: float
+
+
 class Failures:
     """What was learnt from failures; owned by the loop."""
 
@@ -46,9 +55,8 @@ class Failures:
         self._in_a_row = 0
         self._wait_until_s = float("-inf")
         self._said = ""
-        self._dlq_error = ""
-        self._dlq_again_s = float("-inf")
-        self._dlq_wait_s = DLQ_AGAIN_S
+        self._closed_dlqs: dict[str, _ClosedDlq] = {}
+        """By topic, the DLQs that could not be written."""
         self.unfireable: dict[tuple[int, bytes], tuple[Reason, str]] = {}
         """Timers whose delivery the broker refused, with its error text; they go to the DLQ."""
         self.pace = Pace()
@@ -84,7 +92,11 @@ class Failures:
 
     def blocker(self) -> str | None:
         """Return a reason for people while transactions fail, None otherwise."""
-        return self._dlq_error or (self._said if self._in_a_row > 2 else None) or None
+        return (
+            next((each.error for each in self._closed_dlqs.values()), None)
+            or (self._said if self._in_a_row > 2 else None)
+            or None
+        )
 
     def back_off(self, text: str) -> None:
         """Wait before the next attempt, longer each time."""
@@ -97,9 +109,10 @@ class Failures:
         """Return whether to request all delivery reports, to learn which record fails; a few cost nothing."""
         return deliveries < TRACED_DELIVERIES_MAX or self._clock.monotonic_s() - self._failed_s < TRACE_S
 
-    def dlq_open(self) -> bool:
-        """Return whether dead letters may be tried; if not, they wait, and so does the ingest of their partition."""
-        return not self._dlq_error or self._clock.monotonic_s() >= self._dlq_again_s
+    def dlq_open(self, topic: str) -> bool:
+        """Return whether a DLQ may be tried; if not, dead letters wait, and so does the ingest of their partition."""
+        closed = self._closed_dlqs.get(topic)
+        return closed is None or self._clock.monotonic_s() >= closed.again_s
 
     def committed(self, result: Result, *, more: bool) -> None:
         """Reset what was learnt after a commit.
@@ -111,15 +124,14 @@ class Failures:
         self._in_a_row = 0
         self._said = ""
         parts = result.work.plan.partition_plans
-        # If the transaction was to try the DLQ again and had no dead letter, another instance owns the refused one
+        ingested = any(partition_plan.ingested for partition_plan in parts)
+        written = {outgoing.topic for partition_plan in parts for _, outgoing in partition_plan.dead_letters}
+        # If the transaction was to try a DLQ again and had no dead letter for it, another instance owns the refused one
         # now.
-        if any(partition_plan.dead_letters for partition_plan in parts) or (
-            result.work.tries_dlq and any(partition_plan.ingested for partition_plan in parts)
-        ):
-            self._dlq_error = ""
-            self._dlq_wait_s = DLQ_AGAIN_S
+        tried = written | (self._closed_dlqs.keys() - result.work.closed_dlqs if ingested else set())
+        self._closed_dlqs = {topic: closed for topic, closed in self._closed_dlqs.items() if topic not in tried}
         # A timer that cannot be stored waits for the DLQ: a commit without it says nothing about it.
-        self.clear({partition_plan.number for partition_plan in parts}, unstorable=not self._dlq_error)
+        self.clear({partition_plan.number for partition_plan in parts}, unstorable=not self._closed_dlqs)
         self.oversize.singly = False
         self._suspects_max = min(ITEMS_MAX, self._suspects_max * 2)
         size = largest_record(result.work.plan) if self.pace.slow_bytes else 0
@@ -150,7 +162,7 @@ class Failures:
         error: TransactionFailed,
         result: Result,
         closed: ClosedOrigins,
-        dlq_topic: str,
+        dlq_topics: Collection[str],
         limit_of: Callable[[str], int],
     ) -> bool:
         """Learn from a transaction that was not committed; return whether the producer must be replaced.
@@ -159,7 +171,7 @@ class Failures:
             error: Why it failed.
             result: Result of the transaction.
             closed: Closes the origins that the failure concerns.
-            dlq_topic: The DLQ.
+            dlq_topics: Every DLQ.
             limit_of: Returns the known size limit of a topic.
 
         Raises:
@@ -172,7 +184,7 @@ class Failures:
         plan = result.work.plan
         self._failed_s = now_s
         self.pace.failed(result.seconds, result.work.items, largest_record(plan), unknown=error.unknown)
-        too_large, hopeless = self.oversize.learn(result, dlq_topic, limit_of(dlq_topic))
+        too_large, hopeless = self.oversize.learn(result, dlq_topics, limit_of)
         for each in too_large:
             topic, key, value, headers = each.outgoing.topic, *each.outgoing[2:5]
             size = content_bytes(key, value, headers)
@@ -188,11 +200,12 @@ class Failures:
             for each in result.refused
             if each.why is not Refusal.LARGE and not (untried and each.why is Refusal.SILENT)
         ]
-        if to_dlq := [each for each in others if each.outgoing.topic == dlq_topic] + hopeless:
-            self._close_dlq(f"the DLQ {dlq_topic} cannot be written: {to_dlq[0].text}", now_s)
+        to_dlq = [each for each in others if each.outgoing.topic in dlq_topics] + hopeless
+        for topic, text in {each.outgoing.topic: each.text for each in reversed(to_dlq)}.items():
+            self._close_dlq(topic, text, now_s)
         if not result.refused:
-            self._recheck(plan, closed, dlq_topic, now_s)
-        self._judge([each for each in others if each.outgoing.topic != dlq_topic], result, closed, now_s)
+            self._recheck(plan, closed, now_s)
+        self._judge([each for each in others if each.outgoing.topic not in dlq_topics], result, closed, now_s)
         if result.refused:
             self._in_a_row = 0  # something was learnt, so the next attempt differs
         self.back_off(str(error))
@@ -208,19 +221,22 @@ class Failures:
         if own_fault:
             self._suspect(own_fault, result.accepted)
 
-    def _close_dlq(self, text: str, now_s: float) -> None:
-        self._dlq_error = text
-        self._dlq_again_s = now_s + self._dlq_wait_s
-        self._dlq_wait_s = min(2 * self._dlq_wait_s, DLQ_AGAIN_MAX_S)
+    def _close_dlq(self, topic: str, text: str, now_s: float) -> None:
+        """Close a DLQ for a while, longer each time."""
+        before = self._closed_dlqs.get(topic)
+        wait_s = DLQ_AGAIN_S if before is None else min(2 * before.wait_s, DLQ_AGAIN_MAX_S)
+        error = f"the DLQ {topic} cannot be written: {text}"
+        self._closed_dlqs[topic] = _ClosedDlq(error, now_s + wait_s, wait_s)
         self.oversize.unstorable.clear()  # they wait; by then the changelog may accept more
 
-    def _recheck(self, plan: Plan, closed: ClosedOrigins, dlq_topic: str, now_s: float) -> None:
+    def _recheck(self, plan: Plan, closed: ClosedOrigins, now_s: float) -> None:
         """Look for a missing permission: it fails the transaction as a whole, and no record is named."""
-        dead_letters = any(partition_plan.dead_letters for partition_plan in plan.partition_plans)
-        topics = {topic for partition_plan in plan.partition_plans for topic in partition_plan.fired}
-        closed.recheck({*topics, dlq_topic} if dead_letters else topics)
-        if dead_letters and closed.denied(dlq_topic):
-            self._close_dlq(f"the DLQ {dlq_topic} cannot be written: this user has no permission", now_s)
+        parts = plan.partition_plans
+        dlqs = {outgoing.topic for partition_plan in parts for _, outgoing in partition_plan.dead_letters}
+        closed.recheck({topic for partition_plan in parts for topic in partition_plan.fired} | dlqs)
+        for topic in sorted(dlqs):
+            if closed.denied(topic):
+                self._close_dlq(topic, "this user has no permission", now_s)
 
     def _suspect(self, refused: list[Refused], accepted: Mapping[tuple[str, int], int]) -> None:
         """Find the rejected records: those the broker names, or a single one; of several, try fewer next."""

@@ -9,6 +9,7 @@ from typing import Final
 
 import structlog
 
+from sidecar.engine.dlqs import ChooseDlq, PolicyDlqs
 from sidecar.engine.read_ahead import ReadAhead
 from sidecar.engine.transaction import Plan, Terms
 from sidecar.kafka.admin.topics import HEADROOM_BYTES, TopicFacts, configure_command
@@ -37,6 +38,7 @@ class Limits:
         self._catalogue = catalogue
         self._own: Mapping[str, int] = {
             settings.dlq_topic: facts.dlq_bytes_max,
+            **facts.policy_dlqs_bytes_max,
             settings.changelog_topic: facts.changelog_bytes_max,
             settings.status_topic: facts.status_bytes_max,
         }
@@ -72,8 +74,7 @@ class Limits:
         settings, topics = self._settings, {self._settings.changelog_topic}
         for partition_plan in made.partition_plans:
             topics.update(partition_plan.fired)
-            if partition_plan.dead_letters:
-                topics.add(settings.dlq_topic)
+            topics.update(outgoing.topic for _, outgoing in partition_plan.dead_letters)
             if partition_plan.control_outcomes:
                 topics.add(settings.status_topic)
         return topics
@@ -89,7 +90,13 @@ class Limits:
             fix = configure_command(self._settings, name, f"max.message.bytes={wanted}")
             log.warning("changelog_takes_less", topic=name, origin=largest, origin_bytes_max=takes, fix=fix)
 
-    def terms(self, failures: Failures, closed: ClosedOrigins, ahead: Mapping[int, ReadAhead]) -> Terms:
+    def terms(
+        self,
+        failures: Failures,
+        closed: ClosedOrigins,
+        ahead: Mapping[int, ReadAhead],
+        choose_dlq: ChooseDlq | None = None,
+    ) -> Terms:
         """Return the terms of the next plan."""
         settings, oversize = self._settings, failures.oversize
         terms = Terms(
@@ -102,12 +109,18 @@ class Limits:
             compressed=self._compressed,
             dlq_max_message_bytes=self.dlq,
             changelog_max_message_bytes=self.of(settings.changelog_topic),
-            dlq_open=failures.dlq_open(),
+            dlq_open=failures.dlq_open(settings.dlq_topic),
             unfireable=failures.unfireable,
             unstorable=oversize.unstorable,
             cut_dead_letters=oversize.cut_dead_letters,
             ahead=ahead,
             deliveries_max=failures.items_max,
             delivery_bytes_max=failures.pace.bytes_max,
+            policy_dlqs=None if choose_dlq is None else self._policy_dlqs(choose_dlq, failures),
         )
         return replace(terms, block_bytes_max=1) if oversize.singly else terms
+
+    def _policy_dlqs(self, choose: ChooseDlq, failures: Failures) -> PolicyDlqs:
+        others = self._settings.dlq_topics[1:]
+        closed = frozenset(topic for topic in others if not failures.dlq_open(topic))
+        return PolicyDlqs(choose, {topic: self.of(topic) for topic in others}, closed)

@@ -7,7 +7,7 @@ in which each timer is a block and each record is a batch by itself: a refusal i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
 from sidecar.changelog.codec import BlockKey, decode_block, decode_key
@@ -36,7 +36,9 @@ class Oversize:
         self.stuck: dict[int, str] = {}
         """Partitions whose changelog refused, in the last transaction, a record that cannot be left out."""
 
-    def learn(self, result: Result, dlq_topic: str, dlq_bytes_max: int) -> tuple[list[Refused], list[Refused]]:
+    def learn(
+        self, result: Result, dlq_topics: Collection[str], limit_of: Callable[[str], int]
+    ) -> tuple[list[Refused], list[Refused]]:
         """Learn from a transaction; return deliveries that their origin refuses, and dead letters that cannot be cut
         any further."""
         self.stuck = {}
@@ -57,9 +59,9 @@ class Oversize:
             learnt += single and self._unwritten(unwritten, result.work.changelog_topic)
         if not learnt:
             self.singly = True
-        dead_letters = [each for each in alone if each.outgoing.topic == dlq_topic]
-        hopeless = [each for each in dead_letters if not self._cut(each, dlq_bytes_max)]
-        return [each for each in alone if each.outgoing.topic != dlq_topic], hopeless
+        dead_letters = [each for each in alone if each.outgoing.topic in dlq_topics]
+        hopeless = [each for each in dead_letters if not self._cut(each, limit_of(each.outgoing.topic))]
+        return [each for each in alone if each.outgoing.topic not in dlq_topics], hopeless
 
     def _cut(self, dead_letter: Refused, bytes_max: int) -> bool:
         """Set the size of a dead letter for the next attempt; return False if it was cut to the minimum before."""

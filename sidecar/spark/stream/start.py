@@ -79,6 +79,7 @@ def run(
     Raises:
         SidecarError: The query cannot start or continue; the text says what to do.
     """
+    _refuse_policy_dlqs(settings)
     source = source_options(settings, options.source)
     config.validate_client_properties(settings)
     admin = Admin(settings, log.librdkafka_logger())
@@ -178,6 +179,15 @@ def _initial(
         return initial
     blocks = changelog_records(session, settings, source, checkpoints, manifest.state_partitions)
     return initial.unionByName(blocks)
+
+
+def _refuse_policy_dlqs(settings: Settings) -> None:
+    """Raise CommandFailed when a policy has a DLQ of its own: Spark's sink knows one DLQ."""
+    if others := settings.dlq_topics[1:]:
+        raise CommandFailed(
+            f"dlq_topic of a policy ({', '.join(others)}): the Spark engine writes all dead letters to DLQ_TOPIC; take "
+            "dlq_topic out of POLICIES and ORIGIN_POLICIES, or use retry-sidecar run"
+        )
 
 
 def _plain(conf: Mapping[str, str]) -> dict[str, str]:

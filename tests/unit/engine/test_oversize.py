@@ -40,7 +40,7 @@ def learn(
     oversize: Oversize, *records: Refused, unwritten: Sequence[Unwritten] = (), batch_bytes: int = 100_000
 ) -> tuple[list[int], list[int]]:
     result = dataclasses.replace(RESULT, refused=records, unwritten=unwritten, batch_bytes=batch_bytes)
-    fires, dead_letters = oversize.learn(result, DLQ, LIMIT)
+    fires, dead_letters = oversize.learn(result, (DLQ,), lambda _: LIMIT)
     return [int(each.outgoing.source) for each in fires], [int(each.outgoing.source) for each in dead_letters]
 
 
@@ -69,7 +69,7 @@ def test_a_dead_letter_is_cut_to_the_limit_then_to_a_lower_one_then_to_the_bone_
         (10**6, 10**6, []),
     ):
         result = dataclasses.replace(RESULT, refused=[refused(7, 400_000, DLQ)])
-        fires, dead_letters = oversize.learn(result, DLQ, limit)
+        fires, dead_letters = oversize.learn(result, (DLQ,), {DLQ: limit}.__getitem__)
         assert (fires, [int(each.outgoing.source) for each in dead_letters]) == ([], hopeless)
         assert oversize.cut_dead_letters.get(place) == cut
 

@@ -288,7 +288,7 @@ BREAKS: Final[dict[str, Callable[[], object]]] = {
     "timers fire before their due, and no control record says so": broken(
         lambda part: setattr(part, "fired_dues_ms", [LATER + 1] * len(part.fired_dues_ms)) or setattr(part, "taken", ())  # type: ignore[func-returns-value]
     ),
-    "a dead letter goes to another topic than the DLQ": broken(misplace_a_dead_letter),
+    "a dead letter goes to a topic that is no DLQ": broken(misplace_a_dead_letter),
     "an outcome is given twice, or before its control record is ingested": answer(offset=3),
     "an outcome and the number of its timers contradict each other": answer(outcome=Outcome.NOT_PENDING),
     "a timer is stored under a key that the same plan removed": broken(store_a_removed_key),

@@ -96,16 +96,18 @@ def fail(
     seconds: float = 0.1,
 ) -> bool:
     return failures.failed(
-        error, result(deliveries, rejected, error, accepted, seconds), closed, DLQ, lambda _: LIMIT_BYTES
+        error, result(deliveries, rejected, error, accepted, seconds), closed, (DLQ,), lambda _: LIMIT_BYTES
     )
 
 
-def commit(failures: Failures, *, dead_letters: int = 0, ingested: int = 0, tries_dlq: bool = True) -> None:
+def commit(
+    failures: Failures, *, dead_letters: int = 0, ingested: int = 0, without: frozenset[str] = frozenset()
+) -> None:
     done = result(0)
     (partition_plan,) = done.work.plan.partition_plans
     partition_plan.dead_letters += [(Reason.FATAL, outgoing(number, DLQ)) for number in range(dead_letters)]
     partition_plan.ingested = ingested
-    failures.committed(dataclasses.replace(done, work=dataclasses.replace(done.work, tries_dlq=tries_dlq)), more=False)
+    failures.committed(dataclasses.replace(done, work=dataclasses.replace(done.work, closed_dlqs=without)), more=False)
 
 
 def test_a_record_that_is_refused_alone_goes_to_the_dlq_with_the_brokers_words(
@@ -122,11 +124,11 @@ def test_where_nothing_was_written_a_timeout_closes_neither_an_origin_nor_the_dl
     late = [refused(7, Refusal.SILENT), refused(8, Refusal.SILENT, DLQ)]
     given = result(1, late, ABORTED)
     given.work.plan.partition_plans[0].dead_letters.append((Reason.FATAL, outgoing(8, DLQ)))
-    failures.failed(ABORTED, given, closed, DLQ, lambda _: LIMIT_BYTES)
-    assert failures.dlq_open()
+    failures.failed(ABORTED, given, closed, (DLQ,), lambda _: LIMIT_BYTES)
+    assert failures.dlq_open(DLQ)
     assert not closed.closed
-    failures.failed(ABORTED, dataclasses.replace(given, changelog_written=True), closed, DLQ, lambda _: LIMIT_BYTES)
-    assert not failures.dlq_open()
+    failures.failed(ABORTED, dataclasses.replace(given, changelog_written=True), closed, (DLQ,), lambda _: LIMIT_BYTES)
+    assert not failures.dlq_open(DLQ)
     assert set(closed.closed) == {"orders"}
 
 
@@ -137,8 +139,8 @@ def test_what_timed_out_while_the_process_was_suspended_closes_neither_an_origin
     given = dataclasses.replace(result(2, late, ABORTED, seconds=STOOD_STILL_S + 1), changelog_written=True)
     clock.now_s += STOOD_STILL_S + 1
     failures.next_round()
-    failures.failed(ABORTED, given, closed, DLQ, lambda _: LIMIT_BYTES)
-    assert failures.dlq_open()
+    failures.failed(ABORTED, given, closed, (DLQ,), lambda _: LIMIT_BYTES)
+    assert failures.dlq_open(DLQ)
     assert not closed.closed
 
 
@@ -152,8 +154,8 @@ def test_a_transaction_that_began_after_the_process_was_suspended_closes_what_ti
     for _ in range(6):
         clock.now_s += 1.1
         failures.next_round()
-    failures.failed(ABORTED, given, closed, DLQ, lambda _: LIMIT_BYTES)
-    assert not failures.dlq_open()
+    failures.failed(ABORTED, given, closed, (DLQ,), lambda _: LIMIT_BYTES)
+    assert not failures.dlq_open(DLQ)
     assert set(closed.closed) == {"orders"}
 
 
@@ -215,10 +217,10 @@ def test_a_dlq_that_refuses_holds_ingest_and_says_so_until_a_dead_letter_is_writ
 ) -> None:
     fail(failures, closed, refused(1, Refusal.GONE, "dlq"))
     assert "the DLQ dlq cannot be written: no 1" in (failures.blocker() or "")
-    assert not failures.dlq_open()
+    assert not failures.dlq_open(DLQ)
     assert not closed.closed
     clock.now_s += DLQ_AGAIN_S
-    assert failures.dlq_open()
+    assert failures.dlq_open(DLQ)
     commit(failures, dead_letters=0, ingested=0)
     assert failures.blocker() is not None
     commit(failures, dead_letters=1, ingested=1)
@@ -231,7 +233,7 @@ def test_what_cannot_be_stored_is_remembered_over_commits_until_the_dlq_is_tried
     place = (3, StoredOffset(7))
     fail(failures, closed, refused(1, Refusal.GONE, "dlq"))
     failures.oversize.unstorable[place] = "too large"
-    commit(failures, tries_dlq=False)
+    commit(failures, without=frozenset({DLQ}))
     assert failures.oversize.unstorable.keys() == {place}
     fail(failures, closed, refused(1, Refusal.GONE, "dlq"))
     assert not failures.oversize.unstorable, "the changelog may take more by now"
@@ -335,3 +337,19 @@ def test_producers_that_could_not_be_created_explain_as_many_fences(failures: Fa
 )
 def test_each_failure_has_its_label_in_the_metric(failures: Failures, error: TransactionFailed, label: str) -> None:
     assert failures.outcome(error) == label
+
+
+def test_a_dlq_that_refuses_leaves_the_others_open_and_each_opens_when_a_dead_letter_is_written_to_it(
+    failures: Failures, closed: ClosedOrigins, clock: HandClock
+) -> None:
+    both = (DLQ, "pay-dlq")
+    given = result(2, [refused(1, Refusal.GONE, "pay-dlq"), refused(2, Refusal.GONE, "pay-dlq")], ABORTED)
+    failures.failed(ABORTED, given, closed, both, lambda _: LIMIT_BYTES)
+    assert (failures.dlq_open(DLQ), failures.dlq_open("pay-dlq")) == (True, False)
+    assert "the DLQ pay-dlq cannot be written: no 1" in (failures.blocker() or "")
+    commit(failures, dead_letters=1, ingested=1, without=frozenset({"pay-dlq"}))
+    assert not failures.dlq_open("pay-dlq"), "a dead letter for another DLQ says nothing about it"
+    clock.now_s += DLQ_AGAIN_S
+    assert failures.dlq_open("pay-dlq")
+    commit(failures, ingested=1)
+    assert failures.blocker() is None

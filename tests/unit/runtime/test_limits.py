@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
@@ -9,11 +10,11 @@ from structlog.testing import capture_logs
 
 from sidecar.engine.ports import Origin
 from sidecar.kafka.admin.topics import TopicFacts
-from sidecar.model import StoredOffset
+from sidecar.model import Reason, StoredOffset
 from sidecar.runtime.origins import ClosedOrigins
 from sidecar.runtime.transaction.failures import Failures
 from sidecar.runtime.transaction.limits import Limits
-from sidecar.settings import Settings
+from sidecar.settings import Settings, load
 from tests.clocks import HandClock
 
 SETTINGS = Settings()
@@ -30,12 +31,12 @@ def limits(catalogue: Mock) -> Limits:
     return Limits(SETTINGS, catalogue, FACTS)
 
 
-def plan(*, fired: str = "", dead_letters: int = 0, control_outcomes: int = 0) -> Mock:
+def plan(*, fired: str = "", dead_letters: int = 0, dlq: str = "dlq", control_outcomes: int = 0) -> Mock:
     return Mock(
         partition_plans=[
             Mock(
                 fired={fired: 1} if fired else {},
-                dead_letters=[1] * dead_letters,
+                dead_letters=[(Reason.FATAL, Mock(topic=dlq))] * dead_letters,
                 control_outcomes=[1] * control_outcomes,
             )
         ]
@@ -101,3 +102,21 @@ def test_an_origin_that_takes_more_than_the_changelog_is_named_once_with_the_com
         ("changelog_takes_less", "larger"),
     ]
     assert "--add-config max.message.bytes=5065536" in lines[0]["fix"]
+
+
+def test_each_dlq_has_its_own_limit_and_is_closed_by_itself(catalogue: Mock) -> None:
+    settings = load(environ={"KAFKA_RETRY_ORIGIN_POLICIES": "{pay: {dlq_topic: pay-dlq}}"})
+    limits = Limits(settings, catalogue, replace(FACTS, policy_dlqs_bytes_max={"pay-dlq": 5_000}))
+    failures, closed = Failures(HandClock(), Mock()), ClosedOrigins(catalogue)
+    assert limits.unfit(plan(dead_letters=1, dlq="pay-dlq"), singly=False)
+    assert limits.new_batch_bytes(singly=False) == 5_000
+    failures._close_dlq("pay-dlq", "it is gone", 0.0)
+    terms = limits.terms(failures, closed, {}, lambda *_: "pay-dlq")
+    assert (terms.dlq_open, terms.closed_dlqs, terms.dlq_topics) == (
+        True,
+        frozenset({"pay-dlq"}),
+        frozenset({"dlq", "pay-dlq"}),
+    )
+    assert terms.policy_dlqs is not None
+    assert terms.policy_dlqs.bytes_max == {"pay-dlq": 5_000}
+    assert limits.terms(failures, closed, {}).policy_dlqs is None

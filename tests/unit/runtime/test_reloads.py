@@ -124,3 +124,12 @@ def test_a_hangup_asks_for_a_reload_once() -> None:
     assert stop.take_reload()
     assert not stop.take_reload()
     assert not stop.asked
+
+
+def test_a_dlq_that_was_not_there_at_the_start_needs_a_restart(sources: Sources) -> None:
+    sources.write("delays: 2s\npolicies: {slow: {dlq_topic: slow-dlq}}\n")
+    with pytest.raises(SettingsInvalid, match="slow-dlq was not checked at the start: restart the sidecar"):
+        sources.reloads.reload()
+    assert sources.reloads.take() is None
+    sources.write("delays: 2s\npolicies: {slow: {dlq_topic: dlq}}\n")
+    assert sorted(sources.reloads.reload().changed) == ["DELAYS", "POLICIES"]

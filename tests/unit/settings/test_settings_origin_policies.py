@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from sidecar.errors import SettingsInvalid
+from sidecar.policy import Policy
 from sidecar.settings import Settings, load, rows
 from sidecar.settings.origin_policies import OriginPolicy
+from sidecar.settings.policy import policy_config
 
 TEXT = "{payments: {delays: [1s, 10s], max_attempts: 5}, 'mail-*': {fatal_exception: 'A,b.*', droppable_exception: []}}"
 POLICIES = (
@@ -16,7 +18,8 @@ POLICIES = (
     OriginPolicy("mail-*", {"FATAL_EXCEPTION": ("A", "b.*"), "DROPPABLE_EXCEPTION": ()}),
 )
 FIELDS = (
-    "policy, delays, backoff, jitter, max_age, max_attempts, first_delay_ms, second_delay_ms, third_delay_ms, "
+    "policy, dlq_topic, delays, backoff, jitter, max_age, max_attempts, first_delay_ms, second_delay_ms, "
+    "third_delay_ms, "
     "droppable_exception, retriable_exception, fatal_exception, exception_policies, max_per_second"
 )
 CLASSES = "it must be class names or globs such as com.acme.*, separated by commas, without spaces"
@@ -125,3 +128,20 @@ def test_a_contradiction_among_the_general_settings_is_reported_once() -> None:
 def test_a_policy_for_an_origin_that_is_not_allowed_is_warned_of() -> None:
     settings = given("{orders: {max_attempts: 1}, mail: {max_attempts: 1}, 'x*': {}}", ORIGIN_TOPICS="mail*")
     assert settings.warnings == ("ORIGIN_POLICIES: 'orders' is not allowed by ORIGIN_TOPICS: it is not used",)
+
+
+def test_a_policy_names_its_dlq_which_is_never_an_origin() -> None:
+    settings = given("{pay: {dlq_topic: pay-dlq}, mail: {dlq_topic: dlq}}", POLICIES="{slow: {dlq_topic: a-dlq}}")
+    assert settings.dlq_topics == ("dlq", "a-dlq", "pay-dlq")
+    assert {"dlq", "a-dlq", "pay-dlq"} <= settings.own_topics
+    policy = Policy(policy_config(settings))
+    assert not any(policy.origin_allowed(topic) for topic in settings.dlq_topics)
+    own = policy_config(settings).by_origin[0]
+    assert own.dlq_topic == "pay-dlq"
+    assert not any(Policy(own).origin_allowed(topic) for topic in settings.dlq_topics)
+
+
+@pytest.mark.parametrize("topic", ["retry", "kafka-retry-status", "kafka-retry-retry-queue-changelog"])
+def test_a_topic_of_the_sidecar_is_no_dlq_of_a_policy(topic: str) -> None:
+    with pytest.raises(SettingsInvalid, match=f"dlq_topic of policy pay: '{topic}' is a topic of the sidecar itself"):
+        given(f"{{pay: {{dlq_topic: {topic}}}}}")
