@@ -47,7 +47,7 @@ OTELCOL = $(TOOLS)/otelcol-$(OTEL_VERSION)/otelcol
 TOXIPROXY = $(TOOLS)/toxiproxy-$(TOXIPROXY_VERSION)/toxiproxy
 
 .DEFAULT_GOAL = help
-.PHONY: help demo demo-spark test test-pure sanitize test-spark test-cluster test-logins test-spring-kafka test-otel test-clients chaos check simulate bench bench-operating bench-large bench-compare bench-spark docs push-docs dist wheels charts check-release push-charts sign audit sbom lock lint-workflows helm kustomize promtool toxiproxy collector clean
+.PHONY: help demo demo-spark test test-pure sanitize test-spark test-cluster test-logins test-spring-kafka test-otel test-clients test-image chaos check simulate bench bench-operating bench-large bench-compare bench-spark docs push-docs dist wheels charts check-release push-charts sign audit sbom lock lint-workflows helm kustomize promtool toxiproxy collector clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,6 +91,9 @@ test-otel: $(TEST_STAMP) $(OTELCOL) ## Follow a message through OpenTelemetry's 
 
 test-clients: $(TEST_STAMP) ## Build and run the examples in every language on this machine, which takes minutes
 	SIDECAR_REQUIRE_BROKER=1 SIDECAR_CLIENT_TESTS=all $(BIN)/python -m pytest -q tests/integration/clients
+
+test-image: $(TEST_STAMP) ## Carry out the Dockerfile's steps in a chroot, which takes minutes; needs root and debootstrap
+	SIDECAR_IMAGE_TESTS=all $(BIN)/python -m pytest -q tests/deploy/test_image_steps.py
 
 chaos: $(TEST_STAMP) ## Let nodes and instances fail at random for MINUTES, then print one line of JSON
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES)
