@@ -43,6 +43,11 @@ class OriginPolicy(NamedTuple):
     """Setting's name -> value; all other settings keep their general values."""
 
 
+def values_of(name: str, policies: Sequence[OriginPolicy]) -> set[str]:
+    """Return the values that policies give for a setting which is a text."""
+    return {str(each.given[name]) for each in policies if name in each.given}
+
+
 def parse(text: str, fields: Sequence[Field], names: Kind) -> tuple[OriginPolicy, ...]:
     """Return the policies in their order.
 

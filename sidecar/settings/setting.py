@@ -56,3 +56,12 @@ class Setting:
         if value is None:
             return ""
         return client.MASK if self.secret else self.kind.show(value)
+
+
+WITHOUT_MEANING = {
+    "JAAS_LOGIN_MODULE": "SASL_MECHANISM determines the login module",
+    "SSL_PROTOCOL": "OpenSSL negotiates the TLS version with the broker",
+    "SSL_ENABLED_PROTOCOLS": "OpenSSL negotiates the TLS version with the broker",
+    "DEFAULT_KEY_SERDE": "keys are kept byte for byte",
+}
+"""IBM's names that are accepted and ignored -> why."""

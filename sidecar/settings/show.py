@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from sidecar.settings import client
-from sidecar.settings.setting import Setting
-from sidecar.settings.table import BY_FILE, SETTINGS, WITHOUT_MEANING, Settings, default_text, per_origin, per_policy
+from sidecar.settings.setting import WITHOUT_MEANING, Setting
+from sidecar.settings.table import BY_FILE, SETTINGS, Settings, default_text, per_origin, per_policy
 
 _PAGE = """\
 # Settings

@@ -12,8 +12,8 @@ import yaml
 
 from sidecar.errors import printable
 from sidecar.settings import client, kinds, nodes, secret_files
-from sidecar.settings.setting import Setting
-from sidecar.settings.table import BY_ALIAS, BY_FILE, BY_NAME, SETTINGS, WITHOUT_MEANING
+from sidecar.settings.setting import WITHOUT_MEANING, Setting
+from sidecar.settings.table import BY_ALIAS, BY_FILE, BY_NAME, SETTINGS
 from sidecar.settings.wording import closest, plain, quoted
 
 ENV_PREFIX = "KAFKA_RETRY_"

@@ -424,9 +424,7 @@ class Settings:
     @property
     def dlq_topics(self) -> tuple[str, ...]:
         """Every DLQ, DLQ_TOPIC first, then those of policies in the order of their names."""
-        own = {
-            str(each.given["DLQ_TOPIC"]) for each in self.origin_policies + self.policies if "DLQ_TOPIC" in each.given
-        }
+        own = origin_policies.values_of("DLQ_TOPIC", self.origin_policies + self.policies)
         return (self.dlq_topic, *sorted(own - {self.dlq_topic}))
 
     @property
@@ -490,14 +488,6 @@ BY_NAME = {setting.name: setting for setting in SETTINGS}
 BY_ALIAS = {alias: setting for setting in SETTINGS for alias in setting.aliases}
 BY_FILE = {setting.file_name: setting for setting in SETTINGS if setting.secret}
 """The settings that files can contain, by the names that give the files."""
-
-WITHOUT_MEANING = {
-    "JAAS_LOGIN_MODULE": "SASL_MECHANISM determines the login module",
-    "SSL_PROTOCOL": "OpenSSL negotiates the TLS version with the broker",
-    "SSL_ENABLED_PROTOCOLS": "OpenSSL negotiates the TLS version with the broker",
-    "DEFAULT_KEY_SERDE": "keys are kept byte for byte",
-}
-"""IBM's names that are accepted and ignored -> why."""
 
 
 def default_text(setting: Setting) -> str:
