@@ -262,7 +262,7 @@ def test_the_chart_renders_with_the_values_of_the_page_under_the_names_of_its_co
     values.write_text(next(block.text for block in blocks(page) if block.language == "yaml"), encoding="utf-8")
     commands = [shlex.split(command) for block in dialogues(page) for command in block.commands]
     (install,) = [words for words in commands if words[:2] == ["helm", "install"]]
-    (forward,) = [words for words in commands if words[0] == "kubectl"]
+    (forward,) = [words for words in commands if words[0] == "kubectl" and "port-forward" in words]
     rendered = tools.run(helm, ["template", *install[2:-1], str(values)], ROOT)
     assert rendered.returncode == 0, rendered.stderr
     services = [each for each in yaml.safe_load_all(rendered.stdout) if each and each["kind"] == "Service"]
