@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import click
 
 from sidecar import __version__
-from sidecar.cli.options import KAFKA, SettingsCommand, json_option, settings_options
+from sidecar.cli.options import KAFKA, TOPICS, SettingsCommand, json_option, settings_options
 from sidecar.cli.terminal import print_json, say
 from sidecar.clock import SystemClock
 from sidecar.contract.status import CLOCK_KEY
@@ -65,7 +65,7 @@ class Check(NamedTuple):
     help="Seconds for each request to the cluster.",
 )
 @json_option
-@settings_options((*KAFKA, *GROUPS["Topics and group"], "state_dir", "max_clock_skew_ms"))
+@settings_options((*KAFKA, *TOPICS, *GROUPS["Topics and group"], "state_dir", "max_clock_skew_ms"))
 def doctor(settings: Settings, *, timeout_s: float, as_json: bool) -> None:
     """Check everything that a sidecar needs, and print a fix for each problem; exit status 1 if there is one.
 

@@ -28,8 +28,8 @@ KAFKA: Final = (*GROUPS["Kafka"], "client")
 """What a command that talks to Kafka uses."""
 INSTANCES: Final = (*KAFKA, "input_topic", "streams_app_id", "given_group_id", "api_token")
 """What a command uses that finds the instances of a group and asks them."""
-TOPICS: Final = ("input_topic", "dlq_topic", "streams_app_id", "store_name")
-"""What the four topics are named by."""
+TOPICS: Final = ("input_topic", "dlq_topic", "streams_app_id", "store_name", "origin_policies", "policies")
+"""What the topics are named by: a policy can have a DLQ of its own."""
 DEAD_LETTERS: Final = (*KAFKA, *TOPICS, "given_group_id", *GROUPS["Headers"][:2])
 """What a command uses that reads the DLQ."""
 POLICY: Final = (*TOPICS, "origin_topics", *GROUPS["Retries"], *GROUPS["Headers"])
