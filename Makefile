@@ -21,7 +21,7 @@ REGISTRY =
 # Compiled where there is a C compiler, when the package is installed.
 HOT = hatch_build.py $(wildcard sidecar/engine/hot/*.pyx sidecar/engine/hot/*.pxd)
 # Tests mostly wait for brokers, so there are more workers than cores. Each worker starts its own broker.
-WORKERS = 3
+WORKERS = 4
 MINUTES = 60
 WORLDS = 1000
 FIGURES = store fire both lateness restart
