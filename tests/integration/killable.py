@@ -38,8 +38,9 @@ APPLIED_EARLY: Final = "applied before the commit"
 BELIEVED: Final = "a rolled back commit is believed"
 TARGET_EARLY: Final = "the target is taken before the committed offsets"
 OFF_BY_ONE: Final = "watermark off by one"
-PATIENT: Final = "records have nearly the whole transaction timeout"
-"""No mistake: a process that is frozen while its records wait sends them when it is thawed."""
+PATIENT: Final = "records have nearly the whole transaction timeout, and offsets go first"
+"""No mistake: a process that is frozen while its records wait, as those of a large transaction do, sends them when it
+is thawed."""
 
 BLIND: Final = Mutation("blind to its invariants", "errors:invariant", "if not condition", "if False")
 """Goes with every mistake: else the process would stop before the mistake can do harm."""
@@ -84,6 +85,7 @@ OF_THE_RUNTIME: Final = (
         '"message.timeout.ms": message_timeout_ms',
         '"message.timeout.ms": MESSAGE_TIMEOUT_MAX_MS',
     ),
+    Mutation(PATIENT, "kafka.producer:TransactionalProducer.send_offsets", "len(self._producer) <= FEW", "False"),
 )
 
 

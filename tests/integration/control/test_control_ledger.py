@@ -306,7 +306,8 @@ def require_variety(history: History) -> None:
     """Fail unless the run had enough of everything to say something."""
     outcomes = Counter(told.record.outcome for told in history.told)
     print(f"{len(history.delivered)} delivered, {len(history.waiting)} wait, outcomes {dict(outcomes)}")
-    assert set(outcomes) == set(Outcome), outcomes
+    # Nothing would be delivered while the whole group is stopped: that has a test with Connect's tools.
+    assert set(outcomes) == set(Outcome) - {Outcome.STOPPED}, outcomes
     assert min(outcomes[each] for each in (Outcome.CANCELLED, Outcome.RESCHEDULED, Outcome.FIRED)) >= 10, outcomes
     assert len(history.delivered) >= MESSAGES // 2
     assert sum(answer.outcome is not None for answer in history.answers) >= 10
