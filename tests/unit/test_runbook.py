@@ -36,7 +36,7 @@ PARTS = ("Meaning", "Impact", "Diagnosis", "Fix", "Escalate")
 
 SAYING = {"blocker", "unread", "health", "reasons", "_say_held"}
 """Functions whose texts are reasons."""
-KEEPING = {"_dlq_error", "reason", "_reasons", "_error"}
+KEEPING = {"reason", "_reasons", "_error"}
 """Attributes that keep a reason until it is asked for."""
 TAKING = {"back_off", "not_grown", "_close_dlq"}
 """Functions that are given one."""

@@ -202,7 +202,7 @@ class Failures:
         ]
         to_dlq = [each for each in others if each.outgoing.topic in dlq_topics] + hopeless
         for topic, text in {each.outgoing.topic: each.text for each in reversed(to_dlq)}.items():
-            self._close_dlq(topic, text, now_s)
+            self._close_dlq(topic, f"the DLQ {topic} cannot be written: {text}", now_s)
         if not result.refused:
             self._recheck(plan, closed, now_s)
         self._judge([each for each in others if each.outgoing.topic not in dlq_topics], result, closed, now_s)
@@ -221,11 +221,10 @@ class Failures:
         if own_fault:
             self._suspect(own_fault, result.accepted)
 
-    def _close_dlq(self, topic: str, text: str, now_s: float) -> None:
+    def _close_dlq(self, topic: str, error: str, now_s: float) -> None:
         """Close a DLQ for a while, longer each time."""
         before = self._closed_dlqs.get(topic)
         wait_s = DLQ_AGAIN_S if before is None else min(2 * before.wait_s, DLQ_AGAIN_MAX_S)
-        error = f"the DLQ {topic} cannot be written: {text}"
         self._closed_dlqs[topic] = _ClosedDlq(error, now_s + wait_s, wait_s)
         self.oversize.unstorable.clear()  # they wait; by then the changelog may accept more
 
@@ -236,7 +235,7 @@ class Failures:
         closed.recheck({topic for partition_plan in parts for topic in partition_plan.fired} | dlqs)
         for topic in sorted(dlqs):
             if closed.denied(topic):
-                self._close_dlq(topic, "this user has no permission", now_s)
+                self._close_dlq(topic, f"the DLQ {topic} cannot be written: this user has no permission", now_s)
 
     def _suspect(self, refused: list[Refused], accepted: Mapping[tuple[str, int], int]) -> None:
         """Find the rejected records: those the broker names, or a single one; of several, try fewer next."""
