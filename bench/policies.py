@@ -62,15 +62,19 @@ WORLDS: Final = (
         0.9,
     ),
     World("a rate on every origin", PolicyConfig(max_per_second=1_000_000), 0.8),
+    World("order per key", PolicyConfig(order_by_key=True), 0.6),
 )
 
 
 def records() -> list[Record]:
-    """Return messages of all origins that name their delay, of 512 bytes with three headers."""
+    """Return messages of all origins that name their delay, of 512 bytes with three headers.
+
+    Those of a key, fifty in each origin, fall due in the order in which they come, as equal delays do.
+    """
     value = bytes(512)
     return [
         Record(
-            *(0, offset, NOW_MS, b"key", value),
+            *(0, offset, NOW_MS, b"key-%d" % (offset // 5_000), value),
             [
                 ("retry-origin-topic", _NAMES[offset % ORIGINS].encode()),
                 ("retry-delay-ms", b"%d" % (60_000 + offset % 5_000)),

@@ -3,7 +3,7 @@
     0        8         16           24     25     26
     ┌────────┬─────────┬────────────┬──────┬──────┐
     │ due    │ offset  │ requested  │level │flags │   changes when the timer is moved
-    │ u64    │ u64     │ due u64    │ u8   │ u8   │   flags: DEFERRED, HELD
+    │ u64    │ u64     │ due u64    │ u8   │ u8   │   flags: see below
     ├────────┼─────────┼────────────┴──────┴──────┘
     26       34        42        44      46        47          51        53         55
     ├────────┬─────────┬─────────┬───────┬─────────┬───────────┬─────────┬──────────┐
@@ -13,6 +13,8 @@
     ├────────┴─────┬───┴─────────┴──┬────┴─────────┴───────────┴─u16─────┴──────────┘
     │ origin UTF-8 │ retry id UTF-8 │ MessagePack [key, value, [[header, value], …]] │
     └──────────────┴────────────────┴────────────────────────────────────────────────┘
+
+The flags are DEFERRED, HELD, ORDERED and BEHIND; ORDERED stays for the life of the timer too.
 
 Big-endian throughout, so the first sixteen bytes are the timer's key: they sort as (due, offset). A null key, value or
 header value is MessagePack nil, so it stays distinct from an empty one. A retry id of no length is none.
@@ -33,6 +35,10 @@ DEFERRED: Final = 1
 """A flag: the timer came due and was stored again."""
 HELD: Final = 2
 """A flag besides DEFERRED: its stored due is the turn that it has under its origin's rate."""
+ORDERED: Final = 4
+"""A flag: the timer does not fire before an earlier one of its origin and key."""
+BEHIND: Final = 8
+"""A flag besides DEFERRED and ORDERED: its stored due is that of the timer that it waits behind."""
 
 KEY: Final = Struct(">QQ")
 MOVING: Final = Struct(">QQQBB")
@@ -145,7 +151,7 @@ def payload(entry: bytes, start: int) -> Payload:
         raise RecordCorrupt(f"the payload of an entry does not decode: {cause}") from cause
 
 
-def moved(entry: bytes, *, due_ms: int, requested_ms: int, level: int, deferred: bool, held: bool = False) -> bytes:
-    """Return the entry at another place in the wheel."""
-    flags = (DEFERRED if deferred else 0) | (HELD if held else 0)
+def moved(entry: bytes, *, due_ms: int, requested_ms: int, level: int, flags: int = 0) -> bytes:
+    """Return the entry at another place in the wheel; `flags` is DEFERRED with what goes with it, 0 for neither."""
+    flags = entry[FLAGS_AT] & ORDERED | flags
     return MOVING.pack(due_ms, offset_of(entry), requested_ms, level, flags) + entry[MOVING.size :]

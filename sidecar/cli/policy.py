@@ -38,12 +38,12 @@ def check(settings: Settings, *, as_json: bool) -> None:
         print_json({"policies": listed})
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("policy", "for", "retries", "delays", "jitter", "max age", "a second"):
+    for heading in ("policy", "for", "retries", "delays", "jitter", "max age", "a second", "order"):
         table.add_column(heading, overflow="fold")
     for each in listed:
         table.add_row(
             *(each["name"] or "(general)", each["for"], str(each["retries"]), _delays(each["delays_ms"])),
-            *(f"{each['jitter']:g}", _duration(each["max_age_ms"]), _rate(each["max_per_second"])),
+            *(f"{each['jitter']:g}", _duration(each["max_age_ms"]), _rate(each["max_per_second"]), each["order"] or ""),
         )
     console().print(table)
 
@@ -113,8 +113,13 @@ def _summary(kind: str, config: PolicyConfig) -> dict[str, Any]:
         "jitter": config.jitter,
         "max_age_ms": config.max_age_ms,
         "max_per_second": None if kind == "by name" else config.max_per_second,
+        "order": None if kind == "by name" else _order(config.order_by_key),
         "exception_policies": dict(config.by_exception),
     }
+
+
+def _order(by_key: bool) -> str:
+    return "key" if by_key else "none"
 
 
 def _answer(request: Request, found: Met | None, course: list[Step]) -> dict[str, Any]:
@@ -123,6 +128,7 @@ def _answer(request: Request, found: Met | None, course: list[Step]) -> dict[str
         "origin": request.origin,
         "policy": None if found is None else {"name": found.name, "chosen_by": found.by or None},
         "max_per_second": None if found is None else found.max_per_second,
+        "order": _order(found is not None and found.ordered),
         "retries": [
             {
                 "attempt": step.attempt,
@@ -159,7 +165,8 @@ def _show(request: Request, found: Met | None, course: list[Step]) -> None:
         rate = (
             "" if found.max_per_second is None else f"; at most {found.max_per_second:g} a second for {request.origin}"
         )
-        say(f"policy: {named}{rate}")
+        order = "; in the order of the key" if found.ordered else ""
+        say(f"policy: {named}{rate}{order}")
     *retries, last = course
     first_ms = course[0].failed_ms
     if retries:

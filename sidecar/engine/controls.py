@@ -9,12 +9,12 @@ come due meanwhile fire, and are not counted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
 from sidecar.changelog.codec import Checkpoint, Closed, Closure, Unfinished
-from sidecar.changelog.entry import MOVING, Head, head, origin_of
+from sidecar.changelog.entry import MOVING, ORDERED, Head, head, origin_of
 from sidecar.contract.control import EVERY_ORIGIN, ControlKind, Outcome
 from sidecar.engine.allowance import Allowance
 from sidecar.engine.items import BadControl, Control, ControlOutcome, target_text
@@ -34,7 +34,16 @@ tens of thousands of objects, and a reference cycle would leave them to the garb
 class Keep(Protocol):
     """Stores a timer again, or sends it to the DLQ if it cannot be stored; returns whether it went to the DLQ."""
 
-    def __call__(self, entry: bytes, fixed: Head, due_ms: int, requested_ms: int, *, deferred: bool) -> bool: ...
+    def __call__(self, entry: bytes, fixed: Head, due_ms: int, requested_ms: int) -> bool: ...
+
+
+class Acts(NamedTuple):
+    """What becomes of timers that a control record has taken. Never stored, like `Dispose`."""
+
+    dispose: Dispose
+    keep: Keep
+    let_next_go: Callable[[bytes, Head], None]
+    """Looks again at the timer that waits behind one that goes out of turn."""
 
 
 _DONE: Final = {
@@ -96,14 +105,14 @@ class Controls:
                 ControlOutcome(bad.offset, bad.control_id, Outcome.BAD_REQUEST, timers, bad.target, bad.detail)
             )
 
-    def act(self, control: Control, dispose: Dispose, keep: Keep, *, answered: bool) -> bool:
+    def act(self, control: Control, acts: Acts, *, answered: bool) -> bool:
         """Apply a record, and note its outcome unless it has one; return False if the next transaction continues."""
         if control.kind.is_for_origins:
             outcome, timers, detail = self._switch(control.kind, str(control.target))
         else:
             if self._allowance.exhausted:
                 return False
-            progress, detail, more = self._act_on(control, dispose, keep)
+            progress, detail, more = self._act_on(control, acts)
             self.unfinished = progress if more and progress.seen_offset >= 0 else None
             if more:
                 return False
@@ -144,13 +153,14 @@ class Controls:
         every = self.paused.get(EVERY_ORIGIN)
         self.closure_of = self.closed.get if every is None else lambda _: every
 
-    def _act_on(self, control: Control, dispose: Dispose, keep: Keep) -> tuple[Unfinished, str, bool]:
+    def _act_on(self, control: Control, acts: Acts) -> tuple[Unfinished, str, bool]:
         """Apply to the next targets; return the progress, a text about skipped ones, and whether there are more."""
         progress = self.unfinished or Unfinished(control.offset)
         entries, full = self._targets(control, progress)
         acted, skipped, dead = progress.acted, progress.skipped, progress.dead
         seen = (progress.seen_offset, progress.seen_first_ms)
         why = ""
+        ordered: list[tuple[bytes, Head]] = []
         for entry in entries:
             if self._allowance.bytes <= 0 or self._allowance.headers.left <= 0:
                 full = True
@@ -166,8 +176,13 @@ class Controls:
                 skipped += 1
                 why = why or f"{origin} is {closed.why}"
                 continue
-            dead += self._change(control, entry, fixed, dispose, keep)
+            dead += self._change(control, entry, fixed, acts)
             acted += 1
+            if fixed.flags & ORDERED:
+                ordered.append((entry, fixed))
+        # Behind the last target: it may move targets.
+        for entry, fixed in ordered:
+            acts.let_next_go(entry, fixed)
         progress = replace(
             progress, acted=acted, skipped=skipped, dead=dead, seen_offset=seen[0], seen_first_ms=seen[1]
         )
@@ -199,19 +214,20 @@ class Controls:
             self.unresolved.add(origin)
         return unknown
 
-    def _change(self, control: Control, entry: bytes, fixed: Head, dispose: Dispose, keep: Keep) -> bool:
+    def _change(self, control: Control, entry: bytes, fixed: Head, acts: Acts) -> bool:
         """Apply the record to one timer; return whether the timer went to the DLQ."""
         self._overlay.take(entry)
         origin = origin_of(entry, fixed)
         if control.kind is ControlKind.CANCEL:
             self.cancelled += 1
         elif control.kind is ControlKind.FIRE:
-            return dispose(entry, fixed, origin)
+            return acts.dispose(entry, fixed, origin)
         elif not self._due_now(control):
-            return keep(entry, fixed, control.due_ms, control.due_ms, deferred=False)
+            return acts.keep(entry, fixed, control.due_ms, control.due_ms)
         else:
-            moved = MOVING.pack(fixed.due_ms, fixed.offset, control.due_ms, fixed.level, 0) + entry[MOVING.size :]
-            return dispose(moved, head(moved), origin)
+            place = MOVING.pack(fixed.due_ms, fixed.offset, control.due_ms, fixed.level, fixed.flags & ORDERED)
+            moved = place + entry[MOVING.size :]
+            return acts.dispose(moved, head(moved), origin)
         return False
 
 

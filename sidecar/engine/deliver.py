@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from sidecar.changelog.entry import HEAD, KEY, KEY_BYTES, Head, origin_of, payload
+from sidecar.changelog.entry import HEAD, KEY, KEY_BYTES, ORDERED, Head, origin_of, payload
 from sidecar.contract import DIALECTS_BY_CODE
 from sidecar.engine import hot
 from sidecar.engine.allowance import Headers
+from sidecar.engine.lanes import lane_of
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Outgoing, StoreReader
 from sidecar.wheel.counts import SlotKey
 from sidecar.wheel.geometry import WIDTHS_MS
 
-Due = tuple[bytes, bytes | None, int, SlotKey | None, Outgoing]
+Due = tuple[bytes, bytes | None, int, SlotKey | None, Outgoing, bytes | None]
 """A due timer read from the store: its key; its entry, if kept, and the entry's size; the slot that counts it, if
-nothing else counts it or points at it; and the record to deliver.
+nothing else counts it or points at it; the record to deliver; and the lane of an ordered timer that has such a slot.
 
 Plain tuples, since there are tens of thousands in a second: named ones take three times as long to create and
 unpack."""
@@ -48,7 +49,7 @@ def read_due(
     due = []
     for entry in entries:
         due.append(each := make.due(entry))
-        headers.left -= len(each[-1].headers)
+        headers.left -= len(each[4].headers)
         if headers.left <= 0:
             break
     return due
@@ -71,14 +72,20 @@ class Rendering:
     def due(self, entry: bytes) -> Due:
         """Return what a timer is when it is due. Raises RecordCorrupt."""
         fixed = HEAD.unpack_from(entry)
-        due_ms, _, _, level, _, first_ms, _, _, _, _, _, origin_length, named = fixed
+        due_ms, _, _, level, flags, first_ms, _, _, _, dialect, _, origin_length, named = fixed
         name = entry[HEAD.size : HEAD.size + origin_length]
         origin = self.origins.get(name)
         if origin is None:
             origin = self.origins[name] = origin_of(entry, Head._make(fixed))
         slot = (level, due_ms // WIDTHS_MS[level]) if due_ms == first_ms and not named else None
         outgoing = render_delivery(self.number, entry, fixed, origin)
-        return outgoing.source, entry if self._keeps_entries else None, len(entry), slot, outgoing
+        lane = None
+        if flags & ORDERED and slot is not None:
+            if DIALECTS_BY_CODE[dialect].reads_payload:
+                slot = None
+            else:
+                lane = lane_of(origin, outgoing.key or b"")
+        return outgoing.source, entry if self._keeps_entries else None, len(entry), slot, outgoing, lane
 
 
 def render_delivery(number: int, entry: bytes, fixed: tuple[int, ...], origin: str) -> Outgoing:

@@ -17,7 +17,8 @@ from sidecar.contract.dialects.native import FIRST_MS
 from sidecar.contract.sizes import DELIVERY_OVERHEAD_BYTES, record_bytes
 from sidecar.engine import hot
 from sidecar.engine.dlqs import ChooseDlq
-from sidecar.engine.items import Arrival, BadControl, Control, Dead, Dropped, Item
+from sidecar.engine.items import Arrival, BadControl, Control, Dead, Dropped, Item, Ordered
+from sidecar.engine.lanes import lane_of
 from sidecar.engine.ports import Origin
 from sidecar.model import Drop, Reason, Record, Rejection, Request, Schedule
 from sidecar.policy import Policy
@@ -66,6 +67,7 @@ class Ingest:
     def use(self, policy: Policy) -> None:
         """Decide by this policy from the next record on."""
         self.policy = policy
+        self._ordered = policy.ordered
         self.plain = hot.examiner(policy, self._dialects, self._origins, measures=self._measures)
         """Examines plain records, compiled; None: Python examines all."""
 
@@ -119,6 +121,8 @@ class Ingest:
             # Large headers with a small value.
             if self._measures and len(arrival.lasting) + DELIVERY_OVERHEAD_BYTES > origin.max_message_bytes:
                 return self._dead(record, _too_large(record, request, origin))
+            if self._ordered is not None and record.key is not None and self._ordered(topic):
+                return Ordered(record.offset, arrival, lane_of(topic, record.key))
             return arrival
         if type(verdict) is Drop:
             return Dropped(record.offset, verdict.detail)

@@ -22,6 +22,15 @@ class Arrival(NamedTuple):
     replace: bool
 
 
+class Ordered(NamedTuple):
+    """An arrival that does not fire before an earlier one of its origin and key."""
+
+    offset: int
+    arrival: Arrival
+    lane: bytes
+    """Of its origin and key, see engine/lanes.py."""
+
+
 class Dead(NamedTuple):
     """A record that goes to the DLQ; `headers` are those of the dead letter."""
 
@@ -60,7 +69,7 @@ class BadControl(NamedTuple):
     detail: str
 
 
-Item = Arrival | Dead | Dropped | Control | BadControl
+Item = Arrival | Ordered | Dead | Dropped | Control | BadControl
 
 
 class ControlOutcome(NamedTuple):

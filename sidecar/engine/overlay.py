@@ -11,20 +11,25 @@ from typing import Final
 
 from sidecar.changelog.codec import decode_removed_list
 from sidecar.changelog.entry import (
+    BEHIND,
     DEFERRED,
+    FLAGS_AT,
     KEY,
     KEY_BYTES,
     MOVING,
     OFFSET,
+    ORDERED,
     Head,
     decode_offset,
+    due_ms_of,
     head,
     moved,
     origin_of,
     retry_id_of,
 )
 from sidecar.engine import hot
-from sidecar.engine.items import Arrival, Item
+from sidecar.engine.items import Arrival, Item, Ordered
+from sidecar.engine.lanes import Lanes
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Mutations, StoreReader
 from sidecar.engine.rows import NAMED_OFFSET, after, decode_due, encode_due
@@ -35,7 +40,7 @@ from sidecar.wheel.geometry import WIDTHS_MS, level_ends_ms, level_of
 
 NAMED_MAX = 1000
 """Most timers with one retry id that a message can replace."""
-_DUE_MS_OF: Final = itemgetter(1)
+_DUE_MS_OF: Final = itemgetter(0)
 
 
 class SlotEntries:
@@ -53,8 +58,9 @@ class SlotEntries:
 class Overlay:
     """Buffers the writes of a plan. Reads see earlier writes of the same plan; nothing reaches the store."""
 
-    def __init__(self, partition: Partition, store: StoreReader, now_ms: int) -> None:
+    def __init__(self, partition: Partition, store: StoreReader, now_ms: int, *, keeps_order: bool = True) -> None:
         self.partition = partition
+        self._keeps_order = keeps_order
         self.rows = partition.rows
         self.now_ms = now_ms
         self.watermark = partition.watermark
@@ -68,6 +74,7 @@ class Overlay:
         self._delta = CountsDelta()
         self._fresh: list[tuple[SlotKey, str]] = []
         """Slot and origin of new timers that are not in the delta yet: counting them together takes half the time."""
+        self.lanes = Lanes(partition, store, self.watermark)
         self._level_ends_ms = level_ends_ms(now_ms)
         self._named: dict[bytes, set[bytes]] = {}
 
@@ -168,13 +175,21 @@ class Overlay:
 
     # Writes
 
-    def store_new(self, offset: StoredOffset, due_ms: int, lasting: bytes, origin: str, retry_id: bytes | None) -> None:
-        """Store a timer of an offset that was never stored before: its key cannot collide."""
+    def store_new(
+        self,
+        offset: StoredOffset,
+        due_ms: int,
+        lasting: bytes,
+        origin: str,
+        retry_id: bytes | None,
+        lane: bytes | None = None,
+    ) -> None:
+        """Store a timer of an offset that was never stored before: its key cannot collide. One of a lane is ordered."""
         stored_ms = due_ms
         if stored_ms <= self.watermark_ms and KEY.pack(stored_ms, offset) <= self.watermark:
             stored_ms = self.watermark_ms + 1  # the clock stepped back: late by at most its error
         level = bisect_right(self._level_ends_ms, stored_ms)
-        entry = MOVING.pack(stored_ms, offset, due_ms, level, 0) + lasting
+        entry = MOVING.pack(stored_ms, offset, due_ms, level, 0 if lane is None else ORDERED) + lasting
         slot = (level, stored_ms // WIDTHS_MS[level])
         group = self.groups[slot]
         group.entries.append(entry)
@@ -186,6 +201,8 @@ class Overlay:
             rows[self.rows.moved_row(offset, due_ms)] = encode_due(stored_ms)
         if retry_id is not None:
             self._name(retry_id, offset, due_ms, stored_ms)
+        if lane is not None:
+            self.lanes.add(lane, (offset, due_ms), stored_ms)
 
     def store_plain(self, batch: Sequence[Item], at: int, seen: int, entry_bytes_max: int) -> int:
         """Store the plain messages from `at` on, as `store_new` does, in the order of their dues.
@@ -199,7 +216,7 @@ class Overlay:
             entry_bytes_max: What is larger must be looked at.
         """
         base = self.partition.checkpoint.offset_base
-        if hot.COMPILED and type(batch) is list:
+        if hot.COMPILED and type(batch) is list and type(batch[at]) is Arrival:
             return hot.blocks.store_plain(
                 batch,
                 at,
@@ -215,24 +232,25 @@ class Overlay:
                 count=self._count,
             )
         least_ms, bytes_max = max(self.now_ms, self.watermark_ms), entry_bytes_max - MOVING.size
-        run: list[Arrival] = []
+        run: list[tuple[int, int, bytes, str, bytes | None]] = []
         for item in islice(batch, at, None):
-            if type(item) is not Arrival:
+            arrival, lane = (item.arrival, item.lane) if type(item) is Ordered else (item, None)
+            if type(arrival) is not Arrival:
                 break
-            offset, due_ms, _, lasting, retry_id, replace = item
+            offset, due_ms, origin, lasting, retry_id, replace = arrival
             if due_ms <= least_ms or offset < seen or len(lasting) > bytes_max or retry_id is not None or replace:
                 break
-            run.append(item)
+            run.append((due_ms, offset, lasting, origin, lane))
         run.sort(key=_DUE_MS_OF)
-        for offset, due_ms, origin, lasting, _, _ in run:
-            self.store_new(base + offset, due_ms, lasting, origin, None)  # type: ignore[arg-type]  # no call for each
+        for due_ms, offset, lasting, origin, lane in run:
+            self.store_new(base + offset, due_ms, lasting, origin, None, lane)  # type: ignore[arg-type]  # no call for each
         return at + len(run)
 
     def _count(self, slot: SlotKey, totals: Mapping[str, int]) -> None:
         for origin, total in totals.items():
             self._delta.add(slot, origin, False, total)
 
-    def store_again(self, entry: bytes, due_ms: int, requested_ms: int, *, deferred: bool, held: bool = False) -> None:
+    def store_again(self, entry: bytes, due_ms: int, requested_ms: int, flags: int = 0) -> None:
         """Store a timer whose offset was stored before: moved, deferred or replayed. No key is used twice."""
         offset = decode_offset(entry[OFFSET], "big")
         if KEY.pack(due_ms, offset) <= self.watermark:
@@ -247,20 +265,22 @@ class Overlay:
             watermark_ms=self.watermark_ms,
         )
         level = level_of(due_ms, self.now_ms)
-        entry = moved(entry, due_ms=due_ms, requested_ms=requested_ms, level=level, deferred=deferred, held=held)
+        entry = moved(entry, due_ms=due_ms, requested_ms=requested_ms, level=level, flags=flags)
         slot = (level, due_ms // WIDTHS_MS[level])
         fixed = head(entry)
         origin = origin_of(entry, fixed)
         group = self.groups[slot]
         group.entries.append(entry)
         group.origins.append(origin)
-        group.deferred |= deferred
-        self._delta.add(slot, origin, deferred, 1)
+        group.deferred |= bool(flags)
+        self._delta.add(slot, origin, bool(flags), 1)
         self.mutations.rows[self.rows.timer + entry[:KEY_BYTES]] = entry
         if due_ms != fixed.first_ms:
             self.mutations.rows[self.rows.moved_row(offset, fixed.first_ms)] = encode_due(due_ms)
         if (retry_id := retry_id_of(entry, fixed)) is not None:
             self._name(retry_id, offset, fixed.first_ms, due_ms)
+        if self.is_ordered(fixed):
+            self.lanes.put(entry, fixed)
 
     def take(self, entry: bytes) -> None:
         """Remove the key of a pending timer: cancelled, replaced, rescheduled, or fired before its due."""
@@ -286,6 +306,28 @@ class Overlay:
             row = self.rows.named_row(retry_id, fixed.offset, fixed.first_ms)
             self.mutations.rows[row] = None
             self._named.setdefault(retry_id, set()).add(row)
+        if self.is_ordered(fixed):
+            self.lanes.remove(entry, fixed)
+
+    def is_ordered(self, fixed: Head) -> bool:
+        """Return whether a timer has a lane."""
+        return self._keeps_order and bool(fixed.flags & ORDERED)
+
+    def leaves(self, lane: bytes, key: bytes) -> bool:
+        """Return whether a due timer that was never moved may fire, and take it out of its lane if so."""
+        return not self._keeps_order or self.lanes.leave(lane, key)
+
+    def ahead_ms(self, entry: bytes, fixed: Head) -> int | None:
+        """Return the stored due of the timer that a due one must wait behind, None when it may fire."""
+        return self.lanes.ahead_ms(entry, fixed) if self.is_ordered(fixed) else None
+
+    def next_behind(self, entry: bytes, fixed: Head) -> bytes | None:
+        """Return the timer that waits behind one that goes out of turn, None when none does or it is due soon."""
+        key = self.lanes.next_behind(entry, fixed) if self.is_ordered(fixed) else None
+        if key is None or due_ms_of(key) <= self.now_ms + 1:
+            return None
+        waiting = self.pending_at(key)
+        return waiting if waiting[FLAGS_AT] & BEHIND else None
 
     def _name(self, retry_id: bytes, offset: StoredOffset, first_ms: int, due_ms: int) -> None:
         row = self.rows.named_row(retry_id, offset, first_ms)

@@ -70,6 +70,8 @@ class Partition:
     """The activity of the last hour."""
     activity_whole: bool = False
     """`activity` includes that of previous owners."""
+    lanes_from: dict[bytes, int] = field(default_factory=dict)
+    """Of lanes that were read lately, the offset below which no timer is pending: see engine/lanes.py."""
     rows: Rows = field(init=False)
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ The rules; without any one of them the simulation fails:
 - Keys (due, offset) are compared whole. No key is used twice.
 - A timer due for an origin that is not open is stored again, later: the watermark moves on and no other timer waits.
 - A timer that exceeds its origin's rate is stored again at its turn, once; what a control record fires does not wait.
+- An ordered timer does not fire before an earlier one of its lane, unless a control record fires it: see lanes.py.
 """
 
 from __future__ import annotations
@@ -17,30 +18,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Final
 
-from sidecar.changelog.codec import (
-    CHECKPOINT_KEY,
-    Checkpoint,
-    Closed,
-    Closure,
-    encode_checkpoint,
-)
-from sidecar.changelog.entry import (
-    HEAD,
-    HELD,
-    KEY,
-    KEY_BYTES,
-    MOVING,
-    Head,
-    head,
-    payload,
-)
-from sidecar.contract import fit_dead_letter, render_dead_letter
+from sidecar.changelog.codec import CHECKPOINT_KEY, Checkpoint, Closed, Closure, encode_checkpoint
+from sidecar.changelog.entry import BEHIND, DEFERRED, HELD, KEY, KEY_BYTES, MOVING, ORDERED, Head, head
 from sidecar.contract.sizes import DELIVERY_OVERHEAD_BYTES
 from sidecar.engine.allowance import HEADERS_EACH, Allowance, Headers
 from sidecar.engine.closures import CLOSED_BYTES_MAX, within
-from sidecar.engine.controls import Controls
+from sidecar.engine.controls import Acts, Controls
+from sidecar.engine.dead_letters import dead_of, outgoing_of
 from sidecar.engine.deliver import Due, render_delivery
-from sidecar.engine.items import Arrival, BadControl, Control, Dead, Dropped, Item
+from sidecar.engine.items import Arrival, BadControl, Control, Dead, Dropped, Item, Ordered
 from sidecar.engine.overlay import NAMED_MAX, Overlay
 from sidecar.engine.partition import Partition
 from sidecar.engine.plan_checks import check_due, check_plan
@@ -50,7 +36,7 @@ from sidecar.engine.read_ahead import due_in_turn
 from sidecar.engine.records import block_records, removed_records, tombstones
 from sidecar.engine.transaction import BLOCK_OVERHEAD_BYTES, PartitionPlan, Plan, Terms
 from sidecar.errors import invariant
-from sidecar.model import ANY_PARTITION, OFFSET_MAX, Reason, StoredOffset
+from sidecar.model import OFFSET_MAX, Reason, StoredOffset
 from sidecar.wheel.counts import Counts, SlotKey
 from sidecar.wheel.geometry import WIDTHS_MS
 
@@ -117,7 +103,7 @@ class _Planner:
         self.store = store
         self.now_ms = now_ms
         self.terms = terms
-        self.overlay = Overlay(partition, store, now_ms)
+        self.overlay = Overlay(partition, store, now_ms, keeps_order=terms.keeps_order)
         self.checkpoint = partition.checkpoint
         self.allowance = Allowance(
             max(1, terms.deliveries_max // ingesting), max(1, terms.delivery_bytes_max // ingesting), headers
@@ -157,7 +143,10 @@ class _Planner:
                 at += stored
                 continue
             item = batch[at]
-            if type(item) is Arrival:
+            if type(item) is Ordered:
+                if not arrive(item.arrival, item.lane):
+                    return at
+            elif type(item) is Arrival:
                 if not arrive(item):
                     return at
             elif type(item) is Dead:
@@ -194,16 +183,17 @@ class _Planner:
             self.controls.refuse(item, answered=answered)
             return True
         invariant(type(item) is Control, "an item of no known kind", item=item)
-        return self.controls.act(item, self._dispose_now, self._keep, answered=answered)  # type: ignore[arg-type]  # the invariant above
+        acts = Acts(self._dispose_now, self._keep, self._let_next_go)
+        return self.controls.act(item, acts, answered=answered)  # type: ignore[arg-type]  # the invariant above
 
-    def _arrive_measured(self, arrival: Arrival) -> bool:
+    def _arrive_measured(self, arrival: Arrival, lane: bytes | None = None) -> bool:
         offset: StoredOffset = self.offset_base + arrival.offset  # type: ignore[assignment]  # no call for each message
         said = self.terms.why_unstorable(self.partition.number, offset, MOVING.size + len(arrival.lasting))
         if said and arrival.due_ms > self.now_ms:
             return self._refuse(arrival, Reason.TOO_LARGE, said)
-        return self._arrive(arrival)
+        return self._arrive(arrival, lane)
 
-    def _arrive(self, arrival: Arrival) -> bool:
+    def _arrive(self, arrival: Arrival, lane: bytes | None = None) -> bool:
         """Store a message, or dispose of it; return False when that exceeds the plan's budget."""
         input_offset, due_ms, origin, lasting, retry_id, replace = arrival
         if (replace or due_ms <= self.now_ms) and self.allowance.exhausted:
@@ -218,11 +208,11 @@ class _Planner:
         self.stored += 1
         if due_ms > self.now_ms:
             if seen:
-                self.overlay.store_again(_fresh(arrival, offset), due_ms, due_ms, deferred=False)
+                self.overlay.store_again(_fresh(arrival, offset, lane), due_ms, due_ms)
             else:
-                self.overlay.store_new(offset, due_ms, lasting, origin, retry_id)
+                self.overlay.store_new(offset, due_ms, lasting, origin, retry_id, lane)
             return True
-        entry = _fresh(arrival, offset)
+        entry = _fresh(arrival, offset, lane)
         self._dispose(entry, head(entry), origin)
         return True
 
@@ -232,10 +222,12 @@ class _Planner:
         self.allowance.timers -= cost
         if len(keys) > NAMED_MAX:
             return False
-        for key in keys:
-            entry = self.overlay.pending_at(key)
+        entries = [self.overlay.pending_at(key) for key in keys]
+        for entry in entries:
             self.allowance.bytes -= len(entry)
             self.overlay.take(entry)
+        for entry in entries:
+            self._let_next_go(entry, head(entry))
         self.cancelled += len(keys)
         return True
 
@@ -247,14 +239,18 @@ class _Planner:
         self._dead_letter(entry, fixed, reason, detail, "intake")
         return True
 
-    def _keep(
-        self, entry: bytes, fixed: Head, due_ms: int, requested_ms: int, *, deferred: bool, held: bool = False
-    ) -> bool:
+    def _let_next_go(self, entry: bytes, fixed: Head) -> None:
+        """Look again, in the next plan, at the timer that waits behind one that goes out of turn."""
+        if (waiting := self.overlay.next_behind(entry, fixed)) is not None:
+            self.overlay.take(waiting)
+            self._keep(waiting, again := head(waiting), self.now_ms + 1, again.requested_ms, DEFERRED | BEHIND)
+
+    def _keep(self, entry: bytes, fixed: Head, due_ms: int, requested_ms: int, flags: int = 0) -> bool:
         """Store a timer again, or send it to the DLQ if it cannot be stored; return whether it went to the DLQ."""
         if said := self.terms.why_dead(self.partition.number, entry, fixed):
             self._dead_letter(entry, fixed, Reason.TOO_LARGE, said, "fire")
             return True
-        self.overlay.store_again(entry, due_ms, requested_ms, deferred=deferred, held=held)
+        self.overlay.store_again(entry, due_ms, requested_ms, flags)
         return False
 
     # Due
@@ -280,7 +276,7 @@ class _Planner:
         fired: defaultdict[tuple[SlotKey, str], int] = defaultdict(int)
         known, compressed = True, self.terms.compressed
         take_turn = None if self.turns is None else self.turns.take
-        for key, entry, size, slot, outgoing in due:
+        for key, entry, size, slot, outgoing, lane in due:
             origin = outgoing.topic
             try:
                 topic = open_origins[origin]
@@ -291,6 +287,7 @@ class _Planner:
                 and slot is not None
                 and (compressed or size + DELIVERY_OVERHEAD_BYTES <= topic.max_message_bytes)
                 and outgoing.partition < topic.partitions
+                and (lane is None or (take_turn is None and overlay.leaves(lane, key)))
             ):
                 if take_turn is not None and (turn_ms := take_turn(origin, outgoing.due_ms)) is not None:
                     self._hold_singly(entry or overlay.pending_at(key), origin, turn_ms)
@@ -311,6 +308,8 @@ class _Planner:
         fixed = head(entry)
         self.overlay.count_off(entry, fixed, origin)
         self._dispose(entry, fixed, origin, outgoing)
+        if fixed.flags & BEHIND:
+            self._let_next_go(entry, fixed)
 
     def _hold_singly(self, entry: bytes, origin: str, turn_ms: int) -> None:
         fixed = head(entry)
@@ -332,7 +331,7 @@ class _Planner:
             mutations.rows.update((rows.timer + key, None) for key in self.scanned)
 
     def _dispose_now(self, entry: bytes, fixed: Head, origin: str) -> bool:
-        """Dispose of a timer that a control record makes due: it has no turn to wait for."""
+        """Dispose of a timer that a control record makes due: it waits neither for a turn nor behind another one."""
         return self._dispose(entry, fixed, origin, in_turn=False)
 
     def _dispose(
@@ -342,7 +341,7 @@ class _Planner:
 
         Args:
             rendered: The record to deliver, if it was rendered ahead.
-            in_turn: Its origin's rate applies.
+            in_turn: Its origin's rate and the order of its lane apply.
         """
         if (closed := self.controls.closure_of(origin)) is not None:
             closed_for_long = (
@@ -368,6 +367,8 @@ class _Planner:
             turn_ms = self.turns.take(origin, fixed.due_ms)
             if turn_ms is not None:
                 return self._hold(entry, fixed, origin, turn_ms)
+        if in_turn and (ahead_ms := self.overlay.ahead_ms(entry, fixed)) is not None:
+            return self._keep(entry, fixed, max(ahead_ms, self.now_ms + 1), fixed.requested_ms, DEFERRED | BEHIND)
         if rendered is None:
             rendered = render_delivery(self.partition.number, entry, fixed, origin)
             self.allowance.headers.left -= len(rendered.headers)
@@ -389,41 +390,25 @@ class _Planner:
         late_ms = self.now_ms - fixed.requested_ms
         spread_ms = self.overlay.deferred(origin) * 1000 // DEFERRED_PER_S
         delay_ms = min(max(late_ms, spread_ms, DEFERRAL_MIN_MS), DEFERRAL_MAX_MS)
-        if self._keep(entry, fixed, self.now_ms + delay_ms, fixed.requested_ms, deferred=True):
+        if self._keep(entry, fixed, self.now_ms + delay_ms, fixed.requested_ms, DEFERRED):
             return True
         self.deferred[origin] = self.deferred.get(origin, 0) + 1
         return False
 
     def _hold(self, entry: bytes, fixed: Head, origin: str, turn_ms: int) -> bool:
         """Store a due timer again, at its turn; return whether it went to the DLQ."""
-        if self._keep(entry, fixed, turn_ms, fixed.requested_ms, deferred=True, held=True):
+        if self._keep(entry, fixed, turn_ms, fixed.requested_ms, DEFERRED | HELD):
             return True
         self.held[origin] = self.held.get(origin, 0) + 1
         return False
 
     def _dead_letter(self, entry: bytes, fixed: Head, reason: Reason, detail: str, stage: str) -> None:
-        key, value, headers = payload(entry, HEAD.size + fixed.origin_length + fixed.retry_id_length)
-        rendered = render_dead_letter(
-            headers,
-            reason=reason,
-            detail=detail,
-            topic=self.terms.input_topic,
-            partition=self.partition.number,
-            offset=self.checkpoint.input_offset(fixed.offset),
-            timestamp_ms=fixed.timestamp_ms,
-            connector_name=self.terms.app_id,
-            stage=stage,
-        )
-        self.allowance.headers.left -= len(rendered)
-        self._send_dead_letter(Dead(fixed.offset, reason, key, value, rendered), fixed.requested_ms, entry[:KEY_BYTES])
+        dead = dead_of(entry, fixed, (reason, detail), stage, self.terms, self.partition.number, self.checkpoint)
+        self.allowance.headers.left -= len(dead.headers)
+        self._send_dead_letter(dead, fixed.requested_ms, entry[:KEY_BYTES])
 
     def _send_dead_letter(self, dead: Dead, due_ms: int, source: bytes) -> None:
-        terms, (_, reason, key, value, headers) = self.terms, dead
-        topic = terms.dlq_of(key, value, headers)
-        if (bytes_max := terms.dead_letter_bytes_max(topic, self.partition.number, source)) is not None:
-            key, value, headers = fit_dead_letter(key, value, headers, bytes_max)
-        outgoing = Outgoing(topic, ANY_PARTITION, key, value, headers, due_ms, source)
-        self.dead_letters.append((reason, outgoing))
+        self.dead_letters.append((dead.reason, outgoing_of(dead, due_ms, source, self.terms, self.partition.number)))
 
     # Records
 
@@ -431,6 +416,7 @@ class _Planner:
         """Return the partition's plan, None when there is nothing to commit."""
         watermark = self._watermark()
         sequence = self.checkpoint.sequence + 1
+        self.overlay.lanes.finish(self.overlay.mutations.rows)
         records = block_records(self.overlay, sequence, self.terms)
         records += removed_records(self.overlay, watermark)
         records += tombstones(self.overlay, self.store, watermark)
@@ -494,6 +480,6 @@ class _Planner:
         return self.scanned[-1] if self.scanned else self.overlay.watermark
 
 
-def _fresh(arrival: Arrival, offset: StoredOffset) -> bytes:
+def _fresh(arrival: Arrival, offset: StoredOffset, lane: bytes | None = None) -> bytes:
     """Return the entry of an arrival that is not stored yet."""
-    return MOVING.pack(arrival.due_ms, offset, arrival.due_ms, 0, 0) + arrival.lasting
+    return MOVING.pack(arrival.due_ms, offset, arrival.due_ms, 0, 0 if lane is None else ORDERED) + arrival.lasting

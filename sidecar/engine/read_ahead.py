@@ -62,7 +62,7 @@ def due_in_turn(
 
 def _within(rows: list[Due], limit_headers: int) -> list[Due]:
     """Return the first rows, up to the one that reaches a number of headers."""
-    for at, (_, _, _, _, outgoing) in enumerate(rows, 1):
+    for at, (_, _, _, _, outgoing, _) in enumerate(rows, 1):
         limit_headers -= len(outgoing.headers)
         if limit_headers <= 0:
             return rows[:at]
@@ -100,7 +100,7 @@ class ReadAhead:
     def first(self, limit: int, limit_bytes: int) -> list[Due]:
         """Return the first rows, until one of the limits is reached."""
         if self.bytes > limit_bytes:
-            sizes = accumulate(size for _, _, size, _, _ in self.rows[:limit])
+            sizes = accumulate(size for _, _, size, _, _, _ in self.rows[:limit])
             limit = 1 + sum(1 for _ in takewhile(limit_bytes.__gt__, sizes))
         return self.rows[:limit]
 
@@ -172,8 +172,8 @@ class Ahead:
 
 
 def _entry_bytes(rows: Iterable[Due]) -> int:
-    return sum([size for _, _, size, _, _ in rows])
+    return sum([size for _, _, size, _, _, _ in rows])
 
 
 def _header_count(rows: Iterable[Due]) -> int:
-    return sum([len(outgoing.headers) for _, _, _, _, outgoing in rows])
+    return sum([len(outgoing.headers) for _, _, _, _, outgoing, _ in rows])

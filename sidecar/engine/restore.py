@@ -34,9 +34,11 @@ from sidecar.changelog.entry import (
     DEFERRED,
     DUE,
     FIRST_DUE,
+    FLAGS_AT,
     KEY,
     KEY_BYTES,
     NO_RETRY_ID,
+    ORDERED,
     RETRY_ID_LENGTH,
     head,
     origin_of,
@@ -44,6 +46,7 @@ from sidecar.changelog.entry import (
 )
 from sidecar.engine import hot
 from sidecar.engine.apply import check_next_due
+from sidecar.engine.lanes import lane_of_entry
 from sidecar.engine.partition import Partition
 from sidecar.engine.plan_checks import check_counts
 from sidecar.engine.ports import Mutations, Store
@@ -120,6 +123,7 @@ class Restore:
             raise StoreCorrupt(f"the state folder is strange: {cause}") from cause
 
     def _load(self, log_start: int, log_end: int) -> int:
+        self.partition.lanes_from.clear()  # it may have known what was never committed
         value = self._store.get(self.rows.meta)
         meta = None if value is None else decode_meta(value)
         if (
@@ -376,6 +380,9 @@ class Restore:
             self._unpoint(self.rows.moved_row(fixed.offset, fixed.first_ms), entry, mutations)
         if (retry_id := retry_id_of(entry, fixed)) is not None:
             self._unpoint(self.rows.named_row(retry_id, fixed.offset, fixed.first_ms), entry, mutations)
+        if fixed.flags & ORDERED:
+            lane = lane_of_entry(entry, fixed)
+            self._unpoint(self.rows.lane_row(lane, fixed.offset, fixed.first_ms), entry, mutations)
 
     def _unpoint(self, row: bytes, entry: bytes, mutations: Mutations) -> None:
         value = mutations.rows[row] if row in mutations.rows else self._store.get(row)
@@ -419,3 +426,6 @@ def restore_entry(
     if entry[RETRY_ID_LENGTH] != NO_RETRY_ID:
         fixed = head(entry)
         rows[own.named_row(retry_id_of(entry, fixed) or b"", fixed.offset, fixed.first_ms)] = encode_due(fixed.due_ms)
+    if entry[FLAGS_AT] & ORDERED:
+        fixed = head(entry)
+        rows[own.lane_row(lane_of_entry(entry, fixed), fixed.offset, fixed.first_ms)] = encode_due(fixed.due_ms)

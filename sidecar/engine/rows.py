@@ -5,6 +5,7 @@
     v | due u64 | offset u64                     → nothing        a removed timer key, or the greatest one of a list
     r | offset u64                               → n × due u64    a list of removed dues
     o | offset u64 | first due u64               → due u64        stored due of a timer, iff it is not the first due
+    k | lane | offset u64 | first due u64        → due u64        stored due of an ordered timer
     n | length u16 | retry id | offset | first   → due u64        timers of a retry id
     c | counter                                  → u64            see wheel/counts.py
     m                                            → Meta           one row: where the store stands
@@ -33,7 +34,7 @@ BEHIND_PARTITION: Final = slice(5, None)
 LEADING_OFFSET: Final = slice(5, 13)
 """In an `r` and an `o` row."""
 NAMED_OFFSET: Final = slice(-16, -8)
-"""In an `n` row."""
+"""In an `n` and a `k` row."""
 
 _BLOCK: Final = Struct(">QQH")
 _PAIR: Final = Struct(">QQ")
@@ -67,7 +68,7 @@ class Meta(msgspec.Struct, frozen=True, array_like=True):
 class Rows:
     """Encodes and decodes the row keys of a partition."""
 
-    __slots__ = ("block", "counter", "elsewhere", "meta", "moved", "named", "removed", "removed_list", "timer")
+    __slots__ = ("block", "counter", "elsewhere", "lane", "meta", "moved", "named", "removed", "removed_list", "timer")
 
     def __init__(self, partition: int) -> None:
         number = partition.to_bytes(4, "big")
@@ -77,6 +78,7 @@ class Rows:
         self.removed_list = b"r" + number
         self.moved = b"o" + number
         self.named = b"n" + number
+        self.lane = b"k" + number
         self.counter = b"c" + number
         self.meta = b"m" + number
         self.elsewhere = b"e" + number
@@ -112,6 +114,14 @@ class Rows:
     def named_row(self, retry_id: bytes, offset: StoredOffset, first_ms: int) -> bytes:
         return self.named_prefix(retry_id) + _PAIR.pack(offset, first_ms)
 
+    def lane_row(self, lane: bytes, offset: int, first_ms: int = 0) -> bytes:
+        """Return the row of an ordered timer; with a first due of 0, the start of the rows of the offset."""
+        return self.lane + lane + _PAIR.pack(offset, first_ms)
+
+    def lane_end(self, lane: bytes) -> bytes:
+        """Return the end of the rows of a lane."""
+        return self.lane + lane + b"\xff" * 8
+
 
 def retry_id_of_row(row: bytes) -> bytes:
     """Return the retry id of an `n` row, or of a bound in a range of them."""
@@ -121,7 +131,7 @@ def retry_id_of_row(row: bytes) -> bytes:
 
 
 def timer_of_named_row(row: bytes) -> tuple[StoredOffset, int]:
-    """Return (offset, first due) of an `n` row."""
+    """Return (offset, first due) of an `n` or a `k` row."""
     offset, first_ms = _PAIR.unpack(row[-_PAIR.size :])
     return offset, first_ms
 

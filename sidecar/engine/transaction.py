@@ -59,6 +59,8 @@ class Terms:
     """Number of input partitions; each has an equal share of a rate."""
     late_ms: int = LATE_MS
     """Longest time after its turn that a held timer may fire."""
+    keeps_order: bool = True
+    """Whether ordered timers wait for those ahead of them."""
     ahead: Mapping[int, ReadAhead] = field(default_factory=dict)
     """Timers read ahead, by partition."""
     deliveries_max: int = 10_000

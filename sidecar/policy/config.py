@@ -49,6 +49,8 @@ class PolicyConfig:
     """The configurations of single origins: that of the topic's own name, else of the longest matching glob."""
     max_per_second: float | None = None
     """Most messages a second that an origin gets; None: any number."""
+    order_by_key: bool = False
+    """Whether a message waits for earlier ones of its origin and key."""
     by_name: tuple[PolicyConfig, ...] = ()
     """Those that a message or an exception can choose by their names."""
     by_exception: tuple[tuple[str, str], ...] = ()

@@ -21,6 +21,8 @@ class Met(NamedTuple):
     config: PolicyConfig
     max_per_second: float | None
     """The rate of the request's origin."""
+    ordered: bool
+    """Whether messages of the origin keep the order of their key."""
 
 
 class Step(NamedTuple):
@@ -42,12 +44,13 @@ def met(config: PolicyConfig, request: Request) -> Met | None:
         return None
     by_origin = Policy(config).base_of(request._replace(policy=None))
     rate = by_origin.max_per_second if isinstance(by_origin, Policy) else None
+    ordered = isinstance(by_origin, Policy) and by_origin.config.order_by_key
     chosen = base.chosen_by(request.exception or "")
     if chosen is not None:
         own = next(each for each in config.by_name if each.name == chosen)
-        return Met(chosen, "EXCEPTION_POLICIES", own, rate)
+        return Met(chosen, "EXCEPTION_POLICIES", own, rate, ordered)
     by = "retry-policy" if request.policy is not None else "ORIGIN_POLICIES" if base.config.name else ""
-    return Met(base.config.name, by, base.config, rate)
+    return Met(base.config.name, by, base.config, rate, ordered)
 
 
 def steps(config: PolicyConfig, request: Request, failed_ms: int) -> Iterator[Step]:

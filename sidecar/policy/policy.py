@@ -95,6 +95,15 @@ class Policy:
         return self._of(origin).max_per_second
 
     @property
+    def ordered(self) -> Callable[[str], bool] | None:
+        """Return what tells whether messages of an origin keep the order of their key; None when none do."""
+        configs = (self._config, *self._config.by_origin)
+        return self._is_ordered if any(each.order_by_key for each in configs) else None
+
+    def _is_ordered(self, origin: str) -> bool:
+        return self._of(origin).config.order_by_key
+
+    @property
     def max_per_second(self) -> float | None:
         """The setting MAX_PER_SECOND of the origins that have this policy."""
         return self._config.max_per_second
@@ -102,7 +111,8 @@ class Policy:
     def plain_of(self, topic: str) -> Policy | None:
         """Return the policy of an origin that is allowed, if its due times follow from the attempt alone."""
         own = self._of(topic)
-        return own if self.origin_allowed(topic) and not own.config.jitter and own.config.max_age_ms is None else None
+        apart = own.config.jitter or own.config.max_age_ms is not None or own.config.order_by_key
+        return own if self.origin_allowed(topic) and not apart else None
 
     def is_retried(self, exception: str) -> bool:
         """Return whether no list of exceptions objects to a retry, and none chooses another policy."""

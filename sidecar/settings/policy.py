@@ -26,6 +26,7 @@ def policy_config(settings: Settings) -> PolicyConfig:
         jitter=settings.jitter,
         max_age_ms=settings.max_age_ms,
         max_per_second=settings.max_per_second,
+        order_by_key=settings.order == "key",
         max_attempts=settings.max_attempts,
         max_delay_ms=settings.max_delay_ms,
         droppable=settings.droppable_exception,

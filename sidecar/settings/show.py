@@ -115,6 +115,12 @@ origin_policies:
 backlog from flooding the service that has just come back. [Rates](../explanation/rates.md) says how exact it is and
 what it costs.
 
+## Order per key
+
+With `ORDER=key`, for all origins or in `ORIGIN_POLICIES`, a message is not delivered before an earlier one of its
+origin and key that still waits. [Order per key](../explanation/order.md) says what that costs and what it cannot
+promise.
+
 ## Properties of the Kafka clients
 
 You can pass any librdkafka property to all Kafka clients. For example `security.protocol`: in the environment

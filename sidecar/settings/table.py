@@ -217,6 +217,15 @@ class Settings:
             not_by_name=True,
         ),
     ] = None
+    order: Annotated[
+        str,
+        Setting(
+            kinds.choice("none", "key"),
+            "Whether messages of one origin and key are delivered in the order in which they came to the retry topic.",
+            per_origin=True,
+            not_by_name=True,
+        ),
+    ] = "none"
     origin_topics: Annotated[
         tuple[str, ...],
         Setting(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -111,6 +111,31 @@ class RocksStore:
     def first(self, lower: bytes, upper: bytes) -> bytes | None:
         found = self.keys(lower, upper, limit=1)
         return found[0] if found else None
+
+    def seeker(self) -> Callable[[bytes], bytes | None]:
+        with self._classified():
+            rows = self._db.iter(ReadOptions())
+
+        def find(lower: bytes) -> bytes | None:
+            try:  # a context costs as much as the seek
+                rows.seek(lower)
+                found: bytes | None = rows.key() if rows.valid() else None
+                rows.status()
+            except Exception as cause:
+                raise classify(cause, str(self.folder)) from cause
+            return found
+
+        return find
+
+    def last(self, lower: bytes, upper: bytes) -> tuple[bytes, bytes] | None:
+        with self._classified():
+            rows = self._db.iter(ReadOptions())
+            rows.seek_for_prev(upper)
+            if rows.valid() and rows.key() >= upper:
+                rows.prev()
+            found = (rows.key(), rows.value()) if rows.valid() and rows.key() >= lower else None
+            rows.status()
+        return found
 
     def keys(self, lower: bytes, upper: bytes, *, limit: int) -> Sequence[bytes]:
         found: list[bytes] = []

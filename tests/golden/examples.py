@@ -24,7 +24,21 @@ from sidecar.changelog.codec import (
     RemovedKey,
     Unfinished,
 )
-from sidecar.changelog.entry import HEAD, KEY, MOVING, Head, head, lasting, moved, origin_of, payload, retry_id_of
+from sidecar.changelog.entry import (
+    DEFERRED,
+    HEAD,
+    KEY,
+    MOVING,
+    ORDERED,
+    Head,
+    head,
+    lasting,
+    moved,
+    origin_of,
+    payload,
+    retry_id_of,
+)
+from sidecar.engine.lanes import lane_of, lane_of_entry
 from sidecar.engine.rows import FORMAT, Meta, Rows, decode_due, decode_meta, encode_due, encode_meta, timer_of_named_row
 from sidecar.model import StoredOffset
 from sidecar.wheel.counts import Counts, CountsDelta
@@ -100,6 +114,7 @@ NULLS: Final = MOVING.pack(DUE, 43, DUE, 0, 0) + lasting(
     DUE, -1, 0, 6, 2, b"orders", None, None, None, [("null", None), ("empty", b"")]
 )
 EMPTIES: Final = MOVING.pack(DUE, 44, DUE, 0, 0) + lasting(DUE, -1, 0, 6, 2, b"orders", None, b"", b"", [])
+ORDERED_ONE: Final = MOVING.pack(DUE, 46, DUE, 0, ORDERED) + PLAIN[MOVING.size :]
 MOVED: Final = moved(
     MOVING.pack(DUE, 45, DUE, 0, 0)
     + lasting(
@@ -108,7 +123,7 @@ MOVED: Final = moved(
     due_ms=DUE + 70_000,
     requested_ms=DUE + 9,
     level=1,
-    deferred=True,
+    flags=DEFERRED,
 )
 CHECKPOINT: Final = Checkpoint(
     engine=Engine.EMBEDDED,
@@ -175,6 +190,17 @@ EXAMPLES: Final = (
             (b"\x00", b"\xff", [("ключ", "значение".encode())]),
         ),
     ),
+    Example(
+        "entry-ordered",
+        ORDERED_ONE,
+        read_entry,
+        (
+            Head(DUE, StoredOffset(46), DUE, 0, 4, DUE, NOW, 1, 6, 1, -1, 6, 0),
+            "orders",
+            None,
+            (b"key", b"value", [("retry-origin-topic", b"orders")]),
+        ),
+    ),
     Example("checkpoint-key", codec.CHECKPOINT_KEY, codec.decode_key, None),
     Example("checkpoint-value-with-stop", codec.encode_checkpoint(HALTED), codec.decode_checkpoint, HALTED),
     Example("block-key", codec.block_key(BLOCK_KEY), codec.decode_key, BLOCK_KEY),
@@ -205,6 +231,12 @@ EXAMPLES: Final = (
         ROWS.named_row("ü-1".encode(), StoredOffset(45), DUE),
         lambda row: (row[7:-16], *timer_of_named_row(row)),
         ("ü-1".encode(), 45, DUE),
+    ),
+    Example(
+        "row-lane-key",
+        ROWS.lane_row(lane_of_entry(ORDERED_ONE, head(ORDERED_ONE)), StoredOffset(46), DUE),
+        lambda row: (row[5:21], *timer_of_named_row(row)),
+        (lane_of("orders", b"key"), 46, DUE),
     ),
     Example("row-due-value", encode_due(DUE), decode_due, DUE),
     Example(

@@ -114,7 +114,7 @@ def test_an_entry_gives_back_what_was_put_in(  # noqa: PLR0917 - every field of 
     assert (origin_of(entry, fixed), retry_id_of(entry, fixed)) == (origin, retry_id)
     start = HEAD.size + fixed.origin_length + fixed.retry_id_length
     assert payload(entry, start) == (key, value, came)
-    again = moved(entry, due_ms=requested_ms, requested_ms=due_ms, level=1, deferred=True)
+    again = moved(entry, due_ms=requested_ms, requested_ms=due_ms, level=1, flags=DEFERRED)
     assert head(again) == (requested_ms, offset, due_ms, 1, DEFERRED, *fixed[5:])
     assert again[MOVING.size :] == body
 

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
-from sidecar.changelog.entry import DEFERRED, KEY, head, origin_of, retry_id_of
+from sidecar.changelog.entry import (
+    BEHIND,
+    DEFERRED,
+    HEAD,
+    HELD,
+    KEY,
+    ORDERED,
+    Head,
+    head,
+    origin_of,
+    payload,
+    retry_id_of,
+)
 from sidecar.changelog.fold import Folded
+from sidecar.engine.lanes import lane_of
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import StoreReader
 from sidecar.engine.rows import Rows, after, decode_meta
@@ -33,7 +46,7 @@ def timers_of(store: StoreReader, rows: Rows) -> dict[Id, tuple[int, str, bytes 
 def check_rows(partition: Partition, store: StoreReader) -> None:
     """Recount counters and pointers from the timers, and what the partition holds in memory from the rows."""
     own = partition.rows
-    counts, moved, named = Counts(), {}, {}
+    counts, moved, named, lanes = Counts(), {}, {}, {}
     timers = rows_of(store, own.timer)
     for key, entry in timers.items():
         fixed = head(entry)
@@ -49,6 +62,10 @@ def check_rows(partition: Partition, store: StoreReader) -> None:
             moved[own.moved_row(fixed.offset, fixed.first_ms)[5:]] = due
         if (retry_id := retry_id_of(entry, fixed)) is not None:
             named[own.named_row(retry_id, fixed.offset, fixed.first_ms)[5:]] = due
+        if fixed.flags & ORDERED:
+            assert key_of(entry, fixed) is not None, ("a timer without a key is ordered", fixed)
+            lane = lane_of(origin, key_of(entry, fixed) or b"")
+            lanes[own.lane_row(lane, fixed.offset, fixed.first_ms)[5:]] = due
     stored = Counts()
     for suffix, value in rows_of(store, own.counter).items():
         stored.load(suffix, value)
@@ -56,7 +73,29 @@ def check_rows(partition: Partition, store: StoreReader) -> None:
     _same("counters in rows", stored, counts)
     _same("moved rows", rows_of(store, own.moved), moved)
     _same("named rows", rows_of(store, own.named), named)
+    _same("lane rows", rows_of(store, own.lane), lanes)
     _check_memory(partition, store, list(timers))
+
+
+def key_of(entry: bytes, fixed: Head) -> bytes | None:
+    """Return the message's own key."""
+    key, _, _ = payload(entry, HEAD.size + fixed.origin_length + fixed.retry_id_length)
+    return key
+
+
+def check_deferrals(store: StoreReader, rows: Rows, latest_ms: int, bumps_ms: int) -> None:
+    """No timer waits longer than a deferral, unless it has a turn or an earlier one of its lane is pending."""
+    timers = [(head(entry), entry) for entry in rows_of(store, rows.timer).values()]
+    first: dict[tuple[str, bytes | None], int] = {}
+    for fixed, entry in timers:
+        if fixed.flags & ORDERED:
+            lane = (origin_of(entry, fixed), key_of(entry, fixed))
+            first[lane] = min(first.get(lane, fixed.offset), fixed.offset)
+    for fixed, entry in timers:
+        if fixed.flags & BEHIND and first[origin_of(entry, fixed), key_of(entry, fixed)] < fixed.offset:
+            continue
+        soon = fixed.due_ms <= max(fixed.requested_ms + bumps_ms, latest_ms)
+        assert fixed.flags & HELD or soon, ("put off too far", fixed)
 
 
 def _check_memory(partition: Partition, store: StoreReader, keys: list[bytes]) -> None:

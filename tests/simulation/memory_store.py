@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from sortedcontainers import SortedDict
@@ -32,6 +32,13 @@ class MemoryStore:
 
     def first(self, lower: bytes, upper: bytes) -> bytes | None:
         return next(self._range(lower, upper), None)
+
+    def seeker(self) -> Callable[[bytes], bytes | None]:
+        return lambda lower: next(self.rows.irange(lower), None)
+
+    def last(self, lower: bytes, upper: bytes) -> tuple[bytes, bytes] | None:
+        below = self.rows.irange(lower, upper, inclusive=(True, False), reverse=True)
+        return next(((row, self.rows[row]) for row in below), None)
 
     def keys(self, lower: bytes, upper: bytes, *, limit: int) -> Sequence[bytes]:
         return [row for row, _ in self.items(lower, upper, limit=limit)]

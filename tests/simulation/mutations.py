@@ -304,4 +304,16 @@ MUTATIONS = (
     Mutation("a missed turn is still good", "engine.rates:Turns.missed", "> self._late_ms", "> 10**15"),
     Mutation("a restart forgets the turns", "engine.rates:Turns._begin", "if former is None", "if True"),
     Mutation("turns that others took are forgotten", "engine.rates:Turns.kept", "**self._former, ", ""),
+    Mutation(
+        "order per key is not kept", "engine.plan:_Planner._dispose", "self.overlay.ahead_ms(entry, fixed)", "None"
+    ),
+    Mutation(
+        "timers of the same plan do not count for the order",
+        "engine.lanes:Lanes.ahead_ms",
+        "bisect_left(changed.stored, (offset, 0))",
+        "0",
+    ),
+    Mutation("a moved timer is out of order", "changelog.entry:moved", "entry[FLAGS_AT] & ORDERED", "0"),
+    Mutation("a rescheduled timer is out of order", "engine.controls:Controls._change", "fixed.flags & ORDERED", "0"),
+    Mutation("restore writes no k row", "engine.restore:restore_entry", "entry[FLAGS_AT] & ORDERED", "False"),
 )

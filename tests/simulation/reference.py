@@ -23,6 +23,7 @@ class Send(NamedTuple):
     delay_ms: int = 0
     retry_id: bytes | None = None
     replace: bool = False
+    key: bytes | None = None
 
     def due_at(self, now_ms: int) -> int:
         return now_ms + self.delay_ms if self.due_ms is None else self.due_ms
@@ -78,6 +79,8 @@ class Timer:
     """It may leave from then on: its due, or the moment at which somebody asked to fire it."""
     origin: str
     retry_id: bytes | None
+    lane: tuple[str, bytes] | None = None
+    """Origin and key, if it may not fire before an earlier one that has both."""
 
 
 @dataclass(slots=True)
@@ -96,10 +99,14 @@ class Ledger:
     Args:
         every_ms: Of each origin with a rate, the time between two of its turns.
         late_ms: How much later than its turn a timer may fire.
+        ordered: The origins whose messages keep the order of their key.
     """
 
-    def __init__(self, every_ms: Mapping[str, int] | None = None, late_ms: int = 0) -> None:
+    def __init__(
+        self, every_ms: Mapping[str, int] | None = None, late_ms: int = 0, ordered: frozenset[str] = frozenset()
+    ) -> None:
         self._every_ms = every_ms or {}
+        self._ordered = ordered
         self._late_ms = late_ms
         self._in_turn: dict[str, list[int]] = {}
         """When the timers of such an origin fired, without those that a control record fired."""
@@ -168,7 +175,8 @@ class Ledger:
         if send.replace and send.retry_id is not None:
             for other in self._named(send.retry_id):
                 del self.pending[other]
-        self.pending[timer_id] = Timer(due_ms, due_ms, send.origin, send.retry_id)
+        lane = None if send.key is None or send.origin not in self._ordered else (send.origin, send.key)
+        self.pending[timer_id] = Timer(due_ms, due_ms, send.origin, send.retry_id, lane)
         if due_ms <= self._now_ms:
             self._leave(timer_id, in_turn=True)
 
@@ -176,8 +184,9 @@ class Ledger:
         """Check the result, in this very transaction, of a timer that is due at ingest."""
         origin = self.pending[timer_id].origin
         timeout_ms = self._transaction.timeout_ms
-        if self._is_open(origin) and in_turn and origin in self._every_ms:
+        if self._is_open(origin) and in_turn and (origin in self._every_ms or self._ahead(timer_id)):
             if timer_id in self._fired:
+                assert not self._ahead(timer_id), ("before an earlier one of its key", timer_id, self._ahead(timer_id))
                 self._fired.remove(timer_id)
                 del self.pending[timer_id]
                 self._take_turn(origin)
@@ -190,6 +199,12 @@ class Ledger:
             del self.pending[timer_id]
         else:
             assert self._closed_for_ms(origin, told=True) <= timeout_ms, ("should be a dead letter", timer_id)
+
+    def _ahead(self, timer_id: Id) -> list[Id]:
+        """Return the pending timers that this one may not fire before."""
+        lane = self.pending[timer_id].lane
+        earlier = (each for each in self.pending if each[0] < timer_id[0])
+        return [] if lane is None else [each for each in earlier if self.pending[each].lane == lane]
 
     def _named(self, retry_id: bytes) -> list[Id]:
         return [timer_id for timer_id, timer in self.pending.items() if timer.retry_id == retry_id]
@@ -242,6 +257,8 @@ class Ledger:
 
     def _scanned(self) -> list[Id]:
         for timer_id in self._fired:
+            ahead = set(self._ahead(timer_id) if timer_id in self.pending else ()) - set(self._dead)
+            assert not ahead, ("before an earlier one of its key", timer_id, ahead)
             timer = self._taken(timer_id, "fired")
             assert self._is_open(timer.origin), ("fired to an origin that is not open", timer_id, timer.origin)
             self._take_turn(timer.origin)

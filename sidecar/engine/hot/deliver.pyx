@@ -13,8 +13,9 @@ from sidecar.engine.hot.wire cimport (
     Piece, named, put_number, read_array, read_bin, read_str, read_u16, read_u32, read_u64,
 )
 
-from sidecar.changelog.entry import HEAD, KEY_BYTES, LEVEL_AT
+from sidecar.changelog.entry import FLAGS_AT, HEAD, KEY_BYTES, LEVEL_AT, ORDERED
 from sidecar.contract.dialects import ibm, native
+from sidecar.engine.lanes import lane_of as _lane_of
 from sidecar.engine.ports import Outgoing
 from sidecar.model import ATTEMPTS_MAX
 from sidecar.wheel.geometry import WIDTHS_MS
@@ -22,6 +23,8 @@ from sidecar.wheel.geometry import WIDTHS_MS
 cdef Py_ssize_t _HEAD_BYTES = HEAD.size
 cdef Py_ssize_t _KEY_BYTES = KEY_BYTES
 cdef Py_ssize_t _LEVEL_AT = LEVEL_AT
+cdef Py_ssize_t _FLAGS_AT = FLAGS_AT
+cdef uint8_t _ORDERED = ORDERED
 cdef int _NATIVE = native.Native.code
 cdef int _IBM = ibm.Ibm.code
 cdef uint16_t _ATTEMPTS_MAX = ATTEMPTS_MAX
@@ -144,7 +147,10 @@ cdef object _due(int number, bytes entry, dict origins, _Last last, bint keeps_e
             last.level, last.slot_number = level, due_ms // _WIDTHS[level]
             last.slot = (level, last.slot_number)
         slot = last.slot
-    return (source, entry if keeps_entries else None, end - start, slot, outgoing)
+    cdef object lane = None
+    if start[_FLAGS_AT] & _ORDERED and slot is not None:
+        lane = _lane_of(last.origin, _bytes(&key) or b"")
+    return (source, entry if keeps_entries else None, end - start, slot, outgoing, lane)
 
 
 cdef bint _is_origin(const uint8_t* name, uint16_t length, dict origins, _Last last) except? False:

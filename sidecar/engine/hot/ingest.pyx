@@ -14,7 +14,7 @@ from sidecar.engine.hot.wire cimport (
     read_u64, str_size,
 )
 
-from sidecar.changelog.entry import LASTING, MOVING
+from sidecar.changelog.entry import FLAGS_AT, LASTING, MOVING, ORDERED
 from sidecar.contract.dialects import ibm, native
 from sidecar.contract.sizes import DELIVERY_OVERHEAD_BYTES
 from sidecar.engine.items import Arrival
@@ -22,6 +22,8 @@ from sidecar.model import DUE_MS_MAX
 
 cdef Py_ssize_t _LASTING_BYTES = LASTING.size
 cdef Py_ssize_t _MOVING_BYTES = MOVING.size
+cdef Py_ssize_t _FLAGS_AT = FLAGS_AT
+cdef uint8_t _ORDERED = ORDERED
 cdef Py_ssize_t _OVERHEAD_BYTES = DELIVERY_OVERHEAD_BYTES
 cdef int64_t _DUE_MS_MAX = DUE_MS_MAX
 cdef int _NATIVE = native.Native.code
@@ -363,7 +365,7 @@ cdef inline uint8_t* _put_bin(uint8_t* to, object held):
 
 
 def restore_plain(dict rows, bytes prefix, bytes value, lengths, Py_ssize_t at):
-    """Write the rows of a block's entries that were never moved and have no retry id; return the others.
+    """Write the rows of a block's entries that were never moved, have no retry id and no order; return the others.
 
     Args:
         rows: Take the new rows.
@@ -387,6 +389,7 @@ def restore_plain(dict rows, bytes prefix, bytes value, lengths, Py_ssize_t at):
         entry = PyBytes_FromStringAndSize(<const char*>start, length)
         if (
             length < _MOVING_BYTES + _LASTING_BYTES
+            or start[_FLAGS_AT] & _ORDERED
             or read_u64(start) != read_u64(start + _MOVING_BYTES)
             or start[_MOVING_BYTES + _LASTING_BYTES - 2]
             or start[_MOVING_BYTES + _LASTING_BYTES - 1]

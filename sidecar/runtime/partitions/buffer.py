@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from sidecar.engine.ingest import Ingest
-from sidecar.engine.items import Arrival, Dead, Item
+from sidecar.engine.items import Arrival, Dead, Item, Ordered
 from sidecar.errors import invariant
 from sidecar.model import Record
 
@@ -286,6 +286,8 @@ def _compact(item: Item) -> Item | _Packed:
 
 
 def _size(item: Item | _Packed) -> int:
+    if type(item) is Ordered:
+        return RECORD_BYTES + len(item.arrival.lasting)
     if type(item) is Arrival:
         return RECORD_BYTES + len(item.lasting)
     if type(item) is _Packed:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from sidecar.changelog.codec import (
@@ -21,7 +21,7 @@ from sidecar.changelog.codec import (
     decode_key,
     decode_removed_list,
 )
-from sidecar.changelog.entry import DUE, HEAD, KEY, KEY_BYTES, due_ms_of, head, retry_id_of
+from sidecar.changelog.entry import DEFERRED, DUE, HEAD, KEY, KEY_BYTES, due_ms_of, head, retry_id_of
 from sidecar.engine.rows import (
     BEHIND_PARTITION,
     KIND,
@@ -79,6 +79,14 @@ class ShardStore:
 
     def first(self, lower: bytes, upper: bytes) -> bytes | None:  # noqa: ARG002 - see Reader
         """Return None: no plan of this engine reads it."""
+        return None
+
+    def seeker(self) -> Callable[[bytes], bytes | None]:
+        """Return what finds nothing: this engine keeps no order per key."""
+        return lambda _: None
+
+    def last(self, lower: bytes, upper: bytes) -> tuple[bytes, bytes] | None:  # noqa: ARG002 - see Reader
+        """Return None: this engine keeps no order per key."""
         return None
 
     def keys(self, lower: bytes, upper: bytes, *, limit: int) -> Sequence[bytes]:  # noqa: ARG002 - see Reader
@@ -262,7 +270,7 @@ class ShardStore:
             origin = entry[HEAD.size : HEAD.size + fixed.origin_length].decode()
             counts.slots[slot] = counts.slots.get(slot, 0) + 1
             counts.origins[origin] = counts.origins.get(origin, 0) + 1
-            if fixed.flags:
+            if fixed.flags & DEFERRED:
                 counts.deferred[origin] = counts.deferred.get(origin, 0) + 1
             if fixed.due_ms != fixed.first_ms:
                 self._pages.put(self._rows.moved_row(fixed.offset, fixed.first_ms), encode_due(fixed.due_ms))

@@ -13,7 +13,7 @@ from sidecar import log
 from sidecar.changelog.codec import Checkpoint, Engine
 from sidecar.clock import SystemClock
 from sidecar.devbroker.jars import DownloadProgress, Quiet
-from sidecar.errors import CommandFailed
+from sidecar.errors import CommandFailed, SettingsInvalid
 from sidecar.kafka import config
 from sidecar.kafka.admin.cluster import Admin
 from sidecar.kafka.admin.first_start import place_new_group
@@ -80,6 +80,7 @@ def run(
         SidecarError: The query cannot start or continue; the text says what to do.
     """
     _refuse_policy_dlqs(settings)
+    refuse_order(policy)
     source = source_options(settings, options.source)
     config.validate_client_properties(settings)
     admin = Admin(settings, log.librdkafka_logger())
@@ -119,6 +120,14 @@ def run(
         keep_running(starter, stopping, batches, ClockCheck(settings), replaced)
     finally:
         session.stop()
+
+
+def refuse_order(policy: PolicyConfig) -> None:
+    """Raise SettingsInvalid if messages of any origin have to keep the order of their key."""
+    ordered = [each.name or "general setting" for each in (policy, *policy.by_origin) if each.order_by_key]
+    if ordered:
+        where = ", ".join(ordered)
+        raise SettingsInvalid([f"ORDER=key ({where}): the Spark engine keeps no order per key: allowed is none"])
 
 
 _LIMITS: Final = {"maxOffsetsPerTrigger": "100000"}

@@ -311,6 +311,7 @@ class _PartitionStep:
             rate_of=self._policy.rate_of,
             partitions=rules.input_partitions,
             late_ms=self._late_ms,
+            keeps_order=False,
             deliveries_max=max(1, int(DELIVERIES_MAX * rules.delivery_share)),
             delivery_bytes_max=max(1, int(DELIVERY_BYTES_MAX * rules.delivery_share)),
         )

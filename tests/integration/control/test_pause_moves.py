@@ -34,7 +34,7 @@ def put_one_in_each_partition(stage: Stage, marker: bytes) -> None:
     send(stage.bootstrap, stage.input_topic, *given)
 
 
-def put_off(sidecar: Sidecar) -> int:
+def flags(sidecar: Sidecar) -> int:
     """Return how often it has put a message off."""
     return sum(int(float(each)) for each in re.findall(r"deferred_total\{[^}]*\} (\S+)", scrape(sidecar)))
 
@@ -56,13 +56,13 @@ def test_a_pause_moves_with_its_partitions_and_ends_when_a_third_process_says_so
     eventually(lambda: share(one, two), TAKEOVER_S, "two has taken over some of them, and one lives on")
     moved = len(two.partitions())
     put_one_in_each_partition(stage, b"to both")
-    eventually(lambda: put_off(two) >= moved, WAIT_S, "two puts off what is due")
+    eventually(lambda: flags(two) >= moved, WAIT_S, "two puts off what is due")
 
     assert one.stop() == 0
     eventually(lambda: owns_all(two), TAKEOVER_S, "two has all of them")
-    before = put_off(two)
+    before = flags(two)
     put_one_in_each_partition(stage, b"to two")
-    eventually(lambda: put_off(two) >= before + stage.partitions, WAIT_S, "two puts off what is due anywhere")
+    eventually(lambda: flags(two) >= before + stage.partitions, WAIT_S, "two puts off what is due anywhere")
     eventually(lambda: two.pending() == 2 * stage.partitions, WAIT_S, "all wait")
     assert read_committed(stage.bootstrap, [stage.origin]) == []
 

@@ -67,11 +67,11 @@ def test_the_whole_group_is_paused_fires_nothing_and_fires_all_once_it_is_resume
     sent = send(stage.bootstrap, stage.input_topic, *messages)
     group.await_states("PAUSED")
 
-    def put_off() -> int:
+    def flags() -> int:
         _, answer = call(group.api, "GET", "/origins")
         return sum(each["deferred"] for each in answer["origins"] if each["origin"] == origin)
 
-    eventually(lambda: put_off() == 4, WAIT_S, "all are due and put off")
+    eventually(lambda: flags() == 4, WAIT_S, "all are due and put off")
     due_ms = now_ms() + 3_600_000
     headers = [*native(stage, b"fired", 0)[:1], ("retry-due-ms", b"%d" % due_ms), ("test", b"fired")]
     (later,) = send(stage.bootstrap, stage.input_topic, Given(b"x", None, headers, 1))

@@ -20,7 +20,7 @@ from sidecar.spark.java import find_java
 from sidecar.spark.manifest import Kept, Manifest, require_same
 from sidecar.spark.marks import ALL, CLOSINGS_MAX, Digest, Mark, TopicsRefuse, replay_closings
 from sidecar.spark.source import EARLIEST, source_options, starting_offsets
-from sidecar.spark.stream.start import _first_checkpoints, _refuse_what_was_exported
+from sidecar.spark.stream.start import _first_checkpoints, _refuse_what_was_exported, refuse_order
 from sidecar.spark.stream.wire import Closing, StatusRecord
 from tests.spark.stream.test_partition_step import RULES
 
@@ -211,3 +211,13 @@ def test_a_digest_does_not_depend_on_how_what_is_sent_was_cut() -> None:
         digest = Digest()
         digest.add(other, status_records)
         assert str(digest) not in found
+
+
+def test_order_per_key_is_refused() -> None:
+    refuse_order(PolicyConfig(by_origin=(PolicyConfig(name="mail"),)))
+    ordered = PolicyConfig(by_origin=(PolicyConfig(name="orders-*", order_by_key=True),))
+    with pytest.raises(SettingsInvalid) as failure:
+        refuse_order(ordered)
+    assert str(failure.value) == "ORDER=key (orders-*): the Spark engine keeps no order per key: allowed is none"
+    with pytest.raises(SettingsInvalid, match="general setting"):
+        refuse_order(PolicyConfig(order_by_key=True))

@@ -6,7 +6,7 @@ import pytest
 
 from sidecar.changelog import codec
 from sidecar.changelog.codec import BLOCK_BYTES_MAX, Block, BlockKey
-from sidecar.changelog.entry import HEAD, MOVING, lasting, moved
+from sidecar.changelog.entry import DEFERRED, HEAD, MOVING, lasting, moved
 from sidecar.engine.overlay import Overlay
 from sidecar.engine.partition import Partition
 from sidecar.engine.records import block_records
@@ -66,9 +66,7 @@ def test_parts_are_counted_per_slot_end_whatever_the_level() -> None:
     other = 1 - level
     group = overlay.groups[other, slot_of(end_ms - 1, other)]
     group.origins += ["A"]
-    group.entries += [
-        moved(overlay.groups[level, slot].entries[0], due_ms=end_ms - 1, requested_ms=0, level=other, deferred=False)
-    ]
+    group.entries += [moved(overlay.groups[level, slot].entries[0], due_ms=end_ms - 1, requested_ms=0, level=other)]
     keys = [codec.decode_key(key) for key, _ in block_records(overlay, sequence=9, terms=TERMS)]
     assert keys == [BlockKey(end_ms, 9, 0), BlockKey(end_ms, 9, 1)]
 
@@ -77,7 +75,7 @@ def test_a_block_says_its_level_and_counts_its_entries_by_origin() -> None:
     overlay = overlay_of((70_000, 10))
     stored = next(iter(overlay.groups.values())).entries[0]
     overlay.take(stored)
-    overlay.store_again(stored, NOW + 70_001, NOW, deferred=True)
+    overlay.store_again(stored, NOW + 70_001, NOW, DEFERRED)
     overlay.store_new(
         StoredOffset(7), NOW + 70_002, lasting(NOW, NOW, 0, 3, 1, "ü".encode(), None, None, None, []), "ü", None
     )

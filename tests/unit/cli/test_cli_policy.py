@@ -24,6 +24,7 @@ origin_policies:
   pay*:
     delays: 5s
     max_per_second: 200
+    order: key
 """
 AT_MS = 1_767_225_600_000
 
@@ -48,6 +49,7 @@ def test_check_lists_every_policy(tmp_path: Path) -> None:
     assert (general["name"], general["delays_ms"], general["max_per_second"]) == ("", [60_000, 600_000], None)
     assert general["exception_policies"] == {"com.acme.Throttled*": "slow"}
     assert (pay["name"], pay["for"], pay["retries"], pay["max_per_second"]) == ("pay*", "origins", 1, 200.0)
+    assert [each["order"] for each in (general, pay, slow)] == ["none", "key", None]
     assert (slow["for"], slow["delays_ms"], slow["jitter"], slow["max_age_ms"]) == (
         "by name", [60_000, 120_000, 240_000, 480_000], 0.2, 720_000,
     )  # fmt: skip
@@ -105,6 +107,7 @@ def test_explain_reads_a_message_as_the_sidecar_does(
 ) -> None:
     answer = explained(tmp_path, *words)
     assert (answer["policy"], answer["max_per_second"]) == (policy, rate)
+    assert answer["order"] == ("none" if rate is None else "key")
     assert [each["due_ms"] - each["failed_ms"] for each in answer["retries"]] == delays_ms
     assert answer["end"]["reason"] == ("too-old" if "slow" in words else "attempts-exhausted")
 
@@ -113,7 +116,7 @@ def test_explain_shows_a_table_for_people(tmp_path: Path) -> None:
     result = run(tmp_path, "explain", "--origin", "payments")
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
-    assert lines[0] == "policy: pay*, by ORIGIN_POLICIES; at most 200 a second for payments"
+    assert lines[0] == "policy: pay*, by ORIGIN_POLICIES; at most 200 a second for payments; in the order of the key"
     assert lines[2].split() == ["1", "5s", "5s"]
     assert lines[3].startswith("then dead-lettered attempts-exhausted: ")
     gone = run(tmp_path, "explain", "--origin", "payments", "--policy", "fast")

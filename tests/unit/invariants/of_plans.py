@@ -153,7 +153,7 @@ def stored(made: Overlay) -> bytes:
 
 def store_what_is_due() -> None:
     made = overlay()
-    made.store_again(stored(made), NOW, NOW, deferred=False)
+    made.store_again(stored(made), NOW, NOW)
 
 
 def remove_twice() -> None:
@@ -180,7 +180,7 @@ def misplace_a_timer() -> None:
 def due_at(key: bytes) -> None:
     """Scan a timer with this key, behind the one that is due at `NOW`."""
     outgoing: Any = None
-    check_due([(key, None, 0, None, outgoing)], KEY.pack(NOW, 0), NOW)
+    check_due([(key, None, 0, None, outgoing, None)], KEY.pack(NOW, 0), NOW)
 
 
 def fall_below_zero() -> None:

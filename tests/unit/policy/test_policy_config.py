@@ -29,7 +29,7 @@ def test_what_decides_for_an_origin_is_all_settings_with_its_own_in_their_place(
 
 
 def test_every_setting_that_an_origin_can_have_changes_what_decides() -> None:
-    values = {"BACKOFF": "{first: 7, attempts: 7}", "JITTER": "0.7", "EXCEPTION_POLICIES": "{E: slow}"}
+    values = {"BACKOFF": "{first: 7, attempts: 7}", "JITTER": "0.7", "EXCEPTION_POLICIES": "{E: slow}", "ORDER": "key"}
     general = policy_config(given(POLICIES="{slow: {}}"))
     for setting in SETTINGS:
         if setting.per_origin:

@@ -121,7 +121,7 @@ def test_every_setting_is_taken_from_each_source(setting: object, tmp_path: Path
         "API_TOKEN": "a-token-of-the-tests", "BACKOFF": "{first: 1s, attempts: 3}", "JITTER": "0.5",
         "EXCEPTION_POLICIES": "{}", "POLICIES": "{slow: {max_age: 7d}}",
         "START_AT": "latest", "NOTIFY_URL": "https://hooks.example.com/T/B?x=1", "CUSTOM_HEADERS": "{origin: x-topic}",
-        "OAUTH_CALLBACK": "acme.kafka:token",
+        "OAUTH_CALLBACK": "acme.kafka:token", "ORDER": "key",
     }  # fmt: skip
     text = examples.get(setting.name, "1234")
     needed = {

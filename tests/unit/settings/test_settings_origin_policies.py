@@ -20,7 +20,7 @@ POLICIES = (
 FIELDS = (
     "policy, dlq_topic, delays, backoff, jitter, max_age, max_attempts, first_delay_ms, second_delay_ms, "
     "third_delay_ms, "
-    "droppable_exception, retriable_exception, fatal_exception, exception_policies, max_per_second"
+    "droppable_exception, retriable_exception, fatal_exception, exception_policies, max_per_second, order"
 )
 CLASSES = "it must be class names or globs such as com.acme.*, separated by commas, without spaces"
 FORM = "a mapping of topics or globs to settings of their own, such as {payments: {delays: [1s, 10s], max_attempts: 2}}"
@@ -145,3 +145,12 @@ def test_a_policy_names_its_dlq_which_is_never_an_origin() -> None:
 def test_a_topic_of_the_sidecar_is_no_dlq_of_a_policy(topic: str) -> None:
     with pytest.raises(SettingsInvalid, match=f"dlq_topic of policy pay: '{topic}' is a topic of the sidecar itself"):
         given(f"{{pay: {{dlq_topic: {topic}}}}}")
+
+
+def test_the_order_of_messages_is_none_or_key() -> None:
+    assert load(environ={}).order == "none"
+    assert given("{payments: {order: key}}").origin_policies == (OriginPolicy("payments", {"ORDER": "key"}),)
+    with pytest.raises(SettingsInvalid, match="order: 'strict' is not allowed: it must be one of none, key"):
+        given("{payments: {order: strict}}")
+    with pytest.raises(SettingsInvalid, match="there is no such key here"):
+        load(environ={"KAFKA_RETRY_POLICIES": "{slow: {order: key}}"})
