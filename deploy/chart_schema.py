@@ -49,14 +49,6 @@ _REGISTRY: Final[Schema] = {"type": "string", "pattern": "^([A-Za-z0-9][A-Za-z0-
 
 def application() -> str:
     """Return the schema of retry-sidecar."""
-    monitor = _closed(
-        enabled=_SWITCH,
-        interval=_TEXT,
-        scrapeTimeout=_TEXT,
-        labels=_LABELS,
-        relabelings=_OBJECTS,
-        metricRelabelings=_OBJECTS,
-    )
     own = {
         "nameOverride": _TEXT,
         "namespaceOverride": _NAMESPACE,
@@ -100,15 +92,7 @@ def application() -> str:
             extraIngress=_OBJECTS,
             extraEgress=_OBJECTS,
         ),
-        "podMonitor": monitor,
-        "serviceMonitor": monitor,
-        "prometheusRule": _closed(
-            enabled=_SWITCH,
-            labels=_LABELS,
-            disabled=_TEXTS,
-            runbookUrl={"type": "string", "pattern": "^(https?://[^#\\s]+)?$"},
-        ),
-        "grafanaDashboard": _closed(enabled=_SWITCH, labels=_LABELS, annotations=_LABELS),
+        **_monitoring(),
         "podAnnotations": _LABELS,
         "podLabels": _LABELS,
         "priorityClassName": _TEXT,
@@ -123,6 +107,28 @@ def application() -> str:
         "retry-sidecar-lib": {"type": "object", "description": "The library's own defaults; nothing reads them here."},
     }
     return _text("Values of the chart retry-sidecar", _of_both() | own)
+
+
+def _monitoring() -> Schema:
+    monitor = _closed(
+        enabled=_SWITCH,
+        interval=_TEXT,
+        scrapeTimeout=_TEXT,
+        labels=_LABELS,
+        relabelings=_OBJECTS,
+        metricRelabelings=_OBJECTS,
+    )
+    return {
+        "podMonitor": monitor,
+        "serviceMonitor": monitor,
+        "prometheusRule": _closed(
+            enabled=_SWITCH,
+            labels=_LABELS,
+            disabled=_TEXTS,
+            runbookUrl={"type": "string", "pattern": "^(https?://[^#\\s]+)?$"},
+        ),
+        "grafanaDashboard": _closed(enabled=_SWITCH, labels=_LABELS, annotations=_LABELS),
+    }
 
 
 def library() -> str:

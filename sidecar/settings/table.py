@@ -40,6 +40,12 @@ def per_origin() -> tuple[Setting, ...]:
     return (POLICY, *(setting for setting in SETTINGS if setting.per_origin))
 
 
+_ORDER = Setting(
+    kinds.choice("none", "key"),
+    "Whether messages of one origin and key are delivered in the order in which they came to the retry topic.",
+    per_origin=True,
+    not_by_name=True,
+)
 _ORIGIN_POLICIES = Kind(
     origin_policies.ALLOWED,
     lambda text: origin_policies.parse(text, per_origin(), kinds.TOPIC_GLOB),
@@ -71,8 +77,7 @@ class Settings:
         ),
     ] = "kafka-retry"
     given_group_id: Annotated[
-        str | None,
-        Setting(kinds.TEXT, "Consumer group.", name="GROUP_ID", default_text="connect-<STREAMS_APP_ID>"),
+        str | None, Setting(kinds.TEXT, "Consumer group.", name="GROUP_ID", default_text="connect-<STREAMS_APP_ID>")
     ] = None
     instance_id: Annotated[
         str | None,
@@ -135,8 +140,7 @@ class Settings:
         ),
     ] = (300_000, 300_000, 1_800_000, 1_800_000, 1_800_000, 3_600_000)
     backoff: Annotated[
-        Backoff | None,
-        Setting(policies.BACKOFF, "The delays as an expression, in place of DELAYS.", per_origin=True),
+        Backoff | None, Setting(policies.BACKOFF, "The delays as an expression, in place of DELAYS.", per_origin=True)
     ] = None
     jitter: Annotated[
         float,
@@ -217,15 +221,7 @@ class Settings:
             not_by_name=True,
         ),
     ] = None
-    order: Annotated[
-        str,
-        Setting(
-            kinds.choice("none", "key"),
-            "Whether messages of one origin and key are delivered in the order in which they came to the retry topic.",
-            per_origin=True,
-            not_by_name=True,
-        ),
-    ] = "none"
+    order: Annotated[str, _ORDER] = "none"
     origin_topics: Annotated[
         tuple[str, ...],
         Setting(
@@ -241,10 +237,7 @@ class Settings:
             "Settings for single origins, by topic name or glob: see below.",
         ),
     ] = ()
-    policies: Annotated[
-        tuple[OriginPolicy, ...],
-        Setting(_POLICIES, "Policies by name: see below."),
-    ] = ()
+    policies: Annotated[tuple[OriginPolicy, ...], Setting(_POLICIES, "Policies by name: see below.")] = ()
     origin_timeout_ms: Annotated[
         int,
         Setting(
@@ -254,8 +247,7 @@ class Settings:
         ),
     ] = DAY_MS
     profiles: Annotated[
-        tuple[str, ...],
-        Setting(kinds.choices(*DIALECTS), "Accepted header dialects; the first one that matches wins."),
+        tuple[str, ...], Setting(kinds.choices(*DIALECTS), "Accepted header dialects; the first one that matches wins.")
     ] = DEFAULT
     custom_headers: Annotated[
         CustomHeaders | None,
@@ -320,8 +312,7 @@ class Settings:
         ),
     ] = None
     startup_timeout_ms: Annotated[
-        int,
-        Setting(duration(1, DAY_MS), "How long to wait for the brokers at startup.", name="STARTUP_TIMEOUT"),
+        int, Setting(duration(1, DAY_MS), "How long to wait for the brokers at startup.", name="STARTUP_TIMEOUT")
     ] = 60_000
     shutdown_timeout_ms: Annotated[
         int,

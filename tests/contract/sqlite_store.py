@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import sqlite3
 import threading
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from itertools import islice
 from pathlib import Path
@@ -37,6 +37,8 @@ _TABLE: Final = "CREATE TABLE IF NOT EXISTS rows (key BLOB PRIMARY KEY, value BL
 _PUT: Final = "INSERT INTO rows VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
 _DELETE: Final = "DELETE FROM rows WHERE key = ?"
 _DELETE_RANGE: Final = "DELETE FROM rows WHERE key >= ? AND key < ?"
+_FROM: Final = "SELECT key FROM rows WHERE key >= ? ORDER BY key LIMIT 1"
+_LAST: Final = "SELECT key, value FROM rows WHERE key >= ? AND key < ? ORDER BY key DESC LIMIT 1"
 _RANGE: Final = "FROM rows WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"
 
 
@@ -91,6 +93,19 @@ class SqliteStore:
     def first(self, lower: bytes, upper: bytes) -> bytes | None:
         found = self.keys(lower, upper, limit=1)
         return found[0] if found else None
+
+    def seeker(self) -> Callable[[bytes], bytes | None]:
+        def find(lower: bytes) -> bytes | None:
+            with self._classified():
+                row = self._reader.execute(_FROM, (lower,)).fetchone()
+            return None if row is None else row[0]
+
+        return find
+
+    def last(self, lower: bytes, upper: bytes) -> tuple[bytes, bytes] | None:
+        with self._classified():
+            row: tuple[bytes, bytes] | None = self._reader.execute(_LAST, (lower, upper)).fetchone()
+        return row
 
     def keys(self, lower: bytes, upper: bytes, *, limit: int) -> Sequence[bytes]:
         return [key for (key,) in self._select("key", lower, upper, limit)]

@@ -64,6 +64,19 @@ class TestStore:
         put(store, a=bytes(10), b=bytes(10), c=bytes(10))
         assert len(store.values(b"a", b"z", limit=9, limit_bytes=limit_bytes)) == count
 
+    def test_the_last_row_of_a_range_excludes_its_end(self, store: Store) -> None:
+        put(store, a=b"1", b=b"2", d=b"4")
+        assert store.last(b"a", b"d") == (b"b", b"2")
+        assert store.last(b"a", b"e") == (b"d", b"4")
+        assert store.last(b"b", b"c") == (b"b", b"2")
+        assert store.last(b"c", b"d") is None
+        assert store.last(b"e", b"z") is None
+
+    def test_a_seeker_finds_the_first_row_from_a_key_on(self, store: Store) -> None:
+        put(store, a=b"1", c=b"3")
+        find = store.seeker()
+        assert [find(key) for key in (b"a", b"b", b"c", b"d")] == [b"a", b"c", b"c", None]
+
     def test_ranges_are_deleted_first_and_then_rows_are_written(self, store: Store) -> None:
         put(store, a=b"1", b=b"2", c=b"3")
         changes = Mutations()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Final, Protocol, TypeVar
 
 import structlog
 from anyio import CapacityLimiter, to_thread
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import APIRouter, Depends, Path, Query, Request, params
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
@@ -49,6 +49,7 @@ _UNREAD: Final = {
     "model": ErrorBody,
     "description": "The DLQ cannot be read now, or another request reads it. Retry after `Retry-After`.",
 }
+_BUSY: Final[dict[str, object]] = {"model": ErrorBody, "description": "There are too many requests at once."}
 _BAD: Final = {"model": ErrorBody, "description": "A parameter is invalid, or the topic is not a DLQ."}
 _OTHER: Final = {"model": ErrorBody, "description": "Any other error in the request."}
 _CHANGE: Final[dict[int | str, dict[str, object]]] = {
@@ -231,7 +232,6 @@ def dlq_routes(dead_letters: DeadLetters, source: Source, peers: Peers, gate: Ga
 def _add_redrives(router: APIRouter, dead_letters: DeadLetters, desk: DlqDesk, gate: Gate) -> None:
     guards = [Depends(gate.change), Depends(refuse_parameters)]
     shown = {"application/json": {"example": REDRIVE_EXAMPLE}}
-    none: dict[str, object] = {"model": ErrorBody, "description": "No instance that answers has this redrive."}
 
     @router.post(
         "/dlq/redrives",
@@ -247,7 +247,7 @@ def _add_redrives(router: APIRouter, dead_letters: DeadLetters, desk: DlqDesk, g
             202: {"description": "The redrive has started.", "content": shown},
             400: _BAD,
             409: {"model": ErrorBody, "description": "Another redrive is running on this instance."},
-            503: {"model": ErrorBody, "description": "There are too many requests at once."},
+            503: _BUSY,
         },
         dependencies=[*guards, Depends(require_json)],
     )
@@ -264,12 +264,18 @@ def _add_redrives(router: APIRouter, dead_letters: DeadLetters, desk: DlqDesk, g
         responses={
             200: {"content": {"application/json": {"example": {"redrives": [REDRIVE_EXAMPLE]}}}},
             "4XX": _OTHER,
-            503: {"model": ErrorBody, "description": "There are too many requests at once."},
+            503: _BUSY,
         },
         dependencies=[Depends(refuse_parameters)],
     )
     async def list_redrives() -> JSONResponse:
         return JSONResponse(RedrivesBody(redrives=list(dead_letters.redrives())).model_dump())
+
+    _add_redrive(router, desk, guards, shown)
+
+
+def _add_redrive(router: APIRouter, desk: DlqDesk, guards: list[params.Depends], shown: Mapping[str, object]) -> None:
+    none: dict[str, object] = {"model": ErrorBody, "description": "No instance that answers has this redrive."}
 
     @router.get(
         "/dlq/redrives/{run}",
@@ -281,7 +287,7 @@ def _add_redrives(router: APIRouter, dead_letters: DeadLetters, desk: DlqDesk, g
             200: {"content": shown},
             404: none,
             "4XX": _OTHER,
-            503: {"model": ErrorBody, "description": "There are too many requests at once."},
+            503: _BUSY,
         },
         dependencies=[Depends(refuse_parameters)],
     )
@@ -297,7 +303,7 @@ def _add_redrives(router: APIRouter, dead_letters: DeadLetters, desk: DlqDesk, g
             **_CHANGE,
             200: {"description": "The status. It is `running` until the redrive has stopped.", "content": shown},
             404: {"model": ErrorBody, "description": "This instance has no such redrive."},
-            503: {"model": ErrorBody, "description": "There are too many requests at once."},
+            503: _BUSY,
         },
         dependencies=guards,
     )
