@@ -37,6 +37,7 @@ _NAMED: Final[Mapping[str, tuple[str, ...]]] = {
         "max_age_ms",
         "max_delay_ms",
         "max_per_second",
+        "order",
         "fatal_exception",
         "retriable_exception",
         "droppable_exception",
