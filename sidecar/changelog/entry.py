@@ -151,6 +151,11 @@ def payload(entry: bytes, start: int) -> Payload:
         raise RecordCorrupt(f"the payload of an entry does not decode: {cause}") from cause
 
 
+def payload_of(entry: bytes, fixed: Head) -> Payload:
+    """Return key, value and headers. Raises RecordCorrupt."""
+    return payload(entry, HEAD.size + fixed.origin_length + fixed.retry_id_length)
+
+
 def moved(entry: bytes, *, due_ms: int, requested_ms: int, level: int, flags: int = 0) -> bytes:
     """Return the entry at another place in the wheel; `flags` is DEFERRED with what goes with it, 0 for neither."""
     flags = entry[FLAGS_AT] & ORDERED | flags

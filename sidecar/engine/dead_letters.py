@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sidecar.changelog.codec import Checkpoint
-from sidecar.changelog.entry import HEAD, Head, payload
+from sidecar.changelog.entry import Head, payload_of
 from sidecar.contract import fit_dead_letter, render_dead_letter
 from sidecar.engine.items import Dead
 from sidecar.engine.ports import Outgoing
@@ -16,7 +16,7 @@ def dead_of(
 ) -> Dead:
     """Return a timer as a record for the DLQ. Raises RecordCorrupt."""
     reason, detail = why
-    key, value, headers = payload(entry, HEAD.size + fixed.origin_length + fixed.retry_id_length)
+    key, value, headers = payload_of(entry, fixed)
     rendered = render_dead_letter(
         headers,
         reason=reason,

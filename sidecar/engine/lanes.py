@@ -18,7 +18,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final
 
-from sidecar.changelog.entry import HEAD, KEY, Head, due_ms_of, origin_of, payload
+from sidecar.changelog.entry import KEY, Head, due_ms_of, origin_of, payload_of
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import StoreReader
 from sidecar.engine.rows import NAMED_OFFSET, encode_due, timer_of_named_row
@@ -41,7 +41,7 @@ def lane_of(origin: str, key: bytes) -> bytes:
 
 def lane_of_entry(entry: bytes, fixed: Head) -> bytes:
     """Return the lane of an ordered timer. Raises RecordCorrupt."""
-    key, _, _ = payload(entry, HEAD.size + fixed.origin_length + fixed.retry_id_length)
+    key, _, _ = payload_of(entry, fixed)
     return lane_of(origin_of(entry, fixed), key or b"")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sidecar.changelog.codec import BLOCK_BYTES_MAX, Checkpoint, Closed
-from sidecar.changelog.entry import HEAD, KEY, Head, payload
+from sidecar.changelog.entry import KEY, Head, payload_of
 from sidecar.contract.sizes import BATCH_BYTES, FRAMING_BYTES
 from sidecar.engine.dlqs import PolicyDlqs
 from sidecar.engine.items import ControlOutcome, Dropped, Item
@@ -100,7 +100,7 @@ class Terms:
         """Return whether the DLQ of a timer can be written."""
         if self.policy_dlqs is None:
             return self.dlq_open
-        return self.may_die(*payload(entry, HEAD.size + fixed.origin_length + fixed.retry_id_length))
+        return self.may_die(*payload_of(entry, fixed))
 
     def why_unstorable(self, partition: int, offset: StoredOffset, entry_bytes: int) -> str:
         """Return why the changelog cannot hold a timer, empty when it can as far as known."""

@@ -14,7 +14,7 @@ from typing import Final
 
 from sidecar.api.messages.listing import HeaderBody, MessageBody, MessageDetailBody, Named, Page, Position, Wanted
 from sidecar.api.source import Source
-from sidecar.changelog.entry import DEFERRED, HEAD, KEY, KEY_BYTES, Head, head, origin_of, payload, retry_id_of
+from sidecar.changelog.entry import DEFERRED, KEY, KEY_BYTES, Head, head, origin_of, payload_of, retry_id_of
 from sidecar.contract.dead_letter import exception_of, group_of
 from sidecar.engine.partition import State
 from sidecar.engine.ports import StoreReader
@@ -118,7 +118,7 @@ def _matcher(wanted: Wanted) -> Callable[[bytes, Head], bool]:
             return False
         if not reads_payload:
             return True
-        own_key, _, came = payload(entry, HEAD.size + fixed.origin_length + fixed.retry_id_length)
+        own_key, _, came = payload_of(entry, fixed)
         return (
             key in {None, own_key}
             and (not exceptions or exceptions.matches(exception_of(came)))
@@ -233,7 +233,7 @@ def _message(partition: int, entry: bytes, fixed: Head) -> MessageBody:
 
 def _detail(partition: int, entry: bytes, with_payload: bool) -> MessageDetailBody:
     fixed = head(entry)
-    key, value, headers = payload(entry, HEAD.size + fixed.origin_length + fixed.retry_id_length)
+    key, value, headers = payload_of(entry, fixed)
     facts = {**_facts(partition, entry, fixed), "headers": [header_body(*each) for each in headers]}
     if with_payload:
         facts |= {"key": base64_of(key), "value": base64_of(value)}

@@ -11,7 +11,14 @@ from typing import Final
 
 import structlog
 
-from sidecar.api.dlq.bodies import DeadLetterBody, RedriveBody, RedriveRequest, RedriveState, SkippedBody
+from sidecar.api.dlq.bodies import (
+    DeadLetterBody,
+    RedriveBody,
+    RedriveRequest,
+    RedriveState,
+    SkippedBody,
+    read_position,
+)
 from sidecar.clock import Clock
 from sidecar.contract.redrive import RedriveTerms
 from sidecar.dlq.filter import DeadLetterFilter
@@ -165,7 +172,7 @@ class Redrives:
             run_identity(settings, redrive.run),
             request.died_from,
             request.died_to,
-            only=_position(request.message),
+            only=None if request.message is None else read_position(request.message),
             clock=self._clock,
         )
 
@@ -193,10 +200,3 @@ class Redrives:
             remaining=None if job is None else job.remaining,
             message=redrive.message,
         )
-
-
-def _position(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    partition, offset = text.split("-")
-    return int(partition), int(offset)

@@ -26,6 +26,12 @@ _NOW_MS = 1_770_000_000_000
 _HOUR: Final = "2026-02-02T02:00Z"
 
 
+def read_position(text: str) -> tuple[int, int]:
+    """Return partition and offset of a text that POSITION_PATTERN matches."""
+    partition, offset = text.split("-")
+    return int(partition), int(offset)
+
+
 def _known_reason(text: str) -> str:
     globs = Globs([text])
     if not any(globs.matches(reason) for reason in Reason):

@@ -32,6 +32,7 @@ from sidecar.api.dlq.bodies import (
     RedrivesBody,
     ScanQuery,
     ShowQuery,
+    read_position,
 )
 from sidecar.api.guard import PaidThread
 from sidecar.api.messages.changes import caller, refuse_parameters, require_json
@@ -219,7 +220,7 @@ def dlq_routes(dead_letters: DeadLetters, source: Source, peers: Peers, gate: Ga
     ) -> JSONResponse:
         if query.payload:
             gate.admit(request, offered, "Payloads")
-        partition, offset = map(int, position.split("-"))
+        partition, offset = read_position(position)
         found = await desk.read(partial(dead_letters.find, query.topic, partition, offset, payload=query.payload))
         if found is None:
             raise HTTPException(404, f"The DLQ has no record {position}: it was deleted, or never existed.")

@@ -29,7 +29,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from sidecar import __version__
 from sidecar.changelog.codec import BlockKey, decode_block, decode_key
-from sidecar.changelog.entry import HEAD, head, origin_of, payload
+from sidecar.changelog.entry import head, origin_of, payload_of
 from sidecar.contract.dialects import native
 from sidecar.engine.transaction import PartitionPlan, Plan
 from sidecar.model import Headers, TimerId
@@ -166,7 +166,7 @@ def _accepted(partition_plan: PartitionPlan) -> Iterator[_Message]:
             fixed = head(entry)
             if fixed.flags or fixed.requested_ms != fixed.first_ms:
                 continue  # it was accepted before, and is stored again
-            _, _, headers = payload(entry, HEAD.size + fixed.origin_length + fixed.retry_id_length)
+            _, _, headers = payload_of(entry, fixed)
             timer_id = TimerId(partition_plan.number, fixed.offset, fixed.first_ms)
             attributes: dict[str, str | int] = {
                 "retry_sidecar.timer_id": str(timer_id),
