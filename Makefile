@@ -47,10 +47,10 @@ OTELCOL = $(TOOLS)/otelcol-$(OTEL_VERSION)/otelcol
 TOXIPROXY = $(TOOLS)/toxiproxy-$(TOXIPROXY_VERSION)/toxiproxy
 
 .DEFAULT_GOAL = help
-.PHONY: help demo demo-spark test test-pure sanitize test-spark test-cluster test-logins test-spring-kafka test-otel test-clients test-image chaos check simulate bench bench-operating bench-large bench-compare bench-spark docs push-docs dist wheels charts check-release push-charts sign audit sbom lock lint-workflows helm kustomize promtool toxiproxy collector clean
+.PHONY: help demo demo-spark test test-pure sanitize test-spark test-spark-cluster test-cluster test-logins test-spring-kafka test-otel test-clients test-image chaos check simulate bench bench-operating bench-large bench-compare bench-spark docs push-docs dist wheels charts check-release push-charts sign audit sbom lock lint-workflows helm kustomize promtool toxiproxy collector clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(RUN_STAMP) ## Run Kafka, the sidecar and a failing application on this machine, then check every message
 	$(BIN)/retry-sidecar demo
@@ -73,7 +73,10 @@ sanitize: $(TEST_STAMP) ## The comparison of compiled code and Python under addr
 		status=$$?; $(PIP) install --no-deps --no-build-isolation --editable . && exit $$status
 
 test-spark: $(SPARK_STAMP) ## Run all tests of the Spark engine, which takes minutes; needs a JDK 17 or 21
-	SIDECAR_REQUIRE_BROKER=1 SIDECAR_SPARK_TESTS=all $(BIN)/python -m pytest -q tests/spark
+	SIDECAR_REQUIRE_BROKER=1 SIDECAR_SPARK_TESTS=all $(BIN)/python -m pytest -q tests/spark --ignore tests/spark/cluster
+
+test-spark-cluster: $(SPARK_STAMP) ## Run the Spark engine on a standalone cluster whose parts fail; needs a JDK 17 or 21
+	SIDECAR_REQUIRE_BROKER=1 SIDECAR_SPARK_TESTS=all $(BIN)/python -m pytest -q tests/spark/cluster
 
 test-cluster: $(TEST_STAMP) ## Run all tests on a Kafka of three nodes that fail, which takes minutes
 	@if command -v go >/dev/null; then $(MAKE) --no-print-directory toxiproxy; else echo "no Go: the network tests are skipped"; fi

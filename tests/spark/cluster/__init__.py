@@ -1,0 +1,1 @@
+"""The Spark engine on a standalone cluster, whose parts fail."""
