@@ -24,7 +24,8 @@ from sidecar.contract import DIALECTS
 from sidecar.engine.items import Arrival
 from sidecar.policy import PolicyConfig
 from sidecar.spark.handover.changelog import slot_end_of, sorted_blocks, take_over, timers_of
-from sidecar.spark.state.entries import META, Meta, decode_meta, encode
+from sidecar.spark.state.entries import META, BufferedEntries, Meta, decode_meta, encode
+from sidecar.spark.state.map_state import READS_AHEAD, WRITES_AHEAD
 from sidecar.spark.state.shard_store import ShardStore
 from sidecar.spark.stream.step import PartitionSteps, Rules, StepResult
 from sidecar.spark.stream.topic_metadata import TopicMetadata
@@ -45,12 +46,26 @@ COMPARED_STEPS = 32
 
 
 class CountedState:
-    """State entries in a dict, with the number of calls and bytes."""
+    """State entries in a dict, with the number of accesses, bytes and round trips."""
 
     def __init__(self, state: Mapping[bytes, bytes] = {}) -> None:
         self.entries = dict(state)
         self.calls = 0
         self.bytes = 0
+        self.trips = 0
+
+    def get_all(self, state_keys: Iterable[bytes]) -> list[bytes | None]:
+        found = [self.get(state_key) for state_key in state_keys]
+        self.trips += -(-len(found) // READS_AHEAD)
+        return found
+
+    def write(self, changes: Mapping[bytes, bytes | None]) -> None:
+        for state_key, value in changes.items():
+            if value is None:
+                self.remove(state_key)
+            else:
+                self.put(state_key, value)
+        self.trips += -(-len(changes) // WRITES_AHEAD)
 
     def get(self, state_key: bytes) -> bytes | None:
         value = self.entries.get(state_key)
@@ -75,6 +90,7 @@ class Cost:
     steps: int = 0
     calls: int = 0
     bytes: int = 0
+    trips: int = 0
     most_calls: int = 0
     most_bytes: int = 0
     seconds: float = 0.0
@@ -82,9 +98,8 @@ class Cost:
 
     def __str__(self) -> str:
         steps = max(1, self.steps)
-        mean = (
-            f"{self.calls / steps:.1f} calls, {self.bytes / steps / 1024:.1f} KiB, {self.seconds / steps * 1e3:.2f} ms"
-        )
+        calls = f"{self.calls / steps:.1f} calls in {self.trips / steps:.1f} round trips"
+        mean = f"{calls}, {self.bytes / steps / 1024:.1f} KiB, {self.seconds / steps * 1e3:.2f} ms"
         return f"{mean}; at most {self.most_calls} calls, {self.most_bytes / 1024:.0f} KiB; {self.fired} fired"
 
 
@@ -117,13 +132,14 @@ class World:
             self.now_ms += self._every_ms
             arrivals = list(self._arrivals())
             chunks = [encode_chunk(Chunk(arrivals, []))] if arrivals else []
-            calls, size, began_s = state.calls, state.bytes, time.process_time()
+            calls, size, trips, began_s = state.calls, state.bytes, state.trips, time.process_time()
             result = self._steps.step(0, state, chunks, self.now_ms)
             assert result is not None, "each instant has a step"
             cost.seconds += time.process_time() - began_s
             cost.steps += 1
             cost.calls += state.calls - calls
             cost.bytes += state.bytes - size
+            cost.trips += state.trips - trips
             cost.most_calls = max(cost.most_calls, state.calls - calls)
             cost.most_bytes = max(cost.most_bytes, state.bytes - size)
             cost.fired += _fired(result)
@@ -157,11 +173,13 @@ class World:
         take_over(0, other.state, [*imports, (CHECKPOINT_KEY, encode_checkpoint(checkpoint))])
         imported = decode_meta(other.state.entries[META])
         imported.topics, imported.last_step_ms = meta.topics, meta.last_step_ms
-        store = ShardStore(other.state, imported, 0)
+        entries_of_other = BufferedEntries(other.state)
+        store = ShardStore(entries_of_other, imported, 0)
         while not store.settle():
             pass
         store.save()
-        other.state.put(META, encode(imported))
+        entries_of_other.put(META, encode(imported))
+        entries_of_other.flush()
         self._random.seed(2)
         return other
 

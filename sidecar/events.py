@@ -57,7 +57,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "brokers had been silent for longer than the session. Otherwise another process joined under this INSTANCE_ID, "
     "and the third time within a minute stops this process.",
     "micro_batch_done": "Spark's query has completed a micro-batch with this many input records; `steps_ms` is Spark's "
-    "own timing.",
+    "own timing, `partition_steps_ms` what the partition steps with work took together to read the state, plan, write "
+    "the state and encode what they send, in `round_trips` to the state.",
     "micro_batch_repeated": "Spark completes an interrupted micro-batch as it began, with the same settings.",
     "notification_accepted": "NOTIFY_URL accepts notifications again.",
     "notification_dropped": "NOTIFY_URL did not accept a notification after all attempts. Its dead letters are on "

@@ -30,7 +30,9 @@ from sidecar.spark.state.entries import (
     encode,
 )
 
-CACHE_BYTES_MAX: Final = 64 * 1024 * 1024
+CACHE_BYTES_MAX: Final = 32 * 1024 * 1024
+AHEAD_BYTES: Final = 4 * 1024 * 1024
+"""The approximate size of blocks that are read at once."""
 FULL_BYTES: Final = BLOCK_BYTES_MAX // 2
 """The size from which a block is not merged."""
 MERGED: Final = 8
@@ -38,6 +40,9 @@ MERGED: Final = 8
 PAGE_REFS: Final = 64
 FORMER_BYTES: Final = 8 * 1024
 """The size that is assumed of a block of the former layout, which records none."""
+
+_NEW: Final = -1
+"""The number of a block that is not written yet."""
 
 SlotKey = tuple[int, int]
 """Level and slot."""
@@ -62,6 +67,35 @@ class Blocks:
         self._changed: set[SlotKey] = set()
         self._read: OrderedDict[bytes, dict[bytes, bytes]] = OrderedDict()
         self._read_bytes = 0
+
+    def directories(self, slot_keys: Iterable[SlotKey]) -> Iterator[bytes]:
+        """Yield the keys of the directories of these slots."""
+        wanted = sorted(slot_key for slot_key in slot_keys if slot_key in self.slots)
+        return (directory_state_key(*each) for each in wanted if each not in self._directories)
+
+    def first_blocks(self, slot_keys: Iterable[SlotKey]) -> Iterator[bytes]:
+        """Yield the keys of the first blocks of these slots, as many as are read at once."""
+        refs = ((each, ref) for each in sorted(slot_keys) for ref in self._refs(each))
+        size = 0
+        for slot_key, ref in refs:
+            yield block_state_key(*slot_key, ref.number)
+            size += ref.bytes
+            if size >= AHEAD_BYTES:
+                return
+
+    def read_merged(self, added: Sequence[tuple[SlotKey, Sequence[bytes], bytes]]) -> None:
+        """Read the blocks that adding these ones will merge, each with its slot, its entries and its bytes."""
+        self._state.fetch(self.directories({slot_key for slot_key, _, _ in added}))
+        wanted: list[bytes] = []
+        for slot_key, entries, value in added:
+            if slot_key in self.slots:
+                directory = self._directory(slot_key)
+                offsets = [offset_of(entry) for entry in entries]
+                lane = 0 if min(offsets) > directory.greatest_offset else 1
+                new = BlockRef(_NEW, min(offsets), max(offsets), len(value), lane)
+                merged = _to_merge([*(ref for ref in directory.refs if ref.lane == lane), new])
+                wanted += [block_state_key(*slot_key, ref.number) for ref in merged if ref is not new]
+        self._state.fetch(wanted)
 
     def add(self, slot_key: SlotKey, entries: Sequence[bytes], value: bytes | None = None) -> None:
         """Add a block.
@@ -96,8 +130,11 @@ class Blocks:
 
     def each(self, slot_key: SlotKey, start: int = 0) -> Iterator[Sequence[bytes]]:
         """Yield the entries of each block of a slot from block `start` on; the blocks before it are not read."""
-        for ref in islice(self._refs(slot_key), start, None):
-            yield self._block(slot_key, ref.number)
+        rest = islice(self._refs(slot_key), start, None)
+        for some in _parts(rest):
+            self._read_blocks(slot_key, some)
+            for ref in some:
+                yield self._block(slot_key, ref.number)
 
     def find(self, slot_key: SlotKey, key: bytes) -> bytes | None:
         """Return the entry with this timer key, None when the slot has none."""
@@ -118,6 +155,7 @@ class Blocks:
         took = 0
         while took < limit_bytes and (directory.pages or directory.refs):
             left = list(self._page(slot_key, directory.first_page) if directory.pages else directory.refs)
+            self._read_blocks(slot_key, next(_parts(left, limit_bytes - took), ()))
             while left and took < limit_bytes:
                 ref = left.pop(0)
                 entries = self._block(slot_key, ref.number)
@@ -178,7 +216,7 @@ class Blocks:
         body = value if value is not None else encode_block(slot.level, by_origin(entries), entries)
         offsets = [int.from_bytes(entry[OFFSET], "big") for entry in entries]
         ref = BlockRef(slot.next_block, min(offsets), max(offsets), len(body), lane)
-        self._state.put(block_state_key(slot.level, slot.slot, ref.number), body)
+        self._state.put_new(block_state_key(slot.level, slot.slot, ref.number), body)
         slot.next_block += 1
         slot.bytes += ref.bytes
         return ref
@@ -186,6 +224,9 @@ class Blocks:
     def _remove(self, slot: Slot, ref: BlockRef) -> None:
         self._state.remove(block_state_key(slot.level, slot.slot, ref.number))
         slot.bytes -= ref.bytes
+
+    def _read_blocks(self, slot_key: SlotKey, refs: Iterable[BlockRef]) -> None:
+        self._state.fetch(block_state_key(*slot_key, ref.number) for ref in refs)
 
     def _block(self, slot_key: SlotKey, number: int) -> Sequence[bytes]:
         value = self._state.get(block_state_key(*slot_key, number))
@@ -211,6 +252,7 @@ class Blocks:
     def _merge(self, slot: Slot, directory: Directory, refs: BlockRefs) -> None:
         """Replace these blocks by one that has their pending timers."""
         slot_key = (slot.level, slot.slot)
+        self._read_blocks(slot_key, refs)
         entries = [entry for ref in refs for entry in self._pending(self._block(slot_key, ref.number))]
         for ref in refs:
             self._remove(slot, ref)
@@ -283,6 +325,20 @@ def by_origin(entries: Iterable[bytes]) -> dict[str, tuple[int, int]]:
         total[0] += 1
         total[1] += entry[FLAGS_AT] & DEFERRED
     return {name.decode(): (total, deferred) for name, (total, deferred) in totals.items()}
+
+
+def _parts(refs: Iterable[BlockRef], limit_bytes: int = AHEAD_BYTES) -> Iterator[BlockRefs]:
+    """Yield blocks in groups of about this size, which are read at once."""
+    part: BlockRefs = []
+    size = 0
+    for ref in refs:
+        part.append(ref)
+        size += ref.bytes
+        if size >= limit_bytes:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 def _to_merge(lane: BlockRefs) -> BlockRefs:

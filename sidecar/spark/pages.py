@@ -6,7 +6,7 @@ removes the pages of one group, and the rows of one page, that the watermark has
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Set
 from typing import Final
 
 from sidecar.changelog.codec import REMOVED, greatest_due_ms, removed_key
@@ -46,6 +46,28 @@ class Pages:
         self._pages: dict[int, Page] = {}
         self._changed_groups: set[int] = set()
         self._changed_pages: set[int] = set()
+
+    def read_ahead(self, rows: Iterable[bytes]) -> None:
+        """Read what the writes of these rows need."""
+        pages = {_page_of(row) for row in rows}
+        self._state.fetch(self._group_keys(pages))
+        self._state.fetch(self._page_keys(pages))
+
+    def swept_group(self) -> Iterator[bytes]:
+        """Yield the key of the group that `tidy` begins with."""
+        return self._group_keys({self._meta.pages_swept})
+
+    def swept_page(self) -> Iterator[bytes]:
+        """Yield the key of the page that `tidy` begins with."""
+        return self._page_keys({self._meta.pages_swept})
+
+    def _group_keys(self, pages: Set[int]) -> Iterator[bytes]:
+        numbers = {page >> GROUP_SHIFT for page in pages} & self._meta.groups.keys() - self._groups.keys()
+        return (page_group_state_key(number) for number in sorted(numbers))
+
+    def _page_keys(self, pages: Set[int]) -> Iterator[bytes]:
+        unread = sorted(pages - self._pages.keys())
+        return (page_state_key(page) for page in unread if page in self._group(page >> GROUP_SHIFT))
 
     def get(self, row: bytes) -> bytes | None:
         """Return a row, None when there is none."""

@@ -17,6 +17,7 @@ from tests.integration.sidecars import Sidecars, Stage, set_stage
 _OF_PYSPARK = [
     "test_ingest.py",
     "test_manifest.py",
+    "test_map_state.py",
     "test_notify.py",
     "test_processor.py",
     "test_redrive_task.py",

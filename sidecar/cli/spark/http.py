@@ -46,14 +46,17 @@ class Driver(Observer):
         """Count a completed micro-batch."""
         self._seen_s = self._monotonic_s()
         self._batch = int(progress["batchId"])
+        counted = observation.count(self._metrics, progress)
         logger.debug(
             "micro_batch_done",
             batch=self._batch,
             records=int(progress["numInputRows"]),
             took_ms=int(progress["durationMs"].get("triggerExecution", 0)),
             steps_ms=progress["durationMs"],
+            partition_steps_ms=observation.spent_ms(counted),
+            round_trips=sum(tally.round_trips for tally in counted),
         )
-        for tally in observation.count(self._metrics, progress):
+        for tally in counted:
             if self._notifier is not None and tally.dead:
                 self._notifier.add_reasons(tally.dead)
             for partition, reason in tally.stopped.items():

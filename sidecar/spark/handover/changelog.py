@@ -22,21 +22,22 @@ from sidecar.changelog.codec import (
 from sidecar.changelog.entry import KEY_BYTES, LEVEL_AT, due_ms_of
 from sidecar.errors import invariant
 from sidecar.spark.blocks import by_origin
-from sidecar.spark.state.entries import META, Meta, StateEntries, decode_meta, encode
+from sidecar.spark.state.entries import META, BufferedEntries, Meta, StoredEntries, decode_meta, encode
 from sidecar.spark.state.shard_store import ShardStore
 from sidecar.wheel.geometry import slot_end_ms, slot_of
 
 
-def take_over(partition: int, state: StateEntries, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
+def take_over(partition: int, stored: StoredEntries, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
     """Write changelog records into the state; as in the fold, their order does not matter.
 
     Tombstones may be given or left out: the watermark has passed what they delete.
 
     Args:
         partition: A partition of the input topic.
-        state: Entries of the partition.
+        stored: Entries of the partition.
         records: Any part of its changelog. A checkpoint must be the last one of the changelog.
     """
+    state = BufferedEntries(stored)
     value = state.get(META)
     meta = Meta(settled=False) if value is None else decode_meta(value)
     store = ShardStore(state, meta, partition)
@@ -54,6 +55,7 @@ def take_over(partition: int, state: StateEntries, records: Iterable[tuple[bytes
             store.import_removed(decoded, body)
     store.save()
     state.put(META, encode(meta))
+    state.flush()
 
 
 def timers_of(block: bytes, watermark: bytes) -> Iterator[bytes]:

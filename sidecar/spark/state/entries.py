@@ -19,6 +19,7 @@ the number of pending timers.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from struct import Struct
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -29,24 +30,38 @@ from sidecar.errors import FormatUnknown, RecordCorrupt, invariant
 from sidecar.spark.stream.topic_metadata import TopicMetadata
 from sidecar.wheel.counts import Counts
 
+_SLOT: Final = Struct(">cBQ")
+_BLOCK: Final = Struct(">cBQQ")
+_NUMBERED: Final = Struct(">cQ")
+
 FORMAT: Final = 3
 FORMER: Final = frozenset({1, 2})
 """A list of all blocks of a slot, a list of all pages in Meta, and runs of retry ids: the first step converts them."""
 META: Final = b"m"
 INDEX: Final = b"w"
 STOPPED: Final = b"x"
+ROOT: Final = _SLOT.pack(b"n", 0, 0)
+"""The root of the index of retry ids."""
 PAGE_SHIFT: Final = 12
 """The bits of an offset within a page: a page has the rows of 4,096 offsets."""
 GROUP_SHIFT: Final = 8
 """The bits of a page number within a group: 256 pages, a million offsets."""
 
-_SLOT: Final = Struct(">cBQ")
-_BLOCK: Final = Struct(">cBQQ")
-_NUMBERED: Final = Struct(">cQ")
+
+class StoredEntries(Protocol):
+    """The state of one partition, as Spark or a dict keeps it."""
+
+    def get_all(self, state_keys: Iterable[bytes]) -> list[bytes | None]:
+        """Return the values of entries, None for each that does not exist, in few round trips."""
+        ...
+
+    def write(self, changes: Mapping[bytes, bytes | None]) -> None:
+        """Write entries, and delete those without a value, in few round trips."""
+        ...
 
 
 class StateEntries(Protocol):
-    """The state of one partition, as Spark or a dict keeps it."""
+    """The state of one partition, as a partition step reads and writes it."""
 
     def get(self, state_key: bytes) -> bytes | None:
         """Return the value of an entry, None when there is none."""
@@ -56,8 +71,16 @@ class StateEntries(Protocol):
         """Write an entry."""
         ...
 
+    def put_new(self, state_key: bytes, value: bytes) -> None:
+        """Write an entry that does not exist."""
+        ...
+
     def remove(self, state_key: bytes) -> None:
         """Delete an entry, if there is one."""
+        ...
+
+    def fetch(self, state_keys: Iterable[bytes]) -> None:
+        """Read entries ahead, in few round trips: each for one `get` that follows."""
         ...
 
 
@@ -286,26 +309,78 @@ def decode_meta(value: bytes) -> Meta:
     return meta
 
 
-class BufferedEntries:
-    """Entries whose changes are written at the end, or never."""
+class WrittenEntries:
+    """Entries that are read ahead, and written at once.
 
-    def __init__(self, state: StateEntries) -> None:
-        self._state = state
-        self._changed: dict[bytes, bytes | None] = {}
+    Args:
+        stored: The entries as Spark or a dict keeps them.
+    """
+
+    def __init__(self, stored: StoredEntries) -> None:
+        self._stored = stored
+        self._ahead: dict[bytes, bytes | None] = {}
+
+    def buffered(self) -> BufferedEntries:
+        """Return the same entries, with what was read ahead, whose changes are written at the end, or never."""
+        entries = BufferedEntries(self._stored)
+        entries._ahead = self._ahead  # noqa: SLF001 - of its own kind
+        return entries
 
     def get(self, state_key: bytes) -> bytes | None:
-        return self._changed[state_key] if state_key in self._changed else self._state.get(state_key)
+        if state_key in self._ahead:
+            return self._ahead.pop(state_key)
+        return self._stored.get_all((state_key,))[0]
+
+    def put(self, state_key: bytes, value: bytes) -> None:
+        self._ahead.pop(state_key, None)
+        self._stored.write({state_key: value})
+
+    def put_new(self, state_key: bytes, value: bytes) -> None:
+        self.put(state_key, value)
+
+    def remove(self, state_key: bytes) -> None:
+        self._ahead.pop(state_key, None)
+        self._stored.write({state_key: None})
+
+    def fetch(self, state_keys: Iterable[bytes]) -> None:
+        wanted = [state_key for state_key in dict.fromkeys(state_keys) if state_key not in self._ahead]
+        if wanted:
+            self._ahead.update(zip(wanted, self._stored.get_all(wanted), strict=True))
+
+
+class BufferedEntries(WrittenEntries):
+    """Entries that are read ahead, and whose changes are written at the end, or never."""
+
+    def __init__(self, stored: StoredEntries) -> None:
+        super().__init__(stored)
+        self._changed: dict[bytes, bytes | None] = {}
+        self._new: set[bytes] = set()
+
+    def get(self, state_key: bytes) -> bytes | None:
+        return self._changed[state_key] if state_key in self._changed else super().get(state_key)
 
     def put(self, state_key: bytes, value: bytes) -> None:
         self._changed[state_key] = value
 
+    def put_new(self, state_key: bytes, value: bytes) -> None:
+        if state_key not in self._changed:
+            self._new.add(state_key)
+        self._changed[state_key] = value
+
     def remove(self, state_key: bytes) -> None:
-        self._changed[state_key] = None
+        if state_key in self._new:
+            # It was never stored.
+            self._new.remove(state_key)
+            del self._changed[state_key]
+        else:
+            self._changed[state_key] = None
+
+    def fetch(self, state_keys: Iterable[bytes]) -> None:
+        super().fetch(state_key for state_key in state_keys if state_key not in self._changed)
 
     def flush(self) -> None:
         """Write what changed."""
-        for state_key, value in self._changed.items():
-            if value is None:
-                self._state.remove(state_key)
-            else:
-                self._state.put(state_key, value)
+        self._stored.write(self._changed)
+        self._ahead.clear()
+        self._changed.clear()
+        self._new.clear()

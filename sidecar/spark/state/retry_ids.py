@@ -35,6 +35,8 @@ SPREADS: Final = 4
 SPREAD_ROWS: Final = ROWS_MAX // 8
 FORMER_ROWS: Final = 4 * ROWS_MAX
 """The rows of the former layout that a step moves."""
+AHEAD_DEPTH: Final = 2
+"""The depth down to which a step reads nodes ahead."""
 CACHE_BYTES_MAX: Final = 32 * 1024 * 1024
 
 _HASH_DIGITS: Final = 8
@@ -94,6 +96,13 @@ class RetryIdIndex:
             rows += _matching(self._state.get(former_run_state_key(run.number)) or b"", wanted)
         return [Candidate(*ROW.unpack(row)[1:]) for row in _once(sorted(rows))]
 
+    def swept(self) -> Iterator[bytes]:
+        """Yield the keys of the first nodes on the path that this step sweeps."""
+        swept = self._meta.names_swept
+        path = [(depth, swept >> 4 * (_DIGITS - depth)) for depth in range(1, AHEAD_DEPTH + 1)]
+        if _children(self._node(_ROOT)) >> path[0][1] & 1:
+            yield from (node_state_key(*at) for at in path)
+
     def tidy(self) -> None:
         """Do the work of one step: convert former rows, spread full nodes, sweep one path."""
         self._move_former()
@@ -135,6 +144,8 @@ class RetryIdIndex:
             parts: defaultdict[int, list[bytes]] = defaultdict(list)
             for row in rows:
                 parts[_digit(row, depth)].append(row)
+            below = [(depth + 1, prefix << 4 | digit) for digit in parts]
+            self._state.fetch(node_state_key(*each) for each in below if each not in self._cache)
             for digit, part in parts.items():
                 self._merge((depth + 1, prefix << 4 | digit), part)
                 children |= 1 << digit

@@ -56,6 +56,7 @@ class ShardStore:
     """Reads and writes the timers of one partition; each step makes a new one."""
 
     def __init__(self, state: StateEntries, meta: Meta, partition: int) -> None:
+        self._state = state
         self._meta = meta
         self._rows = Rows(partition)
         self._blocks = Blocks(state, meta, self._pending)
@@ -68,6 +69,14 @@ class ShardStore:
             self._blocks.convert()
             self._pages.convert()
             meta.format = FORMAT
+
+    def read_ahead(self, now_ms: int) -> None:
+        """Read what the step at this instant needs in any case, in two round trips."""
+        due = [slot_key for slot_key, slot in self._blocks.slots.items() if slot.least_due_ms <= now_ms]
+        self._state.fetch(
+            [*self._retry_ids.swept(), *self._pages.swept_group(), *self._blocks.directories(due)],
+        )
+        self._state.fetch([*self._pages.swept_page(), *self._blocks.first_blocks(due)])
 
     # The reads of plan()
 
@@ -197,12 +206,17 @@ class ShardStore:
 
     def apply(self, part: PartitionPlan) -> None:
         """Apply the changes of a plan; its blocks are stored as they are."""
+        blocks: list[tuple[SlotKey, Sequence[bytes], bytes]] = []
         for key, value in part.records:
             decoded = decode_key(key)
             if isinstance(decoded, BlockKey) and value is not None:
                 block = decode_block(value)
                 slot = decoded.slot_end_ms // WIDTHS_MS[block.level] - 1
-                self._add((block.level, slot), block.entries, value)
+                blocks.append(((block.level, slot), block.entries, value))
+        self._blocks.read_merged(blocks)
+        for slot_key, entries, value in blocks:
+            self._add(slot_key, entries, value)
+        self._pages.read_ahead(row for row in part.mutations.rows if row[KIND] in PAGED)
         named = []
         taken: defaultdict[int, list[int]] = defaultdict(list)
         for key in part.taken:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from sidecar.metrics import VERDICTS, Metrics
@@ -24,6 +25,14 @@ def tallies(progress: Mapping[str, Any]) -> list[Tally]:
     """Return the tally of each partition in a micro-batch."""
     observed = progress.get("observedMetrics", {}).get(OBSERVATION)
     return [] if observed is None else [decode_tally(text) for text in observed[_TALLIES] or ()]
+
+
+def spent_ms(counted: Iterable[Tally]) -> dict[str, float]:
+    """Return what each part of the partition steps has taken, all of them together."""
+    total: Counter[str] = Counter()
+    for tally in counted:
+        total.update(tally.spent_us)
+    return {name: round(took_us / 1000, 1) for name, took_us in total.items()}
 
 
 def count(metrics: Metrics, progress: Mapping[str, Any]) -> list[Tally]:

@@ -6,49 +6,36 @@ One Spark timer for each partition is enough: it expires when the partition need
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
+from msgspec import structs
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+from sidecar.clock import SystemClock
 from sidecar.contract import dialects_of
 from sidecar.errors import invariant
 from sidecar.settings import Settings
 from sidecar.spark.handover.changelog import take_over
 from sidecar.spark.marks import ReplayClosings
 from sidecar.spark.state.entries import META, decode_meta, encode
+from sidecar.spark.state.map_state import Spent, entries_of
 from sidecar.spark.stream.lookup import BrokerLookup
 from sidecar.spark.stream.placement import partition_of
 from sidecar.spark.stream.step import PartitionSteps, Rules, StepResult
-from sidecar.spark.stream.wire import OutputPart, Tally, encode_output_part, encode_tally
+from sidecar.spark.stream.wire import Tally, encode_output_part, encode_tally
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import (
         ExpiredTimerInfo,
-        MapState,
         StatefulProcessorHandle,
         TimerValues,
     )
 
 STATE: Final = "cells"
+_CLOCK: Final = SystemClock()
 OUTPUT_SCHEMA: Final = "partition int, payload binary, tally string"
-
-
-class MapStateEntries:
-    """State entries in Spark's map state."""
-
-    def __init__(self, state: MapState) -> None:
-        self._state = state
-
-    def get(self, state_key: bytes) -> bytes | None:
-        found = self._state.getValue((state_key,))
-        return None if found is None else bytes(found[0])
-
-    def put(self, state_key: bytes, value: bytes) -> None:
-        self._state.updateValue((state_key,), (value,))
-
-    def remove(self, state_key: bytes) -> None:
-        self._state.removeKey((state_key,))
 
 
 _lookups: dict[str, BrokerLookup] = {}
@@ -71,7 +58,7 @@ class WheelProcessor(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
-        self._state = MapStateEntries(handle.getMapState(STATE, "cell binary", "value binary"))
+        self._state = entries_of(handle.getMapState(STATE, "cell binary", "value binary"), _CLOCK.monotonic_s)
         bootstrap = self._settings.bootstrap_servers
         if bootstrap not in _lookups:
             _lookups[bootstrap] = BrokerLookup(self._settings)
@@ -111,7 +98,9 @@ class WheelProcessor(StatefulProcessor):
 
     def _step(self, partition: int, chunks: Iterable[bytes], now_ms: int) -> Iterator[pd.DataFrame]:
         self._lookup.now_ms = now_ms
+        before, began_s = replace(self._state.spent), _CLOCK.monotonic_s()
         result = self._steps.step(partition, self._state, chunks, now_ms)
+        step_s = _CLOCK.monotonic_s() - began_s
         if result is None:
             return
         # Spark deletes the timer that expired when the call is over: one for the same instant would go with it.
@@ -127,14 +116,26 @@ class WheelProcessor(StatefulProcessor):
             if result.woke_ms > now_ms:
                 self._handle.deleteTimer(result.woke_ms)
             self._handle.registerTimer(result.wakes_ms)
-        yield from _frames(partition, result)
+        yield from _frames(partition, result, self._state.spent.since(before), step_s)
 
 
-def _frames(partition: int, result: StepResult) -> Iterator[pd.DataFrame]:
-    tally = encode_tally(result.tally) if result.tally != Tally() else None
+def _frames(partition: int, result: StepResult, spent: Spent, step_s: float) -> Iterator[pd.DataFrame]:
+    encode_s = 0.0
     for part in result.output_parts:
-        yield _frame(partition, part, tally if part.last else None)
+        began_s = _CLOCK.monotonic_s()
+        payload, tally = encode_output_part(part), None
+        encode_s += _CLOCK.monotonic_s() - began_s
+        if part.last and result.tally != Tally():
+            tally = encode_tally(_timed(result.tally, spent, step_s, encode_s))
+        yield pd.DataFrame({"partition": [partition], "payload": [payload], "tally": [tally]})
 
 
-def _frame(partition: int, part: OutputPart, tally: str | None) -> pd.DataFrame:
-    return pd.DataFrame({"partition": [partition], "payload": [encode_output_part(part)], "tally": [tally]})
+def _timed(tally: Tally, spent: Spent, step_s: float, encode_s: float) -> Tally:
+    parts_s = {
+        "read": spent.read_s,
+        "plan": step_s - spent.read_s - spent.write_s,
+        "write": spent.write_s,
+        "encode": encode_s,
+    }
+    spent_us = {name: round(1_000_000 * part_s) for name, part_s in parts_s.items()}
+    return structs.replace(tally, spent_us=spent_us, round_trips=spent.round_trips)

@@ -31,13 +31,16 @@ from sidecar.model import Record
 from sidecar.policy import Policy, PolicyConfig
 from sidecar.spark.marks import ALL, ReplayClosings
 from sidecar.spark.state.entries import (
+    INDEX,
     META,
     REASON,
+    ROOT,
     STOPPED,
-    BufferedEntries,
     Meta,
     StateEntries,
     Stopped,
+    StoredEntries,
+    WrittenEntries,
     decode_meta,
     encode,
 )
@@ -127,23 +130,25 @@ class PartitionSteps:
         self._lookup = lookup
         self._replay_closings = replay_closings
 
-    def step(self, partition: int, state: StateEntries, chunks: Iterable[bytes], now_ms: int) -> StepResult | None:
+    def step(self, partition: int, stored: StoredEntries, chunks: Iterable[bytes], now_ms: int) -> StepResult | None:
         """Ingest new records and fire due timers; return None when this instant had its step already.
 
         Args:
             partition: A partition of the input topic.
-            state: Its state, which is written. A state that cannot be read stays as it is, the new records are kept
+            stored: Its state, which is written. A state that cannot be read stays as it is, the new records are kept
                 with it, and the other partitions continue.
             chunks: The new records, in any order.
             now_ms: The instant of the micro-batch.
         """
+        state = WrittenEntries(stored)
+        state.fetch((INDEX, STOPPED, META, ROOT))
         waiting = Waiting(state, max(1, int(INGEST_BYTES_MAX * self._rules.share)))
         came = waiting.add(chunks)
         found = state.get(STOPPED)
         stopped = None if found is None else REASON.decode(found)
         if stopped is not None and now_ms - stopped.tried_ms < TRY_AGAIN_MS:
             return self._stop(partition, state, waiting, stopped, now_ms)
-        buffered = BufferedEntries(state)
+        buffered = state.buffered()
         try:
             result = self._run(partition, buffered, waiting, now_ms, came=came)
         except PartitionStopped as error:
@@ -171,6 +176,7 @@ class PartitionSteps:
             meta.held = (meta.held[1], meta.held[1])
         closings = self._replay_closings.of(partition, now_ms)
         result = _PartitionStep(self._rules, self._policy, self._dialects, partition, state, meta, now_ms, closings)
+        result.read_ahead()
         result.run(waiting)
         used, unresolved = result.used()
         answers = self._lookup(asked) if (asked := topic_metadata.to_ask(meta.topics, unresolved, now_ms)) else {}
@@ -258,6 +264,10 @@ class _PartitionStep:
             api_token=rules.api_token,
             forbidden=topic_metadata.forbidden_topics(meta.topics, now_ms),
         )
+
+    def read_ahead(self) -> None:
+        """Read what each step reads."""
+        self._store.read_ahead(self._now_ms)
 
     def run(self, waiting: Waiting) -> None:
         """Ingest and fire until nothing is left or a bound is reached."""

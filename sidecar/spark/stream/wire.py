@@ -82,6 +82,10 @@ class Tally(msgspec.Struct, frozen=True):
     late: dict[int, int] = {}
     """Lateness in ms, rounded up to a multiple of LATE_STEP_MS, to the number of deliveries."""
     held: dict[str, int] = {}
+    spent_us: dict[str, int] = {}
+    """What the step's parts have taken: `read` and `write` the state, `plan`, `encode` what is sent."""
+    round_trips: int = 0
+    """The round trips to the state."""
 
 
 _encode = msgspec.msgpack.Encoder().encode

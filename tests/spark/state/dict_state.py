@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from sidecar.changelog.codec import RemovedKey, decode_key, decode_removed
 from sidecar.changelog.entry import KEY, KEY_BYTES
@@ -23,8 +23,25 @@ class DictState:
     def put(self, state_key: bytes, value: bytes) -> None:
         self.entries[state_key] = value
 
+    def put_new(self, state_key: bytes, value: bytes) -> None:
+        assert state_key not in self.entries, "an entry that exists is not new"
+        self.put(state_key, value)
+
     def remove(self, state_key: bytes) -> None:
         self.entries.pop(state_key, None)
+
+    def fetch(self, state_keys: Iterable[bytes]) -> None:
+        """Read nothing ahead."""
+
+    def get_all(self, state_keys: Iterable[bytes]) -> list[bytes | None]:
+        return [self.get(state_key) for state_key in state_keys]
+
+    def write(self, changes: Mapping[bytes, bytes | None]) -> None:
+        for state_key, value in changes.items():
+            if value is None:
+                self.remove(state_key)
+            else:
+                self.put(state_key, value)
 
 
 def pending(state: Mapping[bytes, bytes]) -> dict[bytes, bytes]:

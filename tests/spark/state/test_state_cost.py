@@ -64,6 +64,15 @@ def test_a_step_costs_no_more_with_ten_times_as_much_pending() -> None:
     assert much.calls < 1.5 * little.calls
 
 
+def test_a_step_makes_a_bounded_number_of_round_trips_to_the_state_however_many_entries_it_touches() -> None:
+    world = World(rate=200, longest_s=86_400)
+    world.run(400)
+    cost = world.run(100)
+    # What it begins with, the paths and groups, the first due slot and pages, the merged blocks, then the writes.
+    assert cost.calls / cost.steps > 100
+    assert cost.trips / cost.steps < 20
+
+
 def test_a_slot_that_is_far_too_large_for_a_step_is_split_in_parts_before_it_is_due(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
