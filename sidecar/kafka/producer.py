@@ -204,7 +204,7 @@ class TransactionalProducer:
 
         Args:
             partition: Of the input topic.
-            records: In the order of their writing.
+            records: In the order of their writing; plain tuples of the same fields do unless they are traced.
             traced: Request a delivery report for each, which names refused records. It costs a sixth of the work of a
                 delivery, and a refusal fails the transaction without it too, so it is requested only after a failure.
         """
@@ -220,9 +220,9 @@ class TransactionalProducer:
                 # precedence over `on_delivery`. ANY_PARTITION has the same value in the library.
                 produce(topic, value, key, target, report, None, 0, headers)  # type: ignore[arg-type]
             except BufferError:
-                yield from self._write_slowly(outgoing, report)
+                yield from self._write_slowly(Outgoing._make(outgoing), report)
             except KafkaException as cause:
-                yield from self._refuse_or_learn(partition, outgoing, report, cause.args[0])
+                yield from self._refuse_or_learn(partition, Outgoing._make(outgoing), report, cause.args[0])
 
     def _write_slowly(self, outgoing: Outgoing, report: Any) -> Waits:
         where = {} if outgoing.partition < 0 else {"partition": outgoing.partition}

@@ -10,13 +10,12 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
-from sidecar.engine.ports import Outgoing
 from sidecar.errors import SidecarError
-from sidecar.spark.stream.wire import Closing, StatusRecord
+from sidecar.spark.stream.wire import Closing, Packed, StatusRecord, unframed
 
 OUTCOME: Final = b"o/"
 """The prefix of the keys of outcomes; every other record of the status topic is published again soon."""
@@ -28,7 +27,6 @@ ALL: Final = "*"
 _FORMER: Final = re.compile(r"spark ([0-9]+) ([0-9a-z-]+)")
 _TOPICS: Final = re.compile(r"TopicsRefuse: .*\[topics ([A-Za-z0-9+/=]+)\]")
 _BEGINNING: Final = "spark ["
-_encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class TopicsRefuse(SidecarError):
@@ -92,21 +90,13 @@ class Digest:
     def __init__(self) -> None:
         self._hash = sha256()
 
-    def add(self, records: Iterable[Outgoing], status_records: Iterable[StatusRecord]) -> None:
+    def add(self, packed: Packed, status_records: Iterable[StatusRecord]) -> None:
         """Add what is sent, except the counts."""
-        self._hash.update(_unframed([each[:5] for each in records]))
-        self._hash.update(
-            _unframed([(each.key, each.value) for each in status_records if each.key.startswith(OUTCOME)])
-        )
+        self._hash.update(packed.content)
+        self._hash.update(unframed([(each.key, each.value) for each in status_records if each.key.startswith(OUTCOME)]))
 
     def __str__(self) -> str:
         return self._hash.hexdigest()[:32]
-
-
-def _unframed(values: Sequence[tuple[Any, ...]]) -> memoryview:
-    """Return the bytes of all values without the length of the list in front of them, which depends on the cut."""
-    length = len(values)
-    return memoryview(_encode(values))[1 if length < 16 else 3 if length < 65_536 else 5 :]
 
 
 class ReplayClosings(NamedTuple):

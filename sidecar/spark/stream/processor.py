@@ -24,7 +24,7 @@ from sidecar.spark.state.map_state import Spent, entries_of
 from sidecar.spark.stream.lookup import BrokerLookup
 from sidecar.spark.stream.placement import partition_of
 from sidecar.spark.stream.step import PartitionSteps, Rules, StepResult
-from sidecar.spark.stream.wire import Tally, encode_output_part, encode_tally
+from sidecar.spark.stream.wire import Tally, encode_tally, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import (
@@ -123,11 +123,18 @@ def _frames(partition: int, result: StepResult, spent: Spent, step_s: float) -> 
     encode_s = 0.0
     for part in result.output_parts:
         began_s = _CLOCK.monotonic_s()
-        payload, tally = encode_output_part(part), None
+        *firsts, last = rows_of(part)
         encode_s += _CLOCK.monotonic_s() - began_s
+        for row in firsts:
+            yield _frame(partition, row, None)
+        tally = None
         if part.last and result.tally != Tally():
             tally = encode_tally(_timed(result.tally, spent, step_s, encode_s))
-        yield pd.DataFrame({"partition": [partition], "payload": [payload], "tally": [tally]})
+        yield _frame(partition, last, tally)
+
+
+def _frame(partition: int, row: bytes, tally: str | None) -> pd.DataFrame:
+    return pd.DataFrame({"partition": [partition], "payload": [row], "tally": [tally]})
 
 
 def _timed(tally: Tally, spent: Spent, step_s: float, encode_s: float) -> Tally:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sidecar import __version__
 from sidecar.changelog.codec import Checkpoint, Closure
@@ -31,7 +31,7 @@ from sidecar.settings import Settings
 from sidecar.spark.marks import Digest, Mark, TopicsRefuse
 from sidecar.spark.stream.input_records import read_input_records
 from sidecar.spark.stream.lookup import BrokerLookup
-from sidecar.spark.stream.wire import Closing, OutputPart, StatusRecord, decode_output_part
+from sidecar.spark.stream.wire import Closing, OutputPart, Packed, StatusRecord, read_row
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -82,7 +82,7 @@ class PlanOutput:
     """The offset base of the checkpoint after the plan."""
     digest: str = ""
     """The digest of the partition step up to the end of this plan."""
-    records: list[Outgoing] = field(default_factory=list)
+    packed: list[Packed] = field(default_factory=list)
     status_records: list[StatusRecord] = field(default_factory=list)
     closings: list[Closing] = field(default_factory=list)
 
@@ -90,6 +90,16 @@ class PlanOutput:
     def moves(self) -> bool:
         """Return whether it changes the state; one that does not has only counts, which are published again."""
         return self.after != self.before
+
+    @property
+    def count(self) -> int:
+        """The number of its records."""
+        return sum(packed.count for packed in self.packed)
+
+    def records(self) -> Iterator[Outgoing]:
+        """Yield its records."""
+        for packed in self.packed:
+            yield from packed.records()
 
 
 class Sender:
@@ -173,8 +183,11 @@ class Sender:
             # producer is fenced.
             self._send_marks(batch, moving, producer)
         for output in waiting:
-            records = [self._replaced(output.partition, each, unfireable) for each in output.records]
-            _exhaust(producer.write_outgoing(output.partition, records, traced=traced))
+            for packed in output.packed:
+                records: Iterable[Any] = packed.records() if traced or unfireable else packed.plain()
+                if unfireable:
+                    records = [self._replaced(output.partition, each, unfireable) for each in records]
+                _exhaust(producer.write_outgoing(output.partition, records, traced=traced))
             status_records = [(each.key, each.value, each.headers) for each in output.status_records]
             _exhaust(producer.write_outcomes(self._settings.status_topic, output.partition, status_records))
         if producer.refused:
@@ -281,7 +294,7 @@ class Sender:
         closed: dict[str, str] = {}
         rejected = {_record_key(each) for each in rejected_of(producer.refused, producer.accepted)}
         refused_records: list[Refused] = []
-        written = sum(len(output.records) for output in outputs)
+        written = sum(output.count for output in outputs)
         # When nothing at all was written, the cause may lie outside of a topic; the group has answered, though.
         patient = len(producer.refused) == written and attempt < 2
         for refused in producer.refused:
@@ -321,7 +334,7 @@ class Sender:
         """Look for a missing permission: it fails a transaction as a whole, and names no record."""
         if self._lookup is None:
             self._lookup = BrokerLookup(self._settings)
-        topics = self._lookup({record.topic for output in outputs for record in output.records})
+        topics = self._lookup({record.topic for output in outputs for record in output.records()})
         closed = {name: topic.closure or Closure.VANISHED.value for name, topic in topics.items() if topic.closed}
         if closed:
             raise TopicsRefuse(closed, "the topic may not be written to, or does not exist")
@@ -412,7 +425,7 @@ class TransactionalSink:
 
     def process(self, row: Row) -> None:
         payload = bytes(row["payload"])
-        part = decode_output_part(payload)
+        part, packed = read_row(payload)
         number = part.partition
         began = self._began.setdefault(number, part.before)
         output = self._open.pop(number, None)
@@ -421,13 +434,13 @@ class TransactionalSink:
             output = PlanOutput(
                 number, part.before, part.after, began, part.next_input_offset, offset_base=part.offset_base
             )
-        output.records += part.records
+        output.packed.append(packed)
         output.status_records += part.status_records
         output.closings += part.closings
         output.last = part.last
         digest = self._digests.setdefault(number, Digest())
-        digest.add(part.records, part.status_records)
-        self._records += len(part.records)
+        digest.add(packed, part.status_records)
+        self._records += packed.count
         self._bytes += len(payload)
         if not part.ends:
             self._open[number] = output

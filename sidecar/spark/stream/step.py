@@ -48,7 +48,7 @@ from sidecar.spark.state.shard_store import ShardStore
 from sidecar.spark.stream import topic_metadata
 from sidecar.spark.stream.sent import PlanOutput, Sent
 from sidecar.spark.stream.topic_metadata import Lookup, TopicMetadata
-from sidecar.spark.stream.wire import Closing, OutputPart, StatusRecord, Tally, cut
+from sidecar.spark.stream.wire import Closing, OutputPart, StatusRecord, Tally
 from sidecar.spark.waiting import Waiting
 
 PLANS_MAX: Final = 5
@@ -382,7 +382,7 @@ class _PartitionStep:
         return max(self._now_ms + 1, min(self._meta.published_ms + PUBLISH_MS, due_ms or 2**62))
 
     def output_parts(self) -> list[OutputPart]:
-        """Return what is sent, in parts; empty when there is nothing to send."""
+        """Return what is sent, a part for each plan; empty when there is nothing to send."""
         meta, now_ms, outputs = self._meta, self._now_ms, self.sent.outputs
         if not outputs and now_ms - meta.published_ms < PUBLISH_MS - 500:
             return []
@@ -395,23 +395,19 @@ class _PartitionStep:
                 signed(self._rules, self._number, status_record, now_ms)
                 for status_record in [*output.status_records, *[view] * last]
             ]
-            parts = list(cut(output.records))
-            for at, part in enumerate(parts, 1):
-                ends = at == len(parts)
-                found.append(
-                    OutputPart(
-                        partition=self._number,
-                        before=output.before,
-                        after=output.checkpoint.sequence,
-                        next_input_offset=output.checkpoint.next_input_offset,
-                        records=part,
-                        status_records=status_records if ends else [],
-                        ends=ends,
-                        last=ends and last,
-                        offset_base=output.checkpoint.offset_base,
-                        closings=[each for each in self._closings if each.sequence <= output.before] if ends else [],
-                    )
+            found.append(
+                OutputPart(
+                    partition=self._number,
+                    before=output.before,
+                    after=output.checkpoint.sequence,
+                    next_input_offset=output.checkpoint.next_input_offset,
+                    records=output.records,
+                    status_records=status_records,
+                    last=last,
+                    offset_base=output.checkpoint.offset_base,
+                    closings=[each for each in self._closings if each.sequence <= output.before],
                 )
+            )
         return found
 
     def _view(self) -> PartitionView:

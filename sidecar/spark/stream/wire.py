@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from sidecar.engine.items import Arrival
 from sidecar.engine.ports import Outgoing
 from sidecar.model import Headers, Record
 
 CHUNK_BYTES_MAX: Final = 4 * 1024 * 1024
+ROW_RECORDS_MAX: Final = 2_000
+"""The most outgoing records of a row."""
 LATE_STEP_MS: Final = 25
+
+PlainOutgoing = tuple[str, int, bytes | None, bytes | None, list[tuple[str, bytes | None]], int, bytes]
+"""The fields of an `Outgoing`."""
 
 
 class Chunk(msgspec.Struct, array_like=True, frozen=True):
@@ -90,7 +96,11 @@ class Tally(msgspec.Struct, frozen=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _FIRST: Final = Struct(">Q")
+_LENGTHS: Final = Struct(">II")
+"""In front of a row: the length of the part without its records, and the number of these."""
+_ARRAY: Final = Struct(">BI")
 _chunk: msgspec.msgpack.Decoder[Chunk] = msgspec.msgpack.Decoder(Chunk)
+_plain: msgspec.msgpack.Decoder[list[PlainOutgoing]] = msgspec.msgpack.Decoder(list[PlainOutgoing])
 _output_part: msgspec.msgpack.Decoder[OutputPart] = msgspec.msgpack.Decoder(OutputPart)
 _tally_encoder = msgspec.json.Encoder()
 _tally: msgspec.json.Decoder[Tally] = msgspec.json.Decoder(Tally)
@@ -113,12 +123,82 @@ def decode_chunk(value: bytes) -> Chunk:
     return _chunk.decode(value[_FIRST.size :] if value[0] == 0 else value)
 
 
+class Packed(NamedTuple):
+    """Outgoing records as they travel: packed one after the other, without a list around them."""
+
+    count: int
+    content: memoryview
+
+    def plain(self) -> list[PlainOutgoing]:
+        """Return the fields of each record, which cost a third less than named ones."""
+        return _plain.decode(_list_of(self.count, self.content))
+
+    def records(self) -> list[Outgoing]:
+        return [Outgoing._make(each) for each in self.plain()]
+
+
+def pack(records: Sequence[Outgoing]) -> Packed:
+    """Return records as they travel."""
+    return Packed(len(records), unframed(records))
+
+
+def unframed(values: Sequence[Any]) -> memoryview:
+    """Return the bytes of all values without the length of the list in front of them, which depends on the cut."""
+    length = len(values)
+    return memoryview(_encode(values))[1 if length < 16 else 3 if length < 65_536 else 5 :]
+
+
+def _list_of(count: int, content: memoryview) -> bytes:
+    return b"".join((_ARRAY.pack(0xDD, count), content))
+
+
+def rows_of(part: OutputPart) -> Iterator[bytes]:
+    """Yield the rows that a part travels in; only the last one has what ends it."""
+    *firsts, last = _cut(part.records) or [pack(())]
+    for packed in firsts:
+        yield _row(replace(part, records=[], status_records=[], closings=[], ends=False, last=False), packed)
+    yield _row(replace(part, records=[]), last)
+
+
 def encode_output_part(part: OutputPart) -> bytes:
-    return _encode(part)
+    """Return the one row of a small part."""
+    (row,) = rows_of(part)
+    return row
+
+
+def read_row(value: bytes) -> tuple[OutputPart, Packed]:
+    """Return a part, and apart from it its records as they came."""
+    length, count = _LENGTHS.unpack_from(value)
+    end = _LENGTHS.size + length
+    content = memoryview(value)
+    return _output_part.decode(content[_LENGTHS.size : end]), Packed(count, content[end:])
 
 
 def decode_output_part(value: bytes) -> OutputPart:
-    return _output_part.decode(value)
+    """Return a part with its records."""
+    part, packed = read_row(value)
+    return replace(part, records=packed.records())
+
+
+def _row(part: OutputPart, packed: Packed) -> bytes:
+    head = _encode(part)
+    return b"".join((_LENGTHS.pack(len(head), packed.count), head, packed.content))
+
+
+def _cut(records: Sequence[Outgoing]) -> list[Packed]:
+    """Return records in parts of at most CHUNK_BYTES_MAX, or of one record."""
+    found: list[Packed] = []
+    for at in range(0, len(records), ROW_RECORDS_MAX):
+        found += _halved(records[at : at + ROW_RECORDS_MAX])
+    return found
+
+
+def _halved(records: Sequence[Outgoing]) -> list[Packed]:
+    packed = pack(records)
+    if len(packed.content) <= CHUNK_BYTES_MAX or packed.count == 1:
+        return [packed]
+    middle = packed.count // 2
+    return [*_halved(records[:middle]), *_halved(records[middle:])]
 
 
 def encode_tally(tally: Tally) -> str:
@@ -133,22 +213,3 @@ def record_bytes(record: Record) -> int:
     """Return the approximate size of a record of the input in a chunk."""
     headers = sum([len(name) + len(value or b"") for name, value in record.headers or ()])
     return len(record.key or b"") + len(record.value or b"") + headers + 100
-
-
-def size_of(record: Outgoing) -> int:
-    """Return the approximate size of an outgoing record in a row."""
-    headers = sum([len(name) + len(value or b"") for name, value in record.headers])
-    return len(record.key or b"") + len(record.value or b"") + headers + 200
-
-
-def cut(records: Iterable[Outgoing], limit_bytes: int = CHUNK_BYTES_MAX) -> Iterator[list[Outgoing]]:
-    """Yield records in lists of about this size; at least one, which may be empty."""
-    part: list[Outgoing] = []
-    size = 0
-    for record in records:
-        if size > limit_bytes:
-            yield part
-            part, size = [], 0
-        part.append(record)
-        size += size_of(record)
-    yield part

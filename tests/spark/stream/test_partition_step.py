@@ -19,7 +19,7 @@ from sidecar.spark.state.entries import META, STOPPED, decode_meta, encode, form
 from sidecar.spark.stream import step
 from sidecar.spark.stream.step import PartitionSteps, Rules, StepResult
 from sidecar.spark.stream.topic_metadata import TopicMetadata
-from sidecar.spark.stream.wire import Chunk, Closing, OutputPart, encode_chunk
+from sidecar.spark.stream.wire import Chunk, Closing, OutputPart, encode_chunk, pack
 from tests.spark.state.dict_state import DictState
 
 NOW = 1_700_000_000_000
@@ -353,7 +353,7 @@ def test_more_topics_than_a_mark_has_room_for_close_them_all_for_that_step() -> 
 def digest(output_parts: Iterable[OutputPart]) -> str:
     found = Digest()
     for part in output_parts:
-        found.add(part.records, part.status_records)
+        found.add(pack(part.records), part.status_records)
     return str(found)
 
 

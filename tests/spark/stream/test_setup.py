@@ -20,8 +20,9 @@ from sidecar.spark.java import find_java
 from sidecar.spark.manifest import Kept, Manifest, require_same
 from sidecar.spark.marks import ALL, CLOSINGS_MAX, Digest, Mark, TopicsRefuse, replay_closings
 from sidecar.spark.source import EARLIEST, source_options, starting_offsets
+from sidecar.spark.stream import wire
 from sidecar.spark.stream.start import _first_checkpoints, _refuse_what_was_exported, refuse_order
-from sidecar.spark.stream.wire import Closing, StatusRecord
+from sidecar.spark.stream.wire import Closing, OutputPart, StatusRecord, pack
 from tests.spark.stream.test_partition_step import RULES
 
 TOPICS = TopicFacts("cluster", 2, 2, "topic-id", "changelog-id", 1, 1, 1)
@@ -203,13 +204,13 @@ def test_a_digest_does_not_depend_on_how_what_is_sent_was_cut() -> None:
     for size in (40, 15, 16, 1):
         digest = Digest()
         for at in range(0, 40, size):
-            digest.add(records[at : at + size], [])
-        digest.add([], [outcome, count])
+            digest.add(pack(records[at : at + size]), [])
+        digest.add(pack([]), [outcome, count])
         found.add(str(digest))
     assert len(found) == 1
     for other, status_records in (([*records[1:], records[0]], [outcome]), (records, []), (records[:-1], [outcome])):
         digest = Digest()
-        digest.add(other, status_records)
+        digest.add(pack(other), status_records)
         assert str(digest) not in found
 
 
@@ -221,3 +222,27 @@ def test_order_per_key_is_refused() -> None:
     assert str(failure.value) == "ORDER=key (orders-*): the Spark engine keeps no order per key: allowed is none"
     with pytest.raises(SettingsInvalid, match="general setting"):
         refuse_order(PolicyConfig(order_by_key=True))
+
+
+def test_rows_hold_what_a_part_has_whatever_the_size_of_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "CHUNK_BYTES_MAX", 300)
+    monkeypatch.setattr(wire, "ROW_RECORDS_MAX", 7)
+    records = [
+        Outgoing(
+            "orders", at % 3 - 1, None if at % 4 else b"k", b"v" * (at % 5 * 90), [("h", None), ("g", b"")], at, b"s"
+        )
+        for at in range(23)
+    ]
+    outcome = StatusRecord(b"o/1", b"{}", [("s", b"x")])
+    part = OutputPart(
+        partition=3, before=4, after=5, next_input_offset=6, records=records, status_records=[outcome], last=True
+    )
+    rows = [wire.decode_output_part(row) for row in wire.rows_of(part)]
+    assert [record for row in rows for record in row.records] == records
+    assert [(row.ends, row.last, bool(row.status_records)) for row in rows] == [
+        (False, False, False) for _ in rows[1:]
+    ] + [(True, True, True)]
+    assert all(len(row.records) <= 7 for row in rows)
+    assert max(len(wire.pack(row.records).content) for row in rows if len(row.records) > 1) <= 300
+    (empty,) = wire.rows_of(replace(part, records=[]))
+    assert wire.decode_output_part(empty) == replace(part, records=[])

@@ -215,7 +215,7 @@ def test_a_transaction_has_an_end_however_much_one_state_partition_sends(
     deliver = Sender.deliver
 
     def counted(self: Sender, batch: int, outputs: Sequence[PlanOutput], former: str = "") -> None:
-        sizes.append(sum(len(output.records) for output in outputs))
+        sizes.append(sum(output.count for output in outputs))
         deliver(self, batch, outputs, former)
 
     monkeypatch.setattr(Sender, "deliver", counted)

@@ -14,6 +14,7 @@ from sidecar.model import Reason
 from sidecar.settings import Settings
 from sidecar.spark.marks import TopicsRefuse
 from sidecar.spark.stream.sink import PlanOutput, Sender, Unfireable
+from sidecar.spark.stream.wire import pack
 
 SETTINGS = Settings(bootstrap_servers="nowhere:9092", dlq_topic="dlq")
 
@@ -32,7 +33,7 @@ def handle_refusals(
     sender = Sender(SETTINGS, "checkpoint", 0, [0])
     refused = [Refused(0, record(topic, at), why, "said") for at, (topic, why) in enumerate(refusals)]
     sender._producer = SimpleNamespace(refused=refused, accepted=Counter())  # type: ignore[assignment]  # what is asked of it
-    output = PlanOutput(0, 0, 1, 0, 1, records=[record("orders", at) for at in range(written)])
+    output = PlanOutput(0, 0, 1, 0, 1, packed=[pack([record("orders", at) for at in range(written)])])
     try:
         sender._handle_refusals([output], {} if unfireable is None else unfireable, attempt)
     except TopicsRefuse as error:
