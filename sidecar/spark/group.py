@@ -22,7 +22,7 @@ from sidecar.kafka.writer import Writer, Written
 from sidecar.model import Record
 from sidecar.settings import Settings
 from sidecar.spark.marks import Mark
-from sidecar.spark.stream.sink import INIT_TIMEOUT_S, transactional_id
+from sidecar.spark.stream.sender import INIT_TIMEOUT_S, transactional_id
 
 WAIT_S: Final = 30.0
 CALL_S: Final = 10.0

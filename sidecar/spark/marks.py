@@ -66,6 +66,15 @@ class Mark(msgspec.Struct, array_like=True, frozen=True):
     """The id of the producer's owner."""
     closings: list[Closing] = []
     """The topics that the step treated as closed beside those of its state."""
+    ahead: int = 0
+    """The plans of the next step that were sent already."""
+    ahead_digest: str = ""
+    """The digest of these plans."""
+
+    @property
+    def reached(self) -> int:
+        """The sequence up to which all is sent."""
+        return self.sequence + self.ahead
 
     def __str__(self) -> str:
         return f"spark {msgspec.json.encode(self).decode()}"
@@ -129,8 +138,9 @@ def replay_closings(
     fresh = {ALL: next(iter(refusing.values()))} if many else dict(refusing)
     closings = []
     for partition, mark in marks.items():
-        if mark is not None and mark.batch == batch:
-            known = {each.topic for each in mark.closings}
-            more = [Closing(name, why, mark.sequence) for name, why in fresh.items() if name not in known]
-            closings.append((partition, [*mark.closings, *more]))
+        if mark is not None and (mark.batch == batch or mark.ahead):
+            decided = mark.closings if mark.batch == batch else []
+            known = {each.topic for each in decided}
+            more = [Closing(name, why, mark.reached) for name, why in fresh.items() if name not in known]
+            closings.append((partition, [*decided, *more]))
     return ReplayClosings(now_ms, tuple(closings), [Closing(name, why, -1) for name, why in fresh.items()])

@@ -84,21 +84,16 @@ class Starter:
         here = structs.replace(manifest, input_topic_id=rules.input_topic_id)
         require_same(manifest, here, self._folder.location, manifest.state_partitions)
         unfinished = self._folder.unfinished()
-        if unfinished is None and self._looked:
-            self._folder.keep(rules)
-            self._folder.plan_empty(SystemClock().wall_ms())
-            return StartedQuery(self._start(rules, None), alone=False)
+        former, version, alone = self._former(rules)
+        if unfinished is None and self._looked and not alone:
+            return self._go_on(rules)
         group.settle(self._settings, self._manifest.state_partitions)
         found = group.committed(self._settings, rules.input_partitions)
         self._looked = True
         if self._folder.begun():
             _notice_others(self._settings, self._manifest, found, unfinished)
         if unfinished is None:
-            return self.start()
-        kept = self._folder.kept()
-        former = rules if kept is None else replace(kept.rules, api_token=self._settings.api_token)
-        alone = kept != Kept(__version__, replace(rules, api_token=None))
-        version = "" if kept is None or kept.version == __version__ else kept.version
+            return self._settle(former, version) if alone and self._is_ahead(found) else self._go_on(rules)
         marks = {number: mark for number, (_, mark) in found.items()}
         refusing = self._refusing if self._refusing_batch == unfinished.batch else {}
         logger.info(
@@ -106,6 +101,44 @@ class Starter:
         )
         replay = Replay(replay_closings(unfinished.now_ms, unfinished.batch, marks, refusing), version, alone)
         return StartedQuery(self._start(former, replay), alone)
+
+    def _go_on(self, rules: Rules) -> StartedQuery:
+        """Start with a new micro-batch, under these rules."""
+        self._folder.keep(rules)
+        self._folder.plan_empty(SystemClock().wall_ms())
+        return StartedQuery(self._start(rules, None), alone=False)
+
+    def finish(self) -> StartedQuery | None:
+        """Start a last micro-batch, after which the state has all that was sent; return None when it has it already.
+
+        Raises:
+            BrokerUnavailable: It is not known what was sent.
+        """
+        if self._rules is None or self._folder.unfinished() is not None:
+            return None
+        group.settle(self._settings, self._manifest.state_partitions)
+        if not self._is_ahead(group.committed(self._settings, self._rules.input_partitions)):
+            return None
+        former, version, _ = self._former(self._rules)
+        return self._settle(former, version)
+
+    def _former(self, rules: Rules) -> tuple[Rules, str, bool]:
+        """Return the rules of the last micro-batch, its version if it was another, and whether any of it differs."""
+        kept = self._folder.kept()
+        former = rules if kept is None else replace(kept.rules, api_token=self._settings.api_token)
+        version = "" if kept is None or kept.version == __version__ else kept.version
+        return former, version, kept != Kept(__version__, replace(rules, api_token=None))
+
+    def _is_ahead(self, found: Mapping[int, tuple[int, Mark | None]]) -> bool:
+        """Return whether something is sent that only the next micro-batch takes into the state."""
+        checkpoint = self._manifest.checkpoint
+        return any(mark is not None and mark.ahead and mark.checkpoint == checkpoint for _, mark in found.values())
+
+    def _settle(self, former: Rules, version: str) -> StartedQuery:
+        """Start a micro-batch that begins with what was planned ahead, by its rules, and plans nothing ahead."""
+        self._folder.plan_empty(SystemClock().wall_ms())
+        replay = Replay(former=version, alone=True)
+        return StartedQuery(self._start(replace(former, ahead=False), replay), alone=True)
 
     def note_refusals(self, failure: str) -> bool:
         """Note the topics that made a query fail; return whether the next try differs."""
@@ -193,6 +226,7 @@ def keep_running(
             logger.info("query_stopped", reason=held or "")
             if held is not None:
                 continue
+            _finish(starter, batches)
             return
         failure = query.exception()
         if failure is None and alone:
@@ -254,6 +288,20 @@ def _drain(query: StreamingQuery) -> None:
             break
         query.awaitTermination(0.02)
     query.stop()
+
+
+def _finish(starter: Starter, batches: Batches) -> None:
+    """Let the state take in what was sent ahead of it. If that fails, the next start does it first."""
+    try:
+        started = starter.finish()
+    except BrokerUnavailable as cause:
+        logger.warning("query_failed", reason=str(cause), attempt=1)
+        return
+    if started is None:
+        return
+    started.query.awaitTermination(DRAIN_S)
+    started.query.stop()
+    batches.pass_on_rest(str(started.query.runId))
 
 
 def _reason(text: str) -> str:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from sidecar import __version__
 from sidecar.errors import BrokerUnavailable, CommandFailed, SettingsInvalid
@@ -129,6 +130,37 @@ def test_another_topic_of_the_name_is_refused_at_each_start_with_the_way_out(mon
     assert not stand.started
 
 
+AHEAD = Mark(5, MANIFEST.checkpoint, 7, "digest", "writer", [], 2, "next")
+
+
+@pytest.mark.parametrize("mark", [AHEAD, structs.replace(AHEAD, ahead=0), structs.replace(AHEAD, checkpoint="other")])
+def test_what_was_sent_ahead_is_taken_over_by_the_rules_that_planned_it(
+    monkeypatch: pytest.MonkeyPatch, mark: Mark
+) -> None:
+    """The micro-batch is a new one, so no earlier run of it planned ahead, and this one does not."""
+    stand = Stand(monkeypatch, Folder(None, Kept(__version__, OTHER)), {0: (0, mark)})
+    monkeypatch.setattr(stand.starter, "_make_rules", lambda: dataclasses.replace(OTHER, origin_timeout_ms=6))
+    stand.starter.start()
+    if mark is AHEAD:
+        assert stand.started == [(dataclasses.replace(OTHER, ahead=False), Replay(alone=True))]
+        assert stand.folder.planned == 1
+    else:
+        assert stand.started == [(dataclasses.replace(OTHER, origin_timeout_ms=6), None)]
+
+
+def test_a_query_that_stops_leaves_nothing_sent_that_its_state_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Folder(None, Kept(__version__, OTHER))
+    stand = Stand(monkeypatch, folder, {0: (0, structs.replace(AHEAD, ahead=0))})
+    monkeypatch.setattr(stand.starter, "_make_rules", lambda: OTHER)
+    stand.starter.start()
+    assert stand.starter.finish() is None
+    monkeypatch.setattr(group, "committed", lambda *_: {0: (0, AHEAD)})
+    assert stand.starter.finish() is not None
+    assert stand.started[1:] == [(dataclasses.replace(OTHER, ahead=False), Replay(alone=True))]
+    folder.next = Unfinished(8, 1)
+    assert stand.starter.finish() is None
+
+
 def test_a_topic_that_is_replaced_under_a_query_stops_it_and_the_next_start_decides() -> None:
     ends: list[str | None] = [None, None, "replaced"]
     query: Any = SimpleNamespace(id=1, runId=1, isActive=True, lastProgress=None, status={"isTriggerActive": False})
@@ -140,6 +172,9 @@ def test_a_topic_that_is_replaced_under_a_query_stops_it_and_the_next_start_deci
             if query.isActive:
                 return next(starts)
             raise SettingsInvalid(["id of the input topic"])
+
+        def finish(self) -> None:
+            """Do nothing: nothing was sent ahead."""
 
     batches = SimpleNamespace(pass_on=lambda: 0, pass_on_rest=lambda _: 0)
     good = SimpleNamespace(blocker=lambda: None)

@@ -62,6 +62,7 @@ def export_state(
         )
         require_same(found, here, checkpoint, None)
         session.conf.set("spark.sql.shuffle.partitions", str(found.state_partitions))
+        group.settle(settings, found.state_partitions)
         marks = group.committed(settings, topics.partitions)
         pending, checkpoints = export(session, settings, options, folder.query, marks)
         group.require_no_members(admin, settings)

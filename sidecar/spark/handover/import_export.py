@@ -97,10 +97,10 @@ def export(
     standing = metas(state)
     for number, meta in standing.items():
         _, mark = marks.get(number, (0, None))
-        if meta.checkpoint.sequence != (mark.sequence if mark is not None else meta.checkpoint.sequence):
+        if meta.checkpoint.sequence != (mark.reached if mark is not None else meta.checkpoint.sequence):
             raise CommandFailed(
                 f"partition {number} of the checkpoint is at sequence {meta.checkpoint.sequence} and the sent records "
-                f"at {mark.sequence if mark else 0}: the query was cut off. Start `spark run` again and stop it with "
+                f"at {mark.reached if mark else 0}: the query was cut off. Start `spark run` again and stop it with "
                 "SIGTERM"
             )
     # Older records of the changelog stay: a timer is in one block only, and the watermark has passed those that are

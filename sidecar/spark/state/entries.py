@@ -34,7 +34,8 @@ _SLOT: Final = Struct(">cBQ")
 _BLOCK: Final = Struct(">cBQQ")
 _NUMBERED: Final = Struct(">cQ")
 
-FORMAT: Final = 3
+FORMAT: Final = 4
+"""3: without what is planned ahead, which an older version would send a second time."""
 FORMER: Final = frozenset({1, 2})
 """A list of all blocks of a slot, a list of all pages in Meta, and runs of retry ids: the first step converts them."""
 META: Final = b"m"
@@ -167,6 +168,12 @@ class Meta(msgspec.Struct, array_like=True, kw_only=True):
     """While not settled: level and slot of imported blocks of which some are not counted yet."""
     counted_blocks: int = 0
     """The number of counted blocks in the first of these slots."""
+    ahead_ms: int = 0
+    """The instant up to which the last step planned ahead: the next one begins with the same plans. 0: it did not."""
+    next_topics: dict[str, TopicMetadata] = {}
+    """While planned ahead: the metadata of the topics after these plans."""
+    paces_ms: list[int] = []
+    """The times between the last steps."""
 
     def counts(self) -> Counts:
         """Return the counters."""
@@ -297,7 +304,7 @@ def decode_meta(value: bytes) -> Meta:
         meta = _meta.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError) as cause:
         raise RecordCorrupt(f"the state of a partition does not decode: {cause}") from cause
-    if meta.format != FORMAT and meta.format not in FORMER:
+    if not 0 < meta.format <= FORMAT:
         raise FormatUnknown(f"state of format {meta.format}; this version reads up to {FORMAT}")
     checkpoint = meta.checkpoint
     invariant(
@@ -355,6 +362,12 @@ class BufferedEntries(WrittenEntries):
         super().__init__(stored)
         self._changed: dict[bytes, bytes | None] = {}
         self._new: set[bytes] = set()
+
+    def copied(self) -> BufferedEntries:
+        """Return the same entries with their changes so far; what is changed in the one is not in the other."""
+        entries = BufferedEntries(self._stored)
+        entries._changed, entries._new = dict(self._changed), set(self._new)
+        return entries
 
     def get(self, state_key: bytes) -> bytes | None:
         return self._changed[state_key] if state_key in self._changed else super().get(state_key)

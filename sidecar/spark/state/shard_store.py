@@ -68,15 +68,19 @@ class ShardStore:
         if meta.format in FORMER:
             self._blocks.convert()
             self._pages.convert()
-            meta.format = FORMAT
+        meta.format = FORMAT
 
-    def read_ahead(self, now_ms: int) -> None:
-        """Read what the step at this instant needs in any case, in two round trips."""
+    def read_ahead(self, now_ms: int, *, tidies: bool = True) -> None:
+        """Read what the step at this instant needs in any case, in two round trips.
+
+        Args:
+            now_ms: The instant up to which it fires.
+            tidies: Whether it ends with `finish`.
+        """
         due = [slot_key for slot_key, slot in self._blocks.slots.items() if slot.least_due_ms <= now_ms]
-        self._state.fetch(
-            [*self._retry_ids.swept(), *self._pages.swept_group(), *self._blocks.directories(due)],
-        )
-        self._state.fetch([*self._pages.swept_page(), *self._blocks.first_blocks(due)])
+        swept = [*self._retry_ids.swept(), *self._pages.swept_group()] if tidies else []
+        self._state.fetch([*swept, *self._blocks.directories(due)])
+        self._state.fetch([*(self._pages.swept_page() if tidies else ()), *self._blocks.first_blocks(due)])
 
     # The reads of plan()
 
@@ -150,14 +154,18 @@ class ShardStore:
 
     # Splitting
 
-    def split_due(self, now_ms: int) -> int:
+    def split_due(self, now_ms: int, *, ahead: bool = True) -> int:
         """Split the coarse slots that have due timers, in the order of their dues, and parts of the next slots.
+
+        Args:
+            now_ms: The instant of the plan.
+            ahead: Whether to split parts of the next slots, once in a step.
 
         Returns:
             The instant up to which all due timers can be read: `now_ms`, unless there was too much to split at once.
         """
         split = 0
-        if not self._looked_ahead:
+        if ahead and not self._looked_ahead:
             self._looked_ahead = True
             split = self._split_ahead(now_ms)
         while (slot := self._least_coarse()) is not None and slot.least_due_ms <= now_ms:

@@ -1,399 +1,51 @@
-"""Writes what a micro-batch sends, in Kafka transactions of bounded size that hold whole plans.
-
-A transaction commits the records with the group's offset of each input partition, whose metadata says how far the
-partition step got and has a digest of what it sent. When Spark runs a micro-batch again, the sink recognises what was
-committed by the one, checks it against the other, and does not write it twice.
-"""
+"""Gives what a micro-batch sends to the sender of its state partition, in transactions of bounded size."""
 
 from __future__ import annotations
 
-import threading
-import uuid
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from sidecar import __version__
-from sidecar.changelog.codec import Checkpoint, Closure
-from sidecar.changelog.entry import offset_of
 from sidecar.clock import SystemClock
-from sidecar.contract import fit_dead_letter, render_dead_letter
-from sidecar.engine.ports import Outgoing
-from sidecar.errors import CommandFailed, KafkaFailed, TransactionFailed, invariant
-from sidecar.kafka import config
-from sidecar.kafka.bounded import bounded
-from sidecar.kafka.log_reader import LogReader
-from sidecar.kafka.producer import CALL_TIMEOUT_S, Refusal, Refused, TransactionalProducer, Waits, rejected_of
-from sidecar.kafka.writer import Writer
-from sidecar.model import ANY_PARTITION, NO_TIMESTAMP, Reason, Record
+from sidecar.errors import invariant
 from sidecar.settings import Settings
-from sidecar.spark.marks import Digest, Mark, TopicsRefuse
-from sidecar.spark.stream.input_records import read_input_records
-from sidecar.spark.stream.lookup import BrokerLookup
-from sidecar.spark.stream.wire import Closing, OutputPart, Packed, StatusRecord, read_row
+from sidecar.spark.marks import Digest
+from sidecar.spark.stream.ahead import Ahead, ReleaseClock
+from sidecar.spark.stream.sender import PlanOutput, Sender
+from sidecar.spark.stream.wire import OutputPart, Packed, read_row
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
 
-TRIES: Final = 8
-INIT_TIMEOUT_S: Final = 40.0
-"""The time within which a transaction that a killed process left open is settled."""
 TRANSACTION_RECORDS_MAX: Final = 50_000
 TRANSACTION_BYTES_MAX: Final = 32 * 1024 * 1024
 """The size at which a transaction is committed; the output of one plan is never divided."""
-STATUS_S: Final = 5.0
-_PAUSE_S: Final = 0.5
-_CLOSURES: Final[Mapping[Refusal, Closure]] = {
-    Refusal.DENIED: Closure.UNAUTHORISED,
-    Refusal.GONE: Closure.VANISHED,
-    Refusal.SILENT: Closure.UNREACHABLE,
-}
+
+_clock: Final = SystemClock()
 
 
-class Unfireable(NamedTuple):
-    """A delivery that its origin refuses."""
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """What a worker process keeps for one state partition."""
 
-    topic: str
-    reason: Reason
-    said: str
-    """The broker's reason."""
-    came: Record | None
-    """The message; None when the retry topic does not have it any more."""
-    offset: int | None
-    """The offset in the retry topic; None: the message was in a former topic of this name."""
-    bare: bool = False
-    """Whether the DLQ accepts only its coordinates and the reason."""
+    sender: Sender
+    ahead: Ahead
+
+
+_workers: dict[tuple[str, str, str, int], Worker] = {}
+_clocks: dict[tuple[str, str], ReleaseClock] = {}
 
 
 @dataclass(slots=True)
-class PlanOutput:
-    """The records of one plan of a partition step, and the mark that is committed with them."""
+class _Track:
+    """How far the parts of a micro-batch have come, by partition."""
 
-    partition: int
-    before: int
-    after: int
-    began: int
-    """The sequence at which the partition step began."""
-    next_input_offset: int
-    last: bool = True
-    """Whether the partition step ends with it."""
-    offset_base: int = 0
-    """The offset base of the checkpoint after the plan."""
-    digest: str = ""
-    """The digest of the partition step up to the end of this plan."""
-    packed: list[Packed] = field(default_factory=list)
-    status_records: list[StatusRecord] = field(default_factory=list)
-    closings: list[Closing] = field(default_factory=list)
+    digests: dict[int, Digest] = field(default_factory=dict)
+    began: dict[int, int] = field(default_factory=dict)
+    reached: dict[int, int] = field(default_factory=dict)
 
-    @property
-    def moves(self) -> bool:
-        """Return whether it changes the state; one that does not has only counts, which are published again."""
-        return self.after != self.before
-
-    @property
-    def count(self) -> int:
-        """The number of its records."""
-        return sum(packed.count for packed in self.packed)
-
-    def records(self) -> Iterator[Outgoing]:
-        """Yield its records."""
-        for packed in self.packed:
-            yield from packed.records()
-
-
-class Sender:
-    """Sends for one state partition; lives as long as its worker process.
-
-    Args:
-        settings: The settings of its clients.
-        checkpoint: The id of the Spark checkpoint.
-        state_partition: The state partition, which gives it its transactional id.
-        siblings: The input partitions of this state partition.
-    """
-
-    def __init__(self, settings: Settings, checkpoint: str, state_partition: int, siblings: Iterable[int]) -> None:
-        self._settings = settings
-        self._checkpoint = checkpoint
-        self._transactional_id = transactional_id(settings, state_partition)
-        self._siblings = frozenset(siblings)
-        self._writer = uuid.uuid4().hex[:8]
-        self._clock = SystemClock()
-        self._pause = threading.Event()
-        self._producer: TransactionalProducer | None = None
-        self._status: Writer | None = None
-        self._lookup: BrokerLookup | None = None
-        self._batch_bytes = config.BATCH_BYTES
-        # It only reads the group's offsets, and gives the group's metadata.
-        self._group = LogReader(config.input_consumer(settings), settings.input_topic)
-
-    def deliver(self, batch: int, outputs: Sequence[PlanOutput], former: str = "") -> None:
-        """Commit all outputs in one transaction, except those that were committed before.
-
-        Args:
-            batch: The micro-batch.
-            outputs: Whole outputs, in order.
-            former: The version that began the micro-batch, if it was another one.
-
-        Raises:
-            CommandFailed: The outputs contradict what was committed; another try does not help.
-            TopicsRefuse: Some topics refuse records: the micro-batch has to be decided again, with these closed.
-            TransactionFailed: All tries failed.
-        """
-        if not any(output.moves for output in outputs):
-            self._publish(outputs)
-            return
-        unfireable: dict[tuple[int, bytes], Unfireable] = {}
-        failure: TransactionFailed | None = None
-        for attempt in range(TRIES):
-            try:
-                self._try(batch, outputs, unfireable, former, traced=attempt > 0)
-            except TransactionFailed as error:
-                failure = error
-                try:
-                    self._handle_refusals(outputs, unfireable, attempt)
-                finally:
-                    self._forget_producer()
-                if attempt:
-                    self._pause.wait(_PAUSE_S)
-            else:
-                if self._batch_bytes != config.BATCH_BYTES:
-                    self._batch_bytes = config.BATCH_BYTES
-                    self._forget_producer()
-                return
-        assert failure is not None
-        raise failure
-
-    def _try(
-        self,
-        batch: int,
-        outputs: Sequence[PlanOutput],
-        unfireable: Mapping[tuple[int, bytes], Unfireable],
-        former: str,
-        *,
-        traced: bool,
-    ) -> None:
-        producer, found = self._ready(outputs)
-        waiting = [output for output in outputs if not self._is_done(batch, output, found[output.partition], former)]
-        if not waiting:
-            return
-        producer.begin()
-        if moving := [output for output in waiting if output.moves]:
-            # First, because it waits for an answer: when another worker had this state partition in between, this
-            # producer is fenced.
-            self._send_marks(batch, moving, producer)
-        for output in waiting:
-            for packed in output.packed:
-                records: Iterable[Any] = packed.records() if traced or unfireable else packed.plain()
-                if unfireable:
-                    records = [self._replaced(output.partition, each, unfireable) for each in records]
-                _exhaust(producer.write_outgoing(output.partition, records, traced=traced))
-            status_records = [(each.key, each.value, each.headers) for each in output.status_records]
-            _exhaust(producer.write_outcomes(self._settings.status_topic, output.partition, status_records))
-        if producer.refused:
-            raise TransactionFailed(producer.refused[0].text, unknown=False, replace=True)
-        producer.commit()
-
-    def _send_marks(self, batch: int, outputs: Sequence[PlanOutput], producer: TransactionalProducer) -> None:
-        """Put the group's offsets into the transaction, each with the mark of its output. Raises TransactionFailed."""
-        topic, membership = self._settings.input_topic, self._group.membership()
-        offsets = {output.partition: output.next_input_offset for output in outputs}
-        marks = {output.partition: str(self._mark(batch, output)) for output in outputs}
-        bounded(lambda: producer.send_offsets(topic, offsets, membership, marks), "send_offsets_to_transaction")
-
-    def _mark(self, batch: int, output: PlanOutput) -> Mark:
-        return Mark(output.after, self._checkpoint, batch, output.digest, self._writer, output.closings)
-
-    def _ready(self, outputs: Sequence[PlanOutput]) -> tuple[TransactionalProducer, Mapping[int, Mark | None]]:
-        """Return a producer, and the marks, read when no other producer can commit any more."""
-        asked = {*self._siblings, *(output.partition for output in outputs)}
-        if self._producer is not None:
-            marks = self._marks(asked)
-            last = max((mark for mark in marks.values() if mark is not None), key=_batch_of, default=None)
-            # Spark gives a state partition to any worker process; the producer of the former one is fenced.
-            if last is not None and last.writer == self._writer:
-                return self._producer, marks
-            self._forget_producer()
-        properties = config.transactional_producer(self._settings, self._transactional_id, self._batch_bytes)
-        producer = TransactionalProducer({**properties, "logger": config.quiet_logger()}, self._clock)
-        producer.init(INIT_TIMEOUT_S)
-        self._producer = producer
-        return producer, self._marks(asked)
-
-    def _forget_producer(self) -> None:
-        if self._producer is not None:
-            self._producer.close()
-            self._producer = None
-
-    def _marks(self, partitions: Iterable[int]) -> dict[int, Mark | None]:
-        asked = tuple(partitions)
-        try:
-            found = self._group.committed(asked, CALL_TIMEOUT_S)
-        except KafkaFailed as error:
-            text = f"the group's offsets are not known: {error}"
-            raise TransactionFailed(text, unknown=False, replace=False) from error
-        return {each: Mark.parse(found[each].metadata) if each in found else None for each in asked}
-
-    def _is_done(self, batch: int, output: PlanOutput, mark: Mark | None, former: str) -> bool:
-        if mark is None or not output.moves or mark.sequence <= output.began:
-            if (
-                mark is not None
-                and output.moves
-                and mark.sequence < output.began
-                and mark.checkpoint == self._checkpoint
-            ):
-                raise self._refused(output, mark)
-            return False
-        if mark.checkpoint != self._checkpoint or mark.batch > batch:
-            raise self._refused(output, mark)
-        if mark.batch == batch and output.before >= mark.sequence:
-            return False
-        if mark.batch == batch and output.after < mark.sequence and not output.last:
-            return True
-        if mark.batch == batch and output.after == mark.sequence and mark.digest == output.digest:
-            return True
-        begun_by = f"version {former}" if former else "the version and the settings"
-        raise CommandFailed(
-            f"micro-batch {batch} was partly sent to Kafka before Spark completed it, and this version, {__version__}, "
-            f"makes other records of it for partition {output.partition} of {self._settings.input_topic}: messages "
-            f"would be lost or come twice, so it is not sent. Run {begun_by} that began it once more on this "
-            "checkpoint, stop the query when it has logged `query_started` and is ready, then start this version again"
-        )
-
-    def _refused(self, output: PlanOutput, mark: Mark) -> CommandFailed:
-        return CommandFailed(
-            f"partition {output.partition} of {self._settings.input_topic} was committed up to sequence "
-            f"{mark.sequence} by checkpoint {mark.checkpoint}, and this micro-batch of {self._checkpoint} goes from "
-            f"{output.before} to {output.after}: another query runs for this application, or the checkpoint "
-            "is an old copy. Stop the other query, or continue from the newest checkpoint."
-        )
-
-    def _publish(self, outputs: Sequence[PlanOutput]) -> None:
-        """Publish counts, which change no state: no transaction is needed."""
-        if self._status is None:
-            self._status = Writer(config.status_producer(self._settings))
-        topic = self._settings.status_topic
-        for output in outputs:
-            for each in output.status_records:
-                try:
-                    self._status.write(topic, each.key, each.value, partition=output.partition, headers=each.headers)
-                except (KafkaFailed, BufferError):
-                    self._status.partition_count(topic, STATUS_S)
-        self._status.flush(STATUS_S)
-
-    def _handle_refusals(
-        self, outputs: Sequence[PlanOutput], unfireable: dict[tuple[int, bytes], Unfireable], attempt: int
-    ) -> None:
-        """Remember the records that the broker refuses. Raises TopicsRefuse for topics that refuse all."""
-        producer = self._producer
-        if producer is None or not attempt:
-            return
-        if not producer.refused:
-            self._find_closed_topics(outputs)
-            return
-        closed: dict[str, str] = {}
-        rejected = {_record_key(each) for each in rejected_of(producer.refused, producer.accepted)}
-        refused_records: list[Refused] = []
-        written = sum(output.count for output in outputs)
-        # When nothing at all was written, the cause may lie outside of a topic; the group has answered, though.
-        patient = len(producer.refused) == written and attempt < 2
-        for refused in producer.refused:
-            topic = refused.outgoing.topic
-            why = _CLOSURES.get(refused.why)
-            known = unfireable.get(_record_key(refused))
-            if why is Closure.UNREACHABLE and patient:
-                continue
-            if why is None and _record_key(refused) not in rejected and self._batch_bytes > 1:
-                self._batch_bytes = 1  # the refusal is for a whole batch: with batches of one it names its record
-                return
-            if topic == self._settings.dlq_topic and refused.why is Refusal.LARGE and not (known and known.bare):
-                known = known or Unfireable(topic, Reason.TOO_LARGE, refused.text, None, None)
-                unfireable[_record_key(refused)] = known._replace(bare=True)
-                continue
-            if why is not None or topic == self._settings.dlq_topic:
-                closed[topic] = (why or Closure.UNREACHABLE).value
-                if known is not None:
-                    # Its dead letter cannot be written: what is due for the origin waits with the DLQ.
-                    closed[known.topic] = Closure.UNREACHABLE.value
-                continue
-            refused_records.append(refused)
-        if closed:
-            raise TopicsRefuse(closed, producer.refused[0].text)
-        bases = {output.partition: output.offset_base for output in outputs}
-        offsets = {_record_key(each): _input_offset(each, bases) for each in refused_records}
-        came = read_input_records(
-            self._settings, ((number, offset) for (number, _), offset in offsets.items() if offset is not None)
-        )
-        for each in refused_records:
-            said, offset = f"{each.outgoing.topic}: {each.text}", offsets[_record_key(each)]
-            record = None if offset is None else came.get((each.partition, offset))
-            reason = Reason.TOO_LARGE if each.why is Refusal.LARGE else Reason.UNFIREABLE
-            unfireable[_record_key(each)] = Unfireable(each.outgoing.topic, reason, said, record, offset)
-
-    def _find_closed_topics(self, outputs: Sequence[PlanOutput]) -> None:
-        """Look for a missing permission: it fails a transaction as a whole, and names no record."""
-        if self._lookup is None:
-            self._lookup = BrokerLookup(self._settings)
-        topics = self._lookup({record.topic for output in outputs for record in output.records()})
-        closed = {name: topic.closure or Closure.VANISHED.value for name, topic in topics.items() if topic.closed}
-        if closed:
-            raise TopicsRefuse(closed, "the topic may not be written to, or does not exist")
-
-    def _replaced(
-        self, partition: int, outgoing: Outgoing, unfireable: Mapping[tuple[int, bytes], Unfireable]
-    ) -> Outgoing:
-        """Return a record, or the dead letter that replaces it when its topic refuses it."""
-        found = unfireable.get((partition, outgoing.source)) if unfireable and outgoing.source else None
-        if found is None:
-            return outgoing
-        if outgoing.topic == self._settings.dlq_topic:
-            return _bare(outgoing) if found.bare else outgoing
-        came = found.came
-        headers = render_dead_letter(
-            outgoing.headers if came is None else came.headers,
-            reason=found.reason,
-            detail=found.said,
-            topic=self._settings.input_topic,
-            partition=partition,
-            offset=found.offset,
-            timestamp_ms=NO_TIMESTAMP if came is None else came.timestamp_ms,
-            connector_name=self._settings.streams_app_id,
-            stage="fire",
-        )
-        dead_letter = outgoing._replace(topic=self._settings.dlq_topic, partition=ANY_PARTITION, headers=headers)
-        return _bare(dead_letter) if found.bare else dead_letter
-
-
-def _bare(dead_letter: Outgoing) -> Outgoing:
-    """Return a dead letter with only its coordinates and the reason."""
-    key, value, headers = fit_dead_letter(dead_letter.key, dead_letter.value, dead_letter.headers, 0)
-    return dead_letter._replace(key=key, value=value, headers=headers)
-
-
-def transactional_id(settings: Settings, state_partition: int) -> str:
-    """Return the transactional id of a state partition."""
-    return f"{settings.transactional_id_prefix}spark-{state_partition}"
-
-
-def _exhaust(waits: Waits) -> None:
-    """Complete all waits: this thread may block."""
-    deque(waits, maxlen=0)
-
-
-def _batch_of(mark: Mark) -> int:
-    return mark.batch
-
-
-def _input_offset(refused: Refused, bases: Mapping[int, int]) -> int | None:
-    stored = offset_of(refused.outgoing.source)
-    return Checkpoint(offset_base=bases[refused.partition]).input_offset(stored)
-
-
-def _record_key(refused: Refused) -> tuple[int, bytes]:
-    return refused.partition, refused.outgoing.source
-
-
-_senders: dict[tuple[str, str, str, int], Sender] = {}
+    def forget(self, partition: int) -> None:
+        for each in (self.digests, self.began, self.reached):
+            each.pop(partition, None)
 
 
 class TransactionalSink:
@@ -417,9 +69,9 @@ class TransactionalSink:
         self._batch = epoch_id
         self._outputs: list[PlanOutput] = []
         self._open: dict[int, PlanOutput] = {}
-        self._digests: dict[int, Digest] = {}
-        self._began: dict[int, int] = {}
-        self._reached: dict[int, int] = {}
+        self._step, self._next = _Track(), _Track()
+        self._last: dict[int, PlanOutput] = {}
+        self._ahead: dict[int, list[PlanOutput]] = {}
         self._records = self._bytes = 0
         return True
 
@@ -427,31 +79,55 @@ class TransactionalSink:
         payload = bytes(row["payload"])
         part, packed = read_row(payload)
         number = part.partition
-        began = self._began.setdefault(number, part.before)
+        if not part.ahead and self._ahead.pop(number, None) is not None:
+            self._next.forget(number)  # another step of this instant begins with it
+        track = self._next if part.ahead else self._step
         output = self._open.pop(number, None)
-        self._check(part, output)
+        self._check(part, output, track)
         if output is None:
-            output = PlanOutput(
-                number, part.before, part.after, began, part.next_input_offset, offset_base=part.offset_base
-            )
+            output = self._begun(part, track)
         output.packed.append(packed)
         output.status_records += part.status_records
         output.closings += part.closings
         output.last = part.last
-        digest = self._digests.setdefault(number, Digest())
+        digest = track.digests.setdefault(number, Digest())
         digest.add(packed, part.status_records)
-        self._records += packed.count
-        self._bytes += len(payload)
         if not part.ends:
             self._open[number] = output
-            return
-        self._reached[number] = part.after
-        output.digest = str(digest)
-        self._outputs.append(output)
-        if self._records >= TRANSACTION_RECORDS_MAX or self._bytes >= TRANSACTION_BYTES_MAX:
+        else:
+            track.reached[number] = part.after
+            output.digest = str(digest)
+            if part.ahead:
+                self._ahead.setdefault(number, []).append(output)
+                return
+            self._outputs.append(output)
+            self._last[number] = output
+        if not part.ahead:
+            self._measure(packed, len(payload), ends=part.ends)
+
+    def _measure(self, packed: Packed, size: int, *, ends: bool) -> None:
+        self._records += packed.total
+        self._bytes += size
+        if ends and (self._records >= TRANSACTION_RECORDS_MAX or self._bytes >= TRANSACTION_BYTES_MAX):
             self._deliver()
 
-    def _check(self, part: OutputPart, output: PlanOutput | None) -> None:
+    def _begun(self, part: OutputPart, track: _Track) -> PlanOutput:
+        number, before = part.partition, self._last.get(part.partition)
+        began = track.began.setdefault(number, part.before)
+        return PlanOutput(
+            number,
+            part.before,
+            part.after,
+            began,
+            part.next_input_offset,
+            offset_base=part.offset_base,
+            release_ms=part.release_ms,
+            release_s=_clock.monotonic_s() + part.wait_ms / 1000,
+            ahead=part.ahead,
+            step_digest=before.digest if part.ahead and before is not None else "",
+        )
+
+    def _check(self, part: OutputPart, output: PlanOutput | None, track: _Track) -> None:
         """Raise InvariantViolated if a part is out of order, or belongs to another state partition."""
         number, states = part.partition, self._partitions[1]
         invariant(
@@ -463,7 +139,7 @@ class TransactionalSink:
         came = part.before, part.after
         begun = came if output is None else (output.before, output.after)
         invariant(came == begun, "parts of two plans are mixed", partition=number, begun=begun, came=came)
-        reached = self._reached.get(number, part.before)
+        reached = track.reached.get(number, self._step.reached.get(number, part.before))
         invariant(
             part.before == reached,
             "the output of a plan does not continue the one before",
@@ -473,7 +149,7 @@ class TransactionalSink:
         )
 
     def close(self, error: BaseException | None) -> None:
-        """Commit the rest. Spark also ends the rows in this way when the operator before has failed."""
+        """Commit the rest, and begin to send ahead. Spark also ends the rows so when the operator before has failed."""
         if error is not None:
             return
         invariant(
@@ -482,16 +158,32 @@ class TransactionalSink:
             state_partition=self._state_partition,
         )
         self._deliver()
+        if self._ahead or self._last:
+            outputs = [output for each in self._ahead.values() for output in each]
+            self._worker().ahead.begin(self._batch, outputs, self._last.keys() | self._ahead.keys())
 
     def _deliver(self) -> None:
-        if not self._outputs:
-            return
+        """Commit what there is, each output when it is due."""
         outputs, self._outputs = self._outputs, []
         self._records = self._bytes = 0
+        if not outputs:
+            return
+        worker = self._worker()
+        worker.ahead.pause()
+        while outputs:
+            ready, outputs = worker.ahead.clock.released(outputs)
+            if ready:
+                worker.sender.deliver(self._batch, ready, self._former)
+            if outputs:
+                worker.ahead.clock.wait(outputs)
+
+    def _worker(self) -> Worker:
         settings = self._settings
         key = (settings.bootstrap_servers, settings.streams_app_id, self._checkpoint, self._state_partition)
-        if key not in _senders:
+        if key not in _workers:
             inputs, states = self._partitions
             siblings = [each for each in range(inputs) if each % states == self._state_partition]
-            _senders[key] = Sender(settings, self._checkpoint, self._state_partition, siblings)
-        _senders[key].deliver(self._batch, outputs, self._former)
+            sender = Sender(settings, self._checkpoint, self._state_partition, siblings)
+            clock = _clocks.setdefault(key[:2], ReleaseClock(settings))
+            _workers[key] = Worker(sender, Ahead(sender, clock))
+        return _workers[key]

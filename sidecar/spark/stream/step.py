@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
 
 from msgspec.structs import replace
 
 from sidecar import __version__
 from sidecar.changelog.codec import Closure, Engine
-from sidecar.changelog.entry import LASTING, LASTING_ORIGIN_PARTITION, payload
+from sidecar.changelog.entry import LASTING_ORIGIN_PARTITION
 from sidecar.contract import Dialect, status
 from sidecar.contract.dialects.registry import Profile
 from sidecar.contract.sizes import DELIVERY_OVERHEAD_BYTES
@@ -36,6 +37,7 @@ from sidecar.spark.state.entries import (
     REASON,
     ROOT,
     STOPPED,
+    BufferedEntries,
     Meta,
     StateEntries,
     Stopped,
@@ -46,9 +48,11 @@ from sidecar.spark.state.entries import (
 )
 from sidecar.spark.state.shard_store import ShardStore
 from sidecar.spark.stream import topic_metadata
-from sidecar.spark.stream.sent import PlanOutput, Sent
+from sidecar.spark.stream.horizon import AHEAD_DELIVERIES_MAX, horizon_ms, instants, note_step
+from sidecar.spark.stream.sent import PlanOutput, Sent, delivers_only
+from sidecar.spark.stream.status_records import signed, stopped_view
 from sidecar.spark.stream.topic_metadata import Lookup, TopicMetadata
-from sidecar.spark.stream.wire import Closing, OutputPart, StatusRecord, Tally
+from sidecar.spark.stream.wire import Closing, OutputPart, StatusRecord, Tally, record_of
 from sidecar.spark.waiting import Waiting
 
 PLANS_MAX: Final = 5
@@ -83,6 +87,8 @@ class Rules:
     input_topic_id: str = ""
     input_partitions: int = 1
     state_partitions: int = 1
+    ahead: bool = True
+    """Whether steps plan ahead. It is False only for a micro-batch that never ran with True."""
 
     @property
     def share(self) -> float:
@@ -165,39 +171,71 @@ class PartitionSteps:
         return result
 
     def _run(
-        self, partition: int, state: StateEntries, waiting: Waiting, now_ms: int, *, came: bool
+        self, partition: int, state: BufferedEntries, waiting: Waiting, now_ms: int, *, came: bool
     ) -> StepResult | None:
-        value = state.get(META)
-        meta = Meta() if value is None else decode_meta(value)
+        meta = Meta() if (value := state.get(META)) is None else decode_meta(value)
         if meta.last_step_ms == now_ms and not came:
             return None
         if meta.held[0] != meta.held[1]:
             waiting.adopt(meta.held)
             meta.held = (meta.held[1], meta.held[1])
         closings = self._replay_closings.of(partition, now_ms)
-        result = _PartitionStep(self._rules, self._policy, self._dialects, partition, state, meta, now_ms, closings)
-        result.read_ahead()
+        result = self._begun(partition, state, meta, now_ms, closings)
         result.run(waiting)
         used, unresolved = result.used()
         answers = self._lookup(asked) if (asked := topic_metadata.to_ask(meta.topics, unresolved, now_ms)) else {}
-        meta.topics = topic_metadata.refreshed(
-            meta.topics, answers, used, result.sent_to(), meta.counted_origins, now_ms
-        )
+        topics = topic_metadata.refreshed(meta.topics, answers, used, result.sent_to(), meta.counted_origins, now_ms)
         output_parts = result.output_parts()
         woke_ms, meta.wakes_ms = meta.wakes_ms, result.wakes_ms()
-        meta.last_step_ms = now_ms
+        note_step(meta, now_ms)
+        if result.may_plan_ahead():
+            output_parts += self._plan_ahead(partition, state, meta, closings)
+        if meta.ahead_ms:
+            # What the broker says of topics may differ when this step is repeated, and what was sent ahead may not.
+            meta.next_topics = topics
+        else:
+            meta.topics = topics
         state.put(META, encode(meta))
         return StepResult(output_parts, result.sent.tally(), meta.wakes_ms, woke_ms)
 
+    def _begun(
+        self, partition: int, state: StateEntries, meta: Meta, now_ms: int, closings: Sequence[Closing]
+    ) -> _PartitionStep:
+        """Return a step that has made the plans that the one before made ahead."""
+        ahead_ms, meta.ahead_ms = meta.ahead_ms, 0
+        began_ms = meta.last_step_ms if ahead_ms else now_ms
+        step = self._step(partition, state, meta, began_ms, closings)
+        step.store.read_ahead(max(ahead_ms, now_ms))
+        if ahead_ms:
+            step.run_ahead(ahead_ms, trial=False)
+            meta.topics, meta.next_topics = meta.next_topics, {}
+            step.begin(now_ms)
+        return step
+
+    def _step(
+        self, partition: int, state: StateEntries, meta: Meta, now_ms: int, closings: Sequence[Closing]
+    ) -> _PartitionStep:
+        return _PartitionStep(self._rules, self._policy, self._dialects, partition, state, meta, now_ms, closings)
+
+    def _plan_ahead(
+        self, partition: int, state: BufferedEntries, meta: Meta, closings: Sequence[Closing]
+    ) -> list[OutputPart]:
+        """Return what the next step begins with: made on a copy of the state, which that step will find."""
+        now_ms, copied = meta.last_step_ms, decode_meta(encode(meta))
+        trial = self._step(partition, state.copied(), copied, now_ms, ())
+        trial.store.read_ahead(horizon_ms(meta), tidies=False)
+        meta.ahead_ms = trial.run_ahead(horizon_ms(meta), trial=True)
+        return [output.part(partition, now_ms, closings, ahead=True) for output in trial.sent.outputs]
+
     def _stop(self, partition: int, state: StateEntries, waiting: Waiting, stopped: Stopped, now_ms: int) -> StepResult:
         """Keep the new records, and publish why the partition stopped."""
+        rules = self._rules
         waiting.save_all()
         woke_ms, stopped.wakes_ms = stopped.wakes_ms, now_ms + PUBLISH_MS
         state.put(STOPPED, encode(stopped))
-        view = stopped_view(partition, self._rules, stopped)
-        status_record = signed(
-            self._rules, partition, StatusRecord(status.partition_key(partition), view.to_json(), []), now_ms
-        )
+        view = stopped_view(partition, rules.owner, rules.url, stopped)
+        status_record = StatusRecord(status.partition_key(partition), view.to_json(), [])
+        status_record = signed(rules.api_token, rules.status_topic, partition, status_record, now_ms)
         part = OutputPart(
             partition=partition, before=0, after=0, next_input_offset=0, records=[], status_records=[status_record]
         )
@@ -231,14 +269,18 @@ class _PartitionStep:
         self._closings = closings
         self._meta = meta
         self._number = number
-        self._now_ms = now_ms
-        self._before = meta.checkpoint.sequence
-        self._store = ShardStore(state, meta, number)
+        self.store = ShardStore(state, meta, number)
         self._unresolved: set[str] = set()
         self._complete = True
         self._waits = False
+        self.begin(now_ms)
+
+    def begin(self, now_ms: int) -> None:
+        """Go to an instant."""
+        self._now_ms = now_ms
+        self._before = self._meta.checkpoint.sequence
         # A turn cannot be met between two micro-batches.
-        since_ms = now_ms - meta.last_step_ms if meta.last_step_ms > 0 else 0
+        since_ms = now_ms - self._meta.last_step_ms if self._meta.last_step_ms > 0 else 0
         self._late_ms = LATE_MS + min(max(0, since_ms), STEP_MS_MAX)
         self._load_topics()
 
@@ -265,36 +307,32 @@ class _PartitionStep:
             forbidden=topic_metadata.forbidden_topics(meta.topics, now_ms),
         )
 
-    def read_ahead(self) -> None:
-        """Read what each step reads."""
-        self._store.read_ahead(self._now_ms)
-
     def run(self, waiting: Waiting) -> None:
         """Ingest and fire until nothing is left or a bound is reached."""
         meta, share = self._meta, self._rules.share
         if not meta.settled:
-            self._store.settle()
+            self.store.settle()
             self._unresolved = meta.counted_origins.keys() - meta.topics.keys()
             if not meta.settled or self._unresolved:
                 # The metadata of the origins comes before any decision on imported timers.
                 self._complete = False
-                self._store.save()
+                self.store.save()
                 return
         partition = Partition(self._number, State.RUNNING, checkpoint=meta.checkpoint, counts=meta.counts())
         closed = meta.checkpoint.closed
         partition.closures_over = any(
             name in self._origins and name not in self._closed and closed[name].why != Closure.PAUSED for name in closed
         )
-        came = sorted(waiting.take(), key=_offset_of) if self._dlq_open else []
+        came = sorted(waiting.take(), key=attrgetter("offset")) if self._dlq_open else []
         items = self._items(came)
         left: Sequence[Item] = items
         for _ in range(max(1, int(PLANS_MAX * share))):
             if self._closings and self.sent.outputs:
                 self._load_topics()
-            upto_ms = self._store.split_due(self._now_ms)
-            partition.next_due_ms = self._store.next_due_ms()
+            upto_ms = self.store.split_due(self._now_ms)
+            partition.next_due_ms = self.store.next_due_ms()
             batches = {self._number: left} if left and self._dlq_open else {}
-            planned = plan([partition], batches, self._store, upto_ms, self._terms())
+            planned = plan([partition], batches, self.store, upto_ms, self._terms())
             left = planned.left.get(self._number, ()) if batches else left
             self._unresolved |= planned.unresolved
             self._complete = planned.complete and upto_ms == self._now_ms
@@ -303,11 +341,52 @@ class _PartitionStep:
             partition.closures_over = False
             if not planned.partition_plans or (planned.complete and not left) or planned.unresolved:
                 break
-        self._store.finish()
+        self.store.finish()
         waiting.put_back(came[len(items) - len(left) :])
         self._waits = bool(waiting)
 
-    def _terms(self) -> Terms:
+    def run_ahead(self, until_ms: int, *, trial: bool) -> int:
+        """Fire what comes due up to an instant that may not be over, in a plan for each SLICE_MS.
+
+        Args:
+            until_ms: The instant.
+            trial: Whether to end before the first plan that does more than deliver, or exceeds the bounds.
+
+        Returns:
+            The instant of the last plan, 0 when there is none.
+        """
+        meta, reached_ms = self._meta, 0
+        partition = Partition(self._number, State.RUNNING, checkpoint=meta.checkpoint, counts=meta.counts())
+        left = max(1, int(AHEAD_DELIVERIES_MAX * min(1.0, self._rules.share)))
+        terms = self._terms(deliveries_max=left)
+        for now_ms in instants(meta, until_ms):
+            due_ms = self.store.next_due_ms()
+            if due_ms is None or due_ms > until_ms:
+                break
+            if due_ms > now_ms:
+                continue
+            if self._closings and self.sent.outputs:
+                self._load_topics()
+                terms = self._terms(deliveries_max=terms.deliveries_max)
+            upto_ms = self.store.split_due(now_ms, ahead=False)
+            partition.next_due_ms = self.store.next_due_ms()
+            planned = plan([partition], {}, self.store, upto_ms, terms)
+            left -= sum(len(part.deliveries) for part in planned.partition_plans)
+            if trial and (left < 0 or upto_ms < now_ms or not planned.complete or not delivers_only(planned)):
+                break
+            for part in planned.partition_plans:
+                self._take_over(partition, part, upto_ms, now_ms)
+                reached_ms = now_ms
+        return reached_ms
+
+    def may_plan_ahead(self) -> bool:
+        """Return whether nothing is left that the next step has to do at once."""
+        meta = self._meta
+        ready = self._rules.ahead and meta.settled and self._complete and not (self._waits or self._unresolved)
+        due_ms = self.store.next_due_ms() if ready else None
+        return due_ms is not None and due_ms <= horizon_ms(meta)
+
+    def _terms(self, deliveries_max: int | None = None) -> Terms:
         rules = self._rules
         return Terms(
             input_topic=rules.policy.input_topic,
@@ -322,14 +401,14 @@ class _PartitionStep:
             partitions=rules.input_partitions,
             late_ms=self._late_ms,
             keeps_order=False,
-            deliveries_max=max(1, int(DELIVERIES_MAX * rules.delivery_share)),
+            deliveries_max=deliveries_max or max(1, int(DELIVERIES_MAX * rules.delivery_share)),
             delivery_bytes_max=max(1, int(DELIVERY_BYTES_MAX * rules.delivery_share)),
         )
 
-    def _take_over(self, partition: Partition, part: PartitionPlan, now_ms: int) -> None:
-        self._store.apply(part)
+    def _take_over(self, partition: Partition, part: PartitionPlan, now_ms: int, release_ms: int = 0) -> None:
+        self.store.apply(part)
         topic_id = self._rules.input_topic_id or part.checkpoint.input_topic_id
-        self.sent.add(part, partition.checkpoint.sequence, now_ms)
+        self.sent.add(part, partition.checkpoint.sequence, now_ms, release_ms)
         partition.checkpoint = replace(part.checkpoint, engine=Engine.SPARK, input_topic_id=topic_id)
         partition.counts = part.counts
         self._meta.checkpoint = partition.checkpoint
@@ -360,7 +439,7 @@ class _PartitionStep:
             and len(came.lasting) + DELIVERY_OVERHEAD_BYTES <= origin.max_message_bytes
         ):
             return came
-        return self._ingest.examine(_record(self._number, came), self._now_ms)
+        return self._ingest.examine(record_of(self._number, came), self._now_ms)
 
     # Output
 
@@ -376,14 +455,14 @@ class _PartitionStep:
 
     def wakes_ms(self) -> int:
         """Return the latest instant of the next step."""
-        due_ms = self._store.next_due_ms()
+        due_ms = self.store.next_due_ms()
         if not self._complete or (self._waits and self._dlq_open) or self._unresolved:
             return self._now_ms + 1
         return max(self._now_ms + 1, min(self._meta.published_ms + PUBLISH_MS, due_ms or 2**62))
 
     def output_parts(self) -> list[OutputPart]:
         """Return what is sent, a part for each plan; empty when there is nothing to send."""
-        meta, now_ms, outputs = self._meta, self._now_ms, self.sent.outputs
+        rules, meta, now_ms, outputs = self._rules, self._meta, self._now_ms, self.sent.outputs
         if not outputs and now_ms - meta.published_ms < PUBLISH_MS - 500:
             return []
         meta.published_ms = now_ms
@@ -392,22 +471,11 @@ class _PartitionStep:
         for output in outputs or [PlanOutput(meta.checkpoint.sequence, meta.checkpoint, [], [])]:
             last = not outputs or output is outputs[-1]
             status_records = [
-                signed(self._rules, self._number, status_record, now_ms)
+                signed(rules.api_token, rules.status_topic, self._number, status_record, now_ms)
                 for status_record in [*output.status_records, *[view] * last]
             ]
-            found.append(
-                OutputPart(
-                    partition=self._number,
-                    before=output.before,
-                    after=output.checkpoint.sequence,
-                    next_input_offset=output.checkpoint.next_input_offset,
-                    records=output.records,
-                    status_records=status_records,
-                    last=last,
-                    offset_base=output.checkpoint.offset_base,
-                    closings=[each for each in self._closings if each.sequence <= output.before],
-                )
-            )
+            part = output.part(self._number, now_ms, self._closings)
+            found.append(replace(part, status_records=status_records, last=last))
         return found
 
     def _view(self) -> PartitionView:
@@ -418,7 +486,7 @@ class _PartitionStep:
             owner=self._rules.owner,
             url=self._rules.url,
             restored=1.0 if meta.settled else 0.0,
-            next_due_ms=self._store.next_due_ms() if meta.settled else None,
+            next_due_ms=self.store.next_due_ms() if meta.settled else None,
             due_backlog=0 if self._complete else self._backlog(),
             reason="" if self._dlq_open else f"the DLQ {self._rules.policy.dlq_topic} cannot be written",
             listable=False,
@@ -430,35 +498,3 @@ class _PartitionStep:
         return sum(
             count for level, slot, count in self._meta.counted_slots if level == 0 and slot < self._now_ms // 1000
         )
-
-
-def _offset_of(came: Arrival | Record) -> int:
-    return came.offset
-
-
-def _record(number: int, arrival: Arrival) -> Record:
-    """Return the record that an arrival was made from."""
-    _, timestamp_ms, _, _, _, _, origin_length, retry_id_length = LASTING.unpack_from(arrival.lasting)
-    key, value, headers = payload(arrival.lasting, LASTING.size + origin_length + retry_id_length)
-    return Record(number, arrival.offset, timestamp_ms, key, value, headers)
-
-
-def signed(rules: Rules, partition: int, status_record: StatusRecord, now_ms: int) -> StatusRecord:
-    """Return a record of the status topic with its signature, if there is a token."""
-    headers = status.signed(
-        rules.api_token, rules.status_topic, partition, status_record.key, status_record.value, now_ms
-    )
-    return StatusRecord(status_record.key, status_record.value, headers)
-
-
-def stopped_view(partition: int, rules: Rules, stopped: Stopped) -> PartitionView:
-    """Return the published view of a partition whose state cannot be read."""
-    return PartitionView(
-        partition=partition,
-        state=State.STOPPED,
-        owner=rules.owner,
-        url=rules.url,
-        reason=stopped.reason,
-        listable=False,
-        release=__version__,
-    )

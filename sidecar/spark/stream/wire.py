@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from sidecar.changelog.entry import LASTING, payload
 from sidecar.engine.items import Arrival
 from sidecar.engine.ports import Outgoing
 from sidecar.model import Headers, Record
@@ -70,6 +71,12 @@ class OutputPart(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """The topics that the step treated as closed beside those of its state; with the last part of a plan."""
     offset_base: int = 0
     """The offset base of the checkpoint after the plan."""
+    ahead: bool = False
+    """Whether it is what the next step begins with, and the state does not have it yet."""
+    release_ms: int = 0
+    """The instant before which it is not sent; 0: at once."""
+    wait_ms: int = 0
+    """The time from the instant of the micro-batch to that one."""
 
 
 class Tally(msgspec.Struct, frozen=True):
@@ -92,6 +99,8 @@ class Tally(msgspec.Struct, frozen=True):
     """What the step's parts have taken: `read` and `write` the state, `plan`, `encode` what is sent."""
     round_trips: int = 0
     """The round trips to the state."""
+    late_ahead: dict[int, int] = {}
+    """The same for what was handed out ahead, when it is sent with its plan."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -126,12 +135,12 @@ def decode_chunk(value: bytes) -> Chunk:
 class Packed(NamedTuple):
     """Outgoing records as they travel: packed one after the other, without a list around them."""
 
-    count: int
+    total: int
     content: memoryview
 
     def plain(self) -> list[PlainOutgoing]:
         """Return the fields of each record, which cost a third less than named ones."""
-        return _plain.decode(_list_of(self.count, self.content))
+        return _plain.decode(_list_of(self.total, self.content))
 
     def records(self) -> list[Outgoing]:
         return [Outgoing._make(each) for each in self.plain()]
@@ -182,7 +191,7 @@ def decode_output_part(value: bytes) -> OutputPart:
 
 def _row(part: OutputPart, packed: Packed) -> bytes:
     head = _encode(part)
-    return b"".join((_LENGTHS.pack(len(head), packed.count), head, packed.content))
+    return b"".join((_LENGTHS.pack(len(head), packed.total), head, packed.content))
 
 
 def _cut(records: Sequence[Outgoing]) -> list[Packed]:
@@ -195,9 +204,9 @@ def _cut(records: Sequence[Outgoing]) -> list[Packed]:
 
 def _halved(records: Sequence[Outgoing]) -> list[Packed]:
     packed = pack(records)
-    if len(packed.content) <= CHUNK_BYTES_MAX or packed.count == 1:
+    if len(packed.content) <= CHUNK_BYTES_MAX or packed.total == 1:
         return [packed]
-    middle = packed.count // 2
+    middle = packed.total // 2
     return [*_halved(records[:middle]), *_halved(records[middle:])]
 
 
@@ -207,6 +216,13 @@ def encode_tally(tally: Tally) -> str:
 
 def decode_tally(value: str) -> Tally:
     return _tally.decode(value)
+
+
+def record_of(partition: int, arrival: Arrival) -> Record:
+    """Return the record that an arrival was made from."""
+    _, timestamp_ms, _, _, _, _, origin_length, retry_id_length = LASTING.unpack_from(arrival.lasting)
+    key, value, headers = payload(arrival.lasting, LASTING.size + origin_length + retry_id_length)
+    return Record(partition, arrival.offset, timestamp_ms, key, value, headers)
 
 
 def record_bytes(record: Record) -> int:

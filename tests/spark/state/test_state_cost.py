@@ -264,5 +264,5 @@ def test_a_state_of_the_former_layout_continues_and_fires_all_of_it_once() -> No
 
 
 def test_a_layout_of_a_later_version_is_refused() -> None:
-    with pytest.raises(FormatUnknown, match="format 4"):
-        decode_meta(encode(Meta(format=4)))
+    with pytest.raises(FormatUnknown, match=f"format {FORMAT + 1}"):
+        decode_meta(encode(Meta(format=FORMAT + 1)))

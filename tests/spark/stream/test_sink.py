@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from sidecar.clock import SystemClock
 from sidecar.engine.ports import Outgoing
 from sidecar.errors import CommandFailed, InvariantViolated
-from sidecar.kafka.admin.cluster import Admin
+from sidecar.kafka.admin.cluster import Admin, Deadline
 from sidecar.kafka.admin.topics import ensure_topics
 from sidecar.settings import Settings
 from sidecar.spark import group
-from sidecar.spark.marks import TopicsRefuse
+from sidecar.spark.marks import Mark, TopicsRefuse
 from sidecar.spark.stream import sink
-from sidecar.spark.stream.sink import PlanOutput, Sender, TransactionalSink
+from sidecar.spark.stream.sender import PlanOutput, Sender
+from sidecar.spark.stream.sink import TransactionalSink, Worker
 from sidecar.spark.stream.wire import OutputPart, StatusRecord, encode_output_part
 from tests.broker import create_topic, read_committed
 from tests.integration.messages import Given, Pairs, send
@@ -70,7 +72,7 @@ def another_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Go on without the clients that were there, as another worker process does."""
 
     def begin() -> None:
-        monkeypatch.setattr(sink, "_senders", {})
+        monkeypatch.setattr(sink, "_workers", {})
 
     begin()
     return begin
@@ -242,9 +244,100 @@ def test_workers_take_turns_with_a_state_partition_without_a_failed_attempt(
         handle_refusals(self, *more)
 
     monkeypatch.setattr(Sender, "_handle_refusals", noted)
-    workers: list[dict[tuple[str, str, str, int], Sender]] = [{}, {}]
+    workers: list[dict[tuple[str, str, str, int], Worker]] = [{}, {}]
     for sequence, worker in enumerate([0, 1, 1, 0, 1, 0, 0]):
-        monkeypatch.setattr(sink, "_senders", workers[worker])
+        monkeypatch.setattr(sink, "_workers", workers[worker])
         run(settings, sequence, part(stage.origin, sequence, sequence + 1, b"%d" % sequence))
     assert values(stage, 7) == [b"%d" % sequence for sequence in range(7)]
     assert failed == []
+
+
+def handed(topic: str, before: int, value: bytes, *, wait_ms: int, **more: Any) -> OutputPart:
+    """Return what is handed out ahead, or sent by the step that follows."""
+    release_ms = SystemClock().wall_ms() + wait_ms
+    output = part(topic, before, before + 1, value, release_ms=release_ms, wait_ms=wait_ms, **more)
+    return replace(output, status_records=[], next_input_offset=10)
+
+
+def settled_mark(settings: Settings, until: Callable[[Mark], bool]) -> Mark:
+    """Return the mark of partition 0 once it is so."""
+    deadline = Deadline(20.0)
+    while True:
+        _, mark = group.committed(settings, 2)[0]
+        if mark is not None and until(mark):
+            return mark
+        assert not deadline.passed, f"not within 20 s: {mark}"
+        deadline.pause()
+
+
+def test_what_is_handed_out_is_sent_when_it_is_due_and_not_again_by_the_step_that_follows(
+    stage: Stage, another_process: Callable[[], None]
+) -> None:
+    settings = settings_of(stage)
+    soon = handed(stage.origin, 1, b"b", wait_ms=200, ahead=True, last=False)
+    far = handed(stage.origin, 2, b"c", wait_ms=3_600_000, ahead=True, last=False)
+    run(settings, 0, part(stage.origin, 0, 1, b"a"), soon, far)
+    mark = settled_mark(settings, lambda mark: mark.ahead > 0)
+    assert (mark.sequence, mark.reached, mark.batch) == (1, 2, 0)
+    assert values(stage, 2) == [b"a", b"b"]
+    another_process()
+    run(settings, 0, part(stage.origin, 0, 1, b"a"), soon, far)  # Spark runs it again
+    another_process()
+    following = [replace(each, ahead=False, release_ms=0, wait_ms=0) for each in (soon, far)]
+    run(settings, 1, *following, part(stage.origin, 3, 4, b"d"))
+    assert values(stage, 4) == [b"a", b"b", b"c", b"d"]
+    mark = settled_mark(settings, lambda mark: mark.batch == 1)
+    assert (mark.sequence, mark.ahead) == (4, 0)
+
+
+def test_a_step_that_was_sent_ahead_as_a_whole_still_publishes_its_counts_and_its_mark(stage: Stage) -> None:
+    settings = settings_of(stage)
+    soon = handed(stage.origin, 1, b"b", wait_ms=1, ahead=True, last=False)
+    run(settings, 0, part(stage.origin, 0, 1, b"a"), soon)
+    settled_mark(settings, lambda mark: mark.ahead > 0)
+    counts = StatusRecord(b"p/0", b'{"after": 1}', [])
+    run(settings, 1, replace(soon, ahead=False, last=True, release_ms=0, wait_ms=0, status_records=[counts]))
+    assert values(stage, 2) == [b"a", b"b"]
+    mark = settled_mark(settings, lambda mark: mark.batch == 1)
+    assert (mark.sequence, mark.ahead) == (2, 0)
+    published = read_committed(stage.bootstrap, [settings.status_topic])
+    assert b'{"after": 1}' in [record.value for record in published]
+
+
+def test_a_step_that_begins_otherwise_than_what_was_sent_ahead_is_refused(
+    stage: Stage, another_process: Callable[[], None]
+) -> None:
+    settings = settings_of(stage)
+    run(settings, 0, part(stage.origin, 0, 1, b"a"), handed(stage.origin, 1, b"b", wait_ms=1, ahead=True, last=False))
+    settled_mark(settings, lambda mark: mark.ahead > 0)
+    another_process()
+    with pytest.raises(CommandFailed, match="other records"):
+        run(settings, 1, part(stage.origin, 1, 2, b"x"))
+    assert values(stage, 2) == [b"a", b"b"]
+
+
+def test_a_worker_that_lost_its_state_partition_sends_nothing_ahead_any_more(
+    stage: Stage, another_process: Callable[[], None]
+) -> None:
+    settings = settings_of(stage)
+    far = handed(stage.origin, 1, b"b", wait_ms=3_600_000, ahead=True, last=False)
+    run(settings, 0, part(stage.origin, 0, 1, b"a"), far)
+    (zombie,) = sink._workers.values()
+    another_process()
+    run(settings, 1, replace(far, ahead=False, last=True, release_ms=0, wait_ms=0))
+    zombie.ahead.pause()
+    for _, output in zombie.ahead._left:
+        output.release_s = 0.0
+    assert zombie.ahead.send_released()
+    assert zombie.ahead._left == []
+    assert values(stage, 2) == [b"a", b"b"]
+
+
+def test_the_sink_waits_for_what_is_not_due_when_the_step_that_follows_comes_early(stage: Stage) -> None:
+    settings = settings_of(stage)
+    soon = handed(stage.origin, 1, b"b", wait_ms=700, last=False)
+    run(settings, 0, part(stage.origin, 0, 1, b"a"))
+    run(settings, 1, soon, part(stage.origin, 2, 3, b"c"))
+    times = [record.timestamp_ms for record in read_committed(stage.bootstrap, [stage.origin])]
+    assert len(times) == 3
+    assert sum(time_ms >= soon.release_ms for time_ms in times) == 2
