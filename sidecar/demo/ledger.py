@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from sidecar.demo.plan import DROPPED, FIRED, Plan
 from sidecar.model import Headers
 
+IN_TIME_MS: Final = 1_000
 _NAMED: Final = 5
 
 
@@ -69,6 +70,11 @@ class Lateness(NamedTuple):
     p50_ms: int
     p99_ms: int
     max_ms: int
+
+    @property
+    def in_time(self) -> bool:
+        """Return whether 99 % came within IN_TIME_MS."""
+        return self.p99_ms <= IN_TIME_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +147,7 @@ class Ledger:
             "lateness_ms": None
             if self.lateness is None
             else {"p50": self.lateness.p50_ms, "p99": self.lateness.p99_ms, "max": self.lateness.max_ms},
+            "in_time": self.lateness is None or self.lateness.in_time,
             "problems": self.problems,
         }
 
@@ -152,6 +159,7 @@ def draw_up(
     planned: int,
     read_at_ms: int,
     reported_pending: int | None = None,
+    warm_ms: int = 0,
 ) -> Ledger:
     """Compare the records that entered with those that the sidecar wrote.
 
@@ -161,6 +169,7 @@ def draw_up(
         planned: The number of records that the retry topic should have.
         read_at_ms: The start of the reading: only messages that were not due by then may be pending.
         reported_pending: The answer of `GET /pending`.
+        warm_ms: The time from which on lateness counts: what was due before warmed the sidecar up.
     """
     found: dict[Position, list[OutputRecord]] = defaultdict(list)
     for out in outputs:
@@ -173,7 +182,7 @@ def draw_up(
         outcomes[_outcome(record, outs, read_at_ms)] += 1
         for kind, text in _faults(record, outs, read_at_ms):
             wrong[kind].append(text)
-        if record.due_ms is not None:
+        if record.due_ms is not None and record.due_ms >= warm_ms:
             late_ms += [fired.at_ms - record.due_ms for fired in outs if fired.outcome == FIRED]
     wrong["unplanned"] += [f"{position} came out, but never went in" for position in sorted(found)]
     return Ledger(

@@ -31,6 +31,7 @@ POLICY_DELAYS_MS: Final = (500, 1_000, 2_000)
 DELAY_MIN_MS: Final = 200
 DELAY_MAX_MS: Final = 20_000
 LATER_MS: Final = 3_600_000
+WARM_UP_DELAY_MS: Final = 1_000
 
 FIRED: Final = "fired"
 DROPPED: Final = "dropped"
@@ -177,8 +178,19 @@ def make_messages(count: int, seed: int) -> list[DemoMessage]:
     return [_message(number, kind, chance) for number, kind in enumerate(kinds, 1)]
 
 
+def warm_up_messages(count: int, first: int) -> list[DemoMessage]:
+    """Return messages that come back once, soon; they are numbered from `first` on."""
+    chance = random.Random(first)
+    plan = Plan(Kind.SECOND_TRY, (WARM_UP_DELAY_MS,))
+    return [_planned(number, plan, chance) for number in range(first, first + count)]
+
+
 def _message(number: int, kind: Kind, chance: random.Random) -> DemoMessage:
-    plan = Plan(kind, _delays_ms(kind, chance))
+    return _planned(number, Plan(kind, _delays_ms(kind, chance)), chance)
+
+
+def _planned(number: int, plan: Plan, chance: random.Random) -> DemoMessage:
+    kind = plan.kind
     origin = chance.choice(ORIGINS)
     malformed = _MALFORMED.get(kind)
     return DemoMessage(

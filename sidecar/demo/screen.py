@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sidecar.clock import SystemClock
-from sidecar.demo.ledger import Ledger
+from sidecar.demo.ledger import Lateness, Ledger
 from sidecar.demo.process import Figures
 
 _LINE_EVERY_S = 2.0
@@ -81,7 +81,8 @@ class Screen:
         self._console.print(ledger_table(ledger))
         self._console.print()
         if ledger.holds:
-            self._console.print("The ledger holds: every message came out once, in time and unchanged.", style="green")
+            text, style = verdict(ledger.lateness)
+            self._console.print(text, style=style)
         for problem in ledger.problems:
             self._console.print(Text(f"WRONG: {problem}", "bold red"), soft_wrap=True)
 
@@ -161,6 +162,14 @@ def ledger_table(ledger: Ledger) -> RenderableType:
         table.add_row("lateness p50", f"{late.p50_ms:,} ms", "origin's LogAppendTime minus due time")
         table.add_row("lateness p99", f"{late.p99_ms:,} ms", f"greatest {late.max_ms:,} ms")
     return table
+
+
+def verdict(late: Lateness | None) -> tuple[str, str]:
+    """Return the verdict on a ledger that holds, and its style."""
+    if late is None or late.in_time:
+        return "The ledger holds: every message came out once, in time and unchanged.", "green"
+    said = f"one in a hundred more than {late.p99_ms / 1000:.1f} s after its due time"
+    return f"The ledger holds: every message came out once and unchanged, but LATE: {said}.", "yellow"
 
 
 def _late(bound_ms: float | None) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from sidecar.demo.ledger import Content, InputRecord, Ledger, OutputRecord, Position, draw_up
 from sidecar.demo.plan import FIRED, LATER_MS, Kind, Plan
+from sidecar.demo.screen import verdict
 from sidecar.model import Reason
 
 NOW_MS = 1_700_000_100_000
@@ -62,6 +63,19 @@ def test_lateness_is_of_the_nearest_rank() -> None:
     late = ledger().lateness
     assert late is not None
     assert (late.p50_ms, late.p99_ms, late.max_ms) == (5, 10, 10)
+
+
+def test_what_is_late_is_said_to_be_late_and_what_warmed_up_does_not_count() -> None:
+    slow = [went_in(offset, Plan(Kind.SECOND_TRY, (1_000,)), due_ms=NOW_MS - 20_000) for offset in range(20, 30)]
+    outputs = [fired(record, 9_000) for record in slow]
+    cold = draw_up(slow, outputs, planned=10, read_at_ms=NOW_MS)
+    assert cold.holds
+    said, _ = verdict(cold.lateness)
+    assert "LATE: one in a hundred more than 9.0 s" in said
+    assert "in time" not in said
+    warm = draw_up([*slow, *ALL_IN], [*outputs, *ALL_OUT], planned=24, read_at_ms=NOW_MS, warm_ms=NOW_MS - 15_000)
+    assert warm.lateness == ledger().lateness
+    assert "in time" in verdict(warm.lateness)[0]
 
 
 def test_a_loss_is_found() -> None:
