@@ -20,6 +20,7 @@ from sidecar.policy import Policy
 from sidecar.spark.stream.placement import key_of
 from sidecar.spark.stream.step import Rules
 from sidecar.spark.stream.wire import CHUNK_BYTES_MAX, Chunk, encode_chunk, record_bytes
+from sidecar.spark.worker import collect_rarely
 
 COLUMNS: Final = ("partition", "offset", "timestamp", "key", "value", "headers", "now")
 """The columns that are read from the source; `now` is the instant of the micro-batch."""
@@ -42,6 +43,7 @@ class Pack:
         self._state_partitions = state_partitions
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        collect_rarely()
         policy, dialects = Policy(self._rules.policy), dialects_of(self._rules.profiles)
         for batch in batches:
             keys: list[int] = []

@@ -25,6 +25,7 @@ from sidecar.spark.stream.lookup import BrokerLookup
 from sidecar.spark.stream.placement import partition_of
 from sidecar.spark.stream.step import PartitionSteps, Rules, StepResult
 from sidecar.spark.stream.wire import Tally, encode_tally, rows_of
+from sidecar.spark.worker import collect_rarely
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import (
@@ -57,6 +58,7 @@ class WheelProcessor(StatefulProcessor):
         self._replay_closings = replay_closings or ReplayClosings()
 
     def init(self, handle: StatefulProcessorHandle) -> None:
+        collect_rarely()
         self._handle = handle
         self._state = entries_of(handle.getMapState(STATE, "cell binary", "value binary"), _CLOCK.monotonic_s)
         bootstrap = self._settings.bootstrap_servers

@@ -12,6 +12,7 @@ from sidecar.spark.marks import Digest
 from sidecar.spark.stream.ahead import Ahead, ReleaseClock
 from sidecar.spark.stream.sender import PlanOutput, Sender
 from sidecar.spark.stream.wire import OutputPart, Packed, read_row
+from sidecar.spark.worker import collect_rarely
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -65,6 +66,7 @@ class TransactionalSink:
         self._former = former
 
     def open(self, partition_id: int, epoch_id: int) -> bool:
+        collect_rarely()
         self._state_partition = partition_id
         self._batch = epoch_id
         self._outputs: list[PlanOutput] = []
