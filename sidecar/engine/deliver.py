@@ -9,12 +9,14 @@ from sidecar.engine.allowance import Headers
 from sidecar.engine.lanes import lane_of
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Outgoing, StoreReader
+from sidecar.engine.rows import Rows
 from sidecar.wheel.counts import SlotKey
 from sidecar.wheel.geometry import WIDTHS_MS
 
 Due = tuple[bytes, bytes | None, int, SlotKey | None, Outgoing, bytes | None]
 """A due timer read from the store: its key; its entry, if kept, and the entry's size; the slot that counts it, if
-nothing else counts it or points at it; the record to deliver; and the lane of an ordered timer that has such a slot.
+nothing else counts it or points at it; the record to deliver; and the row in the index of lanes of an ordered timer
+that has such a slot.
 
 Plain tuples, since there are tens of thousands in a second: named ones take three times as long to create and
 unpack."""
@@ -43,7 +45,7 @@ def read_due(
     make = Rendering(partition.number, keeps_entries=keeps_entries)
     if hot.COMPILED:
         due, headers.left = hot.deliver.read_plain(
-            make.number, entries, make.origins, make.due, headers.left, keeps_entries
+            make.number, entries, make.origins, make.due, headers.left, keeps_entries, make.rows.lane
         )
         return due
     due = []
@@ -65,6 +67,7 @@ class Rendering:
 
     def __init__(self, number: int, *, keeps_entries: bool) -> None:
         self.number = number
+        self.rows = Rows(number)
         self.origins: dict[bytes, str] = {}
         """Names of origins by their bytes: one object for each."""
         self._keeps_entries = keeps_entries
@@ -79,13 +82,13 @@ class Rendering:
             origin = self.origins[name] = origin_of(entry, Head._make(fixed))
         slot = (level, due_ms // WIDTHS_MS[level]) if due_ms == first_ms and not named else None
         outgoing = render_delivery(self.number, entry, fixed, origin)
-        lane = None
+        lane_row = None
         if flags & ORDERED and slot is not None:
             if DIALECTS_BY_CODE[dialect].reads_payload:
                 slot = None
             else:
-                lane = lane_of(origin, outgoing.key or b"")
-        return outgoing.source, entry if self._keeps_entries else None, len(entry), slot, outgoing, lane
+                lane_row = self.rows.lane_row(lane_of(origin, outgoing.key or b""), fixed[1], first_ms)
+        return outgoing.source, entry if self._keeps_entries else None, len(entry), slot, outgoing, lane_row
 
 
 def render_delivery(number: int, entry: bytes, fixed: tuple[int, ...], origin: str) -> Outgoing:

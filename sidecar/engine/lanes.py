@@ -1,9 +1,10 @@
 """Order per key: the timers of one origin and key form a lane, and one does not fire before those ahead of it.
 
 Ahead of a timer are the pending ones of its lane with a lower offset. A timer whose turn to fire has come is looked up
-in the index of lanes. If another one is ahead of it, it is stored again at the due of the nearest one ahead, behind
-which it sorts: for as long as that one stays in its place, each timer moves once. Timers that go out of turn, because a
-control record or a replacement took them, let the next one go: see `next_behind`.
+in the index of lanes, unless it cannot have one ahead: see engine/crossings.py. If another one is ahead of it, it is
+stored again at the due of the nearest one ahead, behind which it sorts: for as long as that one stays in its place,
+each timer moves once. Timers that go out of turn, because a control record or a replacement took them, let the next
+one go: see `next_behind`.
 
     lane rows (local store)      key "k": 5 → 10:30, 7 → 10:00, 9 → 10:45
     at 10:00                     7 is due, and 5 is ahead: 7 is stored again at 10:30
@@ -14,14 +15,16 @@ control record or a replacement took them, let the next one go: see `next_behind
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Final
 
 from sidecar.changelog.entry import KEY, Head, due_ms_of, origin_of, payload_of
+from sidecar.engine import hot
+from sidecar.engine.crossings import READ_ROWS
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import StoreReader
-from sidecar.engine.rows import NAMED_OFFSET, encode_due, timer_of_named_row
+from sidecar.engine.rows import LANE, NAMED_OFFSET, after, decode_due, encode_due, timer_of_named_row
 from sidecar.model import OFFSET_MAX
 
 Id = tuple[int, int]
@@ -72,37 +75,63 @@ class Lanes:
     """
 
     def __init__(self, partition: Partition, store: StoreReader, watermark: bytes) -> None:
+        self.crossings = partition.crossings
         self._own = partition.rows
         self._known = partition.lanes_from
         self._store = store
         self._rows: dict[bytes, bytes | None] = {}
         self._watermark = watermark
+        self._reached = watermark
+        """What the plan left as it was is pending only above it."""
         self._changed: dict[bytes, _Lane] = {}
+        self._added: list[Mapping[bytes, bytes]] = []
+        """Rows that the plan added and `_changed` does not have yet: mostly nobody asks."""
         self._seek: Callable[[bytes], bytes | None] | None = None
         self._lane_of: dict[int, bytes] = {}
         """By offset: a timer is looked up several times in a plan."""
 
+    def begin(self) -> None:
+        """Begin a plan, before it changes anything: after a restore, read some more of the index."""
+        if not self.crossings.known:
+            lower = self.crossings.read_from or self._own.lane
+            self.crossings.read(self._store.items(lower, after(self._own.lane), limit=READ_ROWS), READ_ROWS)
+
     def finish(self, rows: dict[bytes, bytes | None]) -> None:
         """Add the changed rows, in key order: the store takes them in half the time."""
-        rows.update(sorted(self._rows.items()))
+        changed = self._rows
+        rows.update((row, changed[row]) for row in sorted(changed))
 
-    def leave(self, lane: bytes, key: bytes) -> bool:
-        """Remove a due timer that was never moved, if none is ahead of it: most of them, in a fraction of the time."""
-        due_ms, offset = KEY.unpack(key)
-        row = self._own.lane_row(lane, offset, due_ms)
-        changed = self._changed.get(lane)
-        if changed is None:
-            changed = self._changed[lane] = _Lane((self._known.get(lane, 0), 0))
-        elif changed.stored and changed.stored[0][0] < offset:
+    def leave(self, row: bytes, key: bytes) -> bool:
+        """Remove a due timer that was never moved, if none is ahead of it: most of them, without a look at the index.
+
+        Args:
+            row: Its own in the index.
+            key: Its own; the plan has left alone or disposed of all timers up to it.
+        """
+        crossings = self.crossings
+        if hot.COMPILED and crossings.known:
+            waits = hot.lanes.may_wait(crossings.until_ms, row, key)
+        else:
+            waits = crossings.may_wait(row[LANE], due_ms_of(key))
+        if waits:
+            return self._leave_first(row[LANE], row, timer_of_named_row(row))
+        self._rows[row] = None
+        self._reached = key
+        return True
+
+    def _leave_first(self, lane: bytes, row: bytes, timer: Id) -> bool:
+        """Remove a due timer if it is the first one of its lane that is easily found."""
+        changed = self._changes(lane)
+        if changed.stored and changed.stored[0][0] < timer[0]:
             return False
         if self._first(lane, changed) != row:
             return False
         if changed.rows:
             changed.rows.pop()
-        changed.read_from = (offset, due_ms)
-        self._learn(lane, changed, not changed.dues)
-        changed.read_from = (offset, due_ms + 1)
-        changed.dues[offset, due_ms] = None
+        changed.read_from = timer
+        self._learn(lane, changed, not (changed.dues or changed.is_read))
+        changed.read_from = (timer[0], timer[1] + 1)
+        changed.dues[timer] = None
         self._rows[row] = None
         return True
 
@@ -118,18 +147,23 @@ class Lanes:
             changed.rows.reverse()
         return changed.rows[-1] if changed.rows else None
 
-    def put(self, entry: bytes, fixed: Head) -> None:
-        """Add a timer that the plan stores."""
-        self.add(self._of(entry, fixed), (fixed.offset, fixed.first_ms), fixed.due_ms)
+    def append(self, lane: bytes, timer: Id, due_ms: int) -> None:
+        """Add a timer, by its stored due, behind all others of its lane."""
+        self.crossings.append(lane, due_ms)
+        self.add({self._own.lane_row(lane, *timer): encode_due(due_ms)})
 
-    def add(self, lane: bytes, timer: Id, due_ms: int) -> None:
-        """Add a timer by its stored due."""
-        self._rows[self._own.lane_row(lane, *timer)] = encode_due(due_ms)
-        if self._known.get(lane, 0) > timer[0]:
+    def insert(self, entry: bytes, fixed: Head) -> None:
+        """Add a timer that the plan stores again."""
+        lane = self._of(entry, fixed)
+        self.crossings.insert(lane, fixed.due_ms)
+        if self._known.get(lane, 0) > fixed.offset:
             del self._known[lane]  # replayed
-        changed = self._changes(lane)
-        changed.dues[timer] = due_ms
-        insort(changed.stored, timer)
+        self.add({self._own.lane_row(lane, fixed.offset, fixed.first_ms): encode_due(fixed.due_ms)})
+
+    def add(self, rows: Mapping[bytes, bytes]) -> None:
+        """Add rows of timers of which the crossings know."""
+        self._rows.update(rows)
+        self._added.append(rows)
 
     def remove(self, entry: bytes, fixed: Head) -> None:
         """Remove a timer that fires, moves, or goes in another way."""
@@ -160,7 +194,8 @@ class Lanes:
 
     def _advance(self, lane: bytes, changed: _Lane, offset: int) -> bool:
         """Return whether a timer that the plan left as it was is ahead; `read_from` moves up to it."""
-        learns = not changed.is_read and not any(at < offset for at, _ in changed.dues)
+        learns = not changed.is_read and self._reached == self._watermark
+        learns = learns and not any(at < offset for at, _ in changed.dues)
         changed.is_read = True
         while changed.read_from < (offset, 0):
             lower, upper = self._own.lane_row(lane, *changed.read_from), self._own.lane_row(lane, offset)
@@ -200,9 +235,9 @@ class Lanes:
         return None if behind is None else KEY.pack(changed.dues[behind], behind[0])
 
     def _key(self, changed: _Lane, row: bytes, value: bytes) -> bytes | None:
-        """Return the key of the timer of a row, None when the plan has changed it or it is a remainder."""
+        """Return the key of the timer of a row, None when the plan has changed it or it is gone."""
         key = value + row[NAMED_OFFSET]
-        return None if timer_of_named_row(row) in changed.dues or key <= self._watermark else key
+        return None if timer_of_named_row(row) in changed.dues or key <= self._reached else key
 
     def _of(self, entry: bytes, fixed: Head) -> bytes:
         lane = self._lane_of.get(fixed.offset)
@@ -211,6 +246,15 @@ class Lanes:
         return lane
 
     def _changes(self, lane: bytes) -> _Lane:
+        added, self._added = self._added, []
+        for rows in added:
+            for row, value in rows.items():
+                changed, timer = self._lane(row[LANE]), timer_of_named_row(row)
+                changed.dues[timer] = decode_due(value)
+                insort(changed.stored, timer)
+        return self._lane(lane)
+
+    def _lane(self, lane: bytes) -> _Lane:
         changed = self._changed.get(lane)
         if changed is None:
             changed = self._changed[lane] = _Lane((self._known.get(lane, 0), 0))

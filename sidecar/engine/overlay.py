@@ -75,6 +75,8 @@ class Overlay:
         self._fresh: list[tuple[SlotKey, str]] = []
         """Slot and origin of new timers that are not in the delta yet: counting them together takes half the time."""
         self.lanes = Lanes(partition, store, self.watermark)
+        if keeps_order:
+            self.lanes.begin()
         self._level_ends_ms = level_ends_ms(now_ms)
         self._named: dict[bytes, set[bytes]] = {}
 
@@ -202,7 +204,7 @@ class Overlay:
         if retry_id is not None:
             self._name(retry_id, offset, due_ms, stored_ms)
         if lane is not None:
-            self.lanes.add(lane, (offset, due_ms), stored_ms)
+            self.lanes.append(lane, (offset, due_ms), stored_ms)
 
     def store_plain(self, batch: Sequence[Item], at: int, seen: int, entry_bytes_max: int) -> int:
         """Store the plain messages from `at` on, as `store_new` does, in the order of their dues.
@@ -216,8 +218,9 @@ class Overlay:
             entry_bytes_max: What is larger must be looked at.
         """
         base = self.partition.checkpoint.offset_base
-        if hot.COMPILED and type(batch) is list and type(batch[at]) is Arrival:
-            return hot.blocks.store_plain(
+        if hot.COMPILED and type(batch) is list:
+            ordered: dict[bytes, bytes] = {}
+            behind = hot.blocks.store_plain(
                 batch,
                 at,
                 base=base,
@@ -230,7 +233,13 @@ class Overlay:
                 rows=self.mutations.rows,
                 groups=self.groups,
                 count=self._count,
+                lane_prefix=self.rows.lane,
+                ordered=ordered,
+                crossings=self.lanes.crossings,
             )
+            if ordered:
+                self.lanes.add(ordered)
+            return behind
         least_ms, bytes_max = max(self.now_ms, self.watermark_ms), entry_bytes_max - MOVING.size
         run: list[tuple[int, int, bytes, str, bytes | None]] = []
         for item in islice(batch, at, None):
@@ -241,6 +250,8 @@ class Overlay:
             if due_ms <= least_ms or offset < seen or len(lasting) > bytes_max or retry_id is not None or replace:
                 break
             run.append((due_ms, offset, lasting, origin, lane))
+            if lane is not None:
+                self.lanes.crossings.append(lane, due_ms)
         run.sort(key=_DUE_MS_OF)
         for due_ms, offset, lasting, origin, lane in run:
             self.store_new(base + offset, due_ms, lasting, origin, None, lane)  # type: ignore[arg-type]  # no call for each
@@ -280,7 +291,7 @@ class Overlay:
         if (retry_id := retry_id_of(entry, fixed)) is not None:
             self._name(retry_id, offset, fixed.first_ms, due_ms)
         if self.is_ordered(fixed):
-            self.lanes.put(entry, fixed)
+            self.lanes.insert(entry, fixed)
 
     def take(self, entry: bytes) -> None:
         """Remove the key of a pending timer: cancelled, replaced, rescheduled, or fired before its due."""
@@ -313,9 +324,9 @@ class Overlay:
         """Return whether a timer has a lane."""
         return self._keeps_order and bool(fixed.flags & ORDERED)
 
-    def leaves(self, lane: bytes, key: bytes) -> bool:
+    def leaves(self, row: bytes, key: bytes) -> bool:
         """Return whether a due timer that was never moved may fire, and take it out of its lane if so."""
-        return not self._keeps_order or self.lanes.leave(lane, key)
+        return not self._keeps_order or self.lanes.leave(row, key)
 
     def ahead_ms(self, entry: bytes, fixed: Head) -> int | None:
         """Return the stored due of the timer that a due one must wait behind, None when it may fire."""

@@ -21,6 +21,7 @@ from typing import Final
 
 from sidecar.changelog.codec import Checkpoint
 from sidecar.changelog.entry import KEY, due_ms_of
+from sidecar.engine.crossings import Crossings
 from sidecar.engine.group.activity import Activity
 from sidecar.engine.ports import StoreReader
 from sidecar.engine.rows import BEHIND_PARTITION, Rows, after
@@ -72,6 +73,7 @@ class Partition:
     """`activity` includes that of previous owners."""
     lanes_from: dict[bytes, int] = field(default_factory=dict)
     """Of lanes that were read lately, the offset below which no timer is pending: see engine/lanes.py."""
+    crossings: Crossings = field(default_factory=Crossings)
     rows: Rows = field(init=False)
 
     def __post_init__(self) -> None:

@@ -276,7 +276,7 @@ class _Planner:
         fired: defaultdict[tuple[SlotKey, str], int] = defaultdict(int)
         known, compressed = True, self.terms.compressed
         take_turn = None if self.turns is None else self.turns.take
-        for key, entry, size, slot, outgoing, lane in due:
+        for key, entry, size, slot, outgoing, lane_row in due:
             origin = outgoing.topic
             try:
                 topic = open_origins[origin]
@@ -287,7 +287,7 @@ class _Planner:
                 and slot is not None
                 and (compressed or size + DELIVERY_OVERHEAD_BYTES <= topic.max_message_bytes)
                 and outgoing.partition < topic.partitions
-                and (lane is None or (take_turn is None and overlay.leaves(lane, key)))
+                and (lane_row is None or overlay.leaves(lane_row, key))
             ):
                 if take_turn is not None and (turn_ms := take_turn(origin, outgoing.due_ms)) is not None:
                     self._hold_singly(entry or overlay.pending_at(key), origin, turn_ms)

@@ -46,6 +46,7 @@ from sidecar.changelog.entry import (
 )
 from sidecar.engine import hot
 from sidecar.engine.apply import check_next_due
+from sidecar.engine.crossings import Crossings
 from sidecar.engine.lanes import lane_of_entry
 from sidecar.engine.partition import Partition
 from sidecar.engine.plan_checks import check_counts
@@ -123,7 +124,9 @@ class Restore:
             raise StoreCorrupt(f"the state folder is strange: {cause}") from cause
 
     def _load(self, log_start: int, log_end: int) -> int:
-        self.partition.lanes_from.clear()  # it may have known what was never committed
+        # They may know what was never committed.
+        self.partition.lanes_from.clear()
+        self.partition.crossings = Crossings()
         value = self._store.get(self.rows.meta)
         meta = None if value is None else decode_meta(value)
         if (

@@ -35,6 +35,8 @@ LEADING_OFFSET: Final = slice(5, 13)
 """In an `r` and an `o` row."""
 NAMED_OFFSET: Final = slice(-16, -8)
 """In an `n` and a `k` row."""
+LANE: Final = slice(5, 21)
+"""In a `k` row."""
 
 _BLOCK: Final = Struct(">QQH")
 _PAIR: Final = Struct(">QQ")

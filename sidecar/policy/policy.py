@@ -111,7 +111,7 @@ class Policy:
     def plain_of(self, topic: str) -> Policy | None:
         """Return the policy of an origin that is allowed, if its due times follow from the attempt alone."""
         own = self._of(topic)
-        apart = own.config.jitter or own.config.max_age_ms is not None or own.config.order_by_key
+        apart = own.config.jitter or own.config.max_age_ms is not None
         return own if self.origin_allowed(topic) and not apart else None
 
     def is_retried(self, exception: str) -> bool:

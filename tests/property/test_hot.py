@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -10,17 +11,20 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sidecar.changelog import codec
-from sidecar.changelog.entry import HEAD, MOVING, lasting
+from sidecar.changelog.entry import BEHIND, DEFERRED, HEAD, KEY, MOVING, ORDERED, lasting
 from sidecar.contract import DIALECTS, Dialect
 from sidecar.engine import hot
+from sidecar.engine.crossings import BUCKETS, Crossings
 from sidecar.engine.deliver import Rendering
 from sidecar.engine.ingest import Ingest
-from sidecar.engine.items import Arrival, Dropped
+from sidecar.engine.items import Arrival, Dropped, Ordered
+from sidecar.engine.lanes import lane_of
 from sidecar.engine.overlay import Overlay, SlotEntries
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Origin
 from sidecar.engine.records import block_values
 from sidecar.engine.restore import restore_entry
+from sidecar.engine.rows import LANE, Rows
 from sidecar.model import Headers, Record
 from sidecar.policy import Policy, PolicyConfig
 from sidecar.runtime.partitions.buffer import Buffer
@@ -36,7 +40,9 @@ POLICIES = [
     PolicyConfig(fatal=("com.*",), droppable=("E",), max_attempts=3, delays_ms=(0, 1000)),
     PolicyConfig(retriable=("E", "com.acme.*"), origin_topics=("o*",), ibm_delays_ms=(5,)),
     PolicyConfig(by_origin=(PolicyConfig(name="orders", delays_ms=(1, 2, 3)),)),
+    PolicyConfig(by_origin=(PolicyConfig(name="orders", order_by_key=True),), fatal=("E",)),
     PolicyConfig(jitter=0.5),
+    PolicyConfig(order_by_key=True, max_age_ms=HOUR_MS),
     PolicyConfig(max_age_ms=HOUR_MS),
     PolicyConfig(by_name=(PolicyConfig(name="slow", delays_ms=(HOUR_MS,)),), by_exception=(("E*", "slow"),)),
 ]
@@ -96,6 +102,13 @@ def test_plain_records_are_not_left_to_python() -> None:
     for headers in (native, ibm):
         found = taken.plain.examine(Record(0, 7, NOW_MS, b"k", b"v" * 900, headers), NOW_MS)  # type: ignore[union-attr]
         assert isinstance(found, Arrival), headers
+    ordered = ingest(PolicyConfig(order_by_key=True), list(DIALECTS.values()), compressed=True)
+    for headers in (native, ibm):
+        keyed, bare = (Record(0, 7, NOW_MS, key, b"v", headers) for key in (b"k", None))
+        found = ordered.plain.examine(keyed, NOW_MS)  # type: ignore[union-attr]
+        assert isinstance(found, Ordered), headers
+        assert found.lane == lane_of("orders", b"k")
+        assert isinstance(ordered.plain.examine(bare, NOW_MS), Arrival), headers  # type: ignore[union-attr]
 
 
 @settings(max_examples=1500)
@@ -134,8 +147,9 @@ def test_a_record_gives_the_same_arrival_or_is_left_to_python(
     # Twice: the second time topics and exceptions are known.
     assert fast == compiled.plain.examine(record, arrived_ms)
     if fast is not None:
-        assert type(fast) is Arrival
-        assert fast == compiled.examine_any(record, arrived_ms)
+        expected = compiled.examine_any(record, arrived_ms)
+        assert (type(fast), fast) == (type(expected), expected)
+        assert type(fast) in {Arrival, Ordered}
 
 
 lastings = st.builds(
@@ -159,7 +173,7 @@ entries = st.builds(
     st.integers(0, 2**63 - 1),
     st.integers(0, 2**64 - 1),
     st.integers(0, 7),
-    st.integers(0, 1),
+    st.sampled_from([0, DEFERRED, ORDERED, ORDERED | DEFERRED | BEHIND]),
     lastings,
     st.booleans(),
 )
@@ -188,7 +202,9 @@ def outcome(call: Callable[[], object]) -> object:
 def test_an_entry_gives_the_same_delivery_or_the_same_error(entry: bytes, keeps: bool) -> None:
     python, compiled = Rendering(3, keeps_entries=keeps), Rendering(3, keeps_entries=keeps)
     expected = outcome(lambda: [python.due(entry)])
-    found = outcome(lambda: hot.deliver.read_plain(3, [entry], compiled.origins, compiled.due, 10**6, keeps)[0])
+    found = outcome(
+        lambda: hot.deliver.read_plain(3, [entry], compiled.origins, compiled.due, 10**6, keeps, compiled.rows.lane)[0]
+    )
     assert found == expected
     assert not isinstance(found, list) or type(found[0][4]) is type(expected[0][4])  # type: ignore[index]
 
@@ -196,25 +212,26 @@ def test_an_entry_gives_the_same_delivery_or_the_same_error(entry: bytes, keeps:
 @given(st.lists(entries, max_size=5), st.integers(1, 30))
 def test_reading_ends_behind_the_same_entry_when_no_headers_are_left(some: list[bytes], limit: int) -> None:
     python = Rendering(0, keeps_entries=True)
-    dues = [(each, outcome(lambda each=each: python.due(each))) for each in some]  # type: ignore[misc]
-    good = [each for each, due in dues if isinstance(due, tuple) and len(due) == 5]
+    dues = [(each, outcome(lambda each=each: [python.due(each)])) for each in some]  # type: ignore[misc]
+    good = [each for each, due in dues if isinstance(due, list)]
     make, left, expected = Rendering(0, keeps_entries=True), limit, []
     for each in good:
         expected.append(made := make.due(each))
         left -= len(made[4].headers)
         if left <= 0:
             break
-    assert hot.deliver.read_plain(0, good, {}, make.due, limit, True) == (expected, left)
+    assert hot.deliver.read_plain(0, good, {}, make.due, limit, True, make.rows.lane) == (expected, left)
 
 
 arrivals = st.builds(
-    lambda gap, due_ms, origin, retry_id, replace, stays: (gap, (due_ms, origin, stays, retry_id, replace)),
+    lambda gap, due_ms, origin, retry_id, replace, stays, key: (gap, (due_ms, origin, stays, retry_id, replace), key),
     st.integers(1, 3),
     st.integers(NOW_MS - 5, NOW_MS + 5) | st.integers(NOW_MS, NOW_MS + 400 * 24 * HOUR_MS) | st.integers(0, 2**63 - 1),
     st.sampled_from(["orders", "x", "ü"]),
     st.sampled_from([None, None, None, b"id"]),
     st.sampled_from([False, False, False, True]),
     sizes.map(lambda size: b"s" * size),
+    st.none() | st.sampled_from([b"k", b"l"]),
 )
 
 
@@ -226,13 +243,13 @@ arrivals = st.builds(
     st.sampled_from([100, 300, 2**31 - 1]),
 )
 def test_a_run_of_arrivals_is_stored_alike(
-    steps: list[tuple[int, tuple[int, str, bytes, bytes | None, bool]] | None],
+    steps: list[tuple[int, tuple[int, str, bytes, bytes | None, bool], bytes | None] | None],
     base: int,
     seen: int,
     watermark_ms: int,
     bytes_max: int,
 ) -> None:
-    batch: list[Arrival | Dropped] = []
+    batch: list[Arrival | Ordered | Dropped] = []
     offset = 0
     for step in steps:
         offset += 1 if step is None else step[0]
@@ -240,13 +257,16 @@ def test_a_run_of_arrivals_is_stored_alike(
             batch.append(Dropped(offset, ""))
         else:
             due_ms, origin, stays, retry_id, replace = step[1]
-            batch.append(Arrival(offset, due_ms, origin, stays, retry_id, replace))
+            arrival = Arrival(offset, due_ms, origin, stays, retry_id, replace)
+            key = step[2]
+            batch.append(arrival if key is None else Ordered(offset, arrival, lane_of(origin, key)))
     python, compiled = overlay(base, watermark_ms), overlay(base, watermark_ms)
     at = 0
     while at < len(batch):
         behind = compiled.store_plain(batch, at, seen, bytes_max)
         assert behind == python.store_plain(tuple(batch), at, seen, bytes_max)
-        for each in batch[at:behind]:
+        for item in batch[at:behind]:
+            each = item.arrival if isinstance(item, Ordered) else item
             assert isinstance(each, Arrival)
             assert each.due_ms > NOW_MS
             assert each.offset >= seen
@@ -254,7 +274,12 @@ def test_a_run_of_arrivals_is_stored_alike(
             assert not each.replace
             assert len(each.lasting) + MOVING.size <= bytes_max
         at = behind + 1
+    for one in (compiled, python):
+        one.lanes.finish(one.mutations.rows)
     assert list(compiled.mutations.rows.items()) == list(python.mutations.rows.items())
+    for crossings in ("latest_ms", "until_ms"):
+        ours, theirs = (getattr(one.partition.crossings, crossings) for one in (compiled, python))
+        assert ours == theirs
     for counts in ("slots", "origins", "deferred"):
         assert getattr(compiled.delta, counts) == getattr(python.delta, counts)
     assert {slot: (group.entries, group.origins) for slot, group in compiled.groups.items()} == {
@@ -322,18 +347,48 @@ def overlay(base: int, watermark_ms: int) -> Overlay:
 @given(st.lists(entries, min_size=1, max_size=10))
 def test_entries_of_a_block_are_restored_alike(some: list[bytes]) -> None:
     partition = Partition(4)
-    python: dict[bytes, bytes | None] = {}
-    compiled: dict[bytes, bytes | None] = {}
-    for entry in some:
-        restore_entry(python, python, partition, entry)
     value = codec.encode_block(0, {"orders": (len(some), 0)}, some)
     head = codec.decode_block_head(value)
-    for entry in hot.ingest.restore_plain(compiled, partition.rows.timer, value, head.lengths, head.entries_at):
-        restore_entry(compiled, compiled, partition, entry)
-    assert compiled == python
+
+    def restored(*, compiled: bool) -> dict[bytes, bytes | None]:
+        rows: dict[bytes, bytes | None] = {}
+        place = (partition.rows.timer, value, head.lengths, head.entries_at)
+        for entry in hot.ingest.restore_plain(rows, *place) if compiled else some:
+            restore_entry(rows, rows, partition, entry)
+        return rows
+
+    assert outcome(lambda: restored(compiled=True)) == outcome(lambda: restored(compiled=False))
 
 
 @pytest.mark.parametrize(("lengths", "at"), [([9], 0), ([-1], 0), ([4, 5], 0), ([8], 1), ([1], 9), ([1], -1)])
 def test_an_entry_that_ends_behind_its_block_is_refused(lengths: list[int], at: int) -> None:
     with pytest.raises(IndexError, match="an entry ends behind its block"):
         hot.ingest.restore_plain({}, b"t", bytes(8), lengths, at)
+
+
+@given(st.text(max_size=60), st.binary(max_size=300) | st.sampled_from([118, 119, 120, 128, 256]).map(bytes))
+def test_a_lane_has_the_same_digest(origin: str, key: bytes) -> None:
+    assert hot.lanes.lane_of(origin, key) == lane_of(origin, key)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([b"k", b"l", b"m"]), st.integers(0, 2**63 - 1), st.booleans())),
+    st.integers(0, 2**63 - 1),
+)
+def test_a_timer_may_wait_alike(stored: list[tuple[bytes, int, bool]], due_ms: int) -> None:
+    crossings = Crossings()
+    crossings.begin()
+    crossings.known = True
+    for key, stored_ms, again in stored:
+        (crossings.insert if again else crossings.append)(lane_of("orders", key), stored_ms)
+    for key in (b"k", b"l", b"m"):
+        for at in {due_ms, *(stored_ms + more for _, stored_ms, _ in stored for more in (0, 1))}:
+            row, timer = Rows(3).lane_row(lane_of("orders", key), 7, at), KEY.pack(at, 7)
+            expected = crossings.may_wait(row[LANE], at)
+            assert at >= 2**63 or hot.lanes.may_wait(crossings.until_ms, row, timer) == expected
+
+
+def test_a_row_that_is_too_short_is_refused() -> None:
+    for until, row, key in ((array("q"), bytes(37), bytes(16)), (array("q", bytes(8 * BUCKETS)), b"k", bytes(16))):
+        with pytest.raises(IndexError, match="too short"):
+            hot.lanes.may_wait(until, row, key)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
+from sidecar.engine import lanes, records, restore
 from sidecar.engine import plan as planning
-from sidecar.engine import records, restore
 from sidecar.engine.overlay import Overlay
 
 
@@ -20,6 +20,7 @@ def small_limits() -> Iterator[None]:
         stack.enter_context(patch.object(planning, "RANGE_DELETE_MIN", 2))
         stack.enter_context(patch.object(restore, "SETTLE_ROWS_MAX", 3))
         stack.enter_context(patch.object(restore, "SETTLE_BYTES_MAX", 300))
+        stack.enter_context(patch.object(lanes, "READ_ROWS", 1))
         # Ids are exact here; which timer a sender means by an input offset is for the tests of the plan to say.
         stack.enter_context(patch.object(Overlay, "find_meant", Overlay.find))
         yield

@@ -313,6 +313,12 @@ MUTATIONS = (
         "bisect_left(changed.stored, (offset, 0))",
         "0",
     ),
+    Mutation(
+        "a later message crosses none",
+        "engine.crossings:Crossings.append",
+        "crosses=due_ms < latest_ms",
+        "crosses=False",
+    ),
     Mutation("a moved timer is out of order", "changelog.entry:moved", "entry[FLAGS_AT] & ORDERED", "0"),
     Mutation("a rescheduled timer is out of order", "engine.controls:Controls._change", "fixed.flags & ORDERED", "0"),
     Mutation("restore writes no k row", "engine.restore:restore_entry", "entry[FLAGS_AT] & ORDERED", "False"),

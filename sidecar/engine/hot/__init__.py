@@ -28,9 +28,9 @@ KIND: Final = "compiled" if COMPILED else "python"
 """Which of both runs, for a person."""
 
 if TYPE_CHECKING or COMPILED:
-    from sidecar.engine.hot import blocks, consume, deliver, ingest
+    from sidecar.engine.hot import blocks, consume, deliver, ingest, lanes
 
-__all__ = ["COMPILED", "KIND", "blocks", "consume", "deliver", "examiner", "ingest"]
+__all__ = ["COMPILED", "KIND", "blocks", "consume", "deliver", "examiner", "ingest", "lanes"]
 
 
 def examiner(
@@ -74,4 +74,5 @@ def _rules(policy: Policy) -> ingest.Rules:
         native_limit=native_limit,
         ibm_delays_ms=ibm_delays_ms,
         ibm_limit=ibm_limit,
+        ordered=policy.config.order_by_key,
     )

@@ -1,6 +1,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from sidecar.engine.crossings import Crossings
 from sidecar.engine.items import Item
 from sidecar.wheel.counts import SlotKey
 
@@ -18,5 +19,8 @@ def store_plain(
     rows: dict[bytes, bytes | None],
     groups: Mapping[SlotKey, Any],
     count: Callable[[SlotKey, Mapping[str, int]], None],
+    lane_prefix: bytes,
+    ordered: dict[bytes, bytes],
+    crossings: Crossings,
 ) -> int: ...
 def pack(level: int, entries: list[bytes], origins: list[str], bytes_max: int) -> Sequence[bytes] | None: ...

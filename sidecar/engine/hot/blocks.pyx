@@ -2,22 +2,26 @@
 
 from zlib import crc32
 
+from cpython.array cimport array
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_SetItem
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint64_t
 from libc.stdlib cimport qsort
 
-from sidecar.engine.hot.wire cimport LENGTH_MAX, put_bytes, put_u16, put_u32, put_u64
+from sidecar.engine.hot.wire cimport LENGTH_MAX, lane_row_of, put_bytes, put_u16, put_u32, put_u64, read_u16
 
 from sidecar.changelog.codec import VERSION
-from sidecar.changelog.entry import MOVING
-from sidecar.engine.items import Arrival
+from sidecar.changelog.entry import MOVING, ORDERED
+from sidecar.engine.crossings import BUCKETS
+from sidecar.engine.items import Arrival, Ordered
 from sidecar.wheel.geometry import WIDTHS_MS
 
 cdef uint8_t _VERSION = VERSION
 cdef Py_ssize_t _MOVING_BYTES = MOVING.size
+cdef uint8_t _ORDERED = ORDERED
+cdef uint16_t _BUCKETS = BUCKETS
 cdef int64_t _WIDTHS[16]
 for _level in range(len(WIDTHS_MS)):
     _WIDTHS[_level] = WIDTHS_MS[_level]
@@ -43,8 +47,9 @@ cdef int _sooner(const void* one, const void* other) noexcept nogil:
 
 
 def store_plain(list batch, Py_ssize_t at, *, int64_t base, int64_t seen, int64_t now_ms, int64_t watermark_ms,
-                Py_ssize_t entry_bytes_max, tuple level_ends_ms, bytes prefix, dict rows, object groups, object count):
-    """Store the plain arrivals of a batch from `at` on, as `Overlay.store_plain` does; return where another item is.
+                Py_ssize_t entry_bytes_max, tuple level_ends_ms, bytes prefix, dict rows, object groups, object count,
+                bytes lane_prefix, dict ordered, object crossings):
+    """Store the plain arrivals of a batch from `at` on as `Overlay.store_plain` does; return where another item is.
 
     Args:
         batch: Items in offset order.
@@ -59,13 +64,22 @@ def store_plain(list batch, Py_ssize_t at, *, int64_t base, int64_t seen, int64_
         rows: Take the new rows.
         groups: Slot to group; makes those that are missing.
         count: Takes a slot and how many timers each origin gets in it.
+        lane_prefix: Of the partition's rows in the index of lanes.
+        ordered: Takes the rows of ordered timers there.
+        crossings: Of the partition's lanes.
     """
     cdef Py_ssize_t end = at
     cdef Py_ssize_t each
     cdef int64_t due_ms
-    cdef object item
+    cdef int64_t offset
+    cdef object item, lane
+    cdef _Lanes lanes = None
     while end < PyList_GET_SIZE(batch):
         item = <object>PyList_GET_ITEM(batch, end)
+        lane = None
+        if type(item) is Ordered:
+            lane = (<tuple>item)[2]
+            item = (<tuple>item)[1]
         if type(item) is not Arrival or (<tuple>item)[5] is not False or (<tuple>item)[4] is not None:
             break
         due_ms = (<tuple>item)[1]
@@ -74,6 +88,11 @@ def store_plain(list batch, Py_ssize_t at, *, int64_t base, int64_t seen, int64_
             or PyBytes_GET_SIZE(<bytes?>(<tuple>item)[3]) + _MOVING_BYTES > entry_bytes_max
         ):
             break
+        if lane is not None:
+            if lanes is None:
+                lanes = _Lanes(lane_prefix, ordered, crossings)
+            offset = (<tuple>item)[0]
+            lanes.append(lane, base + offset, due_ms)
         end += 1
     if end == at:
         return at
@@ -82,13 +101,42 @@ def store_plain(list batch, Py_ssize_t at, *, int64_t base, int64_t seen, int64_
         raise MemoryError
     try:
         for each in range(end - at):
-            turns[each].due_ms = (<tuple>PyList_GET_ITEM(batch, at + each))[1]
+            item = <object>PyList_GET_ITEM(batch, at + each)
+            if type(item) is Ordered:
+                item = (<tuple>item)[1]
+            turns[each].due_ms = (<tuple>item)[1]
             turns[each].at = at + each
         qsort(turns, end - at, sizeof(Turn), &_sooner)
         _store(batch, turns, end - at, base, level_ends_ms, prefix, rows, groups, count)
     finally:
         PyMem_Free(turns)
     return end
+
+
+cdef class _Lanes:
+    """Takes the ordered timers of a run, as `Lanes.append` does."""
+
+    cdef bytes prefix
+    cdef dict rows
+    cdef array latest, until
+
+    def __init__(self, bytes prefix, dict rows, crossings):
+        crossings.begin()
+        self.prefix, self.rows = prefix, rows
+        self.latest, self.until = crossings.latest_ms, crossings.until_ms
+
+    cdef int append(self, bytes lane, uint64_t offset, int64_t due_ms) except -1:
+        cdef const uint8_t* digest = <const uint8_t*>PyBytes_AS_STRING(lane)
+        cdef uint16_t bucket = read_u16(digest) % _BUCKETS
+        cdef bytes due = PyBytes_FromStringAndSize(NULL, 8)
+        cdef int64_t latest_ms = self.latest.data.as_longlongs[bucket]
+        if due_ms >= latest_ms:
+            self.latest.data.as_longlongs[bucket] = due_ms
+        elif latest_ms > self.until.data.as_longlongs[bucket]:
+            self.until.data.as_longlongs[bucket] = latest_ms
+        put_u64(<uint8_t*>PyBytes_AS_STRING(due), due_ms)
+        PyDict_SetItem(self.rows, lane_row_of(self.prefix, lane, offset, due_ms), due)
+        return 0
 
 
 cdef int _store(list batch, const Turn* turns, Py_ssize_t items, int64_t base, tuple level_ends_ms, bytes prefix,
@@ -99,6 +147,7 @@ cdef int _store(list batch, const Turn* turns, Py_ssize_t items, int64_t base, t
     cdef int64_t number = -1
     cdef int64_t level_end_ms = 0
     cdef int level = 0
+    cdef uint8_t flags
     cdef list entries, origins
     cdef dict counts = {}
     cdef object item, origin, slot, group
@@ -106,6 +155,9 @@ cdef int _store(list batch, const Turn* turns, Py_ssize_t items, int64_t base, t
     cdef uint8_t* to
     for each in range(items):
         item = <object>PyList_GET_ITEM(batch, turns[each].at)
+        flags = 0
+        if type(item) is Ordered:
+            flags, item = _ORDERED, (<tuple>item)[1]
         due_ms = turns[each].due_ms
         # Dues rise, so levels do.
         while level < len(level_ends_ms) and due_ms >= <int64_t>level_ends_ms[level]:
@@ -119,7 +171,7 @@ cdef int _store(list batch, const Turn* turns, Py_ssize_t items, int64_t base, t
         to = <uint8_t*>PyBytes_AS_STRING(entry)
         to = put_u64(put_u64(put_u64(to, due_ms), offset), due_ms)
         to[0] = level
-        to[1] = 0
+        to[1] = flags
         put_bytes(to + 2, PyBytes_AS_STRING(lasting), length)
         row = PyBytes_FromStringAndSize(NULL, prefix_length + 16)
         to = put_bytes(<uint8_t*>PyBytes_AS_STRING(row), PyBytes_AS_STRING(prefix), prefix_length)

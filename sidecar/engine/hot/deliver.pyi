@@ -9,4 +9,5 @@ def read_plain(
     slow: Callable[[bytes], Due],
     headers_left: int,
     keeps_entries: bool,
+    lane_prefix: bytes,
 ) -> tuple[list[Due], int]: ...

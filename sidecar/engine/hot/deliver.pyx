@@ -10,12 +10,12 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
 from sidecar.engine.hot.wire cimport (
-    Piece, named, put_number, read_array, read_bin, read_str, read_u16, read_u32, read_u64,
+    Piece, lane_row_of, named, put_number, read_array, read_bin, read_str, read_u16, read_u32, read_u64,
 )
 
 from sidecar.changelog.entry import FLAGS_AT, HEAD, KEY_BYTES, LEVEL_AT, ORDERED
 from sidecar.contract.dialects import ibm, native
-from sidecar.engine.lanes import lane_of as _lane_of
+from sidecar.engine.hot.lanes import lane_of as _lane_of
 from sidecar.engine.ports import Outgoing
 from sidecar.model import ATTEMPTS_MAX
 from sidecar.wheel.geometry import WIDTHS_MS
@@ -52,7 +52,7 @@ cdef list _names = [None] * NAMES
 cdef bytes _name_bytes = bytes(NAMES * NAME_BYTES_MAX)
 
 
-def read_plain(int number, entries, dict origins, slow, Py_ssize_t headers_left, bint keeps_entries):
+def read_plain(int number, entries, dict origins, slow, Py_ssize_t headers_left, bint keeps_entries, bytes lane_prefix):
     """Return what `engine.deliver.read_due` returns for entries that are due, and how many headers are left.
 
     Args:
@@ -62,13 +62,14 @@ def read_plain(int number, entries, dict origins, slow, Py_ssize_t headers_left,
         slow: Makes a `Due` of an entry that is not a plain one.
         headers_left: The records may have so many headers, and those of one record more.
         keeps_entries: Whether the entries are kept beside the records.
+        lane_prefix: Of the partition's rows in the index of lanes.
     """
     cdef list due = []
     cdef bytes entry
     cdef object made
     cdef _Last last = _Last()
     for entry in entries:
-        made = _due(number, entry, origins, last, keeps_entries, &headers_left)
+        made = _due(number, entry, origins, last, keeps_entries, lane_prefix, &headers_left)
         if made is None:
             made = slow(entry)
             headers_left -= len(made[4].headers)
@@ -87,7 +88,8 @@ cdef class _Last:
     cdef int level
 
 
-cdef object _due(int number, bytes entry, dict origins, _Last last, bint keeps_entries, Py_ssize_t* headers_left):
+cdef object _due(int number, bytes entry, dict origins, _Last last, bint keeps_entries, bytes lane_prefix,
+                 Py_ssize_t* headers_left):
     cdef const uint8_t* start = <const uint8_t*>PyBytes_AS_STRING(entry)
     cdef const uint8_t* end = start + PyBytes_GET_SIZE(entry)
     if end - start < _HEAD_BYTES:
@@ -147,10 +149,12 @@ cdef object _due(int number, bytes entry, dict origins, _Last last, bint keeps_e
             last.level, last.slot_number = level, due_ms // _WIDTHS[level]
             last.slot = (level, last.slot_number)
         slot = last.slot
-    cdef object lane = None
+    cdef bytes lane
+    cdef object lane_row = None
     if start[_FLAGS_AT] & _ORDERED and slot is not None:
-        lane = _lane_of(last.origin, _bytes(&key) or b"")
-    return (source, entry if keeps_entries else None, end - start, slot, outgoing, lane)
+        lane = _lane_of(last.origin, (<tuple>outgoing)[2] or b"")
+        lane_row = lane_row_of(lane_prefix, lane, offset, first_ms)
+    return (source, entry if keeps_entries else None, end - start, slot, outgoing, lane_row)
 
 
 cdef bint _is_origin(const uint8_t* name, uint16_t length, dict origins, _Last last) except? False:

@@ -1,7 +1,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from sidecar.engine.items import Arrival
+from sidecar.engine.items import Arrival, Ordered
 from sidecar.engine.ports import Origin
 from sidecar.model import Record
 
@@ -14,6 +14,7 @@ class Rules:
         native_limit: int,
         ibm_delays_ms: Sequence[int],
         ibm_limit: int,
+        ordered: bool,
     ) -> None: ...
 
 class Examiner:
@@ -26,7 +27,7 @@ class Examiner:
         max_delay_ms: int,
         measures: bool,
     ) -> None: ...
-    def examine(self, record: Record, arrived_ms: int) -> Arrival | None: ...
+    def examine(self, record: Record, arrived_ms: int) -> Arrival | Ordered | None: ...
     def take(
         self, records: Iterator[Record], buffers: Mapping[int, Any], arrived_ms: int, bytes_each: int
     ) -> Record | None: ...

@@ -17,7 +17,8 @@ from sidecar.engine.hot.wire cimport (
 from sidecar.changelog.entry import FLAGS_AT, LASTING, MOVING, ORDERED
 from sidecar.contract.dialects import ibm, native
 from sidecar.contract.sizes import DELIVERY_OVERHEAD_BYTES
-from sidecar.engine.items import Arrival
+from sidecar.engine.items import Arrival, Ordered
+from sidecar.engine.hot.lanes import lane_of as _lane_of
 from sidecar.model import DUE_MS_MAX
 
 cdef Py_ssize_t _LASTING_BYTES = LASTING.size
@@ -69,8 +70,9 @@ cdef class Rules:
     cdef int64_t ibm_delays[64]
     cdef int native_count, ibm_count
     cdef int64_t native_limit, ibm_limit
+    cdef bint ordered
 
-    def __init__(self, retried, *, native_delays_ms, native_limit, ibm_delays_ms, ibm_limit):
+    def __init__(self, retried, *, native_delays_ms, native_limit, ibm_delays_ms, ibm_limit, ordered):
         self._retried = retried
         self._exceptions = {}
         # Behind the last delay that fits, Python looks it up.
@@ -82,6 +84,7 @@ cdef class Rules:
             self.ibm_delays[at] = ibm_delays_ms[at]
         self.native_limit = native_limit
         self.ibm_limit = ibm_limit
+        self.ordered = ordered
 
     cdef bint is_retried(self, PyObject** found) except? False:
         cdef bytes name = b"" if found[EXCEPTION] == NULL else <bytes>found[EXCEPTION]
@@ -119,7 +122,7 @@ cdef class Examiner:
         self._measures = measures
 
     def examine(self, record, int64_t arrived_ms):
-        """Return the arrival, None when the record is not a plain one."""
+        """Return the arrival, ordered or not, None when the record is not a plain one."""
         cdef object offset = (<tuple>record)[1]
         cdef int64_t timestamp_ms = (<tuple>record)[2]
         cdef object key = (<tuple>record)[3]
@@ -164,10 +167,13 @@ cdef class Examiner:
                          <list>headers)
         if entry is None or (self._measures and PyBytes_GET_SIZE(entry) > size_max):
             return None
-        return named(<type>Arrival, (offset, due_ms, topic, entry, None, False))
+        cdef object arrival = named(<type>Arrival, (offset, due_ms, topic, entry, None, False))
+        if rules.ordered and key is not None:
+            return named(<type>Ordered, (offset, arrival, _lane_of(topic, key)))
+        return arrival
 
     def take(self, records, dict buffers, int64_t arrived_ms, Py_ssize_t bytes_each):
-        """Put the arrivals of plain records into buffers; return the first other record, None when there is none.
+        """Put the arrivals of plain records, ordered or not, into buffers; return the first other record, None when there is none.
 
         Args:
             records: Iterator; goes on behind the record that is returned.
@@ -199,6 +205,8 @@ cdef class Examiner:
                 expected = (<tuple>record)[1]
                 expected += 1
                 PyList_Append(items, item)
+                if type(item) is Ordered:
+                    item = (<tuple>item)[1]
                 taken += bytes_each + PyBytes_GET_SIZE((<tuple>item)[3])
         finally:
             if buffer is not None:

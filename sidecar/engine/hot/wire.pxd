@@ -1,5 +1,6 @@
 """Big-endian integers and MessagePack, by pointer. Whoever writes has counted the bytes first."""
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_SET_ITEM
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -198,6 +199,17 @@ cdef inline uint8_t* put_number(uint8_t* at, uint64_t value) noexcept nogil:
         at[0] = digits[count]
         at += 1
     return at
+
+
+cdef inline bytes lane_row_of(bytes prefix, bytes lane, uint64_t offset, uint64_t first_ms):
+    """Return what `Rows.lane_row` returns."""
+    cdef Py_ssize_t length = PyBytes_GET_SIZE(prefix) + PyBytes_GET_SIZE(lane)
+    cdef bytes row = PyBytes_FromStringAndSize(NULL, length + 16)
+    cdef uint8_t* to = <uint8_t*>PyBytes_AS_STRING(row)
+    to = put_bytes(to, PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix))
+    to = put_bytes(to, PyBytes_AS_STRING(lane), PyBytes_GET_SIZE(lane))
+    put_u64(put_u64(to, offset), first_ms)
+    return row
 
 
 cdef extern from "Python.h":
