@@ -70,6 +70,8 @@ class Mark(msgspec.Struct, array_like=True, frozen=True):
     """The plans of the next step that were sent already."""
     ahead_digest: str = ""
     """The digest of these plans."""
+    ahead_ms: int = 0
+    """The instant of the last of these plans: all that was due by then is sent."""
 
     @property
     def reached(self) -> int:

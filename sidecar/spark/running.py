@@ -226,7 +226,8 @@ def keep_running(
             logger.info("query_stopped", reason=held or "")
             if held is not None:
                 continue
-            _finish(starter, batches)
+            if clock.blocker() is None:
+                _finish(starter, batches)
             return
         failure = query.exception()
         if failure is None and alone:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from sidecar.changelog.codec import CHECKPOINT_KEY, Checkpoint, Engine, encode_checkpoint
 from sidecar.errors import CommandFailed
+from sidecar.model import OFFSET_MAX
 from sidecar.settings import Settings
 from sidecar.spark.handover.changelog import sorted_blocks
 from sidecar.spark.jobs.arrow import batch_of, schema_of
@@ -97,6 +98,7 @@ def export(
     standing = metas(state)
     for number, meta in standing.items():
         _, mark = marks.get(number, (0, None))
+        meta.checkpoint = with_what_is_sent(meta.checkpoint, mark)
         if meta.checkpoint.sequence != (mark.reached if mark is not None else meta.checkpoint.sequence):
             raise CommandFailed(
                 f"partition {number} of the checkpoint is at sequence {meta.checkpoint.sequence} and the sent records "
@@ -118,7 +120,7 @@ def export(
         .mapInArrow(_Blocks(sequences).__call__, RECORDS_SCHEMA)
     )
     _write(settings, source, blocks)
-    pending = sum(sum(meta.counted_origins.values()) for meta in standing.values())
+    pending = pending_in_state(state, passed, entries=False).count()
     return pending, {
         number: replace(
             meta.checkpoint,
@@ -130,6 +132,19 @@ def export(
         )
         for number, meta in standing.items()
     }
+
+
+def with_what_is_sent(checkpoint: Checkpoint, mark: Mark | None) -> Checkpoint:
+    """Return the checkpoint of a state after what was sent ahead of it, which is all that was due by an instant."""
+    if mark is None or not mark.ahead or mark.sequence != checkpoint.sequence:
+        return checkpoint
+    return replace(
+        checkpoint,
+        sequence=mark.reached,
+        watermark_ms=mark.ahead_ms,
+        watermark_offset=OFFSET_MAX,
+        has_fired=True,
+    )
 
 
 def initial_records(checkpoints: Mapping[int, Checkpoint]) -> list[tuple[int, bytes, bytes]]:

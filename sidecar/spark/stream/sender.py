@@ -278,6 +278,7 @@ class Sender:
             output.closings,
             output.after - output.began,
             output.digest,
+            output.release_ms,
         )
 
     def _ready(self, outputs: Sequence[PlanOutput]) -> tuple[TransactionalProducer, Mapping[int, Mark | None]]:

@@ -7,10 +7,13 @@ import random
 from collections.abc import Iterable
 
 import pytest
+from msgspec.structs import replace
 
+from sidecar.changelog.entry import KEY
 from sidecar.contract.control import ControlKind, render_control
 from sidecar.model import Headers
-from sidecar.spark.marks import Digest, ReplayClosings
+from sidecar.spark.handover.import_export import with_what_is_sent
+from sidecar.spark.marks import Digest, Mark, ReplayClosings
 from sidecar.spark.state.entries import META, decode_meta
 from sidecar.spark.stream import step, topic_metadata
 from sidecar.spark.stream.horizon import AHEAD_MS_MAX, SLICE_MS
@@ -160,6 +163,24 @@ def test_a_partition_without_a_pace_or_with_more_to_do_plans_nothing_ahead() -> 
     world.rules = step.Rules(**{**{f: getattr(world.rules, f) for f in world.rules.__slots__}, "ahead": False})
     warm(world)
     assert ahead(world.step(world.record(*soon(100)))) == []
+
+
+def test_an_export_leaves_out_what_was_sent_ahead_of_the_state() -> None:
+    """A query that was cut off, or whose topic was replaced, has no last micro-batch that takes it over."""
+    world = World()
+    warm(world)
+    first, *others = ahead(world.step(*(world.record(*soon(in_ms)) for in_ms in (150, 160, 400, 900))))
+    standing = decode_meta(world.state.get(META) or b"").checkpoint
+    mark = Mark(standing.sequence, "checkpoint", 7, ahead=1, ahead_ms=first.release_ms)
+    after = with_what_is_sent(standing, mark)
+    assert (after.sequence, after.has_fired) == (standing.sequence + 1, True)
+    watermark = KEY.pack(after.watermark_ms, after.watermark_offset)
+    assert all(record.source <= watermark for record in first.records)
+    assert all(record.source > watermark for part in others for record in part.records)
+    following = regular(world.step())[0]
+    assert (following.after, len(following.records)) == (after.sequence, 2)
+    for other in (None, replace(mark, sequence=standing.sequence - 1), replace(mark, ahead=0)):
+        assert with_what_is_sent(standing, other) == standing
 
 
 @pytest.mark.parametrize("seed", range(25))
