@@ -101,8 +101,17 @@ RUN apt-get update \
 COPY --from=spark-wheels /opt/retry-sidecar /opt/retry-sidecar
 COPY --from=spark-wheels /opt/cache /opt/cache
 COPY --from=spark-inventory /retry-sidecar.cdx.json /usr/share/sbom/
-ENV SPARK_LOCAL_DIRS=/tmp \
+COPY deploy/image/spark-entrypoint.sh deploy/image/spark_app.py /opt/retry-sidecar/
+# Kubernetes mounts Spark's configuration at /opt/spark/conf.
+RUN pyspark="$(python -c 'import pathlib, pyspark; print(pathlib.Path(pyspark.__file__).parent)')" \
+    && mkdir --parents /opt/spark/conf \
+    && ln --symbolic "$pyspark/bin" "$pyspark/jars" "$pyspark/python" "$pyspark/sbin" /opt/spark/
+ENV SPARK_HOME=/opt/spark \
+    SPARK_LOCAL_DIRS=/tmp \
+    PYSPARK_PYTHON=/opt/retry-sidecar/bin/python \
     XDG_CACHE_HOME=/opt/cache
+# Serves Spark's pods on Kubernetes too: `driver` and `executor` as first arguments.
+ENTRYPOINT ["tini", "-s", "--", "/opt/retry-sidecar/spark-entrypoint.sh"]
 CMD ["spark", "run", "--checkpoint", "file:///var/lib/retry-sidecar/checkpoint"]
 USER 10001:10001
 

@@ -56,6 +56,8 @@ def application() -> str:
         "commonLabels": _LABELS,
         "imagePullSecrets": _OBJECTS,
         "replicaCount": {"type": "integer", "minimum": 0},
+        "engine": _one_of("embedded", "spark"),
+        "spark": _spark(),
         "persistence": _closed(
             enabled=_SWITCH,
             size=_AMOUNT,
@@ -107,6 +109,24 @@ def application() -> str:
         "retry-sidecar-lib": {"type": "object", "description": "The library's own defaults; nothing reads them here."},
     }
     return _text("Values of the chart retry-sidecar", _of_both() | own)
+
+
+def _spark() -> Schema:
+    memory: Schema = {"type": "string", "pattern": "^[0-9]+[kmgtKMGT]$"}
+    number: Schema = {"type": "integer", "minimum": 1, "maximum": 10_000}
+    return _closed(
+        checkpoint={"type": "string", "pattern": "^([a-z][a-z0-9]*:/.*)?$"},
+        statePartitions=number,
+        trigger={"type": "string", "pattern": "^[0-9]+(ms|s|m)$"},
+        driverMemory=memory,
+        tmpSize=_AMOUNT,
+        executor=_closed(instances=number, cores=number, memory=memory, memoryOverhead=memory),
+        conf={
+            "type": "object",
+            "propertyNames": {"pattern": "^spark[.]"},
+            "additionalProperties": {"type": ["string", "integer", "number", "boolean"]},
+        },
+    )
 
 
 def _monitoring() -> Schema:

@@ -104,7 +104,8 @@ def open_session(
     for key, value in {**_DEFAULTS, **conf, **fixed, "spark.jars": jars}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
-    if not session.sparkContext.master.startswith("local"):
+    # On Kubernetes it is in the image, compiled, which no archive can be.
+    if not session.sparkContext.master.startswith(("local", "k8s:")):
         session.sparkContext.addPyFile(str(_packed_package()))
     return session
 

@@ -38,6 +38,13 @@ _ACL: Final = _closed(
     host=_TEXT,
     type=_one_of("allow", "deny"),
 )
+_SPARK_POD: Final[dict[str, Schema]] = {
+    "cores": {"type": "integer", "minimum": 1},
+    "memory": _TEXT,
+    "memoryOverhead": _TEXT,
+    "labels": {"type": "object", "additionalProperties": _TEXT},
+    "securityContext": {"type": "object"},
+}
 SPECS: Final[dict[str, Schema]] = {
     # Strimzi 1.2, kafka.strimzi.io/v1.
     "KafkaTopic": _closed(
@@ -76,6 +83,27 @@ SPECS: Final[dict[str, Schema]] = {
         triggers=_list(
             _closed("type", type=_TEXT, metricType=_TEXT, metadata={"type": "object", "additionalProperties": _TEXT})
         ),
+    ),
+    # Spark operator 2, sparkoperator.k8s.io/v1beta2: what the application has.
+    "SparkApplication": _closed(
+        *("type", "sparkVersion", "mainApplicationFile", "driver", "executor"),
+        type=_one_of("Java", "Python", "Scala", "R"),
+        pythonVersion=_one_of("3"),
+        mode=_one_of("cluster", "client"),
+        sparkVersion=_TEXT,
+        image=_TEXT,
+        imagePullPolicy=_TEXT,
+        mainApplicationFile=_TEXT,
+        arguments=_list(_TEXT),
+        restartPolicy=_closed(
+            type=_one_of("Never", "Always", "OnFailure"),
+            onFailureRetryInterval={"type": "integer", "minimum": 1},
+            onSubmissionFailureRetryInterval={"type": "integer", "minimum": 1},
+        ),
+        deps=_closed(packages=_list(_TEXT), jars=_list(_TEXT)),
+        sparkConf={"type": "object", "additionalProperties": _TEXT},
+        driver=_closed(serviceAccount=_TEXT, env=_list({"type": "object", "required": ["name"]}), **_SPARK_POD),
+        executor=_closed(instances={"type": "integer", "minimum": 1}, **_SPARK_POD),
     ),
 }
 

@@ -1,6 +1,9 @@
 {{/*
 The container, as a list item. Besides the dict of _config.tpl:
   native        true: a native sidecar, for initContainers (the default of `retry-sidecar.initContainer`)
+  args          the arguments, in place of `run` with the settings
+  moreEnv, moreMounts, moreVolumes  lists of them, besides those of the values
+  tmpSize       size limit of /tmp
   nameIsStable  true: the pod keeps its name across restarts, and the name is the INSTANCE_ID. Otherwise the sidecar keeps
                 an id in the state folder.
 */}}
@@ -13,8 +16,12 @@ The container, as a list item. Besides the dict of _config.tpl:
   restartPolicy: Always
   {{- end }}
   args:
+    {{- with .args }}
+    {{- toYaml . | nindent 4 }}
+    {{- else }}
     - run
     - --config=/etc/retry-sidecar/config/config.yaml
+    {{- end }}
     {{- with $values.extraArgs }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
@@ -134,6 +141,9 @@ The container, as a list item. Besides the dict of _config.tpl:
       key: {{ .key }}
 {{- end }}
 {{- end }}
+{{- with .moreEnv }}
+{{ toYaml . }}
+{{- end }}
 {{- with $values.extraEnv }}
 {{ toYaml . }}
 {{- end }}
@@ -160,6 +170,9 @@ The container, as a list item. Besides the dict of _config.tpl:
   readOnly: true
 {{- end }}
 {{- end }}
+{{- with .moreMounts }}
+{{ toYaml . }}
+{{- end }}
 {{- with $values.extraVolumeMounts }}
 {{ toYaml . }}
 {{- end }}
@@ -173,7 +186,7 @@ The container, as a list item. Besides the dict of _config.tpl:
     name: {{ include "retry-sidecar.configMapName" . }}
 - name: retry-sidecar-tmp
   emptyDir:
-    sizeLimit: 64Mi
+    sizeLimit: {{ default "64Mi" .tmpSize }}
 {{- with $values.state }}
 - name: retry-sidecar-state
   emptyDir:
@@ -198,6 +211,9 @@ The container, as a list item. Besides the dict of _config.tpl:
       - key: {{ .client.privateKeyKey }}
         path: {{ .client.privateKeyKey }}
 {{- end }}
+{{- end }}
+{{- with .moreVolumes }}
+{{ toYaml . }}
 {{- end }}
 {{- with $values.extraVolumes }}
 {{ toYaml . }}

@@ -48,7 +48,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
 {{/* What the library's templates take, as JSON. Without a claim of its own the pod's state is an emptyDir. */}}
 {{- define "app.sidecar" -}}
 {{- $values := .Values -}}
-{{- if not .Values.persistence.enabled -}}
+{{- if or (not .Values.persistence.enabled) (eq .Values.engine "spark") -}}
 {{- $values = merge (dict "state" (dict "sizeLimit" .Values.persistence.size)) .Values -}}
 {{- end -}}
 {{- $topic := include "app.testTopic" . -}}
