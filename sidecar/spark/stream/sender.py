@@ -253,11 +253,13 @@ class Sender:
         """
         if self._producer is None:
             raise TransactionFailed("the producer is gone", unknown=False, replace=True)
+        committed = False
         try:
             self._write(batch, outputs, self._producer, {}, traced=False)
-        except TransactionFailed:
-            self._forget_producer()
-            raise
+            committed = True
+        finally:
+            if not committed:
+                self._forget_producer()
 
     def _send_marks(self, batch: int, outputs: Sequence[PlanOutput], producer: TransactionalProducer) -> None:
         """Put the group's offsets into the transaction, each with the mark of its output. Raises TransactionFailed."""
