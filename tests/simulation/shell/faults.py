@@ -160,9 +160,9 @@ def step_clock(world: World) -> None:
 
 
 def deny_own_topics(world: World) -> None:
-    """The right to write the DLQ or the changelog, or to use the group, goes away for a while."""
+    """The right to write a DLQ or the changelog, or to use the group, goes away for a while."""
     rng, topics, group = world.rng, world.cluster.topics, world.cluster.group
-    name = rng.choice(["dlq", CHANGELOG, "group"])
+    name = rng.choice([*world.dlqs, CHANGELOG, "group"])
     world.say("no right to", name)
     if name == "group":
         group.may_read = False
@@ -171,7 +171,8 @@ def deny_own_topics(world: World) -> None:
 
     def give() -> None:
         group.may_read = True
-        topics["dlq"].may_write = topics[CHANGELOG].may_write = True
+        for topic in (*world.dlqs, CHANGELOG):
+            topics[topic].may_write = True
 
     world.until(rng.choice(SHORT_S), give)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -21,6 +21,7 @@ UID: Final = "uid"
 HEADERS_MAX: Final = 1_000
 """Of messages with very many of them that are refused at their arrival, in one transaction."""
 _UID: Final = re.compile(rb"uid-(\d+);")
+ORIGIN: Final = "retry-origin-topic"
 _OURS: Final = re.compile(r"retry-")
 
 
@@ -66,7 +67,15 @@ class Sent:
 class Ledger:
     """Holds every committed transaction to what was sent."""
 
-    def __init__(self, cluster: Cluster, timeline: Timeline, input_topic: str, changelog: str, dlq: str) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        timeline: Timeline,
+        input_topic: str,
+        changelog: str,
+        dlq: str,
+        own_dlqs: Mapping[str, str] | None = None,
+    ) -> None:
         self.sent: dict[int, Sent] = {}
         self.commits = 0
         self.fired = 0
@@ -84,6 +93,8 @@ class Ledger:
         self._input = input_topic
         self._changelog = changelog
         self._dlq = dlq
+        self._own_dlqs = dict(own_dlqs or {})
+        """By origin, the DLQ that its messages go to."""
         self._places: dict[tuple[str, int, int], Sent] = {}
         """By id of the retry topic, partition and offset: those of a former topic are named until it is noticed."""
         self._counted_in: dict[int, str] = {}
@@ -139,9 +150,9 @@ class Ledger:
             if topic == self._changelog:
                 self._note_row(partition, entry.row)
         for topic, _, entry in transaction.writes:
-            if topic == self._dlq:
+            if topic == self._dlq or topic in self._own_dlqs.values():
                 headers += self._headers_refused(entry)
-                self._died(entry)
+                self._died(entry, topic)
             elif not topic.startswith("app-"):
                 self._fire(topic, entry, transaction)
         assert headers <= HEADERS_MAX, ("headers without end in one transaction", headers)
@@ -171,10 +182,13 @@ class Ledger:
         assert (row.key, row.value) == (message.key, message.value), ("changed", row.key, message)
         assert _foreign(row.headers) == _foreign(message.headers), ("headers changed", message)
 
-    def _died(self, entry: Entry) -> None:
+    def _died(self, entry: Entry, topic: str) -> None:
         message = self._message_of(entry)
         headers = dict(entry.row.headers)
-        self._leave(message, self._dlq)
+        named = {(value or b"").decode(errors="replace") for name, value in message.headers if name == ORIGIN}
+        expected = {self._own_dlqs.get(origin, self._dlq) for origin in named} or {self._dlq}
+        assert {topic} == expected, ("a dead letter on another DLQ", topic, message)
+        self._leave(message, topic)
         self.dead += 1
         if b"ORIGIN_TIMEOUT" in (headers.get("retry-dlq-detail") or b""):
             closed_s = self._timeline.now_s - self._outage_s.get(message.origin, float("-inf"))

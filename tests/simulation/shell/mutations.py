@@ -47,6 +47,15 @@ DEFECTS: Final = (
     ),
     Defect(
         Mutation(
+            "a dead letter goes to another DLQ",
+            "engine.transaction:Terms.dlq_of",
+            "self.dlq_topic if self.policy_dlqs is None else self.policy_dlqs.choose(key, value, headers)",
+            "self.dlq_topic",
+        ),
+        seeds=(5, 12, 19, 26),
+    ),
+    Defect(
+        Mutation(
             "batches are larger than the smallest topic takes",
             "runtime.transaction.limits:Limits.unfit",
             "min(self._batch_bytes, *map(self.of, self._topics(made)))",

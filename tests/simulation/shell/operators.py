@@ -9,7 +9,7 @@ from sidecar.model import TimerId
 from tests.simulation.fakes.cluster import TRANSACTION_TIMEOUT_S
 from tests.simulation.fakes.logs import Transaction
 from tests.simulation.shell.senders import GOOD_ORIGINS, NARROW, SHAKY
-from tests.simulation.shell.world import CALM_STOP_S, CHANGELOG, DLQ, INPUT, STATUS, Act, Mode, World
+from tests.simulation.shell.world import CALM_STOP_S, CHANGELOG, INPUT, STATUS, Act, Mode, World
 
 NOTICED_S: Final = 8.0
 """A running sidecar has noticed by then that the retry topic is another one: it asks every second, for 5 s at most."""
@@ -17,8 +17,8 @@ NOTICED_S: Final = 8.0
 
 def lower_limit(world: World) -> None:
     """Lower or raise what a topic takes; never below what good messages need."""
-    name = world.rng.choice([NARROW, DLQ, CHANGELOG, *GOOD_ORIGINS])
-    least = {NARROW: 800, DLQ: 1_200}.get(name, 4_000)
+    name = world.rng.choice([NARROW, *world.dlqs, CHANGELOG, *GOOD_ORIGINS])
+    least = {NARROW: 800, **dict.fromkeys(world.dlqs, 1_200)}.get(name, 4_000)
     world.cluster.topics[name].max_bytes = world.rng.choice([least, 2 * least, 1_000_000])
     world.say(name, "takes", world.cluster.topics[name].max_bytes)
 

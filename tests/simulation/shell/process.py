@@ -256,6 +256,7 @@ class Process:
             dlq.max_bytes,
             changelog.max_bytes,
             status.max_bytes,
+            {name: topics[name].max_bytes for name in settings.dlq_topics[1:]},
         )
 
 

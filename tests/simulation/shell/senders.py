@@ -8,7 +8,8 @@ from typing import Final
 from sidecar.model import Headers
 from tests.simulation.shell.ledger import UID, Fate, Sent
 
-GOOD_ORIGINS: Final = ("orders", "bills")
+BILLS: Final = "bills"
+GOOD_ORIGINS: Final = ("orders", BILLS)
 SHAKY: Final = "shaky"
 NARROW: Final = "narrow"
 COMPACTED: Final = "compacted"

@@ -14,9 +14,11 @@ from tests.simulation.fakes.cluster import Cluster
 from tests.simulation.fakes.logs import Row, Transaction
 from tests.simulation.fakes.timeline import Timeline
 from tests.simulation.shell.ledger import HEADERS_MAX, Fate, Ledger, Sent
+from tests.simulation.shell.senders import BILLS
 from tests.simulation.shell.world import CHANGELOG, DLQ, INPUT
 
 ORIGIN: Final = "orders"
+OWN_DLQ: Final = "dlq-bills"
 
 
 class Judged:
@@ -25,15 +27,16 @@ class Judged:
     def __init__(self) -> None:
         rng = random.Random(0)
         self.cluster = Cluster(Timeline(rng), rng)
-        for name in (INPUT, CHANGELOG, DLQ, ORIGIN):
+        for name in (INPUT, CHANGELOG, DLQ, OWN_DLQ, ORIGIN, BILLS):
             self.cluster.create(name, 1, 1_000_000)
-        self.ledger = Ledger(self.cluster, self.cluster.timeline, INPUT, CHANGELOG, DLQ)
+        self.ledger = Ledger(self.cluster, self.cluster.timeline, INPUT, CHANGELOG, DLQ, {BILLS: OWN_DLQ})
         self.topic_id = self.cluster.topics[INPUT].id
 
-    def send(self, fate: Fate, headers: int = 0) -> Sent:
+    def send(self, fate: Fate, headers: int = 0, origin: str = ORIGIN) -> Sent:
         number = len(self.ledger.sent) + 1
-        held: Headers = [("uid", b"uid-%d;" % number), *[("h", None)] * headers]
-        sent = Sent(number, "headers", ORIGIN, 0, b"k", b"v", held, fate)
+        to = ("retry-origin-topic", origin.encode())
+        held: Headers = [("uid", b"uid-%d;" % number), to, *[("h", None)] * headers]
+        sent = Sent(number, "headers", origin, 0, b"k", b"v", held, fate)
         log = self.cluster.topics[INPUT].logs[0]
         self.ledger.note(sent, 0, log.append([Row(sent.key, sent.value, held)], 0, None))
         return sent
@@ -43,7 +46,7 @@ class Judged:
         self.cluster.delete(INPUT)
         self.cluster.create(INPUT, 1, 1_000_000)
 
-    def commit(self, taken: int, *dead: Sent, stage: str = "intake", cut: bool = False) -> None:
+    def commit(self, taken: int, *dead: Sent, stage: str = "intake", cut: bool = False, dlq: str = DLQ) -> None:
         """Commit an offset in the topic that the sidecar knows, and dead letters; a cut one has only coordinates."""
         transaction = Transaction("app-s0", 0.0, offsets={0: taken})
         for sent in dead:
@@ -58,7 +61,7 @@ class Judged:
                 connector_name="app",
                 stage=stage,
             )
-            self.cluster.produce(transaction, DLQ, 0, [Row(sent.key, sent.value, headers)], 0)
+            self.cluster.produce(transaction, dlq, 0, [Row(sent.key, sent.value, headers)], 0)
         checkpoint = encode_checkpoint(Checkpoint(input_topic_id=self.topic_id))
         self.cluster.produce(transaction, CHANGELOG, 0, [Row(CHECKPOINT_KEY, checkpoint, [])], 0)
         self.cluster.group.offsets[0] = taken
@@ -83,6 +86,15 @@ def test_a_good_message_that_is_cut_to_its_coordinates_is_still_no_dead_letter()
     judged.topic_id = judged.cluster.topics[INPUT].id
     with pytest.raises(AssertionError, match="a dead letter of a good message"):
         judged.commit(1, good, cut=True)
+
+
+@pytest.mark.parametrize(("origin", "dlq", "other"), [(ORIGIN, DLQ, OWN_DLQ), (BILLS, OWN_DLQ, DLQ)])
+def test_a_dead_letter_goes_to_the_dlq_of_its_origin(origin: str, dlq: str, other: str) -> None:
+    judged = Judged()
+    judged.commit(1, dead := judged.send(Fate.DEAD, origin=origin), dlq=dlq)
+    assert dead.out
+    with pytest.raises(AssertionError, match="a dead letter on another DLQ"):
+        judged.commit(2, judged.send(Fate.DEAD, origin=origin), dlq=other)
 
 
 def test_what_a_recreated_topic_loses_is_not_measured_by_the_offset_of_the_former_one() -> None:

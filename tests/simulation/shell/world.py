@@ -8,21 +8,25 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from sidecar.contract.control import ControlKind, Target, render_control
+from sidecar.settings.origin_policies import OriginPolicy
 from tests.simulation.fakes.cluster import Cluster
 from tests.simulation.fakes.logs import Row
 from tests.simulation.fakes.timeline import START_MS, Timeline
 from tests.simulation.shell.ledger import Ledger, Sent, check_stops
 from tests.simulation.shell.process import Process, settings_of
-from tests.simulation.shell.senders import COMPACTED, GOOD_ORIGINS, NARROW, SHAKY, Senders
+from tests.simulation.shell.senders import BILLS, COMPACTED, GOOD_ORIGINS, NARROW, SHAKY, Senders
 
 CALM_STOP_S: Final = 10.0
 """Longest time for which a good message may stand behind bad ones, and behind each topic that gives no answer."""
 HEALED_STOP_S: Final = 30.0
 SLOW_STOP_S: Final = 400.0
 IDLE_S: Final = 0.5
+OWN_DLQS_AT: Final = 5
 AT_LAST_S: Final = 1_000.0
 """An origin that was closed is looked at again every five minutes."""
 INPUT, DLQ, CHANGELOG, STATUS = "retry", "dlq", "app-retry-queue-changelog", "app-status"
+OWN_DLQS: Final = {BILLS: "dlq-bills"}
+"""By origin, in worlds where one has a DLQ of its own."""
 
 
 class Mode(Enum):
@@ -46,13 +50,18 @@ class World:
         self.origin_timeout_ms = rng.choice([60_000, 86_400_000])
         self.timeline = Timeline(rng)
         self.cluster = Cluster(self.timeline, rng)
+        self.own_dlqs = OWN_DLQS if seed % 7 == OWN_DLQS_AT else {}
+        """The DLQ of an origin that has one of its own."""
         self._make_topics()
-        self.ledger = Ledger(self.cluster, self.timeline, INPUT, CHANGELOG, DLQ)
+        self.ledger = Ledger(self.cluster, self.timeline, INPUT, CHANGELOG, DLQ, self.own_dlqs)
         self.cluster.completed = self.ledger.completed
         self.senders = Senders(rng)
         self.healing: list[tuple[float, Callable[[], None]]] = []
         client = {"compression.type": rng.choice(["none", "lz4"])}
-        settings = settings_of(client=client, delays_ms=(1_000,), origin_timeout_ms=self.origin_timeout_ms)
+        policies = tuple(OriginPolicy(origin, {"DLQ_TOPIC": dlq}) for origin, dlq in self.own_dlqs.items())
+        settings = settings_of(
+            client=client, delays_ms=(1_000,), origin_timeout_ms=self.origin_timeout_ms, origin_policies=policies
+        )
         names = [f"s{number}" for number in range(rng.choice([1, 1, 1, 2, 2, 3, 4]))]
         if self.mode is Mode.CALM and len(names) == 1:  # of several, each has closures of its own
             self.ledger.origin_timeout_s = self.origin_timeout_ms / 1000
@@ -87,11 +96,17 @@ class World:
         self.cluster.group.partitions = partitions
         create(CHANGELOG, partitions, rng.choice([5_000, 20_000, 1_100_000]), compacted=True)
         create(STATUS, partitions, rng.choice([5_000, 1_000_000]))
-        create(DLQ, rng.choice([1, 2]), rng.choice([1_200, 5_000, 1_000_000]))
+        for name in self.dlqs:
+            create(name, rng.choice([1, 2]), rng.choice([1_200, 5_000, 1_000_000]))
         for name in (*GOOD_ORIGINS, SHAKY):
             create(name, rng.choice([1, 2]), rng.choice([4_000, 20_000, 1_000_000]))
         create(NARROW, 2, rng.choice([1_000, 3_000]))
         create(COMPACTED, 2, 10_000, compacted=True)
+
+    @property
+    def dlqs(self) -> list[str]:
+        """Every DLQ."""
+        return [DLQ, *self.own_dlqs.values()]
 
     def say(self, *what: object) -> None:
         self.trace.append(f"{self.timeline.now_s:9.3f} " + " ".join(map(str, what)))
