@@ -66,6 +66,8 @@ class Ledger:
     """Input partition and offset of each."""
     doomed: set[str] = field(default_factory=set)
     """Those that name no origin, and belong on the DLQ."""
+    keys: int = 0
+    """Messages share so many keys; 0: each has its own."""
     _admin: AdminClient | None = None
 
     def send(self, count: int, within_ms: tuple[int, int], *, seed: int = 1) -> None:
@@ -103,8 +105,9 @@ class Ledger:
         headers: list[tuple[str, str | bytes | None]] = [("retry-due-ms", str(due_ms)), (ID, name)]
         if not doomed:
             headers.append(("retry-origin-topic", self.stage.origin))
+        key = f"k{int(name[1:]) % self.keys}" if self.keys else name
         producer.produce(
-            self.stage.input_topic, f"value of {name}".encode(), name.encode(), headers=headers, on_delivery=delivered
+            self.stage.input_topic, f"value of {name}".encode(), key.encode(), headers=headers, on_delivery=delivered
         )
 
     # What the topics say
@@ -166,6 +169,18 @@ class Ledger:
     def _unread(self) -> set[str]:
         committed = self.committed_offsets()
         return {name for name, (partition, offset) in self.place.items() if offset >= committed.get(partition, 0)}
+
+    def require_order(self) -> None:
+        """Fail unless the messages of each key came back in the order in which they were sent."""
+        last: dict[bytes | None, tuple[int, int]] = {}
+        for record in sorted(self.fired(), key=lambda each: (each.partition, each.offset)):
+            place = self.place[_id(record)]
+            partition, offset = last.get(record.key, (place[0], -1))
+            assert (partition, offset) < place, (
+                f"{_id(record)} of {record.key!r}, sent at {place}, came behind {offset}"
+            )
+            assert partition == place[0], f"{record.key!r} is in partitions {partition} and {place[0]} of the input"
+            last[record.key] = place
 
     # Waiting
 

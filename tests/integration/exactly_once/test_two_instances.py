@@ -43,6 +43,26 @@ def test_instances_join_and_leave(stage: Stage, sidecars: Sidecars) -> None:
     ledger.settle(four)
 
 
+def test_the_order_of_keys_is_kept_while_instances_come_and_go(stage: Stage, sidecars: Sidecars) -> None:
+    """Of each key forty messages with delays at random, so that most wait behind another one."""
+    ledger = Ledger(stage, keys=MESSAGES // 40)
+    one, two = (sidecars.make(name, stage, ORDER="key", **SESSION) for name in ("one", "two"))
+    one.start()
+    ledger.send(MESSAGES, (3_000, 12_000))
+    two.start()
+    eventually(lambda: share(one, two), TAKEOVER_S, "both have partitions")
+    ledger.await_fired(count=MESSAGES // 4)
+    assert ledger.pending(), "some wait while the next one takes over"
+
+    one.kill()
+    ledger.send(MESSAGES, (0, 12_000))
+    three = sidecars.start("three", stage, ORDER="key", **SESSION)
+    eventually(lambda: share(two, three), TAKEOVER_S, "both have partitions again")
+    assert two.stop() == 0
+    ledger.settle(three, deadline_s=60)
+    ledger.require_order()
+
+
 def test_an_instance_is_killed(stage: Stage, sidecars: Sidecars) -> None:
     ledger = Ledger(stage)
     one, two = sidecars.make("one", stage, **SESSION), sidecars.make("two", stage, **SESSION)
