@@ -117,6 +117,12 @@ DECLARATIONS = (
     ),
     Declaration("deferred_total", "counter", "Messages deferred because their origin is closed.", ("origin",)),
     Declaration("held_total", "counter", "Messages held until their turn under the rate of their origin.", ("origin",)),
+    Declaration(
+        "put_behind_total",
+        "counter",
+        "Messages put behind an earlier one of their key (ORDER=key); again for each move of the one ahead.",
+        ("origin",),
+    ),
     Declaration("held_messages", "gauge", "Messages that are held until their turn.", ("partition", "origin")),
     Declaration(
         "clock_skew_seconds", "gauge", "This machine's clock minus the broker's; NaN until the first measurement."
@@ -363,6 +369,7 @@ class Metrics:
         self.transactions = self._counter("transactions_total")
         self.deferred = ByOrigin(self._counter("deferred_total"))
         self.held = ByOrigin(self._counter("held_total"))
+        self.put_behind = ByOrigin(self._counter("put_behind_total"))
         self.changelog_bytes = self._counter("changelog_bytes_total")
         self.commit_seconds = self._histogram("commit_seconds")
         self.restore_seconds = self._histogram("restore_seconds")
@@ -398,6 +405,7 @@ class Metrics:
         dead_lettered: Mapping[str, int],
         deferred: Mapping[str, int],
         held: Mapping[str, int],
+        put_behind: Mapping[str, int] | None = None,
         stored: int,
         dropped: int,
         rejected: int,
@@ -413,6 +421,8 @@ class Metrics:
             self.deferred.labels(origin).inc(count)
         for origin, count in held.items():
             self.held.labels(origin).inc(count)
+        for origin, count in (put_behind or {}).items():
+            self.put_behind.labels(origin).inc(count)
         for verdict, count in zip(VERDICTS, (stored, dropped, rejected, controls), strict=True):
             self.received.labels(verdict).inc(count)
         self.cancelled.inc(cancelled)

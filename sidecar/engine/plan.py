@@ -117,6 +117,7 @@ class _Planner:
         self.dropped: list[Dropped] = []
         self.deferred: dict[str, int] = {}
         self.held: dict[str, int] = {}
+        self.put_behind: dict[str, int] = {}
         self.turns: Turns | None = None
         if terms.rate_of is not None:
             self.turns = Turns(
@@ -368,7 +369,7 @@ class _Planner:
             if turn_ms is not None:
                 return self._hold(entry, fixed, origin, turn_ms)
         if in_turn and (ahead_ms := self.overlay.ahead_ms(entry, fixed)) is not None:
-            return self._keep(entry, fixed, max(ahead_ms, self.now_ms + 1), fixed.requested_ms, DEFERRED | BEHIND)
+            return self._put_behind(entry, fixed, origin, ahead_ms)
         if rendered is None:
             rendered = render_delivery(self.partition.number, entry, fixed, origin)
             self.allowance.headers.left -= len(rendered.headers)
@@ -400,6 +401,14 @@ class _Planner:
         if self._keep(entry, fixed, turn_ms, fixed.requested_ms, DEFERRED | HELD):
             return True
         self.held[origin] = self.held.get(origin, 0) + 1
+        return False
+
+    def _put_behind(self, entry: bytes, fixed: Head, origin: str, ahead_ms: int) -> bool:
+        """Store a due timer again, behind one of its lane; return whether it went to the DLQ."""
+        due_ms = max(ahead_ms, self.now_ms + 1)
+        if self._keep(entry, fixed, due_ms, fixed.requested_ms, DEFERRED | BEHIND):
+            return True
+        self.put_behind[origin] = self.put_behind.get(origin, 0) + 1
         return False
 
     def _dead_letter(self, entry: bytes, fixed: Head, reason: Reason, detail: str, stage: str) -> None:
@@ -458,6 +467,7 @@ class _Planner:
             dropped=self.dropped,
             deferred=self.deferred,
             held=self.held,
+            put_behind=self.put_behind,
             mutations=self.overlay.mutations,
             ingested=ingested,
             stored=self.stored,

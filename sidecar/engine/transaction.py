@@ -150,6 +150,8 @@ class PartitionPlan:
     """Earliest slot end of the stored blocks."""
     taken: frozenset[bytes]
     """Keys of the timers that are removed before their due."""
+    put_behind: Mapping[str, int] = field(default_factory=dict)
+    """Ordered timers that were put behind another one, by origin."""
 
     @property
     def watermark(self) -> bytes:

@@ -61,6 +61,7 @@ ADDED = {
     "last_reload_successful": (),
     "held_total": ("origin",),
     "held_messages": ("partition", "origin"),
+    "put_behind_total": ("origin",),
     "notify_requests_total": ("outcome",),
     "notify_dead_letters_total": ("outcome",),
 }

@@ -44,6 +44,7 @@ def tally(metrics: Metrics, spans: Spans | None, result: Result) -> None:
             dead_lettered=Counter(reason.value for reason, _ in partition_plan.dead_letters),
             deferred=partition_plan.deferred,
             held=partition_plan.held,
+            put_behind=partition_plan.put_behind,
             stored=partition_plan.stored,
             dropped=len(partition_plan.dropped),
             rejected=partition_plan.rejected,

@@ -39,7 +39,9 @@ def send(stage: Stage, due_ms: int, key: bytes = b"key", origin: str = "A", **na
 def test_a_due_message_waits_for_an_earlier_one_of_its_key_and_moves_once() -> None:
     stage = Stage()
     stage.commit(NOW, send(stage, NOW + 100), send(stage, NOW + 10), send(stage, NOW + 20))
-    assert fired(stage.commit(NOW + 30)) == []
+    waiting = stage.commit(NOW + 30)
+    assert fired(waiting) == []
+    assert waiting.put_behind == {"A": 2}
     assert stage.dues() == [NOW + 100] * 3
     assert [timer.flags for timer in stage.timers()] == [ORDERED, WAITS, WAITS]
     assert fired(stage.commit(NOW + 100)) == [0, 1, 2]
