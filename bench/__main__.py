@@ -29,11 +29,12 @@ from sidecar.devbroker.local_broker import LocalBroker
 
 RATIOS = ("store", "fire", "both", "redrive")
 LATENESS = ("lateness_p50", "lateness_p99", "early")
+ORDER = tuple(f"order_{way}{what}" for way in ("store", "fire") for what in ("", "_cpu"))
 PENDING = ("memory", "pending", "restart", "restore")
 CROWD = ("listing", "asked")
 NAMES = ("relay", *RATIOS, "lateness", *PENDING, "counts", *CROWD, "cancel")
-NAMED = ("large", "spark", "shards")
-"""The figures that are measured only when named: they need 30 GB of disk, or a JDK."""
+NAMED = ("order", "large", "spark", "shards")
+"""The figures that are measured only when named: the cost of a policy, and what needs 30 GB of disk, or a JDK."""
 
 
 class Measurement(NamedTuple):
@@ -67,8 +68,8 @@ def main(
 ) -> None:
     """Measure the sidecar against a broker on this machine: all figures, or only the NAMES.
 
-    Those of Spark (spark, shards) are measured when they are named: they need a JDK. So is large: it needs 3 GB of disk
-    for each million of messages.
+    Those of Spark (spark, shards) are measured when they are named: they need a JDK. So are order, which compares store
+    and fire with and without an order per key, and large, which needs 3 GB of disk for each million of messages.
 
     A run during which the hypervisor takes more than 5 % of the processor time is repeated, at most five times. Then
     the figure is noisy: neither met nor missed.
@@ -138,6 +139,7 @@ def _measurements(
             CROWD, Measurement(listing + asked, partial(crowd, cluster, folder, runs, wanted, quick=quick))
         ),
         "cancel": Measurement(("cancel_p50", "cancel_p99"), partial(cancel, cluster, folder, long_s)),
+        "order": Measurement(ORDER, rates.order, runs),
         "large": Measurement(_of_large(), partial(large, cluster, folder, min(most, many) if quick else most), None),
         "spark": Measurement(_of_spark(shards=False), partial(spark, cluster, folder, quick=quick)),
         "shards": Measurement(_of_spark(shards=True), partial(shards, cluster, folder, quick=quick)),

@@ -44,9 +44,9 @@ class Cluster:
         self._asker: tuple[str, Consumer] | None = None
         """Asks for the committed offsets of a group, the last one that was asked about."""
 
-    def sidecar(self, app_id: str, topic: str, folder: Path, *command: str) -> SidecarProcess:
+    def sidecar(self, app_id: str, topic: str, folder: Path, *command: str, **settings: str) -> SidecarProcess:
         """Return a sidecar on this broker, not started yet."""
-        return SidecarProcess(self.bootstrap_servers, app_id, topic, folder, *command, tree=self._tree)
+        return SidecarProcess(self.bootstrap_servers, app_id, topic, folder, *command, tree=self._tree, **settings)
 
     def create(self, *names: str) -> None:
         """Create topics that stamp records with the time of the append."""

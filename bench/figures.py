@@ -82,6 +82,12 @@ TARGETS: Mapping[str, Figure] = {
         Figure("listing", "page of 100 anywhere, p99", math.nan, "ms", 50, "at most"),
         Figure("cancel_p50", "cancel until its definite answer, p50", math.nan, "ms"),
         Figure("cancel_p99", "cancel until its definite answer, p99", math.nan, "ms", 1_000, "at most"),
+        Figure("order_store", "order per key: stored ÷ plain", math.nan, "×", 0.6),
+        Figure(
+            "order_store_cpu", "order per key: messages stored in a second of processor time ÷ plain", math.nan, "×"
+        ),
+        Figure("order_fire", "order per key: fired ÷ plain", math.nan, "×", 0.6),
+        Figure("order_fire_cpu", "order per key: messages fired in a second of processor time ÷ plain", math.nan, "×"),
         Figure("large_memory", "very many pending: resident memory", math.nan, "MiB", 250, "at most", exact=True),
         Figure("large_growth", "very many ÷ few pending: resident memory", math.nan, "×", 1.3, "at most", exact=True),
         Figure("large_counts", "very many ÷ few pending: GET /pending, p50", math.nan, "×", 1.15, "at most"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.cluster import Cluster, appended
@@ -43,6 +43,8 @@ class Rates:
     _patience: float = 1.0
     """Factor of the time for storing messages before they are due; a slow machine raises it."""
     _turns: int = 0
+    _settings: dict[str, str] = field(default_factory=dict)
+    """Of the next sidecars."""
 
     def relay(self) -> list[Figure]:
         """Relay messages from topic to topic; first to last transaction."""
@@ -71,7 +73,27 @@ class Rates:
 
     def _sidecar(self, topic: str) -> SidecarProcess:
         """Return a sidecar that never ran before."""
-        return self.cluster.sidecar(f"bench-{uuid.uuid4().hex[:8]}", topic, self.folder)
+        return self.cluster.sidecar(f"bench-{uuid.uuid4().hex[:8]}", topic, self.folder, **self._settings)
+
+    def order(self) -> list[Figure]:
+        """Measure `store` and `fire` with an order per key and without one, in alternating order; return the ratios."""
+        self.warm_up()
+        self._turns += 1
+        figures: list[Figure] = []
+        for name in ("store", "fire"):
+            found: dict[str, Rate] = {}
+            for order in ("none", "key") if self._turns % 2 else ("key", "none"):
+                self._settings = {"ORDER": order}
+                found[order] = getattr(self, name)()
+                say(f"{name} with ORDER={order}: {number(found[order][0])} msg/s, {found[order][1]:.1f} µs each")
+            self._settings = {}
+            (plain, plain_us), (ordered, ordered_us) = found["none"], found["key"]
+            note = f"{number(ordered)} against {number(plain)} msg/s"
+            figures.append(measured(f"order_{name}", ordered / plain, note))
+            figures.append(
+                measured(f"order_{name}_cpu", plain_us / ordered_us, f"{ordered_us:.1f} against {plain_us:.1f} µs")
+            )
+        return figures
 
     def warm_up(self) -> None:
         """Relay messages without counting, once: a Java broker that has just started is half as fast."""
