@@ -10,6 +10,7 @@ from sidecar.api.app import Operations, create_app
 from sidecar.api.auth import Gate
 from sidecar.api.connect import Worker
 from sidecar.api.connect.plugins import connector_config
+from sidecar.api.messages.listing import Entries
 from sidecar.api.source import Reloaded
 from sidecar.clock import Clock
 from sidecar.engine.ports import Store
@@ -35,6 +36,7 @@ def make_server(
     instance_id: str,
     restart: Callable[[bool], None],
     reload: Callable[[], Reloaded] | None,
+    entries: Entries | None = None,
 ) -> Server:
     """Return the server of the application, not started yet; see `sidecar.serving.http.start_server`."""
     peers = HttpPeers(clock, settings.api_token)
@@ -49,8 +51,8 @@ def make_server(
     )
     gate = Gate(settings.api_token, loopback=settings.http_is_loopback)
     dead_letters = KafkaDeadLetters(settings, clock)
-    entries = LocalEntries(store, source, instance_id)
-    operations = Operations(entries, peers, commands, gate, worker, dead_letters, reload)
+    own = entries or LocalEntries(store, source, instance_id)
+    operations = Operations(own, peers, commands, gate, worker, dead_letters, reload)
     app = create_app(
         source, metrics=metrics, version=__version__, actuator=settings.enable_health, operations=operations
     )

@@ -24,6 +24,7 @@ from sidecar.serving.listener import listen, url_of
 from sidecar.settings import Settings
 
 if TYPE_CHECKING:
+    from sidecar.api.messages.listing import Entries
     from sidecar.serving.server import Server
 
 logger = structlog.get_logger(__name__)
@@ -98,10 +99,12 @@ def start_server(
     clock: Clock,
     source: GroupSource,
     metrics: Metrics,
-    store: Callable[[], Store | None],
+    store: Callable[[], Store | None] = lambda: None,
     instance_id: str = "",
     restart: Callable[[bool], None] = lambda _: None,
     reload: Callable[[], Reloaded] | None = None,
+    *,
+    entries: Callable[[], Entries] | None = None,
 ) -> tuple[Http, LazyCommands]:
     """Return the HTTP server, which loads soon, and the client of its control calls, to be closed after the server.
 
@@ -114,6 +117,7 @@ def start_server(
         instance_id: Id of this instance; empty for a process that owns no partition.
         restart: Restores the partitions of this process again.
         reload: Reads the policies again; None for a process that has none.
+        entries: Makes what reads this process's pending messages; None: the local store.
 
     Raises:
         CommandFailed: The server cannot listen on the address.
@@ -126,6 +130,7 @@ def start_server(
         from sidecar.serving.application import make_server  # noqa: PLC0415 - see above
 
         given = (listener, settings, clock, source, metrics, commands)
-        return make_server(*given, store=store, instance_id=instance_id, restart=restart, reload=reload)
+        own = None if entries is None else entries()
+        return make_server(*given, store=store, instance_id=instance_id, restart=restart, reload=reload, entries=own)
 
     return Http(settings, make), commands

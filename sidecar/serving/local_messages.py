@@ -10,27 +10,23 @@ import base64
 import heapq
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 from sidecar.api.messages.listing import HeaderBody, MessageBody, MessageDetailBody, Named, Page, Position, Wanted
 from sidecar.api.source import Source
 from sidecar.changelog.entry import DEFERRED, KEY, KEY_BYTES, Head, head, origin_of, payload_of, retry_id_of
-from sidecar.contract.dead_letter import exception_of, group_of
 from sidecar.engine.partition import State
 from sidecar.engine.ports import StoreReader
-from sidecar.engine.rows import Rows, after, decode_due, decode_meta
+from sidecar.engine.rows import Rows, decode_meta
+from sidecar.engine.selection import find_entry, named_entries
 from sidecar.errors import StoreFailed
 from sidecar.model import OFFSET_MAX, StoredOffset, TimerId
-from sidecar.policy.globs import Globs
 
 ROWS_MAX: Final = 2_000
 BYTES_MAX: Final = 16 * 1024 * 1024
 """Most rows or bytes read for a page, which then ends with what it has found."""
 SLICE_MAX: Final = 512
-NAMED_ROWS_MAX: Final = 1_000
-NAMED_MAX: Final = 100
-NAMED_BYTES_MAX: Final = 4 * 1024 * 1024
-TRIES: Final = 3
 
 
 class LocalEntries:
@@ -87,7 +83,7 @@ class LocalEntries:
 def _page(store: StoreReader, partitions: Collection[int], wanted: Wanted) -> Page:
     first = wanted.limit // max(1, len(partitions)) + 1
     keys = heapq.merge(*(_positions(store, number, wanted, first) for number in partitions))
-    matches = _matcher(wanted)
+    matches = wanted.selection.matcher()
     found: list[MessageBody] = []
     reached: Position | None = None
     rows = size = 0
@@ -102,77 +98,22 @@ def _page(store: StoreReader, partitions: Collection[int], wanted: Wanted) -> Pa
         size += len(entry)
         fixed = head(entry)
         if matches(entry, fixed):
-            found.append(_message(at.partition, entry, fixed))
+            found.append(message_of(at.partition, entry, fixed))
     return Page(found, None, rows)
-
-
-def _matcher(wanted: Wanted) -> Callable[[bytes, Head], bool]:
-    """Return what tells whether an entry is wanted; key and headers are read only when they matter."""
-    exceptions, groups = (Globs([] if each is None else [each]) for each in (wanted.exception, wanted.group))
-    key = None if wanted.key is None else wanted.key.encode()
-    headers = {(name, value.encode()) for name, value in wanted.headers}
-    reads_payload = bool(exceptions or groups or headers) or key is not None
-
-    def matches(entry: bytes, fixed: Head) -> bool:
-        if wanted.origin not in {None, origin_of(entry, fixed)}:
-            return False
-        if not reads_payload:
-            return True
-        own_key, _, came = payload_of(entry, fixed)
-        return (
-            key in {None, own_key}
-            and (not exceptions or exceptions.matches(exception_of(came)))
-            and (not groups or groups.matches(group_of(came)))
-            and headers.issubset(came)
-        )
-
-    return matches
 
 
 def _find(store: StoreReader, timer: TimerId, with_payload: bool) -> MessageDetailBody | None:
     rows = Rows(timer.partition)
     value = store.get(rows.meta)
-    offsets = (timer.offset,) if value is None else decode_meta(value).checkpoint.offsets_meant(timer.offset)
-    for offset in offsets:
-        found = _find_at(store, rows, timer._replace(offset=offset), with_payload)
-        if found is not None or store.get(rows.removed + KEY.pack(timer.first_ms, offset)) is not None:
-            return found
-    return None
-
-
-def _find_at(store: StoreReader, rows: Rows, timer: TimerId, with_payload: bool) -> MessageDetailBody | None:
-    moved = rows.moved_row(StoredOffset(timer.offset), timer.first_ms)
-    for _ in range(TRIES):
-        value = store.get(moved)
-        key = KEY.pack(timer.first_ms if value is None else decode_due(value), timer.offset)
-        entry = store.get(rows.timer + key)
-        # Another timer of the same offset may have this due under another id.
-        if entry is not None and key > _watermark(store, rows) and head(entry).first_ms == timer.first_ms:
-            return _detail(timer.partition, entry, with_payload)
-        if store.get(moved) == value:
-            return None
-    raise StoreFailed(f"{timer} moves faster than it can be read")
+    given = StoredOffset(timer.offset)
+    offsets = (given,) if value is None else decode_meta(value).checkpoint.offsets_meant(given)
+    entry = find_entry(store, timer, offsets, partial(_watermark, store, rows))
+    return None if entry is None else detail_of(timer.partition, entry, with_payload)
 
 
 def _named(store: StoreReader, retry_id: bytes, partitions: Collection[int], with_payload: bool) -> Named:
-    places: list[tuple[bytes, int]] = []
-    truncated = False
-    for number in partitions:
-        rows = Rows(number)
-        prefix, watermark = rows.named_prefix(retry_id), _watermark(store, rows)
-        named = store.items(prefix, after(prefix), limit=NAMED_ROWS_MAX)
-        truncated |= len(named) == NAMED_ROWS_MAX
-        keys = (value + row[-KEY_BYTES:-8] for row, value in named)
-        places.extend((key, number) for key in keys if key > watermark)
-    found: list[MessageDetailBody] = []
-    size = 0
-    for key, number in sorted(places):
-        if len(found) >= NAMED_MAX or size >= NAMED_BYTES_MAX:
-            return Named(found, True)
-        if (entry := store.get(Rows(number).timer + key)) is not None:
-            size += len(entry)
-            found.append(_detail(number, entry, with_payload))
-    return Named(found, truncated)
+    found = named_entries(store, retry_id, partitions, partial(_watermark, store))
+    return Named([detail_of(*each, with_payload) for each in found.entries], found.truncated)
 
 
 def _watermark(store: StoreReader, rows: Rows) -> bytes:
@@ -227,11 +168,13 @@ def _facts(partition: int, entry: bytes, fixed: Head) -> dict[str, object]:
     }
 
 
-def _message(partition: int, entry: bytes, fixed: Head) -> MessageBody:
+def message_of(partition: int, entry: bytes, fixed: Head) -> MessageBody:
+    """Return an entry as a page shows it; its payload is not read."""
     return MessageBody.model_validate(_facts(partition, entry, fixed))
 
 
-def _detail(partition: int, entry: bytes, with_payload: bool) -> MessageDetailBody:
+def detail_of(partition: int, entry: bytes, with_payload: bool) -> MessageDetailBody:
+    """Return an entry as it is shown alone."""
     fixed = head(entry)
     key, value, headers = payload_of(entry, fixed)
     facts = {**_facts(partition, entry, fixed), "headers": [header_body(*each) for each in headers]}

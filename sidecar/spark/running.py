@@ -194,6 +194,7 @@ def keep_running(
     batches: Batches,
     clock: ClockCheck,
     replaced: Callable[[], str | None],
+    failed: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Run the query, and restart it from its checkpoint when it fails.
 
@@ -203,6 +204,7 @@ def keep_running(
         batches: The progress of micro-batches.
         clock: Blocks deliveries while the clock is wrong.
         replaced: Returns why the query must be restarted when the input topic has become another one, else None.
+        failed: Called with the reason of each failure of the query.
     """
     failures = away = 0
     while not _held(clock, stopping):
@@ -235,10 +237,11 @@ def keep_running(
             continue
         if failure is None:
             raise CommandFailed("the query was stopped from outside: start `spark run` again to continue")
+        said = _reason(str(failure))
+        failed(said)
         if starter.note_refusals(str(failure)):
             continue
         failures = 1 if done else failures + 1
-        said = _reason(str(failure))
         if failures >= FAILURES_MAX or "CommandFailed" in said or "InvariantViolated" in said:
             raise CommandFailed(f"the query cannot continue: {said}")
         logger.warning("query_failed", reason=said, attempt=failures)

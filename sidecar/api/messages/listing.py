@@ -26,15 +26,18 @@ from sidecar.api.figures import require_known
 from sidecar.api.guard import PaidThread
 from sidecar.api.source import Source
 from sidecar.engine.group.view import PartitionView
+from sidecar.engine.selection import Selection
 from sidecar.errors import CommandFailed, PartitionStopped, StoreFailed
 from sidecar.model import DUE_MS_MAX, TimerId
 
 log = structlog.get_logger(__name__)
 
 NOT_LISTED: Final = (
-    "Single messages cannot be listed or shown on Apache Spark: only Spark can read the state that has them. "
+    "Single messages cannot be listed or shown: this Spark driver shows no address, or its version is older. "
     "The message may be pending. Counts work, and so do cancel, reschedule and fire."
 )
+_AS_OF: Final = "On Apache Spark, the instant of the micro-batch that is shown; null: the present is shown."
+_MICRO_BATCH: Final = "On Apache Spark, the number of this micro-batch; null on the embedded engine."
 T = TypeVar("T")
 B = TypeVar("B", bound=Body)
 
@@ -118,6 +121,8 @@ class MessageDetailBody(MessageBody):
     headers: list[HeaderBody]
     key: str | None = Field(default=None, description="Base64, or null; only with ?payload=true.")
     value: str | None = Field(default=None, description="Base64, or null; only with ?payload=true.")
+    as_of_ms: int | None = Field(default=None, description=_AS_OF, ge=0)
+    micro_batch: int | None = Field(default=None, description=_MICRO_BATCH, ge=0)
 
 
 class MessagesBody(Body):
@@ -131,6 +136,8 @@ class MessagesBody(Body):
     complete: bool = Field(description="False if messages of the partitions in `missing` are not on this page.")
     missing: list[int] = Field(description="Partitions without an owner, or whose owner did not answer.")
     partitions: list[int] = Field(description="Partitions that this page covers.")
+    as_of_ms: int | None = Field(default=None, description=_AS_OF, ge=0)
+    micro_batch: int | None = Field(default=None, description=_MICRO_BATCH, ge=0)
 
 
 class NamedMessagesBody(Body):
@@ -164,6 +171,8 @@ MESSAGES_EXAMPLE: Final[dict[str, object]] = {
     "complete": True,
     "missing": [],
     "partitions": [0, 1, 2, 3],
+    "as_of_ms": None,
+    "micro_batch": None,
 }
 DETAIL_EXAMPLE: Final[dict[str, object]] = {
     **MESSAGE_EXAMPLE,
@@ -205,6 +214,18 @@ class Wanted:
         headers = [("header", f"{name}:{value}") for name, value in self.headers]
         return [(name, str(value)) for name, value in given.items() if value is not None] + headers
 
+    @property
+    def selection(self) -> Selection:
+        """What makes a message a wanted one, besides its due time."""
+        return Selection(self.origin, self.exception, self.group, self.key, self.headers)
+
+
+class AsOf(NamedTuple):
+    """The micro-batch whose state is shown."""
+
+    instant_ms: int
+    micro_batch: int
+
 
 class Page(NamedTuple):
     """Messages in order, and the position that they reach."""
@@ -214,6 +235,8 @@ class Page(NamedTuple):
     """Everything up to here is covered; None: there is nothing behind."""
     examined: int = 0
     """Messages that were looked at."""
+    as_of: AsOf | None = None
+    """None: the present."""
 
 
 class Named(NamedTuple):
@@ -221,6 +244,10 @@ class Named(NamedTuple):
 
     messages: Sequence[MessageDetailBody]
     truncated: bool
+
+
+class Unread(StoreFailed):
+    """No partition can be read now: an answer without any of them is of no use to anybody."""
 
 
 class Entries(Protocol):
@@ -269,9 +296,10 @@ def merged(pages: Iterable[Page], limit: int) -> Page:
     found = [message for each in pages for message in each.messages if horizon is None or message.position <= horizon]
     found.sort(key=lambda message: message.position)
     examined = sum(each.examined for each in pages)
+    as_of = min((each.as_of for each in pages if each.as_of is not None), default=None)
     if len(found) > limit:
-        return Page(found[:limit], found[limit - 1].position, examined)
-    return Page(found, horizon, examined)
+        return Page(found[:limit], found[limit - 1].position, examined, as_of)
+    return Page(found, horizon, examined, as_of)
 
 
 class Listing:
@@ -313,7 +341,9 @@ class Listing:
         for asked, body in others:
             answered = asked & set(body.partitions)
             reached = None if body.cursor is None else Position.from_cursor(body.cursor)
-            pages.append(Page([each for each in body.messages if each.partition in answered], reached, body.examined))
+            messages = [each for each in body.messages if each.partition in answered]
+            as_of = None if body.as_of_ms is None else AsOf(body.as_of_ms, body.micro_batch or 0)
+            pages.append(Page(messages, reached, body.examined, as_of))
             covered |= answered
         whole = merged(pages, wanted.limit)
         missing = self._wanted_of(owners) - covered
@@ -324,6 +354,8 @@ class Listing:
             complete=not missing and self._source.partitions_total() is not None,
             missing=sorted(missing),
             partitions=sorted(covered),
+            as_of_ms=None if whole.as_of is None else whole.as_of.instant_ms,
+            micro_batch=None if whole.as_of is None else whole.as_of.micro_batch,
         )
 
     async def named(self, retry_id: bytes, *, payload: bool, forwarded: bool) -> NamedMessagesBody:
@@ -366,6 +398,8 @@ class Listing:
             read = partial(self._entries.find, timer, payload=payload)
             try:
                 return await self._reading.run(read)
+            except Unread as cause:
+                raise HTTPException(503, str(cause), {"retry-after": "1"}) from cause
             except (StoreFailed, PartitionStopped) as cause:
                 raise away from cause
         path = f"/pending/messages/{timer}" + ("?payload=true" if payload else "")
@@ -400,6 +434,8 @@ class Listing:
             return None
         try:
             return await self._reading.run(read)
+        except Unread as cause:
+            raise HTTPException(503, str(cause), {"retry-after": "1"}) from cause
         except (StoreFailed, PartitionStopped) as cause:
             log.warning("entries_not_read", reason=str(cause))
             return None

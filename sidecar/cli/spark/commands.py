@@ -111,10 +111,12 @@ def run(
         start.run(
             settings,
             policy_config(settings),
-            replace(options, url=driver.url),
+            replace(options, url=driver.url, board=driver.board),
             stopping=stop.within,
             opened=stop.listen,
             progressed=driver.progressed,
+            failed=driver.failed,
+            skewed=driver.skewed,
             downloads=bar,
         )
 

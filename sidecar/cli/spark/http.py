@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -13,6 +13,8 @@ from sidecar import __version__
 from sidecar.api.source import Health
 from sidecar.clock import Clock, SystemClock
 from sidecar.engine import hot
+from sidecar.engine.group.activity import Activity
+from sidecar.engine.group.view import PartitionView
 from sidecar.metrics import Metrics
 from sidecar.notify.notifier import Notifier, open_notifier
 from sidecar.runtime.api_only import STOP_S, Observer
@@ -20,12 +22,27 @@ from sidecar.serving.address import advertised_url
 from sidecar.serving.group_view import ClusterView, GroupSource, follow
 from sidecar.serving.http import start_server
 from sidecar.settings import Settings
+from sidecar.spark.reads.board import Board
 from sidecar.spark.stream import observation
+
+if TYPE_CHECKING:
+    from sidecar.api.messages.listing import Entries
 
 logger = structlog.get_logger(__name__)
 
 SILENCE_S: Final = 60.0
 """The time without a micro-batch after which the query is not ready."""
+
+
+class DriverSource(GroupSource):
+    """The source of the API of a driver."""
+
+    def __init__(self, driver: Driver, cluster: ClusterView) -> None:
+        super().__init__(driver, cluster)
+        self._driver = driver
+
+    def views(self) -> Sequence[PartitionView]:
+        return self._driver.with_hour(super().views())
 
 
 class Driver(Observer):
@@ -38,15 +55,23 @@ class Driver(Observer):
         self._metrics = metrics
         self._seen_s: float | None = None
         self._batch = -1
+        self._began_s = clock.monotonic_s()
+        self._hour = Activity()
         self._stopped: dict[int, tuple[str, float]] = {}
+        self.board = Board(clock)
+        """Asks the query for single messages."""
         self.url = ""
         """The URL under which others reach it; known once it listens."""
 
     def progressed(self, progress: Mapping[str, Any]) -> None:
         """Count a completed micro-batch."""
+        if self._seen_s is None:
+            self._metrics.restore_seconds.observe(self._monotonic_s() - self._began_s)
         self._seen_s = self._monotonic_s()
         self._batch = int(progress["batchId"])
+        self.board.completed(self._batch)
         counted = observation.count(self._metrics, progress)
+        self._hour = self._hour.plus(self.now_ms(), observation.minute_of(counted))
         logger.debug(
             "micro_batch_done",
             batch=self._batch,
@@ -63,7 +88,21 @@ class Driver(Observer):
                 if self._stopped.get(partition, ("",))[0] != reason:
                     logger.error("partition_stopped", partition=partition, reason=reason)
                 self._stopped[partition] = reason, self._seen_s
-        self._metrics.publish(self._cluster.views())
+        lags = observation.lags(progress)
+        self._metrics.publish([replace(view, lag=lags.get(view.partition)) for view in self._cluster.views()])
+
+    def failed(self, reason: str) -> None:
+        """Count a micro-batch that failed."""
+        observation.count_failure(self._metrics, reason)
+
+    def skewed(self, skew_s: float) -> None:
+        """Show the driver's clock minus the broker's."""
+        self._metrics.clock_skew_seconds.set(skew_s)
+
+    def with_hour(self, views: Sequence[PartitionView]) -> list[PartitionView]:
+        """Return the views with the last hour: partitions do not count it, this driver does for all of them."""
+        own = next((at for at, view in enumerate(views) if view.owner and view.url == self.url), None)
+        return [replace(view, activity=self._hour) if at == own else view for at, view in enumerate(views)]
 
     def health(self) -> Health:
         health = super().health()
@@ -95,7 +134,8 @@ def serving(settings: Settings) -> Iterator[Driver]:
     observation.start_at_zero(metrics)
     notifier = open_notifier(settings, settings.instance_id or "spark", clock, metrics)
     driver = Driver(cluster, clock, metrics, notifier)
-    server, commands = start_server(settings, clock, GroupSource(driver, cluster), metrics, lambda: None)
+    source = DriverSource(driver, cluster)
+    server, commands = start_server(settings, clock, source, metrics, entries=lambda: _entries(driver, source))
     driver.url = advertised_url(settings, server.url)
     try:
         cluster.start()
@@ -107,3 +147,10 @@ def serving(settings: Settings) -> Iterator[Driver]:
         server.stop(STOP_S)
         cluster.stop(STOP_S)
         commands.close()
+
+
+def _entries(driver: Driver, source: GroupSource) -> Entries:
+    # Imported here: the libraries of the API take long to load.
+    from sidecar.spark.reads.entries import QueryEntries  # noqa: PLC0415
+
+    return QueryEntries(driver.board, source, lambda: driver.url)

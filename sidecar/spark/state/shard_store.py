@@ -152,6 +152,11 @@ class ShardStore:
         self._due_slots.add(slot)
         return True
 
+    def pending_in(self, slot_key: SlotKey) -> Iterator[Iterator[bytes]]:
+        """Yield the pending timers of a slot, block by block, in no order."""
+        for block in self._blocks.each(slot_key):
+            yield self._pending(block)
+
     # Splitting
 
     def split_due(self, now_ms: int, *, ahead: bool = True) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -22,9 +23,18 @@ ANSWER_S: Final = 5.0
 
 
 class ClockCheck:
-    """Blocks deliveries while the driver's clock is too far from the broker's."""
+    """Blocks deliveries while the driver's clock is too far from the broker's.
 
-    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+    Args:
+        settings: The effective settings.
+        clock: The clock of this machine.
+        skewed: Called with the driver's clock minus the broker's, in seconds, after each measurement.
+    """
+
+    def __init__(
+        self, settings: Settings, clock: Clock | None = None, skewed: Callable[[float], None] = lambda _: None
+    ) -> None:
+        self._skewed = skewed
         self._topic = settings.status_topic
         self._clock = clock or SystemClock()
         self._guard = ClockGuard(self._clock, settings.max_clock_skew_ms)
@@ -49,3 +59,5 @@ class ClockCheck:
         elif written.broker_ms is not None:
             acknowledged_ms = self._clock.wall_ms()
             self._guard.measured(sent_ms=self._sent_ms, acknowledged_ms=acknowledged_ms, broker_ms=written.broker_ms)
+            if self._guard.skew_ms is not None:
+                self._skewed(self._guard.skew_ms / 1000)

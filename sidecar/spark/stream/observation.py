@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
+from sidecar.engine.group.activity import LATE_MS, Minute
 from sidecar.metrics import VERDICTS, Metrics
 from sidecar.model import Reason
 from sidecar.spark.stream.query import OBSERVATION
@@ -17,7 +20,7 @@ def start_at_zero(metrics: Metrics) -> None:
     metrics.start_at_zero(
         verdicts=VERDICTS,
         reasons=[reason.value for reason in Reason],
-        outcomes=("committed",),
+        outcomes=("committed", "aborted", "fenced"),
     )
 
 
@@ -60,7 +63,53 @@ def count(metrics: Metrics, progress: Mapping[str, Any]) -> list[Tally]:
     if found:
         metrics.commit_seconds.observe(took_ms / 1000)
         metrics.transactions.labels("committed").inc()
+    if (size := state_bytes(progress)) is not None:
+        metrics.store_bytes.set(size)
     return found
 
 
+def count_failure(metrics: Metrics, reason: str) -> None:
+    """Count a micro-batch that failed: its transactions were aborted, or another query has fenced them."""
+    metrics.transactions.labels("fenced" if "fenced" in reason.lower() else "aborted").inc()
+
+
+def state_bytes(progress: Mapping[str, Any]) -> int | None:
+    """Return the size of the state's files on the executors, None where Spark does not say."""
+    operators = progress.get("stateOperators") or ()
+    sizes = [(each.get("customMetrics") or {}).get(_STATE_BYTES) for each in operators]
+    return None if not sizes or None in sizes else sum(map(int, sizes))
+
+
+def lags(progress: Mapping[str, Any]) -> dict[int, int]:
+    """Return the records of each input partition that no micro-batch has read; empty where Spark does not say."""
+    found: dict[int, int] = {}
+    for source in progress.get("sources") or ():
+        ends, latest = _by_partition(source.get("endOffset")), _by_partition(source.get("latestOffset"))
+        found |= {number: max(0, end - ends[number]) for number, end in latest.items() if number in ends}
+    return found
+
+
+def minute_of(found: Sequence[Tally]) -> Minute:
+    """Return what a micro-batch did, for the last hour."""
+    late = sum(number for tally in found for late_ms, number in tally.late.items() if late_ms > LATE_MS)
+    return Minute(
+        sum(sum(tally.fired.values()) for tally in found), sum(sum(tally.dead.values()) for tally in found), late
+    )
+
+
+def _by_partition(offsets: Any) -> dict[int, int]:
+    """Return the offsets of a source by partition: `{"retry": {"0": 5}}` or `{"0": 5}`, or these as text."""
+    if isinstance(offsets, str):
+        try:
+            offsets = msgspec.json.decode(offsets)
+        except msgspec.DecodeError:
+            return {}
+    if isinstance(offsets, Mapping) and len(offsets) == 1 and isinstance(next(iter(offsets.values())), Mapping):
+        offsets = next(iter(offsets.values()))
+    if not isinstance(offsets, Mapping):
+        return {}
+    return {int(number): each for number, each in offsets.items() if str(number).isdigit() and isinstance(each, int)}
+
+
 _TALLIES: Final = "tallies"
+_STATE_BYTES: Final = "rocksdbSstFileSize"

@@ -29,6 +29,11 @@ def key_of(partition: int, state_partitions: int) -> int:
     return key
 
 
+def state_partition_of(partition: int, state_partitions: int) -> int:
+    """Return the state partition that has the state of an input partition."""
+    return partition % state_partitions
+
+
 def partition_of(key: int) -> int:
     """Return the input partition of a key."""
     return key % STEP

@@ -19,6 +19,8 @@ from sidecar.errors import invariant
 from sidecar.settings import Settings
 from sidecar.spark.handover.changelog import take_over
 from sidecar.spark.marks import ReplayClosings
+from sidecar.spark.reads.questions import BoardAddress
+from sidecar.spark.reads.task import answer_questions
 from sidecar.spark.state.entries import META, decode_meta, encode
 from sidecar.spark.state.map_state import Spent, entries_of
 from sidecar.spark.stream.lookup import BrokerLookup
@@ -50,10 +52,18 @@ class WheelProcessor(StatefulProcessor):
         rules: The rules of the steps.
         settings: The settings of the client that looks topics up.
         replay_closings: The topics that the steps of a replayed micro-batch treat as closed.
+        board: Where the driver asks for single messages; None: nobody asks.
     """
 
-    def __init__(self, rules: Rules, settings: Settings, replay_closings: ReplayClosings | None = None) -> None:
+    def __init__(
+        self,
+        rules: Rules,
+        settings: Settings,
+        replay_closings: ReplayClosings | None = None,
+        board: BoardAddress | None = None,
+    ) -> None:
         self._rules = rules
+        self._board = board
         self._settings = settings
         self._replay_closings = replay_closings or ReplayClosings()
 
@@ -96,7 +106,10 @@ class WheelProcessor(StatefulProcessor):
             self._state.put(META, encode(meta))
 
     def close(self) -> None:
-        """Keep the client for the next micro-batch."""
+        """Answer what the driver asks; the client is kept for the next micro-batch."""
+        if self._board is not None:
+            client = self._handle.stateful_processor_api_client
+            answer_questions(self._board, self._rules.state_partitions, client, self._state)
 
     def _step(self, partition: int, chunks: Iterable[bytes], now_ms: int) -> Iterator[pd.DataFrame]:
         self._lookup.now_ms = now_ms

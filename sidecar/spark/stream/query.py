@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from sidecar.settings import Settings
 from sidecar.spark.manifest import CheckpointFolder, Manifest
 from sidecar.spark.marks import ReplayClosings
+from sidecar.spark.reads.questions import BoardAddress
 from sidecar.spark.stream.ingest import CHUNK_SCHEMA, COLUMNS, Pack
 from sidecar.spark.stream.placement import key_of
 from sidecar.spark.stream.processor import OUTPUT_SCHEMA, WheelProcessor
@@ -54,6 +55,7 @@ def start_query(
     trigger: str,
     *,
     replay: Replay | None = None,
+    board: BoardAddress | None = None,
 ) -> StreamingQuery:
     """Start the query and return it.
 
@@ -67,6 +69,7 @@ def start_query(
         initial: The first state; only the first micro-batch of a checkpoint reads it.
         trigger: The least time between the starts of two micro-batches, such as `500 milliseconds`.
         replay: How the first micro-batch runs, if Spark runs it again.
+        board: Where the driver asks for single messages.
     """
     replay_closings, former, alone = replay or Replay()
     from pyspark.sql import functions as f  # noqa: PLC0415 - PySpark is an extra
@@ -76,7 +79,7 @@ def start_query(
         Pack(rules, manifest.state_partitions).__call__, CHUNK_SCHEMA
     )
     output = chunks.groupBy("key").transformWithStateInPandas(
-        WheelProcessor(rules, settings, replay_closings),
+        WheelProcessor(rules, settings, replay_closings, board),
         OUTPUT_SCHEMA,
         "Append",
         "ProcessingTime",

@@ -27,6 +27,8 @@ from sidecar.spark import group
 from sidecar.spark.handover.import_export import changelog_records, initial_records
 from sidecar.spark.manifest import CheckpointFolder, Manifest, new_manifest, require_same
 from sidecar.spark.marks import Mark
+from sidecar.spark.reads.board import Board
+from sidecar.spark.reads.questions import BoardAddress
 from sidecar.spark.running import Starter, keep_running
 from sidecar.spark.session import open_session
 from sidecar.spark.source import EARLIEST, source_options, starting_offsets
@@ -53,6 +55,8 @@ class Options:
     trigger_ms: int = 500
     from_changelog: bool = False
     url: str | None = None
+    board: Board | None = None
+    """Asks the query for single messages; None: they are not shown."""
 
 
 def run(
@@ -63,6 +67,8 @@ def run(
     stopping: Callable[[float], bool],
     opened: Callable[[], None] = lambda: None,
     progressed: Callable[[Mapping[str, Any]], None] = lambda _: None,
+    failed: Callable[[str], None] = lambda _: None,
+    skewed: Callable[[float], None] = lambda _: None,
     downloads: DownloadProgress | None = None,
 ) -> None:
     """Run until `stopping` returns True.
@@ -74,12 +80,14 @@ def run(
         stopping: Waits at most this many seconds and returns whether to stop.
         opened: Called when the session is open: PySpark has taken over SIGINT by then.
         progressed: Called with the progress of each micro-batch, as in Spark's JSON.
+        failed: Called with the reason of each failure of the query, which is restarted.
+        skewed: Called with the driver's clock minus the broker's, in seconds, each time that it is measured.
         downloads: Shows the download of jars.
 
     Raises:
         SidecarError: The query cannot start or continue; the text says what to do.
     """
-    _refuse_policy_dlqs(settings)
+    refuse_policy_dlqs(settings)
     refuse_order(policy)
     source = source_options(settings, options.source)
     config.validate_client_properties(settings)
@@ -91,6 +99,7 @@ def run(
     session = open_session(settings.streams_app_id, options.master, _plain(options.conf), 1, downloads or Quiet())
     opened()
     try:
+        board = None if options.board is None else _listen(options.board, session)
         folder = CheckpointFolder(session, options.checkpoint)
         manifest = _manifest(session, folder, admin, settings, topics, options)
         initial = _initial(session, folder, manifest, admin, settings, topics, source)
@@ -102,11 +111,12 @@ def run(
 
         def rules() -> Rules:
             # This also adds partitions to the status topic and the changelog when the input has grown.
-            return _rules(settings, policy, ensure_topics(admin, settings), manifest, options.url)
+            return _rules(settings, policy, ensure_topics(admin, settings), manifest, options)
 
         def start(rules: Rules, replay: Replay | None) -> StreamingQuery:
             trigger = f"{options.trigger_ms} milliseconds"
-            return start_query(session, settings, rules, manifest, folder, reading, initial, trigger, replay=replay)
+            given = (session, settings, rules, manifest, folder, reading, initial, trigger)
+            return start_query(*given, replay=replay, board=board)
 
         batches = Batches(progressed)
         session.streams.addListener(batches)
@@ -117,9 +127,19 @@ def run(
             same = watch.topic_id() in {"", topics.input_topic_id}
             return None if same else "the input topic was deleted and recreated"
 
-        keep_running(starter, stopping, batches, ClockCheck(settings), replaced)
+        keep_running(starter, stopping, batches, ClockCheck(settings, skewed=skewed), replaced, failed)
     finally:
+        if options.board is not None:
+            options.board.close()
         session.stop()
+
+
+def _listen(board: Board, session: SparkSession) -> BoardAddress:
+    """Listen where executors reach this driver. Raises CommandFailed."""
+    conf = session.sparkContext.getConf()
+    host = conf.get("spark.driver.host") or "localhost"
+    bind = conf.get("spark.driver.bindAddress") or host
+    return board.listen(host, bind, int(conf.get(READS_PORT) or 0))
 
 
 def refuse_order(policy: PolicyConfig) -> None:
@@ -130,6 +150,8 @@ def refuse_order(policy: PolicyConfig) -> None:
         raise SettingsInvalid([f"ORDER=key ({where}): the Spark engine keeps no order per key: allowed is none"])
 
 
+READS_PORT: Final = "spark.retrySidecar.reads.port"
+"""The property with the port at which executors answer reads; 0: any free one."""
 _LIMITS: Final = {"maxOffsetsPerTrigger": "100000"}
 
 
@@ -190,7 +212,7 @@ def _initial(
     return initial.unionByName(blocks)
 
 
-def _refuse_policy_dlqs(settings: Settings) -> None:
+def refuse_policy_dlqs(settings: Settings) -> None:
     """Raise CommandFailed when a policy has a DLQ of its own: Spark's sink knows one DLQ."""
     if others := settings.dlq_topics[1:]:
         raise CommandFailed(
@@ -203,14 +225,15 @@ def _plain(conf: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in conf.items() if name != "spark.sql.shuffle.partitions"}
 
 
-def _rules(settings: Settings, policy: PolicyConfig, topics: TopicFacts, manifest: Manifest, url: str | None) -> Rules:
+def _rules(settings: Settings, policy: PolicyConfig, topics: TopicFacts, manifest: Manifest, options: Options) -> Rules:
     return Rules(
         policy=policy,
         profiles=settings.dialects,
         app_id=settings.streams_app_id,
         status_topic=settings.status_topic,
         owner=f"spark-{manifest.checkpoint[:8]}",
-        url=url,
+        url=options.url,
+        listable=options.board is not None and options.url is not None,
         origin_timeout_ms=settings.origin_timeout_ms,
         dlq_max_message_bytes=topics.dlq_bytes_max,
         api_token=settings.api_token,

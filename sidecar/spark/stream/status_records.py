@@ -24,6 +24,6 @@ def stopped_view(partition: int, owner: str, url: str | None, stopped: Stopped) 
         owner=owner,
         url=url,
         reason=stopped.reason,
-        listable=False,
+        listable=rules.listable,
         release=__version__,
     )

@@ -81,6 +81,8 @@ class Rules:
     status_topic: str
     owner: str
     url: str | None = None
+    listable: bool = False
+    """Whether the driver shows single messages."""
     origin_timeout_ms: int = 86_400_000
     dlq_max_message_bytes: int = 1_048_588
     api_token: str | None = None
@@ -489,7 +491,7 @@ class _PartitionStep:
             next_due_ms=self.store.next_due_ms() if meta.settled else None,
             due_backlog=0 if self._complete else self._backlog(),
             reason="" if self._dlq_open else f"the DLQ {self._rules.policy.dlq_topic} cannot be written",
-            listable=False,
+            listable=self._rules.listable,
             release=__version__,
         )
         return view.counted(meta.counts(), meta.checkpoint, self._now_ms)

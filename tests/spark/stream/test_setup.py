@@ -15,13 +15,13 @@ from sidecar.engine.ports import Outgoing
 from sidecar.errors import CommandFailed, SettingsInvalid
 from sidecar.kafka.admin.topics import TopicFacts
 from sidecar.policy import PolicyConfig
-from sidecar.settings import Settings
+from sidecar.settings import Settings, load
 from sidecar.spark.java import find_java
 from sidecar.spark.manifest import Kept, Manifest, require_same
 from sidecar.spark.marks import ALL, CLOSINGS_MAX, Digest, Mark, TopicsRefuse, replay_closings
 from sidecar.spark.source import EARLIEST, source_options, starting_offsets
 from sidecar.spark.stream import wire
-from sidecar.spark.stream.start import _first_checkpoints, _refuse_what_was_exported, refuse_order
+from sidecar.spark.stream.start import _first_checkpoints, _refuse_what_was_exported, refuse_order, refuse_policy_dlqs
 from sidecar.spark.stream.wire import Closing, OutputPart, StatusRecord, pack
 from tests.spark.stream.test_partition_step import RULES
 
@@ -246,3 +246,10 @@ def test_rows_hold_what_a_part_has_whatever_the_size_of_its_records(monkeypatch:
     assert max(len(wire.pack(row.records).content) for row in rows if len(row.records) > 1) <= 300
     (empty,) = wire.rows_of(replace(part, records=[]))
     assert wire.decode_output_part(empty) == replace(part, records=[])
+
+
+def test_a_dlq_of_a_policy_is_refused() -> None:
+    refuse_policy_dlqs(Settings())
+    settings = load(environ={"KAFKA_RETRY_ORIGIN_POLICIES": json.dumps({"slow-*": {"dlq_topic": "dlq-slow"}})})
+    with pytest.raises(CommandFailed, match="dlq-slow"):
+        refuse_policy_dlqs(settings)

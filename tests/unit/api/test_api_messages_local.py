@@ -10,6 +10,7 @@ import pytest
 
 from sidecar.api.messages.listing import MessageBody, Page, Wanted
 from sidecar.contract.control import ControlKind
+from sidecar.engine import selection
 from sidecar.engine.ports import Mutations
 from sidecar.engine.rows import decode_meta, encode_meta
 from sidecar.errors import StoreFailed
@@ -209,7 +210,7 @@ def test_the_messages_of_a_retry_id_are_in_due_order_and_so_many(monkeypatch: py
     found = held.named(b"x", [0, 1], payload=False)
     assert [each.due_ms - NOW for each in found.messages] == [300, 600, 900]
     assert found.truncated is False
-    monkeypatch.setattr(entries, "NAMED_MAX", 2)
+    monkeypatch.setattr(selection, "NAMED_MAX", 2)
     found = held.named(b"x", [0, 1], payload=False)
     assert (len(found.messages), found.truncated) == (2, True)
     assert held.named(b"y", [0, 1], payload=False).messages == []

@@ -1,0 +1,85 @@
+"""Answers the driver's questions at the end of a task, from the state that the micro-batch leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+from pyspark import TaskContext
+
+from sidecar.clock import SystemClock
+from sidecar.errors import SidecarError
+from sidecar.spark.reads.line import Line
+from sidecar.spark.reads.questions import Answer, BoardAddress, Question
+from sidecar.spark.reads.reader import answer
+from sidecar.spark.state.entries import StateEntries
+from sidecar.spark.stream.placement import key_of, state_partition_of
+
+logger = structlog.get_logger(__name__)
+
+TASK_S: Final = 2.0
+"""The longest time that answers delay a task."""
+_BATCH: Final = "streaming.sql.batchId"
+
+_lines: dict[BoardAddress, Line] = {}
+"""One connection for each driver in a worker process, for all its micro-batches."""
+
+
+def answer_questions(board: BoardAddress, state_partitions: int, client: Any, state: StateEntries) -> None:
+    """Answer for the input partitions whose state this task has. Never raises: a read stops no micro-batch.
+
+    Args:
+        board: Where the driver asks.
+        state_partitions: The state partitions of the query.
+        client: Spark's client of the task's state.
+        state: The state of the partition whose key the client has.
+    """
+    context = TaskContext.get()
+    if context is None:  # Spark calls on the driver too, without a state
+        return
+    batch = int(context.getLocalProperty(_BATCH) or -1)
+    line = _lines.setdefault(board, Line(board))
+    here = context.partitionId()
+    until_s = SystemClock().monotonic_s() + TASK_S
+    for question in line.questions(batch):
+        partitions = [each for each in question.partitions if state_partition_of(each, state_partitions) == here]
+        if partitions:
+            instant_ms, _ = client.get_timestamps("processingtime")
+            read = _Reading(client, state, state_partitions, lambda: SystemClock().monotonic_s() >= until_s)
+            line.answer([read(question, each, batch, instant_ms) for each in partitions])
+
+
+class _Reading:
+    def __init__(
+        self, client: Any, state: StateEntries, state_partitions: int, out_of_time: Callable[[], bool]
+    ) -> None:
+        self._client = client
+        self._state = state
+        self._state_partitions = state_partitions
+        self._out_of_time = out_of_time
+
+    def __call__(self, question: Question, partition: int, batch: int, instant_ms: int) -> Answer:
+        found = Answer(number=question.number, partition=partition, batch=batch, instant_ms=instant_ms)
+        try:
+            self._client.set_implicit_key((key_of(partition, self._state_partitions),))
+            try:
+                return answer(question.wish, partition, self._state, found, self._out_of_time)
+            finally:
+                self._client.remove_implicit_key()
+        except SidecarError as cause:
+            return refused(found, str(cause))
+        except Exception as cause:
+            logger.exception("read_failed", partition=partition)
+            return refused(found, f"partition {partition} cannot be read: {cause}")
+
+
+def refused(found: Answer, reason: str) -> Answer:
+    """Return an answer that says why there is none."""
+    return Answer(
+        number=found.number,
+        partition=found.partition,
+        batch=found.batch,
+        instant_ms=found.instant_ms,
+        refusal=reason,
+    )
