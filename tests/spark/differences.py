@@ -38,8 +38,8 @@ DIFFERENCES: Final = (
     Difference(
         "lists, search, single messages",
         "the store as it is now",
-        "the state as one micro-batch shows it: `as_of_ms` and `micro_batch` say which. One read at a time, up to 10 s; "
-        "then 503 with `Retry-After`",
+        "the state as one micro-batch shows it: `as_of_ms` and `micro_batch` say which. One read at a time, up to "
+        "10 s; then 503 with `Retry-After`",
         "tests/spark/test_messages.py::test_messages_are_listed_found_and_shown_and_a_filter_changes_what_it_matches",
     ),
     Difference(
@@ -52,7 +52,7 @@ DIFFERENCES: Final = (
         "reload of policies",
         "SIGHUP, `POST /policies/reload`",
         "none: policies are read when the query starts; SIGHUP ends the driver",
-        refused=Refused("POST", "/policies/reload", 501, "takes over no policies"),
+        refused=Refused("POST", "/policies/reload", 501, "takes no policies over while it runs"),
     ),
     Difference(
         "`ORDER=key`",
@@ -74,8 +74,8 @@ DIFFERENCES: Final = (
     Difference(
         "one delivery that its origin refuses (a compacted topic and no key)",
         "dead-lettered in the same transaction",
-        "found after the partition step: counts as fired. The dead letter has the original message, read again from the "
-        "retry topic, or the headers of the delivery if the topic has deleted it",
+        "found after the partition step: counts as fired. The dead letter has the original message, read again from "
+        "the retry topic, or the headers of the delivery if the topic has deleted it",
         "tests/spark/stream/test_sink_refusals.py::test_an_origin_that_takes_nothing_is_closed_by_the_second_attempt",
     ),
     Difference("a rate", "to the millisecond", "smooth to the length of a micro-batch"),
@@ -106,8 +106,8 @@ DIFFERENCES: Final = (
     Difference(
         "`restore_seconds`, `store_bytes`, `input_lag`",
         "of the partition, the state folder, the log",
-        "from the driver's start to the first micro-batch; files of the state on the executors; what the source had not "
-        "read at the end of a micro-batch",
+        "from the driver's start to the first micro-batch; files of the state on the executors; what the source had "
+        "not read at the end of a micro-batch",
         "tests/spark/test_figures.py::test_the_progress_of_a_micro_batch_fills_the_metrics",
     ),
     Difference(
@@ -115,8 +115,8 @@ DIFFERENCES: Final = (
         "`last_stable_offset_stuck_seconds`",
         "measured",
         "empty or 0: `RetrySidecarStateDiskFilling`, `RetrySidecarDlqLarge`, `RetrySidecarInputLost`, "
-        "`RetrySidecarReloadRejected` and `RetrySidecarLastStableOffsetStuck` cannot fire. A query that loses input ends: "
-        "`RetrySidecarDown` or `RetrySidecarNotReady` fires",
+        "`RetrySidecarReloadRejected` and `RetrySidecarLastStableOffsetStuck` cannot fire. A query that loses input "
+        "ends: `RetrySidecarDown` or `RetrySidecarNotReady` fires",
         "tests/spark/test_figures.py::test_each_alert_can_fire_on_spark_unless_the_table_says_that_it_cannot",
     ),
 )
