@@ -75,9 +75,9 @@ def count_failure(metrics: Metrics, reason: str) -> None:
 
 def state_bytes(progress: Mapping[str, Any]) -> int | None:
     """Return the size of the state's files on the executors, None where Spark does not say."""
-    operators = progress.get("stateOperators") or ()
-    sizes = [(each.get("customMetrics") or {}).get(_STATE_BYTES) for each in operators]
-    return None if not sizes or None in sizes else sum(map(int, sizes))
+    of_operators = [each.get("customMetrics") or {} for each in progress.get("stateOperators") or ()]
+    sizes = [int(each[_STATE_BYTES]) for each in of_operators if _STATE_BYTES in each]
+    return sum(sizes) if sizes else None
 
 
 def lags(progress: Mapping[str, Any]) -> dict[int, int]:

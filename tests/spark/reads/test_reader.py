@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import cast
 from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.api.messages.listing import MessageBody, MessageDetailBody, Page, Position, Unread, Wanted
+from sidecar.api.messages.listing import AsOf, MessageBody, MessageDetailBody, Page, Position, Unread, Wanted
 from sidecar.clock import SystemClock
 from sidecar.engine.items import Item
 from sidecar.engine.selection import Selection
@@ -146,7 +145,7 @@ def test_a_page_reads_the_slots_that_it_shows_and_no_others() -> None:
 def test_a_filter_looks_at_whole_slots_so_that_few_pages_find_a_rare_message() -> None:
     _, twin = day(8_000)
     held = QueryEntries(DirectBoard(twin), Snapshots([OWN], 1), lambda: "")
-    assert held.page([0], Wanted(key="nobody")) == Page([], None, 8_000, (INSTANT, BATCH))
+    assert held.page([0], Wanted(key="nobody")) == Page([], None, 8_000, AsOf(INSTANT, BATCH))
 
 
 def test_a_list_that_takes_too_long_ends_before_what_it_has_not_read() -> None:
@@ -181,4 +180,4 @@ def test_what_nobody_can_read_now_is_unread_and_not_missing() -> None:
 
     held = QueryEntries(Busy(SystemClock()), Snapshots([OWN], 1), lambda: "")
     with pytest.raises(Unread, match="another read"):
-        held.page([0], Wanted(after=cast("Position", Position(1, 2, 3))))
+        held.page([0], Wanted(after=Position(1, 2, 3)))
