@@ -16,7 +16,7 @@ from sidecar.engine.selection import find_entry, named_entries
 from sidecar.errors import RecordCorrupt, StoreFailed
 from sidecar.model import OFFSET_MAX, StoredOffset, TimerId
 from sidecar.spark.reads.questions import Answer, FindNamed, ListPending, Wish
-from sidecar.spark.state.entries import META, BufferedEntries, Meta, Slot, StateEntries, decode_meta
+from sidecar.spark.state.entries import META, BufferedEntries, Meta, Slot, StoredEntries, decode_meta
 from sidecar.spark.state.shard_store import ShardStore
 from sidecar.wheel.geometry import slot_end_ms, slot_start_ms
 
@@ -28,7 +28,7 @@ PARTITION_MAX: Final = 2**32 - 1
 def answer(
     wish: Wish,
     partition: int,
-    state: StateEntries,
+    state: StoredEntries,
     blank: Answer,
     out_of_time: Callable[[], bool] = lambda: False,
 ) -> Answer:
@@ -45,14 +45,15 @@ def answer(
         PartitionStopped: The state cannot be read.
         StoreFailed: It cannot be read now.
     """
-    value = state.get(META)
+    entries = BufferedEntries(state)
+    value = entries.get(META)
     if value is None:
         return blank
     meta = decode_meta(value)
     if not meta.settled:
         raise StoreFailed(f"partition {partition} is importing its pending messages")
     # A former layout is converted in memory: only a step writes.
-    store = ShardStore(BufferedEntries(state), meta, partition)
+    store = ShardStore(entries, meta, partition)
     checkpoint = meta.checkpoint
     watermark = KEY.pack(checkpoint.watermark_ms, checkpoint.watermark_offset)
     if isinstance(wish, ListPending):
@@ -80,7 +81,9 @@ def _page(
     examined = read = 0
     frontier_ms: int | None = None
     more = False
-    for begin_ms, slot in sorted(_slots(meta, lower, upper), key=lambda each: (each[0], each[1].level)):
+    slots = sorted(_slots(meta, lower, upper), key=lambda each: (each[0], each[1].level))
+    store.read_directories((slot.level, slot.slot) for _, slot in slots)
+    for begin_ms, slot in slots:
         if read >= READ_BYTES_MAX or _ready(found, begin_ms) >= wish.limit:
             frontier_ms = begin_ms
             break

@@ -13,7 +13,7 @@ from sidecar.errors import SidecarError
 from sidecar.spark.reads.line import Line
 from sidecar.spark.reads.questions import Answer, BoardAddress, Question
 from sidecar.spark.reads.reader import answer
-from sidecar.spark.state.entries import StateEntries
+from sidecar.spark.state.entries import StoredEntries
 from sidecar.spark.stream.placement import key_of, state_partition_of
 
 logger = structlog.get_logger(__name__)
@@ -26,7 +26,7 @@ _lines: dict[BoardAddress, Line] = {}
 """One connection for each driver in a worker process, for all its micro-batches."""
 
 
-def answer_questions(board: BoardAddress, state_partitions: int, client: Any, state: StateEntries) -> None:
+def answer_questions(board: BoardAddress, state_partitions: int, client: Any, state: StoredEntries) -> None:
     """Answer for the input partitions whose state this task has. Never raises: a read stops no micro-batch.
 
     Args:
@@ -52,7 +52,7 @@ def answer_questions(board: BoardAddress, state_partitions: int, client: Any, st
 
 class _Reading:
     def __init__(
-        self, client: Any, state: StateEntries, state_partitions: int, out_of_time: Callable[[], bool]
+        self, client: Any, state: StoredEntries, state_partitions: int, out_of_time: Callable[[], bool]
     ) -> None:
         self._client = client
         self._state = state

@@ -152,6 +152,10 @@ class ShardStore:
         self._due_slots.add(slot)
         return True
 
+    def read_directories(self, slot_keys: Iterable[SlotKey]) -> None:
+        """Read the directories of slots ahead, in few round trips."""
+        self._state.fetch(self._blocks.directories(slot_keys))
+
     def pending_in(self, slot_key: SlotKey) -> Iterator[Iterator[bytes]]:
         """Yield the pending timers of a slot, block by block, in no order."""
         for block in self._blocks.each(slot_key):
