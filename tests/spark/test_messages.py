@@ -106,7 +106,7 @@ def _another_process_asks_the_driver(one: Sidecar, stage: Stage, sidecars: Sidec
 
 
 def _commands_act_on_what_a_filter_matches(one: Sidecar, stage: Stage) -> None:
-    def run(*arguments: str) -> Any:
+    def run(*arguments: str) -> list[dict[str, Any]]:
         done = subprocess.run(
             [sys.executable, "-m", "sidecar", *arguments, "--url", f"http://127.0.0.1:{one.port}", "--json"],
             capture_output=True,
@@ -115,12 +115,13 @@ def _commands_act_on_what_a_filter_matches(one: Sidecar, stage: Stage) -> None:
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
+        return [json.loads(line) for line in done.stdout.splitlines()]
 
     listed = run("list", "--header", "n:2")
-    assert len(listed["messages"]) == 6
-    run("cancel", "--header", "n:2", "--yes")
-    assert run("list", "--header", "n:2")["messages"] == []
-    assert (one.group() or {})["total"] == 14
-    status, gone = one.call("DELETE", f"/pending/messages/{listed['messages'][0]['id']}", None, TOKEN)
+    assert len(listed) == 6
+    (answer,) = run("cancel", "--header", "n:2", "--yes")
+    assert (answer["total"], answer["outcomes"]) == (6, {"cancelled": 6})
+    assert run("list", "--header", "n:2") == []
+    eventually(lambda: (one.group() or {}).get("total") == 14, WAIT_S, "the rest is pending")
+    status, gone = one.call("DELETE", f"/pending/messages/{listed[0]['id']}", None, TOKEN)
     assert (status, gone["result"]) == (404, "not-pending")
