@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from pyspark import TaskContext
@@ -16,6 +16,9 @@ from sidecar.spark.reads.reader import answer
 from sidecar.spark.state.entries import StoredEntries
 from sidecar.spark.stream.placement import key_of, state_partition_of
 
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
+
 logger = structlog.get_logger(__name__)
 
 TASK_S: Final = 2.0
@@ -26,28 +29,47 @@ _lines: dict[BoardAddress, Line] = {}
 """One connection for each driver in a worker process, for all its micro-batches."""
 
 
-def answer_questions(board: BoardAddress, state_partitions: int, client: Any, state: StoredEntries) -> None:
+def answer_questions(
+    board: BoardAddress, state_partitions: int, handle: StatefulProcessorHandle, state: StoredEntries
+) -> None:
     """Answer for the input partitions whose state this task has. Never raises: a read stops no micro-batch.
 
     Args:
         board: Where the driver asks.
         state_partitions: The state partitions of the query.
-        client: Spark's client of the task's state.
-        state: The state of the partition whose key the client has.
+        handle: Spark's handle of the task's state.
+        state: The state of the partition whose key the handle has.
     """
     context = TaskContext.get()
     if context is None:  # Spark calls on the driver too, without a state
         return
-    batch = int(context.getLocalProperty(_BATCH) or -1)
-    line = _lines.setdefault(board, Line(board))
-    here = context.partitionId()
-    until_s = SystemClock().monotonic_s() + TASK_S
-    for question in line.questions(batch):
-        partitions = [each for each in question.partitions if state_partition_of(each, state_partitions) == here]
-        if partitions:
-            instant_ms, _ = client.get_timestamps("processingtime")
-            read = _Reading(client, state, state_partitions, lambda: SystemClock().monotonic_s() >= until_s)
-            line.answer([read(question, each, batch, instant_ms) for each in partitions])
+    try:
+        line = _lines.setdefault(board, Line(board))
+        batch = int(context.getLocalProperty(_BATCH) or -1)
+        for question in line.questions(batch):
+            _answer(line, question, batch, context.partitionId(), state_partitions, handle, state)
+    except Exception:
+        logger.exception("read_failed", state_partition=context.partitionId())
+
+
+def _answer(
+    line: Line,
+    question: Question,
+    batch: int,
+    here: int,
+    state_partitions: int,
+    handle: StatefulProcessorHandle,
+    state: StoredEntries,
+) -> None:
+    partitions = [each for each in question.partitions if state_partition_of(each, state_partitions) == here]
+    if not partitions:
+        return
+    clock = SystemClock()
+    until_s = clock.monotonic_s() + TASK_S
+    client = handle._statefulProcessorApiClient  # noqa: SLF001 - a task's end has no key of its own
+    instant_ms, _ = client.get_timestamps("processingtime")
+    read = _Reading(client, state, state_partitions, lambda: clock.monotonic_s() >= until_s)
+    line.answer([read(question, each, batch, instant_ms) for each in partitions])
 
 
 class _Reading:

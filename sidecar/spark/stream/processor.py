@@ -108,8 +108,7 @@ class WheelProcessor(StatefulProcessor):
     def close(self) -> None:
         """Answer what the driver asks; the client is kept for the next micro-batch."""
         if self._board is not None:
-            client = self._handle.stateful_processor_api_client
-            answer_questions(self._board, self._rules.state_partitions, client, self._state)
+            answer_questions(self._board, self._rules.state_partitions, self._handle, self._state)
 
     def _step(self, partition: int, chunks: Iterable[bytes], now_ms: int) -> Iterator[pd.DataFrame]:
         self._lookup.now_ms = now_ms
