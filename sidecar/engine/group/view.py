@@ -77,7 +77,7 @@ class PartitionView:
     activity: Activity | None = None
     """The last hour; None until the owner has joined its predecessor's, and in records of older releases."""
     listable: bool = True
-    """Whether the owner can show single messages; False on the Spark engine."""
+    """Whether the owner can show single messages; False on a Spark driver that has no address."""
     release: str = ""
     """The owner's version of retry-sidecar; empty in records of releases that do not publish it."""
 

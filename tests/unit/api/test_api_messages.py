@@ -259,10 +259,10 @@ def test_a_page_goes_only_so_far_as_each_of_its_parts() -> None:
 
 
 @pytest.mark.parametrize("path", ["", "?partition=3&origin=a", "/2-1-5", "/id:order-7", "/2-1-5?payload=true"])
-def test_messages_that_only_spark_can_read_are_not_said_to_be_missing(path: str) -> None:
+def test_messages_that_a_driver_does_not_show_are_not_said_to_be_missing(path: str) -> None:
     """A client must not read the answer as `not pending`, nor wait for an owner that never answers."""
     views = [replace(EMPTY, partition=number, owner="spark-1", url=ELSEWHERE, listable=False) for number in range(4)]
     client = Client(Snapshots(views, 4), Held([], frozenset()))
     answer = client.get(f"/pending/messages{path}")
     client.close()
-    assert_problem(answer, 501, "only Spark can read")
+    assert_problem(answer, 501, "cannot be listed or shown")
