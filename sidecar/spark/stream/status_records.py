@@ -16,7 +16,7 @@ def signed(token: str | None, topic: str, partition: int, status_record: StatusR
     return StatusRecord(status_record.key, status_record.value, headers)
 
 
-def stopped_view(partition: int, owner: str, url: str | None, stopped: Stopped) -> PartitionView:
+def stopped_view(partition: int, owner: str, url: str | None, stopped: Stopped, *, listable: bool) -> PartitionView:
     """Return the published view of a partition whose state cannot be read."""
     return PartitionView(
         partition=partition,
@@ -24,6 +24,6 @@ def stopped_view(partition: int, owner: str, url: str | None, stopped: Stopped) 
         owner=owner,
         url=url,
         reason=stopped.reason,
-        listable=rules.listable,
+        listable=listable,
         release=__version__,
     )

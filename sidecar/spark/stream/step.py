@@ -235,7 +235,7 @@ class PartitionSteps:
         waiting.save_all()
         woke_ms, stopped.wakes_ms = stopped.wakes_ms, now_ms + PUBLISH_MS
         state.put(STOPPED, encode(stopped))
-        view = stopped_view(partition, rules.owner, rules.url, stopped)
+        view = stopped_view(partition, rules.owner, rules.url, stopped, listable=rules.listable)
         status_record = StatusRecord(status.partition_key(partition), view.to_json(), [])
         status_record = signed(rules.api_token, rules.status_topic, partition, status_record, now_ms)
         part = OutputPart(
