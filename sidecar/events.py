@@ -56,6 +56,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "member_fenced": "The group fenced this static member; a new consumer joins in its place. With `session_over`, the "
     "brokers had been silent for longer than the session. Otherwise another process joined under this INSTANCE_ID, "
     "and the third time within a minute stops this process.",
+    "messages_not_shown": "No port can be opened for reads of single messages: this Spark driver does not show them.",
     "micro_batch_done": "Spark's query has completed a micro-batch with this many input records; `steps_ms` is Spark's "
     "own timing, `partition_steps_ms` what the partition steps with work took together to read the state, plan, write "
     "the state and encode what they send, in `round_trips` to the state.",

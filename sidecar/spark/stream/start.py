@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import structlog
 from msgspec.structs import replace
 
 from sidecar import log
@@ -40,6 +41,9 @@ from sidecar.spark.stream.step import Rules
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+
+logger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,12 +138,24 @@ def run(
         session.stop()
 
 
-def _listen(board: Board, session: SparkSession) -> BoardAddress:
-    """Listen where executors reach this driver. Raises CommandFailed."""
+def _listen(board: Board, session: SparkSession) -> BoardAddress | None:
+    """Listen where executors reach this driver; None when no port is asked for and none can be used.
+
+    Raises:
+        CommandFailed: The port that is asked for cannot be used.
+    """
     conf = session.sparkContext.getConf()
     host = conf.get("spark.driver.host") or "localhost"
     bind = conf.get("spark.driver.bindAddress") or host
-    return board.listen(host, bind, int(conf.get(READS_PORT) or 0))
+    port = int(conf.get(READS_PORT) or 0)
+    try:
+        return board.listen(host, bind, port)
+    except CommandFailed as cause:
+        if port:
+            raise
+        # The query is worth more than its reads.
+        logger.warning("messages_not_shown", reason=str(cause))
+        return None
 
 
 def refuse_order(policy: PolicyConfig) -> None:
@@ -233,7 +249,7 @@ def _rules(settings: Settings, policy: PolicyConfig, topics: TopicFacts, manifes
         status_topic=settings.status_topic,
         owner=f"spark-{manifest.checkpoint[:8]}",
         url=options.url,
-        listable=options.board is not None and options.url is not None,
+        listable=options.board is not None and options.board.listening and options.url is not None,
         origin_timeout_ms=settings.origin_timeout_ms,
         dlq_max_message_bytes=topics.dlq_bytes_max,
         api_token=settings.api_token,
