@@ -1,7 +1,6 @@
 """One step of one input partition: it repeats the plan() of the embedded engine until a bound is reached.
 
-A partition step is a function of the state, the records and the instant of the micro-batch, and of nothing else: when
-Spark runs it again it sends the same bytes.
+A partition step is a function of the state, the records and the micro-batch's instant alone: a repeat sends the same.
 """
 
 from __future__ import annotations
@@ -82,7 +81,6 @@ class Rules:
     owner: str
     url: str | None = None
     listable: bool = False
-    """Whether the driver shows single messages."""
     origin_timeout_ms: int = 86_400_000
     dlq_max_message_bytes: int = 1_048_588
     api_token: str | None = None
@@ -235,8 +233,8 @@ class PartitionSteps:
         waiting.save_all()
         woke_ms, stopped.wakes_ms = stopped.wakes_ms, now_ms + PUBLISH_MS
         state.put(STOPPED, encode(stopped))
-        view = stopped_view(partition, rules.owner, rules.url, stopped, listable=rules.listable)
-        status_record = StatusRecord(status.partition_key(partition), view.to_json(), [])
+        view = stopped_view(partition, rules.owner, rules.url, stopped, listable=rules.listable).to_json()
+        status_record = StatusRecord(status.partition_key(partition), view, [])
         status_record = signed(rules.api_token, rules.status_topic, partition, status_record, now_ms)
         part = OutputPart(
             partition=partition, before=0, after=0, next_input_offset=0, records=[], status_records=[status_record]
