@@ -2,6 +2,8 @@
 
     Kafka source ──► mapInArrow: parse, policy, pack ──► transformWithState, keyed by input partition: plan() ──► sink
 
+`reads/` lets the driver's API read single messages from the tasks of the running micro-batch.
+
 `blocks`, `pages`, `waiting`, `state/` and, in `stream/`, `wire`, `topic_metadata`, `placement` and `step` are pure.
 They, `ingest`, `processor` and `sink` run on the executors. The rest runs on the driver.
 """
