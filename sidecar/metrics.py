@@ -67,7 +67,8 @@ DECLARATIONS = (
     Declaration(
         "input_lag",
         "gauge",
-        "Records of the input topic that are not ingested yet, by the last known end of the log; absent on Spark.",
+        "Records of the input topic that are not ingested yet, by the last known end of the log; on Spark, at the end "
+        "of the last micro-batch.",
         ("partition",),
     ),
     Declaration("fired_total", "counter", "Messages delivered to their origin topic.", ("origin",)),
