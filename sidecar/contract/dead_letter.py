@@ -33,7 +33,7 @@ CLASS_BYTES_MAX: Final = 256
 DETAIL_BYTES_MAX: Final = 1_000
 
 # Those of an earlier death speak of another record: a record that was sent again and failed again has only the new.
-_REPLACED: Final = frozenset(
+GIVEN_AT_DEATH: Final = frozenset(
     {
         TIMESTAMP_MS,
         REASON,
@@ -63,57 +63,111 @@ class RecordLocation(NamedTuple):
     offset: int
 
 
-class DeadLetter(NamedTuple):
-    """The contents of the headers of a record on the DLQ. Texts are unchanged, with invalid UTF-8 escaped."""
+class DeadLetter:
+    """The contents of the headers of a record on the DLQ, each read when it is asked for.
 
-    reason: str = ""
-    """One of the contract's reasons, or what a newer version wrote; empty: no sidecar wrote this record."""
-    detail: str = ""
-    dialect: Dialect | None = None
-    """The one that the message speaks; None when it is a control record, or names nothing that any dialect knows."""
-    is_control: bool = False
-    origin: str = ""
-    """Empty when none is named."""
-    exception: str = ""
-    """The class that the sender named, or else the class of the reason."""
-    attempt: int | None = None
-    """Retries already made; None when that cannot be read."""
-    group: str = ""
-    timestamp_ms: int | None = None
-    """The timestamp of the record that failed."""
-    came_from: RecordLocation | None = None
-    redrives: int | None = 0
-    """None: what the header says cannot be read."""
-    truncated: bool = False
-    """A part of the message was too large for the DLQ, and is lost."""
-
-
-def read_dead_letter(headers: Headers | None, dialects: Sequence[Dialect] = _EVERY_DIALECT) -> DeadLetter:
-    """Return the contents of the headers of a record on the DLQ. Any bytes give an answer, never an exception.
+    Any bytes give an answer, never an exception. Texts are unchanged, with invalid UTF-8 escaped.
 
     Args:
         headers: The headers of the record on the DLQ; None when they cannot be read.
         dialects: In the order of preference, as the sidecar has them.
     """
-    if headers is None:
-        return DeadLetter()
-    values = dict(headers)
-    is_control = CONTROL in values
-    dialect = None if is_control else next((each for each in dialects if each.claims(values)), None)
-    return DeadLetter(
-        reason=_text(values.get(REASON)),
-        detail=_text(values.get(DETAIL)),
-        dialect=dialect,
-        is_control=is_control,
-        origin="" if dialect is None else _text(dialect.origin_of(values)),
-        exception=_text(values.get(CONNECT_CLASS)) or _text(_class_name(headers)),
-        attempt=_attempt(dialect, values),
-        group=_text(values.get(native.GROUP)),
-        timestamp_ms=_number(values.get(TIMESTAMP_MS)),
-        came_from=_place(values),
-        redrives=_redrives(headers) if REDRIVES in values else 0,
-        truncated=TRUNCATED in values,
-    )
+
+    __slots__ = ("_dialects", "_headers", "_read")
+
+    def __init__(self, headers: Headers | None, dialects: Sequence[Dialect] = _EVERY_DIALECT) -> None:
+        self._headers = headers
+        self._dialects = dialects
+        self._read: HeaderValues | None = None
+
+    @property
+    def _values(self) -> HeaderValues:
+        if self._read is None:
+            self._read = dict(self._headers or ())
+        return self._read
+
+    @property
+    def reason(self) -> str:
+        """One of the contract's reasons, or what a newer version wrote; empty: no sidecar wrote this record."""
+        return _text(self._values.get(REASON))
+
+    @property
+    def detail(self) -> str:
+        """For a person."""
+        return _text(self._values.get(DETAIL))
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it is a control record."""
+        return CONTROL in self._values
+
+    @property
+    def dialect(self) -> Dialect | None:
+        """The one that the message speaks; None for a control record, and when no dialect knows its headers."""
+        values = self._values
+        if CONTROL not in values:
+            for dialect in self._dialects:
+                if dialect.claims(values):
+                    return dialect
+        return None
+
+    @property
+    def origin(self) -> str:
+        """Empty when none is named."""
+        dialect = self.dialect
+        return "" if dialect is None else _text(dialect.origin_of(self._values))
+
+    @property
+    def exception(self) -> str:
+        """The class that the sender named, or else the class of the reason."""
+        values = self._values
+        return _text(values.get(CONNECT_CLASS)) or _text(_class_name(values))
+
+    @property
+    def attempt(self) -> int | None:
+        """Retries already made; None when that cannot be read."""
+        dialect = self.dialect
+        try:
+            return None if dialect is None else dialect.attempt_of(self._values)
+        except HeaderError:
+            return None
+
+    @property
+    def group(self) -> str:
+        """The consumer group that failed; empty when none is named."""
+        return _text(self._values.get(native.GROUP))
+
+    @property
+    def timestamp_ms(self) -> int | None:
+        """The timestamp of the record that failed."""
+        return _number(self._values.get(TIMESTAMP_MS))
+
+    @property
+    def came_from(self) -> RecordLocation | None:
+        """The location of the record that failed."""
+        values = self._values
+        topic = values.get(CONNECT_TOPIC)
+        partition = _number(values.get(CONNECT_PARTITION), INT32_MAX)
+        offset = _number(values.get(CONNECT_OFFSET))
+        return (
+            None
+            if not topic or partition is None or offset is None
+            else RecordLocation(_text(topic), partition, offset)
+        )
+
+    @property
+    def redrives(self) -> int | None:
+        """How often it was redriven; None: what the header says cannot be read."""
+        if REDRIVES not in self._values:
+            return 0
+        # The greatest of several: an extra header never lowers the count.
+        counts = [_number(value, INT32_MAX) for name, value in self._headers or () if name == REDRIVES]
+        return None if None in counts else max(each for each in counts if each is not None)
+
+    @property
+    def truncated(self) -> bool:
+        """Whether a part of the message was too large for the DLQ, and is lost."""
+        return TRUNCATED in self._values
 
 
 def render_dead_letter(
@@ -142,7 +196,7 @@ def render_dead_letter(
         stage: The stage at which it failed, in Connect's words.
     """
     came = headers or []
-    dead = [header for header in came if header[0] not in _REPLACED]
+    dead = [header for header in came if header[0] not in GIVEN_AT_DEATH]
     if timestamp_ms > NO_TIMESTAMP:
         dead.append((TIMESTAMP_MS, b"%d" % timestamp_ms))
     explanation = _capped(_encoded(detail), DETAIL_BYTES_MAX)
@@ -154,7 +208,7 @@ def render_dead_letter(
         *([] if offset is None else [(CONNECT_OFFSET, b"%d" % offset)]),
         (CONNECT_NAME, _encoded(connector_name)),
         (CONNECT_STAGE, _encoded(stage)),
-        (CONNECT_CLASS, _capped(_class_name(came) or _CLASS_NAMES[reason], CLASS_BYTES_MAX)),
+        (CONNECT_CLASS, _capped(_class_name(dict(came)) or _CLASS_NAMES[reason], CLASS_BYTES_MAX)),
         (CONNECT_MESSAGE, explanation),
     ]
     return dead
@@ -178,7 +232,7 @@ def fit_dead_letter(
     kept = [*headers, (TRUNCATED, b"value,headers,key")]
     excess = record_bytes(key, None, kept) - bytes_max
     foreign = sorted(
-        (at for at, (name, _) in enumerate(headers) if name not in _REPLACED),
+        (at for at, (name, _) in enumerate(headers) if name not in GIVEN_AT_DEATH),
         key=lambda at: header_bytes(*headers[at]),
         reverse=True,
     )
@@ -206,7 +260,7 @@ def _capped(text: bytes, bytes_max: int) -> bytes:
 
 def exception_of(headers: Headers) -> str:
     """Return the class of the exception that the sender named in any dialect; empty when none is named."""
-    return _text(_class_name(headers))
+    return _text(_class_name(dict(headers)))
 
 
 def group_of(headers: Headers) -> str:
@@ -214,9 +268,8 @@ def group_of(headers: Headers) -> str:
     return _text(dict(headers).get(native.GROUP))
 
 
-def _class_name(headers: Headers) -> bytes | None:
+def _class_name(values: HeaderValues) -> bytes | None:
     """Return the class that the sender named, which is more precise than the reason."""
-    values = dict(headers)
     naming = ((name, dialect) for dialect in DIALECTS.values() for name in dialect.exception_headers)
     for name, dialect in naming:
         if name in values and (text := dialect.bare(values[name])) and is_text(text):
@@ -237,23 +290,3 @@ def _number(value: bytes | None, maximum: int = INT64_MAX) -> int | None:
         return read_number("", value, maximum)
     except HeaderError:
         return None
-
-
-def _attempt(dialect: Dialect | None, values: HeaderValues) -> int | None:
-    try:
-        return None if dialect is None else dialect.attempt_of(values)
-    except HeaderError:
-        return None
-
-
-def _place(values: HeaderValues) -> RecordLocation | None:
-    topic = _text(values.get(CONNECT_TOPIC))
-    partition = _number(values.get(CONNECT_PARTITION), INT32_MAX)
-    offset = _number(values.get(CONNECT_OFFSET))
-    return None if not topic or partition is None or offset is None else RecordLocation(topic, partition, offset)
-
-
-def _redrives(headers: Headers) -> int | None:
-    """Return the greatest count in the headers, so that an extra header never lowers it."""
-    counts = [_number(value, INT32_MAX) for name, value in headers if name == REDRIVES]
-    return None if None in counts else max(each for each in counts if each is not None)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 from typing import Final, NamedTuple
 
-from sidecar.contract.dead_letter import REDRIVES, TIMESTAMP_MS, DeadLetter, read_dead_letter
+from sidecar.contract.dead_letter import GIVEN_AT_DEATH, REDRIVES, DeadLetter
 from sidecar.contract.dialects.dialect import Dialect
 from sidecar.contract.dialects.native import Native
 from sidecar.contract.dialects.registry import DIALECTS, parse
@@ -34,6 +33,8 @@ FIXED_BY_ORIGIN: Final = frozenset(
 """The reasons that another origin can fix."""
 
 _DEATH_PREFIXES: Final = ("retry-dlq-", "__connect.errors.")
+_OF_DEATH: Final = GIVEN_AT_DEATH | {REDRIVES}
+"""Most of the headers that a death gives; all of them are known by the prefixes too, at a higher cost."""
 _OWN: Final = Native()
 _GOLDEN: Final = 0.6180339887498949
 
@@ -72,6 +73,10 @@ class RedriveTerms:
     named: frozenset[str] = frozenset()
     """Reasons that the operator named in full: redriven even if they lie in the message."""
 
+    def due_ms(self, now_ms: int, share: float) -> int:
+        """Return when a redriven record is due. `share` is its position in the spread, see `share_of`."""
+        return min(now_ms + self.delay_ms + int(self.spread_ms * share), DUE_MS_MAX)
+
 
 def share_of(number: int) -> float:
     """Return where in the spread the record of this number goes, 0 to below 1: even over any run of numbers."""
@@ -102,51 +107,49 @@ def redrive(
         dialects: In the order of preference, as the sidecar has them.
         key: The record's key; in some dialects it is the id of a schedule.
         value: The record's value; in some dialects a record without one takes a schedule away.
-        dead_letter: What `read_dead_letter` returned for these headers and dialects, if it was called before.
+        dead_letter: Made of these headers and dialects, if it was made before.
     """
-    dead_letter = dead_letter or read_dead_letter(headers, dialects)
-    if headers is None or not dead_letter.reason:
+    if dead_letter is None:
+        dead_letter = DeadLetter(headers, dialects)
+    reason, redrives = dead_letter.reason, dead_letter.redrives
+    if headers is None or not reason:
         return Skipped(SkipReason.NOT_A_DEAD_LETTER, "no header retry-dlq-reason: no sidecar wrote it")
-    if (blocker := _blocker(dead_letter, terms)) is not None:
+    if (
+        dead_letter.is_control
+        or dead_letter.truncated
+        or redrives is None
+        or redrives >= terms.max_redrives
+        or reason in WOULD_DIE_AGAIN
+    ) and (blocker := _blocker(dead_letter, reason, redrives, terms)) is not None:
         return blocker
-    at_ms = min(now_ms + terms.delay_ms + int(terms.spread_ms * share), DUE_MS_MAX)
     again = (dead_letter.dialect or _OWN).redriven(
-        _alive(headers), at_ms, keep_attempts=terms.keep_attempts, to_origin=terms.to_origin
+        _alive(headers), terms.due_ms(now_ms, share), keep_attempts=terms.keep_attempts, to_origin=terms.to_origin
     )
-    again.append((REDRIVES, b"%d" % ((dead_letter.redrives or 0) + 1)))
-    request = parse(Record(0, 0, NO_TIMESTAMP, key, value, again), dialects)
+    again.append((REDRIVES, b"%d" % ((redrives or 0) + 1)))
+    request = parse(tuple.__new__(Record, (0, 0, NO_TIMESTAMP, key, value, again)), dialects)
     if type(request) is Request:
         return again
     return Skipped(SkipReason.MALFORMED, request.detail if isinstance(request, Rejection) else "a control record")
 
 
-def _blocker(dead_letter: DeadLetter, terms: RedriveTerms) -> Skipped | None:
+def _blocker(dead_letter: DeadLetter, reason: str, redrives: int | None, terms: RedriveTerms) -> Skipped | None:
     if dead_letter.is_control:
         return Skipped(SkipReason.MALFORMED, "a control record: send it again")
     if dead_letter.truncated:
         return Skipped(
             SkipReason.TRUNCATED, "a part of it was too large for the DLQ and is not there: raise max.message.bytes"
         )
-    if dead_letter.redrives is None or dead_letter.redrives >= terms.max_redrives:
-        count = "unknown" if dead_letter.redrives is None else dead_letter.redrives
+    if redrives is None or redrives >= terms.max_redrives:
+        count = "unknown" if redrives is None else redrives
         return Skipped(
             SkipReason.LOOP_GUARD, f"redriven before: {count}; allowed by --max-redrives: {terms.max_redrives}"
         )
-    fixed = dead_letter.reason in FIXED_BY_ORIGIN and bool(terms.to_origin)
-    if dead_letter.reason in WOULD_DIE_AGAIN and dead_letter.reason not in terms.named and not fixed:
-        return Skipped(
-            SkipReason.WOULD_DIE_AGAIN,
-            f"{dead_letter.reason}: it would die again unless --reason {dead_letter.reason} says so",
-        )
+    fixed = reason in FIXED_BY_ORIGIN and bool(terms.to_origin)
+    if reason in WOULD_DIE_AGAIN and reason not in terms.named and not fixed:
+        return Skipped(SkipReason.WOULD_DIE_AGAIN, f"{reason}: it would die again unless --reason {reason} says so")
     return None
 
 
 def _alive(headers: Headers) -> Headers:
     """Return the headers without those that its death and its redrives gave it."""
-    return [header for header in headers if not _is_of_death(header[0])]
-
-
-# Bounded, since senders can make up names without end.
-@lru_cache(maxsize=1024)
-def _is_of_death(name: str) -> bool:
-    return name.startswith(_DEATH_PREFIXES) or name in (TIMESTAMP_MS, REDRIVES)
+    return [each for each in headers if each[0] not in _OF_DEATH and not each[0].startswith(_DEATH_PREFIXES)]

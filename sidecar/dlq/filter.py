@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
 
 from sidecar.contract.dead_letter import DeadLetter
@@ -13,6 +14,9 @@ from sidecar.model import Reason
 from sidecar.policy.globs import Globs
 
 _RUN_CHARS: Final = 10
+_READ: Final[tuple[Callable[[DeadLetter], str], ...]] = tuple(
+    map(attrgetter, ("reason", "origin", "exception", "group"))
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +54,12 @@ class DeadLetterFilter:
 
     def matcher(self) -> Callable[[DeadLetter], bool]:
         """Return the function that says whether a dead letter matches."""
-        reasons, origins, exceptions, groups = map(Globs, (self.reasons, self.origins, self.exceptions, self.groups))
+        lists = (self.reasons, self.origins, self.exceptions, self.groups)
+        # Of a dead letter only what is asked for is read.
+        asked = [(Globs(names).matches, read) for names, read in zip(lists, _READ, strict=True) if names]
 
         def matches(dead_letter: DeadLetter) -> bool:
-            return (
-                (not reasons or reasons.matches(dead_letter.reason))
-                and (not origins or origins.matches(dead_letter.origin))
-                and (not exceptions or exceptions.matches(dead_letter.exception))
-                and (not groups or groups.matches(dead_letter.group))
-            )
+            return all(matches_name(read(dead_letter)) for matches_name, read in asked)
 
         return matches
 

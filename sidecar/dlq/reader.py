@@ -7,18 +7,19 @@ processes are killed or several are started.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from sidecar.clock import Clock, SystemClock
-from sidecar.contract.dead_letter import DeadLetter, read_dead_letter
+from sidecar.contract.dead_letter import DeadLetter
 from sidecar.contract.dialects.dialect import Dialect
 from sidecar.engine.ports import Outgoing
 from sidecar.errors import BrokerUnavailable, CommandFailed, KafkaFailed, TransactionFailed
 from sidecar.kafka import config
 from sidecar.kafka.admin.cluster import Admin, Deadline, Topic, describe_topics, end_offsets, first_offsets, offsets_at
 from sidecar.kafka.bounded import bounded
-from sidecar.kafka.log_reader import End, LogReader, Unread
+from sidecar.kafka.log_reader import LogReader, Unread
 from sidecar.kafka.producer import TransactionalProducer
 from sidecar.model import Headers, Record
 from sidecar.settings import Settings
@@ -29,8 +30,8 @@ STALL_S: Final = 30.0
 READ_S: Final = 0.2
 MORE_S: Final = 0.02
 """The time to wait for more records: a transaction costs as much for one record as for thousands."""
-SLICE_BYTES: Final = 4 * 1024 * 1024
-SLICE_RECORDS_MAX: Final = 5_000
+SLICE_BYTES: Final = 8 * 1024 * 1024
+SLICE_RECORDS_MAX: Final = 10_000
 
 
 class DlqRecord(NamedTuple):
@@ -249,7 +250,7 @@ class KafkaDeadLetterReader:
             if not (more := self._available(self._limit - len(records), MORE_S)):
                 break
             records += more
-        size = sum(len(record.value or b"") + len(record.key or b"") for record in records)
+        size = sum([len(each[4] or b"") + len(each[3] or b"") for each in records])
         now_s = self._clock.monotonic_s()
         if records:
             self._limit = max(1, min(SLICE_RECORDS_MAX, SLICE_BYTES * len(records) // max(1, size)))
@@ -266,29 +267,30 @@ class KafkaDeadLetterReader:
         self._log.close()
 
     def _available(self, limit: int, timeout_s: float) -> list[DlqRecord]:
-        records = []
-        for read in self._log.read(limit, timeout_s):
-            if isinstance(read, End):
+        found, others = self._log.read_many(limit, timeout_s)
+        records = self._within(found)
+        for other in others:
+            if isinstance(other, Unread):
+                self._check(other.error)
+            elif other.partition in self._reading:
                 # Only transaction markers follow the last record.
-                if read.partition in self._reading:
-                    self._finish(read.partition)
-            elif isinstance(read, Unread):
-                self._check(read.error)
-            elif (record := self._record(read)) is not None:
-                records.append(record)
+                self._finish(other.partition)
         return records
 
-    def _record(self, record: Record) -> DlqRecord | None:
-        partition, offset = record.partition, record.offset
-        if partition not in self._reading:
-            return None
-        if offset >= self._ends[partition]:
-            self._finish(partition)
-            return None
-        self._next[partition] = offset + 1
-        if offset + 1 >= self._ends[partition]:
-            self._finish(partition)
-        return DlqRecord(*record, read_dead_letter(record.headers, self._dialects))
+    def _within(self, found: Sequence[Record]) -> list[DlqRecord]:
+        """Return the records that belong to the ranges, as dead letters, and note how far they go."""
+        ends, following, reading, dialects = self._ends, self._next, self._reading, self._dialects
+        records = []
+        for record in found:
+            partition, offset, _, _, _, headers = record
+            if partition not in reading:
+                continue
+            if offset < ends[partition]:
+                following[partition] = offset + 1
+                records.append(tuple.__new__(DlqRecord, (*record, DeadLetter(headers, dialects))))
+            if offset + 1 >= ends[partition]:
+                self._finish(partition)
+        return records
 
     def _finish(self, partition: int) -> None:
         self._reading.discard(partition)
@@ -302,7 +304,7 @@ class KafkaDeadLetterReader:
 
 
 class RedriveProducer:
-    """Sends records to the retry topic together with the progress of a run; used by one thread.
+    """Sends records to the retry topic together with the progress of a run; used by one thread at a time.
 
     Args:
         settings: The settings, which name the topics and the brokers.
@@ -328,27 +330,44 @@ class RedriveProducer:
             raise self._explained(error) from error
 
     def send(self, records: Sequence[Outgoing], offsets: Mapping[int, int], membership: bytes) -> None:
-        """Send records and commit the run's next offsets, all or nothing.
+        """Send records and commit the run's next offsets, all or nothing. Raises CommandFailed, as `commit`."""
+        self.write(records)
+        self.commit(offsets, membership)
+
+    def write(self, records: Sequence[Outgoing]) -> None:
+        """Begin a transaction and hand the records to the client library. Raises CommandFailed, as `commit`."""
+        with self._explaining():
+            self._producer.begin()
+            for _ in self._producer.write_outgoing(0, records, traced=False):
+                pass  # the generator itself waits for room in the queue
+            self._require_written()
+
+    def commit(self, offsets: Mapping[int, int], membership: bytes) -> None:
+        """Commit what was written with the run's next offsets, all or nothing; another thread may call it.
 
         Raises:
             CommandFailed: It failed, or its result is unknown; the next process has to take over the run.
         """
         producer = self._producer
-        try:
-            producer.begin()
-            for _ in producer.write_outgoing(0, records, traced=True):
-                pass  # the generator itself waits for room in the queue
-            if producer.refused:
-                said = producer.refused[0].text
-                raise TransactionFailed(f"a record was refused: {said}", unknown=False, replace=True)
+        with self._explaining():
             bounded(lambda: producer.send_offsets(self._dlq_topic, offsets, membership), "send_offsets_to_transaction")
             producer.commit()
-        except TransactionFailed as error:
-            raise self._explained(self._settled(error)) from error
 
     def close(self) -> None:
         """Close the producer: the broker, or the next process of the run, aborts an open transaction."""
         self._producer.close()
+
+    def _require_written(self) -> None:
+        if refused := self._producer.refused:
+            text = f"a record was refused: {refused[0].text}"
+            raise TransactionFailed(text, unknown=False, replace=True)
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        try:
+            yield
+        except TransactionFailed as error:
+            raise self._explained(self._settled(error)) from error
 
     def _settled(self, error: TransactionFailed) -> TransactionFailed:
         """Abort, so that readers of the retry topic do not wait for the broker to do it; return the error to report."""

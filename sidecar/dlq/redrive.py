@@ -5,24 +5,27 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from sidecar.clock import Clock
 from sidecar.contract import dialects_of
-from sidecar.contract.dead_letter import REASON
+from sidecar.contract.dead_letter import CONNECT_CLASS, REASON, DeadLetter
+from sidecar.contract.dialects.native import GROUP, ORIGIN_TOPIC
 from sidecar.contract.redrive import RedriveTerms, Skipped, SkipReason, share_of
 from sidecar.contract.redrive import redrive as redriven_headers
 from sidecar.contract.sizes import record_bytes
 from sidecar.dlq.filter import DeadLetterFilter
 from sidecar.dlq.reader import DlqRecord, OffsetRange, RedriveProducer, RunIdentity
+from sidecar.engine import hot
 from sidecar.engine.ports import Outgoing
 from sidecar.errors import CommandFailed
 from sidecar.kafka.admin.cluster import Topic
-from sidecar.model import ANY_PARTITION
+from sidecar.model import ANY_PARTITION, Headers
 from sidecar.settings import Settings
 
-BATCH_MAX: Final = 5_000
+BATCH_MAX: Final = 10_000
 """The most records in a transaction."""
 NOTE_EVERY_S: Final = 1.0
 """The time between two commits of the progress while there is nothing to send."""
@@ -47,37 +50,73 @@ class RedrivePolicy:
         self, settings: Settings, retry_topic: Topic, wanted: DeadLetterFilter, terms: RedriveTerms, clock: Clock
     ) -> None:
         self._topic = retry_topic
+        self._bytes_max = retry_topic.max_message_bytes
         self._matches = wanted.matcher()
         self._terms = terms
         self._clock = clock
         self._dialects = dialects_of(settings.dialects)
+        self._plain = self._made_plain()
 
     def decide(self, record: DlqRecord) -> Outgoing | Skipped | None:
         """Return the record for the retry topic, why it is skipped, or None when the filter excludes it."""
-        if not self._matches(record.dead_letter):
+        if self._plain is not None:
+            # By offset, not by count: a continued run does not restart the spread.
+            share = share_of(record[1] + record[0]) if self._terms.spread_ms else 0.0
+            sent = self._plain.again(record, self._terms.due_ms(self._clock.wall_ms(), share))
+            if sent is not None:
+                return sent or None
+        return self.decide_any(record)
+
+    def decide_any(self, record: DlqRecord) -> Outgoing | Skipped | None:
+        """Return what `decide` does, by Python alone: the specification of what is compiled for it."""
+        partition, offset, _, key, value, came, dead_letter = record
+        if not self._matches(dead_letter):
             return None
-        # By offset, not by count: a continued run does not restart the spread.
-        now_ms, share = self._clock.wall_ms(), share_of(record.offset + record.partition)
+        now_ms, share = self._clock.wall_ms(), share_of(offset + partition)
         headers = redriven_headers(
-            record.headers,
+            came,
             self._terms,
             now_ms=now_ms,
             share=share,
             dialects=self._dialects,
-            key=record.key,
-            value=record.value,
-            dead_letter=record.dead_letter,
+            key=key,
+            value=value,
+            dead_letter=dead_letter,
         )
         if isinstance(headers, Skipped):
             return headers
-        size, most = record_bytes(record.key, record.value, headers), self._topic.max_message_bytes
+        size, most = record_bytes(key, value, headers), self._bytes_max
         if size > most:
             return Skipped(SkipReason.TOO_LARGE, f"{size} bytes; {self._topic.name} takes {most} (max.message.bytes)")
-        return Outgoing(self._topic.name, self._partition(record), record.key, record.value, headers, 0, b"")
+        fields = (self._topic.name, self._partition(dead_letter), key, value, headers, 0, b"")
+        return tuple.__new__(Outgoing, fields)  # a named tuple's own constructor takes twice as long
 
-    def _partition(self, record: DlqRecord) -> int:
+    def _made_plain(self) -> hot.redrive.Redriver | None:
+        """Return what redrives plain dead letters; None where Python must decide on all."""
+        terms = self._terms
+        if not hot.COMPILED or terms.keep_attempts or terms.to_origin or not hot.reads_first("native", self._dialects):
+            return None
+        return hot.redrive.Redriver(
+            self._judge,
+            topic=self._topic.name,
+            partitions=self._topic.partitions,
+            bytes_max=self._bytes_max,
+            max_redrives=terms.max_redrives,
+        )
+
+    def _judge(self, reason: bytes, origin: bytes, exception: bytes, group: bytes | None) -> bool | None:
+        """Return whether a plain dead letter goes; False when the filter excludes it, None when it may stay."""
+        headers: Headers = [(REASON, reason), (ORIGIN_TOPIC, origin), (CONNECT_CLASS, exception)]
+        headers += [] if group is None else [(GROUP, group)]
+        dead_letter = DeadLetter(headers, self._dialects)
+        if not self._matches(dead_letter):
+            return False
+        again = redriven_headers(headers, self._terms, now_ms=0, share=0.0, dialects=self._dialects)
+        return None if type(again) is Skipped else True
+
+    def _partition(self, dead_letter: DeadLetter) -> int:
         """Return the partition it came from, which keeps its order and where its retry id is looked up."""
-        came_from = record.dead_letter.came_from
+        came_from = dead_letter.came_from
         if came_from is None or came_from.topic != self._topic.name or came_from.partition >= self._topic.partitions:
             return ANY_PARTITION
         return came_from.partition
@@ -195,10 +234,14 @@ class RedriveRun:
         self._ahead: deque[DlqRecord] = deque()
         self._offsets = dict(reader.next_offsets)
         self._noted: Mapping[int, int] = {}
+        self._committing: tuple[Future[None], int] | None = None
+        """The transaction that is being committed, and its number of records."""
         self._began_s = self._noted_s = clock.monotonic_s()
 
     def run(self, advanced: Callable[[int], None]) -> bool:
         """Send all; return False when a stop was requested, with the progress committed.
+
+        The next records are read and decided on while a transaction is committed.
 
         Args:
             advanced: Called after each transaction with the number of remaining offsets.
@@ -206,8 +249,15 @@ class RedriveRun:
         Raises:
             CommandFailed: The run cannot continue.
         """
-        # The start of the run is committed first: the same command starts there again, whatever the time is.
-        self._commit([])
+        with ThreadPoolExecutor(1, "redrive-commit") as commits:
+            try:
+                # The start of the run is committed first: the same command starts there again, whatever the time is.
+                self._commit(commits, [])
+                return self._go_through(commits, advanced)
+            finally:
+                self._settle()
+
+    def _go_through(self, commits: Executor, advanced: Callable[[int], None]) -> bool:
         pause = threading.Event()
         while not self._finished():
             if self._stopping():
@@ -217,11 +267,11 @@ class RedriveRun:
             if room := self._room():
                 outgoing = self._next(room)
                 if outgoing or self._clock.monotonic_s() - self._noted_s >= NOTE_EVERY_S:
-                    self._commit(outgoing)
+                    self._commit(commits, outgoing)
                 advanced(self._reader.remaining + len(self._ahead))
             else:
                 pause.wait(WAIT_S)
-        self._commit([])
+        self._commit(commits, [])
         return True
 
     def _finished(self) -> bool:
@@ -252,13 +302,24 @@ class RedriveRun:
             self._offsets.update(self._reader.next_offsets)
         return outgoing
 
-    def _commit(self, outgoing: list[Outgoing]) -> None:
+    def _commit(self, commits: Executor, outgoing: list[Outgoing]) -> None:
+        self._settle()
         if not outgoing and self._offsets == self._noted:
             return
-        self._redrive.send(outgoing, self._offsets, self._reader.membership)
-        self.sent += len(outgoing)
+        self._redrive.write(outgoing)
         self._noted = dict(self._offsets)
+        self._committing = (
+            commits.submit(self._redrive.commit, self._noted, self._reader.membership),
+            len(outgoing),
+        )
         self._noted_s = self._clock.monotonic_s()
+
+    def _settle(self) -> None:
+        """Wait for the transaction that is being committed. Raises CommandFailed."""
+        if self._committing is not None:
+            (committed, count), self._committing = self._committing, None
+            committed.result()
+            self.sent += count
 
 
 def check_origin(settings: Settings, to_origin: str) -> None:

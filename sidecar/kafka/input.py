@@ -294,6 +294,11 @@ class Records:
 _READ: Final = hot.consume.Records if hot.COMPILED else Records
 
 
+def records_of(messages: list[Message], report: Callable[[KafkaError, int | None], None]) -> Iterator[Record]:
+    """Yield messages as records, by the compiled `Records` where there is one. It empties the list."""
+    return iter(_READ(messages, report))
+
+
 def headers_of(message: Message) -> Headers | None:
     """Return the headers, None when the library cannot give them.
 

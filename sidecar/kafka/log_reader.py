@@ -12,7 +12,7 @@ from sidecar.kafka.admin.cluster import partition_count
 from sidecar.kafka.admin.offsets import Bounds
 from sidecar.kafka.config import quiet_logger
 from sidecar.kafka.errors import failed, translated
-from sidecar.kafka.input import record_of
+from sidecar.kafka.input import record_of, records_of
 from sidecar.kafka.poll_batch import poll_batch
 from sidecar.kafka.tokens import made
 from sidecar.model import Record
@@ -82,11 +82,25 @@ class LogReader:
         for message in poll_batch(self._consumer, limit - 1, timeout_s):
             if (error := message.error()) is None:
                 yield record_of(message)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                yield End(message.partition() or 0)
             else:
-                self._note(error)
-                yield Unread(message.partition(), failed(error))
+                yield self._other(error, message.partition())
+
+    def read_many(self, limit: int, timeout_s: float) -> tuple[list[Record], list[End | Unread]]:
+        """Return what `read` yields, the records apart from all else, at less cost for each record.
+
+        Raises:
+            KafkaFailed: The consumer cannot be used again.
+        """
+        others: list[End | Unread] = []
+        messages = list(poll_batch(self._consumer, limit - 1, timeout_s))
+        records = list(records_of(messages, lambda error, partition: others.append(self._other(error, partition))))
+        return records, others
+
+    def _other(self, error: KafkaError, partition: int | None) -> End | Unread:
+        if error.code() == KafkaError._PARTITION_EOF:
+            return End(partition or 0)
+        self._note(error)
+        return Unread(partition, failed(error))
 
     def partition_count(self, timeout_s: float) -> int:
         """Return the number of partitions. Raises KafkaFailed."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from sidecar.contract.dead_letter import DeadLetter, read_dead_letter
+from sidecar.contract.dead_letter import DeadLetter
 from sidecar.model import Headers
 
 NAMES_MAX: Final = 1_000
@@ -55,7 +55,7 @@ class Summary:
 
     def examine(self, headers: Headers) -> None:
         """Count a dead letter by origin, exception and group, and keep it as a sample while there is room."""
-        dead_letter = read_dead_letter(headers)
+        dead_letter = DeadLetter(headers)
         self.examined += 1
         _add(self._by_origin, dead_letter.origin)
         _add(self._by_exception, dead_letter.exception)

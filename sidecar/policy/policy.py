@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from sidecar.contract.dead_letter import read_dead_letter
+from sidecar.contract.dead_letter import DeadLetter
 from sidecar.contract.dialects.dialect import Check, Delays, Dialect
 from sidecar.contract.dialects.registry import DIALECTS_BY_CODE, parse
 from sidecar.model import (
@@ -178,7 +178,7 @@ class Policy:
         request = parse(Record(0, 0, NO_TIMESTAMP, key, value, headers), dialects)
         policy = self.policy_of(request) if isinstance(request, Request) else None
         if not isinstance(policy, Policy):
-            policy = self._of(read_dead_letter(headers, dialects).origin)
+            policy = self._of(DeadLetter(headers, dialects).origin)
         return policy.config.dlq_topic
 
     def decide(

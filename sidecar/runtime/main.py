@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -39,6 +37,7 @@ from sidecar.notify.notifier import Notifier, open_notifier
 from sidecar.policy import Policy
 from sidecar.runtime.components import Components
 from sidecar.runtime.drain import Drain
+from sidecar.runtime.interpreter import tune_interpreter
 from sidecar.runtime.loop import Loop
 from sidecar.runtime.origins import ClosedOrigins
 from sidecar.runtime.partitions.inheritance import Inheritance
@@ -67,7 +66,6 @@ if TYPE_CHECKING:
 logger = structlog.get_logger(__name__)
 
 HTTP_STOP_S: Final = 2.0
-SWITCH_S: Final = 0.001
 
 
 def run(
@@ -96,7 +94,7 @@ def run(
     stop = Stop()
     stop.listen()
     stop.listen_for_reloads()
-    _tune_interpreter()
+    tune_interpreter()
     config.validate_client_properties(settings)
     state = LocalState(StateFolder(settings.state_dir), clock)
     metrics = _metrics(clock, state)
@@ -159,17 +157,6 @@ def _metrics(clock: Clock, state: LocalState) -> Metrics:
         outcomes=("committed", "aborted", "unknown", "fenced"),
     )
     return metrics
-
-
-def _tune_interpreter() -> None:
-    """Collect garbage rarely and switch threads quickly.
-
-    A batch is tens of thousands of small objects that reference counting frees. The commit thread needs the interpreter
-    briefly between two waits for the broker; each time it would wait a whole switch interval for the loop.
-    """
-    sys.setswitchinterval(SWITCH_S)
-    gc.freeze()
-    gc.set_threshold(200_000, 50, 100)
 
 
 def _turn(

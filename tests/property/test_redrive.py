@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sidecar.contract import DIALECTS, DIALECTS_BY_CODE, Dialect, parse, render_dead_letter
-from sidecar.contract.dead_letter import REDRIVES, read_dead_letter
+from sidecar.contract.dead_letter import REDRIVES, DeadLetter
 from sidecar.contract.redrive import MAX_REDRIVES, WOULD_DIE_AGAIN, RedriveTerms, Skipped, SkipReason, redrive, share_of
 from sidecar.model import DUE_MS_MAX, Headers, Reason, Request
 from tests.property.test_header_parsing import accepted_lists, any_lists, foreign_lists, names, orders, record, values
@@ -78,7 +78,7 @@ def dead(headers: Headers | None, reason: Reason, *, truncated: bool = False) ->
 def test_any_headers_are_reported_and_give_a_request_or_a_reason_to_leave_the_record(
     headers: Headers | None, given_terms: RedriveTerms, dialects: list[Dialect]
 ) -> None:
-    dead_letter = read_dead_letter(headers, dialects)
+    dead_letter = DeadLetter(headers, dialects)
     for text in (dead_letter.reason, dead_letter.detail, dead_letter.origin, dead_letter.exception, dead_letter.group):
         assert text.encode().decode() == text
     again = redrive(headers, given_terms, now_ms=NOW_MS, share=0.5, dialects=dialects)
@@ -103,7 +103,7 @@ def test_every_legal_message_that_died_goes_again_in_its_dialect_with_all_that_i
 ) -> None:
     lives = parse(record(headers), list(DIALECTS.values()))
     assert isinstance(lives, Request)
-    came = read_dead_letter(dead(headers, reason))
+    came = DeadLetter(dead(headers, reason))
     assert (came.reason, came.detail, came.came_from) == (reason, "because", ("retry", 3, 99))
     assert (came.origin, came.attempt, came.timestamp_ms) == (lives.origin, lives.attempt, 1_700)
     again = redrive(dead(headers, reason), RedriveTerms(delay_ms=1_000, keep_attempts=keep), now_ms=NOW_MS, share=0.0)

@@ -14,6 +14,7 @@ from sidecar.dlq.job import RedriveJob
 from sidecar.dlq.reader import run_identity
 from sidecar.dlq.redrive import RedriveLimits, Tally
 from sidecar.kafka.config import validate_client_properties
+from sidecar.runtime.interpreter import tune_interpreter
 from sidecar.settings import Settings
 
 
@@ -54,6 +55,7 @@ def redrive(
     kafka-acls are in docs/how-to/dlq.md.
     """
     validate_client_properties(settings)
+    tune_interpreter()
     check(settings, terms, run_name, yes=yes, dry_run=dry_run)
     job = RedriveJob(
         settings,

@@ -21,6 +21,7 @@ from sidecar.dlq.reader import KafkaDeadLetterReader, offset_ranges
 from sidecar.errors import printable
 from sidecar.kafka.admin.cluster import Admin
 from sidecar.kafka.config import validate_client_properties
+from sidecar.runtime.interpreter import tune_interpreter
 from sidecar.settings import Settings
 
 _ROWS: Final = 20
@@ -44,6 +45,7 @@ def report(settings: Settings, *, wanted: DeadLetterFilter, examples: int, as_js
     and DescribeConfigs on the DLQ.
     """
     validate_client_properties(settings)
+    tune_interpreter()
     count = Count(wanted, examples)
     found = offset_ranges(settings, Admin(settings), since_ms(wanted), until_ms(wanted))
     dialects = dialects_of(settings.dialects)

@@ -16,7 +16,7 @@ from sidecar.contract.dialects.registry import DIALECTS
 from sidecar.contract.values import HeaderError, is_text, read_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from sidecar.contract import Dialect
     from sidecar.engine.ports import Origin
@@ -28,9 +28,20 @@ KIND: Final = "compiled" if COMPILED else "python"
 """Which of both runs, for a person."""
 
 if TYPE_CHECKING or COMPILED:
-    from sidecar.engine.hot import blocks, consume, deliver, ingest, lanes
+    from sidecar.engine.hot import blocks, consume, deliver, ingest, lanes, redrive
 
-__all__ = ["COMPILED", "KIND", "blocks", "consume", "deliver", "examiner", "ingest", "lanes"]
+__all__ = [
+    "COMPILED",
+    "KIND",
+    "blocks",
+    "consume",
+    "deliver",
+    "examiner",
+    "ingest",
+    "lanes",
+    "reads_first",
+    "redrive",
+]
 
 
 def examiner(
@@ -45,7 +56,7 @@ def examiner(
         measures: Whether an entry is held against the size that its origin takes.
     """
     # Behind a dialect that is not compiled, which may claim a record first, Python examines all.
-    leading = {each.name: each for each in takewhile(_PLAIN.__contains__, dialects)}
+    leading = {each.name: each for each in _leading(dialects)}
     if not COMPILED or type(origins) is not dict or not leading:
         return None
     made: dict[Policy, ingest.Rules] = {}
@@ -63,6 +74,15 @@ def examiner(
         return topic, made[own]
 
     return ingest.Examiner(origins, leading, topic_of, max_delay_ms=policy.max_delay_ms, measures=measures)
+
+
+def reads_first(name: str, dialects: Sequence[Dialect]) -> bool:
+    """Return whether no dialect that is not compiled can claim a record before this one."""
+    return any(each.name == name for each in _leading(dialects))
+
+
+def _leading(dialects: Sequence[Dialect]) -> Iterable[Dialect]:
+    return takewhile(_PLAIN.__contains__, dialects)
 
 
 def _rules(policy: Policy) -> ingest.Rules:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from sidecar.clock import SystemClock
 from sidecar.contract import dialects_of
-from sidecar.contract.dead_letter import read_dead_letter
+from sidecar.contract.dead_letter import DeadLetter
 from sidecar.contract.redrive import RedriveTerms
 from sidecar.devbroker.jars import DownloadProgress
 from sidecar.dlq.filter import DeadLetterFilter
@@ -233,7 +233,7 @@ def _records(batches: Iterator[pa.RecordBatch], settings: Settings) -> Iterator[
     """Yield the dead letters of each batch that has any."""
     dialects = dialects_of(settings.dialects)
     for batch in batches:
-        records = [DlqRecord(*record, read_dead_letter(record.headers, dialects)) for record in records_of(batch)]
+        records = [DlqRecord(*record, DeadLetter(record.headers, dialects)) for record in records_of(batch)]
         if records:
             yield records
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from sidecar.contract.dead_letter import read_dead_letter
+from sidecar.contract.dead_letter import DeadLetter
 from sidecar.contract.dialects.dialect import Dialect
 from sidecar.contract.dialects.registry import parse
 from sidecar.model import Record, Request, Schedule
@@ -86,7 +86,7 @@ def retry_of(record: Record, policy: Policy, dialects: Sequence[Dialect]) -> Cou
 
 def death_of(record: Record, dialects: Sequence[Dialect]) -> CountKey:
     """Return the key of a record of the DLQ."""
-    said = read_dead_letter(record.headers, dialects)
+    said = DeadLetter(record.headers, dialects)
     return CountKey(Kind.DEAD, said.origin, said.exception, said.attempt, _hour_ms(record), said.reason)
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from sidecar.contract.dead_letter import read_dead_letter
+from sidecar.contract.dead_letter import DeadLetter
 from sidecar.contract.dialects.dialect import Dialect
 from sidecar.contract.redrive import Skipped, SkipReason
 from sidecar.dlq.reader import DlqRecord
@@ -28,7 +28,7 @@ class DeadLetterSummary(NamedTuple):
 
     def record(self, dialects: Sequence[Dialect]) -> DlqRecord:
         """Return the record as the commands show it."""
-        said = read_dead_letter(self.headers, dialects)
+        said = DeadLetter(self.headers, dialects)
         return DlqRecord(self.partition, self.offset, self.timestamp_ms, None, None, self.headers, said)
 
 

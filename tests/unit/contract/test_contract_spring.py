@@ -6,7 +6,7 @@ import pytest
 
 from sidecar.contract import DIALECTS, parse
 from sidecar.contract.control import ControlRequest
-from sidecar.contract.dead_letter import read_dead_letter
+from sidecar.contract.dead_letter import DeadLetter
 from sidecar.contract.dialects.spring import Spring
 from sidecar.model import Headers, Reason, Record, Rejection, Request, TimerId
 
@@ -102,7 +102,7 @@ def test_a_record_without_an_original_topic_lacks_it() -> None:
 
 def test_a_dead_letter_names_the_cause_and_not_the_wrapper() -> None:
     wrapped: Headers = [("kafka_dlt-exception-fqcn", b"Wrapper"), ("kafka_dlt-exception-cause-fqcn", b"com.acme.Busy")]
-    assert read_dead_letter([*wrapped, ("retry-dlq-reason", b"fatal")], [SPRING]).exception == "com.acme.Busy"
+    assert DeadLetter([*wrapped, ("retry-dlq-reason", b"fatal")], [SPRING]).exception == "com.acme.Busy"
 
 
 @pytest.mark.parametrize("keep", [False, True])

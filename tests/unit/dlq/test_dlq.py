@@ -11,14 +11,14 @@ from click.testing import CliRunner
 
 from sidecar import cli
 from sidecar.contract import render_dead_letter
-from sidecar.contract.dead_letter import RecordLocation, read_dead_letter
+from sidecar.contract.dead_letter import DeadLetter, RecordLocation
 from sidecar.contract.redrive import RedriveTerms, Skipped, SkipReason
 from sidecar.dlq.count import NAMES_MAX, OTHERS, Count
 from sidecar.dlq.filter import DeadLetterFilter
 from sidecar.dlq.reader import DlqRecord, OffsetRange
 from sidecar.dlq.redrive import RedriveLimits, RedrivePolicy, RedriveRun, Tally, still_ahead
 from sidecar.engine.ports import Outgoing
-from sidecar.errors import CommandFailed
+from sidecar.errors import BrokerUnavailable, CommandFailed
 from sidecar.kafka.admin.cluster import Topic
 from sidecar.model import Headers, Reason
 from sidecar.settings import Settings
@@ -48,7 +48,7 @@ def record(
     headers: Headers, reason: Reason = Reason.FATAL, *, offset: int = 0, value: bytes = b"v", **more: Any
 ) -> DlqRecord:
     held = dead(headers, reason, **more)
-    return DlqRecord(0, offset, 5 * HOUR_MS, b"k", value, held, read_dead_letter(held))
+    return DlqRecord(0, offset, 5 * HOUR_MS, b"k", value, held, DeadLetter(held))
 
 
 def settings() -> Settings:
@@ -63,7 +63,7 @@ def policy(terms: RedriveTerms | None = None, wanted: DeadLetterFilter | None = 
 
 
 def test_a_dead_letter_says_why_it_died_and_what_it_was() -> None:
-    said = read_dead_letter(dead([*NATIVE, ("retry-attempt", b"2"), ("retry-redrives", b"1")]))
+    said = DeadLetter(dead([*NATIVE, ("retry-attempt", b"2"), ("retry-redrives", b"1")]))
     assert (said.reason, said.detail, said.dialect and said.dialect.name) == ("fatal", "because", "native")
     assert (said.origin, said.exception, said.attempt, said.group) == ("orders", "com.acme.Late", 2, "shop")
     assert (said.timestamp_ms, said.came_from, said.redrives, said.truncated) == (
@@ -75,13 +75,18 @@ def test_a_dead_letter_says_why_it_died_and_what_it_was() -> None:
 
 
 def test_a_record_that_no_sidecar_wrote_says_nothing() -> None:
-    assert read_dead_letter(None) == read_dead_letter([("colour", b"red")])._replace(attempt=None)
-    assert read_dead_letter([]).reason == ""
-    assert read_dead_letter([("retry-dlq-reason", b"\xff")]).reason == "\\xff"
+    given: list[Headers | None] = [None, [], [("colour", b"red")]]
+    for headers in given:
+        said = DeadLetter(headers)
+        assert (said.reason, said.detail, said.origin, said.exception, said.group) == ("",) * 5
+        assert (said.dialect, said.attempt, said.timestamp_ms, said.came_from, said.redrives) == (None,) * 4 + (0,)
+        assert not said.is_control
+        assert not said.truncated
+    assert DeadLetter([("retry-dlq-reason", b"\xff")]).reason == "\\xff"
 
 
 def test_an_ibm_message_is_read_without_its_quotes() -> None:
-    said = read_dead_letter(
+    said = DeadLetter(
         dead([("x-ibm-retry-origin-topic", b'"orders"'), ("x-ibm-retry-attempts", b'"2"')], Reason.MISSING_HEADER)
     )
     assert (said.dialect and said.dialect.name, said.origin, said.attempt) == ("ibm", "orders", 2)
@@ -91,7 +96,7 @@ def test_an_ibm_message_is_read_without_its_quotes() -> None:
 
 
 def test_a_filter_takes_names_and_globs_of_which_one_of_each_kind_must_match() -> None:
-    said = read_dead_letter(dead(NATIVE))
+    said = DeadLetter(dead(NATIVE))
     assert DeadLetterFilter().matcher()(said)
     assert DeadLetterFilter(("fat*",), ("x", "ord*"), ("com.acme.*",), ("shop",)).matcher()(said)
     for other in (
@@ -160,7 +165,7 @@ def test_a_redriven_record_goes_to_the_partition_of_the_retry_topic_that_it_came
             SkipReason.MALFORMED,
         ),
         (record(NATIVE, value=bytes(10_000)), RedriveTerms(), SkipReason.TOO_LARGE),
-        (DlqRecord(0, 0, 0, None, None, None, read_dead_letter(None)), RedriveTerms(), SkipReason.NOT_A_DEAD_LETTER),
+        (DlqRecord(0, 0, 0, None, None, None, DeadLetter(None)), RedriveTerms(), SkipReason.NOT_A_DEAD_LETTER),
     ],
 )
 def test_what_cannot_live_stays_and_says_why(given: DlqRecord, terms: RedriveTerms, why: SkipReason) -> None:
@@ -243,21 +248,31 @@ class Kept:
 
     def __init__(self, clock: HandClock) -> None:
         self.transactions: list[tuple[list[Outgoing], dict[int, int]]] = []
+        self.fails_at = -1
+        self._written: list[Outgoing] | None = None
         self._clock = clock
 
-    def send(self, records: Sequence[Outgoing], offsets: Mapping[int, int], membership: bytes) -> None:
+    def write(self, records: Sequence[Outgoing]) -> None:
+        assert self._written is None, "the transaction before is not committed"
+        self._written = list(records)
+
+    def commit(self, offsets: Mapping[int, int], membership: bytes) -> None:
         assert membership == b"m"
-        self.transactions.append((list(records), dict(offsets)))
+        assert self._written is not None
+        if self.fails_at == len(self.transactions):
+            raise CommandFailed("the broker is away")
+        self.transactions.append((self._written, dict(offsets)))
+        self._written = None
         self._clock.now_s += 0.125
 
 
 def went(records: Sequence[DlqRecord], limits: RedriveLimits) -> tuple[Kept, RedriveRun]:
-    kept, redrive_run = run_of(records, limits, stopping=False)
+    kept, redrive_run = run_of(records, limits)
     assert redrive_run.run(lambda remaining: None)
     return kept, redrive_run
 
 
-def run_of(records: Sequence[DlqRecord], limits: RedriveLimits, *, stopping: bool) -> tuple[Kept, RedriveRun]:
+def run_of(records: Sequence[DlqRecord], limits: RedriveLimits, *, stopping: bool = False) -> tuple[Kept, RedriveRun]:
     clock = HandClock()
     kept = Kept(clock)
     redrive: Any = kept
@@ -312,6 +327,28 @@ def test_a_run_that_is_stopped_has_committed_all_that_it_sent() -> None:
     kept, redrive_run = run_of([record(NATIVE)], RedriveLimits(None, None), stopping=True)
     assert not redrive_run.run(lambda remaining: None)
     assert (kept.transactions, redrive_run.tally.redriven) == ([([], {0: 0})], 0)
+
+
+def test_a_commit_that_fails_ends_the_run_and_its_records_do_not_count_as_sent() -> None:
+    kept, redrive_run = run_of([record(NATIVE, offset=each) for each in range(15)], RedriveLimits(None, None))
+    kept.fails_at = 2
+    with pytest.raises(CommandFailed, match="the broker is away"):
+        redrive_run.run(lambda remaining: None)
+    assert [len(records) for records, _ in kept.transactions] == [0, 5]
+    assert redrive_run.sent == 5
+
+
+def test_a_reader_that_fails_ends_the_run_after_the_commit_in_flight() -> None:
+    kept, redrive_run = run_of([record(NATIVE, offset=each) for each in range(15)], RedriveLimits(None, None))
+
+    def advanced(remaining: int) -> None:
+        if remaining <= 6:
+            raise BrokerUnavailable("nothing came")
+
+    with pytest.raises(BrokerUnavailable):
+        redrive_run.run(advanced)
+    assert [len(records) for records, _ in kept.transactions] == [0, 5, 5]
+    assert redrive_run.sent == 10
 
 
 def test_the_tally_tells_programs_why_each_stays_by_the_reason_of_its_death() -> None:

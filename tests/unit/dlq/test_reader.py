@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from sidecar.dlq import reader
 from sidecar.dlq.reader import KafkaDeadLetterReader, OffsetRange
+from sidecar.kafka.log_reader import End, Unread
 from sidecar.model import Record
 from sidecar.settings import Settings
 
@@ -26,12 +27,11 @@ class Trickle:
     def start(self, offsets: Mapping[int, int]) -> None:
         (self._next,) = offsets.values()
 
-    def read(self, limit: int, timeout_s: float) -> Iterator[Record]:
+    def read_many(self, limit: int, timeout_s: float) -> tuple[list[Record], list[End | Unread]]:
         self.waits.append(timeout_s)
         self.limits.append(limit)
-        for _ in range(min(limit, 7)):
-            yield Record(0, self._next, 0, b"key", b"value" * 20_000, [])
-            self._next += 1
+        first, self._next = self._next, self._next + min(limit, 7)
+        return [Record(0, each, 0, b"key", b"value" * 20_000, []) for each in range(first, self._next)], []
 
     def stop(self, _partition: int) -> None: ...
 
@@ -44,9 +44,8 @@ def test_records_that_come_in_small_parts_are_read_together(monkeypatch: pytest.
     log: Any = dead_letters._log
     assert [each.offset for each in dead_letters.read()] == list(range(100))
     assert log.waits == [reader.READ_S] + [reader.MORE_S] * 14
-    # 100 KB each: the next ones are as many as have 4 MiB.
-    assert [each.offset for each in dead_letters.read()] == list(range(100, 141))
+    # 100 KB each: the next ones are as many as have 8 MiB.
+    assert [each.offset for each in dead_letters.read()] == list(range(100, 183))
     assert max(log.limits) == 100
-    assert len(dead_letters.read()) == 41
-    assert len(dead_letters.read()) == 8
+    assert len(dead_letters.read()) == 7
     assert dead_letters.done

@@ -20,7 +20,7 @@ LIMIT = 7
 
 def letter(partition: int, offset: int, died_ms: int = 0) -> DlqRecord:
     reason = "fatal" if offset % 3 else "bad-header"
-    return DlqRecord(partition, offset, died_ms, None, None, None, DeadLetter(reason=reason))
+    return DlqRecord(partition, offset, died_ms, None, None, None, DeadLetter([("retry-dlq-reason", reason.encode())]))
 
 
 class Log:

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from sidecar.contract import DIALECTS, DIALECTS_BY_CODE, Dialect
-from sidecar.contract.dead_letter import REDRIVES, read_dead_letter
+from sidecar.contract.dead_letter import REDRIVES, DeadLetter
 from sidecar.contract.dialects.dialect import Check, Delays, HeaderValues, Message
 from sidecar.contract.redrive import RedriveTerms, redrive
 from sidecar.contract.values import HeaderError, read_number, read_text, read_topic
@@ -166,7 +166,7 @@ def test_a_drop_needs_no_origin_where_it_comes_first() -> None:
 
 
 def test_a_dead_letter_is_understood() -> None:
-    dead_letter = read_dead_letter(dead(said(topic="A", tries="2", error="com.acme.E")).headers, [NATIVE, TOY])
+    dead_letter = DeadLetter(dead(said(topic="A", tries="2", error="com.acme.E")).headers, [NATIVE, TOY])
     assert dead_letter.dialect is TOY
     assert (dead_letter.reason, dead_letter.origin, dead_letter.exception, dead_letter.attempt) == (
         "attempts-exhausted",
@@ -174,7 +174,7 @@ def test_a_dead_letter_is_understood() -> None:
         "com.acme.E",
         2,
     )
-    assert read_dead_letter(dead(said(topic="A", tries="two")).headers, [NATIVE, TOY]).attempt is None
+    assert DeadLetter(dead(said(topic="A", tries="two")).headers, [NATIVE, TOY]).attempt is None
 
 
 def test_a_dead_letter_is_redriven_and_fires() -> None:

@@ -266,7 +266,7 @@ def state_of_the_other_engine() -> None:
 
 
 def read_another_partition() -> None:
-    record = DlqRecord(1, 0, NOW, None, None, [], DeadLetter())
+    record = DlqRecord(1, 0, NOW, None, None, [], DeadLetter([]))
     ArrowDeadLetterReader(0, iter([[record]]), 0, 9, b"").read()
 
 
