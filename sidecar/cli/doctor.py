@@ -19,6 +19,7 @@ from sidecar.contract.status import CLOCK_KEY
 from sidecar.engine import hot
 from sidecar.errors import CommandFailed, KafkaFailed, TopicsInvalid, printable
 from sidecar.kafka.admin.cluster import Admin, Cluster, Deadline, Topic, describe_cluster
+from sidecar.kafka.admin.first_start import open_question
 from sidecar.kafka.admin.topics import check_topics, look, notes
 from sidecar.kafka.config import TRANSACTION_TIMEOUT_MS, library_versions, validate_client_properties
 from sidecar.kafka.probes import describe_group, measure_clock, try_transactions
@@ -98,7 +99,7 @@ def examine(settings: Settings, timeout_s: float) -> Iterator[Check]:
         yield Check("broker", PROBLEM, str(error), "start a broker (`retry-sidecar broker`), or set BOOTSTRAP_SERVERS")
         return
     yield _broker(settings, cluster)
-    for part in (_topics, _group, _transactions, _clock):
+    for part in (_topics, _group, _start, _transactions, _clock):
         name = part.__name__.removeprefix("_")
         try:
             yield from part(admin, settings, timeout_s)
@@ -167,6 +168,17 @@ def _group(admin: Admin, settings: Settings, timeout_s: float) -> Iterator[Check
     else:
         fix = _acl(settings, f"--operation Read --group {settings.group_id}")
         yield Check("group", PROBLEM, f"{settings.group_id}: the permission Read is missing", fix)
+
+
+def _start(admin: Admin, settings: Settings, timeout_s: float) -> Iterator[Check]:
+    """Show the decision without which the first start ends."""
+    found = look(admin, settings, Deadline(timeout_s))
+    if not isinstance(found.input, Topic):
+        return
+    changelog_partitions = found.changelog.partitions if isinstance(found.changelog, Topic) else 0
+    if question := open_question(admin, settings, found.input.partitions, changelog_partitions, timeout_s):
+        text, _, do = question.partition(": set it to ")
+        yield Check("start", PROBLEM, text, f"set START_AT to {do}")
 
 
 def _transactions(admin: Admin, settings: Settings, timeout_s: float) -> Iterator[Check]:

@@ -59,8 +59,9 @@ def ibm(
     nothing comes twice. If both programs have the same retry topic, the sidecar's group begins where IBM's stopped.
     Values that are not IBM's stay, are named, and make the exit status 1.
 
-    The user needs these permissions: Read on IBM's changelog and group; Write on IBM's changelog, the retry topic and
-    the transactional id STREAMS_APP_ID-migrate-ibm; Read on GROUP_ID.
+    The user needs these permissions: Read and Write on IBM's changelog and the retry topic; Read on GROUP_ID; Describe
+    on IBM's group and GROUP_ID-restore; Write on the transactional id STREAMS_APP_ID-migrate-ibm. The commands for
+    kafka-acls are in docs/how-to/security.md.
     """
     validate_client_properties(settings)
     source = Source(from_app_id or settings.streams_app_id, from_store, from_topic or settings.input_topic)

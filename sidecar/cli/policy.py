@@ -16,7 +16,7 @@ from sidecar.contract import dialects_of, parse
 from sidecar.contract.dialects import native
 from sidecar.errors import CommandFailed
 from sidecar.model import Drop, Headers, Record, Rejection, Request
-from sidecar.policy import PolicyConfig
+from sidecar.policy import Policy, PolicyConfig
 from sidecar.policy.explain import Met, Step, met, steps
 from sidecar.settings import Settings
 from sidecar.settings.kinds import show_duration
@@ -38,12 +38,13 @@ def check(settings: Settings, *, as_json: bool) -> None:
         print_json({"policies": listed})
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("policy", "for", "retries", "delays", "jitter", "max age", "a second", "order"):
+    for heading in ("policy", "for", "retries", "delays", "jitter", "max age", "a second", "order", "DLQ"):
         table.add_column(heading, overflow="fold")
     for each in listed:
         table.add_row(
             *(each["name"] or "(general)", each["for"], str(each["retries"]), _delays(each["delays_ms"])),
-            *(f"{each['jitter']:g}", _duration(each["max_age_ms"]), _rate(each["max_per_second"]), each["order"] or ""),
+            *(f"{each['jitter']:g}", _duration(each["max_age_ms"]), _rate(each["max_per_second"])),
+            *(each["order"] or "", each["dlq"]),
         )
     console().print(table)
 
@@ -75,17 +76,19 @@ def explain(
     headers: Headers = [(header, value.encode()) for header, value in given if value is not None]
     headers += [_header(pair) for pair in pairs]
     failed_ms = SystemClock().wall_ms() if at_ms is None else at_ms
-    request = parse(Record(0, 0, failed_ms, None, None, headers), dialects_of(settings.dialects))
+    dialects = dialects_of(settings.dialects)
+    request = parse(Record(0, 0, failed_ms, None, None, headers), dialects)
     if isinstance(request, Rejection):
         raise CommandFailed(f"the message is a dead letter, {request.reason}: {request.detail}")
     if not isinstance(request, Request):
         raise CommandFailed("a control record meets no policy: leave out the headers retry-control*")
     config = policy_config(settings)
     found, course = met(config, request), list(steps(config, request, failed_ms))
+    dlq_topic = Policy(config).dlq_of(dialects, None, None, headers)
     if as_json:
-        print_json(_answer(request, found, course))
+        print_json(_answer(request, found, course, dlq_topic))
     else:
-        _show(request, found, course)
+        _show(request, found, course, dlq_topic)
 
 
 def _header(pair: str) -> tuple[str, bytes]:
@@ -115,6 +118,7 @@ def _summary(kind: str, config: PolicyConfig) -> dict[str, Any]:
         "max_per_second": None if kind == "by name" else config.max_per_second,
         "order": None if kind == "by name" else _order(config.order_by_key),
         "exception_policies": dict(config.by_exception),
+        "dlq": config.dlq_topic,
     }
 
 
@@ -122,7 +126,7 @@ def _order(by_key: bool) -> str:
     return "key" if by_key else "none"
 
 
-def _answer(request: Request, found: Met | None, course: list[Step]) -> dict[str, Any]:
+def _answer(request: Request, found: Met | None, course: list[Step], dlq_topic: str) -> dict[str, Any]:
     *retries, last = course
     return {
         "origin": request.origin,
@@ -139,7 +143,7 @@ def _answer(request: Request, found: Met | None, course: list[Step]) -> dict[str
             }
             for step in retries
         ],
-        "end": {"attempt": last.attempt, "at_ms": last.failed_ms, **_end(last)},
+        "end": {"attempt": last.attempt, "at_ms": last.failed_ms, **_end(last, dlq_topic)},
     }
 
 
@@ -151,15 +155,15 @@ def _limit(step: Step) -> int:
     return step.verdict.limit  # type: ignore[union-attr]  # the same
 
 
-def _end(step: Step) -> dict[str, str]:
+def _end(step: Step, dlq_topic: str) -> dict[str, str]:
     verdict = step.verdict
     if isinstance(verdict, Drop):
         return {"verdict": "dropped", "detail": verdict.detail}
     assert isinstance(verdict, Rejection)
-    return {"verdict": "dead-lettered", "reason": verdict.reason.value, "detail": verdict.detail}
+    return {"verdict": "dead-lettered", "dlq": dlq_topic, "reason": verdict.reason.value, "detail": verdict.detail}
 
 
-def _show(request: Request, found: Met | None, course: list[Step]) -> None:
+def _show(request: Request, found: Met | None, course: list[Step], dlq_topic: str) -> None:
     if found is not None:
         named = f"{found.name}, by {found.by}" if found.by else "the general settings"
         rate = (
@@ -184,8 +188,9 @@ def _show(request: Request, found: Met | None, course: list[Step]) -> None:
                 _duration(max(0, step.latest_ms - step.failed_ms)) if step.latest_ms > due_ms else "",
             )
         console().print(table)
-    end = _end(last)
-    say(f"then {end['verdict']}{' ' + end['reason'] if 'reason' in end else ''}: {end['detail']}")
+    end = _end(last, dlq_topic)
+    where = f" {end['reason']}, to {end['dlq']}" if "reason" in end else ""
+    say(f"then {end['verdict']}{where}: {end['detail']}")
 
 
 def _delays(delays_ms: list[int]) -> str:

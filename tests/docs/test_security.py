@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from sidecar.cli import main
+from sidecar.clock import SystemClock
 from sidecar.devbroker.local_broker import free_port
 from tests import broker as broker_of_tests
 from tests.docs import acls
@@ -90,6 +92,21 @@ def running(name: str, address: str, folder: Path, user: str, *command: str) -> 
         process.end()
 
 
+def leave_of_ibm(bootstrap: str) -> None:
+    """Leave what IBM's program leaves: a message in its changelog, and the offsets of its group."""
+    changelog = "ibm-retry-retry-queue-changelog"
+    broker_of_tests.create_topic(bootstrap, changelog, 1, {"cleanup.policy": "compact"})
+    value = {"timeStamp": SystemClock().wall_ms() + 3_600_000, "originTopic": "orders", "retryAttempt": 1, "payload": 7}
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce(changelog, json.dumps(value), "key")
+    assert producer.flush(30) == 0
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "ibm-retry"})
+    try:
+        consumer.commit(offsets=[TopicPartition("retry", 0, 0)], asynchronous=False)
+    finally:
+        consumer.close()
+
+
 def test_each_role_does_its_work_with_the_permissions_on_the_page_alone(
     guarded: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -99,6 +116,10 @@ def test_each_role_does_its_work_with_the_permissions_on_the_page_alone(
     call(login(address, "creator"), "topics", "create", "--partitions", "2")
     for origin in ("orders", "payments", "checks"):
         broker_of_tests.create_topic(plain, origin)
+    leave_of_ibm(plain)
+    migrate = ("migrate", "ibm", "--from-app-id", "ibm-retry", "--retriable-exception", "com.acme.Busy", "--json")
+    migrated = json.loads(call(login(address, "migrator"), *migrate))
+    assert (migrated["messages"], "ibm-retry stopped" in migrated["began"]) == (1, True)
     with running("sidecar", address, tmp_path, "sidecar", "run") as sidecar:
         report = json.loads(call(as_sidecar, "doctor", "--json"))
         assert [each for each in report["checks"] if each["state"] == "problem"] == []
@@ -107,7 +128,7 @@ def test_each_role_does_its_work_with_the_permissions_on_the_page_alone(
         call(application, "send", "--origin", "orders", "--delay", "1h", "--count", "3", "--id", "order-4711")
         call(application, "send", "--origin", "payments", "--delay", "100ms", "--key", "k")
         call(application, "send", "--origin", "nowhere", "--delay", "1h", "--key", "dead")
-        eventually(lambda: sidecar.pending() == 3, 40, "what is due later waits")
+        eventually(lambda: sidecar.pending() == 4, 40, "what is due later waits")
         broker_of_tests.read_committed(plain, ["payments"], until=lambda read: len(read) == 1)
         broker_of_tests.read_committed(plain, ["dlq"], until=lambda read: len(read) == 1)
 
@@ -116,7 +137,7 @@ def test_each_role_does_its_work_with_the_permissions_on_the_page_alone(
         call(operator, "resume", "payments")
         call(operator, "reschedule", "id:order-4711", "--delay", "2h")
         call(operator, "cancel", "id:order-4711")
-        eventually(lambda: sidecar.pending() == 0, 40, "what was cancelled waits no more")
+        eventually(lambda: sidecar.pending() == 1, 40, "what was cancelled waits no more")
 
         redriver = login(address, "redriver")
         assert json.loads(call(redriver, "dlq", "report", "--json"))

@@ -55,8 +55,8 @@ def page(found: Report, settings: Settings, now_ms: int) -> str:
 
 
 def topics(settings: Settings) -> dict[Kind, str]:
-    """Return the topic of each kind."""
-    return {Kind.RETRY: settings.input_topic, Kind.DEAD: settings.dlq_topic}
+    """Return the topics of each kind, for display."""
+    return {Kind.RETRY: settings.input_topic, Kind.DEAD: ", ".join(settings.dlq_topics)}
 
 
 def shown_name(dimension: Dimension, name: str) -> str:

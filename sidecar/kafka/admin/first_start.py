@@ -42,9 +42,7 @@ def place_new_group(admin: Admin, settings: Settings, facts: TopicFacts, deadlin
     try:
         if has_records(admin, settings.changelog_topic, range(facts.usable_partitions), deadline):
             return ""
-        # An open transaction is the work of a group that has been placed: its end is not waited for.
-        reader = {**config.committed_reader(settings), "isolation.level": "read_uncommitted"}
-        with closing(Consumer(reader, logger=config.quiet_logger())) as consumer:
+        with closing(Consumer(_unstable_reader(settings), logger=config.quiet_logger())) as consumer:
             if not _is_new(consumer, topic, len(numbers)):
                 return ""
             ends = end_offsets(admin, topic, numbers, deadline)
@@ -63,6 +61,35 @@ def place_new_group(admin: Admin, settings: Settings, facts: TopicFacts, deadlin
         f"the group {settings.group_id} begins to read {settings.input_topic} at {wanted}: of {records} records that "
         f"are on it {skipped} stay unread"
     )
+
+
+def open_question(
+    admin: Admin, settings: Settings, partitions: int, changelog_partitions: int, deadline_s: float
+) -> str:
+    """Return the decision that the first start would ask for; empty when it asks for none. Changes nothing.
+
+    Args:
+        admin: The admin client.
+        settings: The settings, which may have made the decision.
+        partitions: Of the retry topic.
+        changelog_partitions: Of the changelog; 0 when it does not exist yet.
+        deadline_s: For all questions together.
+
+    Raises:
+        BrokerUnavailable: No answer in time.
+        KafkaFailed: The cluster refuses.
+    """
+    deadline, topic, numbers = Deadline(deadline_s), settings.input_topic, range(partitions)
+    if settings.start_at is not None:
+        return ""
+    if changelog_partitions and has_records(admin, settings.changelog_topic, range(changelog_partitions), deadline):
+        return ""
+    with closing(Consumer(_unstable_reader(settings), logger=config.quiet_logger())) as consumer:
+        if not _is_new(consumer, topic, partitions):
+            return ""
+    ends, firsts = end_offsets(admin, topic, numbers, deadline), first_offsets(admin, topic, numbers, deadline)
+    records = sum(ends[each] - firsts[each] for each in numbers)
+    return _question(settings, records) if records else ""
 
 
 def begin_like(admin: Admin, settings: Settings, other_group: str, deadline_s: float) -> str:
@@ -88,6 +115,11 @@ def begin_like(admin: Admin, settings: Settings, other_group: str, deadline_s: f
         if not _is_new(consumer, topic, len(numbers)) or not _commit(consumer, settings, offsets):
             return ""
     return f"the group {settings.group_id} begins to read {topic} where the group {other_group} stopped"
+
+
+def _unstable_reader(settings: Settings) -> config.Config:
+    """An open transaction is the work of a group that has been placed: its end is not waited for."""
+    return {**config.committed_reader(settings), "isolation.level": "read_uncommitted"}
 
 
 def _is_new(consumer: Consumer, topic: str, partitions: int) -> bool:

@@ -198,7 +198,10 @@ def _dead(inputs: AuditInputs, messages: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     position = ["partition", "offset"]
-    dead = _headers(inputs, inputs.settings.dlq_topic).mapInArrow(_Dead(inputs.settings.input_topic).__call__, _DEAD)
+    # A policy may name a DLQ that no dead letter has needed yet.
+    main, *others = inputs.settings.dlq_topics
+    dlqs = ",".join([main, *(each for each in others if each in inputs.existing)])
+    dead = _headers(inputs, dlqs).mapInArrow(_Dead(inputs.settings.input_topic).__call__, _DEAD)
     if any(inputs.bases.values()):
         # Those of a former topic name the same positions; their messages had other timestamps.
         same = f.col("died").isNull() | (f.col("died") == f.col("stamp"))

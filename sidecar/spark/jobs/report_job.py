@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -78,7 +79,7 @@ def run_report(
     source: Mapping[str, str],
     downloads: DownloadProgress,
 ) -> Report:
-    """Count what is on the retry topic and on the DLQ.
+    """Count what is on the retry topic and on the DLQs.
 
     Args:
         settings: The effective settings.
@@ -94,23 +95,23 @@ def run_report(
     """
     options = source_options(settings, source)
     admin = Admin(settings)
-    topics = {Kind.RETRY: settings.input_topic, Kind.DEAD: settings.dlq_topic}
-    for topic in topics.values():
+    topics = {Kind.RETRY: (settings.input_topic,), Kind.DEAD: settings.dlq_topics}
+    for topic in chain(*topics.values()):
         require_topic(admin, topic, "READ")
     with job_session(f"{settings.streams_app_id}-report", master, conf, downloads) as session:
         retries, dead = (
-            _read(session, options, topic, scope).mapInArrow(
+            _read(session, options, ",".join(names), scope).mapInArrow(
                 _Counting(kind, policy, settings.dialects).__call__, _GROUP
             )
-            for kind, topic in topics.items()
+            for kind, names in topics.items()
         )
         return report_of(retries.unionByName(dead), scope)
 
 
-def _read(session: SparkSession, options: Mapping[str, str], topic: str, scope: Scope) -> DataFrame:
+def _read(session: SparkSession, options: Mapping[str, str], topics: str, scope: Scope) -> DataFrame:
     from pyspark.sql import functions as f  # noqa: PLC0415 - PySpark is an extra
 
-    bounds = {"subscribe": topic, "startingOffsets": "earliest", "endingOffsets": "latest"}
+    bounds = {"subscribe": topics, "startingOffsets": "earliest", "endingOffsets": "latest"}
     if scope.since_ms is not None:
         bounds |= {"startingTimestamp": str(scope.since_ms), "startingOffsetsByTimestampStrategy": "latest"}
     if scope.until_ms is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ from sidecar import cli
 from sidecar.clock import SystemClock
 from sidecar.contract.status import CLOCK_KEY
 from sidecar.engine import hot
-from sidecar.errors import TopicsInvalid
+from sidecar.errors import SettingsInvalid, TopicsInvalid
 from sidecar.kafka.admin.cluster import Admin, Deadline
+from sidecar.kafka.admin.first_start import place_new_group
 from sidecar.kafka.admin.topics import ensure_topics
 from sidecar.kafka.probes import describe_group, measure_clock
 from sidecar.settings import Settings
 from tests.broker import create_topic, local_broker, partitions_of, read_committed
+from tests.integration.messages import Given, send
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
@@ -77,6 +80,28 @@ def test_where_all_is_well_every_line_is_ok(bootstrap: str, unique: Callable[[st
     assert f"begun and aborted as {settings.streams_app_id}-doctor" in text
     records = read_committed(bootstrap, [settings.status_topic])
     assert {(record.key, record.value) for record in records} == {(CLOCK_KEY, None)}
+
+
+def test_the_decision_that_a_first_start_needs_is_a_problem_until_it_is_made(
+    bootstrap: str, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    settings = _settings(bootstrap, unique)
+    create_topic(bootstrap, settings.input_topic, 2)
+    create_topic(bootstrap, settings.dlq_topic, 1)
+    send(bootstrap, settings.input_topic, Given(), Given())
+    report = _report(_run(settings, tmp_path, "--json"))
+    assert report["start"]["state"] == "problem"
+    assert report["start"]["text"].startswith(f"START_AT: is not set, the group {settings.group_id} is new")
+    assert report["start"]["text"].endswith("has 2 records")
+    assert report["start"]["do"].startswith("set START_AT to latest (they stay unread; ")
+    assert "start" not in _report(_run(settings, tmp_path, "--json", "--start-at", "latest"))
+    # The same question as that of the start.
+    admin = Admin(settings)
+    facts = ensure_topics(admin, settings)
+    with pytest.raises(SettingsInvalid, match="START_AT: is not set"):
+        place_new_group(admin, settings, facts, 20)
+    assert place_new_group(admin, replace(settings, start_at="latest"), facts, 20)
+    assert "start" not in _report(_run(settings, tmp_path, "--json"))
 
 
 def test_missing_topics_are_problems_with_the_command_that_creates_them(

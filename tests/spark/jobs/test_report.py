@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sidecar.model import Reason
+from tests.broker import create_topic
 from tests.integration.messages import Given, Pairs, now_ms, send
 from tests.integration.sidecars import Sidecars, Stage
 from tests.spark.jobs.dead_letters import dead
@@ -24,7 +25,7 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 def fill(stage: Stage) -> None:
-    """Send 60 retries over three hours, one record that is none, and 30 dead letters of 26 exceptions."""
+    """Send 60 retries over three hours, one record that is none, and 30 dead letters of 26 exceptions to two DLQs."""
     origin = ("retry-origin-topic", stage.origin.encode())
     retries = [
         Given(
@@ -37,17 +38,20 @@ def fill(stage: Stage) -> None:
     control: Pairs = [("retry-control", b"cancel"), ("retry-target", b"id:x"), ("retry-control-id", b"c")]
     send(stage.bootstrap, stage.input_topic, *retries, Given(headers=control))
     names = [HOSTILE] * 5 + [f"Odd{each}" for each in range(25)]
-    send(
-        stage.bootstrap,
-        stage.dlq_topic,
-        *(
-            Given(
-                headers=dead([origin, ("retry-exception", name.encode())], Reason.FATAL if at else Reason.BAD_HEADER),
-                timestamp_ms=BEGIN_MS,
-            )
-            for at, name in enumerate(names)
-        ),
-    )
+    letters = [
+        Given(
+            headers=dead([origin, ("retry-exception", name.encode())], Reason.FATAL if at else Reason.BAD_HEADER),
+            timestamp_ms=BEGIN_MS,
+        )
+        for at, name in enumerate(names)
+    ]
+    create_topic(stage.bootstrap, policy_dlq(stage), 2)
+    send(stage.bootstrap, stage.dlq_topic, *letters[:20])
+    send(stage.bootstrap, policy_dlq(stage), *letters[20:])
+
+
+def policy_dlq(stage: Stage) -> str:
+    return f"{stage.dlq_topic}-of-a-policy"
 
 
 def report(environment: dict[str, str], *more: str) -> dict[str, Any]:
@@ -70,7 +74,8 @@ def test_retries_and_dead_letters_are_counted_and_all_of_them_are_in_the_parquet
     import pyarrow.parquet
 
     fill(stage)
-    environment = sidecars.make("none", stage).environment
+    policies = json.dumps({"pay*": {"dlq_topic": policy_dlq(stage)}})
+    environment = sidecars.make("none", stage, ORIGIN_POLICIES=policies).environment
     html = tmp_path / "report.html"
     body = report(environment, "--top", "3", "--html", str(html), "--out", f"file://{tmp_path}/out")
     assert (body["retry"]["total"], body["dead-letter"]["total"]) == (60, 30)

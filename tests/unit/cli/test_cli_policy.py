@@ -118,9 +118,33 @@ def test_explain_shows_a_table_for_people(tmp_path: Path) -> None:
     lines = result.stdout.splitlines()
     assert lines[0] == "policy: pay*, by ORIGIN_POLICIES; at most 200 a second for payments; in the order of the key"
     assert lines[2].split() == ["1", "5s", "5s"]
-    assert lines[3].startswith("then dead-lettered attempts-exhausted: ")
+    assert lines[3].startswith("then dead-lettered attempts-exhausted, to dlq: ")
     gone = run(tmp_path, "explain", "--origin", "payments", "--policy", "fast")
-    assert gone.stdout == "then dead-lettered bad-header: retry-policy='fast' is no policy: allowed are slow\n"
+    assert gone.stdout == (
+        "then dead-lettered bad-header, to dlq: retry-policy='fast' is no policy: allowed are slow\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "dlq"),
+    [
+        (["--origin", "orders"], "dlq"),
+        (["--origin", "payments"], "pay-dlq"),
+        (["--origin", "payments", "--policy", "slow"], "slow-dlq"),
+        (["--origin", "payments", "--exception", "Late"], "slow-dlq"),
+        # No policy is met: the one of its origin.
+        (["--origin", "payments", "--policy", "fast"], "pay-dlq"),
+    ],
+)
+def test_explain_shows_the_dlq_of_the_policy_that_a_message_meets(tmp_path: Path, words: list[str], dlq: str) -> None:
+    text = """
+policies: {slow: {dlq_topic: slow-dlq}}
+origin_policies: {pay*: {dlq_topic: pay-dlq, exception_policies: {Late: slow}}}
+"""
+    answer = json.loads(run(tmp_path, "explain", "--json", *words, text=text).stdout)
+    assert answer["end"]["dlq"] == dlq
+    listed = json.loads(run(tmp_path, "check", "--json", text=text).stdout)["policies"]
+    assert [each["dlq"] for each in listed] == ["dlq", "pay-dlq", "slow-dlq"]
 
 
 @pytest.mark.parametrize(

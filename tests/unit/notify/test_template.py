@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator, FormatChecker  # type: ignore[import-untyped]
 
 from sidecar.errors import SettingsInvalid
 from sidecar.model import Reason
@@ -85,6 +86,95 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 # The examples, by what their receivers take
+
+TEXT: Final = {"type": "string", "minLength": 1}
+LABELS: Final = {
+    "type": "object",
+    "propertyNames": {"pattern": "^[a-zA-Z_][a-zA-Z0-9_]*$"},
+    "additionalProperties": TEXT,
+}
+SCHEMAS: Final[dict[str, dict[str, Any]]] = {
+    # `postableAlerts` of Alertmanager's api/v2/openapi.yaml; a label without a value is none.
+    "alertmanager": {
+        "type": "array",
+        "minItems": 1,
+        "items": {
+            "type": "object",
+            "additionalProperties": False,
+            "required": ["labels"],
+            "properties": {
+                "labels": {**LABELS, "required": ["alertname"]},
+                "annotations": LABELS,
+                "startsAt": {"type": "string", "format": "date-time"},
+                "endsAt": {"type": "string", "format": "date-time"},
+                "generatorURL": {"type": "string", "format": "uri"},
+            },
+        },
+    },
+    # The body of `/enqueue` in PagerDuty's OpenAPI document of the Events API v2, with the limits of its guide.
+    "pagerduty": {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["routing_key", "event_action", "payload"],
+        "properties": {
+            "routing_key": TEXT,
+            "event_action": {"enum": ["trigger"]},
+            "dedup_key": {**TEXT, "maxLength": 255},
+            "client": TEXT,
+            "client_url": {"type": "string", "format": "uri"},
+            "links": {"type": "array"},
+            "images": {"type": "array"},
+            "payload": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["summary", "severity", "source"],
+                "properties": {
+                    "summary": {**TEXT, "maxLength": 1_024},
+                    "timestamp": {"type": "string", "format": "date-time"},
+                    "severity": {"enum": ["critical", "warning", "error", "info"]},
+                    **dict.fromkeys(("source", "component", "group", "class"), TEXT),
+                    "custom_details": {"type": "object"},
+                },
+            },
+        },
+    },
+    # The reference of Slack's incoming webhooks and of the blocks `header` and `section`.
+    "slack": {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["text"],
+        "properties": {
+            "text": {**TEXT, "maxLength": 40_000},
+            "blocks": {
+                "type": "array",
+                "maxItems": 50,
+                "items": {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "required": ["type", "text"],
+                    "properties": {
+                        "type": {"enum": ["header", "section"]},
+                        "text": {
+                            "type": "object",
+                            "additionalProperties": False,
+                            "required": ["type", "text"],
+                            "properties": {"type": {"const": "plain_text"}, "text": {**TEXT, "maxLength": 3_000}},
+                        },
+                    },
+                    "if": {"properties": {"type": {"const": "header"}}},
+                    "then": {"properties": {"text": {"properties": {"text": {"maxLength": 150}}}}},
+                },
+            },
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("name", sorted(SCHEMAS))
+def test_each_example_has_the_form_that_its_receiver_publishes(name: str) -> None:
+    Draft202012Validator.check_schema(SCHEMAS[name])
+    checked = Draft202012Validator(SCHEMAS[name], format_checker=FormatChecker())
+    assert [each.message for each in checked.iter_errors(filled(f"{name}.json"))] == []
 
 
 def test_slack_gets_plain_text_that_mentions_nobody() -> None:
