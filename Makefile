@@ -69,7 +69,7 @@ sanitize: $(TEST_STAMP) ## The comparison of compiled code and Python under addr
 	SIDECAR_HOT=require SIDECAR_HOT_FLAGS="-O1 -g -fsanitize=address,undefined -fno-omit-frame-pointer" \
 		$(PIP) install --no-deps --no-build-isolation --editable .
 	LD_PRELOAD="$$(cc -print-file-name=libasan.so) $$(cc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
-		PYTHONMALLOC=malloc $(BIN)/python -m pytest -q --timeout=0 tests/property/test_hot.py; \
+		PYTHONMALLOC=malloc $(BIN)/python -m pytest -q --timeout=0 tests/property/test_hot.py tests/property/test_hot_redrive.py; \
 		status=$$?; $(PIP) install --no-deps --no-build-isolation --editable . && exit $$status
 
 test-spark: $(SPARK_STAMP) ## Run all tests of the Spark engine, which takes minutes; needs a JDK 17 or 21

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from itertools import chain
 
 import pytest
 
@@ -41,12 +42,12 @@ def reader_of(bootstrap: str, topic: str) -> LogReader:
     return LogReader({**config.committed_reader(settings), "enable.partition.eof": True}, topic)
 
 
-def read_to_the_ends(reader: LogReader, partitions: set[int]) -> list[Record]:
+def read_to_the_ends(reader: LogReader, partitions: set[int], *, many: bool = False) -> list[Record]:
     records: list[Record] = []
     left = set(partitions)
 
     def step() -> bool:
-        for read in reader.read(2, 0.2):
+        for read in chain(*reader.read_many(2, 0.2)) if many else reader.read(2, 0.2):
             assert not isinstance(read, Unread)
             if isinstance(read, End):
                 left.discard(read.partition)
@@ -58,7 +59,10 @@ def read_to_the_ends(reader: LogReader, partitions: set[int]) -> list[Record]:
     return records
 
 
-def test_what_is_written_is_read_from_the_offsets_that_are_named(bootstrap: str, unique: Callable[[str], str]) -> None:
+@pytest.mark.parametrize("many", [False, True])
+def test_what_is_written_is_read_from_the_offsets_that_are_named(
+    bootstrap: str, unique: Callable[[str], str], many: bool
+) -> None:
     topic = unique("log")
     create_topic(bootstrap, topic, 3, LOG_APPEND_TIME)
     written = write(bootstrap, topic, {0: (b"a", b"b", b"c"), 1: (b"d",)})
@@ -70,14 +74,14 @@ def test_what_is_written_is_read_from_the_offsets_that_are_named(bootstrap: str,
         assert [reader.bounds(each, SECONDS) for each in range(3)] == [(0, 3), (0, 1), (0, 0)]
         assert reader.offsets_at((0, 1), stamped_ms, SECONDS) == {0: 0, 1: 0}
         reader.start({0: 1, 1: 0})
-        records = read_to_the_ends(reader, {0, 1})
+        records = read_to_the_ends(reader, {0, 1}, many=many)
         assert sorted((each.partition, each.offset, each.value) for each in records) == [
             *((0, 1, b"b"), (0, 2, b"c"), (1, 0, b"d"))
         ]
         assert {(each.key, str(each.headers)) for each in records} == {(b"key", "[('a', b'1')]")}
         reader.stop(1)
         write(bootstrap, topic, {0: (b"e",), 1: (b"f",)})
-        assert [each.value for each in read_to_the_ends(reader, {0})] == [b"e"]
+        assert [each.value for each in read_to_the_ends(reader, {0}, many=many)] == [b"e"]
 
 
 def test_a_topic_that_keeps_the_senders_time_says_nothing_of_the_brokers_clock(
