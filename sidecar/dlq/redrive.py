@@ -268,9 +268,12 @@ class RedriveRun:
                 outgoing = self._next(room)
                 if outgoing or self._clock.monotonic_s() - self._noted_s >= NOTE_EVERY_S:
                     self._commit(commits, outgoing)
-                advanced(self._reader.remaining + len(self._ahead))
+                self._settle(wait=False)
             else:
+                # Nothing is made ready meanwhile, and the status must not wait for the next record.
+                self._settle()
                 pause.wait(WAIT_S)
+            advanced(self._reader.remaining + len(self._ahead))
         self._commit(commits, [])
         return True
 
@@ -314,9 +317,9 @@ class RedriveRun:
         )
         self._noted_s = self._clock.monotonic_s()
 
-    def _settle(self) -> None:
-        """Wait for the transaction that is being committed. Raises CommandFailed."""
-        if self._committing is not None:
+    def _settle(self, *, wait: bool = True) -> None:
+        """Wait for the transaction that is being committed, or look whether it is. Raises CommandFailed."""
+        if self._committing is not None and (wait or self._committing[0].done()):
             (committed, count), self._committing = self._committing, None
             committed.result()
             self.sent += count

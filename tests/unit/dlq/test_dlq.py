@@ -323,6 +323,21 @@ def test_a_rate_is_kept() -> None:
     assert all(total <= 1 + number for number, total in enumerate(itertools.accumulate(sizes)))
 
 
+def test_what_was_sent_is_counted_while_a_rate_holds_the_rest_back() -> None:
+    kept, redrive_run = run_of([record(NATIVE, offset=each) for each in range(3)], RedriveLimits(None, 0.001))
+    seen = []
+
+    def advanced(_remaining: int) -> None:
+        seen.append(redrive_run.sent)
+        if redrive_run.sent == 1:
+            raise BrokerUnavailable("that is enough")
+
+    with pytest.raises(BrokerUnavailable):
+        redrive_run.run(advanced)
+    assert seen[-1] == 1
+    assert [len(records) for records, _ in kept.transactions] == [0, 1]
+
+
 def test_a_run_that_is_stopped_has_committed_all_that_it_sent() -> None:
     kept, redrive_run = run_of([record(NATIVE)], RedriveLimits(None, None), stopping=True)
     assert not redrive_run.run(lambda remaining: None)
