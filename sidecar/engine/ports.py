@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from sidecar.model import Headers
@@ -64,6 +64,14 @@ class Prepared(Protocol):
         ...
 
 
+class SortedRows(Protocol):
+    """Rows and their new values in key order, each row once; None deletes."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes | None]]: ...
+
+
 class Store(StoreReader, Protocol):
     """The local store: a cache of the committed changelog that can be rebuilt at any time."""
 
@@ -79,8 +87,8 @@ class Store(StoreReader, Protocol):
         """Prepare and write."""
         ...
 
-    def ingest(self, rows: Mapping[bytes, bytes | None]) -> Generator[None]:
-        """Write rows as a sorted file, in steps of a few milliseconds; None deletes.
+    def ingest(self, rows: SortedRows) -> Generator[None]:
+        """Write rows as a file, in steps of a few milliseconds.
 
         They are there, and on disk, after the last step; an iterator that is closed before it leaves nothing. They hold
         over all that was written before.
@@ -88,7 +96,11 @@ class Store(StoreReader, Protocol):
         ...
 
     def flush(self) -> None:
-        """Persist what was applied, and merge ingested files from here on."""
+        """Persist what was applied."""
+        ...
+
+    def merge(self) -> None:
+        """Merge ingested files from here on, in the background, until the next one is ingested."""
         ...
 
     def size_bytes(self) -> int:

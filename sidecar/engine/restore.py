@@ -104,6 +104,8 @@ class Restore:
         """The log shows that the state of the store was never committed: `start_over` is next."""
         self._bulk: dict[bytes, bytes | None] | None = None
         """Timer rows of a restore from the start that are not in the store yet."""
+        self._plain = hot.ingest.Timers(self.rows.timer) if hot.COMPILED else None
+        """The same, while all of them are plain; then `_bulk` is empty."""
         self._ingesting: Generator[None] | None = None
         self._is_marked = False
         self.buffered_bytes = 0
@@ -174,7 +176,7 @@ class Restore:
         wiped = Mutations()
         wiped.ranges = self.rows.ranges()
         self._store.apply([wiped])
-        self._bulk = {}
+        self._forget()
         self.partition.checkpoint = Checkpoint()
         self.partition.counts = Counts()
         self.partition.changelog_offset = 0
@@ -236,7 +238,7 @@ class Restore:
 
     def spill(self) -> bool:
         """Write buffered timers to the store: one step, of some milliseconds; return whether that was all."""
-        if not self._bulk:
+        if not self._is_buffering:
             return True
         if self._ingesting is None:
             if not self._is_marked:
@@ -246,7 +248,7 @@ class Restore:
                 self._store.apply([mark])
                 self._store.flush()
                 self._is_marked = True
-            self._ingesting = self._store.ingest(self._bulk)
+            self._ingesting = self._store.ingest(self._plain or sorted((self._bulk or {}).items()))
         for _ in self._ingesting:
             return False
         self.close()
@@ -257,9 +259,17 @@ class Restore:
         if self._ingesting is not None:
             self._ingesting.close()
         if self._bulk is not None:
-            self._bulk = {}
+            self._forget()
         self._ingesting = None
         self.buffered_bytes = 0
+
+    @property
+    def _is_buffering(self) -> bool:
+        return bool(self._bulk or self._plain)
+
+    def _forget(self) -> None:
+        self._bulk = {}
+        self._plain = hot.ingest.Timers(self.rows.timer) if hot.COMPILED else None
 
     def _is_proven_by(self, found: Checkpoint) -> bool:
         """Return whether a checkpoint behind the state of the store has not refuted it."""
@@ -275,7 +285,7 @@ class Restore:
 
         First the buffered timers are written, a step at a time.
         """
-        if self._bulk:
+        if self._is_buffering:
             self.spill()
             return False
         upper = self.rows.timer + self.partition.watermark + b"\0"
@@ -333,11 +343,13 @@ class Restore:
         if number is None or slot_end_ms(number, block.level) != key.slot_end_ms:
             raise RecordCorrupt(f"no slot of level {block.level} ends at {key.slot_end_ms}")
         mutations.rows[row] = b""
-        timers = self._timers(mutations)
-        if hot.COMPILED:
-            entries = hot.ingest.restore_plain(timers, self.rows.timer, value, block.lengths, block.entries_at)
+        timers = self._bulk if self._bulk is not None else mutations.rows
+        if self._plain is None:
+            entries: Sequence[bytes] = entries_of(value, block)
         else:
-            entries = entries_of(value, block)
+            entries = self._plain.add(value, block.lengths, block.entries_at)
+            if entries or timers or self._bulk is None:
+                self._plain.pour(timers)
         for entry in entries:
             restore_entry(timers, mutations.rows, self.partition, entry)
         slot = (block.level, number)
@@ -348,10 +360,6 @@ class Restore:
         self.timers += len(block.lengths)
         if self._bulk is not None:
             self.buffered_bytes += len(value)
-
-    def _timers(self, mutations: Mutations) -> dict[bytes, bytes | None]:
-        """Return what takes timer rows."""
-        return mutations.rows if self._bulk is None else self._bulk
 
     def _removed(self, key: RemovedKey, value: bytes | None, mutations: Mutations, delta: CountsDelta) -> None:
         offset, due_ms = key
@@ -366,7 +374,9 @@ class Restore:
             mutations.rows[row] = value
             if dues:
                 mutations.rows[self.rows.removed_row(max(dues), offset)] = b""
-        timers = self._timers(mutations)
+        timers = self._bulk if self._bulk is not None else mutations.rows
+        if self._plain and dues:
+            self._plain.pour(timers)
         for due_ms in dues:
             timer = self.rows.timer + KEY.pack(due_ms, offset)
             entry = timers[timer] if timer in timers else self._store.get(timer)

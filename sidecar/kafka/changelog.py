@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from sidecar.engine.restore import ChangelogRead
 from sidecar.errors import invariant
 from sidecar.kafka.errors import failed, translated
+from sidecar.kafka.poll_batch import poll_batch
 from sidecar.kafka.tokens import made
 
 SLICE_BYTES: Final = 1024 * 1024
@@ -62,9 +63,7 @@ class ChangelogReader:
         """
         slices: dict[int, list[ChangelogRead]] = {}
         size = count = 0
-        with translated():
-            messages = self._consumer.consume(self._limit, timeout_s)
-        for message in messages:
+        for message in poll_batch(self._consumer, self._limit - 1, timeout_s):
             partition = message.partition() or 0
             if (error := message.error()) is not None:
                 if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):

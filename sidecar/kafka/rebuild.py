@@ -30,7 +30,7 @@ from sidecar.settings import Settings
 ASK_S: Final = 15.0
 STALL_S: Final = 30.0
 READ_S: Final = 0.2
-BUFFER_BYTES_MAX: Final = 16 * 1024 * 1024
+BUFFER_BYTES_MAX: Final = 32 * 1024 * 1024
 """Timers of all partitions that wait to be written as sorted files."""
 
 
@@ -86,6 +86,7 @@ def rebuild(
     for number, restore in restores.items():
         if number not in problems:
             _finish(restore, bounds[number].end, problems)
+    store.merge()
     return problems
 
 

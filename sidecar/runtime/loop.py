@@ -248,6 +248,8 @@ class Loop:
             components.metrics.clock_skew_seconds.set(skew_ms / 1000)
 
     def _maintain_store(self, store: Store) -> None:
+        if not self._components.recovery.busy:
+            store.merge()
         self._components.metrics.store_bytes.set(store.size_bytes())
         self._components.leftovers.maintain(store, self._assignment.partitions)
 

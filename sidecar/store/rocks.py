@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +27,7 @@ from rocksdict import (
     WriteOptions,
 )
 
-from sidecar.engine.ports import Mutations, Prepared
+from sidecar.engine.ports import Mutations, Prepared, SortedRows
 from sidecar.errors import InvariantViolated, invariant
 from sidecar.store.classify import classify
 
@@ -42,9 +42,13 @@ INGESTED: Final = "ingested"
 INGEST_STEP_ROWS: Final = 1_000
 UNMERGED_FILES: Final = 4
 """How many new files are merged at once."""
-UNMERGED_FILES_INGESTING: Final = 96
-"""The same while files are ingested: merging them as they come would take as much processor time as the rest."""
-UNMERGED_FILES_PAUSE: Final = 384
+UNMERGED_FILES_INGESTING: Final = 256
+"""The same while files are ingested: all that is in the store already is merged again with them."""
+LEVEL_BYTES: Final = 256 * 1024 * 1024
+"""Merging also begins when unmerged files have so many bytes."""
+LEVEL_BYTES_INGESTING: Final = 1024 * 1024 * 1024 * 1024
+"""The same while files are ingested: their number decides."""
+UNMERGED_FILES_PAUSE: Final = 448
 """From here on a restore waits for merging, and everything else goes on."""
 UNMERGED_FILES_MAX: Final = 512
 """From here on writes wait; the library keeps the interpreter's lock meanwhile, so everything else waits too."""
@@ -58,6 +62,7 @@ def _options() -> Options:
     options.set_target_file_size_base(TARGET_FILE_BYTES)
     options.set_max_background_jobs(2)
     options.set_level_zero_file_num_compaction_trigger(UNMERGED_FILES)
+    options.set_max_bytes_for_level_base(LEVEL_BYTES)
     options.set_level_zero_slowdown_writes_trigger(UNMERGED_FILES_MAX)
     options.set_level_zero_stop_writes_trigger(UNMERGED_FILES_MAX)
     options.set_max_open_files(OPEN_FILES_MAX)
@@ -202,7 +207,7 @@ class RocksStore:
     def apply(self, mutations: Sequence[Mutations]) -> None:
         self.write(self.prepare(mutations))
 
-    def ingest(self, rows: Mapping[bytes, bytes | None]) -> Generator[None]:
+    def ingest(self, rows: SortedRows) -> Generator[None]:
         if not rows:
             return
         file = self.folder / INGESTED / f"{next(self._files)}.sst"
@@ -213,18 +218,18 @@ class RocksStore:
                 while self._number("rocksdb.num-files-at-level0") >= UNMERGED_FILES_PAUSE:
                     yield
                 options = _options()
-                # Merging rewrites and compresses them, in other threads.
-                options.set_compression_type(DBCompressionType.none())
+                # Merging compresses them, in other threads. A writer takes the compression of the last level.
+                options.set_compression_per_level([DBCompressionType.none()])
                 writer = SstFileWriter(options)
                 writer.open(str(file))
-                ordered = sorted(rows)
-                for start in range(0, len(ordered), INGEST_STEP_ROWS):
-                    yield
-                    for row in ordered[start : start + INGEST_STEP_ROWS]:
-                        if (value := rows[row]) is None:
-                            del writer[row]
-                        else:
-                            writer[row] = value
+                yield
+                for at, (row, value) in enumerate(rows, 1):
+                    if value is None:
+                        del writer[row]
+                    else:
+                        writer[row] = value
+                    if not at % INGEST_STEP_ROWS:
+                        yield
                 yield
                 writer.finish()
                 how = IngestExternalFileOptions()
@@ -235,12 +240,18 @@ class RocksStore:
 
     def _merge_at(self, files: int) -> None:
         if self._merges_at != files:
-            self._db.set_options({"level0_file_num_compaction_trigger": str(files)})
+            level_bytes = LEVEL_BYTES if files == UNMERGED_FILES else LEVEL_BYTES_INGESTING
+            self._db.set_options(
+                {"level0_file_num_compaction_trigger": str(files), "max_bytes_for_level_base": str(level_bytes)}
+            )
             self._merges_at = files
 
     def flush(self) -> None:
         with self._classified():
             self._db.flush(True)
+
+    def merge(self) -> None:
+        with self._classified():
             self._merge_at(UNMERGED_FILES)
 
     def size_bytes(self) -> int:

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from sidecar.engine.ports import Mutations, Prepared
+from sidecar.engine.ports import Mutations, Prepared, SortedRows
 from sidecar.errors import InvariantViolated, StoreCorrupt, StoreFailed, invariant
 
 PAGE_BYTES: Final = 16 * 1024
@@ -167,18 +167,21 @@ class SqliteStore:
     def apply(self, mutations: Sequence[Mutations]) -> None:
         self.write(self.prepare(mutations))
 
-    def ingest(self, rows: Mapping[bytes, bytes | None]) -> Generator[None]:
-        """Write rows in order. The steps sort; the last one writes all rows, because readers see a part otherwise."""
-        left, ordered = iter(sorted(rows)), dict[bytes, bytes | None]()
-        while part := list(islice(left, INGEST_STEP_ROWS)):
+    def ingest(self, rows: SortedRows) -> Generator[None]:
+        """Write rows in order. The steps read; the last one writes all rows, because readers see a part otherwise."""
+        left, ordered = iter(rows), dict[bytes, bytes | None]()
+        while part := dict(islice(left, INGEST_STEP_ROWS)):
             yield
-            ordered.update((row, rows[row]) for row in part)
+            ordered.update(part)
         with self._classified(), self._transaction():
             self._put(ordered)
 
     def flush(self) -> None:
         with self._classified(), self._writing:
             self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def merge(self) -> None:
+        """There is nothing to merge."""
 
     def size_bytes(self) -> int:
         with self._classified():

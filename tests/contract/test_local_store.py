@@ -103,7 +103,7 @@ class TestStore:
 
     def test_ingested_rows_are_there_after_the_last_step_over_what_was_written_before(self, store: Store) -> None:
         put(store, a=b"1", b=b"2", c=b"3")
-        steps = store.ingest({b"d": b"new", b"a": b"new", b"b": None})
+        steps = store.ingest([(b"a", b"new"), (b"b", None), (b"d", b"new")])
         next(steps)
         assert list(store.items(b"a", b"z", limit=9)) == [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]
         for _ in steps:
@@ -113,7 +113,7 @@ class TestStore:
         assert store.get(b"a") == b"later"
 
     def test_what_is_not_ingested_to_the_end_leaves_nothing(self, store: Store) -> None:
-        steps = store.ingest({b"a": b"1"})
+        steps = store.ingest([(b"a", b"1")])
         next(steps)
         steps.close()
         assert store.get(b"a") is None

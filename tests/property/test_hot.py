@@ -352,18 +352,38 @@ def test_entries_of_a_block_are_restored_alike(some: list[bytes]) -> None:
 
     def restored(*, compiled: bool) -> dict[bytes, bytes | None]:
         rows: dict[bytes, bytes | None] = {}
-        place = (partition.rows.timer, value, head.lengths, head.entries_at)
-        for entry in hot.ingest.restore_plain(rows, *place) if compiled else some:
+        timers, others = hot.ingest.Timers(partition.rows.timer), some
+        if compiled:
+            others = timers.add(value, head.lengths, head.entries_at)
+            timers.pour(rows)
+        for entry in others:
             restore_entry(rows, rows, partition, entry)
+        assert not timers
         return rows
 
     assert outcome(lambda: restored(compiled=True)) == outcome(lambda: restored(compiled=False))
 
 
+@given(st.lists(st.lists(entries, min_size=1, max_size=10), max_size=5))
+def test_plain_entries_of_many_blocks_come_in_key_order_and_the_last_one_holds(blocks: list[list[bytes]]) -> None:
+    partition = Partition(4)
+    expected: dict[bytes, bytes | None] = {}
+    timers = hot.ingest.Timers(partition.rows.timer)
+    for some in blocks:
+        value = codec.encode_block(0, {"orders": (len(some), 0)}, some)
+        head = codec.decode_block_head(value)
+        others = timers.add(value, head.lengths, head.entries_at)
+        for entry in some:
+            if entry not in others:
+                restore_entry(expected, {}, partition, entry)
+    assert list(timers) == sorted(expected.items())
+    assert len(timers) >= len(expected)
+
+
 @pytest.mark.parametrize(("lengths", "at"), [([9], 0), ([-1], 0), ([4, 5], 0), ([8], 1), ([1], 9), ([1], -1)])
 def test_an_entry_that_ends_behind_its_block_is_refused(lengths: list[int], at: int) -> None:
     with pytest.raises(IndexError, match="an entry ends behind its block"):
-        hot.ingest.restore_plain({}, b"t", bytes(8), lengths, at)
+        hot.ingest.Timers(b"t").add(bytes(8), lengths, at)
 
 
 @given(st.text(max_size=60), st.binary(max_size=300) | st.sampled_from([118, 119, 120, 128, 256]).map(bytes))

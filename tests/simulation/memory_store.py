@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import NamedTuple
 
 from sortedcontainers import SortedDict
 
-from sidecar.engine.ports import Mutations, Prepared
+from sidecar.engine.ports import Mutations, Prepared, SortedRows
 from sidecar.errors import invariant
 
 
@@ -77,11 +77,14 @@ class MemoryStore:
     def apply(self, mutations: Sequence[Mutations]) -> None:
         self.write(self.prepare(mutations))
 
-    def ingest(self, rows: Mapping[bytes, bytes | None]) -> Generator[None]:
+    def ingest(self, rows: SortedRows) -> Generator[None]:
         """What is ingested is on disk at once, unlike what was applied before."""
         yield
         for kept in (self.rows, self._flushed):
-            for row, value in rows.items():
+            before = b""
+            for row, value in rows:
+                assert row > before, "rows to ingest are out of order"
+                before = row
                 if value is None:
                     kept.pop(row, None)
                 else:
@@ -89,6 +92,9 @@ class MemoryStore:
 
     def flush(self) -> None:
         self._flushed = self.rows.copy()
+
+    def merge(self) -> None:
+        """There is nothing to merge."""
 
     def size_bytes(self) -> int:
         return sum(len(row) + len(value) for row, value in self.rows.items())

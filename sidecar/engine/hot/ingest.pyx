@@ -3,10 +3,12 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem, PyDict_SetItem
 from cpython.list cimport PyList_Append, PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.ref cimport PyObject
 from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdlib cimport qsort
 from libc.string cimport memcmp
 
 from sidecar.engine.hot.wire cimport (
@@ -372,40 +374,119 @@ cdef inline uint8_t* _put_bin(uint8_t* to, object held):
     return put_bin(to, PyBytes_AS_STRING(held), PyBytes_GET_SIZE(held))
 
 
-def restore_plain(dict rows, bytes prefix, bytes value, lengths, Py_ssize_t at):
-    """Write the rows of a block's entries that were never moved, have no retry id and no order; return the others.
+cdef struct Span:
+    # An entry inside the value of a block.
+    uint64_t due_ms, offset
+    const uint8_t* start
+    Py_ssize_t length
+    Py_ssize_t turn
 
-    Args:
-        rows: Take the new rows.
-        prefix: Of the partition's timer rows.
-        value: Of the block's record.
-        lengths: Of the entries.
-        at: Where the first entry begins.
+
+cdef int _before(const void* one, const void* other) noexcept nogil:
+    cdef const Span* a = <const Span*>one
+    cdef const Span* b = <const Span*>other
+    if a.due_ms != b.due_ms:
+        return -1 if a.due_ms < b.due_ms else 1
+    if a.offset != b.offset:
+        return -1 if a.offset < b.offset else 1
+    return -1 if a.turn < b.turn else a.turn > b.turn
+
+
+cdef class Timers:
+    """Timer rows of a restore: of the entries of blocks that were never moved, have no retry id and no order.
+
+    The entries stay where they came, in the values of their blocks. Iterates over rows and entries in key order, once.
     """
-    cdef Py_ssize_t prefix_length = PyBytes_GET_SIZE(prefix)
-    cdef Py_ssize_t end = PyBytes_GET_SIZE(value)
-    cdef Py_ssize_t length
-    cdef const uint8_t* start
-    cdef uint8_t* to
-    cdef bytes entry, row
-    cdef list others = []
-    for length in lengths:
-        if at < 0 or length < 0 or length > end - at:
-            raise IndexError("an entry ends behind its block")
-        start = <const uint8_t*>PyBytes_AS_STRING(value) + at
-        at += length
-        entry = PyBytes_FromStringAndSize(<const char*>start, length)
-        if (
-            length < _MOVING_BYTES + _LASTING_BYTES
-            or start[_FLAGS_AT] & _ORDERED
-            or read_u64(start) != read_u64(start + _MOVING_BYTES)
-            or start[_MOVING_BYTES + _LASTING_BYTES - 2]
-            or start[_MOVING_BYTES + _LASTING_BYTES - 1]
-        ):
-            others.append(entry)
-            continue
-        row = PyBytes_FromStringAndSize(NULL, prefix_length + 16)
-        to = put_bytes(<uint8_t*>PyBytes_AS_STRING(row), PyBytes_AS_STRING(prefix), prefix_length)
-        put_bytes(to, start, 16)
-        PyDict_SetItem(rows, row, entry)
-    return others
+
+    cdef bytes _prefix
+    cdef list _values
+    cdef Span* _spans
+    cdef Py_ssize_t _room, _count, _next
+
+    def __init__(self, bytes prefix):
+        """Args:
+        prefix: Of the partition's timer rows.
+        """
+        self._prefix = prefix
+        self._values = []
+
+    def __dealloc__(self):
+        PyMem_Free(self._spans)
+
+    def __len__(self):
+        return self._count
+
+    def add(self, bytes value, lengths, Py_ssize_t at):
+        """Take the plain entries of a block; return the others.
+
+        Args:
+            value: Of the block's record.
+            lengths: Of the entries.
+            at: Where the first entry begins.
+        """
+        cdef Py_ssize_t end = PyBytes_GET_SIZE(value)
+        cdef Py_ssize_t length
+        cdef const uint8_t* start
+        cdef Span* spans
+        cdef Span* span
+        cdef list others = []
+        if self._room - self._count < len(lengths):
+            spans = <Span*>PyMem_Realloc(self._spans, 2 * (self._count + len(lengths)) * sizeof(Span))
+            if spans == NULL:
+                raise MemoryError
+            self._spans, self._room = spans, 2 * (self._count + len(lengths))
+        self._values.append(value)
+        for length in lengths:
+            if at < 0 or length < 0 or length > end - at:
+                raise IndexError("an entry ends behind its block")
+            start = <const uint8_t*>PyBytes_AS_STRING(value) + at
+            at += length
+            if (
+                length < _MOVING_BYTES + _LASTING_BYTES
+                or start[_FLAGS_AT] & _ORDERED
+                or read_u64(start) != read_u64(start + _MOVING_BYTES)
+                or start[_MOVING_BYTES + _LASTING_BYTES - 2]
+                or start[_MOVING_BYTES + _LASTING_BYTES - 1]
+            ):
+                others.append(PyBytes_FromStringAndSize(<const char*>start, length))
+                continue
+            span = self._spans + self._count
+            span.due_ms, span.offset = read_u64(start), read_u64(start + 8)
+            span.start, span.length, span.turn = start, length, self._count
+            self._count += 1
+        return others
+
+    def pour(self, dict rows):
+        """Write all into `rows` in the order in which they came, and forget them."""
+        cdef Py_ssize_t each
+        for each in range(self._count):
+            PyDict_SetItem(rows, self._row(self._spans + each), _entry(self._spans + each))
+        self._count = 0
+        self._values.clear()
+
+    def __iter__(self):
+        qsort(self._spans, self._count, sizeof(Span), &_before)
+        self._next = 0
+        return self
+
+    def __next__(self):
+        cdef Span* span
+        while self._next < self._count:
+            span = self._spans + self._next
+            self._next += 1
+            # Of several entries with one key the last one holds.
+            if self._next == self._count or span[1].due_ms != span.due_ms or span[1].offset != span.offset:
+                return self._row(span), _entry(span)
+        raise StopIteration
+
+    cdef bytes _row(self, const Span* span):
+        cdef Py_ssize_t length = PyBytes_GET_SIZE(self._prefix)
+        cdef bytes row = PyBytes_FromStringAndSize(NULL, length + 16)
+        put_bytes(
+            put_bytes(<uint8_t*>PyBytes_AS_STRING(row), PyBytes_AS_STRING(self._prefix), length), span.start, 16
+        )
+        return row
+
+
+cdef inline bytes _entry(const Span* span):
+    return PyBytes_FromStringAndSize(<const char*>span.start, span.length)

@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 SLICE_S: Final = 0.02
 """Longest slice of restoring while other partitions run."""
 SLICE_ALONE_S: Final = 0.2
-BUFFER_BYTES_MAX: Final = 16 * 1024 * 1024
+BUFFER_BYTES_MAX: Final = 32 * 1024 * 1024
 """Timers of all restores that wait to be written as sorted files."""
 READ_TIMEOUT_S: Final = 0.005
 STALLED_S: Final = 15.0

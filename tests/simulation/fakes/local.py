@@ -12,7 +12,7 @@ from confluent_kafka.admin._acl import AclOperation
 from sidecar.clock import Clock
 from sidecar.engine.group.activity import Activity
 from sidecar.engine.group.view import PartitionView
-from sidecar.engine.ports import Prepared, Store
+from sidecar.engine.ports import Prepared, SortedRows, Store
 from sidecar.errors import KafkaFailed, StoreCorrupt, StoreFailed, invariant
 from sidecar.kafka.bounded import HANGS_S
 from sidecar.kafka.writer import Report, Written
@@ -38,7 +38,7 @@ class Disk(MemoryStore):
             raise StoreFailed("no space left on device")
         super().write(prepared)
 
-    def ingest(self, rows: Mapping[bytes, bytes | None]) -> Generator[None]:
+    def ingest(self, rows: SortedRows) -> Generator[None]:
         if self.is_full:
             raise StoreFailed("no space left on device")
         return super().ingest(rows)

@@ -242,7 +242,7 @@ def apply_out_of_order() -> None:
 
 def apply_while_spilling() -> None:
     restore = restored()
-    restore._ingesting = MemoryStore().ingest({})
+    restore._ingesting = MemoryStore().ingest([])
     restore.apply([], "changelog")
 
 

@@ -59,7 +59,11 @@ class Consumer:
 
     def close(self) -> None: ...
 
-    def consume(self, _limit: int, _timeout_s: float) -> list[Given]:
+    def poll(self, _timeout_s: float) -> Given | None:
+        return Consumer.given.pop(0) if Consumer.given else None
+
+    def consume(self, _limit: int, timeout_s: float) -> list[Given]:
+        assert timeout_s == 0, "it waits for the last record of a slice"
         given, Consumer.given = Consumer.given, []
         return given
 

@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> Iterator[RocksStore]:
 
 def ingest(store: RocksStore, rows: dict[bytes, bytes | None]) -> int:
     """Ingest rows; return the number of steps."""
-    return sum(1 for _ in store.ingest(rows))
+    return sum(1 for _ in store.ingest(sorted(rows.items())))
 
 
 def files(store: RocksStore) -> list[Path]:
@@ -77,13 +77,19 @@ def test_rows_are_ingested_in_steps(store: RocksStore, monkeypatch: pytest.Monke
     assert len(rows_of(store)) == 6
 
 
+def test_a_file_is_not_compressed_before_it_is_merged(store: RocksStore) -> None:
+    """The thread that writes it would compress it, and merging would do so again."""
+    ingest(store, {b"%03d" % number: bytes(1_000) for number in range(100)})
+    assert store.size_bytes() > 100_000
+
+
 def test_no_rows_are_no_file(store: RocksStore) -> None:
     assert ingest(store, {}) == 0
     assert not (store.folder / INGESTED).exists()
 
 
 def test_an_ingestion_that_is_given_up_leaves_nothing(store: RocksStore) -> None:
-    steps = store.ingest({b"a": b"1"})
+    steps = store.ingest([(b"a", b"1")])
     next(steps)
     assert len(files(store)) == 1
     steps.close()
@@ -102,11 +108,29 @@ def ingested_many(store: RocksStore) -> None:
     assert unmerged(store) >= UNMERGED_FILES * 2
 
 
-def test_ingested_files_are_not_merged_until_the_next_flush(store: RocksStore) -> None:
+def test_ingested_files_are_not_merged_until_it_is_wanted(store: RocksStore) -> None:
+    """The restores of other partitions flush meanwhile."""
     ingested_many(store)
     store.flush()
+    ingested_many(store)
+    store.merge()
     eventually(lambda: unmerged(store) < UNMERGED_FILES, 60, "they are merged")
     assert store.get(b"a") == b"%d" % (UNMERGED_FILES * 3 - 1)
+
+
+def test_their_size_begins_no_merging_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time, all that a restore has ingested so far would be written again."""
+    monkeypatch.setattr(rocks, "LEVEL_BYTES", 64 * 1024)
+    store = RocksStore(tmp_path / "small")
+    for number in range(3):
+        ingest(store, {b"%03d" % row: bytes([number]) * 1_000 for row in range(100)})
+    merging = ("rocksdb.compaction-pending", "rocksdb.num-running-compactions")
+    assert [store._db.property_int_value(name) for name in merging] == [0, 0]
+    assert unmerged(store) == 2
+    store.merge()
+    eventually(lambda: unmerged(store) == 0, 60, "they are merged")
+    assert store.get(b"000") == b"\x02" * 1_000
+    store.close()
 
 
 def test_an_ingestion_waits_for_merging_before_the_library_would(
@@ -115,7 +139,7 @@ def test_an_ingestion_waits_for_merging_before_the_library_would(
     """The library would keep the interpreter's lock: no request and no heartbeat would be answered."""
     ingested_many(store)
     monkeypatch.setattr(rocks, "UNMERGED_FILES_PAUSE", UNMERGED_FILES)
-    steps = store.ingest({b"a": b"last", b"z": b"last"})
+    steps = store.ingest([(b"a", b"last"), (b"z", b"last")])
     for _ in range(100):
         next(steps)
     assert files(store) == []
