@@ -33,8 +33,7 @@ RUN SIDECAR_HOT=require /build/bin/pip wheel --no-deps --no-build-isolation --wh
         "retry-sidecar[otel]" \
     && /opt/retry-sidecar/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/retry-sidecar/lib
 
-# --- Add Spark. PySpark has no wheel, so this stage builds one. Its Kafka connector comes from Maven Central and is checked
-# against the checksums in the package, so that a start downloads nothing.
+# --- Add Spark. PySpark has no wheel, so this stage builds one.
 FROM wheels AS spark-wheels
 COPY requirements/spark-build.lock requirements/image-spark.lock requirements/
 RUN /build/bin/pip install --require-hashes --only-binary=:all: --requirement requirements/spark-build.lock \
@@ -42,9 +41,7 @@ RUN /build/bin/pip install --require-hashes --only-binary=:all: --requirement re
         --wheel-dir /wheels --requirement requirements/image-spark.lock \
     && /build/bin/pip --python /opt/retry-sidecar/bin/python install --no-index --find-links=/wheels --no-compile \
         "retry-sidecar[otel,spark]" \
-    && /opt/retry-sidecar/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/retry-sidecar/lib \
-    && XDG_CACHE_HOME=/opt/cache /opt/retry-sidecar/bin/python -c \
-        "from sidecar.devbroker.jars import Quiet; from sidecar.spark.jars import connector_jars; connector_jars(Quiet())"
+    && /opt/retry-sidecar/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/retry-sidecar/lib
 
 # --- List the contents for scanners.
 FROM wheels AS inventory
@@ -99,7 +96,6 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends openjdk-21-jre-headless=21.* \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/ldconfig/aux-cache /var/log/apt /var/log/*.log
 COPY --from=spark-wheels /opt/retry-sidecar /opt/retry-sidecar
-COPY --from=spark-wheels /opt/cache /opt/cache
 COPY --from=spark-inventory /retry-sidecar.cdx.json /usr/share/sbom/
 COPY deploy/image/spark-entrypoint.sh deploy/image/spark_app.py /opt/retry-sidecar/
 # Kubernetes mounts Spark's configuration at /opt/spark/conf.
@@ -108,8 +104,7 @@ RUN pyspark="$(python -c 'import pathlib, pyspark; print(pathlib.Path(pyspark.__
     && ln --symbolic "$pyspark/bin" "$pyspark/jars" "$pyspark/python" "$pyspark/sbin" /opt/spark/
 ENV SPARK_HOME=/opt/spark \
     SPARK_LOCAL_DIRS=/tmp \
-    PYSPARK_PYTHON=/opt/retry-sidecar/bin/python \
-    XDG_CACHE_HOME=/opt/cache
+    PYSPARK_PYTHON=/opt/retry-sidecar/bin/python
 # Serves Spark's pods on Kubernetes too: `driver` and `executor` as first arguments.
 ENTRYPOINT ["tini", "-s", "--", "/opt/retry-sidecar/spark-entrypoint.sh"]
 CMD ["spark", "run", "--checkpoint", "file:///var/lib/retry-sidecar/checkpoint"]

@@ -1,7 +1,6 @@
-"""Writes the lists of jars that are downloaded, with their checksums: `python requirements/lock_jars.py`.
+"""Writes the list of jars that are downloaded, with their checksums: `python requirements/lock_jars.py`.
 
-Run by `make lock`. The package reads the results (`sidecar/devbroker/jars.lock`, `sidecar/spark/jars.lock`), so a
-download needs no resolution.
+Run by `make lock`. The package reads the result (`sidecar/devbroker/jars.lock`), so a download needs no resolution.
 """
 
 from __future__ import annotations
@@ -18,19 +17,10 @@ KAFKA = "org.apache.kafka:kafka_2.13:4.3.1"
 BRIDGE = "org.apache.logging.log4j:log4j-slf4j-impl"
 PACKAGE = Path(__file__).parent.parent / "sidecar"
 BROKER_LOCK = PACKAGE / "devbroker" / "jars.lock"
-# Spark's connector to Kafka and what of its needs Spark does not bring itself. Newer token providers than 4.0.0 are
-# not published everywhere; this one is called in the same way.
-CONNECTOR = (
-    "org.apache.commons:commons-pool2:2.13.1",
-    "org.apache.kafka:kafka-clients:3.9.2",
-    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
-    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
-)
-CONNECTOR_LOCK = PACKAGE / "spark" / "jars.lock"
 
 
 def main() -> None:
-    """Resolve, download and write the lock files."""
+    """Resolve, download and write the lock file."""
     with tempfile.TemporaryDirectory() as cache:
         maven = MavenContext(resolver=PythonResolver(), repo_cache=Path(cache), timeout=60)
         roots, transitive = maven.resolver.resolve([maven.create_dependency(KAFKA)])
@@ -43,8 +33,6 @@ def main() -> None:
         bridge = f"{BRIDGE}:{log4j}"
         wanted[bridge] = maven.create_dependency(bridge).artifact
         write(BROKER_LOCK, f"{KAFKA} and all it needs at run time", wanted)
-        connector = {coordinate: maven.create_dependency(coordinate).artifact for coordinate in CONNECTOR}
-        write(CONNECTOR_LOCK, "Spark's connector to Kafka", connector)
 
 
 def write(lock: Path, what: str, artifacts: Mapping[str, Artifact]) -> None:

@@ -135,6 +135,20 @@ def dead_letter_reader(settings: Settings, group_id: str) -> Config:
     return _client(settings, "dead-letters", tuning=_FETCHING, guarantees=guarantees, foreign=_PRODUCER_ONLY)
 
 
+def range_reader(settings: Settings) -> Config:
+    """Return the configuration of a consumer of ranges of offsets; it is assigned manually and never commits."""
+    guarantees: Config = {**_reading(f"{settings.group_id}-ranges"), "enable.partition.eof": True}
+    tuning: Config = {
+        **_FETCHING,
+        # What is fetched behind the end of a range is fetched for nothing.
+        "queued.min.messages": 4_000,
+        "queued.max.messages.kbytes": 4_096,
+        # The next range waits for the answer that the last one has asked for.
+        "fetch.wait.max.ms": 10,
+    }
+    return _client(settings, "ranges", tuning=tuning, guarantees=guarantees, foreign=_PRODUCER_ONLY)
+
+
 def round_trip_reader(settings: Settings) -> Config:
     """Return the configuration of the consumer of one delivery; it is assigned manually and never commits."""
     guarantees = _reading(f"{settings.group_id}-round-trip")

@@ -108,6 +108,19 @@ class CheckpointFolder:
             return None
         return Unfinished(planned, int(self._planned(planned)[1]["batchTimestampMs"]))
 
+    def former_starts(self, topic: str) -> dict[int, int]:
+        """Return where Kafka's Java source of a former version began; empty without one.
+
+        Until a micro-batch has completed, the first one begins there again.
+        """
+        file = f"{self.query}/sources/0/0"
+        if self.begun() or not self._fs.exists(self._path(file)):
+            return {}
+        # A zero, the version of the format, and JSON.
+        content = self._read(file)
+        offsets = msgspec.json.decode(content[content.index(b"{") :], type=dict[str, dict[int, int]])
+        return offsets.get(topic, {})
+
     def plan_empty(self, now_ms: int) -> None:
         """Plan a micro-batch without records for the start of the next query; none must be unfinished.
 

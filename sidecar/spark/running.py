@@ -99,7 +99,8 @@ class Starter:
         logger.info(
             "micro_batch_repeated", batch=unfinished.batch, version=version or __version__, closed=sorted(refusing)
         )
-        replay = Replay(replay_closings(unfinished.now_ms, unfinished.batch, marks, refusing), version, alone)
+        closings = replay_closings(unfinished.now_ms, unfinished.batch, marks, refusing)
+        replay = Replay(closings, version, alone, unfinished.now_ms)
         return StartedQuery(self._start(former, replay), alone)
 
     def _go_on(self, rules: Rules) -> StartedQuery:

@@ -8,18 +8,18 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import sidecar
-from sidecar.devbroker.jars import DownloadProgress
 from sidecar.errors import CommandFailed, SettingsInvalid
-from sidecar.spark.jars import SPARK_VERSION, connector_jars
 from sidecar.spark.java import find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SPARK_VERSION: Final = "4.2.0"
 _PROVIDER: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _FIXED: Final = {
     "spark.sql.streaming.stateStore.providerClass": _PROVIDER,
@@ -40,6 +40,8 @@ _DEFAULTS: Final = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "5000",
     "spark.sql.execution.arrow.maxBytesPerBatch": "16777216",
     "spark.sql.execution.arrow.transformWithStateInPySpark.maxStateRecordsPerBatch": "16",
+    # Between the JVM and its Python workers: measured, it costs less than TCP.
+    "spark.python.unix.domain.socket.enabled": "true",
     "spark.log.level": "ERROR",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -47,21 +49,19 @@ _DEFAULTS: Final = {
 
 
 def require_pyspark() -> None:
-    """Raise CommandFailed, with the command that installs it, unless PySpark has the version of the jars."""
+    """Raise CommandFailed, with the command that installs it, unless PySpark has the version that this one is for."""
     try:
         import pyspark  # noqa: PLC0415 - it is an extra
     except ImportError as cause:
         raise CommandFailed("PySpark is not installed: pip install '.[spark]' in the source tree") from cause
     if pyspark.__version__ != SPARK_VERSION:
         raise CommandFailed(
-            f"PySpark {pyspark.__version__} is installed; the connector to Kafka is for {SPARK_VERSION}: "
+            f"PySpark {pyspark.__version__} is installed; this version is for {SPARK_VERSION}: "
             "pip install '.[spark]' in the source tree"
         )
 
 
-def open_session(
-    name: str, master: str | None, conf: Mapping[str, str], state_partitions: int, progress: DownloadProgress
-) -> SparkSession:
+def open_session(name: str, master: str | None, conf: Mapping[str, str], state_partitions: int) -> SparkSession:
     """Return a new session.
 
     Args:
@@ -69,10 +69,9 @@ def open_session(
         master: The Spark master; None: the one of spark-submit, or this machine.
         conf: The user's properties; those that the engine rests on are refused.
         state_partitions: The state partitions of the stateful operator.
-        progress: Shows downloads.
 
     Raises:
-        CommandFailed: PySpark, a JDK or a jar is missing; the text says how to install it.
+        CommandFailed: PySpark or a JDK is missing; the text says how to install it.
         SettingsInvalid: A property in `conf` cannot be set.
     """
     require_pyspark()
@@ -98,16 +97,26 @@ def open_session(
         builder = builder.master(master)
     elif not submitted:
         builder = builder.master("local[*]")
-    jars = ",".join(map(str, connector_jars(progress)))
-    if more := conf.get("spark.jars"):
-        jars = f"{jars},{more}"
-    for key, value in {**_DEFAULTS, **conf, **fixed, "spark.jars": jars}.items():
+    for key, value in {**_DEFAULTS, **conf, **fixed}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
+    _expect_no_other_sources(session)
     # On Kubernetes it is in the image, compiled, which no archive can be.
     if not session.sparkContext.master.startswith(("local", "k8s:")):
         session.sparkContext.addPyFile(str(_packed_package()))
     return session
+
+
+def _expect_no_other_sources(session: SparkSession) -> None:
+    """Spare Spark the search for data sources of installed packages, for which it starts a Python process."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - as above
+
+    jvm: Any = session._jvm  # noqa: SLF001 - there is no setting for it
+    # Another Spark that names it otherwise searches.
+    with suppress(Py4JError, TypeError):
+        manager = getattr(jvm.org.apache.spark.sql.execution.datasources, "DataSourceManager$")
+        none = getattr(getattr(jvm.scala.collection.immutable, "Map$"), "MODULE$").empty()
+        getattr(getattr(manager, "MODULE$"), "dataSourceBuilders_$eq")(jvm.scala.Some(none))
 
 
 def _packed_package() -> Path:

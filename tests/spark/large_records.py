@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from sidecar.devbroker.jars import Quiet
 from sidecar.spark.session import open_session
 
 RECORDS = 300
@@ -25,7 +24,7 @@ def _sizes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def main() -> None:
-    session = open_session("large", "local[1]", {"spark.driver.memory": "512m"}, 1, Quiet())
+    session = open_session("large", "local[1]", {"spark.driver.memory": "512m"}, 1)
     records = session.range(0, RECORDS, 1, 1).selectExpr(f"repeat('x', {RECORD_BYTES}) as value")
     sizes = records.mapInArrow(_sizes, "rows long, bytes long").collect()
     session.stop()

@@ -43,8 +43,8 @@ def progress(*tallies: Tally, batch: int = 1, lag: int = 5) -> dict[str, Any]:
         "stateOperators": [{"customMetrics": {"rocksdbSstFileSize": 4096, "rocksdbFlushLatency": 7}}],
         "sources": [
             {
-                "endOffset": json.dumps({"retry": {"0": 10, "1": 20}}),
-                "latestOffset": json.dumps({"retry": {"0": 10 + lag, "1": 20}}),
+                "endOffset": json.dumps({"now_ms": 1, "offsets": {"0": 10, "1": 20}}),
+                "latestOffset": json.dumps({"now_ms": 1, "offsets": {"0": 10 + lag, "1": 20}}),
             }
         ],
     }
@@ -103,10 +103,11 @@ def test_the_progress_of_a_micro_batch_fills_the_metrics() -> None:
 @pytest.mark.parametrize(
     ("offsets", "latest", "lags"),
     [
-        ({"retry": {"0": 1}}, {"retry": {"0": 4}}, {0: 3}),
-        ('{"0": 1, "1": 5}', '{"0": 4, "1": 2}', {0: 3, 1: 0}),
-        ('{"retry": {"0": 1}}', None, {}),
-        ("not JSON", '{"0": 4}', {}),
+        ({"offsets": {"0": 1}}, {"offsets": {"0": 4}}, {0: 3}),
+        ('{"offsets": {"0": 1, "1": 5}}', '{"offsets": {"0": 4, "1": 2}}', {0: 3, 1: 0}),
+        ('{"retry": {"0": 1}}', '{"offsets": {"0": 4}}', {}),
+        ('{"offsets": {"0": 1}}', None, {}),
+        ("not JSON", '{"offsets": {"0": 4}}', {}),
         (None, None, {}),
     ],
 )

@@ -112,6 +112,18 @@ def test_a_query_begins_with_a_micro_batch_without_records(tmp_path: Path) -> No
     assert one.unfinished() == Unfinished(6, 501), "no instant comes twice"
 
 
+def test_a_first_micro_batch_of_the_java_source_begins_again_where_that_source_had_begun(tmp_path: Path) -> None:
+    one = folder(tmp_path)
+    assert one.former_starts("retry") == {}
+    file = tmp_path / "query" / "sources" / "0" / "0"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b'\0v1\n{"retry":{"0":7,"1":0}}')
+    assert one.former_starts("retry") == {0: 7, 1: 0}
+    logged(tmp_path, "offsets", 0, OFFSETS % 100)
+    logged(tmp_path, "commits", 0)
+    assert one.former_starts("retry") == {}, "it goes on behind a micro-batch that was completed"
+
+
 def test_the_rules_are_kept_without_the_token_and_a_file_that_is_cut_off_is_none(tmp_path: Path) -> None:
     one = folder(tmp_path)
     assert one.kept() is None

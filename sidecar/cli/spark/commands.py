@@ -10,7 +10,7 @@ from rich.table import Table
 
 from sidecar.cli.options import ALL, KAFKA, POLICY, TOPICS, SettingsCommand, json_option, settings_options
 from sidecar.cli.process_log import begin_log
-from sidecar.cli.spark.options import downloads, engine_options
+from sidecar.cli.spark.options import engine_options, pairs
 from sidecar.cli.spark.redrive import redrive
 from sidecar.cli.spark.report import report
 from sidecar.cli.terminal import console, print_json, say
@@ -69,6 +69,14 @@ def spark() -> None:
     is_flag=True,
     help="Begin a new checkpoint with the state of the embedded engine; stop that engine first.",
 )
+@click.option(
+    "--source",
+    multiple=True,
+    callback=pairs,
+    metavar="NAME=VALUE",
+    help="The most that one micro-batch reads, about: maxOffsetsPerTrigger=100000 records, "
+    "maxBytesPerTrigger=134217728 bytes; repeatable.",
+)
 @_checkpoint_option
 @engine_options
 @settings_options([each for each in ALL if each not in _NOT_ON_SPARK], warn=False)
@@ -107,7 +115,7 @@ def run(
     )
     stop = Stop()
     stop.listen()
-    with downloads() as bar, serving(settings) as driver:
+    with serving(settings) as driver:
         start.run(
             settings,
             policy_config(settings),
@@ -117,7 +125,6 @@ def run(
             progressed=driver.progressed,
             failed=driver.failed,
             skewed=driver.skewed,
-            downloads=bar,
         )
 
 
@@ -133,7 +140,6 @@ def export(
     as_json: bool,
     master: str | None,
     conf: dict[str, str],
-    source: dict[str, str],
 ) -> None:
     """Export the state of a stopped query to the changelog, for the embedded engine.
 
@@ -144,8 +150,7 @@ def export(
     # Imported here: `--help` needs neither librdkafka nor PySpark.
     from sidecar.spark.handover.export import export_state  # noqa: PLC0415
 
-    with downloads() as bar:
-        pending = export_state(settings, checkpoint, master, conf, source, bar)
+    pending = export_state(settings, checkpoint, master, conf)
     if as_json:
         print_json({"topic": settings.changelog_topic, "pending": pending})
     else:
@@ -170,7 +175,6 @@ def audit(
     as_json: bool,
     master: str | None,
     conf: dict[str, str],
-    source: dict[str, str],
 ) -> None:
     """Check that each message on the retry topic is in exactly one place.
 
@@ -182,37 +186,19 @@ def audit(
     # Imported here: `--help` needs neither librdkafka nor PySpark.
     from sidecar.spark.jobs.audit_inputs import run_audit  # noqa: PLC0415
 
-    with downloads() as bar:
-        found = run_audit(
-            settings,
-            policy_config(settings),
-            checkpoint=checkpoint,
-            out=out,
-            master=master,
-            conf=conf,
-            source=source,
-            downloads=bar,
-        )
+    found = run_audit(
+        settings,
+        policy_config(settings),
+        checkpoint=checkpoint,
+        out=out,
+        master=master,
+        conf=conf,
+    )
     if as_json:
         print_json({"fates": found.counts, "offences": found.offences, "offenders": found.offenders})
     else:
         _show(found)
     raise click.exceptions.Exit(0 if found.clean else 1)
-
-
-@spark.command(epilog="Example: spark-submit --jars $(retry-sidecar spark jars) ...")
-@json_option
-def jars(*, as_json: bool) -> None:
-    """Print the jars of Spark's connector to Kafka, for spark-submit; downloads them if needed."""
-    # Imported here: `--help` needs no download.
-    from sidecar.spark.jars import connector_jars  # noqa: PLC0415
-
-    with downloads() as bar:
-        found = [str(jar) for jar in connector_jars(bar)]
-    if as_json:
-        print_json({"jars": found})
-    else:
-        say(",".join(found))
 
 
 def _show(found: Audit) -> None:

@@ -75,7 +75,7 @@ class Driver(Observer):
         logger.debug(
             "micro_batch_done",
             batch=self._batch,
-            records=int(progress["numInputRows"]),
+            records=observation.records_read(progress),
             took_ms=int(progress["durationMs"].get("triggerExecution", 0)),
             steps_ms=progress["durationMs"],
             partition_steps_ms=observation.spent_ms(counted),

@@ -9,7 +9,7 @@ import click
 from sidecar.cli.dlq.filter import dead_letter_options, since_ms, until_ms
 from sidecar.cli.dlq.terms import check, confirm, run_options, show, terms_options
 from sidecar.cli.options import DEAD_LETTERS, SettingsCommand, settings_options
-from sidecar.cli.spark.options import downloads, engine_options, with_progress
+from sidecar.cli.spark.options import engine_options, with_progress
 from sidecar.cli.terminal import print_json, say
 from sidecar.contract.redrive import RedriveTerms
 from sidecar.dlq.filter import DeadLetterFilter
@@ -40,7 +40,6 @@ def redrive(
     as_json: bool,
     master: str | None,
     conf: dict[str, str],
-    source: dict[str, str],
 ) -> None:
     """Send dead letters to the retry topic again, as `dlq redrive` does, all partitions of the DLQ at once.
 
@@ -71,17 +70,16 @@ def redrive(
             say(f"partition {number} of {settings.dlq_topic}: {printable(text)}", err=True)
         raise click.exceptions.Exit(1 if outcome.failures else 0)
 
-    with downloads() as bar:
-        job = SparkRedrive(
-            RedriveRequest(settings, wanted, terms, run),
-            SparkTarget(master, with_progress(conf), source, bar),
-            since_ms=since_ms(wanted),
-            until_ms=until_ms(wanted),
-            restart=restart,
-        )
-        if dry_run or not yes:
-            found = job.look()
-            if dry_run or not found.tally.redriven:
-                tell(found, dry_run=True)
-            confirm(settings, found.tally)
-        tell(job.carry_out(), dry_run=False)
+    job = SparkRedrive(
+        RedriveRequest(settings, wanted, terms, run),
+        SparkTarget(master, with_progress(conf)),
+        since_ms=since_ms(wanted),
+        until_ms=until_ms(wanted),
+        restart=restart,
+    )
+    if dry_run or not yes:
+        found = job.look()
+        if dry_run or not found.tally.redriven:
+            tell(found, dry_run=True)
+        confirm(settings, found.tally)
+    tell(job.carry_out(), dry_run=False)

@@ -14,7 +14,7 @@ from rich.text import Text
 from sidecar.cli.dlq.filter import table
 from sidecar.cli.instants import read_instant
 from sidecar.cli.options import KAFKA, POLICY, SettingsCommand, json_option, settings_options
-from sidecar.cli.spark.options import downloads, engine_options, with_progress
+from sidecar.cli.spark.options import engine_options, with_progress
 from sidecar.cli.spark.page import page, shown_name, topics
 from sidecar.cli.terminal import console, print_json
 from sidecar.clock import SystemClock
@@ -81,7 +81,6 @@ def report(
     as_json: bool,
     master: str | None,
     conf: dict[str, str],
-    source: dict[str, str],
 ) -> None:
     """Count retries and dead letters by origin, exception, attempt and hour, and dead letters by reason too.
 
@@ -100,16 +99,7 @@ def report(
 
     now_ms = SystemClock().wall_ms()
     scope = Scope(since_ms=since_ms, until_ms=until_ms, most=most, out=out, now_ms=now_ms)
-    with downloads() as bar:
-        found = run_report(
-            settings,
-            policy_config(settings),
-            scope,
-            master=master,
-            conf=with_progress(conf),
-            source=source,
-            downloads=bar,
-        )
+    found = run_report(settings, policy_config(settings), scope, master=master, conf=with_progress(conf))
     if html is not None:
         try:
             html.write_text(page(found, settings, now_ms), encoding="utf-8")

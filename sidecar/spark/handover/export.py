@@ -10,7 +10,6 @@ import structlog
 from sidecar import log
 from sidecar.changelog.codec import Engine
 from sidecar.clock import SystemClock
-from sidecar.devbroker.jars import DownloadProgress, Quiet
 from sidecar.errors import CommandFailed
 from sidecar.kafka.admin.cluster import Admin
 from sidecar.kafka.startup_retry import await_brokers
@@ -19,7 +18,6 @@ from sidecar.spark import group
 from sidecar.spark.handover.import_export import export
 from sidecar.spark.manifest import CheckpointFolder, new_manifest, require_same
 from sidecar.spark.session import open_session
-from sidecar.spark.source import source_options
 
 logger = structlog.get_logger(__name__)
 
@@ -29,8 +27,6 @@ def export_state(
     checkpoint: str,
     master: str | None,
     conf: Mapping[str, str],
-    source: Mapping[str, str],
-    downloads: DownloadProgress | None = None,
 ) -> int:
     """Write the pending messages of a checkpoint to the changelog, and return their number.
 
@@ -39,14 +35,13 @@ def export_state(
     Raises:
         SidecarError: The export is not possible; the text says what to do.
     """
-    options = source_options(settings, source)
     admin = Admin(settings, log.librdkafka_logger())
     topics = await_brokers(lambda: group.idle_topics(admin, settings), settings, SystemClock(), Event().wait)
     assert topics is not None, "an event that is never set stops no wait"
     before = group.last_checkpoints(settings, topics.partitions)
     if any(each.engine is Engine.EMBEDDED for each in before.values()):
         raise CommandFailed(f"the changelog {settings.changelog_topic} belongs to the embedded engine already")
-    session = open_session(settings.streams_app_id, master, conf, 1, downloads or Quiet())
+    session = open_session(settings.streams_app_id, master, conf, 1)
     try:
         folder = CheckpointFolder(session, checkpoint)
         found = folder.read()
@@ -64,7 +59,7 @@ def export_state(
         session.conf.set("spark.sql.shuffle.partitions", str(found.state_partitions))
         group.settle(settings, found.state_partitions)
         marks = group.committed(settings, topics.partitions)
-        pending, checkpoints = export(session, settings, options, folder.query, marks)
+        pending, checkpoints = export(session, settings, admin, folder.query, marks)
         group.require_no_members(admin, settings)
         group.write_checkpoints(settings, checkpoints)
         logger.info("state_exported", changelog=settings.changelog_topic, pending=pending)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from msgspec.structs import replace
 
 from sidecar.changelog.codec import CHECKPOINT_KEY, Checkpoint, Engine, encode_checkpoint
-from sidecar.errors import CommandFailed
-from sidecar.model import OFFSET_MAX
+from sidecar.errors import CommandFailed, KafkaFailed
+from sidecar.kafka import config
+from sidecar.kafka.admin.cluster import Admin
+from sidecar.kafka.writer import Writer, Written
+from sidecar.model import OFFSET_MAX, Record
 from sidecar.settings import Settings
 from sidecar.spark.handover.changelog import sorted_blocks
 from sidecar.spark.jobs.arrow import batch_of, schema_of
 from sidecar.spark.marks import Mark
+from sidecar.spark.source.batch import LogReading, log_ranges, read_log
 from sidecar.spark.stream.placement import key_of
 from sidecar.spark.timers import (
     KEYS,
@@ -30,12 +34,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 RECORDS_SCHEMA: Final = "partition int, key binary, value binary"
+WRITE_S: Final = 60.0
+"""The longest wait for the writes of a batch."""
 
 
 def changelog_records(
     session: SparkSession,
     settings: Settings,
-    source: Mapping[str, str],
+    admin: Admin,
     checkpoints: Mapping[int, Checkpoint],
     state_partitions: int,
 ) -> DataFrame:
@@ -44,7 +50,7 @@ def changelog_records(
     Args:
         session: The session whose executors read.
         settings: The settings, which name the changelog.
-        source: Options of the Kafka source, as for the input.
+        admin: The admin client.
         checkpoints: The last checkpoint of each partition.
         state_partitions: The state partitions of the query.
     """
@@ -65,7 +71,7 @@ def changelog_records(
         (kind == f.lit(bytearray(b"b"))) & (slot_end > of_partition(watermarks))
     )
     return (
-        _changelog(session, settings, source)
+        read_changelog(session, settings, admin)
         .filter(f.col("value").isNotNull() & matters)
         .select(of_partition(keys).cast("int").alias("key"), f.col("key").alias("record"), "value")
     )
@@ -74,7 +80,7 @@ def changelog_records(
 def export(
     session: SparkSession,
     settings: Settings,
-    source: Mapping[str, str],
+    admin: Admin,
     query_folder: str,
     marks: Mapping[int, tuple[int, Mark | None]],
 ) -> tuple[int, dict[int, Checkpoint]]:
@@ -86,7 +92,7 @@ def export(
     Args:
         session: A session with as many shuffle partitions as the query.
         settings: The settings, which name the changelog.
-        source: Options of the Kafka source, as for the input.
+        admin: The admin client.
         query_folder: The folder of Spark's checkpoint.
         marks: The committed offsets and marks of the group.
 
@@ -107,9 +113,9 @@ def export(
             )
     # Older records of the changelog stay: a timer is in one block only, and the watermark has passed those that are
     # not pending, or a removed record names them.
-    _write(settings, source, removed_records(state))
+    _write(settings, removed_records(state))
     passed = watermarks({number: meta.checkpoint for number, meta in standing.items()})
-    known = known_in_changelog(_changelog(session, settings, source), passed)
+    known = known_in_changelog(read_changelog(session, settings, admin), passed)
     sequences = {number: meta.checkpoint.sequence + 1 for number, meta in standing.items()}
     blocks = (
         pending_in_state(state, passed, entries=True)
@@ -119,7 +125,7 @@ def export(
         .sortWithinPartitions("partition", "slot_end", "level", "entry")
         .mapInArrow(_Blocks(sequences).__call__, RECORDS_SCHEMA)
     )
-    _write(settings, source, blocks)
+    _write(settings, blocks)
     pending = pending_in_state(state, passed, entries=False).count()
     return pending, {
         number: replace(
@@ -169,13 +175,48 @@ class _Blocks:
             yield from batch_of([record], schema)
 
 
-def _changelog(session: SparkSession, settings: Settings, source: Mapping[str, str]) -> DataFrame:
-    options = {name: value for name, value in source.items() if name.startswith("kafka.")}
-    reading = {"subscribe": settings.changelog_topic, "startingOffsets": "earliest", "endingOffsets": "latest"}
-    return session.read.format("kafka").options(**options, **reading).load()
+def read_changelog(session: SparkSession, settings: Settings, admin: Admin) -> DataFrame:
+    """Return partition, key and value of the changelog's records. Raises CommandFailed."""
+    ranges = log_ranges(admin, settings.changelog_topic)
+    return read_log(
+        session,
+        LogReading(settings=settings, ranges=ranges, step=_rows, schema=RECORDS_SCHEMA, skips_deleted=False),
+    )
 
 
-def _write(settings: Settings, source: Mapping[str, str], records: DataFrame) -> None:
-    options = {name: value for name, value in source.items() if name.startswith("kafka.") and "isolation" not in name}
-    writer = records.write.format("kafka").options(**options, **{"kafka.max.request.size": str(64 * 1024 * 1024)})
-    writer.option("topic", settings.changelog_topic).save()
+def _rows(slices: Iterator[Sequence[Record]]) -> Iterator[pa.RecordBatch]:
+    schema = schema_of(RECORDS_SCHEMA)
+    for records in slices:
+        yield from batch_of(((each.partition, each.key, each.value) for each in records), schema)
+
+
+def _write(settings: Settings, records: DataFrame) -> None:
+    """Write partition, key and value to the changelog. Raises CommandFailed."""
+    records.mapInArrow(_Write(settings).__call__, "written long").collect()
+
+
+class _Write:
+    """Writes the rows of a task, and yields their number."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        topic, written = self._settings.changelog_topic, 0
+        writer = Writer(config.retry_producer(self._settings))
+        problems: list[KafkaFailed] = []
+
+        def report(result: Written | KafkaFailed) -> None:
+            if isinstance(result, KafkaFailed):
+                problems.append(result)
+
+        for batch in batches:
+            for row in zip(*(batch.column(name) for name in ("partition", "key", "value")), strict=True):
+                partition, key, value = (each.as_py() for each in row)
+                writer.write(topic, key, value, partition=partition, report=report)
+                written += 1
+            # All of a batch is in the queue at most.
+            if writer.flush(WRITE_S) or problems:
+                said = problems[0] if problems else f"no answer within {WRITE_S:g} s"
+                raise CommandFailed(f"the changelog {topic} cannot be written: {said}")
+        yield from batch_of([(written,)], schema_of("written long"))

@@ -5,19 +5,21 @@ It joins the retry topic, the origins, the DLQ, and the pending timers of the ch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from sidecar.contract import dialects_of
+from sidecar.kafka.admin.cluster import Admin
+from sidecar.model import Record
 from sidecar.policy import Policy
 from sidecar.settings import Settings
+from sidecar.spark.handover.import_export import read_changelog
 from sidecar.spark.jobs.arrow import batch_of, schema_of
 from sidecar.spark.jobs.dispositions import OFFENCES, RecordKind, dead_of, disposition_of, fired_of, outcome_of, sent_of
-from sidecar.spark.jobs.job import read_log
-from sidecar.spark.stream.ingest import records_of
+from sidecar.spark.source.batch import LogReading, Step, log_ranges, read_log
 from sidecar.spark.stream.step import Rules
 from sidecar.spark.timers import metas, pending_in_changelog, pending_in_state, read_state, watermarks
 
@@ -58,8 +60,7 @@ class AuditInputs:
     session: SparkSession
     settings: Settings
     rules: Rules
-    source: Mapping[str, str]
-    """Options of the Kafka source."""
+    admin: Admin
     committed: Mapping[int, int]
     """The group's offsets."""
     watermarks: Mapping[int, bytes]
@@ -110,8 +111,7 @@ def _dispositions(inputs: AuditInputs) -> DataFrame:
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     settings = inputs.settings
-    sent = _headers(inputs, settings.input_topic).mapInArrow(_Sent(inputs.rules, inputs.committed).__call__, _SENT)
-    sent = sent.cache()
+    sent = _read(inputs, [settings.input_topic], _Sent(inputs.rules, inputs.committed), _SENT).cache()
     messages = sent.filter(~f.col("kind").isin([RecordKind.CANCEL.value, RecordKind.CONTROL.value]))
     found = [
         messages.select(*_known("kind", "origin")),
@@ -120,7 +120,7 @@ def _dispositions(inputs: AuditInputs) -> DataFrame:
         _cancelled(inputs, sent).withColumn("cancelled", f.lit(1)).select(*_known("cancelled")),
     ]
     if origins := _origins(inputs, messages):
-        fired = _in_topic(inputs, _headers(inputs, ",".join(origins)).mapInArrow(_fired, _FIRED))
+        fired = _in_topic(inputs, _read(inputs, origins, _fired, _FIRED))
         found.append(fired.withColumn("fired", f.lit(1)).select(*_known("fired", "early_ms")))
     values = found[0]
     for each in found[1:]:
@@ -175,7 +175,7 @@ def _cancelled(inputs: AuditInputs, sent: DataFrame) -> DataFrame:
         "partition", "offset", "ends", "ends_id", "trusted"
     )
     if inputs.settings.status_topic in inputs.existing:
-        status = _read(inputs, inputs.settings.status_topic, payloads=True).mapInArrow(_outcomes, _OUTCOME)
+        status = _read(inputs, [inputs.settings.status_topic], _outcomes, _OUTCOME)
         outcomes = status.groupBy("partition", "offset").agg(f.max("acted").alias("acted"))
         ends = ends.join(outcomes, ["partition", "offset"], "left")
     else:
@@ -200,8 +200,8 @@ def _dead(inputs: AuditInputs, messages: DataFrame) -> DataFrame:
     position = ["partition", "offset"]
     # A policy may name a DLQ that no dead letter has needed yet.
     main, *others = inputs.settings.dlq_topics
-    dlqs = ",".join([main, *(each for each in others if each in inputs.existing)])
-    dead = _headers(inputs, dlqs).mapInArrow(_Dead(inputs.settings.input_topic).__call__, _DEAD)
+    dlqs = [main, *(each for each in others if each in inputs.existing)]
+    dead = _read(inputs, dlqs, _Dead(inputs.settings.input_topic), _DEAD)
     if any(inputs.bases.values()):
         # Those of a former topic name the same positions; their messages had other timestamps.
         same = f.col("died").isNull() | (f.col("died") == f.col("stamp"))
@@ -226,23 +226,15 @@ def _pending(inputs: AuditInputs) -> DataFrame:
         state = read_state(inputs.session, inputs.query_folder)
         passed = watermarks({number: meta.checkpoint for number, meta in metas(state).items()})
         return pending_in_state(state, passed, entries=False)
-    changelog = _read(inputs, inputs.settings.changelog_topic, payloads=True)
+    changelog = read_changelog(inputs.session, inputs.settings, inputs.admin)
     return pending_in_changelog(changelog, inputs.watermarks)
 
 
-def _headers(inputs: AuditInputs, topics: str) -> DataFrame:
-    """Return records without key and value, which stay in the JVM."""
-    return _read(inputs, topics, payloads=False)
-
-
-def _read(inputs: AuditInputs, topics: str, *, payloads: bool) -> DataFrame:
-    from pyspark.sql import functions as f  # noqa: PLC0415 - as above
-
-    bounds = {"subscribe": topics, "startingOffsets": "earliest", "endingOffsets": "latest", "failOnDataLoss": "true"}
-    kept = [f.col(name) if payloads else f.lit(None).cast("binary").alias(name) for name in ("key", "value")]
-    return read_log(inputs.session, inputs.source, **bounds).select(
-        "partition", "offset", "timestamp", "headers", *kept
-    )
+def _read(inputs: AuditInputs, topics: Sequence[str], step: Step, schema: str) -> DataFrame:
+    """Return what a step makes of all records of topics."""
+    ranges = [each for topic in topics for each in log_ranges(inputs.admin, topic)]
+    reading = LogReading(settings=inputs.settings, ranges=ranges, step=step, schema=schema, skips_deleted=False)
+    return read_log(inputs.session, reading)
 
 
 class _Sent:
@@ -250,12 +242,12 @@ class _Sent:
         self._rules = rules
         self._committed = committed
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, slices: Iterator[Sequence[Record]]) -> Iterator[pa.RecordBatch]:
         rules = self._rules
         policy, dialects = Policy(rules.policy), dialects_of(rules.profiles)
-        for batch in batches:
+        for records in slices:
             rows = []
-            for record in records_of(batch):
+            for record in records:
                 topic = rules.policy.input_topic
                 sent = sent_of(record, policy, dialects, input_topic=topic, token=rules.api_token)
                 taken = record.offset < self._committed.get(record.partition, 0)
@@ -263,15 +255,15 @@ class _Sent:
             yield from batch_of(rows, _SENT_ARROW)
 
 
-def _outcomes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        found = (outcome_of(record) for record in records_of(batch))
+def _outcomes(slices: Iterator[Sequence[Record]]) -> Iterator[pa.RecordBatch]:
+    for records in slices:
+        found = (outcome_of(record) for record in records)
         yield from batch_of([each for each in found if each is not None], _OUTCOME_ARROW)
 
 
-def _fired(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        found = (fired_of(record) for record in records_of(batch))
+def _fired(slices: Iterator[Sequence[Record]]) -> Iterator[pa.RecordBatch]:
+    for records in slices:
+        found = (fired_of(record) for record in records)
         yield from batch_of([tuple(each) for each in found if each is not None], _FIRED_ARROW)
 
 
@@ -279,9 +271,9 @@ class _Dead:
     def __init__(self, input_topic: str) -> None:
         self._input_topic = input_topic
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            found = (dead_of(record, self._input_topic) for record in records_of(batch))
+    def __call__(self, slices: Iterator[Sequence[Record]]) -> Iterator[pa.RecordBatch]:
+        for records in slices:
+            found = (dead_of(record, self._input_topic) for record in records)
             yield from batch_of([each for each in found if each is not None], _DEAD_ARROW)
 
 

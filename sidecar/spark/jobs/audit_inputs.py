@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from sidecar import log
 from sidecar.clock import SystemClock
-from sidecar.devbroker.jars import DownloadProgress, Quiet
 from sidecar.errors import CommandFailed
 from sidecar.kafka.admin.cluster import Admin, Deadline, Topic, describe_cluster, existing_topics
 from sidecar.kafka.admin.topics import look
@@ -19,7 +18,6 @@ from sidecar.spark import group
 from sidecar.spark.jobs.audit import Audit, AuditInputs, audit
 from sidecar.spark.jobs.job import job_session
 from sidecar.spark.manifest import CheckpointFolder
-from sidecar.spark.source import source_options
 from sidecar.spark.stream.step import Rules
 from sidecar.spark.timers import watermarks
 
@@ -42,8 +40,6 @@ def run_audit(
     out: str | None,
     master: str | None,
     conf: Mapping[str, str],
-    source: Mapping[str, str],
-    downloads: DownloadProgress | None = None,
 ) -> Audit:
     """Audit all messages that are on the retry topic.
 
@@ -54,17 +50,14 @@ def run_audit(
         out: The folder for Parquet; None: nothing is written.
         master: The Spark master, as in `open_session`.
         conf: The user's properties, as in `open_session`.
-        source: The user's options of the Kafka source.
-        downloads: Shows the download of jars.
 
     Raises:
         SidecarError: The audit is not possible; the text says what to do.
     """
-    options = source_options(settings, source)
     admin = Admin(settings, log.librdkafka_logger())
     standing = await_brokers(lambda: _standing(admin, settings), settings, SystemClock(), Event().wait)
     assert standing is not None, "an event that is never set stops no wait"
-    with job_session(f"{settings.streams_app_id}-audit", master, conf, downloads or Quiet()) as session:
+    with job_session(f"{settings.streams_app_id}-audit", master, conf) as session:
         folder = None
         if checkpoint is not None:
             checkpoint_folder = CheckpointFolder(session, checkpoint)
@@ -79,7 +72,7 @@ def run_audit(
             owner="audit",
             api_token=settings.api_token,
         )
-        return audit(AuditInputs(session, settings, rules, options, *standing, folder), out)
+        return audit(AuditInputs(session, settings, rules, admin, *standing, folder), out)
 
 
 def _standing(admin: Admin, settings: Settings) -> _Standing:

@@ -1,4 +1,4 @@
-"""The parts that batch jobs share: a session, and the records of a topic as a table."""
+"""The session of a batch job."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from sidecar.devbroker.jars import DownloadProgress
 from sidecar.errors import CommandFailed
 from sidecar.spark.session import open_session, require_pyspark
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 SHUFFLE_PARTITIONS: Final = 4
 _LINES: Final = 3
@@ -19,9 +18,7 @@ _LINES: Final = 3
 
 
 @contextmanager
-def job_session(
-    name: str, master: str | None, conf: Mapping[str, str], downloads: DownloadProgress
-) -> Iterator[SparkSession]:
+def job_session(name: str, master: str | None, conf: Mapping[str, str]) -> Iterator[SparkSession]:
     """Yield a session that ends with the job; see `open_session`.
 
     Raises:
@@ -31,7 +28,7 @@ def job_session(
     from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - PySpark is an extra
     from pyspark.errors import PySparkException  # noqa: PLC0415 - as above
 
-    session = open_session(name, master, conf, SHUFFLE_PARTITIONS, downloads)
+    session = open_session(name, master, conf, SHUFFLE_PARTITIONS)
     try:
         yield session
     except (PySparkException, Py4JJavaError) as cause:
@@ -45,18 +42,3 @@ def said_by(text: str) -> str:
     lines = [line.strip(" \t:") for line in text.splitlines()]
     stacks = ("at ", "File ", "...", "Traceback", "^", "An error occurred while calling")
     return "; ".join([line for line in lines if line and not line.startswith(stacks)][:_LINES])
-
-
-def read_log(session: SparkSession, source: Mapping[str, str], **bounds: str) -> DataFrame:
-    """Return the records of topics, as Spark's Kafka source yields them.
-
-    Records that retention deletes meanwhile are skipped.
-
-    Args:
-        session: The session that reads.
-        source: Options of the Kafka source; those of streaming queries are left out.
-        bounds: The topics and their bounds, as options of Spark.
-    """
-    options = {name: value for name, value in source.items() if name.startswith("kafka.")}
-    own = {"includeHeaders": "true", "failOnDataLoss": "false", **bounds}
-    return session.read.format("kafka").options(**options, **own).load()

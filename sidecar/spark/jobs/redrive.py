@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -20,7 +20,6 @@ from sidecar.clock import SystemClock
 from sidecar.contract import dialects_of
 from sidecar.contract.dead_letter import DeadLetter
 from sidecar.contract.redrive import RedriveTerms
-from sidecar.devbroker.jars import DownloadProgress
 from sidecar.dlq.filter import DeadLetterFilter
 from sidecar.dlq.reader import (
     DlqRecord,
@@ -36,22 +35,17 @@ from sidecar.dlq.reader import (
 from sidecar.dlq.redrive import RedriveLimits, RedrivePolicy, RedriveRun, Tally, still_ahead
 from sidecar.errors import CommandFailed, SidecarError
 from sidecar.kafka.admin.cluster import Admin, Topic
+from sidecar.kafka.range_reader import Range
+from sidecar.model import Record
 from sidecar.settings import Settings
 from sidecar.spark.jobs.arrow import batch_of, schema_of
-from sidecar.spark.jobs.job import job_session, read_log
+from sidecar.spark.jobs.job import job_session
 from sidecar.spark.jobs.task_report import ArrowDeadLetterReader, RedriveReport, TaskReport, combined, task_report_of
-from sidecar.spark.source import source_options, starting_offsets
-from sidecar.spark.stream.ingest import records_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from sidecar.spark.source.batch import LogReading, read_log
 
 _REPORT: Final = "payload binary"
-_COLUMNS: Final = ("partition", "offset", "timestamp", "key", "value", "headers")
-_CONF: Final = {
-    # The dead letters that are in memory at once, with their payloads.
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "500",
-}
+SLICE_RECORDS: Final = 500
+"""The dead letters that are in memory at once, with their payloads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +60,10 @@ class RedriveRequest:
 
 @dataclass(frozen=True, slots=True)
 class SparkTarget:
-    """The Spark application that runs the job; see `open_session` and `source_options`."""
+    """The Spark application that runs the job; see `open_session`."""
 
     master: str | None
     conf: Mapping[str, str]
-    source: Mapping[str, str]
-    downloads: DownloadProgress
 
 
 class SparkRedrive:
@@ -95,7 +87,6 @@ class SparkRedrive:
         self._request = request
         self._target = target
         self._restart = restart
-        self._options = source_options(settings, target.source)
         admin = Admin(settings)
         self._retry_topic = require_topic(admin, settings.input_topic, "WRITE")
         self._whole = offset_ranges(settings, admin, since_ms, until_ms)
@@ -148,17 +139,14 @@ class SparkRedrive:
         if not some:
             return RedriveReport()
         topic = settings.dlq_topic
-        name, conf = f"{settings.streams_app_id}-redrive-{self._request.run.name}", {**_CONF, **target.conf}
-        with job_session(name, target.master, conf, target.downloads) as session:
-            # One task for each partition: options of the source that would split one are left out.
-            records: DataFrame = read_log(
-                session,
-                self._options,
-                assign=msgspec.json.encode({topic: sorted(some)}).decode(),
-                startingOffsets=starting_offsets(topic, {number: offsets.start for number, offsets in some.items()}),
-                endingOffsets=starting_offsets(topic, {number: offsets.end for number, offsets in some.items()}),
-            ).select(*_COLUMNS)
-            rows = records.mapInArrow(step.__call__, _REPORT).collect()
+        name = f"{settings.streams_app_id}-redrive-{self._request.run.name}"
+        with job_session(name, target.master, target.conf) as session:
+            # One task for each partition: two would fence each other.
+            ranges = [Range(topic, number, offsets.start, offsets.end) for number, offsets in sorted(some.items())]
+            reading = LogReading(
+                settings=settings, ranges=ranges, step=step, schema=_REPORT, slice_records=SLICE_RECORDS
+            )
+            rows = read_log(session, reading).collect()
         return combined((msgspec.msgpack.decode(bytes(row["payload"]), type=TaskReport) for row in rows), dialects)
 
 
@@ -169,9 +157,9 @@ class _Looking:
         self._request = request
         self._retry_topic = retry_topic
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, slices: Iterator[Sequence[Record]]) -> Iterator[pa.RecordBatch]:
         policy, tally, partition = _policy(self._request, self._retry_topic), Tally(), 0
-        for records in _records(batches, self._request.settings):
+        for records in _records(slices, self._request.settings):
             for record in records:
                 partition = record.partition
                 tally.add(record, policy.decide(record))
@@ -186,10 +174,10 @@ class _Sending:
         self._retry_topic = retry_topic
         self._ends = ends
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        slices = _records(batches, self._request.settings)
-        if (first := next(slices, None)) is not None:
-            yield from _row(self._carried_out(first[0].partition, chain([first], slices)))
+    def __call__(self, slices: Iterator[Sequence[Record]]) -> Iterator[pa.RecordBatch]:
+        found = _records(slices, self._request.settings)
+        if (first := next(found, None)) is not None:
+            yield from _row(self._carried_out(first[0].partition, chain([first], found)))
 
     def _carried_out(self, partition: int, slices: Iterator[Sequence[DlqRecord]]) -> TaskReport:
         request = self._request
@@ -229,13 +217,12 @@ def _policy(request: RedriveRequest, retry_topic: Topic) -> RedrivePolicy:
     return RedrivePolicy(request.settings, retry_topic, request.wanted, request.terms, SystemClock())
 
 
-def _records(batches: Iterator[pa.RecordBatch], settings: Settings) -> Iterator[Sequence[DlqRecord]]:
-    """Yield the dead letters of each batch that has any."""
+def _records(slices: Iterator[Sequence[Record]], settings: Settings) -> Iterator[Sequence[DlqRecord]]:
+    """Yield the dead letters of each slice that has any."""
     dialects = dialects_of(settings.dialects)
-    for batch in batches:
-        records = [DlqRecord(*record, DeadLetter(record.headers, dialects)) for record in records_of(batch)]
+    for records in slices:
         if records:
-            yield records
+            yield [DlqRecord(*record, DeadLetter(record.headers, dialects)) for record in records]
 
 
 def _row(report: TaskReport) -> Iterator[pa.RecordBatch]:

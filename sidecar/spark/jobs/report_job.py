@@ -13,19 +13,18 @@ import pyarrow as pa
 
 from sidecar.contract import dialects_of
 from sidecar.contract.dialects.registry import Profile
-from sidecar.devbroker.jars import DownloadProgress
 from sidecar.dlq.reader import require_topic
 from sidecar.kafka.admin.cluster import Admin
+from sidecar.model import Record
 from sidecar.policy import Policy, PolicyConfig
 from sidecar.settings import Settings
 from sidecar.spark.jobs.arrow import batch_of, schema_of
-from sidecar.spark.jobs.job import job_session, read_log
+from sidecar.spark.jobs.job import job_session
 from sidecar.spark.jobs.report import HOURS_MAX, Dimension, Kind, NameCounts, Report, death_of, retry_of
-from sidecar.spark.source import source_options
-from sidecar.spark.stream.ingest import records_of
+from sidecar.spark.source.batch import LogReading, log_ranges, read_log
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 NAME_CHARS: Final = 300
 _KEYS: Final = ("kind", "origin", "exception", "attempt", "hour_ms", "reason")
@@ -49,18 +48,17 @@ class Scope:
 
 
 class _Counting:
-    """Counts the records of a topic batch by batch, and yields one row for each key."""
+    """Counts the records of a topic slice by slice, and yields one row for each key."""
 
     def __init__(self, kind: Kind, policy: PolicyConfig, profiles: Sequence[Profile]) -> None:
         self._kind = kind
         self._policy = policy
         self._profiles = tuple(profiles)
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, slices: Iterator[Sequence[Record]]) -> Iterator[pa.RecordBatch]:
         policy, dialects = Policy(self._policy), dialects_of(self._profiles)
         schema = schema_of(_GROUP)
-        for batch in batches:
-            records = records_of(batch)
+        for records in slices:
             if self._kind is Kind.DEAD:
                 counts = Counter(death_of(record, dialects) for record in records)
             else:
@@ -76,8 +74,6 @@ def run_report(
     *,
     master: str | None,
     conf: Mapping[str, str],
-    source: Mapping[str, str],
-    downloads: DownloadProgress,
 ) -> Report:
     """Count what is on the retry topic and on the DLQs.
 
@@ -87,38 +83,32 @@ def run_report(
         scope: The scope of the report.
         master: The Spark master, as in `open_session`.
         conf: The user's properties, as in `open_session`.
-        source: The user's options of the Kafka source.
-        downloads: Shows the download of jars.
 
     Raises:
         SidecarError: The report is not possible; the text says what to do.
     """
-    options = source_options(settings, source)
     admin = Admin(settings)
     topics = {Kind.RETRY: (settings.input_topic,), Kind.DEAD: settings.dlq_topics}
     for topic in chain(*topics.values()):
         require_topic(admin, topic, "READ")
-    with job_session(f"{settings.streams_app_id}-report", master, conf, downloads) as session:
+    with job_session(f"{settings.streams_app_id}-report", master, conf) as session:
         retries, dead = (
-            _read(session, options, ",".join(names), scope).mapInArrow(
-                _Counting(kind, policy, settings.dialects).__call__, _GROUP
+            read_log(
+                session,
+                LogReading(
+                    settings=settings,
+                    ranges=[
+                        part
+                        for name in names
+                        for part in log_ranges(admin, name, since_ms=scope.since_ms, until_ms=scope.until_ms)
+                    ],
+                    step=_Counting(kind, policy, settings.dialects),
+                    schema=_GROUP,
+                ),
             )
             for kind, names in topics.items()
         )
         return report_of(retries.unionByName(dead), scope)
-
-
-def _read(session: SparkSession, options: Mapping[str, str], topics: str, scope: Scope) -> DataFrame:
-    from pyspark.sql import functions as f  # noqa: PLC0415 - PySpark is an extra
-
-    bounds = {"subscribe": topics, "startingOffsets": "earliest", "endingOffsets": "latest"}
-    if scope.since_ms is not None:
-        bounds |= {"startingTimestamp": str(scope.since_ms), "startingOffsetsByTimestampStrategy": "latest"}
-    if scope.until_ms is not None:
-        bounds |= {"endingTimestamp": str(scope.until_ms)}
-    # The payload stays in the JVM: the report needs headers only.
-    nothing = [f.lit(None).cast("binary").alias(name) for name in ("key", "value")]
-    return read_log(session, options, **bounds).select("partition", "offset", "timestamp", "headers", *nothing)
 
 
 def report_of(counted: DataFrame, scope: Scope) -> Report:

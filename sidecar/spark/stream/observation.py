@@ -98,17 +98,25 @@ def minute_of(found: Sequence[Tally]) -> Minute:
 
 
 def _by_partition(offsets: Any) -> dict[int, int]:
-    """Return the offsets of a source by partition: `{"retry": {"0": 5}}` or `{"0": 5}`, or these as text."""
+    """Return the offsets of a position by partition, as JSON or as what it says; none of one that is unknown."""
     if isinstance(offsets, str):
         try:
             offsets = msgspec.json.decode(offsets)
         except msgspec.DecodeError:
             return {}
-    if isinstance(offsets, Mapping) and len(offsets) == 1 and isinstance(next(iter(offsets.values())), Mapping):
-        offsets = next(iter(offsets.values()))
+    offsets = offsets.get("offsets") if isinstance(offsets, Mapping) else None
     if not isinstance(offsets, Mapping):
         return {}
     return {int(number): each for number, each in offsets.items() if str(number).isdigit() and isinstance(each, int)}
+
+
+def records_read(progress: Mapping[str, Any]) -> int:
+    """Return the number of offsets that a micro-batch has read: a row of Spark has many records."""
+    total = 0
+    for source in progress.get("sources") or ():
+        starts, ends = _by_partition(source.get("startOffset")), _by_partition(source.get("endOffset"))
+        total += sum(end - starts.get(number, 0) for number, end in ends.items() if starts)
+    return total
 
 
 _TALLIES: Final = "tallies"

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sidecar.settings import Settings
 from sidecar.spark.manifest import CheckpointFolder, Manifest
 from sidecar.spark.marks import ReplayClosings
 from sidecar.spark.reads.questions import BoardAddress
-from sidecar.spark.stream.ingest import CHUNK_SCHEMA, COLUMNS, Pack
+from sidecar.spark.source.stream import NAME, Reading, source_of
 from sidecar.spark.stream.placement import key_of
 from sidecar.spark.stream.processor import OUTPUT_SCHEMA, WheelProcessor
 from sidecar.spark.stream.sink import TransactionalSink
-from sidecar.spark.stream.step import Rules
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,6 +31,8 @@ class Replay(NamedTuple):
     """The version that began it, if it was another one."""
     alone: bool = False
     """Whether the query ends after it."""
+    now_ms: int | None = None
+    """The instant of the micro-batch."""
 
 
 First = Sequence[tuple[int, bytes, bytes]]
@@ -46,11 +47,9 @@ def initial_state(session: SparkSession, first: First, state_partitions: int) ->
 
 def start_query(
     session: SparkSession,
-    settings: Settings,
-    rules: Rules,
+    reading: Reading,
     manifest: Manifest,
     folder: CheckpointFolder,
-    source: Mapping[str, str],
     initial: DataFrame,
     trigger: str,
     *,
@@ -61,23 +60,20 @@ def start_query(
 
     Args:
         session: A session with as many shuffle partitions as the manifest has state partitions.
-        settings: The settings of the clients on the executors.
-        rules: The rules of the partition steps.
+        reading: What the query reads, with the settings and rules of all executors.
         manifest: The manifest of the checkpoint.
         folder: The folder of the checkpoint.
-        source: Options of the Kafka source.
         initial: The first state; only the first micro-batch of a checkpoint reads it.
         trigger: The least time between the starts of two micro-batches, such as `500 milliseconds`.
         replay: How the first micro-batch runs, if Spark runs it again.
         board: Where the driver asks for single messages.
     """
-    replay_closings, former, alone = replay or Replay()
+    settings, rules = reading.settings, reading.rules
+    replay_closings, former, alone, now_ms = replay or Replay()
     from pyspark.sql import functions as f  # noqa: PLC0415 - PySpark is an extra
 
-    records = session.readStream.format("kafka").options(**source).load()
-    chunks = records.select(*COLUMNS[:-1], f.current_timestamp().alias(COLUMNS[-1])).mapInArrow(
-        Pack(rules, manifest.state_partitions).__call__, CHUNK_SCHEMA
-    )
+    session.dataSource.register(source_of(replace(reading, carried_ms=now_ms)))
+    chunks = session.readStream.format(NAME).load()
     output = chunks.groupBy("key").transformWithStateInPandas(
         WheelProcessor(rules, settings, replay_closings, board),
         OUTPUT_SCHEMA,

@@ -13,10 +13,9 @@ from msgspec.structs import replace
 from sidecar import log
 from sidecar.changelog.codec import Checkpoint, Engine
 from sidecar.clock import SystemClock
-from sidecar.devbroker.jars import DownloadProgress, Quiet
 from sidecar.errors import CommandFailed, SettingsInvalid
 from sidecar.kafka import config
-from sidecar.kafka.admin.cluster import Admin
+from sidecar.kafka.admin.cluster import Admin, Deadline, first_offsets
 from sidecar.kafka.admin.first_start import place_new_group
 from sidecar.kafka.admin.offsets import TopicsNow
 from sidecar.kafka.admin.topic_watch import TopicWatch
@@ -32,7 +31,9 @@ from sidecar.spark.reads.board import Board
 from sidecar.spark.reads.questions import BoardAddress
 from sidecar.spark.running import Starter, keep_running
 from sidecar.spark.session import open_session
-from sidecar.spark.source import EARLIEST, source_options, starting_offsets
+from sidecar.spark.source.offsets import EARLIEST
+from sidecar.spark.source.options import limits_of
+from sidecar.spark.source.stream import Reading
 from sidecar.spark.stream.batches import Batches
 from sidecar.spark.stream.clock_check import ClockCheck
 from sidecar.spark.stream.query import Replay, initial_state, start_query
@@ -73,7 +74,6 @@ def run(
     progressed: Callable[[Mapping[str, Any]], None] = lambda _: None,
     failed: Callable[[str], None] = lambda _: None,
     skewed: Callable[[float], None] = lambda _: None,
-    downloads: DownloadProgress | None = None,
 ) -> None:
     """Run until `stopping` returns True.
 
@@ -86,32 +86,27 @@ def run(
         progressed: Called with the progress of each micro-batch, as in Spark's JSON.
         failed: Called with the reason of each failure of the query, which is restarted.
         skewed: Called with the driver's clock minus the broker's, in seconds, each time that it is measured.
-        downloads: Shows the download of jars.
 
     Raises:
         SidecarError: The query cannot start or continue; the text says what to do.
     """
     refuse_policy_dlqs(settings)
     refuse_order(policy)
-    source = source_options(settings, options.source)
+    limits = limits_of(options.source)
     config.validate_client_properties(settings)
     admin = Admin(settings, log.librdkafka_logger())
     topics = await_brokers(lambda: group.idle_topics(admin, settings), settings, SystemClock(), stopping)
     if topics is None:
         return
     # The checkpoint has the number of state partitions, and reading it takes a session.
-    session = open_session(settings.streams_app_id, options.master, _plain(options.conf), 1, downloads or Quiet())
+    session = open_session(settings.streams_app_id, options.master, _plain(options.conf), 1)
     opened()
     try:
         board = None if options.board is None else _listen(options.board, session)
         folder = CheckpointFolder(session, options.checkpoint)
         manifest = _manifest(session, folder, admin, settings, topics, options)
-        initial = _initial(session, folder, manifest, admin, settings, topics, source)
-        reading = {
-            **_LIMITS,
-            **source,
-            "startingOffsets": starting_offsets(settings.input_topic, _offsets(manifest, topics)),
-        }
+        initial = _initial(session, folder, manifest, admin, settings, topics)
+        starts = folder.former_starts(settings.input_topic) or _offsets(manifest, topics)
 
         def rules() -> Rules:
             # This also adds partitions to the status topic and the changelog when the input has grown.
@@ -119,8 +114,14 @@ def run(
 
         def start(rules: Rules, replay: Replay | None) -> StreamingQuery:
             trigger = f"{options.trigger_ms} milliseconds"
-            given = (session, settings, rules, manifest, folder, reading, initial, trigger)
-            return start_query(*given, replay=replay, board=board)
+            reading = Reading(
+                settings=settings,
+                rules=rules,
+                state_partitions=manifest.state_partitions,
+                starts=starts,
+                limits=limits,
+            )
+            return start_query(session, reading, manifest, folder, initial, trigger, replay=replay, board=board)
 
         batches = Batches(progressed)
         session.streams.addListener(batches)
@@ -168,7 +169,6 @@ def refuse_order(policy: PolicyConfig) -> None:
 
 READS_PORT: Final = "spark.retrySidecar.reads.port"
 """The property with the port at which executors answer reads; 0: any free one."""
-_LIMITS: Final = {"maxOffsetsPerTrigger": "100000"}
 
 
 def _manifest(
@@ -195,7 +195,7 @@ def _manifest(
         require_same(manifest, here, options.checkpoint, asked)
     else:
         place_new_group(admin, settings, topics, TRY_S)
-        manifest = _begin(settings, topics, here, options)
+        manifest = _begin(admin, settings, topics, here, options)
         # Before the fence: after a crash in between the next start continues with this manifest.
         folder.write(manifest)
     session.conf.set("spark.sql.shuffle.partitions", str(manifest.state_partitions))
@@ -209,7 +209,6 @@ def _initial(
     admin: Admin,
     settings: Settings,
     topics: TopicFacts,
-    source: Mapping[str, str],
 ) -> DataFrame:
     """Return the first state of the query, after fencing out the embedded engine."""
     before = group.last_checkpoints(settings, topics.partitions)
@@ -224,7 +223,7 @@ def _initial(
     initial = initial_state(session, initial_records(checkpoints), manifest.state_partitions)
     if not manifest.imports:
         return initial
-    blocks = changelog_records(session, settings, source, checkpoints, manifest.state_partitions)
+    blocks = changelog_records(session, settings, admin, checkpoints, manifest.state_partitions)
     return initial.unionByName(blocks)
 
 
@@ -259,8 +258,13 @@ def _rules(settings: Settings, policy: PolicyConfig, topics: TopicFacts, manifes
     )
 
 
-def _begin(settings: Settings, topics: TopicFacts, manifest: Manifest, options: Options) -> Manifest:
-    """Return the manifest of a new checkpoint, with its start offsets. Raises CommandFailed: another state exists."""
+def _begin(admin: Admin, settings: Settings, topics: TopicFacts, manifest: Manifest, options: Options) -> Manifest:
+    """Return the manifest of a new checkpoint, with its start offsets.
+
+    Raises:
+        BrokerUnavailable: No answer in time.
+        CommandFailed: Another state exists.
+    """
     before = group.last_checkpoints(settings, topics.partitions)
     committed = group.committed(settings, topics.partitions)
     _refuse_what_is_not_ours(settings, before, committed, options)
@@ -271,7 +275,10 @@ def _begin(settings: Settings, topics: TopicFacts, manifest: Manifest, options: 
         for number, each in before.items():
             if not each.meets(topics.input_topic_id):
                 offsets.pop(number, None)  # of a former topic of this name: this one is read from its start
-    return replace(manifest, offsets=offsets, imports=options.from_changelog)
+    # Kept, so that a query that is killed in its first micro-batch begins there again.
+    unread = [number for number in range(topics.partitions) if number not in offsets]
+    firsts = first_offsets(admin, settings.input_topic, unread, Deadline(TRY_S)) if unread else {}
+    return replace(manifest, offsets={**firsts, **offsets}, imports=options.from_changelog)
 
 
 def _first_checkpoints(

@@ -30,7 +30,6 @@ ELSEWHERE = {
     ("demo",): "tests/integration/operations/test_demo.py",
     ("spark", "audit"): "tests/spark/jobs/test_audit.py",
     ("spark", "export"): "tests/spark/handover",
-    ("spark", "jars"): "needs a download of Spark's connector",
     ("spark", "redrive"): "tests/spark/jobs/test_redrive.py",
     ("spark", "report"): "tests/spark/jobs/test_report.py",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 import msgspec
@@ -15,7 +15,7 @@ from sidecar.contract.redrive import RedriveTerms, SkipReason
 from sidecar.dlq.filter import DeadLetterFilter
 from sidecar.dlq.reader import RedriveProducer, membership_of, require_topic, run_identity, where_run_stopped
 from sidecar.kafka.admin.cluster import Admin, Topic
-from sidecar.model import Reason
+from sidecar.model import Reason, Record
 from sidecar.settings import Settings
 from sidecar.spark.jobs.redrive import RedriveRequest, _Looking, _Sending
 from sidecar.spark.jobs.task_report import TaskReport, combined
@@ -27,16 +27,6 @@ from tests.spark.jobs.dead_letters import dead
 pytestmark = pytest.mark.broker
 
 END = 30
-SOURCE = pa.schema(
-    [
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us")),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-    ]
-)
 
 
 class RedriveStage:
@@ -57,9 +47,9 @@ class RedriveStage:
             assert where_run_stopped(self.settings, self.run, [0]) == {0: None}
             redrive.send([], {0: 0}, membership_of(self.settings, self.run))
 
-    def attempt(self, batches: Iterator[pa.RecordBatch]) -> TaskReport:
+    def attempt(self, slices: Iterator[Sequence[Record]]) -> TaskReport:
         """Run the task as Spark does."""
-        return only(_Sending(self.request, self.topic, {0: END})(batches))
+        return only(_Sending(self.request, self.topic, {0: END})(slices))
 
     def sent(self) -> Counter[bytes]:
         """Return the values on the retry topic, all from partition 1, where they came from."""
@@ -74,17 +64,14 @@ def only(rows: Iterator[pa.RecordBatch]) -> TaskReport:
     return msgspec.msgpack.decode(payload, type=TaskReport)
 
 
-def batch(stage: Stage, *offsets: int) -> pa.RecordBatch:
+def batch(stage: Stage, *offsets: int) -> list[Record]:
     """Return a dead letter for `orders` at each offset: one in ten is truncated, one in ten has another origin."""
-    rows = []
+    records = []
     for offset in offsets:
         origin: Pairs = [("retry-origin-topic", b"payments" if offset % 10 == 8 else b"orders")]
         headers = dead(origin, Reason.FATAL, topic=stage.input_topic, partition=1, truncated=offset % 10 == 9)
-        pairs = [{"key": name, "value": value} for name, value in headers]
-        rows.append(
-            {"partition": 0, "offset": offset, "timestamp": 0, "key": b"k", "value": b"%d" % offset, "headers": pairs}
-        )
-    return pa.RecordBatch.from_pylist(rows, schema=SOURCE)
+        records.append(Record(0, offset, 0, b"k", b"%d" % offset, headers))
+    return records
 
 
 SENT = Counter({b"%d" % offset: 1 for offset in range(END - 2) if offset % 10 < 8})
@@ -104,7 +91,7 @@ def test_a_task_that_is_tried_again_sends_nothing_twice(stage: Stage) -> None:
 def test_a_task_that_was_lost_in_the_middle_is_gone_on_with(stage: Stage) -> None:
     run = RedriveStage(stage)
 
-    def lost() -> Iterator[pa.RecordBatch]:
+    def lost() -> Iterator[list[Record]]:
         yield batch(stage, *range(10))
         raise RuntimeError("the executor is gone")
 
@@ -119,7 +106,7 @@ def test_a_task_that_was_thought_dead_can_send_nothing_more(stage: Stage) -> Non
     run = RedriveStage(stage)
     later: list[TaskReport] = []
 
-    def slow() -> Iterator[pa.RecordBatch]:
+    def slow() -> Iterator[list[Record]]:
         yield batch(stage, *range(10))
         later.append(run.attempt(iter([batch(stage, *range(28))])))
         yield batch(stage, *range(10, 28))

@@ -13,7 +13,6 @@ from typing import Any
 
 from pyspark.sql import functions as f
 
-from sidecar.devbroker.jars import Quiet
 from sidecar.spark.session import open_session
 from sidecar.spark.stream.batches import Batches
 
@@ -21,7 +20,7 @@ BATCHES = 10
 
 
 def main(folder: str) -> None:
-    session = open_session("batches", "local[2]", {}, 1, Quiet())
+    session = open_session("batches", "local[2]", {}, 1)
     told: list[tuple[int, list[int]]] = []
 
     def progressed(progress: Mapping[str, Any]) -> None:

@@ -1,64 +1,68 @@
-"""The ingest on the executors: rows of Spark's source become the records that a Kafka client would have read."""
+"""The ingest on the executors: messages are examined, all else is kept as it came, and chunks are cut by records."""
 
 from __future__ import annotations
 
-import pyarrow as pa
+from collections.abc import Iterator, Sequence
 
-from sidecar.model import NO_TIMESTAMP, Record
-from sidecar.spark.stream.ingest import COLUMNS, Pack, records_of
+import pytest
+
+from sidecar.engine import hot
+from sidecar.model import Record
+from sidecar.spark.stream import ingest
+from sidecar.spark.stream.ingest import Examiner, pack
 from sidecar.spark.stream.placement import key_of, partition_of
 from sidecar.spark.stream.wire import decode_chunk
 from tests.spark.stream.test_partition_step import NOW, RULES
 
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-STAMP = pa.timestamp("us", tz="UTC")
+ORIGIN: list[tuple[str, bytes | None]] = [("retry-origin-topic", b"orders"), ("retry-delay-ms", b"5000")]
 
 
-Row = tuple[int, int, int | None, bytes | None, bytes | None, list[dict[str, object]] | None]
+def record(offset: int, headers: list[tuple[str, bytes | None]] | None = None, value: bytes = b"v") -> Record:
+    return Record(1, offset, NOW, b"k", value, ORIGIN if headers is None else headers)
 
 
-def batch(*rows: Row) -> pa.RecordBatch:
-    """Return a batch as the source gives it: partition, offset, timestamp in ms, key, value, headers."""
-    in_us = [(*row[:2], None if row[2] is None else row[2] * 1000, *row[3:]) for row in rows]
-    types = [pa.int32(), pa.int64(), STAMP, pa.binary(), pa.binary(), HEADERS]
-    arrays = [pa.array(column, kind) for column, kind in zip(zip(*in_us, strict=True), types, strict=True)]
-    arrays.append(pa.array([NOW * 1000] * len(rows), STAMP))
-    return pa.RecordBatch.from_arrays(arrays, names=list(COLUMNS))
-
-
-def header(key: str, value: bytes | None) -> dict[str, object]:
-    return {"key": key, "value": value}
-
-
-def test_keys_values_and_headers_are_what_they_were() -> None:
-    headers = [header("a", b"\xff"), header("a", None), header("b", b"")]
-    given = batch((0, 5, NOW, None, b"", headers), (0, 6, None, b"k", None, None), (0, 7, -1, b"", b"v", []))
-    assert list(records_of(given)) == [
-        Record(0, 5, NOW, None, b"", [("a", b"\xff"), ("a", None), ("b", b"")]),
-        Record(0, 6, NO_TIMESTAMP, b"k", None, []),
-        Record(0, 7, NO_TIMESTAMP, b"", b"v", []),
-    ]
-
-
-def test_a_header_key_that_is_not_utf8_makes_the_headers_unreadable_and_those_of_others_not() -> None:
-    given = batch((0, 5, NOW, None, None, [header("a\ufffd", b"x")]), (0, 6, NOW, None, None, [header("a", b"x")]))
-    assert [record.headers for record in records_of(given)] == [None, [("a", b"x")]]
-
-
-def test_a_slice_of_a_batch_has_its_own_headers() -> None:
-    given = batch(*((0, n, NOW, None, None, [header("n", b"%d" % n)]) for n in range(5))).slice(2, 2)
-    assert [record.headers for record in records_of(given)] == [[("n", b"2")], [("n", b"3")]]
+def sliced(records: Sequence[Record], size: int) -> Iterator[Sequence[Record]]:
+    for at in range(0, len(records), size):
+        yield records[at : at + size]
 
 
 def test_messages_are_examined_and_all_else_is_kept_as_it_came() -> None:
-    origin = [header("retry-origin-topic", b"orders"), header("retry-delay-ms", b"5000")]
-    given = batch((1, 8, NOW, b"k", b"v", origin), (1, 9, NOW, b"k", b"v", None), (2, 4, NOW, b"k", b"v", origin))
-    (out,) = Pack(RULES, 2)(iter([given]))
-    chunks = [decode_chunk(payload) for payload in out.column("payload").to_pylist()]
-    assert [partition_of(key) for key in out.column("key").to_pylist()] == [1, 2]
-    assert [(each.offset, each.due_ms, each.origin) for each in chunks[0].arrivals] == [(8, NOW + 5000, "orders")]
-    assert [each.offset for each in chunks[0].records] == [9]
-    assert [each.offset for each in chunks[1].arrivals] == [4]
+    unreadable = Record(1, 10, NOW, None, None, None)
+    (payload,) = pack(RULES, [[record(8), record(9, [])], [unreadable, record(11)]], NOW)
+    chunk = decode_chunk(payload)
+    assert [(each.offset, each.due_ms, each.origin) for each in chunk.arrivals] == [
+        (8, NOW + 5000, "orders"),
+        (11, NOW + 5000, "orders"),
+    ]
+    assert chunk.records == [record(9, []), unreadable]
+
+
+def test_nothing_is_packed_of_nothing() -> None:
+    assert list(pack(RULES, [[], []], NOW)) == []
+
+
+def test_chunks_are_the_same_however_the_records_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A micro-batch that runs again reads other slices."""
+    monkeypatch.setattr(ingest, "PACKED_BYTES", 3_000)
+    records = [record(offset, [] if offset % 7 == 3 else None, b"x" * (offset * 37 % 900)) for offset in range(300)]
+    expected = list(pack(RULES, [records], NOW))
+    assert len(expected) > 10
+    for size in (1, 7, 299):
+        assert list(pack(RULES, sliced(records, size), NOW)) == expected
+
+
+@pytest.mark.skipif(not hot.COMPILED, reason="nothing is compiled here")
+def test_compiled_and_plain_make_the_same_arrivals(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [
+        record(offset, [*ORIGIN, ("n", b"%d" % offset), ("retry-attempt", b"%d" % (offset % 9))])
+        for offset in range(40)
+    ]
+    compiled = Examiner(RULES)
+    found = [compiled.examine(each, NOW) for each in records]
+    monkeypatch.setattr(hot, "COMPILED", False)
+    plain = Examiner(RULES)
+    assert found == [plain.examine(each, NOW) for each in records]
+    assert None not in found[:3]
 
 
 def test_partitions_are_spread_evenly_over_the_tasks() -> None:

@@ -19,7 +19,6 @@ from sidecar.settings import Settings, load
 from sidecar.spark.java import find_java
 from sidecar.spark.manifest import Kept, Manifest, require_same
 from sidecar.spark.marks import ALL, CLOSINGS_MAX, Digest, Mark, TopicsRefuse, replay_closings
-from sidecar.spark.source import EARLIEST, source_options, starting_offsets
 from sidecar.spark.stream import wire
 from sidecar.spark.stream.start import _first_checkpoints, _refuse_what_was_exported, refuse_order, refuse_policy_dlqs
 from sidecar.spark.stream.wire import Closing, OutputPart, StatusRecord, pack
@@ -65,42 +64,6 @@ def test_another_java_is_not_and_the_text_says_how_to_get_one(
     with pytest.raises(CommandFailed, match=said) as failure:
         find_java({"JAVA_HOME": str(home), "PATH": ""})
     assert "apt install openjdk-17-jdk-headless" in str(failure.value)
-
-
-def test_the_login_is_put_into_the_words_of_the_java_client() -> None:
-    settings = Settings(
-        bootstrap_servers="kafka:9092",
-        security_protocol="SASL_SSL",
-        client={
-            "sasl.mechanisms": "SCRAM-SHA-512",
-            "sasl.username": "me",
-            "sasl.password": 'a"b',
-            "ssl.ca.location": "/ca",
-        },
-    )
-    options = source_options(settings, {"maxOffsetsPerTrigger": "5"})
-    assert options["kafka.security.protocol"] == "SASL_SSL"
-    assert options["kafka.sasl.mechanism"] == "SCRAM-SHA-512"
-    assert options["kafka.sasl.jaas.config"].endswith('ScramLoginModule required username="me" password="a\\"b";')
-    assert options["kafka.ssl.truststore.location"] == "/ca"
-    assert options["maxOffsetsPerTrigger"] == "5"
-
-
-def test_what_the_guarantees_rest_on_cannot_be_set() -> None:
-    with pytest.raises(SettingsInvalid, match="isolation"):
-        source_options(Settings(), {"kafka.isolation.level": "read_uncommitted"})
-
-
-def test_tokens_of_a_python_function_are_refused() -> None:
-    with pytest.raises(SettingsInvalid, match=r"OAUTH_CALLBACK: 'acme:token' is for the embedded engine"):
-        source_options(Settings(oauth_callback="acme:token"), {})
-
-
-def test_a_client_certificate_must_be_given_in_the_form_of_the_java_client() -> None:
-    settings = Settings(client={"ssl.certificate.location": "/cert", "ssl.key.location": "/key"})
-    with pytest.raises(SettingsInvalid, match=r"kafka\.ssl\.keystore"):
-        source_options(settings, {})
-    assert source_options(settings, {"kafka.ssl.keystore.location": "/both"})["kafka.ssl.keystore.location"] == "/both"
 
 
 def test_a_checkpoint_of_something_else_is_refused_and_each_difference_named() -> None:
@@ -160,8 +123,7 @@ def test_a_checkpoint_whose_state_was_exported_is_refused() -> None:
         _refuse_what_was_exported({0: Checkpoint(engine=Engine.SPARK), 1: Checkpoint()}, "/checkpoint")
 
 
-def test_offsets_and_marks_are_written_as_they_are_read() -> None:
-    assert json.loads(starting_offsets("retry", {1: 5, 0: EARLIEST})) == {"retry": {"0": -2, "1": 5}}
+def test_marks_are_written_as_they_are_read() -> None:
     mark = Mark(12, "b3c5-7a", 3, "d1", "w", [Closing("orders", "unreachable", 11)])
     assert Mark.parse(str(mark)) == mark
     assert Mark.parse("spark 12 b3c5-7a") == Mark(12, "b3c5-7a")

@@ -1,0 +1,181 @@
+"""Reads ranges of offsets, one after the other, outside of any consumer group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from sidecar.clock import Clock, SystemClock
+from sidecar.engine import hot
+from sidecar.errors import CommandFailed, KafkaFailed
+from sidecar.kafka.admin.cluster import partition_count
+from sidecar.kafka.config import quiet_logger
+from sidecar.kafka.errors import failed, translated
+from sidecar.kafka.input import Records
+from sidecar.kafka.poll_batch import poll_batch
+from sidecar.kafka.tokens import made
+from sidecar.model import Record
+
+SLICE_RECORDS: Final = 2_000
+STALL_S: Final = 60.0
+"""The longest wait without a record, an end or a definite error."""
+POLL_S: Final = 0.5
+CALL_S: Final = 10.0
+_LOST: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
+_RECORDS: Final = hot.consume.Records if hot.COMPILED else Records
+
+
+class Range(NamedTuple):
+    """The offsets of a partition from `start` to before `end`."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+class RangeReader:
+    """A consumer for one range at a time; used by one thread.
+
+    It stops by position: aborted records, transaction markers and compacted records are offsets without a record. The
+    end of a range must not lie behind the last stable offset.
+
+    Args:
+        config: From `kafka.config.range_reader`.
+        clock: The clock of the waits.
+    """
+
+    def __init__(self, config: Mapping[str, Any], clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        with translated():
+            self._consumer = made(Consumer, {"logger": quiet_logger(), "error_cb": self._note, **config})
+        self._known: set[str] = set()
+        self._error = ""
+        self._reads = 0
+
+    def close(self) -> None:
+        """Close the consumer."""
+        self._consumer.close()
+
+    def read(
+        self, wanted: Range, *, skips_deleted: bool = False, slice_records: int = SLICE_RECORDS
+    ) -> Iterator[Iterable[Record]]:
+        """Yield the records of a range in slices; a slice is iterated before the next one is asked for.
+
+        Args:
+            wanted: The range.
+            skips_deleted: Whether records that retention has deleted are left out. Otherwise they are an error.
+            slice_records: The most records of a slice.
+
+        Raises:
+            CommandFailed: Records were deleted before they were read, or the log ends before the range does.
+            KafkaFailed: The broker refuses, or there is nothing new for STALL_S.
+        """
+        at, until_s = wanted.start, self._clock.monotonic_s() + STALL_S
+        self._reads += 1
+        this = self._reads
+        self._start(wanted, at)
+        try:
+            while at < wanted.end:
+                messages = list(poll_batch(self._consumer, slice_records - 1, POLL_S))
+                seen = _Tail(wanted)
+                while messages and seen.takes(messages[-1]):
+                    messages.pop()
+                progressed = bool(messages)
+                if messages:
+                    at = (messages[-1].offset() or 0) + 1
+                    yield _RECORDS(messages, self._raise)
+                if seen.error is not None:
+                    self._raise(seen.error)
+                if seen.lost:
+                    at = self._after_loss(wanted, at, skips_deleted=skips_deleted)
+                elif seen.at > at:
+                    at = seen.at
+                elif not progressed:
+                    self._require_time(wanted, at, until_s)
+                    continue
+                until_s = self._clock.monotonic_s() + STALL_S
+        finally:
+            # One that was abandoned may be closed when another range is being read.
+            if this == self._reads:
+                self._consumer.unassign()
+
+    def _start(self, wanted: Range, at: int) -> None:
+        if wanted.topic not in self._known:
+            # Of a topic that it does not know yet, the library looks for the leaders only once a second.
+            partition_count(self._consumer, wanted.topic, CALL_S)
+            self._known.add(wanted.topic)
+        self._consumer.assign([TopicPartition(wanted.topic, wanted.partition, at)])
+
+    def _require_time(self, wanted: Range, at: int, until_s: float) -> None:
+        if self._clock.monotonic_s() > until_s:
+            said = f", the last error: {self._error}" if self._error else ""
+            raise KafkaFailed(
+                f"{wanted.topic}, partition {wanted.partition}: nothing came for {STALL_S:g} s from offset {at} on, of "
+                f"the range that ends at {wanted.end}{said}",
+                away=True,
+            )
+
+    def _after_loss(self, wanted: Range, at: int, *, skips_deleted: bool) -> int:
+        """Return where to go on when the log does not have an offset any more. Raises CommandFailed."""
+        with translated():
+            found = self._consumer.get_watermark_offsets(TopicPartition(wanted.topic, wanted.partition), CALL_S)
+        if found is None:
+            raise KafkaFailed(f"{wanted.topic}, partition {wanted.partition}: no answer within {CALL_S:g} s", away=True)
+        first, end = found
+        if at > end:
+            raise CommandFailed(
+                f"{wanted.topic}, partition {wanted.partition}: offset {at} is to be read, and the log ends at {end}: "
+                "the topic was deleted and created again, or a broker has lost records"
+            )
+        if at < first and not skips_deleted:
+            raise CommandFailed(
+                f"{wanted.topic}, partition {wanted.partition}: offset {at} is to be read, and the first one kept is "
+                f"{first}: retention has deleted the records in between before they were read. Give the topic a longer "
+                "retention (retention.ms, retention.bytes) than the longest outage"
+            )
+        at = max(at, first)
+        if at < wanted.end:
+            self._start(wanted, at)
+        return at
+
+    def _raise(self, error: KafkaError, _partition: int | None = None) -> None:
+        """Raise a definite error, and remember another one. Raises KafkaFailed."""
+        found = failed(error)
+        if found.fatal or found.denied:
+            raise found
+        self._note(error)
+
+    def _note(self, error: KafkaError) -> None:
+        self._error = error.str()
+
+
+class _Tail:
+    """What follows the last record of a range in a batch of messages."""
+
+    def __init__(self, wanted: Range) -> None:
+        self._wanted = wanted
+        self.at = -1
+        """The position that was reached without a record."""
+        self.lost = False
+        self.error: KafkaError | None = None
+
+    def takes(self, message: Message) -> bool:
+        """Note an error, the end of the log, or a record behind the range; return whether it was one."""
+        error = message.error()
+        if error is None:
+            behind = (message.offset() or 0) >= self._wanted.end
+            if behind:
+                self.at = self._wanted.end
+            return behind
+        if (message.topic(), message.partition()) not in {(self._wanted.topic, self._wanted.partition), (None, -1)}:
+            return True  # of a former range
+        if error.code() == KafkaError._PARTITION_EOF:
+            self.at = max(self.at, min(message.offset() or 0, self._wanted.end))
+        elif error.code() in _LOST:
+            self.lost = True
+        else:
+            self.error = error
+        return True
