@@ -163,7 +163,21 @@ def _tree(pid: int) -> Iterator[int]:
         except (FileNotFoundError, ProcessLookupError):
             continue  # the thread has ended meanwhile
         for child in children:
-            yield from _tree(int(child))
+            if not _in_memory_of(pid, int(child)):
+                yield from _tree(int(child))
+
+
+def _in_memory_of(parent: int, child: int) -> bool:
+    """Return whether a child of a JVM has not begun its own program yet.
+
+    The JVM starts `chmod` and others for each file of the checkpoint. Until such a child runs its program, it runs in
+    the memory of the JVM, which would count twice.
+    """
+    try:
+        programs = [Path(f"/proc/{pid}/exe").readlink() for pid in (parent, child)]
+    except (FileNotFoundError, ProcessLookupError):
+        return False  # it has ended meanwhile
+    return programs[0] == programs[1] and programs[0].name == "java"
 
 
 def _proportional_bytes(pid: int) -> int:

@@ -16,7 +16,7 @@ from sidecar.errors import CommandFailed, SettingsInvalid
 from sidecar.kafka.admin.topics import TopicFacts
 from sidecar.policy import PolicyConfig
 from sidecar.settings import Settings, load
-from sidecar.spark.java import find_java
+from sidecar.spark.java import _problem, find_java
 from sidecar.spark.manifest import Kept, Manifest, require_same
 from sidecar.spark.marks import ALL, CLOSINGS_MAX, Digest, Mark, TopicsRefuse, replay_closings
 from sidecar.spark.stream import wire
@@ -50,6 +50,16 @@ def fake_java(folder: Path, version: str, modules: str) -> Path:
 def test_a_java_of_the_right_version_with_all_modules_is_taken(tmp_path: Path) -> None:
     home = fake_java(tmp_path, "17.0.2", "jdk.incubator.vector")
     assert find_java({"JAVA_HOME": str(home), "PATH": ""}) == home
+
+
+def test_a_java_is_not_started_when_its_installation_says_what_it_is(tmp_path: Path) -> None:
+    home = fake_java(tmp_path, "11.0.1", "java.base")
+    (home / "release").write_text('JAVA_VERSION="21.0.4"\nMODULES="java.base jdk.incubator.vector"\n')
+    assert find_java({"JAVA_HOME": str(home), "PATH": ""}) == home
+    (home / "release").write_text('JAVA_VERSION="21.0.4"\nMODULES="java.base"\n')
+    assert _problem(home) == "it lacks the module jdk.incubator.vector"
+    (home / "release").write_text('JAVA_VERSION="21.0.4"\n')
+    assert _problem(home) == "Java 11"
 
 
 @pytest.mark.parametrize(
