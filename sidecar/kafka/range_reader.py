@@ -89,11 +89,11 @@ class RangeReader:
                     yield _RECORDS(messages, self._raise)
                 if seen.error is not None:
                     self._raise(seen.error)
+                reached = max(at, seen.at)
                 if seen.lost:
-                    at = self._after_loss(wanted, at, skips_deleted=skips_deleted)
-                elif seen.at > at:
-                    at = seen.at
-                elif not progressed:
+                    reached = self._after_loss(wanted, at, skips_deleted=skips_deleted)
+                progressed, at = progressed or reached > at, reached
+                if not progressed:
                     self._require_time(wanted, at, until_s)
                     continue
                 until_s = self._clock.monotonic_s() + STALL_S

@@ -46,7 +46,7 @@ def decode_position(kept: Mapping[str, Any], topic: str) -> Position:
 
 
 def admitted(
-    starts: Mapping[int, int], ends: Mapping[int, int], limits: Limits, bytes_each: Callable[[int, int], float]
+    starts: Mapping[int, int], ends: Mapping[int, int], limits: Limits, bytes_each: Callable[[int, int, int], float]
 ) -> dict[int, int]:
     """Return where a micro-batch ends in each partition: each has the same part of what is there.
 
@@ -54,13 +54,16 @@ def admitted(
         starts: The next offset by partition; a new partition begins at 0.
         ends: The ends of the log, none before its start.
         limits: The most that it reads.
-        bytes_each: Returns about the bytes of a record, given a partition and an offset; not asked for few records.
+        bytes_each: Returns about the bytes of a record, given a partition, the next offset and the end of the log; not
+            asked for few records.
     """
     ahead = {number: end - starts.get(number, 0) for number, end in ends.items()}
     records = sum(ahead.values())
     if records <= limits.records and records * _LARGE_BYTES <= limits.bytes:
         return dict(ends)
-    size = sum(count * bytes_each(number, starts.get(number, 0)) for number, count in ahead.items() if count)
+    size = sum(
+        count * bytes_each(number, starts.get(number, 0), ends[number]) for number, count in ahead.items() if count
+    )
     part = min(1.0, limits.records / records, limits.bytes / max(size, 1.0))
     return {number: starts.get(number, 0) + min(count, ceil(count * part)) for number, count in ahead.items()}
 

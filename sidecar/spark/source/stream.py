@@ -7,7 +7,6 @@ reads the same records, and cuts them into the same chunks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -152,16 +151,18 @@ class StreamReader(DataSourceStreamReader):
         self._latest = Position(ends, SystemClock().wall_ms())
         return ends
 
-    def _bytes_each(self, number: int, offset: int) -> float:
+    def _bytes_each(self, number: int, offset: int, end: int) -> float:
         now_s = SystemClock().monotonic_s()
         known, made_s = self._bytes.get(number, (UNKNOWN_BYTES, float("-inf")))
         if now_s - made_s < SAMPLE_EVERY_S:
             return known
-        wanted, sizes = Range(self._topic, number, offset, offset + SAMPLE_RECORDS), list[int]()
+        wanted, sizes = Range(self._topic, number, offset, min(offset + SAMPLE_RECORDS, end)), list[int]()
         # What is wrong with the log shows where it is read.
-        with suppress(SidecarError):
+        try:
             for records in islice(readers.reader_of(self._reading.settings).read(wanted), 1):
                 sizes = [record_bytes(record) for record in records]
+        except SidecarError:
+            readers.forget()
         found = sum(sizes) / len(sizes) if sizes else known
         self._bytes[number] = found, now_s
         return found

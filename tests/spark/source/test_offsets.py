@@ -15,7 +15,7 @@ from sidecar.spark.source.options import DEFAULTS, limits_of
 OFFSETS = st.dictionaries(st.integers(0, 40), st.integers(0, 2**40), max_size=8)
 
 
-def never(_number: int, _offset: int) -> float:
+def never(_number: int, _offset: int, _end: int) -> float:
     raise AssertionError("few records are not estimated")
 
 

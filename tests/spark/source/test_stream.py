@@ -109,6 +109,21 @@ def test_a_backlog_is_read_in_micro_batches_of_bounded_records_and_bytes(bootstr
     assert offsets(small.latestOffset(start, ReadAllAvailable())) == {"0": 400, "1": 200}
 
 
+def test_a_backlog_without_a_record_is_estimated_and_passed(bootstrap: str, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": unique("tx")})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    for n in range(300):
+        producer.produce(topic, b"%d" % n, partition=0)
+    assert producer.flush(20) == 0
+    producer.abort_transaction(20)
+    reader = reader_of(bootstrap, topic, Limits(10**6, 1_000_000))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(1))
+    assert offsets(end) == {"0": 301, "1": 0}
+    assert taken(reader, start, end) == []
+
+
 def test_a_partition_that_was_added_is_read_from_its_first_record(bootstrap: str, topic: str) -> None:
     reader = reader_of(bootstrap, topic)
     start = reader.initialOffset()
