@@ -10,6 +10,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -90,6 +91,8 @@ class Board:
     def close(self) -> None:
         """Stop to listen; reads under way end without an answer."""
         if self._listener is not None:
+            with suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
             self._listener.close()
             self._listener = None
 
@@ -162,7 +165,7 @@ class Board:
                         return
                     self._answered(said.answers)
                     continue
-                if not hmac.compare_digest(said.secret, self._secret):
+                if not hmac.compare_digest(said.secret.encode(), self._secret.encode()):
                     logger.warning("read_refused", reason="a connection does not have the secret of this query")
                     return
                 limit_bytes = None

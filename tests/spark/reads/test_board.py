@@ -120,7 +120,7 @@ def test_one_read_runs_at_a_time_and_others_are_told_to_come_back(monkeypatch: p
 
 
 def test_a_stranger_is_not_told_what_is_asked() -> None:
-    with listening() as (board, address), Tasks(address._replace(secret="guessed"), {0}) as stranger:
+    with listening() as (board, address), Tasks(address._replace(secret="erraten, ü"), {0}) as stranger:
         with Tasks(address, {0}):
             assert len(board.ask(WISH, [0])) == 1
         assert stranger.seen == []
