@@ -107,7 +107,9 @@ class ShardStore:
         return ()
 
     def items(self, lower: bytes, upper: bytes, *, limit: int) -> Sequence[tuple[bytes, bytes]]:
-        """Return rows of one retry id, the only rows that a plan reads in this way."""
+        """Return rows of one retry id; of an order per key, which this engine does not keep, there are none."""
+        if lower[KIND] != b"n":
+            return []
         retry_id = retry_id_of_row(lower)
         rows: dict[bytes, bytes] = {}
         for named in self._retry_ids.found(retry_id):
