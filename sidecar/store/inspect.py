@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -17,7 +17,7 @@ from rocksdict import AccessType, Rdict
 
 from sidecar.changelog.entry import DEFERRED, KEY, KEY_BYTES, head, origin_of
 from sidecar.engine.group.view import HORIZONS_MS
-from sidecar.engine.ports import Prepared, StoreReader
+from sidecar.engine.ports import Prepared, SortedRows, StoreReader
 from sidecar.engine.rows import Meta, Rows, after, decode_due, decode_meta
 from sidecar.errors import InvariantViolated, RecordCorrupt, StoreFailed
 from sidecar.store.classify import classify
@@ -95,11 +95,14 @@ class ReadOnlyStore(RocksStore):
     def write(self, prepared: Prepared) -> None:  # noqa: ARG002  # the port's name
         raise StoreFailed(f"{self.folder} is open for reading only")
 
-    def ingest(self, rows: Mapping[bytes, bytes | None]) -> Generator[None]:  # noqa: ARG002  # the port's name
+    def ingest(self, rows: SortedRows) -> Generator[None]:  # noqa: ARG002  # the port's name
         raise StoreFailed(f"{self.folder} is open for reading only")
 
     def flush(self) -> None:
         """Do nothing: there is nothing to flush."""
+
+    def merge(self) -> None:
+        """Do nothing: there is nothing to merge."""
 
     def close(self) -> None:
         """Release the folder."""
