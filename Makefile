@@ -8,6 +8,9 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUN_STAMP = $(VENV)/.run-installed
 TEST_STAMP = $(VENV)/.test-installed
 SPARK_STAMP = $(VENV)/.spark-installed
+# The S3-compatible store of the tests: its libraries and those of the project exclude each other.
+S3_VENV = $(VENV)-s3
+S3_STAMP = $(S3_VENV)/.installed
 UV_VENV = $(VENV)-uv
 WHEELS_VENV = $(VENV)-wheels
 CIBUILDWHEEL_VERSION = 4.3.5
@@ -72,7 +75,7 @@ sanitize: $(TEST_STAMP) ## The comparison of compiled code and Python under addr
 		PYTHONMALLOC=malloc $(BIN)/python -m pytest -q --timeout=0 tests/property/test_hot.py tests/property/test_hot_redrive.py; \
 		status=$$?; $(PIP) install --no-deps --no-build-isolation --editable . && exit $$status
 
-test-spark: $(SPARK_STAMP) ## Run all tests of the Spark engine, which takes minutes; needs a JDK 17 or 21
+test-spark: $(SPARK_STAMP) $(S3_STAMP) ## Run all tests of the Spark engine, which takes minutes; needs a JDK 17 or 21
 	SIDECAR_REQUIRE_BROKER=1 SIDECAR_SPARK_TESTS=all $(BIN)/python -m pytest -q tests/spark --ignore tests/spark/cluster
 
 test-spark-cluster: $(SPARK_STAMP) ## Run the Spark engine on a standalone cluster whose parts fail; needs a JDK 17 or 21
@@ -186,6 +189,7 @@ lock: $(TEST_STAMP) ## Update requirements/*.lock from pyproject.toml; LOCK=--up
 	$(COMPILE) pyproject.toml requirements/build.in --extra otel --extra spark --constraint requirements/image.lock \
 		--constraint requirements/spark.lock --output-file requirements/image-spark.lock
 	$(COMPILE) requirements/spark-build.in --output-file requirements/spark-build.lock
+	$(COMPILE) requirements/s3-store.in --output-file requirements/s3-store.lock
 	$(COMPILE) --group sbom --output-file requirements/sbom.lock
 	$(BIN)/python requirements/lock_jars.py
 	rm -rf $(UV_VENV)
@@ -204,7 +208,7 @@ toxiproxy: $(TOXIPROXY) ## Build Toxiproxy for the network tests; needs Go, take
 collector: $(OTELCOL) ## Build the OpenTelemetry collector for test-otel; needs Go, takes minutes once
 
 clean: ## Remove the environment and the tools' caches
-	rm -rf $(VENV) $(UV_VENV) $(WHEELS_VENV) $(AUDIT_VENV) $(SBOM_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) $(S3_VENV) $(UV_VENV) $(WHEELS_VENV) $(AUDIT_VENV) $(SBOM_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	rm -f sidecar/engine/hot/*.so
 	find sidecar tests bench clients -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
@@ -257,4 +261,9 @@ $(TEST_STAMP): requirements/test.lock pyproject.toml $(HOT) | $(BIN)/python
 
 $(SPARK_STAMP): requirements/spark.lock pyproject.toml | $(TEST_STAMP)
 	$(PIP) install --require-hashes -r requirements/spark.lock
+	@touch $@
+
+$(S3_STAMP): requirements/s3-store.lock
+	$(PYTHON) -m venv $(S3_VENV)
+	$(S3_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements/s3-store.lock
 	@touch $@

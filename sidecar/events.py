@@ -107,6 +107,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "sidecar_stopping": "The sidecar is shutting down and finishes the open transaction.",
     "spans_not_exported": "OpenTelemetry's variables name an exporter that is not installed.",
     "state_exported": "`spark export` has written everything pending to the changelog.",
+    "state_rescaled": (
+        "`spark run` has given the checkpoint another number of state partitions; the query continues in this folder."
+    ),
     "status_not_read": "The status topic cannot be read: the group's figures become stale.",
     "status_not_written": "The status topic does not accept writes: other instances see stale figures for this one.",
     "status_reader_failed": "The reader of the status topic failed and is reopened.",

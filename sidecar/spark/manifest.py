@@ -19,8 +19,15 @@ if TYPE_CHECKING:
 FILE: Final = "retry-sidecar.json"
 RULES: Final = "retry-sidecar-rules.json"
 QUERY: Final = "query"
-"""The folder of Spark's own checkpoint."""
+"""The folder of Spark's own checkpoint; others have a number behind it."""
 FORMAT: Final = 1
+
+
+class Former(NamedTuple):
+    """The query before the number of state partitions was changed; its folder is deleted when it is not needed."""
+
+    query: str
+    state_partitions: int
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +47,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it begins with the state in the changelog."""
     group_id: str = ""
     """The group that has its marks; empty if a former version began the checkpoint."""
+    query: str = QUERY
+    """The folder of Spark's own checkpoint."""
+    former: Former | None = None
 
 
 class Unfinished(NamedTuple):
@@ -63,22 +73,27 @@ class CheckpointFolder:
 
     def __init__(self, session: SparkSession, location: str) -> None:
         self.location = location.rstrip("/")
+        self._query = QUERY
         jvm: Any = session._jvm  # noqa: SLF001 - the only way to Hadoop's file systems
         context: Any = session._jsc  # noqa: SLF001 - as above
+        managers = jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
         self._path = jvm.org.apache.hadoop.fs.Path
         try:
             self._fs = self._path(self.location).getFileSystem(context.hadoopConfiguration())
+            configuration = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001 - as above
+            self._files = managers.create(self._path(self.location), configuration)
         except Py4JJavaError as cause:
             hadoop = jvm.org.apache.hadoop.util.VersionInfo.getVersion()
             raise CommandFailed(
-                f"{self.location} (--checkpoint): {cause.java_exception.getMessage()}. Spark includes file: and hdfs:; "
-                "add the jars of another file system, for s3a: with "
-                f"--conf spark.jars.packages=org.apache.hadoop:hadoop-aws:{hadoop}"
+                f"{self.location} (--checkpoint): {cause.java_exception.getMessage()}. There are file:, hdfs: and "
+                f"s3a:; add the jars of another one for Hadoop {hadoop} with --conf spark.jars.packages=..., and "
+                "under spark-submit those of s3a: with --jars $(retry-sidecar spark jars)"
             ) from cause
 
     @property
     def query(self) -> str:
-        return f"{self.location}/{QUERY}"
+        """The folder of Spark's own checkpoint, by the manifest that was read or written last."""
+        return f"{self.location}/{self._query}"
 
     def read(self) -> Manifest | None:
         """Return the manifest, None when the folder has none. Raises CommandFailed."""
@@ -95,6 +110,7 @@ class CheckpointFolder:
             raise CommandFailed(f"{self.location}/{FILE} cannot be read: {cause}") from cause
         if manifest.format != FORMAT:
             raise CommandFailed(f"{self.location} has format {manifest.format}; this version reads {FORMAT}")
+        self._query = manifest.query
         return manifest
 
     def begun(self) -> bool:
@@ -133,15 +149,33 @@ class CheckpointFolder:
         version, planned, offsets = self._planned(last)
         planned["batchTimestampMs"] = max(now_ms, int(planned["batchTimestampMs"]) + 1)
         content = "\n".join([version, msgspec.json.encode(planned).decode(), *offsets])
-        self._write(f"{QUERY}/offsets/{last + 1}", content.encode())
+        self._write(f"{self._query}/offsets/{last + 1}", content.encode())
 
     def _planned(self, batch: int) -> tuple[str, dict[str, Any], list[str]]:
         """Return the version of the log, its entry for a micro-batch, and the offsets of each source."""
         version, planned, *offsets = self._read(f"{self.query}/offsets/{batch}").decode().split("\n")
         return version, msgspec.json.decode(planned), offsets
 
+    def read_to(self, topic: str) -> dict[int, int]:
+        """Return the next offset of each partition behind the last micro-batch that was planned."""
+        last = self._last("offsets")
+        if last is None:
+            return {}
+        _, _, (position, *_) = self._planned(last)
+        kept = msgspec.json.decode(position)
+        # Kafka's Java source keeps them by topic.
+        offsets = kept["offsets"] if "offsets" in kept else kept[topic]
+        return {int(number): offset for number, offset in offsets.items()}
+
     def write(self, manifest: Manifest) -> None:
+        """Write the manifest, whose query this folder then has."""
+        self._files.mkdirs(self._path(self.location))
         self._write(FILE, msgspec.json.encode(manifest))
+        self._query = manifest.query
+
+    def forget(self, query: str) -> None:
+        """Delete the folder of a former query."""
+        self._fs.delete(self._path(f"{self.location}/{query}"), True)
 
     def kept(self) -> Kept | None:
         """Return the version and rules of the last micro-batch, None when this version cannot read them."""
@@ -173,16 +207,16 @@ class CheckpointFolder:
             stream.close()
 
     def _write(self, name: str, content: bytes) -> None:
-        file, folder = self._path(f"{self.location}/{name}"), self._path(self.location)
-        whole = self._path(folder, f".{uuid.uuid4()}.part")
-        stream = self._fs.create(whole, True)
+        """Write a file whole or not at all: a reader sees the former content or the new one."""
+        file, overwrites = self._path(f"{self.location}/{name}"), True
+        stream = self._files.createAtomic(file, overwrites)
         try:
             stream.write(bytearray(content))
-        finally:
-            stream.close()
-        # A rename onto an existing file is refused, so that file is deleted first.
-        self._fs.delete(file, False)
-        self._fs.rename(whole, file)
+        except Py4JJavaError:
+            stream.cancel()
+            raise
+        # The file is there when this returns.
+        stream.close()
 
 
 def new_manifest(
@@ -207,14 +241,13 @@ _EXPORT: Final = (
 )
 
 
-def require_same(found: Manifest, wanted: Manifest, location: str, asked_partitions: int | None) -> None:
+def require_same(found: Manifest, wanted: Manifest, location: str) -> None:
     """Refuse the checkpoint of another application.
 
     Args:
         found: The manifest in the folder.
         wanted: The manifest that a new checkpoint would have.
         location: The folder.
-        asked_partitions: The number of state partitions that the user gave.
 
     Raises:
         SettingsInvalid: The manifests differ; one line for each difference.
@@ -230,11 +263,5 @@ def require_same(found: Manifest, wanted: Manifest, location: str, asked_partiti
         )
         if getattr(found, attribute) not in {getattr(wanted, attribute), ""}
     ]
-    if asked_partitions is not None and asked_partitions != found.state_partitions:
-        problems.append(
-            f"--state-partitions {asked_partitions}: the checkpoint {location} was made with {found.state_partitions}, "
-            "and its state cannot be spread again: leave the option out; to change the number, run "
-            "`retry-sidecar spark export` and begin a new checkpoint with --from-changelog"
-        )
     if problems:
         raise SettingsInvalid(problems)

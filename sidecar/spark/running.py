@@ -82,18 +82,73 @@ class Starter:
         rules = self._fresh_rules()
         manifest = self._manifest
         here = structs.replace(manifest, input_topic_id=rules.input_topic_id)
-        require_same(manifest, here, self._folder.location, manifest.state_partitions)
+        require_same(manifest, here, self._folder.location)
         unfinished = self._folder.unfinished()
         former, version, alone = self._former(rules)
         if unfinished is None and self._looked and not alone:
             return self._go_on(rules)
-        group.settle(self._settings, self._manifest.state_partitions)
+        # Producers of a former number of state partitions end too.
+        before = manifest.former.state_partitions if manifest.former is not None else 0
+        group.settle(self._settings, max(before, manifest.state_partitions))
         found = group.committed(self._settings, rules.input_partitions)
         self._looked = True
         if self._folder.begun():
             _notice_others(self._settings, self._manifest, found, unfinished)
         if unfinished is None:
             return self._settle(former, version) if alone and self._is_ahead(found) else self._go_on(rules)
+        return self._repeated(unfinished, found, former, version, alone=alone)
+
+    def complete(self, stopping: Callable[[float], bool], clock: ClockCheck) -> bool:
+        """Run micro-batches until none is unfinished and the state has all that was sent; begin nothing else.
+
+        Args:
+            stopping: Waits at most this many seconds and returns whether to stop.
+            clock: Blocks deliveries while the clock is wrong.
+
+        Returns:
+            False when a stop was requested meanwhile.
+
+        Raises:
+            SidecarError: As `start`; or the query cannot go on.
+        """
+        failures = 0
+        while not _held(clock, stopping):
+            rules = self._fresh_rules()
+            unfinished = self._folder.unfinished()
+            if unfinished is None:
+                started = self.finish()
+            else:
+                group.settle(self._settings, self._manifest.state_partitions)
+                found = group.committed(self._settings, rules.input_partitions)
+                if self._folder.begun():
+                    _notice_others(self._settings, self._manifest, found, unfinished)
+                former, version, _ = self._former(rules)
+                started = self._repeated(unfinished, found, former, version, alone=True)
+            if started is None:
+                return True
+            while started.query.isActive:
+                if stopping(WAIT_S):
+                    started.query.stop()
+                    return False
+            failure = started.query.exception()
+            if failure is None or self.note_refusals(str(failure)):
+                continue
+            failures += 1
+            _give_up(_reason(str(failure)), failures)
+            if stopping(2.0**failures):
+                break
+        return False
+
+    def _repeated(
+        self,
+        unfinished: Unfinished,
+        found: Mapping[int, tuple[int, Mark | None]],
+        former: Rules,
+        version: str,
+        *,
+        alone: bool,
+    ) -> StartedQuery:
+        """Start the query with the unfinished micro-batch, under the rules and version that it began with."""
         marks = {number: mark for number, (_, mark) in found.items()}
         refusing = self._refusing if self._refusing_batch == unfinished.batch else {}
         logger.info(
@@ -243,11 +298,16 @@ def keep_running(
         if starter.note_refusals(str(failure)):
             continue
         failures = 1 if done else failures + 1
-        if failures >= FAILURES_MAX or "CommandFailed" in said or "InvariantViolated" in said:
-            raise CommandFailed(f"the query cannot continue: {said}")
+        _give_up(said, failures)
         logger.warning("query_failed", reason=said, attempt=failures)
         if stopping(2.0**failures):
             return
+
+
+def _give_up(said: str, failures: int) -> None:
+    """Raise CommandFailed if another try would not help, or there were enough."""
+    if failures >= FAILURES_MAX or "CommandFailed" in said or "InvariantViolated" in said:
+        raise CommandFailed(f"the query cannot continue: {said}")
 
 
 def _held(clock: ClockCheck, stopping: Callable[[float], bool]) -> bool:

@@ -7,14 +7,17 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import sidecar
+from sidecar.devbroker.jars import Quiet
 from sidecar.errors import CommandFailed, SettingsInvalid
 from sidecar.spark.java import find_java
+from sidecar.spark.s3 import CONF as S3_CONF
+from sidecar.spark.s3 import s3_jars, uses_s3
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,7 +64,9 @@ def require_pyspark() -> None:
         )
 
 
-def open_session(name: str, master: str | None, conf: Mapping[str, str], state_partitions: int) -> SparkSession:
+def open_session(
+    name: str, master: str | None, conf: Mapping[str, str], state_partitions: int, folders: Iterable[str | None] = ()
+) -> SparkSession:
     """Return a new session.
 
     Args:
@@ -69,9 +74,10 @@ def open_session(name: str, master: str | None, conf: Mapping[str, str], state_p
         master: The Spark master; None: the one of spark-submit, or this machine.
         conf: The user's properties; those that the engine rests on are refused.
         state_partitions: The state partitions of the stateful operator.
+        folders: The folders that are read and written; their file systems may need jars, which are downloaded.
 
     Raises:
-        CommandFailed: PySpark or a JDK is missing; the text says how to install it.
+        CommandFailed: PySpark, a JDK or a jar is missing, or Spark refuses a property; the text says what to do.
         SettingsInvalid: A property in `conf` cannot be set.
     """
     require_pyspark()
@@ -88,6 +94,7 @@ def open_session(name: str, master: str | None, conf: Mapping[str, str], state_p
         os.environ["JAVA_HOME"] = str(find_java())
     # The workers need the same libraries.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - as above
     from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
 
     # At the level `info` it logs each call of the JVM.
@@ -97,9 +104,16 @@ def open_session(name: str, master: str | None, conf: Mapping[str, str], state_p
         builder = builder.master(master)
     elif not submitted:
         builder = builder.master("local[*]")
-    for key, value in {**_DEFAULTS, **conf, **fixed}.items():
+    properties = {**_DEFAULTS, **conf, **fixed}
+    if uses_s3(folders):
+        jars = [*map(str, s3_jars(Quiet())), *filter(None, [conf.get("spark.jars")])]
+        properties = {**S3_CONF, **properties, "spark.jars": ",".join(jars)}
+    for key, value in properties.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    try:
+        session = builder.getOrCreate()
+    except Py4JJavaError as cause:
+        raise CommandFailed(f"Spark cannot start: {cause.java_exception.toString()}") from cause
     _expect_no_other_sources(session)
     # On Kubernetes it is in the image, compiled, which no archive can be.
     if not session.sparkContext.master.startswith(("local", "k8s:")):

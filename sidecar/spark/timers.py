@@ -93,8 +93,12 @@ def known_in_changelog(changelog: DataFrame, passed: Watermarks) -> DataFrame:
 
 def pending_in_changelog(changelog: DataFrame, passed: Watermarks) -> DataFrame:
     """Return the pending timers of the changelog; see `known_in_changelog`."""
-    removed = _of_kind(changelog, "key", b"r").mapInArrow(_Decode(_removed_by, False).__call__, TIMER)
-    return known_in_changelog(changelog, passed).join(removed, KEYS, "left_anti")
+    return known_in_changelog(changelog, passed).join(removed_in_changelog(changelog), KEYS, "left_anti")
+
+
+def removed_in_changelog(changelog: DataFrame) -> DataFrame:
+    """Return the timers that the changelog has as removed; see `known_in_changelog`."""
+    return _of_kind(changelog, "key", b"r").mapInArrow(_Decode(_removed_by, False).__call__, TIMER)
 
 
 def _of_kind(table: DataFrame, column: str, kind: bytes) -> DataFrame:

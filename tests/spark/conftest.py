@@ -21,6 +21,7 @@ _OF_PYSPARK = [
     "test_notify.py",
     "test_processor.py",
     "test_redrive_task.py",
+    "test_repair_timers.py",
     "test_running.py",
     "test_setup.py",
 ]

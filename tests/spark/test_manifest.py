@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,12 +10,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 from py4j.protocol import Py4JJavaError
 
 from sidecar import __version__
 from sidecar.errors import CommandFailed
-from sidecar.spark.manifest import RULES, CheckpointFolder, Kept, Unfinished
+from sidecar.spark.manifest import RULES, CheckpointFolder, Former, Kept, Unfinished
 from tests.spark.stream import test_partition_step
+from tests.spark.stream.test_setup import MANIFEST
 
 OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":%d,"conf":{"a":"b"}}\n{"retry":{"0":7}}'
 
@@ -29,15 +31,16 @@ class Files:
     def open(self, path: Path) -> Any:
         return SimpleNamespace(readAllBytes=path.read_bytes, close=lambda: None)
 
-    def create(self, path: Path, _overwrite: bool) -> Any:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    def mkdirs(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+
+    def createAtomic(self, path: Path, overwrites: bool) -> Any:  # noqa: N802 - the name is Spark's
+        assert overwrites
         return SimpleNamespace(write=path.write_bytes, close=lambda: None)
 
-    def delete(self, path: Path, _recursive: bool) -> None:
-        path.unlink(missing_ok=True)
-
-    def rename(self, path: Path, target: Path) -> None:
-        os.rename(path, target)  # noqa: PTH104 - these paths make no others
+    def delete(self, path: Path, recursive: bool) -> None:
+        assert recursive
+        shutil.rmtree(path)
 
     def listStatus(self, path: Path) -> list[Any]:  # noqa: N802 - as above
         found = [SimpleNamespace(getName=lambda name=each.name: name) for each in path.iterdir()]
@@ -72,8 +75,17 @@ def folder(path: Path, files: Any = None) -> CheckpointFolder:
         fs=SimpleNamespace(Path=FilePath(files or Files())),
         util=SimpleNamespace(VersionInfo=SimpleNamespace(getVersion=lambda: "3.5.0")),
     )
-    jvm = SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(hadoop=hadoop)))
-    session: Any = SimpleNamespace(_jvm=jvm, _jsc=SimpleNamespace(hadoopConfiguration=lambda: None))
+    files = files or Files()
+    managers: Any = SimpleNamespace(CheckpointFileManager=SimpleNamespace(create=lambda *_: files))
+    for name in ("checkpointing", "streaming", "execution", "sql", "spark"):
+        managers = SimpleNamespace(**{name: managers})
+    jvm = SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(hadoop=hadoop, spark=managers.spark)))
+    state = SimpleNamespace(newHadoopConf=lambda: None)
+    session: Any = SimpleNamespace(
+        _jvm=jvm,
+        _jsc=SimpleNamespace(hadoopConfiguration=lambda: None),
+        _jsparkSession=SimpleNamespace(sessionState=lambda: state),
+    )
     return CheckpointFolder(session, str(path))
 
 
@@ -126,6 +138,7 @@ def test_a_first_micro_batch_of_the_java_source_begins_again_where_that_source_h
 
 def test_the_rules_are_kept_without_the_token_and_a_file_that_is_cut_off_is_none(tmp_path: Path) -> None:
     one = folder(tmp_path)
+    one.write(MANIFEST)
     assert one.kept() is None
     one.keep(replace(test_partition_step.RULES, api_token="secret"))
     assert one.kept() == Kept(__version__, test_partition_step.RULES)
@@ -136,6 +149,44 @@ def test_the_rules_are_kept_without_the_token_and_a_file_that_is_cut_off_is_none
 
 
 def test_a_file_system_without_its_jars_is_refused_with_how_to_add_them(tmp_path: Path) -> None:
-    thrown = SimpleNamespace(_target_id="o1", getMessage=lambda: 'No FileSystem for scheme "s3a"')
-    with pytest.raises(CommandFailed, match=r"scheme \"s3a\".*hadoop-aws:3\.5\.0"):
+    thrown = SimpleNamespace(_target_id="o1", getMessage=lambda: 'No FileSystem for scheme "gs"')
+    with pytest.raises(CommandFailed, match=r"scheme \"gs\".*Hadoop 3\.5\.0 with"):
         folder(tmp_path, Py4JJavaError("failed", thrown))
+
+
+@pytest.mark.parametrize("position", ['{"retry":{"0":7,"1":9}}', '{"now_ms":5,"offsets":{"0":7,"1":9}}'])
+def test_a_manifest_names_the_folder_of_its_query_and_where_that_has_read_to(tmp_path: Path, position: str) -> None:
+    one = folder(tmp_path)
+    assert one.read() is None
+    one.write(MANIFEST)
+    assert one.read() == MANIFEST
+    assert (one.query, one.read_to("retry")) == (f"{tmp_path}/query", {})
+    logged(tmp_path, "offsets", 3, f'v1\n{{"batchTimestampMs":5}}\n{position}')
+    logged(tmp_path, "commits", 3)
+    assert one.begun()
+    assert one.read_to("retry") == {0: 7, 1: 9}
+    other = structs.replace(MANIFEST, query="query-2", former=Former("query", 2))
+    one.write(other)
+    assert (one.query, one.begun()) == (f"{tmp_path}/query-2", False)
+    again = folder(tmp_path)
+    assert again.read() == other
+    assert again.query == one.query
+    again.forget("query")
+    assert not (tmp_path / "query").exists()
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    files, cancelled = Files(), list[str]()
+    thrown = Py4JJavaError("failed", SimpleNamespace(_target_id="o1"))
+
+    def fails(_: bytes) -> None:
+        raise thrown
+
+    one = folder(tmp_path, files)
+    one.write(MANIFEST)
+    stream = SimpleNamespace(write=fails, cancel=lambda: cancelled.append("cancelled"))
+    vars(files)["createAtomic"] = lambda *_: stream
+    with pytest.raises(Py4JJavaError):
+        one.write(structs.replace(MANIFEST, state_partitions=9))
+    assert cancelled
+    assert folder(tmp_path).read() == MANIFEST

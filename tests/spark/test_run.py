@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -72,7 +70,6 @@ def test_nothing_is_lost_doubled_or_early_over_a_kill_in_the_middle_of_firing(
     assert one.stop(60) == 0
     assert "query_stopped" in one.log
     assert len(marked(read_committed(stage.bootstrap, [stage.origin]), b"burst")) == BURST
-    _another_number_of_state_partitions_is_refused(one, tmp_path)
 
 
 def _commands_are_answered(stage: Stage) -> None:
@@ -91,15 +88,3 @@ def _commands_are_answered(stage: Stage) -> None:
         again = control.act(ControlKind.CANCEL, parse_target("id:a"), deadline_s=WAIT_S)
         assert again.outcome is Outcome.NOT_PENDING
     assert len(deliveries(stage, b"hurried", 1)) == 1
-
-
-def _another_number_of_state_partitions_is_refused(one: Sidecar, tmp_path: Path) -> None:
-    answer = subprocess.run(
-        [sys.executable, *command("run", tmp_path, "--state-partitions", "5")],
-        capture_output=True,
-        text=True,
-        env=one.environment,
-        check=False,
-    )
-    assert answer.returncode == 2
-    assert "was made with 2" in answer.stderr, answer.stderr

@@ -13,7 +13,7 @@ from msgspec import structs
 from sidecar import __version__
 from sidecar.errors import BrokerUnavailable, CommandFailed, SettingsInvalid
 from sidecar.spark import group
-from sidecar.spark.manifest import Kept, Unfinished
+from sidecar.spark.manifest import Former, Kept, Unfinished
 from sidecar.spark.marks import Mark, TopicsRefuse
 from sidecar.spark.running import FAILURES_MAX, StartedQuery, Starter, keep_running
 from sidecar.spark.stream.query import Replay
@@ -89,6 +89,61 @@ def test_under_the_same_rules_the_query_continues_behind_what_was_cut_off(monkey
     stand = Stand(monkeypatch, Folder(Unfinished(7, 1_000), Kept(__version__, OTHER)), {})
     assert not stand.starter.start().alone
     assert stand.folder.planned == 0
+
+
+RIGHT: Any = SimpleNamespace(blocker=lambda: None)
+"""A clock."""
+
+
+class Ending:
+    """A query that ends at once, with these failures one after the other."""
+
+    def __init__(self, folder: Folder, *failures: str | None) -> None:
+        self.folder = folder
+        self.failures = list(failures)
+
+    def __call__(self, *_: object) -> Any:
+        failure = self.failures.pop(0)
+        if failure is None:
+            self.folder.next = None
+        return SimpleNamespace(isActive=False, exception=lambda: failure)
+
+
+def test_before_a_rescale_what_was_cut_off_is_completed_and_nothing_else_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Under the same rules it would be continued behind otherwise."""
+    folder = Folder(Unfinished(7, 1_000), Kept(__version__, OTHER))
+    stand = Stand(monkeypatch, folder, {})
+    refuse = f"sidecar.spark.marks.TopicsRefuse: {TopicsRefuse({'orders': 'vanished'}, 'said')}"
+    ending = Ending(folder, "an executor was lost", refuse, None)
+    monkeypatch.setattr(stand.starter, "_start", ending)
+    assert stand.starter.complete(lambda _: False, RIGHT)
+    assert not ending.failures
+    assert stand.starter.complete(lambda _: False, RIGHT), "nothing is unfinished"
+    assert folder.planned == 0
+
+
+def test_what_cannot_be_completed_is_not_rescaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Folder(Unfinished(7, 1_000), Kept(__version__, OTHER))
+    stand = Stand(monkeypatch, folder, {})
+    monkeypatch.setattr(stand.starter, "_start", Ending(folder, *["no broker"] * FAILURES_MAX))
+    with pytest.raises(CommandFailed, match="the query cannot continue: no broker"):
+        stand.starter.complete(lambda _: False, RIGHT)
+    stopped = list[str]()
+    query = SimpleNamespace(isActive=True, stop=lambda: stopped.append("stopped"))
+    monkeypatch.setattr(stand.starter, "_start", lambda *_: query)
+    assert not stand.starter.complete(lambda _: True, RIGHT)
+    assert stopped
+
+
+def test_producers_of_a_former_number_of_state_partitions_end_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand = Stand(monkeypatch, Folder(None, None), {})
+    settled = list[int]()
+    monkeypatch.setattr(group, "settle", lambda _, count: settled.append(count))
+    monkeypatch.setattr(stand.starter, "_manifest", structs.replace(MANIFEST, former=Former("query", 9)))
+    stand.starter.start()
+    assert settled == [9]
 
 
 def test_topics_that_refused_are_taken_for_closed_where_nothing_is_committed_yet(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import click
-from rich.table import Table
 
-from sidecar.cli.options import ALL, KAFKA, POLICY, TOPICS, SettingsCommand, json_option, settings_options
+from sidecar.cli.options import ALL, KAFKA, TOPICS, SettingsCommand, json_option, settings_options
 from sidecar.cli.process_log import begin_log
+from sidecar.cli.spark.audit import audit
 from sidecar.cli.spark.options import engine_options, pairs
 from sidecar.cli.spark.redrive import redrive
 from sidecar.cli.spark.report import report
@@ -17,9 +16,6 @@ from sidecar.cli.terminal import console, print_json, say
 from sidecar.settings import GROUPS, Settings, advice_for_run
 from sidecar.settings.kinds import parse_duration_ms
 from sidecar.settings.policy import policy_config
-
-if TYPE_CHECKING:
-    from sidecar.spark.jobs.audit import Audit
 
 
 def _duration(_ctx: click.Context, _param: click.Parameter, given: str) -> int:
@@ -34,8 +30,8 @@ _checkpoint_option = click.option(
     "--checkpoint",
     required=True,
     metavar="FOLDER",
-    help="State of the query, on any file system that Hadoop supports: file:///…, hdfs://…; s3a://… and others need "
-    "their jars: --conf spark.jars.packages=…, see docs/how-to/spark.md.",
+    help="State of the query, on any file system that Hadoop supports: file:///…, hdfs://…, s3a://…; others need their "
+    "jars: --conf spark.jars.packages=…, see docs/how-to/spark.md.",
 )
 
 
@@ -54,7 +50,8 @@ def spark() -> None:
 @click.option(
     "--state-partitions",
     type=click.IntRange(1, 10_000),
-    help="Tasks that keep the state; fixed with the checkpoint.  [default: cores, or input partitions if fewer]",
+    help="Tasks that keep the state; another number than that of the checkpoint spreads its state again.  [default: as "
+    "the checkpoint; if it is new, cores, or input partitions if fewer]",
 )
 @click.option(
     "--trigger",
@@ -157,69 +154,23 @@ def export(
         say(f"{pending} pending messages are in {settings.changelog_topic}: start `retry-sidecar run`")
 
 
-@spark.command(cls=SettingsCommand, epilog="Example: retry-sidecar spark audit --out hdfs:///audits/today")
-@click.option(
-    "--checkpoint",
-    metavar="FOLDER",
-    help="Checkpoint of the Spark engine, which has the state instead of the changelog.",
-)
-@click.option("--out", metavar="FOLDER", help="Write every message and what became of it there, as Parquet.")
+@spark.command(epilog="Example: spark-submit --jars $(retry-sidecar spark jars) ...")
 @json_option
-@engine_options
-@settings_options((*KAFKA, "api_token", *POLICY))
-def audit(
-    settings: Settings,
-    *,
-    checkpoint: str | None,
-    out: str | None,
-    as_json: bool,
-    master: str | None,
-    conf: dict[str, str],
-) -> None:
-    """Check that each message on the retry topic is in exactly one place.
+def jars(*, as_json: bool) -> None:
+    """Print the jars for a checkpoint in an S3-compatible store, for spark-submit; downloads them if needed."""
+    # Imported here: `--help` needs no download.
+    from sidecar.cli.broker import DownloadBar  # noqa: PLC0415
+    from sidecar.spark.s3 import s3_jars  # noqa: PLC0415
 
-    A message is pending, fired, dropped, dead-lettered or cancelled. One that is in none of these is lost, one that is
-    in two came twice, and one that reached its origin before it was due is early: the command names these and exits
-    with status 1. It works for both engines, also while they run; give it the settings that they have.
-    """
-    _require_pyspark()
-    # Imported here: `--help` needs neither librdkafka nor PySpark.
-    from sidecar.spark.jobs.audit_inputs import run_audit  # noqa: PLC0415
-
-    found = run_audit(
-        settings,
-        policy_config(settings),
-        checkpoint=checkpoint,
-        out=out,
-        master=master,
-        conf=conf,
-    )
+    bar = DownloadBar(console(stderr=True))
+    try:
+        found = [str(jar) for jar in s3_jars(bar)]
+    finally:
+        bar.close()
     if as_json:
-        print_json({"fates": found.counts, "offences": found.offences, "offenders": found.offenders})
+        print_json({"jars": found})
     else:
-        _show(found)
-    raise click.exceptions.Exit(0 if found.clean else 1)
-
-
-def _show(found: Audit) -> None:
-    out = console()
-    counts = Table(box=None, pad_edge=False, header_style="bold")
-    counts.add_column("messages that are")
-    counts.add_column("", justify="right")
-    for fate in ("waiting", "pending", "fired", "dropped", "dead-lettered", "cancelled", "lost", "twice", "early"):
-        counts.add_row(fate, f"{found.counts.get(fate, 0):,}")
-    out.print(counts)
-    if found.clean:
-        out.print("each message is in exactly one place")
-        return
-    offenders = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("partition", "offset", "origin", "fate"):
-        offenders.add_column(heading)
-    for each in found.offenders:
-        offenders.add_row(str(each["partition"]), str(each["offset"]), each["origin"] or "", each["fate"])
-    out.print(offenders)
-    if found.offences > len(found.offenders):
-        out.print(f"and {found.offences - len(found.offenders):,} more: --out writes them all")
+        say(",".join(found))
 
 
 def _require_pyspark() -> None:
@@ -229,5 +180,6 @@ def _require_pyspark() -> None:
     require_pyspark()
 
 
+spark.add_command(audit)
 spark.add_command(report)
 spark.add_command(redrive)

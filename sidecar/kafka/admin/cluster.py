@@ -300,6 +300,19 @@ def offsets_at(
     return {number: offset if offset >= 0 else None for number, offset in found.items()}
 
 
+def earliest_instants(admin: Admin, topic: str, partitions: Iterable[int], deadline: Deadline) -> dict[int, int | None]:
+    """Return by partition the timestamp of the first record, None without records, where earlier ones are deleted.
+
+    Raises:
+        BrokerUnavailable: No answer in time.
+        KafkaFailed: A definite answer that is an error.
+    """
+    deleted = [number for number, first in first_offsets(admin, topic, partitions, deadline).items() if first > 0]
+    futures = _ask_offsets(admin, topic, deleted, _SPEC.for_timestamp(0), deadline) if deleted else {}
+    found = {number: answer(admin, future, deadline) for number, future in futures.items()}
+    return {number: each.timestamp if each.offset >= 0 else None for number, each in found.items()}
+
+
 def has_records(admin: Admin, topic: str, partitions: Iterable[int], deadline: Deadline) -> bool:
     """Return whether anything was ever written to one of the partitions; one that answers yes is enough.
 

@@ -41,7 +41,7 @@ def export_state(
     before = group.last_checkpoints(settings, topics.partitions)
     if any(each.engine is Engine.EMBEDDED for each in before.values()):
         raise CommandFailed(f"the changelog {settings.changelog_topic} belongs to the embedded engine already")
-    session = open_session(settings.streams_app_id, master, conf, 1)
+    session = open_session(settings.streams_app_id, master, conf, 1, [checkpoint])
     try:
         folder = CheckpointFolder(session, checkpoint)
         found = folder.read()
@@ -55,7 +55,7 @@ def export_state(
             found.state_partitions,
             settings.group_id,
         )
-        require_same(found, here, checkpoint, None)
+        require_same(found, here, checkpoint)
         session.conf.set("spark.sql.shuffle.partitions", str(found.state_partitions))
         group.settle(settings, found.state_partitions)
         marks = group.committed(settings, topics.partitions)

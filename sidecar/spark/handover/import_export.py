@@ -19,6 +19,7 @@ from sidecar.spark.handover.changelog import sorted_blocks
 from sidecar.spark.jobs.arrow import batch_of, schema_of
 from sidecar.spark.marks import Mark
 from sidecar.spark.source.batch import LogReading, log_ranges, read_log
+from sidecar.spark.state.entries import Meta
 from sidecar.spark.stream.placement import key_of
 from sidecar.spark.timers import (
     KEYS,
@@ -105,27 +106,15 @@ def export(
     for number, meta in standing.items():
         _, mark = marks.get(number, (0, None))
         meta.checkpoint = with_what_is_sent(meta.checkpoint, mark)
-        if meta.checkpoint.sequence != (mark.reached if mark is not None else meta.checkpoint.sequence):
-            raise CommandFailed(
-                f"partition {number} of the checkpoint is at sequence {meta.checkpoint.sequence} and the sent records "
-                f"at {mark.reached if mark else 0}: the query was cut off. Start `spark run` again and stop it with "
-                "SIGTERM"
-            )
+    require_sent(standing, marks)
     # Older records of the changelog stay: a timer is in one block only, and the watermark has passed those that are
     # not pending, or a removed record names them.
-    _write(settings, removed_records(state))
+    write_records(settings, removed_records(state))
     passed = watermarks({number: meta.checkpoint for number, meta in standing.items()})
     known = known_in_changelog(read_changelog(session, settings, admin), passed)
     sequences = {number: meta.checkpoint.sequence + 1 for number, meta in standing.items()}
-    blocks = (
-        pending_in_state(state, passed, entries=True)
-        .join(known, KEYS, "left_anti")
-        .select("partition", "slot_end", "level", "entry")
-        .repartition("partition", "slot_end")
-        .sortWithinPartitions("partition", "slot_end", "level", "entry")
-        .mapInArrow(_Blocks(sequences).__call__, RECORDS_SCHEMA)
-    )
-    _write(settings, blocks)
+    blocks = pending_in_state(state, passed, entries=True).join(known, KEYS, "left_anti")
+    write_entries(settings, blocks, sequences)
     pending = pending_in_state(state, passed, entries=False).count()
     return pending, {
         number: replace(
@@ -151,6 +140,35 @@ def with_what_is_sent(checkpoint: Checkpoint, mark: Mark | None) -> Checkpoint:
         watermark_offset=OFFSET_MAX,
         has_fired=True,
     )
+
+
+def require_sent(standing: Mapping[int, Meta], marks: Mapping[int, tuple[int, Mark | None]]) -> None:
+    """Raise CommandFailed if a state does not meet the marks of what was sent."""
+    for number, meta in standing.items():
+        _, mark = marks.get(number, (0, None))
+        if meta.checkpoint.sequence != (mark.reached if mark is not None else meta.checkpoint.sequence):
+            raise CommandFailed(
+                f"partition {number} of the checkpoint is at sequence {meta.checkpoint.sequence} and the sent records "
+                f"at {mark.reached if mark else 0}: the query was cut off. Start `spark run` again and stop it with "
+                "SIGTERM"
+            )
+
+
+def write_entries(settings: Settings, timers: DataFrame, sequences: Mapping[int, int]) -> None:
+    """Write timers to the changelog, in blocks.
+
+    Args:
+        settings: The settings, which name the changelog.
+        timers: Timers with their slots and entries; none may be in a block of the changelog.
+        sequences: The sequence of the next checkpoint by partition, which names the blocks.
+    """
+    blocks = (
+        timers.select("partition", "slot_end", "level", "entry")
+        .repartition("partition", "slot_end")
+        .sortWithinPartitions("partition", "slot_end", "level", "entry")
+        .mapInArrow(_Blocks(sequences).__call__, RECORDS_SCHEMA)
+    )
+    write_records(settings, blocks)
 
 
 def initial_records(checkpoints: Mapping[int, Checkpoint]) -> list[tuple[int, bytes, bytes]]:
@@ -190,7 +208,7 @@ def _rows(slices: Iterator[Sequence[Record]]) -> Iterator[pa.RecordBatch]:
         yield from batch_of(((each.partition, each.key, each.value) for each in records), schema)
 
 
-def _write(settings: Settings, records: DataFrame) -> None:
+def write_records(settings: Settings, records: DataFrame) -> None:
     """Write partition, key and value to the changelog. Raises CommandFailed."""
     records.mapInArrow(_Write(settings).__call__, "written long").collect()
 

@@ -21,7 +21,7 @@ from sidecar.spark.jobs.arrow import batch_of, schema_of
 from sidecar.spark.jobs.dispositions import OFFENCES, RecordKind, dead_of, disposition_of, fired_of, outcome_of, sent_of
 from sidecar.spark.source.batch import LogReading, Step, log_ranges, read_log
 from sidecar.spark.stream.step import Rules
-from sidecar.spark.timers import metas, pending_in_changelog, pending_in_state, read_state, watermarks
+from sidecar.spark.timers import TIMER, metas, pending_in_changelog, pending_in_state, read_state, watermarks
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -71,17 +71,32 @@ class AuditInputs:
     """The topics that exist."""
     query_folder: str | None = None
     """The folder of a Spark checkpoint, which has the pending timers; None: the changelog has them."""
+    state_lost: bool = False
+    """Whether there is no state: nothing is pending."""
 
 
-def audit(inputs: AuditInputs, out: str | None) -> Audit:
+def audit(dispositions: DataFrame, out: str | None) -> Audit:
     """Return the result, and write every message with its disposition as Parquet.
+
+    Args:
+        dispositions: Every message with its disposition.
+        out: The folder of the Parquet files, on any file system that Hadoop supports.
+    """
+    from pyspark.sql import functions as f  # noqa: PLC0415 - PySpark is an extra
+
+    if out is not None:
+        dispositions.write.mode("overwrite").parquet(out)
+    counts = {row["fate"]: row["count"] for row in dispositions.groupBy("fate").count().collect()}
+    offending = dispositions.filter(f.col("fate").isin([each.value for each in OFFENCES]))
+    shown = [row.asDict() for row in offending.orderBy("partition", "offset").limit(SHOWN_MAX).collect()]
+    return Audit(counts, shown, sum(counts.get(each, 0) for each in OFFENCES))
+
+
+def judged(inputs: AuditInputs) -> DataFrame:
+    """Return every message with its disposition.
 
     A message can move between two reads while the sidecar works. So offenders are checked twice, and only what offends
     both times is named.
-
-    Args:
-        inputs: The inputs of the audit.
-        out: The folder of the Parquet files, on any file system that Hadoop supports.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415 - PySpark is an extra
 
@@ -98,12 +113,7 @@ def audit(inputs: AuditInputs, out: str | None) -> Audit:
             .drop("now")
             .cache()
         )
-        offending = dispositions.filter(f.col("fate").isin(offences))
-    if out is not None:
-        dispositions.write.mode("overwrite").parquet(out)
-    counts = {row["fate"]: row["count"] for row in dispositions.groupBy("fate").count().collect()}
-    shown = [row.asDict() for row in offending.orderBy("partition", "offset").limit(SHOWN_MAX).collect()]
-    return Audit(counts, shown, sum(counts.get(each, 0) for each in offences))
+    return dispositions
 
 
 def _dispositions(inputs: AuditInputs) -> DataFrame:
@@ -111,7 +121,7 @@ def _dispositions(inputs: AuditInputs) -> DataFrame:
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     settings = inputs.settings
-    sent = _read(inputs, [settings.input_topic], _Sent(inputs.rules, inputs.committed), _SENT).cache()
+    sent = read_topics(inputs, [settings.input_topic], _Sent(inputs.rules, inputs.committed), _SENT).cache()
     messages = sent.filter(~f.col("kind").isin([RecordKind.CANCEL.value, RecordKind.CONTROL.value]))
     found = [
         messages.select(*_known("kind", "origin")),
@@ -120,7 +130,7 @@ def _dispositions(inputs: AuditInputs) -> DataFrame:
         _cancelled(inputs, sent).withColumn("cancelled", f.lit(1)).select(*_known("cancelled")),
     ]
     if origins := _origins(inputs, messages):
-        fired = _in_topic(inputs, _read(inputs, origins, _fired, _FIRED))
+        fired = _in_topic(inputs, read_topics(inputs, origins, _fired, _FIRED))
         found.append(fired.withColumn("fired", f.lit(1)).select(*_known("fired", "early_ms")))
     values = found[0]
     for each in found[1:]:
@@ -175,7 +185,7 @@ def _cancelled(inputs: AuditInputs, sent: DataFrame) -> DataFrame:
         "partition", "offset", "ends", "ends_id", "trusted"
     )
     if inputs.settings.status_topic in inputs.existing:
-        status = _read(inputs, [inputs.settings.status_topic], _outcomes, _OUTCOME)
+        status = read_topics(inputs, [inputs.settings.status_topic], _outcomes, _OUTCOME)
         outcomes = status.groupBy("partition", "offset").agg(f.max("acted").alias("acted"))
         ends = ends.join(outcomes, ["partition", "offset"], "left")
     else:
@@ -201,7 +211,7 @@ def _dead(inputs: AuditInputs, messages: DataFrame) -> DataFrame:
     # A policy may name a DLQ that no dead letter has needed yet.
     main, *others = inputs.settings.dlq_topics
     dlqs = [main, *(each for each in others if each in inputs.existing)]
-    dead = _read(inputs, dlqs, _Dead(inputs.settings.input_topic), _DEAD)
+    dead = read_topics(inputs, dlqs, _Dead(inputs.settings.input_topic), _DEAD)
     if any(inputs.bases.values()):
         # Those of a former topic name the same positions; their messages had other timestamps.
         same = f.col("died").isNull() | (f.col("died") == f.col("stamp"))
@@ -222,6 +232,8 @@ def _in_topic(inputs: AuditInputs, timers: DataFrame) -> DataFrame:
 
 
 def _pending(inputs: AuditInputs) -> DataFrame:
+    if inputs.state_lost:
+        return inputs.session.createDataFrame([], TIMER)
     if inputs.query_folder is not None:
         state = read_state(inputs.session, inputs.query_folder)
         passed = watermarks({number: meta.checkpoint for number, meta in metas(state).items()})
@@ -230,7 +242,7 @@ def _pending(inputs: AuditInputs) -> DataFrame:
     return pending_in_changelog(changelog, inputs.watermarks)
 
 
-def _read(inputs: AuditInputs, topics: Sequence[str], step: Step, schema: str) -> DataFrame:
+def read_topics(inputs: AuditInputs, topics: Sequence[str], step: Step, schema: str) -> DataFrame:
     """Return what a step makes of all records of topics."""
     ranges = [each for topic in topics for each in log_ranges(inputs.admin, topic)]
     reading = LogReading(settings=inputs.settings, ranges=ranges, step=step, schema=schema, skips_deleted=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +18,9 @@ _LINES: Final = 3
 
 
 @contextmanager
-def job_session(name: str, master: str | None, conf: Mapping[str, str]) -> Iterator[SparkSession]:
+def job_session(
+    name: str, master: str | None, conf: Mapping[str, str], folders: Iterable[str | None] = ()
+) -> Iterator[SparkSession]:
     """Yield a session that ends with the job; see `open_session`.
 
     Raises:
@@ -28,7 +30,7 @@ def job_session(name: str, master: str | None, conf: Mapping[str, str]) -> Itera
     from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - PySpark is an extra
     from pyspark.errors import PySparkException  # noqa: PLC0415 - as above
 
-    session = open_session(name, master, conf, SHUFFLE_PARTITIONS)
+    session = open_session(name, master, conf, SHUFFLE_PARTITIONS, folders)
     try:
         yield session
     except (PySparkException, Py4JJavaError) as cause:

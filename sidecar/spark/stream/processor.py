@@ -18,6 +18,7 @@ from sidecar.contract import dialects_of
 from sidecar.errors import invariant
 from sidecar.settings import Settings
 from sidecar.spark.handover.changelog import take_over
+from sidecar.spark.handover.copy import asks_for_timer, copied
 from sidecar.spark.marks import ReplayClosings
 from sidecar.spark.reads.questions import BoardAddress
 from sidecar.spark.reads.task import answer_questions
@@ -53,6 +54,7 @@ class WheelProcessor(StatefulProcessor):
         settings: The settings of the client that looks topics up.
         replay_closings: The topics that the steps of a replayed micro-batch treat as closed.
         board: Where the driver asks for single messages; None: nobody asks.
+        copies: Whether the initial state is the entries of a former query, not changelog records.
     """
 
     def __init__(
@@ -61,11 +63,14 @@ class WheelProcessor(StatefulProcessor):
         settings: Settings,
         replay_closings: ReplayClosings | None = None,
         board: BoardAddress | None = None,
+        *,
+        copies: bool = False,
     ) -> None:
         self._rules = rules
         self._board = board
         self._settings = settings
         self._replay_closings = replay_closings or ReplayClosings()
+        self._copies = copies
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         collect_rarely()
@@ -98,7 +103,13 @@ class WheelProcessor(StatefulProcessor):
     def handleInitialState(self, key: Any, initialState: pd.DataFrame, timerValues: TimerValues) -> None:  # noqa: N802, N803
         """Store the partition's first checkpoint and the given changelog records, in any number of parts."""
         partition, now_ms = partition_of(int(key[0])), timerValues.getCurrentProcessingTimeInMs()
-        take_over(partition, self._state, zip(initialState["record"], initialState["value"], strict=True))
+        records = zip(initialState["record"], initialState["value"], strict=True)
+        if self._copies:
+            self._state.write(changes := copied(records, now_ms + 1))
+            if asks_for_timer(changes):
+                self._handle.registerTimer(now_ms + 1)
+            return
+        take_over(partition, self._state, records)
         meta = decode_meta(self._state.get(META) or b"")
         if not meta.wakes_ms:
             meta.wakes_ms = now_ms + 1

@@ -75,7 +75,7 @@ def start_query(
     session.dataSource.register(source_of(replace(reading, carried_ms=now_ms)))
     chunks = session.readStream.format(NAME).load()
     output = chunks.groupBy("key").transformWithStateInPandas(
-        WheelProcessor(rules, settings, replay_closings, board),
+        WheelProcessor(rules, settings, replay_closings, board, copies=manifest.former is not None),
         OUTPUT_SCHEMA,
         "Append",
         "ProcessingTime",

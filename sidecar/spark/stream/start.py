@@ -37,6 +37,7 @@ from sidecar.spark.source.stream import Reading
 from sidecar.spark.stream.batches import Batches
 from sidecar.spark.stream.clock_check import ClockCheck
 from sidecar.spark.stream.query import Replay, initial_state, start_query
+from sidecar.spark.stream.rescale import SHUFFLE_PARTITIONS, copied_state, rescaled
 from sidecar.spark.stream.step import Rules
 
 if TYPE_CHECKING:
@@ -99,40 +100,37 @@ def run(
     if topics is None:
         return
     # The checkpoint has the number of state partitions, and reading it takes a session.
-    session = open_session(settings.streams_app_id, options.master, _plain(options.conf), 1)
+    session = open_session(settings.streams_app_id, options.master, _plain(options.conf), 1, [options.checkpoint])
     opened()
     try:
         board = None if options.board is None else _listen(options.board, session)
         folder = CheckpointFolder(session, options.checkpoint)
         manifest = _manifest(session, folder, admin, settings, topics, options)
-        initial = _initial(session, folder, manifest, admin, settings, topics)
-        starts = folder.former_starts(settings.input_topic) or _offsets(manifest, topics)
 
-        def rules() -> Rules:
-            # This also adds partitions to the status topic and the changelog when the input has grown.
-            return _rules(settings, policy, ensure_topics(admin, settings), manifest, options)
+        def starter(manifest: Manifest) -> Starter:
+            initial = _initial(session, folder, manifest, admin, settings, topics)
+            starts = folder.former_starts(settings.input_topic) or _offsets(manifest, topics)
 
-        def start(rules: Rules, replay: Replay | None) -> StreamingQuery:
-            trigger = f"{options.trigger_ms} milliseconds"
-            reading = Reading(
-                settings=settings,
-                rules=rules,
-                state_partitions=manifest.state_partitions,
-                starts=starts,
-                limits=limits,
-            )
-            return start_query(session, reading, manifest, folder, initial, trigger, replay=replay, board=board)
+            def rules() -> Rules:
+                # This also adds partitions to the status topic and the changelog when the input has grown.
+                return _rules(settings, policy, ensure_topics(admin, settings), manifest, options)
 
+            def start(rules: Rules, replay: Replay | None) -> StreamingQuery:
+                trigger = f"{options.trigger_ms} milliseconds"
+                count = manifest.state_partitions
+                reading = Reading(settings=settings, rules=rules, state_partitions=count, starts=starts, limits=limits)
+                return start_query(session, reading, manifest, folder, initial, trigger, replay=replay, board=board)
+
+            return Starter(settings, manifest, folder, rules, start)
+
+        clock = ClockCheck(settings, skewed=skewed)
+        if (asked := _asked(options)) is not None and asked != manifest.state_partitions:
+            if not starter(manifest).complete(stopping, clock):
+                return
+            manifest = rescaled(session, folder, manifest, asked, group.committed(settings, topics.partitions))
         batches = Batches(progressed)
         session.streams.addListener(batches)
-        starter = Starter(settings, manifest, folder, rules, start)
-        watch = TopicWatch(partial(TopicsNow, admin), SystemClock(), settings.input_topic)
-
-        def replaced() -> str | None:
-            same = watch.topic_id() in {"", topics.input_topic_id}
-            return None if same else "the input topic was deleted and recreated"
-
-        keep_running(starter, stopping, batches, ClockCheck(settings, skewed=skewed), replaced, failed)
+        keep_running(starter(manifest), stopping, batches, clock, _replaced(admin, settings, topics), failed)
     finally:
         if options.board is not None:
             options.board.close()
@@ -159,6 +157,17 @@ def _listen(board: Board, session: SparkSession) -> BoardAddress | None:
         return None
 
 
+def _replaced(admin: Admin, settings: Settings, topics: TopicFacts) -> Callable[[], str | None]:
+    """Return what tells why the query must be restarted when the input topic has become another one."""
+    watch = TopicWatch(partial(TopicsNow, admin), SystemClock(), settings.input_topic)
+
+    def replaced() -> str | None:
+        same = watch.topic_id() in {"", topics.input_topic_id}
+        return None if same else "the input topic was deleted and recreated"
+
+    return replaced
+
+
 def refuse_order(policy: PolicyConfig) -> None:
     """Raise SettingsInvalid if messages of any origin have to keep the order of their key."""
     ordered = [each.name or "general setting" for each in (policy, *policy.by_origin) if each.order_by_key]
@@ -180,8 +189,7 @@ def _manifest(
     options: Options,
 ) -> Manifest:
     """Return the manifest of the checkpoint, a new one where there is none. Raises SettingsInvalid, CommandFailed."""
-    asked = options.state_partitions or int(options.conf.get("spark.sql.shuffle.partitions", 0)) or None
-    count = asked or max(1, min(topics.partitions, session.sparkContext.defaultParallelism))
+    count = _asked(options) or max(1, min(topics.partitions, session.sparkContext.defaultParallelism))
     here = new_manifest(
         topics.cluster_id,
         settings.streams_app_id,
@@ -192,14 +200,21 @@ def _manifest(
     )
     manifest = folder.read()
     if manifest is not None:
-        require_same(manifest, here, options.checkpoint, asked)
+        require_same(manifest, here, options.checkpoint)
     else:
         place_new_group(admin, settings, topics, TRY_S)
         manifest = _begin(admin, settings, topics, here, options)
         # Before the fence: after a crash in between the next start continues with this manifest.
         folder.write(manifest)
-    session.conf.set("spark.sql.shuffle.partitions", str(manifest.state_partitions))
+    session.conf.set(SHUFFLE_PARTITIONS, str(manifest.state_partitions))
+    if manifest.former is not None and folder.begun():
+        folder.forget(manifest.former.query)
     return manifest
+
+
+def _asked(options: Options) -> int | None:
+    """Return the number of state partitions that the user gave."""
+    return options.state_partitions or int(options.conf.get(SHUFFLE_PARTITIONS, 0)) or None
 
 
 def _initial(
@@ -216,6 +231,9 @@ def _initial(
         _refuse_what_was_exported(before, folder.location)
         checkpoints: Mapping[int, Checkpoint] = {0: Checkpoint(engine=Engine.SPARK)}
         return initial_state(session, initial_records(checkpoints), manifest.state_partitions)
+    if manifest.former is not None:
+        _refuse_what_was_exported(before, folder.location)
+        return copied_state(session, folder, manifest, topics.partitions)
     checkpoints = _first_checkpoints(manifest, topics, before)
     group.fence(settings, checkpoints)
     # An instance that joined since would have stopped at the fence, or committed behind it.
@@ -237,7 +255,7 @@ def refuse_policy_dlqs(settings: Settings) -> None:
 
 
 def _plain(conf: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in conf.items() if name != "spark.sql.shuffle.partitions"}
+    return {name: value for name, value in conf.items() if name != SHUFFLE_PARTITIONS}
 
 
 def _rules(settings: Settings, policy: PolicyConfig, topics: TopicFacts, manifest: Manifest, options: Options) -> Rules:
@@ -333,6 +351,6 @@ def _refuse_what_is_not_ours(
     if marked and not options.from_changelog:
         raise CommandFailed(
             f"the Spark checkpoint {marked[0].checkpoint} has committed the offsets of the group {settings.group_id}, "
-            f"and {options.checkpoint} is another one: name that checkpoint. If it is lost, its pending messages are "
-            "lost too: delete the group's offsets to start from the beginning"
+            f"and {options.checkpoint} is another one: name that checkpoint. If it is lost, run `retry-sidecar spark "
+            "audit --repair`, then start with --from-changelog"
         )
