@@ -131,7 +131,7 @@ class Blocks:
     def each(self, slot_key: SlotKey, start: int = 0) -> Iterator[Sequence[bytes]]:
         """Yield the entries of each block of a slot from block `start` on; the blocks before it are not read."""
         rest = islice(self._refs(slot_key), start, None)
-        for some in _parts(rest):
+        for some in _parts(rest, AHEAD_BYTES):
             self._read_blocks(slot_key, some)
             for ref in some:
                 yield self._block(slot_key, ref.number)
@@ -327,7 +327,7 @@ def by_origin(entries: Iterable[bytes]) -> dict[str, tuple[int, int]]:
     return {name.decode(): (total, deferred) for name, (total, deferred) in totals.items()}
 
 
-def _parts(refs: Iterable[BlockRef], limit_bytes: int = AHEAD_BYTES) -> Iterator[BlockRefs]:
+def _parts(refs: Iterable[BlockRef], limit_bytes: int) -> Iterator[BlockRefs]:
     """Yield blocks in groups of about this size, which are read at once."""
     part: BlockRefs = []
     size = 0

@@ -88,7 +88,7 @@ def test_a_micro_batch_that_was_sent_is_completed_under_the_settings_that_it_was
     assert len(marked(read_committed(stage.bootstrap, [stage.origin]), b"once")) == 1
 
     # Another tool has taken the mark away.
-    commit(settings, 0, 0, "")
+    commit(settings, 0, offset + 1, "")
     assert "another tool has set the offsets of the group" in refusal(other, tmp_path)
 
     # Other settings wait until it is complete: by them it would have become a dead letter.

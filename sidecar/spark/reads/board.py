@@ -19,7 +19,16 @@ import structlog
 from sidecar.clock import Clock
 from sidecar.errors import CommandFailed, StoreFailed
 from sidecar.spark.reads.frames import FrameLost, read_frame, write_frame
-from sidecar.spark.reads.questions import Answer, Answers, BoardAddress, Poll, Question, Wish, decode_said, encode
+from sidecar.spark.reads.questions import (
+    Answers,
+    BoardAddress,
+    PartitionAnswer,
+    Poll,
+    Question,
+    Wish,
+    decode_said,
+    encode,
+)
 
 logger = structlog.get_logger(__name__)
 
@@ -41,7 +50,7 @@ class _Open:
         self.number = number
         self.wish = wish
         self.missing = set(partitions)
-        self.answers: list[Answer] = []
+        self.answers: list[PartitionAnswer] = []
 
 
 class Board:
@@ -100,7 +109,7 @@ class Board:
         """Note that a micro-batch is complete: an answer of it, or of an older one, comes from a task that is not."""
         self._done = batch
 
-    def ask(self, wish: Wish, partitions: Collection[int]) -> Sequence[Answer]:
+    def ask(self, wish: Wish, partitions: Collection[int]) -> Sequence[PartitionAnswer]:
         """Return the answers of these partitions. Raises StoreFailed when one of them has none in time."""
         if not self._turn.acquire(timeout=TURN_S):
             raise StoreFailed("another read is under way, and one runs at a time: try again in a moment")
@@ -109,7 +118,7 @@ class Board:
         finally:
             self._turn.release()
 
-    def _ask(self, wish: Wish, partitions: Collection[int]) -> Sequence[Answer]:
+    def _ask(self, wish: Wish, partitions: Collection[int]) -> Sequence[PartitionAnswer]:
         self._number += 1
         asked = _Open(self._number, wish, partitions)
         with self._changed:
@@ -133,7 +142,7 @@ class Board:
                 return []
             return [Question(asked.number, asked.wish, sorted(asked.missing))]
 
-    def _answered(self, answers: Sequence[Answer]) -> None:
+    def _answered(self, answers: Sequence[PartitionAnswer]) -> None:
         with self._changed:
             asked = self._open
             for each in answers:

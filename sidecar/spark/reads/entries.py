@@ -13,7 +13,7 @@ from sidecar.errors import StoreFailed
 from sidecar.model import TimerId
 from sidecar.serving.local_messages import detail_of, message_of
 from sidecar.spark.reads.board import Board
-from sidecar.spark.reads.questions import Answer, FindNamed, FindPending, ListPending, Wish
+from sidecar.spark.reads.questions import FindNamed, FindPending, ListPending, PartitionAnswer, Wish
 
 
 class QueryEntries:
@@ -64,14 +64,14 @@ class QueryEntries:
         messages = [_detail(answer, entry, payload) for _, _, answer, entry in found[:NAMED_MAX]]
         return Named(messages, len(found) > NAMED_MAX or any(answer.truncated for answer in answers))
 
-    def _ask(self, wish: Wish, partitions: Collection[int]) -> Sequence[Answer]:
+    def _ask(self, wish: Wish, partitions: Collection[int]) -> Sequence[PartitionAnswer]:
         try:
             return self._board.ask(wish, partitions)
         except StoreFailed as cause:
             raise Unread(str(cause)) from cause
 
 
-def _detail(answer: Answer, entry: bytes, with_payload: bool) -> MessageDetailBody:
+def _detail(answer: PartitionAnswer, entry: bytes, with_payload: bool) -> MessageDetailBody:
     shown = detail_of(answer.partition, entry, with_payload)
     # Set one by one: what is not set is not shown.
     shown.as_of_ms, shown.micro_batch = answer.instant_ms, answer.batch

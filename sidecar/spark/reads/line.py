@@ -13,7 +13,15 @@ import msgspec
 
 from sidecar.clock import SystemClock
 from sidecar.spark.reads.frames import FrameLost, read_frame, write_frame
-from sidecar.spark.reads.questions import Answer, Answers, BoardAddress, Poll, Question, decode_questions, encode
+from sidecar.spark.reads.questions import (
+    Answers,
+    BoardAddress,
+    PartitionAnswer,
+    Poll,
+    Question,
+    decode_questions,
+    encode,
+)
 
 WAIT_S: Final = 1.0
 """The longest time for a connection, and for each answer of the driver."""
@@ -48,7 +56,7 @@ class Line:
         self._again_s = self._clock.monotonic_s() + AGAIN_S
         return ()
 
-    def answer(self, answers: Sequence[Answer]) -> None:
+    def answer(self, answers: Sequence[PartitionAnswer]) -> None:
         """Send answers; they are lost when the driver cannot be reached."""
         try:
             write_frame(self._connected(), encode(Answers(list(answers))))

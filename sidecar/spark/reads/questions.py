@@ -57,7 +57,7 @@ class Question(msgspec.Struct, frozen=True, array_like=True):
     partitions: list[int]
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+class PartitionAnswer(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """The answer for one partition."""
 
     number: int
@@ -87,7 +87,7 @@ class Poll(msgspec.Struct, frozen=True, array_like=True, tag="poll"):
 class Answers(msgspec.Struct, frozen=True, array_like=True, tag="answers"):
     """A task answers."""
 
-    answers: list[Answer]
+    answers: list[PartitionAnswer]
 
 
 encode: Final = msgspec.msgpack.Encoder().encode

@@ -15,7 +15,7 @@ from sidecar.changelog.entry import HEAD, KEY, KEY_BYTES, head
 from sidecar.engine.selection import find_entry, named_entries
 from sidecar.errors import RecordCorrupt, StoreFailed
 from sidecar.model import OFFSET_MAX, StoredOffset, TimerId
-from sidecar.spark.reads.questions import Answer, FindNamed, ListPending, Wish
+from sidecar.spark.reads.questions import FindNamed, ListPending, PartitionAnswer, Wish
 from sidecar.spark.state.entries import META, BufferedEntries, Meta, Slot, StoredEntries, decode_meta
 from sidecar.spark.state.shard_store import ShardStore
 from sidecar.wheel.geometry import slot_end_ms, slot_start_ms
@@ -29,9 +29,9 @@ def answer(
     wish: Wish,
     partition: int,
     state: StoredEntries,
-    blank: Answer,
+    blank: PartitionAnswer,
     out_of_time: Callable[[], bool] = lambda: False,
-) -> Answer:
+) -> PartitionAnswer:
     """Return the answer of a partition; nothing is written.
 
     Args:
@@ -71,9 +71,9 @@ def _page(
     partition: int,
     meta: Meta,
     store: ShardStore,
-    blank: Answer,
+    blank: PartitionAnswer,
     out_of_time: Callable[[], bool],
-) -> Answer:
+) -> PartitionAnswer:
     lower = max(KEY.pack(wish.due_from_ms, 0), _start(partition, wish))
     upper = KEY.pack(wish.due_to_ms, 0)
     matches = wish.selection.matcher()
@@ -154,14 +154,14 @@ def _without_payload(entry: bytes) -> bytes:
 
 
 def _with(
-    blank: Answer,
+    blank: PartitionAnswer,
     *,
     entries: list[bytes],
     reached: tuple[int, int, int] | None = None,
     examined: int = 0,
     truncated: bool = False,
-) -> Answer:
-    return Answer(
+) -> PartitionAnswer:
+    return PartitionAnswer(
         number=blank.number,
         partition=blank.partition,
         batch=blank.batch,

@@ -11,7 +11,7 @@ from pyspark import TaskContext
 from sidecar.clock import SystemClock
 from sidecar.errors import SidecarError
 from sidecar.spark.reads.line import Line
-from sidecar.spark.reads.questions import Answer, BoardAddress, Question
+from sidecar.spark.reads.questions import BoardAddress, PartitionAnswer, Question
 from sidecar.spark.reads.reader import answer
 from sidecar.spark.state.entries import StoredEntries
 from sidecar.spark.stream.placement import key_of, state_partition_of
@@ -32,7 +32,7 @@ _lines: dict[BoardAddress, Line] = {}
 def answer_questions(
     board: BoardAddress, state_partitions: int, handle: StatefulProcessorHandle, state: StoredEntries
 ) -> None:
-    """Answer for the input partitions whose state this task has. Never raises: a read stops no micro-batch.
+    """PartitionAnswer for the input partitions whose state this task has. Never raises: a read stops no micro-batch.
 
     Args:
         board: Where the driver asks.
@@ -81,8 +81,8 @@ class _Reading:
         self._state_partitions = state_partitions
         self._out_of_time = out_of_time
 
-    def __call__(self, question: Question, partition: int, batch: int, instant_ms: int) -> Answer:
-        found = Answer(number=question.number, partition=partition, batch=batch, instant_ms=instant_ms)
+    def __call__(self, question: Question, partition: int, batch: int, instant_ms: int) -> PartitionAnswer:
+        found = PartitionAnswer(number=question.number, partition=partition, batch=batch, instant_ms=instant_ms)
         try:
             self._client.set_implicit_key((key_of(partition, self._state_partitions),))
             try:
@@ -96,9 +96,9 @@ class _Reading:
             return refused(found, f"partition {partition} cannot be read: {cause}")
 
 
-def refused(found: Answer, reason: str) -> Answer:
+def refused(found: PartitionAnswer, reason: str) -> PartitionAnswer:
     """Return an answer that says why there is none."""
-    return Answer(
+    return PartitionAnswer(
         number=found.number,
         partition=found.partition,
         batch=found.batch,

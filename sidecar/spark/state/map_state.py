@@ -26,16 +26,18 @@ _T = TypeVar("_T")
 
 
 @dataclass(slots=True)
-class Spent:
+class AccessTimes:
     """What accesses to the state have taken."""
 
     read_s: float = 0.0
     write_s: float = 0.0
     round_trips: int = 0
 
-    def since(self, before: Spent) -> Spent:
+    def since(self, before: AccessTimes) -> AccessTimes:
         """Return what was added to an earlier copy."""
-        return Spent(self.read_s - before.read_s, self.write_s - before.write_s, self.round_trips - before.round_trips)
+        return AccessTimes(
+            self.read_s - before.read_s, self.write_s - before.write_s, self.round_trips - before.round_trips
+        )
 
 
 class MapStateEntries:
@@ -47,7 +49,7 @@ class MapStateEntries:
     """
 
     def __init__(self, state: MapState, monotonic_s: Callable[[], float]) -> None:
-        self.spent = Spent()
+        self.times = AccessTimes()
         self._state = state
         self._monotonic_s = monotonic_s
 
@@ -60,17 +62,17 @@ class MapStateEntries:
     def get_all(self, state_keys: Iterable[bytes]) -> list[bytes | None]:
         began_s = self._monotonic_s()
         found = self._get_all(state_keys)
-        self.spent.read_s += self._monotonic_s() - began_s
+        self.times.read_s += self._monotonic_s() - began_s
         return found
 
     def write(self, changes: Mapping[bytes, bytes | None]) -> None:
         began_s = self._monotonic_s()
         self._write(changes)
-        self.spent.write_s += self._monotonic_s() - began_s
+        self.times.write_s += self._monotonic_s() - began_s
 
     def _get_all(self, state_keys: Iterable[bytes]) -> list[bytes | None]:
         found = [self._state.getValue((state_key,)) for state_key in state_keys]
-        self.spent.round_trips += len(found)
+        self.times.round_trips += len(found)
         return [None if each is None else bytes(each[0]) for each in found]
 
     def _write(self, changes: Mapping[bytes, bytes | None]) -> None:
@@ -79,7 +81,7 @@ class MapStateEntries:
                 self._state.removeKey((state_key,))
             else:
                 self._state.updateValue((state_key,), (value,))
-        self.spent.round_trips += len(changes)
+        self.times.round_trips += len(changes)
 
 
 class PipelinedEntries(MapStateEntries):
@@ -127,7 +129,7 @@ class PipelinedEntries(MapStateEntries):
             file.write(_VERSION + len(request).to_bytes(4, "big") + request)
             sent += 1
         file.flush()
-        self.spent.round_trips += 1
+        self.times.round_trips += 1
         answers = [client._receive_proto_message() for _ in range(sent)]  # noqa: SLF001 - as above
         for status, said, _ in answers:
             if status != _OK:

@@ -23,7 +23,7 @@ from sidecar.spark.marks import ReplayClosings
 from sidecar.spark.reads.questions import BoardAddress
 from sidecar.spark.reads.task import answer_questions
 from sidecar.spark.state.entries import META, decode_meta, encode
-from sidecar.spark.state.map_state import Spent, entries_of
+from sidecar.spark.state.map_state import AccessTimes, entries_of
 from sidecar.spark.stream.lookup import BrokerLookup
 from sidecar.spark.stream.placement import partition_of
 from sidecar.spark.stream.step import PartitionSteps, Rules, StepResult
@@ -123,7 +123,7 @@ class WheelProcessor(StatefulProcessor):
 
     def _step(self, partition: int, chunks: Iterable[bytes], now_ms: int) -> Iterator[pd.DataFrame]:
         self._lookup.now_ms = now_ms
-        before, began_s = replace(self._state.spent), _CLOCK.monotonic_s()
+        before, began_s = replace(self._state.times), _CLOCK.monotonic_s()
         result = self._steps.step(partition, self._state, chunks, now_ms)
         step_s = _CLOCK.monotonic_s() - began_s
         if result is None:
@@ -141,10 +141,10 @@ class WheelProcessor(StatefulProcessor):
             if result.woke_ms > now_ms:
                 self._handle.deleteTimer(result.woke_ms)
             self._handle.registerTimer(result.wakes_ms)
-        yield from _frames(partition, result, self._state.spent.since(before), step_s)
+        yield from _frames(partition, result, self._state.times.since(before), step_s)
 
 
-def _frames(partition: int, result: StepResult, spent: Spent, step_s: float) -> Iterator[pd.DataFrame]:
+def _frames(partition: int, result: StepResult, times: AccessTimes, step_s: float) -> Iterator[pd.DataFrame]:
     encode_s = 0.0
     for part in result.output_parts:
         began_s = _CLOCK.monotonic_s()
@@ -154,7 +154,7 @@ def _frames(partition: int, result: StepResult, spent: Spent, step_s: float) -> 
             yield _frame(partition, row, None)
         tally = None
         if part.last and result.tally != Tally():
-            tally = encode_tally(_timed(result.tally, spent, step_s, encode_s))
+            tally = encode_tally(_timed(result.tally, times, step_s, encode_s))
         yield _frame(partition, last, tally)
 
 
@@ -162,12 +162,12 @@ def _frame(partition: int, row: bytes, tally: str | None) -> pd.DataFrame:
     return pd.DataFrame({"partition": [partition], "payload": [row], "tally": [tally]})
 
 
-def _timed(tally: Tally, spent: Spent, step_s: float, encode_s: float) -> Tally:
+def _timed(tally: Tally, times: AccessTimes, step_s: float, encode_s: float) -> Tally:
     parts_s = {
-        "read": spent.read_s,
-        "plan": step_s - spent.read_s - spent.write_s,
-        "write": spent.write_s,
+        "read": times.read_s,
+        "plan": step_s - times.read_s - times.write_s,
+        "write": times.write_s,
         "encode": encode_s,
     }
     spent_us = {name: round(1_000_000 * part_s) for name, part_s in parts_s.items()}
-    return structs.replace(tally, spent_us=spent_us, round_trips=spent.round_trips)
+    return structs.replace(tally, spent_us=spent_us, round_trips=times.round_trips)

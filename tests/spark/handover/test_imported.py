@@ -8,6 +8,7 @@ import pytest
 
 from sidecar.changelog.codec import Closed, Closure
 from sidecar.contract.control import ControlKind
+from sidecar.spark import blocks
 from sidecar.spark.handover.changelog import take_over
 from sidecar.spark.state import shard_store
 from sidecar.spark.state.entries import META, decode_meta
@@ -71,6 +72,7 @@ def test_what_was_imported_is_counted_in_parts_and_what_comes_waits(monkeypatch:
     sizes: list[int] = []
     monkeypatch.setattr(DictState, "get", lambda self, state_key: _noted(self, state_key, sizes))
     monkeypatch.setattr(shard_store, "SETTLE_BYTES", 1_000)
+    monkeypatch.setattr(blocks, "AHEAD_BYTES", 500)
     world = imported(
         stage, A=TopicMetadata(2, 1_000_000), B=TopicMetadata(2, 1_000_000), orders=TopicMetadata(2, 1_000_000)
     )

@@ -14,7 +14,7 @@ from sidecar.errors import CommandFailed, StoreFailed
 from sidecar.spark.reads import board as module
 from sidecar.spark.reads.board import Board
 from sidecar.spark.reads.line import Line
-from sidecar.spark.reads.questions import Answer, BoardAddress, FindNamed, ListPending, Question
+from sidecar.spark.reads.questions import BoardAddress, FindNamed, ListPending, PartitionAnswer, Question
 from tests.waiting import eventually
 
 WISH = ListPending(Selection(headers=(("tenant", "acme"),)), 0, 10, 3, (1, 2, 3))
@@ -29,8 +29,8 @@ def listening() -> Iterator[tuple[Board, BoardAddress]]:
         board.close()
 
 
-def answer_of(question: Question, partition: int, **more: object) -> Answer:
-    return Answer(number=question.number, partition=partition, batch=4, instant_ms=99, **more)  # type: ignore[arg-type]
+def answer_of(question: Question, partition: int, **more: object) -> PartitionAnswer:
+    return PartitionAnswer(number=question.number, partition=partition, batch=4, instant_ms=99, **more)  # type: ignore[arg-type]
 
 
 class Tasks(threading.Thread):

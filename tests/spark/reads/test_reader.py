@@ -20,7 +20,7 @@ from sidecar.serving.local_messages import LocalEntries
 from sidecar.spark.reads import reader
 from sidecar.spark.reads.board import Board
 from sidecar.spark.reads.entries import QueryEntries
-from sidecar.spark.reads.questions import Answer, ListPending, Wish
+from sidecar.spark.reads.questions import ListPending, PartitionAnswer, Wish
 from sidecar.spark.reads.reader import answer
 from sidecar.spark.state.entries import META, decode_meta, encode
 from tests.simulation.stage import NOW, TERMS, Stage
@@ -39,13 +39,13 @@ class DirectBoard(Board):
         super().__init__(SystemClock())
         self._twin = twin
 
-    def ask(self, wish: Wish, partitions: Collection[int]) -> Sequence[Answer]:
+    def ask(self, wish: Wish, partitions: Collection[int]) -> Sequence[PartitionAnswer]:
         return [answered(wish, self._twin, each) for each in partitions]
 
 
-def answered(wish: Wish, twin: Twin, partition: int = 0) -> Answer:
+def answered(wish: Wish, twin: Twin, partition: int = 0) -> PartitionAnswer:
     before = dict(twin.state.entries)
-    blank = Answer(number=1, partition=partition, batch=BATCH, instant_ms=INSTANT)
+    blank = PartitionAnswer(number=1, partition=partition, batch=BATCH, instant_ms=INSTANT)
     found = answer(wish, partition, twin.state, blank)
     assert twin.state.entries == before, "a read writes nothing"
     return found
@@ -151,7 +151,7 @@ def test_a_filter_looks_at_whole_slots_so_that_few_pages_find_a_rare_message() -
 def test_a_list_that_takes_too_long_ends_before_what_it_has_not_read() -> None:
     _, twin = day(8_000)
     wish = ListPending(Selection(key="nobody"), 0, 2**63 - 1, 10, None)
-    blank = Answer(number=1, partition=0, batch=BATCH, instant_ms=INSTANT)
+    blank = PartitionAnswer(number=1, partition=0, batch=BATCH, instant_ms=INSTANT)
     calls = iter(range(10**6))
     page = answer(wish, 0, twin.state, blank, lambda: next(calls) >= 20)
     assert page.reached is not None
@@ -175,7 +175,7 @@ def test_a_partition_without_a_state_has_no_messages_and_one_that_imports_cannot
 
 def test_what_nobody_can_read_now_is_unread_and_not_missing() -> None:
     class Busy(Board):
-        def ask(self, wish: Wish, partitions: Collection[int]) -> Sequence[Answer]:
+        def ask(self, wish: Wish, partitions: Collection[int]) -> Sequence[PartitionAnswer]:
             raise StoreFailed("another read is under way")
 
     held = QueryEntries(Busy(SystemClock()), Snapshots([OWN], 1), lambda: "")

@@ -254,11 +254,11 @@ def wake_in_the_past() -> None:
     import pytest
 
     pytest.importorskip("pyspark")
-    from sidecar.spark.state.map_state import Spent
+    from sidecar.spark.state.map_state import AccessTimes
     from sidecar.spark.stream.processor import WheelProcessor
 
     steps = Mock(step=Mock(return_value=SimpleNamespace(wakes_ms=NOW, woke_ms=0, output_parts=[])))
-    operator: Any = SimpleNamespace(_lookup=Mock(), _steps=steps, _state=Mock(spent=Spent()), _handle=Mock())
+    operator: Any = SimpleNamespace(_lookup=Mock(), _steps=steps, _state=Mock(times=AccessTimes()), _handle=Mock())
     list(WheelProcessor._step(operator, 0, [], NOW))
 
 
