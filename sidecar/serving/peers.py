@@ -10,9 +10,9 @@ from sidecar.api.messages.listing import FORWARDED
 from sidecar.clock import Clock
 from sidecar.errors import CommandFailed
 
-WAIT_S: Final = 5.0
-"""Longest time without data from an instance; a Spark driver answers at the end of a micro-batch."""
-ANSWER_S: Final = 6.0
+WAIT_S: Final = 2.0
+"""Longest time without data from an instance, or from a Spark driver, which answers when a micro-batch ends."""
+ANSWER_S: Final = 4.0
 """Longest time for a whole response."""
 ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
 
