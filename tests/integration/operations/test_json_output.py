@@ -30,6 +30,7 @@ ELSEWHERE = {
     ("demo",): "tests/integration/operations/test_demo.py",
     ("spark", "audit"): "tests/spark/jobs/test_audit.py",
     ("spark", "export"): "tests/spark/handover",
+    ("spark", "jars"): "tests/unit/cli/test_spark_jars.py",
     ("spark", "redrive"): "tests/spark/jobs/test_redrive.py",
     ("spark", "report"): "tests/spark/jobs/test_report.py",
 }
