@@ -96,13 +96,13 @@ TARGETS: Mapping[str, Figure] = {
         Figure("large_fire", "very many ÷ few pending: processor time, fired", math.nan, "×", 1.15, "at most"),
         Figure("large_restart", "very many pending: clean restart until the first fire", math.nan, "s", 2, "at most"),
         Figure("large_restore", "very many pending: restore from an empty folder", math.nan, "timers/s", 350_000),
-        Figure("spark_in", "Spark: ingested, warm", math.nan, "msg/s", 25_000),
-        Figure("spark_out", "Spark: fired, warm", math.nan, "msg/s", 20_000),
-        Figure("spark_idle", "Spark: idle micro-batch", math.nan, "ms", 700, "at most"),
+        Figure("spark_in", "Spark: ingested, warm", math.nan, "msg/s", 50_000),
+        Figure("spark_out", "Spark: fired, warm", math.nan, "msg/s", 45_000),
+        Figure("spark_idle", "Spark: idle micro-batch", math.nan, "ms", 300, "at most"),
         Figure("spark_batch", "Spark: micro-batch, many ÷ few pending", math.nan, "×", 1.25, "at most"),
-        Figure("spark_lateness", "Spark: lateness at a steady rate, p99", math.nan, "ms", 3_000, "at most"),
+        Figure("spark_lateness", "Spark: lateness at a steady rate, p99", math.nan, "ms", 1_000, "at most"),
         Figure("spark_early", "Spark: fired before they were due", math.nan, "messages", 0, "at most", exact=True),
-        Figure("spark_memory", "Spark: memory, all processes", math.nan, "MiB"),
+        Figure("spark_memory", "Spark: memory, all processes", math.nan, "MiB", 2_560, "at most"),
         *(
             Figure(
                 f"spark_{way}_{count}", f"Spark: {what}, {count} state partition{'s' * (count > 1)}", math.nan, "msg/s"

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 RECORDS_SCHEMA: Final = "partition int, key binary, value binary"
+_LOG_SCHEMA: Final = "partition int, offset long, key binary, value binary"
 WRITE_S: Final = 60.0
 """The longest wait for the writes of a batch."""
 
@@ -194,18 +195,33 @@ class _Blocks:
 
 
 def read_changelog(session: SparkSession, settings: Settings, admin: Admin) -> DataFrame:
-    """Return partition, key and value of the changelog's records. Raises CommandFailed."""
+    """Return partition, key and value of the last record of each key of the changelog. Raises CommandFailed."""
     ranges = log_ranges(admin, settings.changelog_topic)
-    return read_log(
-        session,
-        LogReading(settings=settings, ranges=ranges, step=_rows, schema=RECORDS_SCHEMA, skips_deleted=False),
+    return last_of_each_key(
+        read_log(
+            session,
+            LogReading(settings=settings, ranges=ranges, step=_rows, schema=_LOG_SCHEMA, skips_deleted=False),
+        )
     )
 
 
+def last_of_each_key(records: DataFrame) -> DataFrame:
+    """Return what compaction leaves of a changelog, which it may not have done yet.
+
+    A repair that is repeated writes the blocks of the one before again, under their keys.
+
+    Args:
+        records: Partition, offset, key and value.
+    """
+    from pyspark.sql import functions as f  # noqa: PLC0415 - PySpark is an extra
+
+    return records.groupBy("partition", "key").agg(f.max_by("value", "offset").alias("value"))
+
+
 def _rows(slices: Iterator[Sequence[Record]]) -> Iterator[pa.RecordBatch]:
-    schema = schema_of(RECORDS_SCHEMA)
+    schema = schema_of(_LOG_SCHEMA)
     for records in slices:
-        yield from batch_of(((each.partition, each.key, each.value) for each in records), schema)
+        yield from batch_of(((each.partition, each.offset, each.key, each.value) for each in records), schema)
 
 
 def write_records(settings: Settings, records: DataFrame) -> None:
