@@ -239,9 +239,8 @@ class ByPartition(Collector):
         self._values = values
 
     def collect(self) -> Iterator[Metric]:
-        family = GaugeMetricFamily(
-            PREFIX + self._declaration.name, self._declaration.help, labels=self._declaration.labels
-        )
+        declared = self._declaration
+        family = GaugeMetricFamily(PREFIX + declared.name, declared.help, labels=declared.labels)
         for partition, value in self._values.items():
             family.add_metric((str(partition),), value)
         yield family
@@ -406,7 +405,7 @@ class Metrics:
         dead_lettered: Mapping[str, int],
         deferred: Mapping[str, int],
         held: Mapping[str, int],
-        put_behind: Mapping[str, int] | None = None,
+        put_behind: Mapping[str, int],
         stored: int,
         dropped: int,
         rejected: int,
@@ -414,16 +413,11 @@ class Metrics:
         cancelled: int,
     ) -> None:
         """Count what a committed plan did, in the words of `PartitionPlan`; dead letters by reason."""
-        for origin, count in fired.items():
-            self.fired.labels(origin).inc(count)
-        for reason, count in dead_lettered.items():
-            self.dead_lettered.labels(reason).inc(count)
-        for origin, count in deferred.items():
-            self.deferred.labels(origin).inc(count)
-        for origin, count in held.items():
-            self.held.labels(origin).inc(count)
-        for origin, count in (put_behind or {}).items():
-            self.put_behind.labels(origin).inc(count)
+        by_label: list[Counter | ByOrigin] = [self.fired, self.dead_lettered, self.deferred, self.held, self.put_behind]
+        counted = fired, dead_lettered, deferred, held, put_behind
+        for counter, counts in zip(by_label, counted, strict=True):
+            for label, count in counts.items():
+                counter.labels(label).inc(count)
         for verdict, count in zip(VERDICTS, (stored, dropped, rejected, controls), strict=True):
             self.received.labels(verdict).inc(count)
         self.cancelled.inc(cancelled)
@@ -451,10 +445,8 @@ class Metrics:
         return Gauge(PREFIX + name, declaration.help, declaration.labels, registry=self.registry)
 
     def _histogram(self, name: str) -> Histogram:
-        declaration = DECLARED[name]
-        return Histogram(
-            PREFIX + name, declaration.help, declaration.labels, registry=self.registry, buckets=declaration.buckets
-        )
+        metric = DECLARED[name]
+        return Histogram(PREFIX + name, metric.help, metric.labels, registry=self.registry, buckets=metric.buckets)
 
 
 _DOCUMENT_HEAD = """\

@@ -343,7 +343,7 @@ class Restore:
         if number is None or slot_end_ms(number, block.level) != key.slot_end_ms:
             raise RecordCorrupt(f"no slot of level {block.level} ends at {key.slot_end_ms}")
         mutations.rows[row] = b""
-        timers = self._bulk if self._bulk is not None else mutations.rows
+        timers = self._timers(mutations)
         if self._plain is None:
             entries: Sequence[bytes] = entries_of(value, block)
         else:
@@ -361,6 +361,10 @@ class Restore:
         if self._bulk is not None:
             self.buffered_bytes += len(value)
 
+    def _timers(self, mutations: Mutations) -> dict[bytes, bytes | None]:
+        """Return what takes timer rows."""
+        return mutations.rows if self._bulk is None else self._bulk
+
     def _removed(self, key: RemovedKey, value: bytes | None, mutations: Mutations, delta: CountsDelta) -> None:
         offset, due_ms = key
         dues = frozenset[int]() if value is None else decode_removed(key, value)
@@ -374,7 +378,7 @@ class Restore:
             mutations.rows[row] = value
             if dues:
                 mutations.rows[self.rows.removed_row(max(dues), offset)] = b""
-        timers = self._bulk if self._bulk is not None else mutations.rows
+        timers = self._timers(mutations)
         if self._plain and dues:
             self._plain.pour(timers)
         for due_ms in dues:

@@ -16,6 +16,7 @@ from sidecar.engine import hot
 from sidecar.engine.ingest import Ingest
 from sidecar.engine.rows import Identity
 from sidecar.errors import InvariantViolated
+from sidecar.interpreter import tune_interpreter
 from sidecar.kafka import config
 from sidecar.kafka.admin.catalogue import Catalogue
 from sidecar.kafka.admin.cluster import Admin
@@ -37,7 +38,6 @@ from sidecar.notify.notifier import Notifier, open_notifier
 from sidecar.policy import Policy
 from sidecar.runtime.components import Components
 from sidecar.runtime.drain import Drain
-from sidecar.runtime.interpreter import tune_interpreter
 from sidecar.runtime.loop import Loop
 from sidecar.runtime.origins import ClosedOrigins
 from sidecar.runtime.partitions.inheritance import Inheritance

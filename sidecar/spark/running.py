@@ -87,13 +87,8 @@ class Starter:
         former, version, alone = self._former(rules)
         if unfinished is None and self._looked and not alone:
             return self._go_on(rules)
-        # Producers of a former number of state partitions end too.
-        before = manifest.former.state_partitions if manifest.former is not None else 0
-        group.settle(self._settings, max(before, manifest.state_partitions))
-        found = group.committed(self._settings, rules.input_partitions)
+        found = self._committed(rules, unfinished)
         self._looked = True
-        if self._folder.begun():
-            _notice_others(self._settings, self._manifest, found, unfinished)
         if unfinished is None:
             return self._settle(former, version) if alone and self._is_ahead(found) else self._go_on(rules)
         return self._repeated(unfinished, found, former, version, alone=alone)
@@ -118,10 +113,7 @@ class Starter:
             if unfinished is None:
                 started = self.finish()
             else:
-                group.settle(self._settings, self._manifest.state_partitions)
-                found = group.committed(self._settings, rules.input_partitions)
-                if self._folder.begun():
-                    _notice_others(self._settings, self._manifest, found, unfinished)
+                found = self._committed(rules, unfinished)
                 former, version, _ = self._former(rules)
                 started = self._repeated(unfinished, found, former, version, alone=True)
             if started is None:
@@ -138,6 +130,17 @@ class Starter:
             if stopping(2.0**failures):
                 break
         return False
+
+    def _committed(self, rules: Rules, unfinished: Unfinished | None) -> Mapping[int, tuple[int, Mark | None]]:
+        """Return the group's offsets and marks once no former producer can commit. Raises CommandFailed."""
+        manifest = self._manifest
+        # Producers of a former number of state partitions end too.
+        before = manifest.former.state_partitions if manifest.former is not None else 0
+        group.settle(self._settings, max(before, manifest.state_partitions))
+        found = group.committed(self._settings, rules.input_partitions)
+        if self._folder.begun():
+            _notice_others(self._settings, manifest, found, unfinished)
+        return found
 
     def _repeated(
         self,

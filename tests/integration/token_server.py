@@ -72,6 +72,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(text)
 
 
+def login_settings(bootstrap_servers: str, tokens: TokenServer) -> dict[str, str]:
+    """Return the settings of a sidecar that logs in with the tokens of this server."""
+    return {
+        "BOOTSTRAP_SERVERS": bootstrap_servers,
+        "SECURITY_PROTOCOL": "SASL_PLAINTEXT",
+        "SASL_MECHANISM": "OAUTHBEARER",
+        "OAUTH_CALLBACK": "tests.integration.token_server:token",
+        "CLIENT_SASL_OAUTHBEARER_CONFIG": tokens.url,
+    }
+
+
 @contextmanager
 def token_server(lifetime_s: float) -> Iterator[TokenServer]:
     """Yield a token server that answers."""

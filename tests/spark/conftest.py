@@ -13,9 +13,10 @@ from sidecar.errors import CommandFailed
 from sidecar.spark.java import find_java
 from tests.integration.sidecars import Sidecars, Stage, set_stage
 
-# Modules that import PySpark or its libraries themselves.
-_OF_PYSPARK = [
-    "test_ingest.py",
+OF_PYSPARK = [
+    "test_ahead_steps.py",
+    "test_batch.py",
+    "test_figures.py",
     "test_manifest.py",
     "test_map_state.py",
     "test_notify.py",
@@ -24,8 +25,10 @@ _OF_PYSPARK = [
     "test_repair_timers.py",
     "test_running.py",
     "test_setup.py",
+    "test_stream.py",
 ]
-collect_ignore = [] if importlib.util.find_spec("pyspark") else _OF_PYSPARK
+"""Modules in any folder that import PySpark or its libraries themselves."""
+collect_ignore_glob = [] if importlib.util.find_spec("pyspark") else [f"*{name}" for name in OF_PYSPARK]
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from tests.broker import local_broker
 from tests.integration.messages import Given, native, send
 from tests.integration.operations.test_oauth_login import LIFETIME_S, LOGIN
 from tests.integration.sidecars import Sidecars, set_stage
-from tests.integration.token_server import token_server
+from tests.integration.token_server import login_settings, token_server
 from tests.spark.queries import command, deliveries
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(420)]
@@ -35,11 +35,7 @@ def test_all_clients_of_a_query_log_in_with_the_tokens_of_a_function(
         one = sidecars.make(
             "one",
             stage,
-            BOOTSTRAP_SERVERS=with_login,
-            SECURITY_PROTOCOL="SASL_PLAINTEXT",
-            SASL_MECHANISM="OAUTHBEARER",
-            OAUTH_CALLBACK="tests.integration.token_server:token",
-            CLIENT_SASL_OAUTHBEARER_CONFIG=tokens.url,
+            **login_settings(with_login, tokens),
         )
         one.start(command("run", tmp_path))
         # Longer than a token lives: each client renews its own.

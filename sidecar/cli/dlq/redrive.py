@@ -13,8 +13,8 @@ from sidecar.dlq.filter import DeadLetterFilter
 from sidecar.dlq.job import RedriveJob
 from sidecar.dlq.reader import run_identity
 from sidecar.dlq.redrive import RedriveLimits, Tally
+from sidecar.interpreter import tune_interpreter
 from sidecar.kafka.config import validate_client_properties
-from sidecar.runtime.interpreter import tune_interpreter
 from sidecar.settings import Settings
 
 

@@ -19,9 +19,9 @@ from sidecar.dlq.count import KINDS, Count, sorted_names
 from sidecar.dlq.filter import DeadLetterFilter
 from sidecar.dlq.reader import KafkaDeadLetterReader, offset_ranges
 from sidecar.errors import printable
+from sidecar.interpreter import tune_interpreter
 from sidecar.kafka.admin.cluster import Admin
 from sidecar.kafka.config import validate_client_properties
-from sidecar.runtime.interpreter import tune_interpreter
 from sidecar.settings import Settings
 
 _ROWS: Final = 20

@@ -11,6 +11,8 @@ import heapq
 from collections.abc import Callable
 from typing import Final
 
+from msgspec.structs import replace
+
 from sidecar.changelog.entry import HEAD, KEY, KEY_BYTES, head
 from sidecar.engine.selection import find_entry, named_entries
 from sidecar.errors import RecordCorrupt, StoreFailed
@@ -60,10 +62,10 @@ def answer(
         return _page(wish, partition, meta, store, blank, out_of_time)
     if isinstance(wish, FindNamed):
         named = named_entries(store, wish.retry_id, [partition], lambda _: watermark)
-        return _with(blank, entries=[entry for _, entry in named.entries], truncated=named.truncated)
+        return replace(blank, entries=[entry for _, entry in named.entries], truncated=named.truncated)
     timer = TimerId(wish.partition, wish.offset, wish.first_ms)
     entry = find_entry(store, timer, checkpoint.offsets_meant(StoredOffset(wish.offset)), lambda: watermark)
-    return _with(blank, entries=[] if entry is None else [entry])
+    return replace(blank, entries=[] if entry is None else [entry])
 
 
 def _page(
@@ -114,7 +116,7 @@ def _page(
         reached = (due_ms, partition, offset)
     elif frontier_ms is not None:
         reached = (frontier_ms - 1, PARTITION_MAX, OFFSET_MAX)
-    return _with(blank, entries=page, reached=reached, examined=examined)
+    return replace(blank, entries=page, reached=reached, examined=examined)
 
 
 def _slots(meta: Meta, lower: bytes, upper: bytes) -> list[tuple[int, Slot]]:
@@ -151,23 +153,3 @@ def _without_payload(entry: bytes) -> bytes:
     if len(entry) < end:
         raise RecordCorrupt(f"an entry of {len(entry)} bytes is too short; {end} are needed")
     return entry[:end]
-
-
-def _with(
-    blank: PartitionAnswer,
-    *,
-    entries: list[bytes],
-    reached: tuple[int, int, int] | None = None,
-    examined: int = 0,
-    truncated: bool = False,
-) -> PartitionAnswer:
-    return PartitionAnswer(
-        number=blank.number,
-        partition=blank.partition,
-        batch=blank.batch,
-        instant_ms=blank.instant_ms,
-        entries=entries,
-        reached=reached,
-        examined=examined,
-        truncated=truncated,
-    )

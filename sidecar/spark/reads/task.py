@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
+from msgspec.structs import replace
 from pyspark import TaskContext
 
 from sidecar.clock import SystemClock
@@ -90,18 +91,7 @@ class _Reading:
             finally:
                 self._client.remove_implicit_key()
         except SidecarError as cause:
-            return refused(found, str(cause))
+            return replace(found, refusal=str(cause))
         except Exception as cause:
             logger.exception("read_failed", partition=partition)
-            return refused(found, f"partition {partition} cannot be read: {cause}")
-
-
-def refused(found: PartitionAnswer, reason: str) -> PartitionAnswer:
-    """Return an answer that says why there is none."""
-    return PartitionAnswer(
-        number=found.number,
-        partition=found.partition,
-        batch=found.batch,
-        instant_ms=found.instant_ms,
-        refusal=reason,
-    )
+            return replace(found, refusal=f"partition {partition} cannot be read: {cause}")

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from sidecar.clock import SystemClock
 from sidecar.errors import BrokerUnavailable, CommandFailed, KafkaFailed, SidecarError
+from sidecar.interpreter import collect_rarely
 from sidecar.kafka.admin.cluster import Admin, Deadline, end_offsets, first_offsets
 from sidecar.kafka.range_reader import Range
 from sidecar.settings import Settings
@@ -27,7 +28,6 @@ from sidecar.spark.stream.ingest import CHUNK_SCHEMA, pack
 from sidecar.spark.stream.placement import key_of
 from sidecar.spark.stream.step import Rules
 from sidecar.spark.stream.wire import record_bytes
-from sidecar.spark.worker import collect_rarely
 
 NAME: Final = "retry-topic"
 CALL_S: Final = 10.0

@@ -52,6 +52,7 @@ def count(metrics: Metrics, progress: Mapping[str, Any]) -> list[Tally]:
             dead_lettered=tally.dead,
             deferred=tally.deferred,
             held=tally.held,
+            put_behind={},  # this engine keeps no order
             stored=tally.stored,
             dropped=tally.dropped,
             rejected=tally.rejected,

@@ -16,6 +16,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from sidecar.clock import SystemClock
 from sidecar.contract import dialects_of
 from sidecar.errors import invariant
+from sidecar.interpreter import collect_rarely
 from sidecar.settings import Settings
 from sidecar.spark.handover.changelog import take_over
 from sidecar.spark.handover.copy import asks_for_timer, copied
@@ -28,7 +29,6 @@ from sidecar.spark.stream.lookup import BrokerLookup
 from sidecar.spark.stream.placement import partition_of
 from sidecar.spark.stream.step import PartitionSteps, Rules, StepResult
 from sidecar.spark.stream.wire import Tally, encode_tally, rows_of
-from sidecar.spark.worker import collect_rarely
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import (

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 from sidecar.clock import SystemClock
 from sidecar.errors import invariant
+from sidecar.interpreter import collect_rarely
 from sidecar.settings import Settings
 from sidecar.spark.marks import Digest
 from sidecar.spark.stream.ahead import Ahead, ReleaseClock
 from sidecar.spark.stream.sender import PlanOutput, Sender
 from sidecar.spark.stream.wire import OutputPart, Packed, read_row
-from sidecar.spark.worker import collect_rarely
 
 if TYPE_CHECKING:
     from pyspark.sql import Row

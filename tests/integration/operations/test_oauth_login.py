@@ -12,7 +12,7 @@ from sidecar.devbroker.local_broker import free_port
 from tests.broker import local_broker
 from tests.integration.messages import Given, World, native
 from tests.integration.sidecars import Sidecar, Sidecars, set_stage
-from tests.integration.token_server import TokenServer, token_server
+from tests.integration.token_server import TokenServer, login_settings, token_server
 from tests.waiting import eventually
 
 pytestmark = [
@@ -72,11 +72,7 @@ def test_a_function_gives_tokens_and_its_failures_are_shown_and_survived(
     one = sidecars.make(
         "one",
         stage,
-        BOOTSTRAP_SERVERS=with_login,
-        SECURITY_PROTOCOL="SASL_PLAINTEXT",
-        SASL_MECHANISM="OAUTHBEARER",
-        OAUTH_CALLBACK="tests.integration.token_server:token",
-        CLIENT_SASL_OAUTHBEARER_CONFIG=tokens.url,
+        **login_settings(with_login, tokens),
     )
     tokens.open = False
     one.start()

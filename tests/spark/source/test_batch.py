@@ -16,19 +16,13 @@ from sidecar.kafka.range_reader import Range
 from sidecar.model import Record
 from sidecar.settings import Settings
 from sidecar.spark.jobs.arrow import batch_of, schema_of
-from sidecar.spark.source import batch, readers
+from sidecar.spark.source import batch
 from sidecar.spark.source.batch import LogReading, _LogReader, log_ranges
 from tests.broker import create_topic, unique
 
 pytestmark = pytest.mark.broker
 
 SCHEMA = "partition int, offset long, slice long"
-
-
-@pytest.fixture(autouse=True)
-def no_reader_is_left() -> Iterator[None]:
-    yield
-    readers.forget()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from sidecar.errors import CommandFailed
 from sidecar.settings import Settings
-from sidecar.spark.source import readers
 from sidecar.spark.source.offsets import EARLIEST, Limits
 from sidecar.spark.source.stream import Reading, StreamReader
 from sidecar.spark.stream.placement import key_of
@@ -27,12 +25,6 @@ pytestmark = pytest.mark.broker
 
 HEADERS: list[tuple[str, str | bytes | None]] = [("retry-origin-topic", b"orders"), ("retry-delay-ms", b"5000")]
 MANY = Limits(10**6, 10**12)
-
-
-@pytest.fixture(autouse=True)
-def no_reader_is_left() -> Iterator[None]:
-    yield
-    readers.forget()
 
 
 @pytest.fixture

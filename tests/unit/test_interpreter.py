@@ -1,13 +1,13 @@
-"""What is set in a worker process."""
+"""What is set in a process that works on batches."""
 
 from __future__ import annotations
 
 import gc
 
-from sidecar.spark.worker import THRESHOLDS, collect_rarely
+from sidecar.interpreter import THRESHOLDS, collect_rarely
 
 
-def test_a_worker_collects_rarely_and_is_set_up_once() -> None:
+def test_a_process_collects_rarely_and_is_set_up_once() -> None:
     before = gc.get_threshold()
     try:
         collect_rarely()
