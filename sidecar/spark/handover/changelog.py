@@ -21,7 +21,7 @@ from sidecar.changelog.codec import (
 )
 from sidecar.changelog.entry import KEY_BYTES, LEVEL_AT, due_ms_of
 from sidecar.errors import invariant
-from sidecar.spark.blocks import by_origin
+from sidecar.spark.state.blocks import by_origin
 from sidecar.spark.state.entries import META, BufferedEntries, Meta, StoredEntries, decode_meta, encode
 from sidecar.spark.state.shard_store import ShardStore
 from sidecar.wheel.geometry import slot_end_ms, slot_of

@@ -20,8 +20,7 @@ from sidecar.spark.jobs.arrow import batch_of, schema_of
 from sidecar.spark.marks import Mark
 from sidecar.spark.source.batch import LogReading, log_ranges, read_log
 from sidecar.spark.state.entries import Meta
-from sidecar.spark.stream.placement import key_of
-from sidecar.spark.timers import (
+from sidecar.spark.state.timers import (
     KEYS,
     known_in_changelog,
     metas,
@@ -30,6 +29,7 @@ from sidecar.spark.timers import (
     removed_records,
     watermarks,
 )
+from sidecar.spark.stream.placement import key_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -20,8 +20,8 @@ from sidecar.spark.handover.import_export import read_changelog
 from sidecar.spark.jobs.arrow import batch_of, schema_of
 from sidecar.spark.jobs.dispositions import OFFENCES, RecordKind, dead_of, disposition_of, fired_of, outcome_of, sent_of
 from sidecar.spark.source.batch import LogReading, Step, log_ranges, read_log
+from sidecar.spark.state.timers import TIMER, metas, pending_in_changelog, pending_in_state, read_state, watermarks
 from sidecar.spark.stream.step import Rules
-from sidecar.spark.timers import TIMER, metas, pending_in_changelog, pending_in_state, read_state, watermarks
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -31,8 +31,8 @@ from sidecar.spark.jobs.repair import (
     require_idle,
 )
 from sidecar.spark.manifest import CheckpointFolder
+from sidecar.spark.state.timers import watermarks
 from sidecar.spark.stream.step import Rules
-from sidecar.spark.timers import watermarks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

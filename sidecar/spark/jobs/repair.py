@@ -29,8 +29,8 @@ from sidecar.spark.handover.import_export import write_entries, write_records
 from sidecar.spark.jobs.arrow import batch_of, schema_of
 from sidecar.spark.jobs.dispositions import Disposition, RecordKind
 from sidecar.spark.marks import Mark
+from sidecar.spark.state.timers import STORED, known_in_changelog, removed_in_changelog, watermarks
 from sidecar.spark.stream.step import Rules
-from sidecar.spark.timers import STORED, known_in_changelog, removed_in_changelog, watermarks
 from sidecar.wheel.geometry import level_of, slot_end_ms, slot_of
 
 if TYPE_CHECKING:

@@ -32,9 +32,9 @@ from sidecar.engine.rows import (
     timer_of_named_row,
 )
 from sidecar.engine.transaction import PartitionPlan
-from sidecar.spark.blocks import Blocks, SlotKey
-from sidecar.spark.pages import PAGED, Pages
+from sidecar.spark.state.blocks import Blocks, SlotKey
 from sidecar.spark.state.entries import FORMAT, FORMER, Meta, Slot, StateEntries
+from sidecar.spark.state.pages import PAGED, Pages
 from sidecar.spark.state.retry_ids import Candidate, RetryIdIndex, row_of
 from sidecar.wheel.counts import Counts
 from sidecar.wheel.geometry import LEVELS, WIDTHS_MS, level_ends_ms, slot_end_ms, slot_start_ms

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from sidecar.spark.handover.import_export import require_sent
 from sidecar.spark.manifest import QUERY, CheckpointFolder, Former, Manifest
 from sidecar.spark.marks import Mark
+from sidecar.spark.state.timers import metas, read_state
 from sidecar.spark.stream.placement import STEP, key_of
-from sidecar.spark.timers import metas, read_state
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

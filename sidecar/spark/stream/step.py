@@ -46,13 +46,13 @@ from sidecar.spark.state.entries import (
     encode,
 )
 from sidecar.spark.state.shard_store import ShardStore
+from sidecar.spark.state.waiting import Waiting
 from sidecar.spark.stream import topic_metadata
 from sidecar.spark.stream.horizon import AHEAD_DELIVERIES_MAX, horizon_ms, instants, note_step
 from sidecar.spark.stream.sent import PlanOutput, Sent, delivers_only
 from sidecar.spark.stream.status_records import signed, stopped_view
 from sidecar.spark.stream.topic_metadata import Lookup, TopicMetadata
 from sidecar.spark.stream.wire import Closing, OutputPart, StatusRecord, Tally, record_of
-from sidecar.spark.waiting import Waiting
 
 PLANS_MAX: Final = 5
 """The most plans of one step; what is left wakes the next micro-batch at once."""

@@ -8,9 +8,8 @@ import pytest
 
 from sidecar.changelog.codec import Closed, Closure
 from sidecar.contract.control import ControlKind
-from sidecar.spark import blocks
 from sidecar.spark.handover.changelog import take_over
-from sidecar.spark.state import shard_store
+from sidecar.spark.state import blocks, shard_store
 from sidecar.spark.state.entries import META, decode_meta
 from sidecar.spark.stream.topic_metadata import TopicMetadata
 from sidecar.spark.stream.wire import OutputPart

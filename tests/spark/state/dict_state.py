@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from sidecar.changelog.codec import RemovedKey, decode_key, decode_removed
 from sidecar.changelog.entry import KEY, KEY_BYTES
 from sidecar.spark.handover.changelog import timers_of
-from sidecar.spark.pages import removed_of
 from sidecar.spark.state.entries import META, PAGE, decode_meta
+from sidecar.spark.state.pages import removed_of
 
 
 class DictState:

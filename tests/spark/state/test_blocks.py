@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.changelog.entry import KEY_BYTES, MOVING, lasting
-from sidecar.spark import blocks
-from sidecar.spark.blocks import Blocks
+from sidecar.spark.state import blocks
+from sidecar.spark.state.blocks import Blocks
 from sidecar.spark.state.entries import Meta
 from tests.spark.state.dict_state import DictState
 

@@ -17,8 +17,7 @@ from sidecar.engine.partition import Partition, State
 from sidecar.engine.plan import plan
 from sidecar.engine.transaction import PartitionPlan, Terms
 from sidecar.model import TimerId
-from sidecar.spark import blocks, pages
-from sidecar.spark.state import retry_ids, shard_store
+from sidecar.spark.state import blocks, pages, retry_ids, shard_store
 from sidecar.spark.state.entries import META, Meta, decode_meta, encode
 from sidecar.spark.state.shard_store import ShardStore
 from tests.simulation.stage import NOW, TERMS, Stage

@@ -25,10 +25,9 @@ from sidecar.engine.plan import plan
 from sidecar.engine.transaction import PartitionPlan
 from sidecar.errors import FormatUnknown
 from sidecar.model import StoredOffset
-from sidecar.spark import blocks, pages
-from sidecar.spark.pages import Pages
-from sidecar.spark.state import retry_ids, shard_store
+from sidecar.spark.state import blocks, pages, retry_ids, shard_store
 from sidecar.spark.state.entries import FORMAT, FORMER, META, Meta, decode_meta, encode
+from sidecar.spark.state.pages import Pages
 from sidecar.spark.state.retry_ids import Candidate, RetryIdIndex, row_of
 from sidecar.spark.state.shard_store import ShardStore
 from tests.simulation.stage import TERMS

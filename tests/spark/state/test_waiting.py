@@ -9,8 +9,8 @@ import pytest
 from sidecar.errors import RecordCorrupt
 from sidecar.model import Record
 from sidecar.spark.state.entries import INDEX, WAITING, chunk_state_key
+from sidecar.spark.state.waiting import Waiting
 from sidecar.spark.stream.wire import Chunk, encode_chunk
-from sidecar.spark.waiting import Waiting
 from tests.spark.state.dict_state import DictState
 
 LIMIT = 1_000

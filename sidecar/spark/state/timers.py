@@ -16,8 +16,8 @@ from sidecar.changelog.entry import KEY, LEVEL_AT
 from sidecar.errors import CommandFailed
 from sidecar.spark.handover.changelog import slot_end_of, timers_of
 from sidecar.spark.jobs.arrow import batch_of, schema_of
-from sidecar.spark.pages import removed_of
 from sidecar.spark.state.entries import META, PAGE, Meta, decode_meta
+from sidecar.spark.state.pages import removed_of
 from sidecar.spark.stream.placement import partition_of
 
 if TYPE_CHECKING:
