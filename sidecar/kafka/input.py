@@ -85,6 +85,8 @@ class InputConsumer:
         """The broker's error text while a missing permission prevents joining."""
         self._session_over = self._was_over = False
         """Whether partitions were lost since the consumer joined; the same, at the start of the last poll."""
+        self._told = False
+        """Whether the group has told its partitions, which may be none, to this member."""
         statistics: dict[str, Any] = {}
         if lso_monitor is not None:
             on_statistics = lso_monitor.on_statistics
@@ -107,13 +109,14 @@ class InputConsumer:
         self._consumer.close()
         if self._owned:
             self._release(self._owned, self._listener.lost)
-        self._fenced = self._session_over = False
+        self._fenced = self._session_over = self._told = False
         self._consumer = self._join()
 
     # Rebalance
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._session_over = False
+        self._told = True
         self.refusal = ""
         if not partitions:
             return
@@ -132,6 +135,7 @@ class InputConsumer:
 
     def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._session_over = True
+        self._told = False
         if partitions:
             self._release({each.partition for each in partitions}, self._listener.lost)
             consumer.incremental_unassign(partitions)
@@ -229,8 +233,11 @@ class InputConsumer:
     def membership(self) -> bytes | None:
         """Return the group metadata that fences this member's transactions; None while there is no membership.
 
-        With a negative generation or without a member id the broker would check nothing.
+        With a negative generation or without a member id the broker would check nothing. A member that does not know
+        its partitions yet is not ready, so it counts as none.
         """
+        if not self._told:
+            return None
         metadata: object = self._consumer.consumer_group_metadata()
         generation, member_id = decode_membership(metadata)
         return metadata if generation >= 0 and member_id and isinstance(metadata, bytes) else None

@@ -16,6 +16,10 @@ def polled(consumer: Consumer) -> list[Record]:
     return [record for records in consumer.poll(100, 0.1) for record in records]
 
 
+def polled_once(consumer: Consumer) -> list[Record]:
+    return [record for records in consumer.poll(100, 0.001) for record in records]
+
+
 def joined(side: Side, consumer: Consumer, listener: Listener, partitions: int) -> None:
     """Poll until so many partitions are assigned; nothing is read meanwhile."""
 
@@ -53,6 +57,18 @@ class TestConsumer:
         assert [(each.partition, each.offset, each.value) for each in found] == [(1, 1, b"1"), (1, 2, b"2")]
         assert found[0].headers == [("a", None), ("a", b"1")]
         assert found[0].timestamp_ms > 0
+
+    def test_membership_begins_when_the_partitions_are_known(self, side: Side) -> None:
+        side.create(side.topic, 2)
+        listener = Listener()
+        consumer = side.consumer(listener)
+
+        def is_member() -> bool:
+            # Many times in a row, since a member is told its partitions some milliseconds after it has joined.
+            return any(not polled_once(consumer) and consumer.membership() is not None for _ in range(200))
+
+        side.eventually(is_member, "it is a member")
+        assert len(listener.owned) == 2
 
     def test_what_is_paused_is_not_read_until_it_is_resumed(self, side: Side) -> None:
         side.create(side.topic, 1)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 INITIAL_SCHEMA: Final = "key int, record binary, value binary"
-OBSERVATION: Final = "turns"
+OBSERVATION: Final = "partition_steps"
 TALLY_CHARS_MAX: Final = 100_000
 
 
