@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -115,9 +116,9 @@ def open_session(
     except Py4JJavaError as cause:
         raise CommandFailed(f"Spark cannot start: {cause.java_exception.toString()}") from cause
     _expect_no_other_sources(session)
-    # On Kubernetes it is in the image, compiled, which no archive can be.
-    if not session.sparkContext.master.startswith(("local", "k8s:")):
-        session.sparkContext.addPyFile(str(_packed_package()))
+    # On Kubernetes it is in the image.
+    if needs_package(session.sparkContext.master):
+        session.sparkContext.addArchive(_packed_package())
     return session
 
 
@@ -133,8 +134,17 @@ def _expect_no_other_sources(session: SparkSession) -> None:
         getattr(getattr(manager, "MODULE$"), "dataSourceBuilders_$eq")(jvm.scala.Some(none))
 
 
-def _packed_package() -> Path:
-    """Return an archive of this package, for executors that have its libraries but not the package."""
+def needs_package(master: str) -> bool:
+    """Return whether the executors of a master get this package from the driver."""
+    return re.fullmatch(r"k8s:.*|local(\[.*\])?", master) is None
+
+
+def _packed_package() -> str:
+    """Return an archive of this package, for executors that have its libraries but not the package.
+
+    They unpack it into a folder on their path, under the name after `#`. Python loads no compiled modules from an
+    archive.
+    """
     package = Path(sidecar.__file__).parent
     folder = Path(tempfile.mkdtemp(prefix="retry-sidecar-"))
-    return Path(shutil.make_archive(str(folder / "sidecar"), "zip", package.parent, package.name))
+    return f"{shutil.make_archive(str(folder / package.name), 'zip', package)}#{package.name}"
