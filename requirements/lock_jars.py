@@ -33,6 +33,8 @@ S3 = (
     "org.apache.spark:spark-hadoop-cloud_2.13:4.1.1",
     "org.reactivestreams:reactive-streams:1.0.4",
     "software.amazon.eventstream:eventstream:1.0.1",
+    # Hadoop's audit of requests, which is on by default, has constants from it.
+    "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1",
     *(f"software.amazon.awssdk:{part}:{SDK}" for part in SDK_PARTS),
 )
 S3_LOCK = PACKAGE / "spark" / "s3.lock"

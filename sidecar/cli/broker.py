@@ -30,9 +30,14 @@ Example:
 
 
 class DownloadBar:
-    """A progress bar of what is downloaded; shows nothing while nothing is. Implements DownloadProgress."""
+    """A progress bar of what is downloaded; shows nothing while nothing is. Implements DownloadProgress.
 
-    def __init__(self, console: Console) -> None:
+    Args:
+        console: The terminal.
+        what: What is downloaded, with its version.
+    """
+
+    def __init__(self, console: Console, what: str = f"Apache Kafka {KAFKA_VERSION}") -> None:
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -42,6 +47,7 @@ class DownloadBar:
             console=console,
         )
         self._console = console
+        self._what = what
         self._bar: TaskID | None = None
         self._left = 0
         self._shown = False
@@ -49,9 +55,9 @@ class DownloadBar:
     def begin(self, files: int, bytes_total: int) -> None:
         """Say what is downloaded and show an empty bar."""
         size = f"{files} files, {bytes_total / 1e6:.0f} MB"
-        self._console.print(f"Downloading Apache Kafka {KAFKA_VERSION} from Maven Central, once: {size}")
+        self._console.print(f"Downloading {self._what} from Maven Central, once: {size}")
         self._left = files
-        self._bar = self._progress.add_task("Kafka", total=bytes_total, file="")
+        self._bar = self._progress.add_task("jars", total=bytes_total, file="")
         self._progress.start()
         self._shown = True
 

@@ -160,9 +160,9 @@ def jars(*, as_json: bool) -> None:
     """Print the jars for a checkpoint in an S3-compatible store, for spark-submit; downloads them if needed."""
     # Imported here: `--help` needs no download.
     from sidecar.cli.broker import DownloadBar  # noqa: PLC0415
-    from sidecar.spark.s3 import s3_jars  # noqa: PLC0415
+    from sidecar.spark.s3 import HADOOP_VERSION, s3_jars  # noqa: PLC0415
 
-    bar = DownloadBar(console(stderr=True))
+    bar = DownloadBar(console(stderr=True), f"the S3 file system of Apache Hadoop {HADOOP_VERSION}")
     try:
         found = [str(jar) for jar in s3_jars(bar)]
     finally:
