@@ -11,8 +11,8 @@ from sidecar.spark.session import open_session
 
 
 def _here(_: int) -> tuple[str, str]:
-    import sidecar  # noqa: PLC0415 - in the executor
-    from sidecar.engine import hot  # noqa: PLC0415 - as above
+    import sidecar
+    from sidecar.engine import hot
 
     return sidecar.__file__, hot.KIND
 

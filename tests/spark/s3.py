@@ -20,6 +20,13 @@ BUCKET: Final = "retry"
 PYTHON: Final = Path(os.environ.get("SIDECAR_TEST_S3_PYTHON", ROOT / ".venv-s3" / "bin" / "python"))
 """The Python that has the store, in an environment of its own."""
 START_S: Final = 60.0
+# Its HTTP server and the framework above it each say `100 Continue`, and the second one is the answer to Amazon's SDK.
+_SERVER: Final = """
+from http.server import BaseHTTPRequestHandler
+from moto.server import main
+BaseHTTPRequestHandler.handle_expect_100 = lambda _: True
+main()
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +59,7 @@ def s3_store(folder: Path) -> Iterator[Store]:
     port, log_path = free_port(), folder / "s3.log"
     with log_path.open("ab") as log:
         process = subprocess.Popen(
-            [PYTHON, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+            [PYTHON, "-c", _SERVER, "-H", "127.0.0.1", "-p", str(port)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
