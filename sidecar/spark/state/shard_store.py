@@ -344,6 +344,10 @@ class ShardStore:
         """Return the least due of all timers that may be pending."""
         return min((slot.least_due_ms for slot in self._blocks.slots.values()), default=None)
 
+    def bytes_due(self, now_ms: int) -> int:
+        """Return the size of all slots in which a timer may be due at an instant."""
+        return sum(slot.bytes for slot in self._blocks.slots.values() if slot.least_due_ms <= now_ms)
+
     # Single timers
 
     def _add(self, slot_key: SlotKey, entries: Sequence[bytes], value: bytes | None = None) -> None:

@@ -48,7 +48,7 @@ from sidecar.spark.state.entries import (
 from sidecar.spark.state.shard_store import ShardStore
 from sidecar.spark.state.waiting import Waiting
 from sidecar.spark.stream import topic_metadata
-from sidecar.spark.stream.horizon import AHEAD_DELIVERIES_MAX, horizon_ms, instants, note_step
+from sidecar.spark.stream.horizon import AHEAD_BYTES_MAX, AHEAD_DELIVERIES_MAX, horizon_ms, instants, note_step
 from sidecar.spark.stream.sent import PlanOutput, Sent, delivers_only
 from sidecar.spark.stream.status_records import signed, stopped_view
 from sidecar.spark.stream.topic_metadata import Lookup, TopicMetadata
@@ -383,8 +383,8 @@ class _PartitionStep:
         """Return whether nothing is left that the next step has to do at once."""
         meta = self._meta
         ready = self._rules.ahead and meta.settled and self._complete and not (self._waits or self._unresolved)
-        due_ms = self.store.next_due_ms() if ready else None
-        return due_ms is not None and due_ms <= horizon_ms(meta)
+        # A herd is planned once, when it is due: a part of it costs as much to read as all of it.
+        return ready and 0 < self.store.bytes_due(horizon_ms(meta)) <= AHEAD_BYTES_MAX
 
     def _terms(self, deliveries_max: int | None = None) -> Terms:
         rules = self._rules

@@ -157,6 +157,17 @@ def test_no_more_is_handed_out_than_the_bound(monkeypatch: pytest.MonkeyPatch) -
     assert len(outgoing(regular(world.step(wait_ms=AHEAD_MS_MAX)))) == 20
 
 
+def test_a_herd_is_planned_once_when_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "AHEAD_BYTES_MAX", 1_000)
+    world = World()
+    warm(world)
+    herd = [world.record(*soon(150 + 10 * at)) for at in range(40)]
+    handed = ahead(world.step(*herd[:1]))
+    result = world.step(*herd[1:], wait_ms=1)
+    assert (len(outgoing(handed)), ahead(result), len(outgoing(regular(result)))) == (1, [], 1)
+    assert len(outgoing(regular(world.step(wait_ms=AHEAD_MS_MAX)))) == 39
+
+
 def test_a_partition_without_a_pace_or_with_more_to_do_plans_nothing_ahead() -> None:
     world = World()
     assert ahead(world.step(world.record(*soon(100)))) == []
