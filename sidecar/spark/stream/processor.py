@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 STATE: Final = "cells"
 _CLOCK: Final = SystemClock()
-OUTPUT_SCHEMA: Final = "partition int, payload binary, tally string"
+OUTPUT_SCHEMA: Final = "partition int, payload string, tally string"
 
 
 _lookups: dict[str, BrokerLookup] = {}
@@ -158,7 +158,7 @@ def _frames(partition: int, result: StepResult, times: AccessTimes, step_s: floa
         yield _frame(partition, last, tally)
 
 
-def _frame(partition: int, row: bytes, tally: str | None) -> pd.DataFrame:
+def _frame(partition: int, row: str, tally: str | None) -> pd.DataFrame:
     return pd.DataFrame({"partition": [partition], "payload": [row], "tally": [tally]})
 
 

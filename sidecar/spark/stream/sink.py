@@ -78,8 +78,7 @@ class TransactionalSink:
         return True
 
     def process(self, row: Row) -> None:
-        payload = bytes(row["payload"])
-        part, packed = read_row(payload)
+        part, packed = read_row(row["payload"])
         number = part.partition
         if not part.ahead and self._ahead.pop(number, None) is not None:
             self._next.forget(number)  # another step of this instant begins with it
@@ -105,11 +104,11 @@ class TransactionalSink:
             self._outputs.append(output)
             self._last[number] = output
         if not part.ahead:
-            self._measure(packed, len(payload), ends=part.ends)
+            self._measure(packed, ends=part.ends)
 
-    def _measure(self, packed: Packed, size: int, *, ends: bool) -> None:
+    def _measure(self, packed: Packed, *, ends: bool) -> None:
         self._records += packed.total
-        self._bytes += size
+        self._bytes += len(packed.content)
         if ends and (self._records >= TRANSACTION_RECORDS_MAX or self._bytes >= TRANSACTION_BYTES_MAX):
             self._deliver()
 

@@ -55,7 +55,7 @@ def arrive(tester: TwsTester, delay_ms: int) -> None:
 
 
 def output_parts(frame: pd.DataFrame) -> list[OutputPart]:
-    return [decode_output_part(bytes(payload)) for payload in frame["payload"]] if len(frame) else []
+    return [decode_output_part(payload) for payload in frame["payload"]] if len(frame) else []
 
 
 def test_a_partition_continues_from_the_checkpoint_that_it_is_given(tester: TwsTester) -> None:
