@@ -79,10 +79,7 @@ class Starter:
             SettingsInvalid: The input topic is not the one of the checkpoint.
             CommandFailed: It is unknown whether the unfinished micro-batch was sent.
         """
-        rules = self._fresh_rules()
-        manifest = self._manifest
-        here = structs.replace(manifest, input_topic_id=rules.input_topic_id)
-        require_same(manifest, here, self._folder.location)
+        rules = self.same_topic()
         unfinished = self._folder.unfinished()
         former, version, alone = self._former(rules)
         if unfinished is None and self._looked and not alone:
@@ -92,6 +89,13 @@ class Starter:
         if unfinished is None:
             return self._settle(former, version) if alone and self._is_ahead(found) else self._go_on(rules)
         return self._repeated(unfinished, found, former, version, alone=alone)
+
+    def same_topic(self) -> Rules:
+        """Return the rules of new micro-batches; raise SettingsInvalid if the input topic is another one by now."""
+        rules, manifest = self._fresh_rules(), self._manifest
+        here = structs.replace(manifest, input_topic_id=rules.input_topic_id)
+        require_same(manifest, here, self._folder.location)
+        return rules
 
     def complete(self, stopping: Callable[[float], bool], clock: ClockCheck) -> bool:
         """Run micro-batches until none is unfinished and the state has all that was sent; begin nothing else.
@@ -301,7 +305,12 @@ def keep_running(
         if starter.note_refusals(str(failure)):
             continue
         failures = 1 if done else failures + 1
-        _give_up(said, failures)
+        try:
+            _give_up(said, failures)
+        except CommandFailed:
+            # A new topic of the name makes a query fail in several ways; this names the reason and the way out.
+            starter.same_topic()
+            raise
         logger.warning("query_failed", reason=said, attempt=failures)
         if stopping(2.0**failures):
             return

@@ -254,6 +254,10 @@ class Failing:
     def note_refusals(self, failure: str) -> bool:
         return "TopicsRefuse" in failure
 
+    def same_topic(self) -> None:
+        if self.ends and isinstance(end := self.ends.pop(0), Exception):
+            raise end
+
 
 def run(*ends: Exception | str) -> tuple[list[float], str]:
     """Return the waits, and the error that ended it."""
@@ -281,3 +285,10 @@ def test_a_query_that_fails_again_and_again_ends_and_a_refusal_is_no_failure() -
     waits, said = run(*refusals, *["Broken: no"] * (FAILURES_MAX + 1))
     assert "Broken: no" in said
     assert waits == [2.0, 4.0, 8.0, 16.0]
+
+
+def test_a_query_that_cannot_read_a_topic_of_the_same_name_says_the_way_out() -> None:
+    said = "sidecar.errors.CommandFailed: retry, partition 0: offset 6 is to be read, and the log ends at 0"
+    with pytest.raises(SettingsInvalid, match="spark export"):
+        run(said, SettingsInvalid(["id of the input topic: `spark export`"]))
+    assert said in run(said)[1]
