@@ -101,8 +101,7 @@ class SparkRedrive:
         with closing(RedriveProducer(self._request.settings, self._request.run, self._retry_topic)) as redrive:
             # Ends a `dlq redrive` of this run, and another Spark redrive that has not committed its start yet.
             redrive.take_over()
-            if self._restart:
-                self._fence()
+            self._fence()
             stopped = {} if self._restart else self._stopped()
             ahead = self._ahead(stopped)
             # The start of the run is committed first: the same command starts there again, whatever the time is.
@@ -125,7 +124,10 @@ class SparkRedrive:
         )
 
     def _fence(self) -> None:
-        """End all tasks of the run that may still work: they would move the progress that is about to be set."""
+        """End all tasks of the run that may still work, and settle what those that were killed have left open.
+
+        The progress cannot be read before, and none of them may move it afterwards.
+        """
         for number in self._whole:
             with closing(
                 RedriveProducer(self._request.settings, part_of(self._request.run, number), self._retry_topic)
