@@ -99,6 +99,7 @@ TARGETS: Mapping[str, Figure] = {
         Figure("spark_in", "Spark: ingested, warm", math.nan, "msg/s", 50_000),
         Figure("spark_out", "Spark: fired, warm", math.nan, "msg/s", 45_000),
         Figure("spark_idle", "Spark: idle micro-batch", math.nan, "ms", 300, "at most"),
+        Figure("spark_start", "Spark: start to the first micro-batch's end", math.nan, "s", 12, "at most"),
         Figure("spark_batch", "Spark: micro-batch, many ÷ few pending", math.nan, "×", 1.25, "at most"),
         Figure("spark_lateness", "Spark: lateness at a steady rate, p99", math.nan, "ms", 1_000, "at most"),
         Figure("spark_early", "Spark: fired before they were due", math.nan, "messages", 0, "at most", exact=True),

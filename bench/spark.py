@@ -41,14 +41,16 @@ class SparkWorld:
         sidecar: The driver, running.
         topic: The retry topic.
         origin: The origin of all messages.
-        stored: The number of pending messages that are not due for long.
     """
 
     cluster: Cluster
     sidecar: SidecarProcess
     topic: str
     origin: str
+    start_s: float = 0.0
+    """From the start of the process to the end of the first micro-batch."""
     stored: int = 0
+    """The number of pending messages that are not due for long."""
 
     def ingest(self, many: int) -> float:
         """Store this many messages that become visible at once; return the rate, in messages a second."""
@@ -197,10 +199,12 @@ def running(cluster: Cluster, folder: Path, *arguments: str) -> Iterator[SparkWo
     checkpoint = f"file://{(folder / name / 'checkpoint').resolve()}"
     command = ("spark", "run", "--checkpoint", checkpoint, "--master", "local[2]", *arguments)
     command += ("--conf", "spark.driver.memory=1g", "--log-level", "debug")
+    began_s = _CLOCK.monotonic_s()
     with cluster.sidecar(f"bench-{name}", topic, folder, *command) as sidecar:
         sidecar.await_ready()
-        say(f"spark: driver {sidecar.pid} {' '.join(arguments)}")
-        yield SparkWorld(cluster, sidecar, topic, origin)
+        start_s = _CLOCK.monotonic_s() - began_s
+        say(f"spark: driver {sidecar.pid} {' '.join(arguments)} ready after {start_s:.1f} s")
+        yield SparkWorld(cluster, sidecar, topic, origin, start_s)
 
 
 def spark(cluster: Cluster, folder: Path, *, quick: bool) -> list[Figure]:
@@ -225,6 +229,7 @@ def spark(cluster: Cluster, folder: Path, *, quick: bool) -> list[Figure]:
         measured("spark_in", per_s, f"the last {number(levels[-1] - levels[-2])} of {number(levels[-1])}"),
         measured("spark_out", deliveries_per_s, f"{number(batch)} due within one second"),
         measured("spark_idle", idle_ms, f"{number(levels[-1])} pending"),
+        measured("spark_start", world.start_s, "until the first micro-batch of a new checkpoint has ended"),
         measured("spark_batch", most / least, f"{number(_TRICKLE_RATE)} msg/s: {shown}"),
         *late,
         measured("spark_memory", most_bytes / _MIB, "driver, JVM and Python workers at their most"),

@@ -8,14 +8,15 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import sidecar
 from sidecar.devbroker.jars import Quiet
-from sidecar.errors import CommandFailed, SettingsInvalid
+from sidecar.errors import CommandFailed, SettingsInvalid, SidecarError
 from sidecar.spark.java import find_java
 from sidecar.spark.s3 import CONF as S3_CONF
 from sidecar.spark.s3 import s3_jars, uses_s3
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 SPARK_VERSION: Final = "4.2.0"
 _PROVIDER: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_SHUFFLE: Final = "spark.sql.shuffle.partitions"
 _FIXED: Final = {
     "spark.sql.streaming.stateStore.providerClass": _PROVIDER,
     # Idle micro-batches fire timers.
@@ -37,6 +39,8 @@ _DEFAULTS: Final = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
     "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": "256",
+    # Counting the rows reads each key before it is written.
+    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
     "spark.sql.streaming.minBatchesToRetain": "10",
     # The listener receives each progress once, and nothing reads it later.
     "spark.sql.streaming.numRecentProgressUpdates": "2",
@@ -50,6 +54,32 @@ _DEFAULTS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+
+_LOCAL_FILES: Final = {
+    # On local files it renames once; the other manager asks programs such as `stat` for each file, and replaces one by
+    # deleting it first.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+"""The properties of a session whose folders are all on this machine's file system."""
+QUERY: Final = {
+    # A micro-batch has few and large rows, so code that is made for them is never used often enough.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""The properties of the query, beside those of all sessions."""
+_LOCAL_QUERY: Final = {
+    # On a cluster the package may come with the tasks: too late for it.
+    "spark.python.daemon.module": "sidecar.spark.daemon",
+    # Else the sink, which has no simple traces, has a daemon of its own.
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
+    # The compiler of hot code would take a core for minutes, and the collector for large heaps 100 MiB.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+"""The properties of a query whose workers run on this machine."""
+_MALLOC_ARENAS: Final = "2"
+"""Each thread of the JVM and of a worker else gets memory of its own, which is never given back."""
 
 
 def require_pyspark() -> None:
@@ -66,7 +96,13 @@ def require_pyspark() -> None:
 
 
 def open_session(
-    name: str, master: str | None, conf: Mapping[str, str], state_partitions: int, folders: Iterable[str | None] = ()
+    name: str,
+    master: str | None,
+    conf: Mapping[str, str],
+    state_partitions: int,
+    folders: Sequence[str | None] = (),
+    *,
+    query: bool = False,
 ) -> SparkSession:
     """Return a new session.
 
@@ -76,13 +112,62 @@ def open_session(
         conf: The user's properties; those that the engine rests on are refused.
         state_partitions: The state partitions of the stateful operator.
         folders: The folders that are read and written; their file systems may need jars, which are downloaded.
+        query: Whether the session runs the query, not a job.
 
     Raises:
         CommandFailed: PySpark, a JDK or a jar is missing, or Spark refuses a property; the text says what to do.
         SettingsInvalid: A property in `conf` cannot be set.
     """
+    properties = _prepared(name, master, conf, state_partitions, folders, query=query)
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - as above
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
+
+    # At the level `info` it logs each call of the JVM.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    builder = SparkSession.builder
+    for key, value in properties.items():
+        builder = builder.config(key, value)
+    try:
+        session = builder.getOrCreate()
+    except Py4JJavaError as cause:
+        raise CommandFailed(f"Spark cannot start: {cause.java_exception.toString()}") from cause
+    _expect_no_other_sources(session)
+    if query and _on_this_machine(session.sparkContext.master):
+        threading.Thread(target=_warm_up, args=(session,), name="warm-up", daemon=True).start()
+    # On Kubernetes it is in the image.
+    if needs_package(session.sparkContext.master):
+        session.sparkContext.addArchive(_packed_package())
+    return session
+
+
+def start_jvm(name: str, master: str | None, conf: Mapping[str, str], folders: Sequence[str | None]) -> None:
+    """Start the JVM of a query whose session is opened later, with the same arguments; do nothing if that fails.
+
+    The JVM takes seconds, in which this process can do other things.
+    """
+    try:
+        properties = _prepared(name, master, {**conf, _SHUFFLE: "1"}, 1, folders, query=True)
+    except SidecarError:
+        return  # `open_session` meets the same
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - as above
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - as above
+
+    with suppress(PySparkException):
+        SparkContext._ensure_initialized(conf=SparkConf().setAll(list(properties.items())))  # noqa: SLF001 - its own way
+
+
+def _prepared(
+    name: str,
+    master: str | None,
+    conf: Mapping[str, str],
+    state_partitions: int,
+    folders: Sequence[str | None],
+    *,
+    query: bool,
+) -> dict[str, str]:
+    """Return the properties of a session, after setting the environment of its JVM; see `open_session`."""
     require_pyspark()
-    fixed = {**_FIXED, "spark.sql.shuffle.partitions": str(state_partitions)}
+    fixed = {**_FIXED, _SHUFFLE: str(state_partitions)}
     problems = [
         f"--conf {key}={conf[key]}: cannot be set, always {value}"
         for key, value in fixed.items()
@@ -93,33 +178,49 @@ def open_session(
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         os.environ["JAVA_HOME"] = str(find_java())
+        os.environ.setdefault("MALLOC_ARENA_MAX", _MALLOC_ARENAS)
     # The workers need the same libraries.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - as above
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
-
-    # At the level `info` it logs each call of the JVM.
-    logging.getLogger("py4j").setLevel(logging.WARNING)
-    builder = SparkSession.builder.appName(name)
-    if master is not None:
-        builder = builder.master(master)
-    elif not submitted:
-        builder = builder.master("local[*]")
-    properties = {**_DEFAULTS, **conf, **fixed}
+    if master is None and not submitted:
+        master = "local[*]"
+    named = {"spark.app.name": name} if master is None else {"spark.app.name": name, "spark.master": master}
+    properties = {**named, **defaults(master, folders, query=query), **conf, **fixed}
     if uses_s3(folders):
         jars = [*map(str, s3_jars(Quiet())), *filter(None, [conf.get("spark.jars")])]
-        properties = {**S3_CONF, **properties, "spark.jars": ",".join(jars)}
-    for key, value in properties.items():
-        builder = builder.config(key, value)
-    try:
-        session = builder.getOrCreate()
-    except Py4JJavaError as cause:
-        raise CommandFailed(f"Spark cannot start: {cause.java_exception.toString()}") from cause
-    _expect_no_other_sources(session)
-    # On Kubernetes it is in the image.
-    if needs_package(session.sparkContext.master):
-        session.sparkContext.addArchive(_packed_package())
-    return session
+        properties["spark.jars"] = ",".join(jars)
+    return properties
+
+
+def defaults(master: str | None, folders: Sequence[str | None], *, query: bool) -> dict[str, str]:
+    """Return the properties of a session that the user can set otherwise.
+
+    Args:
+        master: The Spark master; None: that of spark-submit.
+        folders: The folders that are read and written.
+        query: Whether the session runs the query, not a job.
+    """
+    found = dict(_DEFAULTS)
+    named = [each for each in folders if each is not None]
+    if named and all(each.startswith("file:") for each in named):
+        found |= _LOCAL_FILES
+    if uses_s3(named):
+        found |= S3_CONF
+    if query:
+        found |= QUERY
+    if query and master is not None and _on_this_machine(master):
+        found |= _LOCAL_QUERY
+    return found
+
+
+def _warm_up(session: SparkSession) -> None:
+    """Load RocksDB and start the process from which workers are forked: else the first micro-batch waits for both."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - as above
+
+    jvm: Any = session._jvm  # noqa: SLF001 - there is no setting for it
+    # The session may end meanwhile, and the first micro-batch does without.
+    with suppress(Py4JError, TypeError, OSError):
+        jvm.org.apache.spark.sql.execution.streaming.state.RocksDBLoader.loadLibrary()
+        session.sparkContext.parallelize([0], 1).count()
 
 
 def _expect_no_other_sources(session: SparkSession) -> None:
@@ -136,7 +237,12 @@ def _expect_no_other_sources(session: SparkSession) -> None:
 
 def needs_package(master: str) -> bool:
     """Return whether the executors of a master get this package from the driver."""
-    return re.fullmatch(r"k8s:.*|local(\[.*\])?", master) is None
+    return not master.startswith("k8s:") and not _on_this_machine(master)
+
+
+def _on_this_machine(master: str) -> bool:
+    """Return whether the executors are threads of the driver's JVM."""
+    return re.fullmatch(r"local(\[.*\])?", master) is not None
 
 
 def _packed_package() -> str:

@@ -24,6 +24,7 @@ OF_PYSPARK = [
     "test_redrive_task.py",
     "test_repair_timers.py",
     "test_running.py",
+    "test_session.py",
     "test_setup.py",
     "test_stream.py",
 ]

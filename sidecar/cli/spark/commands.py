@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import click
@@ -98,6 +99,10 @@ def run(
     from sidecar.runtime.stop import Stop  # noqa: PLC0415
 
     _require_pyspark()
+    from sidecar.spark.session import start_jvm  # noqa: PLC0415
+
+    starting = (settings.streams_app_id, master, conf, [checkpoint])
+    threading.Thread(target=start_jvm, args=starting, name="jvm", daemon=True).start()
     from sidecar.cli.spark.http import serving  # noqa: PLC0415
     from sidecar.spark.stream import start  # noqa: PLC0415
 

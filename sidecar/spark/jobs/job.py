@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +19,7 @@ _LINES: Final = 3
 
 @contextmanager
 def job_session(
-    name: str, master: str | None, conf: Mapping[str, str], folders: Iterable[str | None] = ()
+    name: str, master: str | None, conf: Mapping[str, str], folders: Sequence[str | None] = ()
 ) -> Iterator[SparkSession]:
     """Yield a session that ends with the job; see `open_session`.
 

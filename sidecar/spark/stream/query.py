@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import pyarrow as pa
+
+from sidecar.spark.jobs.arrow import batch_of, schema_of
 from sidecar.spark.manifest import CheckpointFolder, Manifest
 from sidecar.spark.marks import ReplayClosings
 from sidecar.spark.reads.questions import BoardAddress
@@ -41,8 +44,10 @@ First = Sequence[tuple[int, bytes, bytes]]
 
 def initial_state(session: SparkSession, first: First, state_partitions: int) -> DataFrame:
     """Return the records that a new checkpoint begins with."""
-    rows = [(key_of(partition, state_partitions), bytearray(key), bytearray(value)) for partition, key, value in first]
-    return session.createDataFrame(rows, INITIAL_SCHEMA)
+    rows = [(key_of(partition, state_partitions), key, value) for partition, key, value in first]
+    # Rows of Python would be converted by workers, which the first micro-batch would wait for.
+    schema = schema_of(INITIAL_SCHEMA)
+    return session.createDataFrame(pa.Table.from_batches(batch_of(rows, schema), schema), INITIAL_SCHEMA)
 
 
 def start_query(

@@ -1,0 +1,57 @@
+"""The properties of a session, and the process from which its workers are forked."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from sidecar.spark.s3 import CONF
+from sidecar.spark.session import QUERY, defaults
+from tests.integration.sidecars import ROOT
+
+MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+DAEMON = "spark.python.daemon.module"
+
+
+def test_a_checkpoint_on_local_files_is_written_without_other_programs() -> None:
+    assert "FileSystemBased" in defaults("local[2]", ["file:///checkpoint"], query=True)[MANAGER]
+    assert "FileSystemBased" in defaults(None, [None, "file:/checkpoint", "file:/out"], query=False)[MANAGER]
+
+
+@pytest.mark.parametrize("folders", [[], [None], ["/checkpoint"], ["hdfs:///a"], ["file:/a", "hdfs:///b"]])
+def test_spark_chooses_how_other_file_systems_are_written(folders: list[str | None]) -> None:
+    """A path without a scheme is on whatever file system the cluster has by default."""
+    assert MANAGER not in defaults("local[2]", folders, query=True)
+
+
+def test_a_checkpoint_in_s3_is_written_as_s3_needs_it() -> None:
+    assert defaults(None, ["s3a://bucket/a", "file:/out"], query=True).items() >= CONF.items()
+
+
+def test_only_workers_on_this_machine_are_forked_from_a_process_that_has_the_package() -> None:
+    assert defaults("local[2]", [], query=True)[DAEMON] == "sidecar.spark.daemon"
+    for master in ("spark://host:7077", "k8s://host", "local-cluster[2,1,512]", None):
+        assert DAEMON not in defaults(master, [], query=True)
+
+
+def test_code_is_made_for_the_many_rows_of_jobs() -> None:
+    assert not QUERY.keys() & defaults("local[2]", ["file:/a"], query=False).keys()
+
+
+def test_the_process_that_is_forked_has_one_thread() -> None:
+    """A fork copies only the thread that forks, and the locks that others hold."""
+    script = "import os; from sidecar.spark.daemon import preload; preload(); print(len(os.listdir('/proc/self/task')))"
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    said = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert said.stdout.strip() == "1"
