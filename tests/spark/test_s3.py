@@ -30,7 +30,7 @@ def test_a_query_continues_from_its_checkpoint_in_s3_after_a_kill(
         run = ["-m", "sidecar", "spark", "run", *place, "--conf", "spark.driver.memory=1g", *store.options()]
         one.start(run)
         one.await_ready(WAIT_S)
-        ledger.send(BURST, (0, 8_000))
+        ledger.send(BURST, (0, 30_000))
         eventually(lambda: len(ledger.fired()) > BURST // 10, WAIT_S, "some have fired")
         kill_with_its_jvm(one)
         assert len(ledger.fired()) < BURST
