@@ -47,6 +47,8 @@ def demo(*, messages: int, seconds: float, port: int, http_port: int, keep: bool
 
     For a cluster whose nodes you can kill, see `retry-sidecar broker --nodes 3`.
     """
+    if spark:
+        _require_spark()
     # SIGTERM ends the same way as Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     # Broker and clients end together here: that their connections close is nothing to report.
@@ -65,3 +67,12 @@ def demo(*, messages: int, seconds: float, port: int, http_port: int, keep: bool
     if as_json:
         print_json(ledger.as_json())
     raise click.exceptions.Exit(status)
+
+
+def _require_spark() -> None:
+    """Raise CommandFailed, with what to install, before Kafka is started."""
+    from sidecar.spark.java import find_java  # noqa: PLC0415 - as in the commands of Spark
+    from sidecar.spark.session import require_pyspark  # noqa: PLC0415
+
+    require_pyspark()
+    find_java()

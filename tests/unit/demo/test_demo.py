@@ -32,6 +32,7 @@ from sidecar.demo.reading import Row, as_input, as_output
 from sidecar.errors import CommandFailed
 from sidecar.metrics import Metrics
 from sidecar.model import Headers, Reason
+from sidecar.spark import java, session
 
 
 def row(topic: str, headers: Headers, timestamp_ms: int = 1_000) -> Row:
@@ -191,6 +192,22 @@ def test_a_ledger_that_does_not_hold_is_shown_and_ends_with_status_1(monkeypatch
     assert result.exit_code == 1
     assert "WRONG: 1 lost: 2-7 (second-try:1, to be fired)" in result.stderr
     assert json.loads(result.stdout)["lost"] == 1
+
+
+def test_without_what_spark_needs_the_demo_says_so_before_it_starts_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    def started(*_: object) -> Ledger:
+        raise CommandFailed("the demo has begun")
+
+    def lacking() -> None:
+        raise CommandFailed("Spark needs a JDK 17 or 21")
+
+    monkeypatch.setattr(demo_command, "run_demo", started)
+    monkeypatch.setattr(session, "require_pyspark", lambda: None)
+    monkeypatch.setattr(java, "find_java", lacking)
+    result = CliRunner().invoke(cli.main, ["demo", "--spark"])
+    assert (result.exit_code, result.output) == (1, "Spark needs a JDK 17 or 21\n")
+    monkeypatch.setattr(java, "find_java", lambda: Path("/jdk"))
+    assert CliRunner().invoke(cli.main, ["demo", "--spark"]).output == "the demo has begun\n"
 
 
 def test_on_no_terminal_the_view_is_plain_lines() -> None:
