@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.error import HTTPError, URLError
+from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 from sidecar.devbroker.local_broker import free_port
@@ -51,6 +53,11 @@ class Store:
         """Return the lines of its log, one for each request."""
         lines = self.log_path.read_text(encoding="utf-8", errors="replace").splitlines()
         return [line for line in lines if "HTTP/1.1" in line]
+
+    def keys(self, prefix: str) -> list[str]:
+        """Return the names of objects that begin so, at most a thousand."""
+        with urlopen(f"{self.url}/{BUCKET}?list-type=2&prefix={quote(prefix)}", timeout=5) as answer:
+            return re.findall("<Key>([^<]*)</Key>", answer.read().decode())
 
 
 @contextmanager

@@ -42,3 +42,9 @@ def test_a_query_continues_from_its_checkpoint_in_s3_after_a_kill(
         balance.require_right()
         assert balance.fired == BURST
         assert any(f"/{BUCKET}/checkpoint/query-2/commits/" in line for line in store.requests())
+        assert store.keys("checkpoint/query/")
+        one.start(run)
+        one.await_ready(WAIT_S)
+        assert one.stop(90) == 0
+        assert store.keys("checkpoint/query/") == [], "the former folder is deleted"
+        assert store.keys("checkpoint/query-2/commits/")
