@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from sidecar.model import Reason
 from tests.broker import Read, create_topic, read_committed, unique
@@ -43,6 +46,15 @@ class World:
     def command(self, *arguments: str) -> list[str]:
         where = ("--master", "local[2]") if arguments[0] == "spark" else ()
         return [sys.executable, "-m", "sidecar", *arguments, "--json", *where]
+
+    def has_begun(self) -> bool:
+        """Return whether anything was written to the partition of the retry topic where the dead letters came from."""
+        place = TopicPartition(self.stage.input_topic, 1)
+        reader = Consumer({"bootstrap.servers": self.stage.bootstrap, "group.id": unique("reader")})
+        try:
+            return bool(reader.get_watermark_offsets(place, timeout=15.0)[1])
+        finally:
+            reader.close()
 
     def redriven(self) -> list[Read]:
         """Return the records on the retry topic."""
@@ -107,13 +119,16 @@ def test_a_dry_run_changes_nothing_and_a_restart_sends_again(unhurried: Path, wo
 
 
 def test_a_redrive_that_is_killed_and_repeated_sends_each_once(unhurried: Path, world: World) -> None:
-    count = 30_000
+    count = 60_000
     put(world, count, b"orders", Reason.FATAL)
     with subprocess.Popen(
-        world.command("spark", "redrive", "--yes"), env=world.environment, stdout=subprocess.DEVNULL
+        world.command("spark", "redrive", "--yes"),
+        env=world.environment,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
     ) as first:
-        eventually(lambda: len(world.redriven()) > 0, 150, "some are redriven")
-        first.kill()
+        eventually(world.has_begun, 150, "some are redriven")
+        os.killpg(first.pid, signal.SIGKILL)
     done = len(world.redriven())
     assert done < count, "killed in the middle"
     again = world.run("spark", "redrive", "--yes")
