@@ -25,7 +25,7 @@ from sidecar.api.messages.changes import Commands, ControlDesk, control_routes
 from sidecar.api.messages.listing import Entries, Listing, Peers
 from sidecar.api.messages.routes import message_routes
 from sidecar.api.origins import origin_routes
-from sidecar.api.pending import pending_routes
+from sidecar.api.pending import PendingShortcut, pending_routes
 from sidecar.api.policies import policy_routes
 from sidecar.api.source import Reloaded, Source
 from sidecar.api.ui import ui_routes
@@ -79,6 +79,7 @@ def create_app(
     )
     problems.install(app)
     document.install(app)
+    app.add_middleware(PendingShortcut, source=source)
     app.add_middleware(RateLimiter)
     app.add_middleware(RequestShape)
     app.add_middleware(Unstored)

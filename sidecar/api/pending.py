@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sidecar.api.bodies import (
     PENDING_EXAMPLE,
@@ -59,13 +60,38 @@ def pending_routes(source: Source) -> APIRouter:
     )
     async def pending(query: Annotated[PendingQuery, Query()]) -> JSONResponse:
         require_known(source, query.partition)
-        answer = summarise(
-            source.views(),
-            partitions_total=source.partitions_total(),
-            now_ms=source.now_ms(),
-            origin=query.origin,
-            partition=query.partition,
-        )
-        return JSONResponse(answer)
+        return _counted(source, query.origin, query.partition)
 
     return router
+
+
+class PendingShortcut:
+    """Answers `GET /pending` without parameters, as the route does.
+
+    It is asked all the time, and the way to a route and through its parameters costs more than the answer.
+    """
+
+    def __init__(self, app: ASGIApp, source: Source) -> None:
+        self._app = app
+        self._source = source
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        if (
+            scope["type"] == "http"
+            and (scope["method"], scope["path"], scope["query_string"]) == ("GET", "/pending", b"")
+            and self._source.unread() is None
+        ):
+            app = _counted(self._source)
+        await app(scope, receive, send)
+
+
+def _counted(source: Source, origin: str | None = None, partition: int | None = None) -> JSONResponse:
+    counts = summarise(
+        source.views(),
+        partitions_total=source.partitions_total(),
+        now_ms=source.now_ms(),
+        origin=origin,
+        partition=partition,
+    )
+    return JSONResponse(counts)

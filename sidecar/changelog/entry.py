@@ -61,7 +61,7 @@ NO_RETRY_ID: Final = b"\0\0"
 decode_offset: Final = cast("Callable[[bytes, str], StoredOffset]", int.from_bytes)
 """From eight bytes and their order, at the cost of the built-in alone."""
 
-_encode_payload = msgspec.msgpack.Encoder().encode
+encode_payload: Final = msgspec.msgpack.Encoder().encode
 Payload = tuple[bytes | None, bytes | None, Headers]
 _decoder: msgspec.msgpack.Decoder[Payload] = msgspec.msgpack.Decoder(Payload)
 _decode_payload = _decoder.decode
@@ -106,7 +106,7 @@ def lasting(  # noqa: PLR0917 - positional in the hot path of ingest
         LASTING.pack(first_ms, timestamp_ms, attempt, limit, dialect, origin_partition, len(origin), len(named))
         + origin
         + named
-        + _encode_payload((key, value, headers))
+        + encode_payload((key, value, headers))
     )
 
 

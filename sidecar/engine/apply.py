@@ -1,12 +1,23 @@
-"""Applies a committed plan: the store first, in one batch, then memory."""
+"""Applies a committed plan: the store first, as a whole, then memory."""
 
 from __future__ import annotations
 
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Prepared, Store
-from sidecar.engine.rows import Identity, meta_row
+from sidecar.engine.rows import NOT_RESTORED, Identity, meta_row
 from sidecar.engine.transaction import PartitionPlan
 from sidecar.errors import invariant
+
+
+def prepare_committed(
+    store: Store, partition: Partition, partition_plan: PartitionPlan, identity: Identity
+) -> Prepared:
+    """Prepare the mutations of a plan for `apply_committed`.
+
+    A part of them would be of no use: the next start wipes a partition with such a meta row, and restores it.
+    """
+    unfinished = meta_row(identity, partition.checkpoint, NOT_RESTORED, restored=False)
+    return store.prepare([partition_plan.mutations], (partition.rows.meta, unfinished))
 
 
 def apply_committed(
@@ -39,7 +50,7 @@ def apply_committed(
         changelog_offset=changelog_offset,
         records=len(partition_plan.records),
     )
-    changes = store.prepare([partition_plan.mutations]) if prepared is None else prepared
+    changes = prepared or prepare_committed(store, partition, partition_plan, identity)
     meta = meta_row(identity, partition_plan.checkpoint, changelog_offset, to_confirm=changelog_offset - 1)
     changes.put(partition.rows.meta, meta)
     store.write(changes)

@@ -6,10 +6,9 @@ from sidecar.changelog.entry import HEAD, KEY, KEY_BYTES, ORDERED, Head, origin_
 from sidecar.contract import DIALECTS_BY_CODE
 from sidecar.engine import hot
 from sidecar.engine.allowance import Headers
-from sidecar.engine.lanes import lane_of
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Outgoing, StoreReader
-from sidecar.engine.rows import Rows
+from sidecar.engine.rows import Rows, lane_of
 from sidecar.wheel.counts import SlotKey
 from sidecar.wheel.geometry import WIDTHS_MS
 

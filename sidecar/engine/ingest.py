@@ -18,8 +18,8 @@ from sidecar.contract.sizes import DELIVERY_OVERHEAD_BYTES, record_bytes
 from sidecar.engine import hot
 from sidecar.engine.dlqs import ChooseDlq
 from sidecar.engine.items import Arrival, BadControl, Control, Dead, Dropped, Item, Ordered
-from sidecar.engine.lanes import lane_of
 from sidecar.engine.ports import Origin
+from sidecar.engine.rows import lane_of
 from sidecar.model import Drop, Reason, Record, Rejection, Request, Schedule
 from sidecar.policy import Policy
 

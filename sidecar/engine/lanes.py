@@ -16,30 +16,21 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Mapping
-from hashlib import blake2b
 from typing import Final
 
 from sidecar.changelog.entry import KEY, Head, due_ms_of, origin_of, payload_of
-from sidecar.engine import hot
 from sidecar.engine.crossings import READ_ROWS
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import StoreReader
-from sidecar.engine.rows import LANE, NAMED_OFFSET, after, decode_due, encode_due, timer_of_named_row
+from sidecar.engine.rows import LANE, NAMED_OFFSET, after, decode_due, encode_due, lane_of, timer_of_named_row
 from sidecar.model import OFFSET_MAX
 
 Id = tuple[int, int]
 """Stored offset and first due of a timer."""
-LANE_BYTES: Final = 16
 PAGE_ROWS: Final = 64
 AHEAD_ROWS: Final = 8
 KNOWN_MAX: Final = 1_000
 """Most lanes of a partition whose first timer is remembered from plan to plan."""
-
-
-def lane_of(origin: str, key: bytes) -> bytes:
-    """Return the digest that stands for an origin and a key in the index."""
-    # No topic name has a zero byte.
-    return blake2b(origin.encode() + b"\0" + key, digest_size=LANE_BYTES).digest()
 
 
 def lane_of_entry(entry: bytes, fixed: Head) -> bytes:
@@ -109,11 +100,7 @@ class Lanes:
             key: Its own; the plan has left alone or disposed of all timers up to it.
         """
         crossings = self.crossings
-        if hot.COMPILED and crossings.known:
-            waits = hot.lanes.may_wait(crossings.until_ms, row, key)
-        else:
-            waits = crossings.may_wait(row[LANE], due_ms_of(key))
-        if waits:
+        if crossings.may_wait(row[LANE], due_ms_of(key)):
             return self._leave_first(row[LANE], row, timer_of_named_row(row))
         self._rows[row] = None
         self._reached = key

@@ -9,7 +9,7 @@ from sidecar.model import Headers
 
 
 class Mutations:
-    """Changes to the local store, applied atomically: first the ranges are deleted, then the rows are written."""
+    """Changes to the local store: first the ranges are deleted, then the rows are written. See `Store.prepare`."""
 
     __slots__ = ("ranges", "rows")
 
@@ -75,12 +75,19 @@ class SortedRows(Protocol):
 class Store(StoreReader, Protocol):
     """The local store: a cache of the committed changelog that can be rebuilt at any time."""
 
-    def prepare(self, mutations: Sequence[Mutations]) -> Prepared:
-        """Return changes for `write`; nothing is written yet."""
+    def prepare(self, mutations: Sequence[Mutations], unfinished: tuple[bytes, bytes] | None = None) -> Prepared:
+        """Return changes for `write`; nothing is written yet.
+
+        Args:
+            mutations: The changes, in order.
+            unfinished: Without it they are written atomically. With it, other readers may see a part of them, and after
+                a failure or a crash a part may be there: then this row with this value is there too. `Prepared.put`
+                must write the row anew.
+        """
         ...
 
     def write(self, prepared: Prepared) -> None:
-        """Write the changes atomically. Raises StoreFailed (full, read-only) or StoreCorrupt."""
+        """Write the changes. Raises StoreFailed (full, read-only) or StoreCorrupt."""
         ...
 
     def apply(self, mutations: Sequence[Mutations]) -> None:

@@ -51,7 +51,7 @@ from sidecar.engine.lanes import lane_of_entry
 from sidecar.engine.partition import Partition
 from sidecar.engine.plan_checks import check_counts
 from sidecar.engine.ports import Mutations, Store
-from sidecar.engine.rows import Identity, after, decode_meta, encode_due, meta_row
+from sidecar.engine.rows import NOT_RESTORED, Identity, after, decode_meta, encode_due, meta_row
 from sidecar.errors import PartitionStopped, RecordCorrupt, StoreCorrupt, invariant
 from sidecar.wheel.counts import Counts, CountsDelta
 from sidecar.wheel.geometry import LEVELS, slot_end_ms, slot_of
@@ -59,8 +59,6 @@ from sidecar.wheel.geometry import LEVELS, slot_end_ms, slot_of
 SETTLE_ROWS_MAX: Final = 5_000
 SETTLE_BYTES_MAX: Final = 16 * 1024 * 1024
 COUNTER_ROWS_MAX: Final = 1_000_000
-NOT_RESTORED: Final = -1
-"""The changelog offset of rows that are useless without the rest of their restore: it is outside of any log."""
 
 
 class ChangelogRead(NamedTuple):

@@ -16,6 +16,7 @@ All of them are a cache of the committed changelog.
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -35,7 +36,8 @@ LEADING_OFFSET: Final = slice(5, 13)
 """In an `r` and an `o` row."""
 NAMED_OFFSET: Final = slice(-16, -8)
 """In an `n` and a `k` row."""
-LANE: Final = slice(5, 21)
+LANE_BYTES: Final = 16
+LANE: Final = slice(5, 5 + LANE_BYTES)
 """In a `k` row."""
 
 _BLOCK: Final = Struct(">QQH")
@@ -49,6 +51,10 @@ class Identity(NamedTuple):
 
     cluster_id: str
     changelog_topic_id: str
+
+
+NOT_RESTORED: Final = -1
+"""The changelog offset of rows that are of no use without others that are not there: it is outside of any log."""
 
 
 class Meta(msgspec.Struct, frozen=True, array_like=True):
@@ -65,6 +71,12 @@ class Meta(msgspec.Struct, frozen=True, array_like=True):
     to_confirm: int = -1
     """Changelog offset of the last checkpoint applied after the broker reported it as committed; -1 when it was read
     from the log."""
+
+
+def lane_of(origin: str, key: bytes) -> bytes:
+    """Return the digest that stands for an origin and a key in the index of lanes."""
+    # No topic name has a zero byte.
+    return blake2b(origin.encode() + b"\0" + key, digest_size=LANE_BYTES).digest()
 
 
 class Rows:

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -24,6 +24,38 @@ KEEP_ALIVE_S: Final = 5
 START_S: Final = 30.0
 
 
+class _Gathered:
+    """A transport that sends the head of an answer with its body.
+
+    Each send gives up the interpreter's lock, and at full load it takes milliseconds to get it back.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._held: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Hold data until the answer is complete, or until the loop's next round."""
+        if not self._held:
+            self._loop.call_soon(self.flush)
+        self._held.append(data)
+
+    def flush(self) -> None:
+        """Send what is held."""
+        if self._held and not self._transport.is_closing():
+            self._transport.write(b"".join(self._held))
+        self._held.clear()
+
+    def close(self) -> None:
+        """Send what is held, then close."""
+        self.flush()
+        self._transport.close()
+
+
 class BoundedProtocol(H11Protocol):
     """uvicorn's HTTP/1.1, with a deadline for each exchange and a bound on connections.
 
@@ -38,7 +70,8 @@ class BoundedProtocol(H11Protocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        self._gathered = _Gathered(transport, self.loop)
+        super().connection_made(cast("asyncio.Transport", self._gathered))
         self._begin_exchange()
         if len(self.connections) > CONNECTIONS_MAX:
             idle = [other for other in self.connections if isinstance(other, BoundedProtocol) and not other.is_busy()]
@@ -50,6 +83,7 @@ class BoundedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
+        self._gathered.flush()
         self._begin_exchange()
         super().on_response_complete()
 

@@ -2,12 +2,19 @@
 
 One column family and no write-ahead log: a crash loses the write buffer, whole batches at a time and in order, and the
 changelog tail is read again. Rows of several column families would be flushed at different times.
+
+The library keeps the interpreter's lock while it writes a batch. So large changes are written as several batches, which
+the write buffer has room for: nothing is flushed between two of them, and they are lost together. A row that goes ahead
+of them says that they are of no use by themselves, should they be found nevertheless.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import shutil
+import threading
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,15 +49,26 @@ INGESTED: Final = "ingested"
 INGEST_STEP_ROWS: Final = 1_000
 UNMERGED_FILES: Final = 4
 """How many new files are merged at once."""
-UNMERGED_FILES_INGESTING: Final = 256
+UNMERGED_FILES_INGESTING: Final = 1536
 """The same while files are ingested: all that is in the store already is merged again with them."""
 LEVEL_BYTES: Final = 256 * 1024 * 1024
 """Merging also begins when unmerged files have so many bytes."""
 LEVEL_BYTES_INGESTING: Final = 1024 * 1024 * 1024 * 1024
 """The same while files are ingested: their number decides."""
-UNMERGED_FILES_PAUSE: Final = 448
+UNMERGED_FILES_PAUSE: Final = 1792
 """From here on a restore waits for merging, and everything else goes on."""
-UNMERGED_FILES_MAX: Final = 512
+WRITE_BUFFERS: Final = 3
+"""How many there may be, with those that are being flushed."""
+FLUSH_LOOK_S: Final = 0.001
+FLUSH_LOOKS_MAX: Final = 2_000
+"""So often the store looks whether one is flushed; then the library waits, and keeps the interpreter's lock."""
+WRITE_ROWS: Final = 500
+"""Most rows of a batch where changes may be cut: half a millisecond."""
+ARENA_BYTES: Final = 1024 * 1024
+"""The write buffer grows by so much. It is flushed when another one does not fit in."""
+ROW_BYTES: Final = 128
+"""What a row takes in the write buffer beside its key and value, at most."""
+UNMERGED_FILES_MAX: Final = 2048
 """From here on writes wait; the library keeps the interpreter's lock meanwhile, so everything else waits too."""
 
 
@@ -58,7 +76,8 @@ def _options() -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_write_buffer_size(WRITE_BUFFER_BYTES)
-    options.set_max_write_buffer_number(3)
+    options.set_arena_block_size(ARENA_BYTES)
+    options.set_max_write_buffer_number(WRITE_BUFFERS)
     options.set_target_file_size_base(TARGET_FILE_BYTES)
     options.set_max_background_jobs(2)
     options.set_level_zero_file_num_compaction_trigger(UNMERGED_FILES)
@@ -76,6 +95,42 @@ def _options() -> Options:
     table.set_block_size(16 * 1024)
     options.set_block_based_table_factory(table)
     return options
+
+
+class _Changes:
+    """Implements `engine.ports.Prepared`: batches that are written one after the other."""
+
+    __slots__ = ("batches", "bytes")
+
+    def __init__(self) -> None:
+        self.batches = [WriteBatch(raw_mode=True)]
+        self.bytes = 0
+        """What they take in the write buffer, at most."""
+
+    def put(self, row: bytes, value: bytes) -> None:
+        self.batches[-1].put(row, value)
+        self.bytes += ROW_BYTES + len(row) + len(value)
+
+    def add(self, changes: Mutations, rows_max: float) -> None:
+        """Add changes; begin another batch after so many rows."""
+        batch = self.batches[-1]
+        put, delete = batch.put, batch.delete
+        for start, end in changes.ranges:
+            invariant(start < end, "a range to delete ends before it begins", start=start, end=end)
+            batch.delete_range(start, end)
+        left, size = rows_max, 0
+        for row, value in changes.rows.items():
+            if value is None:
+                delete(row)
+            else:
+                put(row, value)
+                size += len(value)
+            left -= 1
+            if not left:
+                batch, left = WriteBatch(raw_mode=True), rows_max
+                put, delete = batch.put, batch.delete
+                self.batches.append(batch)
+        self.bytes += size + sum(map(len, changes.rows)) + ROW_BYTES * (len(changes.rows) + len(changes.ranges))
 
 
 class RocksStore:
@@ -96,6 +151,7 @@ class RocksStore:
             self._db = Rdict(str(folder), options=options, column_families={DEFAULT_FAMILY: options})
             # Of a process that was killed; none other has the folder while the database is open.
             shutil.rmtree(folder / INGESTED, ignore_errors=True)
+        self._between_batches = threading.Lock()
         self._files = itertools.count()
         self._merges_at = UNMERGED_FILES
 
@@ -185,24 +241,33 @@ class RocksStore:
         rows.seek(lower)
         return rows
 
-    def prepare(self, mutations: Sequence[Mutations]) -> WriteBatch:
-        batch = WriteBatch(raw_mode=True)
-        put, delete = batch.put, batch.delete
-        for changes in mutations:
-            for start, end in changes.ranges:
-                invariant(start < end, "a range to delete ends before it begins", start=start, end=end)
-                batch.delete_range(start, end)
-            for row, value in changes.rows.items():
-                if value is None:
-                    delete(row)
-                else:
-                    put(row, value)
-        return batch
+    def prepare(self, mutations: Sequence[Mutations], unfinished: tuple[bytes, bytes] | None = None) -> _Changes:
+        changes = _Changes()
+        rows_max = math.inf
+        if unfinished is not None and sum(len(each.rows) for each in mutations) > WRITE_ROWS:
+            changes.put(*unfinished)
+            rows_max = WRITE_ROWS
+        for each in mutations:
+            changes.add(each, rows_max)
+        return changes
 
     def write(self, prepared: Prepared) -> None:
-        invariant(isinstance(prepared, WriteBatch), "changes that another store prepared")
-        with self._classified():
-            self._db.write(prepared, self._write)  # type: ignore[arg-type]  # the invariant above
+        invariant(isinstance(prepared, _Changes), "changes that another store prepared")
+        assert isinstance(prepared, _Changes)
+        with self._classified(), self._between_batches:
+            held = self._number("rocksdb.cur-size-active-mem-table")
+            if held + prepared.bytes + 2 * ARENA_BYTES > WRITE_BUFFER_BYTES:
+                self._begin_buffer()
+            for batch in prepared.batches:
+                self._db.write(batch, self._write)
+
+    def _begin_buffer(self) -> None:
+        """Begin another write buffer, as soon as there may be one."""
+        for _ in range(FLUSH_LOOKS_MAX):
+            if self._number("rocksdb.num-immutable-mem-table") < WRITE_BUFFERS - 1:
+                break
+            time.sleep(FLUSH_LOOK_S)
+        self._db.flush(False)
 
     def apply(self, mutations: Sequence[Mutations]) -> None:
         self.write(self.prepare(mutations))
@@ -234,7 +299,8 @@ class RocksStore:
                 writer.finish()
                 how = IngestExternalFileOptions()
                 how.set_move_files(True)
-                self._db.ingest_external_file([str(file)], how)
+                with self._between_batches:  # it may flush
+                    self._db.ingest_external_file([str(file)], how)
             finally:
                 file.unlink(missing_ok=True)
 
@@ -247,7 +313,7 @@ class RocksStore:
             self._merges_at = files
 
     def flush(self) -> None:
-        with self._classified():
+        with self._classified(), self._between_batches:
             self._db.flush(True)
 
     def merge(self) -> None:

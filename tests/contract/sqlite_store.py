@@ -130,7 +130,7 @@ class SqliteStore:
         with self._classified():
             return self._reader.execute(f"SELECT {columns} {_RANGE}", (lower, upper, limit)).fetchall()
 
-    def prepare(self, mutations: Sequence[Mutations]) -> Changes:
+    def prepare(self, mutations: Sequence[Mutations], unfinished: tuple[bytes, bytes] | None = None) -> Changes:
         changes = Changes()
         for each in mutations:
             for start, end in each.ranges:

@@ -38,8 +38,18 @@ from sidecar.changelog.entry import (
     payload,
     retry_id_of,
 )
-from sidecar.engine.lanes import lane_of, lane_of_entry
-from sidecar.engine.rows import FORMAT, Meta, Rows, decode_due, decode_meta, encode_due, encode_meta, timer_of_named_row
+from sidecar.engine.lanes import lane_of_entry
+from sidecar.engine.rows import (
+    FORMAT,
+    Meta,
+    Rows,
+    decode_due,
+    decode_meta,
+    encode_due,
+    encode_meta,
+    lane_of,
+    timer_of_named_row,
+)
 from sidecar.model import StoredOffset
 from sidecar.wheel.counts import Counts, CountsDelta
 

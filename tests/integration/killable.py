@@ -60,7 +60,8 @@ OF_THE_RUNTIME: Final = (
         "runtime.transaction.commit:commit",
         "producer.send_offsets(",
         "producer._producer.flush(5); _apply(writing, producer.next_changelog_offsets);"
-        " writing.prepared = {each.number: writing.store.prepare([each.mutations])"
+        " writing.prepared = {each.number: prepare_committed("
+        "writing.store, work.partitions[each.number], each, work.identity)"
         " for each in work.plan.partition_plans};"
         " producer.send_offsets(",
     ),

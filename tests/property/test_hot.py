@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -11,20 +10,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sidecar.changelog import codec
-from sidecar.changelog.entry import BEHIND, DEFERRED, HEAD, KEY, MOVING, ORDERED, lasting
+from sidecar.changelog.entry import BEHIND, DEFERRED, HEAD, MOVING, ORDERED, lasting
 from sidecar.contract import DIALECTS, Dialect
 from sidecar.engine import hot
-from sidecar.engine.crossings import BUCKETS, Crossings
 from sidecar.engine.deliver import Rendering
 from sidecar.engine.ingest import Ingest
 from sidecar.engine.items import Arrival, Dropped, Ordered
-from sidecar.engine.lanes import lane_of
 from sidecar.engine.overlay import Overlay, SlotEntries
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Origin
 from sidecar.engine.records import block_values
 from sidecar.engine.restore import restore_entry
-from sidecar.engine.rows import LANE, Rows
+from sidecar.engine.rows import lane_of
 from sidecar.model import Headers, Record
 from sidecar.policy import Policy, PolicyConfig
 from sidecar.runtime.partitions.buffer import Buffer
@@ -384,31 +381,3 @@ def test_plain_entries_of_many_blocks_come_in_key_order_and_the_last_one_holds(b
 def test_an_entry_that_ends_behind_its_block_is_refused(lengths: list[int], at: int) -> None:
     with pytest.raises(IndexError, match="an entry ends behind its block"):
         hot.ingest.Timers(b"t").add(bytes(8), lengths, at)
-
-
-@given(st.text(max_size=60), st.binary(max_size=300) | st.sampled_from([118, 119, 120, 128, 256]).map(bytes))
-def test_a_lane_has_the_same_digest(origin: str, key: bytes) -> None:
-    assert hot.lanes.lane_of(origin, key) == lane_of(origin, key)
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from([b"k", b"l", b"m"]), st.integers(0, 2**63 - 1), st.booleans())),
-    st.integers(0, 2**63 - 1),
-)
-def test_a_timer_may_wait_alike(stored: list[tuple[bytes, int, bool]], due_ms: int) -> None:
-    crossings = Crossings()
-    crossings.begin()
-    crossings.known = True
-    for key, stored_ms, again in stored:
-        (crossings.insert if again else crossings.append)(lane_of("orders", key), stored_ms)
-    for key in (b"k", b"l", b"m"):
-        for at in {due_ms, *(stored_ms + more for _, stored_ms, _ in stored for more in (0, 1))}:
-            row, timer = Rows(3).lane_row(lane_of("orders", key), 7, at), KEY.pack(at, 7)
-            expected = crossings.may_wait(row[LANE], at)
-            assert at >= 2**63 or hot.lanes.may_wait(crossings.until_ms, row, timer) == expected
-
-
-def test_a_row_that_is_too_short_is_refused() -> None:
-    for until, row, key in ((array("q"), bytes(37), bytes(16)), (array("q", bytes(8 * BUCKETS)), b"k", bytes(16))):
-        with pytest.raises(IndexError, match="too short"):
-            hot.lanes.may_wait(until, row, key)

@@ -16,10 +16,9 @@ from sidecar.changelog.entry import (
     retry_id_of,
 )
 from sidecar.changelog.fold import Folded
-from sidecar.engine.lanes import lane_of
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import StoreReader
-from sidecar.engine.rows import Rows, after, decode_meta
+from sidecar.engine.rows import Rows, after, decode_meta, lane_of
 from sidecar.wheel.counts import Counts
 from sidecar.wheel.geometry import slot_of
 from tests.simulation.reference import Id

@@ -15,6 +15,7 @@ class MemoryBatch(NamedTuple):
     """Implements `sidecar.engine.ports.Prepared`; the last of the mutations are its own."""
 
     mutations: Sequence[Mutations]
+    unfinished: tuple[bytes, bytes] | None = None
 
     def put(self, row: bytes, value: bytes) -> None:
         self.mutations[-1].rows[row] = value
@@ -56,10 +57,10 @@ class MemoryStore:
     def items(self, lower: bytes, upper: bytes, *, limit: int) -> Sequence[tuple[bytes, bytes]]:
         return [(row, self.rows[row]) for row, _ in zip(self._range(lower, upper), range(limit), strict=False)]
 
-    def prepare(self, mutations: Sequence[Mutations]) -> MemoryBatch:
+    def prepare(self, mutations: Sequence[Mutations], unfinished: tuple[bytes, bytes] | None = None) -> MemoryBatch:
         for start, end in (each for one in mutations for each in one.ranges):
             invariant(start < end, "a range to delete ends before it begins", start=start, end=end)
-        return MemoryBatch([*mutations, Mutations()])
+        return MemoryBatch([*mutations, Mutations()], unfinished)
 
     def write(self, prepared: Prepared) -> None:
         invariant(isinstance(prepared, MemoryBatch), "changes that another store prepared")

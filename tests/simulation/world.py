@@ -16,14 +16,13 @@ from sidecar.engine import plan as planning
 from sidecar.engine.apply import apply_committed
 from sidecar.engine.ingest import Ingest
 from sidecar.engine.items import Arrival, Item, Ordered
-from sidecar.engine.lanes import lane_of
 from sidecar.engine.overlay import Overlay
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.plan import plan
 from sidecar.engine.ports import Origin, Outgoing
 from sidecar.engine.rates import LATE_MS, every_ns
 from sidecar.engine.restore import ChangelogRead, Restore, to_spill
-from sidecar.engine.rows import Identity
+from sidecar.engine.rows import Identity, lane_of
 from sidecar.engine.transaction import PartitionPlan, Terms
 from sidecar.model import Record, StoredOffset, TimerId
 from sidecar.policy import Policy, PolicyConfig

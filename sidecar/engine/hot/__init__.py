@@ -28,7 +28,7 @@ KIND: Final = "compiled" if COMPILED else "python"
 """Which of both runs, for a person."""
 
 if TYPE_CHECKING or COMPILED:
-    from sidecar.engine.hot import blocks, consume, deliver, ingest, lanes, redrive
+    from sidecar.engine.hot import blocks, consume, deliver, ingest, redrive
 
 __all__ = [
     "COMPILED",
@@ -38,7 +38,6 @@ __all__ = [
     "deliver",
     "examiner",
     "ingest",
-    "lanes",
     "reads_first",
     "redrive",
 ]

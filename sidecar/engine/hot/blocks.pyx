@@ -10,7 +10,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint64_t
 from libc.stdlib cimport qsort
 
-from sidecar.engine.hot.wire cimport LENGTH_MAX, lane_row_of, put_bytes, put_u16, put_u32, put_u64, read_u16
+from sidecar.engine.hot.wire cimport Span, lane_row_of, put_bytes, put_u16, put_u32, put_u64, read_u16, sooner
 
 from sidecar.changelog.codec import VERSION
 from sidecar.changelog.entry import MOVING, ORDERED
@@ -30,20 +30,6 @@ cdef enum:
     FRAME_BYTES = 5  # version u8, checksum u32
     HEAD_BYTES = 7  # level u8, entries u32, origins u16
     ORIGIN_BYTES = 10  # length u16, count u32, deferred u32
-
-
-cdef struct Turn:
-    # An item of a batch by its due time.
-    int64_t due_ms
-    Py_ssize_t at
-
-
-cdef int _sooner(const void* one, const void* other) noexcept nogil:
-    cdef const Turn* a = <const Turn*>one
-    cdef const Turn* b = <const Turn*>other
-    if a.due_ms != b.due_ms:
-        return -1 if a.due_ms < b.due_ms else 1
-    return -1 if a.at < b.at else a.at > b.at
 
 
 def store_plain(list batch, Py_ssize_t at, *, int64_t base, int64_t seen, int64_t now_ms, int64_t watermark_ms,
@@ -96,7 +82,7 @@ def store_plain(list batch, Py_ssize_t at, *, int64_t base, int64_t seen, int64_
         end += 1
     if end == at:
         return at
-    cdef Turn* turns = <Turn*>PyMem_Malloc((end - at) * sizeof(Turn))
+    cdef Span* turns = <Span*>PyMem_Malloc((end - at) * sizeof(Span))
     if turns == NULL:
         raise MemoryError
     try:
@@ -104,9 +90,8 @@ def store_plain(list batch, Py_ssize_t at, *, int64_t base, int64_t seen, int64_
             item = <object>PyList_GET_ITEM(batch, at + each)
             if type(item) is Ordered:
                 item = (<tuple>item)[1]
-            turns[each].due_ms = (<tuple>item)[1]
-            turns[each].at = at + each
-        qsort(turns, end - at, sizeof(Turn), &_sooner)
+            turns[each].due_ms, turns[each].offset, turns[each].turn = (<tuple>item)[1], 0, at + each
+        qsort(turns, end - at, sizeof(Span), &sooner)
         _store(batch, turns, end - at, base, level_ends_ms, prefix, rows, groups, count)
     finally:
         PyMem_Free(turns)
@@ -139,7 +124,7 @@ cdef class _Lanes:
         return 0
 
 
-cdef int _store(list batch, const Turn* turns, Py_ssize_t items, int64_t base, tuple level_ends_ms, bytes prefix,
+cdef int _store(list batch, const Span* turns, Py_ssize_t items, int64_t base, tuple level_ends_ms, bytes prefix,
                 dict rows, object groups, object count) except -1:
     cdef Py_ssize_t prefix_length = PyBytes_GET_SIZE(prefix)
     cdef Py_ssize_t each, length
@@ -154,7 +139,7 @@ cdef int _store(list batch, const Turn* turns, Py_ssize_t items, int64_t base, t
     cdef bytes lasting, entry, row
     cdef uint8_t* to
     for each in range(items):
-        item = <object>PyList_GET_ITEM(batch, turns[each].at)
+        item = <object>PyList_GET_ITEM(batch, turns[each].turn)
         flags = 0
         if type(item) is Ordered:
             flags, item = _ORDERED, (<tuple>item)[1]
@@ -211,7 +196,7 @@ def pack(uint8_t level, list entries, list origins, Py_ssize_t bytes_max):
         return None
     for at in range(count):
         entry = <object>PyList_GET_ITEM(entries, at)
-        if type(entry) is not bytes or PyBytes_GET_SIZE(entry) > LENGTH_MAX:
+        if type(entry) is not bytes or PyBytes_GET_SIZE(entry) > 0x7fffffff:
             return None
         length = PyBytes_GET_SIZE(entry)
         if size + length > bytes_max and at > start:

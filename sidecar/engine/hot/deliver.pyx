@@ -4,19 +4,16 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.dict cimport PyDict_GetItem
 from cpython.list cimport PyList_GET_ITEM
 from cpython.ref cimport PyObject
-from cpython.tuple cimport PyTuple_GET_ITEM
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
-from sidecar.engine.hot.wire cimport (
-    Piece, lane_row_of, named, put_number, read_array, read_bin, read_str, read_u16, read_u32, read_u64,
-)
+from sidecar.engine.hot.wire cimport lane_row_of, named, put_number, read_u16, read_u32, read_u64
 
 from sidecar.changelog.entry import FLAGS_AT, HEAD, KEY_BYTES, LEVEL_AT, ORDERED
 from sidecar.contract.dialects import ibm, native
-from sidecar.engine.hot.lanes import lane_of as _lane_of
 from sidecar.engine.ports import Outgoing
+from sidecar.engine.rows import lane_of
 from sidecar.model import ATTEMPTS_MAX
 from sidecar.wheel.geometry import WIDTHS_MS
 
@@ -38,7 +35,7 @@ cdef dict _PLACES = {
 cdef str _CONTROL = native.CONTROL
 cdef str _TIMER_ID = native.TIMER_ID
 cdef str _WAS_DUE_MS = native.WAS_DUE_MS
-cdef str _IBM_ATTEMPTS = ibm.ATTEMPTS
+cdef object _render_ibm = ibm.Ibm().render
 cdef int64_t _WIDTHS[16]
 cdef int _LEVELS = len(WIDTHS_MS)
 for _level in range(_LEVELS):
@@ -50,6 +47,12 @@ cdef enum:
     NAME_BYTES_MAX = 64
 cdef list _names = [None] * NAMES
 cdef bytes _name_bytes = bytes(NAMES * NAME_BYTES_MAX)
+
+
+cdef struct Piece:
+    # A str or bin inside a buffer; `length` is -1 for nil.
+    const uint8_t* start
+    Py_ssize_t length
 
 
 def read_plain(int number, entries, dict origins, slow, Py_ssize_t headers_left, bint keeps_entries, bytes lane_prefix):
@@ -117,25 +120,23 @@ cdef object _due(int number, bytes entry, dict origins, _Last last, bint keeps_e
     cdef const uint8_t* at = start + _HEAD_BYTES + origin_length + id_length
     if at >= end or at[0] != 0x93:
         return None
-    at = read_bin(at + 1, end, &key)
+    at = _read_bin(at + 1, end, &key)
     if at == NULL:
         return None
-    at = read_bin(at, end, &value)
+    at = _read_bin(at, end, &value)
     if at == NULL:
         return None
-    at = read_array(at, end, &count)
+    at = _read_array(at, end, &count)
     if at == NULL:
         return None
-    cdef list headers
-    if dialect == _NATIVE:
-        headers = _native(at, end, count, attempt, limit)
+    cdef list headers = _headers(at, end, count)
+    if headers is not None and dialect == _NATIVE:
+        headers = _native(headers, attempt, limit)
         if headers is None:
             return None
         _add_timer(headers, number, offset, first_ms, requested_ms)
-    elif dialect == _IBM:
-        headers = _ibm(at, end, count, attempt)
-        if headers is None:
-            return None
+    elif headers is not None and dialect == _IBM:
+        headers = _render_ibm(headers, attempt, limit, None, requested_ms)
     else:
         return None
     headers_left[0] -= len(headers)
@@ -149,11 +150,9 @@ cdef object _due(int number, bytes entry, dict origins, _Last last, bint keeps_e
             last.level, last.slot_number = level, due_ms // _WIDTHS[level]
             last.slot = (level, last.slot_number)
         slot = last.slot
-    cdef bytes lane
     cdef object lane_row = None
     if start[_FLAGS_AT] & _ORDERED and slot is not None:
-        lane = _lane_of(last.origin, (<tuple>outgoing)[2] or b"")
-        lane_row = lane_row_of(lane_prefix, lane, offset, first_ms)
+        lane_row = lane_row_of(lane_prefix, lane_of(last.origin, (<tuple>outgoing)[2] or b""), offset, first_ms)
     return (source, entry if keeps_entries else None, end - start, slot, outgoing, lane_row)
 
 
@@ -177,44 +176,55 @@ cdef inline object _bytes(Piece* piece):
     return None if piece.length < 0 else PyBytes_FromStringAndSize(<const char*>piece.start, piece.length)
 
 
-cdef list _native(const uint8_t* at, const uint8_t* end, Py_ssize_t count, uint16_t attempt, uint16_t limit):
-    """Render as `Native.render` does, up to the timer id; None when the bytes are not plain."""
+cdef list _headers(const uint8_t* at, const uint8_t* end, Py_ssize_t count):
+    """Read the headers, which are the last of an entry; None when the bytes are not plain."""
     cdef list headers = []
-    cdef list carried = None
-    cdef Py_ssize_t each
     cdef Piece name, value
-    cdef PyObject* place
-    cdef object text, header
-    cdef int left = <int>limit - <int>attempt - 1
-    if attempt >= _ATTEMPTS_MAX or left < 0 or left >= _ATTEMPTS_MAX:
-        return None
+    cdef Py_ssize_t each
+    cdef object text
     for each in range(count):
-        at = _header(at, end, &name, &value)
+        if at >= end or at[0] != 0x92:
+            return None
+        at = _read_str(at + 1, end, &name)
+        if at == NULL:
+            return None
+        at = _read_bin(at, end, &value)
         if at == NULL:
             return None
         text = _text(&name)
         if text is None:
             return None
-        if name.length >= 6 and memcmp(name.start, b"retry-", 6) == 0:
-            place = PyDict_GetItem(_PLACES, text)
+        headers.append((text, _bytes(&value)))
+    return headers if at == end else None
+
+
+cdef list _native(list headers, uint16_t attempt, uint16_t limit):
+    """Render as `Native.render` does, up to the timer id; None when the numbers are not plain."""
+    cdef list fired = []
+    cdef list carried = None
+    cdef PyObject* place
+    cdef object header, name
+    cdef int left = <int>limit - <int>attempt - 1
+    if attempt >= _ATTEMPTS_MAX or left < 0 or left >= _ATTEMPTS_MAX:
+        return None
+    for header in headers:
+        name = (<tuple>header)[0]
+        if (<str>name).startswith("retry-"):
+            place = PyDict_GetItem(_PLACES, name)
             if place != NULL:
                 if <object>place is not None:
                     if carried is None:
                         carried = [None] * _CARRIED
-                    carried[<int><object>place] = (text, _bytes(&value))
+                    carried[<int><object>place] = header
                 continue
-            if text.startswith(_CONTROL):
+            if (<str>name).startswith(_CONTROL):
                 continue
-        headers.append((text, _bytes(&value)))
-    if at != end:
-        return None
-    headers.append(_ATTEMPTS[attempt])
-    headers.append(_REMAINING[left])
+        fired.append(header)
+    fired.append(_ATTEMPTS[attempt])
+    fired.append(_REMAINING[left])
     if carried is not None:
-        for header in carried:
-            if header is not None:
-                headers.append(header)
-    return headers
+        fired += [header for header in carried if header is not None]
+    return fired
 
 
 cdef int _add_timer(list headers, int number, uint64_t offset, int64_t first_ms, int64_t requested_ms) except -1:
@@ -230,42 +240,68 @@ cdef int _add_timer(list headers, int number, uint64_t offset, int64_t first_ms,
     return 0
 
 
-cdef list _ibm(const uint8_t* at, const uint8_t* end, Py_ssize_t count, uint16_t attempt):
-    """Render as `Ibm.render` does; None when the bytes are not plain."""
-    cdef list headers = []
-    cdef bint written = False
-    cdef Py_ssize_t each
-    cdef Piece name, value
-    cdef object text
-    for each in range(count):
-        at = _header(at, end, &name, &value)
-        if at == NULL:
-            return None
-        text = _text(&name)
-        if text is None:
-            return None
-        if text != _IBM_ATTEMPTS:
-            headers.append((text, _bytes(&value)))
-        elif not written:
-            written = True
-            if value.length > 0 and value.start[0] == 34:
-                headers.append((_IBM_ATTEMPTS, b'"%d"' % (attempt + 1)))
-            else:
-                headers.append((_IBM_ATTEMPTS, b"%d" % (attempt + 1)))
-    if at != end:
-        return None
-    if not written:
-        headers.append((_IBM_ATTEMPTS, b"%d" % (attempt + 1)))
-    return headers
+# Each reader returns where the next value begins, or NULL: the bytes are of another kind, or end too early.
+cdef const uint8_t* _read_bin(const uint8_t* at, const uint8_t* end, Piece* piece) noexcept nogil:
+    cdef Py_ssize_t left = end - at
+    cdef Py_ssize_t length
+    if left < 1:
+        return NULL
+    if at[0] == 0xc0:
+        piece.start = NULL
+        piece.length = -1
+        return at + 1
+    if at[0] == 0xc4 and left >= 2:
+        length = at[1]
+        at += 2
+    elif at[0] == 0xc5 and left >= 3:
+        length = read_u16(at + 1)
+        at += 3
+    elif at[0] == 0xc6 and left >= 5:
+        length = read_u32(at + 1)
+        at += 5
+    else:
+        return NULL
+    if length > end - at:
+        return NULL
+    piece.start = at
+    piece.length = length
+    return at + length
 
 
-cdef inline const uint8_t* _header(const uint8_t* at, const uint8_t* end, Piece* name, Piece* value) noexcept nogil:
-    if at >= end or at[0] != 0x92:
+cdef const uint8_t* _read_str(const uint8_t* at, const uint8_t* end, Piece* piece) noexcept nogil:
+    cdef Py_ssize_t left = end - at
+    cdef Py_ssize_t length
+    if left < 1:
         return NULL
-    at = read_str(at + 1, end, name)
-    if at == NULL:
+    if at[0] & 0xe0 == 0xa0:
+        length = at[0] & 0x1f
+        at += 1
+    elif at[0] == 0xd9 and left >= 2:
+        length = at[1]
+        at += 2
+    elif at[0] == 0xda and left >= 3:
+        length = read_u16(at + 1)
+        at += 3
+    else:
         return NULL
-    return read_bin(at, end, value)
+    if length > end - at:
+        return NULL
+    piece.start = at
+    piece.length = length
+    return at + length
+
+
+cdef const uint8_t* _read_array(const uint8_t* at, const uint8_t* end, Py_ssize_t* count) noexcept nogil:
+    cdef Py_ssize_t left = end - at
+    if left < 1:
+        return NULL
+    if at[0] & 0xf0 == 0x90:
+        count[0] = at[0] & 0x0f
+        return at + 1
+    if at[0] == 0xdc and left >= 3:
+        count[0] = read_u16(at + 1)
+        return at + 3
+    return NULL
 
 
 cdef object _text(Piece* name):

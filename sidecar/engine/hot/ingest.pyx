@@ -12,15 +12,14 @@ from libc.stdlib cimport qsort
 from libc.string cimport memcmp
 
 from sidecar.engine.hot.wire cimport (
-    LENGTH_MAX, array_size, bin_size, named, number_of, put_array, put_bin, put_bytes, put_str, put_u16, put_u32, put_u64,
-    read_u64, str_size,
+    Span, is_header, is_plain, is_text, named, number_of, put_bytes, put_u16, put_u32, put_u64, read_u64, sooner,
 )
 
-from sidecar.changelog.entry import FLAGS_AT, LASTING, MOVING, ORDERED
+from sidecar.changelog.entry import FLAGS_AT, LASTING, MOVING, ORDERED, encode_payload
 from sidecar.contract.dialects import ibm, native
 from sidecar.contract.sizes import DELIVERY_OVERHEAD_BYTES
 from sidecar.engine.items import Arrival, Ordered
-from sidecar.engine.hot.lanes import lane_of as _lane_of
+from sidecar.engine.rows import lane_of
 from sidecar.model import DUE_MS_MAX
 
 cdef Py_ssize_t _LASTING_BYTES = LASTING.size
@@ -138,9 +137,7 @@ cdef class Examiner:
         cdef int64_t attempt = 0
         cdef object place, topic, entry
         cdef Rules rules
-        if type(headers) is not list or (key is not None and type(key) is not bytes) or (
-            value is not None and type(value) is not bytes
-        ):
+        if not is_plain(key, value, headers):
             return None
         if not self._find(<list>headers, bare, found, &is_ibm):
             return None
@@ -165,13 +162,13 @@ cdef class Examiner:
             if value is not None and PyBytes_GET_SIZE(value) * 2 > size_max:
                 return None
             size_max -= _OVERHEAD_BYTES
-        entry = _lasting(due_ms, timestamp_ms, attempt, limit, _IBM if is_ibm else _NATIVE, topic, key, value,
-                         <list>headers)
+        entry = _lasting(due_ms, timestamp_ms, attempt, limit, _IBM if is_ibm else _NATIVE, topic,
+                         encode_payload((key, value, headers)))
         if entry is None or (self._measures and PyBytes_GET_SIZE(entry) > size_max):
             return None
         cdef object arrival = named(<type>Arrival, (offset, due_ms, topic, entry, None, False))
         if rules.ordered and key is not None:
-            return named(<type>Ordered, (offset, arrival, _lane_of(topic, key)))
+            return named(<type>Ordered, (offset, arrival, lane_of(topic, key)))
         return arrival
 
     def take(self, records, dict buffers, int64_t arrived_ms, Py_ssize_t bytes_each):
@@ -218,22 +215,18 @@ cdef class Examiner:
     cdef bint _find(self, list headers, list bare, PyObject** found, bint* is_ibm) except? False:
         """Find the values of the dialect's headers. False: both dialects, a name twice, or one that is not plain."""
         cdef Py_ssize_t at, length
-        cdef PyObject* header
         cdef PyObject* kind
-        cdef object name, value
+        cdef object header, name, value
         cdef const char* text
         cdef bint is_native = False
         is_ibm[0] = False
         for at in range(KINDS):
             found[at] = NULL
         for at in range(PyList_GET_SIZE(headers)):
-            header = <PyObject*>PyList_GET_ITEM(headers, at)
-            if not PyTuple_CheckExact(<object>header) or PyTuple_GET_SIZE(<object>header) != 2:
+            header = <object>PyList_GET_ITEM(headers, at)
+            if not is_header(header):
                 return False
-            name = <object>PyTuple_GET_ITEM(<object>header, 0)
-            value = <object>PyTuple_GET_ITEM(<object>header, 1)
-            if type(name) is not str or (value is not None and type(value) is not bytes):
-                return False
+            name, value = <object>PyTuple_GET_ITEM(header, 0), <object>PyTuple_GET_ITEM(header, 1)
             text = PyUnicode_AsUTF8AndSize(name, &length)
             if length >= 6 and memcmp(text, b"retry-", 6) == 0:
                 is_native = True
@@ -273,23 +266,23 @@ cdef class Examiner:
         cdef int count = rules.ibm_count if is_ibm else rules.native_count
         cdef int64_t* delays = &rules.ibm_delays[0] if is_ibm else &rules.native_delays[0]
         attempt[0] = 0
-        if found[ATTEMPT] != NULL and not _number(<bytes>found[ATTEMPT], attempt):
+        if found[ATTEMPT] != NULL and not number_of(<object>found[ATTEMPT], attempt):
             return False
         if is_ibm:
-            if found[BASE] == NULL or found[EXCEPTION] == NULL or not _number(<bytes>found[BASE], &number):
+            if found[BASE] == NULL or found[EXCEPTION] == NULL or not number_of(<object>found[BASE], &number):
                 return False
             if attempt[0] >= count:
                 return False
             due_ms[0] = number + delays[attempt[0]]
             return True
-        if found[GROUP] != NULL and not self._is_text(<bytes>found[GROUP]):
+        if found[GROUP] != NULL and not is_text(<object>found[GROUP]):
             return False
         if found[DUE] != NULL:
-            return found[DELAY] == NULL and _number(<bytes>found[DUE], due_ms)
+            return found[DELAY] == NULL and number_of(<object>found[DUE], due_ms)
         if timestamp_ms > 1_000_000_000_000_000_000:
             return False
         if found[DELAY] != NULL:
-            if not _number(<bytes>found[DELAY], &number):
+            if not number_of(<object>found[DELAY], &number):
                 return False
             due_ms[0] = (timestamp_ms if timestamp_ms >= 0 else arrived_ms) + number
             return True
@@ -298,15 +291,6 @@ cdef class Examiner:
         due_ms[0] = (timestamp_ms if 0 <= timestamp_ms <= arrived_ms else arrived_ms) + delays[attempt[0]]
         return True
 
-    cdef bint _is_text(self, bytes value) except? False:
-        """Whether it is UTF-8 and not empty; of ASCII that is plain to see."""
-        cdef const uint8_t* text = <const uint8_t*>PyBytes_AS_STRING(value)
-        cdef Py_ssize_t at
-        for at in range(PyBytes_GET_SIZE(value)):
-            if text[at] >= 128:
-                return False
-        return PyBytes_GET_SIZE(value) > 0
-
 
 cdef int _note(object buffer, int64_t expected, Py_ssize_t taken) except -1:
     buffer.expected = expected
@@ -314,82 +298,27 @@ cdef int _note(object buffer, int64_t expected, Py_ssize_t taken) except -1:
     return 0
 
 
-cdef bint _number(bytes value, int64_t* number) noexcept:
-    return number_of(<const uint8_t*>PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value), number)
-
-
-cdef object _lasting(int64_t first_ms, int64_t timestamp_ms, int64_t attempt, int64_t limit, int dialect, object topic,
-                     object key, object value, list headers):
+cdef bytes _lasting(int64_t first_ms, int64_t timestamp_ms, int64_t attempt, int64_t limit, int dialect, object topic,
+                    bytes payload):
     """Pack as `changelog.entry.lasting` does, for a record without a retry id and without a partition of its own."""
-    cdef Py_ssize_t topic_length, length, at
-    cdef Py_ssize_t count = PyList_GET_SIZE(headers)
+    cdef Py_ssize_t topic_length
     cdef const char* topic_text = PyUnicode_AsUTF8AndSize(topic, &topic_length)
-    cdef const char* text
-    cdef Py_ssize_t size = _LASTING_BYTES + topic_length + 1 + array_size(count)
-    cdef object name, held
-    if first_ms < 0 or topic_length > 0xffff or count > LENGTH_MAX:
+    if first_ms < 0 or topic_length > 0xffff:
         return None
-    for held in (key, value):
-        if held is not None and PyBytes_GET_SIZE(held) > LENGTH_MAX:
-            return None
-        size += 1 if held is None else bin_size(PyBytes_GET_SIZE(held))
-    for at in range(count):
-        name = <object>PyTuple_GET_ITEM(<object>PyList_GET_ITEM(headers, at), 0)
-        held = <object>PyTuple_GET_ITEM(<object>PyList_GET_ITEM(headers, at), 1)
-        PyUnicode_AsUTF8AndSize(name, &length)
-        if length > LENGTH_MAX or (held is not None and PyBytes_GET_SIZE(held) > LENGTH_MAX):
-            return None
-        size += 1 + str_size(length) + (1 if held is None else bin_size(PyBytes_GET_SIZE(held)))
+    cdef Py_ssize_t size = _LASTING_BYTES + topic_length + PyBytes_GET_SIZE(payload)
     cdef bytes packed = PyBytes_FromStringAndSize(NULL, size)
     cdef uint8_t* start = <uint8_t*>PyBytes_AS_STRING(packed)
     cdef uint8_t* to = put_u64(start, <uint64_t>first_ms)
     to = put_u64(to, <uint64_t>timestamp_ms)
-    to = put_u16(to, attempt)
-    to = put_u16(to, limit)
+    to = put_u16(put_u16(to, attempt), limit)
     to[0] = dialect
     to = put_u32(to + 1, 0xffffffff)
-    to = put_u16(to, topic_length)
-    to = put_u16(to, 0)
+    to = put_u16(put_u16(to, topic_length), 0)
     to = put_bytes(to, topic_text, topic_length)
-    to = put_array(to, 3)
-    for held in (key, value):
-        to = _put_bin(to, held)
-    to = put_array(to, count)
-    for at in range(count):
-        name = <object>PyTuple_GET_ITEM(<object>PyList_GET_ITEM(headers, at), 0)
-        held = <object>PyTuple_GET_ITEM(<object>PyList_GET_ITEM(headers, at), 1)
-        to = put_array(to, 2)
-        text = PyUnicode_AsUTF8AndSize(name, &length)
-        to = put_str(to, text, length)
-        to = _put_bin(to, held)
+    to = put_bytes(to, PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload))
     if to - start != size:
         raise SystemError(f"{to - start} bytes written where {size} were counted")
     return packed
-
-
-cdef inline uint8_t* _put_bin(uint8_t* to, object held):
-    if held is None:
-        to[0] = 0xc0
-        return to + 1
-    return put_bin(to, PyBytes_AS_STRING(held), PyBytes_GET_SIZE(held))
-
-
-cdef struct Span:
-    # An entry inside the value of a block.
-    uint64_t due_ms, offset
-    const uint8_t* start
-    Py_ssize_t length
-    Py_ssize_t turn
-
-
-cdef int _before(const void* one, const void* other) noexcept nogil:
-    cdef const Span* a = <const Span*>one
-    cdef const Span* b = <const Span*>other
-    if a.due_ms != b.due_ms:
-        return -1 if a.due_ms < b.due_ms else 1
-    if a.offset != b.offset:
-        return -1 if a.offset < b.offset else 1
-    return -1 if a.turn < b.turn else a.turn > b.turn
 
 
 cdef class Timers:
@@ -465,7 +394,7 @@ cdef class Timers:
         self._values.clear()
 
     def __iter__(self):
-        qsort(self._spans, self._count, sizeof(Span), &_before)
+        qsort(self._spans, self._count, sizeof(Span), &sooner)
         self._next = 0
         return self
 

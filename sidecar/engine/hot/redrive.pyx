@@ -4,12 +4,12 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem
 from cpython.list cimport PyList_Append, PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.ref cimport PyObject
-from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from cpython.tuple cimport PyTuple_GET_ITEM
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t
 from libc.string cimport memcmp
 
-from sidecar.engine.hot.wire cimport named, number_of
+from sidecar.engine.hot.wire cimport is_header, is_plain, is_text, named, number_of
 
 from sidecar.contract import dead_letter
 from sidecar.contract.dialects import native
@@ -123,9 +123,7 @@ cdef class Redriver:
         cdef int64_t redrives = 0
         cdef list again
         cdef object verdict
-        if type(headers) is not list or (key is not None and type(key) is not bytes) or (
-            value is not None and type(value) is not bytes
-        ):
+        if not is_plain(key, value, headers):
             return None
         again = _alive(<list>headers, found, &size)
         if again is None or found[REASON] == NULL or found[CLASS] == NULL or found[ORIGIN] == NULL:
@@ -133,7 +131,7 @@ cdef class Redriver:
         verdict = self._verdict(found)
         if verdict is not True:
             return verdict
-        if found[REDRIVES] != NULL and not _number(found[REDRIVES], &redrives):
+        if found[REDRIVES] != NULL and not number_of(<object>found[REDRIVES], &redrives):
             return None
         if redrives >= self._max_redrives:
             return None
@@ -184,7 +182,7 @@ cdef class Redriver:
         cdef int64_t offset = 0
         if found[TOPIC] == NULL or found[PARTITION] == NULL or found[OFFSET] == NULL:
             return -1
-        if not _number(found[PARTITION], &partition) or not _number(found[OFFSET], &offset):
+        if not number_of(<object>found[PARTITION], &partition) or not number_of(<object>found[OFFSET], &offset):
             return -2
         if partition >= self._partitions or <bytes>found[TOPIC] != self._topic_bytes:
             return -1
@@ -203,18 +201,15 @@ cdef list _alive(list headers, PyObject** found, Py_ssize_t* size):
         found[place] = NULL
     for at in range(PyList_GET_SIZE(headers)):
         header = <object>PyList_GET_ITEM(headers, at)
-        if not PyTuple_CheckExact(header) or PyTuple_GET_SIZE(header) != 2:
+        if not is_header(header):
             return None
-        name = <object>PyTuple_GET_ITEM(header, 0)
-        value = <object>PyTuple_GET_ITEM(header, 1)
-        if type(name) is not str or (value is not None and type(value) is not bytes):
-            return None
+        name, value = <object>PyTuple_GET_ITEM(header, 0), <object>PyTuple_GET_ITEM(header, 1)
         known = PyDict_GetItem(_PLACES, name)
         if known != NULL:
             place = <int><object>known
             if place == GONE:
                 continue
-            if value is None or found[place] != NULL or not _is_text(<bytes>value):
+            if value is None or found[place] != NULL or not is_text(value):
                 return None
             found[place] = <PyObject*>value
             if place >= KEPT:
@@ -238,18 +233,3 @@ cdef inline bint _is_foreign(const char* text, Py_ssize_t length) noexcept:
     if length >= 11 and memcmp(text, b"x-ibm-retry", 11) == 0:
         return False
     return not (length >= 17 and memcmp(text, b"__connect.errors.", 17) == 0)
-
-
-cdef inline bint _is_text(bytes value) noexcept:
-    """Whether it is ASCII and not empty; Python decides on what else is text."""
-    cdef const uint8_t* text = <const uint8_t*>PyBytes_AS_STRING(value)
-    cdef Py_ssize_t at
-    for at in range(PyBytes_GET_SIZE(value)):
-        if text[at] >= 128:
-            return False
-    return PyBytes_GET_SIZE(value) > 0
-
-
-cdef inline bint _number(PyObject* value, int64_t* number) noexcept:
-    """Read a number up to that of a partition or an offset of 18 digits; Python reads any other."""
-    return number_of(<const uint8_t*>PyBytes_AS_STRING(<object>value), PyBytes_GET_SIZE(<object>value), number)

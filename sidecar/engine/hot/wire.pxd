@@ -1,8 +1,8 @@
-"""Big-endian integers and MessagePack, by pointer. Whoever writes has counted the bytes first."""
+"""Big-endian integers, headers and named tuples. Whoever writes has counted the bytes first."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.ref cimport Py_INCREF
-from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_SET_ITEM
+from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_SET_ITEM
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
@@ -38,150 +38,46 @@ cdef inline uint8_t* put_bytes(uint8_t* at, const void* source, Py_ssize_t lengt
     return at + length
 
 
-# Lengths are at most LENGTH_MAX: callers refuse anything longer.
-cdef enum:
-    LENGTH_MAX = 0x7fffffff
-
-
-cdef inline Py_ssize_t bin_size(Py_ssize_t length) noexcept nogil:
-    """The head of a bin and its bytes."""
-    return length + (2 if length < 0x100 else 3 if length < 0x10000 else 5)
-
-
-cdef inline uint8_t* put_bin(uint8_t* at, const void* source, Py_ssize_t length) noexcept nogil:
-    if length < 0x100:
-        at[0] = 0xc4
-        at[1] = <uint8_t>length
-        at += 2
-    elif length < 0x10000:
-        at[0] = 0xc5
-        at = put_u16(at + 1, <uint16_t>length)
-    else:
-        at[0] = 0xc6
-        at = put_u32(at + 1, <uint32_t>length)
-    return put_bytes(at, source, length)
-
-
-cdef inline Py_ssize_t str_size(Py_ssize_t length) noexcept nogil:
-    """The head of a str and its bytes."""
-    return length + (1 if length < 32 else 2 if length < 0x100 else 3 if length < 0x10000 else 5)
-
-
-cdef inline uint8_t* put_str(uint8_t* at, const void* source, Py_ssize_t length) noexcept nogil:
-    if length < 32:
-        at[0] = 0xa0 | <uint8_t>length
-        at += 1
-    elif length < 0x100:
-        at[0] = 0xd9
-        at[1] = <uint8_t>length
-        at += 2
-    elif length < 0x10000:
-        at[0] = 0xda
-        at = put_u16(at + 1, <uint16_t>length)
-    else:
-        at[0] = 0xdb
-        at = put_u32(at + 1, <uint32_t>length)
-    return put_bytes(at, source, length)
-
-
-cdef inline Py_ssize_t array_size(Py_ssize_t count) noexcept nogil:
-    """The head of an array."""
-    return 1 if count < 16 else 3 if count < 0x10000 else 5
-
-
-cdef inline uint8_t* put_array(uint8_t* at, Py_ssize_t count) noexcept nogil:
-    if count < 16:
-        at[0] = 0x90 | <uint8_t>count
-        return at + 1
-    if count < 0x10000:
-        at[0] = 0xdc
-        return put_u16(at + 1, <uint16_t>count)
-    at[0] = 0xdd
-    return put_u32(at + 1, <uint32_t>count)
-
-
-cdef struct Piece:
-    # A str or bin inside a buffer; `length` is -1 for nil.
-    const uint8_t* start
-    Py_ssize_t length
-
-
-# Each reader returns where the next value begins, or NULL: the bytes are of another kind, or end too early.
-cdef inline const uint8_t* read_bin(const uint8_t* at, const uint8_t* end, Piece* piece) noexcept nogil:
-    cdef Py_ssize_t left = end - at
-    cdef Py_ssize_t length
-    if left < 1:
-        return NULL
-    if at[0] == 0xc0:
-        piece.start = NULL
-        piece.length = -1
-        return at + 1
-    if at[0] == 0xc4 and left >= 2:
-        length = at[1]
-        at += 2
-    elif at[0] == 0xc5 and left >= 3:
-        length = read_u16(at + 1)
-        at += 3
-    elif at[0] == 0xc6 and left >= 5:
-        length = read_u32(at + 1)
-        at += 5
-    else:
-        return NULL
-    if length > end - at:
-        return NULL
-    piece.start = at
-    piece.length = length
-    return at + length
-
-
-cdef inline const uint8_t* read_str(const uint8_t* at, const uint8_t* end, Piece* piece) noexcept nogil:
-    cdef Py_ssize_t left = end - at
-    cdef Py_ssize_t length
-    if left < 1:
-        return NULL
-    if at[0] & 0xe0 == 0xa0:
-        length = at[0] & 0x1f
-        at += 1
-    elif at[0] == 0xd9 and left >= 2:
-        length = at[1]
-        at += 2
-    elif at[0] == 0xda and left >= 3:
-        length = read_u16(at + 1)
-        at += 3
-    else:
-        return NULL
-    if length > end - at:
-        return NULL
-    piece.start = at
-    piece.length = length
-    return at + length
-
-
-cdef inline const uint8_t* read_array(const uint8_t* at, const uint8_t* end, Py_ssize_t* count) noexcept nogil:
-    cdef Py_ssize_t left = end - at
-    if left < 1:
-        return NULL
-    if at[0] & 0xf0 == 0x90:
-        count[0] = at[0] & 0x0f
-        return at + 1
-    if at[0] == 0xdc and left >= 3:
-        count[0] = read_u16(at + 1)
-        return at + 3
-    return NULL
-
-
-cdef inline bint number_of(const uint8_t* text, Py_ssize_t length, int64_t* number) noexcept nogil:
-    """Read ASCII digits. False: there are none, others, or more than 18, which may be too large."""
-    cdef int64_t value = 0
+cdef inline bint number_of(object value, int64_t* number):
+    """Read the ASCII digits of bytes. False: there are none, others, or more than 18, which may be too large."""
+    cdef const uint8_t* text = <const uint8_t*>PyBytes_AS_STRING(value)
     cdef Py_ssize_t at
-    if length < 1 or length > 18:
+    if not 1 <= PyBytes_GET_SIZE(value) <= 18:
         return False
-    for at in range(length):
+    number[0] = 0
+    for at in range(PyBytes_GET_SIZE(value)):
         if text[at] < 48 or text[at] > 57:
             return False
-        value = value * 10 + (text[at] - 48)
-    number[0] = value
+        number[0] = number[0] * 10 + (text[at] - 48)
     return True
+
+
+cdef inline bint is_text(object value):
+    """Whether bytes are ASCII and not empty; Python decides on what else is text."""
+    cdef const uint8_t* text = <const uint8_t*>PyBytes_AS_STRING(value)
+    cdef Py_ssize_t at
+    for at in range(PyBytes_GET_SIZE(value)):
+        if text[at] >= 128:
+            return False
+    return PyBytes_GET_SIZE(value) > 0
+
+
+cdef inline bint is_value(object value):
+    """Whether it is bytes, or nothing."""
+    return value is None or type(value) is bytes
+
+
+cdef inline bint is_plain(object key, object value, object headers):
+    """Whether a record has the types of a plain one."""
+    return type(headers) is list and is_value(key) and is_value(value)
+
+
+cdef inline bint is_header(object header):
+    """Whether it is a name and a value."""
+    return (
+        PyTuple_CheckExact(header) and PyTuple_GET_SIZE(header) == 2
+        and type(<object>PyTuple_GET_ITEM(header, 0)) is str and is_value(<object>PyTuple_GET_ITEM(header, 1))
+    )
 
 
 cdef inline uint8_t* put_number(uint8_t* at, uint64_t value) noexcept nogil:
@@ -199,6 +95,23 @@ cdef inline uint8_t* put_number(uint8_t* at, uint64_t value) noexcept nogil:
         at[0] = digits[count]
         at += 1
     return at
+
+
+cdef struct Span:
+    # A timer and where it is found: an entry inside the value of a block, or the item of a batch whose turn it is.
+    uint64_t due_ms, offset
+    const uint8_t* start
+    Py_ssize_t length, turn
+
+
+cdef inline int sooner(const void* one, const void* other) noexcept nogil:
+    cdef const Span* a = <const Span*>one
+    cdef const Span* b = <const Span*>other
+    if a.due_ms != b.due_ms:
+        return -1 if a.due_ms < b.due_ms else 1
+    if a.offset != b.offset:
+        return -1 if a.offset < b.offset else 1
+    return -1 if a.turn < b.turn else a.turn > b.turn
 
 
 cdef inline bytes lane_row_of(bytes prefix, bytes lane, uint64_t offset, uint64_t first_ms):

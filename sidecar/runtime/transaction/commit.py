@@ -4,7 +4,7 @@
     2 write changelog, outcomes of control records, deliveries, dead letters
     3 send the input offsets     names EVERY partition that step 2 wrote for; this fences a former owner
     4 commit                     a crash after it: the changelog has what happened, restore replays it
-    5 apply to the store         one batch; a crash within it loses the whole batch, restore replays it
+    5 apply to the store         a crash within it loses it as a whole, restore replays it
     6 return the result          counts are published from it
 
 The tests kill the process at each step (tests/integration/exactly_once/test_kill_at_every_step.py).
@@ -21,7 +21,7 @@ from typing import Final
 
 from sidecar.clock import Clock
 from sidecar.contract import status
-from sidecar.engine.apply import apply_committed
+from sidecar.engine.apply import apply_committed, prepare_committed
 from sidecar.engine.items import outcome_records
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.ports import Outgoing, Prepared, Store
@@ -145,7 +145,9 @@ class Writing:
             self._failure = error
         self.fired_ms = self._clock.wall_ms()
         self.prepared = {
-            partition_plan.number: self.store.prepare([partition_plan.mutations])
+            partition_plan.number: prepare_committed(
+                self.store, self.work.partitions[partition_plan.number], partition_plan, self.work.identity
+            )
             for partition_plan in self.work.plan.partition_plans
         }
 

@@ -115,6 +115,15 @@ def test_pending_is_the_summary_of_the_snapshots(client: Client, source: Snapsho
     assert answer.json()["by_origin"] == {"mail": 2, "orders": 1}
 
 
+def test_pending_without_parameters_is_what_the_route_answers(client: Client, source: Snapshots) -> None:
+    source.shown, source.total = [view_of([NOW_MS + 1000, NOW_MS + 70_000])], 1
+    short, routed = client.get("/pending"), client.get("/pending?partition=0")
+    slashed, head = client.get("/pending/"), client.request("HEAD", "/pending")
+    assert short.content == routed.content == slashed.content
+    assert short.headers == routed.headers == slashed.headers == head.headers
+    assert client.request("POST", "/pending").status_code == 405
+
+
 def test_pending_is_not_guessed_before_the_group_is_known(client: Client, source: Snapshots) -> None:
     source.reading = "the status topic has not been read to its end yet"
     answer = client.get("/pending")

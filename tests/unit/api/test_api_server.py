@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import http.client
 import json
 import logging
 import socket
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from starlette.types import Receive, Scope, Send
 
 from sidecar.api.app import create_app
 from sidecar.clock import SystemClock
@@ -20,7 +22,7 @@ from sidecar.errors import CommandFailed
 from sidecar.metrics import Metrics
 from sidecar.serving import listener
 from sidecar.serving import server as server_module
-from sidecar.serving.server import CONNECTIONS_MAX, HEAD_BYTES_MAX, Server
+from sidecar.serving.server import CONNECTIONS_MAX, HEAD_BYTES_MAX, Server, _Gathered
 from tests.unit.api.test_api import Failing, Snapshots
 from tests.unit.engine.test_view import view_of
 from tests.waiting import eventually
@@ -72,6 +74,53 @@ def was_dropped(client: socket.socket) -> bool:
 
 def assert_answered(server: Server) -> None:
     assert httpx.get(server.url + "/pending", timeout=SOON_S).json()["total"] == 1
+
+
+def test_the_head_of_an_answer_is_sent_with_its_body(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[bytes] = []
+    flush = _Gathered.flush
+
+    def noted(self: _Gathered) -> None:
+        sent.extend([b"".join(self._held)] if self._held else [])
+        flush(self)
+
+    monkeypatch.setattr(_Gathered, "flush", noted)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=SOON_S)
+    for _ in range(2):
+        connection.request("GET", "/pending")
+        body = connection.getresponse().read()
+        assert json.loads(body)["total"] == 1
+        (one,) = sent
+        assert one.startswith(b"HTTP/1.1 200")
+        assert one.endswith(b"\r\n\r\n" + body)
+        sent.clear()
+    connection.close()
+
+
+def test_an_answer_that_comes_in_parts_is_sent_as_it_comes() -> None:
+    """The second part is only sent when the client says that it has the first one."""
+    has_first = threading.Event()
+
+    async def in_parts(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"first", "more_body": True})
+        async with asyncio.timeout(SOON_S):
+            await asyncio.to_thread(has_first.wait, SOON_S)
+        await send({"type": "http.response.body", "body": b"second"})
+
+    running = Server(in_parts, host="127.0.0.1", port=0)
+    running.start()
+    try:
+        client = connect(running, b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        received = b""
+        while b"first" not in received:
+            received += client.recv(65_536)
+        assert b"second" not in received
+        has_first.set()
+        assert b"second" in read_all(client)
+        client.close()
+    finally:
+        running.stop(SOON_S)
 
 
 def test_port_0_takes_a_free_port_and_tells_it(server: Server) -> None:

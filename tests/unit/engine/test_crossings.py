@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from sidecar.engine.crossings import BUCKETS, Crossings, bucket_of
-from sidecar.engine.lanes import lane_of
-from sidecar.engine.rows import Rows, encode_due
+from sidecar.engine.rows import Rows, encode_due, lane_of
 
 LANE = lane_of("orders", b"k")
 

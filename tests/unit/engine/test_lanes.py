@@ -17,9 +17,8 @@ from sidecar.engine import lanes
 from sidecar.engine.crossings import Crossings
 from sidecar.engine.ingest import Ingest
 from sidecar.engine.items import Arrival, Item, Ordered
-from sidecar.engine.lanes import lane_of
 from sidecar.engine.ports import Origin
-from sidecar.engine.rows import Rows
+from sidecar.engine.rows import Rows, lane_of
 from sidecar.model import Headers, Record, TimerId
 from sidecar.policy import Policy, PolicyConfig
 from tests.simulation.audit import check_rows, rows_of

@@ -13,7 +13,7 @@ from sidecar.changelog.codec import FORMER_ASSIGNMENTS_MAX, BlockKey, Checkpoint
 from sidecar.changelog.entry import HEAD, KEY
 from sidecar.contract.control import ControlKind
 from sidecar.engine import restore as restoring
-from sidecar.engine.apply import apply_committed
+from sidecar.engine.apply import apply_committed, prepare_committed
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.ports import Mutations
 from sidecar.engine.restore import ChangelogRead, Restore, to_spill
@@ -22,7 +22,7 @@ from sidecar.errors import FormatUnknown, InvariantViolated, PartitionStopped, R
 from sidecar.model import StoredOffset, TimerId
 from tests.golden.examples import removed_list
 from tests.simulation.audit import check_fold, check_rows, rows_of
-from tests.simulation.memory_store import MemoryStore
+from tests.simulation.memory_store import MemoryBatch, MemoryStore
 from tests.simulation.stage import IDENTITY, NOW, Stage, fired
 
 ONE = {"A": (1, 0)}, [bytes(HEAD.size)]
@@ -154,6 +154,28 @@ def test_a_commit_that_was_rolled_back_is_undone_though_another_owner_went_on_wi
     partition = stage.restored(stage.store)
     assert partition.checkpoint == other.partition.checkpoint
     check_fold(partition, stage.store, other.folded())
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 1.0])
+def test_a_part_of_a_committed_plan_is_wiped_and_the_log_is_read_again(share: float) -> None:
+    stage = lived()
+    stage.commit(NOW + 700, *(stage.send(NOW + due_ms) for due_ms in (800, 5_000, 90_000)))
+    sent = [stage.send(NOW + due_ms) for due_ms in (7_000, 8_000, 90_000)]
+    (partition_plan,) = stage.plan(NOW + 6_000, *sent).partition_plans
+    stage.log.commit(partition_plan.records)
+    torn = prepare_committed(stage.store, stage.partition, partition_plan, IDENTITY)
+    assert isinstance(torn, MemoryBatch)
+    row, unfinished = torn.unfinished or (b"", b"")
+    rows = partition_plan.mutations.rows
+    part = Mutations()
+    part.ranges = partition_plan.mutations.ranges
+    part.rows = {row: unfinished, **dict(list(rows.items())[: int(len(rows) * share)])}
+    stage.store.apply([part])
+    partition = stage.restored(stage.store)
+    assert partition.changelog_offset == stage.log.end
+    assert partition.checkpoint.sequence == partition_plan.checkpoint.sequence
+    check_rows(partition, stage.store)
+    check_fold(partition, stage.store, stage.folded())
 
 
 def owned(assignment: int, *dues: int) -> Stage:

@@ -17,7 +17,7 @@ from sidecar.errors import StoreCorrupt, StoreFailed
 from sidecar.runtime.state import OPEN_AGAIN_S, LocalState
 from sidecar.store.classify import classify
 from sidecar.store.folder import StateFolder
-from sidecar.store.rocks import CACHE_BYTES, WRITE_BUFFER_BYTES, RocksStore
+from sidecar.store.rocks import CACHE_BYTES, WRITE_BUFFER_BYTES, WRITE_ROWS, RocksStore
 from tests.clocks import HandClock
 
 ROOT = Path(__file__).parents[3]
@@ -160,6 +160,54 @@ def test_a_process_that_is_killed_loses_only_the_end_and_no_batch_in_part(tmp_pa
     assert first == last
     assert int(first or 0) >= 200
     assert len(kept) == int(first or 0)
+
+
+def test_large_changes_are_written_in_batches_and_small_ones_and_those_that_may_not_be_cut_are_not(
+    store: RocksStore,
+) -> None:
+    large = written({b"t%06d" % n: b"%d" % n for n in range(3 * WRITE_ROWS)} | {b"t": None}, [(b"s", b"u")])
+    store.apply([written({b"t": b"old", b"t000001x": b"old"})])
+    changes = store.prepare([large], (b"m", b"unfinished"))
+    changes.put(b"m", b"whole")
+    assert len(changes.batches) == 4
+    assert changes.bytes > sum(batch.size_in_bytes() for batch in changes.batches)
+    assert len(store.prepare([large]).batches) == 1
+    assert len(store.prepare([written({b"a": b"1"})], (b"m", b"unfinished")).batches) == 1
+    store.write(changes)
+    assert store.items(b"m", b"u", limit=10_000) == [(b"m", b"whole"), *large.rows.items()][:-1]
+
+
+def test_changes_that_end_in_the_middle_say_so(store: RocksStore) -> None:
+    store.apply([written({b"m": b"before"})])
+    changes = store.prepare([written({b"t%06d" % n: b"" for n in range(3 * WRITE_ROWS)})], (b"m", b"unfinished"))
+    changes.put(b"m", b"whole")
+    changes.batches[2] = None  # type: ignore[call-overload]  # the library refuses it
+    with pytest.raises(StoreFailed):
+        store.write(changes)
+    assert store.get(b"m") == b"unfinished"
+    assert len(store.keys(b"t", b"u", limit=10_000)) == 2 * WRITE_ROWS
+
+
+def test_a_process_that_is_killed_loses_changes_in_several_batches_as_a_whole(tmp_path: Path) -> None:
+    program = (
+        "import os, sys; from pathlib import Path\n"
+        "from sidecar.engine.ports import Mutations; from sidecar.store.rocks import RocksStore\n"
+        "store = RocksStore(Path(sys.argv[1]))\n"
+        "for n in range(1, 181):\n"
+        "    m = Mutations(); m.rows = {b'a': b'%d' % n} | {b't%06d' % (n * 7919 % 10007 * 97 + i): bytes(300)"
+        " for i in range(2500)} | {b'z': b'%d' % n}\n"
+        "    changes = store.prepare([m], (b'm', b'unfinished')); changes.put(b'm', b'%d' % n)\n"
+        "    store.write(changes)\n"
+        "store._number('rocksdb.num-files-at-level0') or os._exit(1)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "db")], cwd=ROOT, check=False)
+    assert done.returncode == -9
+    store = RocksStore(tmp_path / "db")
+    kept = {store.get(row) for row in (b"a", b"m", b"z")}
+    store.close()
+    assert len(kept) == 1
+    assert 1 <= int(kept.pop() or 0) < 180, "some are flushed, and the last ones are lost"
 
 
 def test_the_size_counts_what_is_not_flushed_yet(store: RocksStore) -> None:
