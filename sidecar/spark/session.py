@@ -69,13 +69,14 @@ QUERY: Final = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 """The properties of the query, beside those of all sessions."""
+_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _LOCAL_QUERY: Final = {
     # On a cluster the package may come with the tasks: too late for it.
     "spark.python.daemon.module": "sidecar.spark.daemon",
     # Else the sink, which has no simple traces, has a daemon of its own.
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     # The compiler of hot code would take a core for minutes, and the collector for large heaps 100 MiB.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": _JVM,
 }
 """The properties of a query whose workers run on this machine."""
 _MALLOC_ARENAS: Final = "2"
@@ -179,6 +180,7 @@ def _prepared(
     if not submitted:
         os.environ["JAVA_HOME"] = str(find_java())
         os.environ.setdefault("MALLOC_ARENA_MAX", _MALLOC_ARENAS)
+        os.environ.setdefault("SPARK_LAUNCHER_OPTS", _JVM)
     # The workers need the same libraries.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master is None and not submitted:

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-import pandas as pd
 from msgspec import structs
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
@@ -31,6 +30,7 @@ from sidecar.spark.stream.step import PartitionSteps, Rules, StepResult
 from sidecar.spark.stream.wire import Tally, encode_tally, rows_of
 
 if TYPE_CHECKING:
+    import pandas as pd
     from pyspark.sql.streaming.stateful_processor import (
         ExpiredTimerInfo,
         StatefulProcessorHandle,
@@ -159,6 +159,9 @@ def _frames(partition: int, result: StepResult, times: AccessTimes, step_s: floa
 
 
 def _frame(partition: int, row: str, tally: str | None) -> pd.DataFrame:
+    # A third of a second that the driver, which asks for the kinds of state in a process of its own, does without.
+    import pandas as pd  # noqa: PLC0415
+
     return pd.DataFrame({"partition": [partition], "payload": [row], "tally": [tally]})
 
 

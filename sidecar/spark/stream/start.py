@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -237,10 +238,13 @@ def _initial(
         _refuse_what_was_exported(before, folder.location)
         return copied_state(session, folder, manifest, topics.partitions)
     checkpoints = _first_checkpoints(manifest, topics, before)
-    group.fence(settings, checkpoints)
+    with ThreadPoolExecutor(1, "fence") as pool:
+        fenced = pool.submit(group.fence, settings, checkpoints)
+        # Both take most of a second.
+        initial = initial_state(session, initial_records(checkpoints), manifest.state_partitions)
+        fenced.result()
     # An instance that joined since would have stopped at the fence, or committed behind it.
     group.require_no_members(admin, settings)
-    initial = initial_state(session, initial_records(checkpoints), manifest.state_partitions)
     if not manifest.imports:
         return initial
     blocks = changelog_records(session, settings, admin, checkpoints, manifest.state_partitions)
