@@ -217,6 +217,11 @@ class CheckpointFolder:
             raise
         # The file is there when this returns.
         stream.close()
+        if self._read(f"{self.location}/{name}") != content:
+            raise CommandFailed(
+                f"{self.location}/{name} was not replaced: this file system (spark.hadoop.fs.*.impl) or this manager "
+                "(spark.sql.streaming.checkpointFileManagerClass) keeps a file that exists, and would keep old state"
+            )
 
 
 def new_manifest(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +19,27 @@ DAEMON = "spark.python.daemon.module"
 
 def test_a_checkpoint_on_local_files_is_written_without_other_programs() -> None:
     assert "FileSystemBased" in defaults("local[2]", ["file:///checkpoint"], query=True)[MANAGER]
-    assert "FileSystemBased" in defaults(None, [None, "file:/checkpoint", "file:/out"], query=False)[MANAGER]
+    assert "FileSystemBased" in defaults("local", [None, "file:/checkpoint", "file:/out"], query=False)[MANAGER]
+
+
+@pytest.mark.parametrize("master", ["spark://host:7077", "k8s://host", None])
+def test_spark_chooses_how_executors_on_other_machines_write(master: str | None) -> None:
+    assert MANAGER not in defaults(master, ["file:/checkpoint"], query=True)
+
+
+@pytest.mark.slow
+def test_a_file_of_a_local_checkpoint_is_replaced(java: Path, tmp_path: Path) -> None:
+    script = (
+        "import sys; from sidecar.spark.manifest import *; from sidecar.spark.session import open_session;"
+        "session = open_session('replace', 'local[1]', {'spark.driver.memory': '512m'}, 1, sys.argv[1:], query=True);"
+        "folder = CheckpointFolder(session, sys.argv[1]);"
+        "[folder.write(new_manifest('cluster', 'app', 'retry', 'id', count, 'group')) for count in (1, 2)];"
+        "print(folder.read().state_partitions); session.stop()"
+    )
+    command = [sys.executable, "-c", script, f"file://{tmp_path}"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert said.stdout.strip() == "2", said.stderr
+    assert not list(tmp_path.glob(".*.tmp"))
 
 
 @pytest.mark.parametrize("folders", [[], [None], ["/checkpoint"], ["hdfs:///a"], ["file:/a", "hdfs:///b"]])
