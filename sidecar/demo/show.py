@@ -48,11 +48,12 @@ _STALL_S = DELAY_MAX_MS / 1000 + 40.0
 """The time without progress after which the ledger is drawn up anyway: it says what is missing."""
 _READ_S = 60.0
 _SPARK_READY_S = 240.0
-_WARM_MESSAGES = 200
+_WARM_MESSAGES = 500
+_WARM_ROUNDS_MIN = 3
 _WARM_ROUNDS_MAX = 6
 _WARM_SEND_S = 1.0
 _WARM_S = 5.0
-"""The time of a round of a warm query: it sends for a second, and each message has a delay of a second."""
+"""The most that a round of a warm query takes: it sends for a second, and each message has a delay of a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +164,7 @@ def _create_topics(bootstrap_servers: str) -> None:
 
 
 def _warm_up(broker: LocalBroker, sidecar: SidecarProcess, sent: int, screen: Screen) -> list[DemoMessage]:
-    """Send messages in rounds until one comes back quickly, and return them: a JVM is slow at first."""
+    """Send messages in rounds until one comes back quickly, and return them: a JVM is slow for some seconds."""
     screen.say("warming the query up")
     clock, messages = SystemClock(), list[DemoMessage]()
     for at in range(_WARM_ROUNDS_MAX):
@@ -171,7 +172,7 @@ def _warm_up(broker: LocalBroker, sidecar: SidecarProcess, sent: int, screen: Sc
         more = warm_up_messages(_WARM_MESSAGES, sent + 1 + at * _WARM_MESSAGES)
         _run_traffic(broker, sidecar, more, _WARM_SEND_S, screen, messages)
         messages += more
-        if clock.monotonic_s() - began_s < _WARM_S:
+        if at + 1 >= _WARM_ROUNDS_MIN and clock.monotonic_s() - began_s < _WARM_S:
             break
     return messages
 
