@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
@@ -19,9 +21,11 @@ from sidecar.demo.ledger import Ledger, Position, draw_up
 from sidecar.demo.plan import (
     DELAY_MAX_MS,
     DELAY_MIN_MS,
+    ID,
     INPUT_TOPIC,
     ORIGINS,
     PLAN,
+    DemoMessage,
     Kind,
     Plan,
     make_messages,
@@ -208,6 +212,27 @@ def test_without_what_spark_needs_the_demo_says_so_before_it_starts_anything(mon
     assert (result.exit_code, result.output) == (1, "Spark needs a JDK 17 or 21\n")
     monkeypatch.setattr(java, "find_java", lambda: Path("/jdk"))
     assert CliRunner().invoke(cli.main, ["demo", "--spark"]).output == "the demo has begun\n"
+
+
+@pytest.mark.parametrize(
+    ("rounds_s", "rounds"), [([2, 2, 2, 2], 3), ([9, 9, 4, 2], 3), ([9, 9, 9, 4], 4), ([9] * 9, 6)]
+)
+def test_a_query_is_warm_after_some_rounds_of_which_the_last_was_quick(
+    rounds_s: list[int], rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, sent = 0.0, list[list[int]]()
+
+    def run(_broker: object, _sidecar: object, messages: list[DemoMessage], *rest: object) -> None:
+        nonlocal now_s
+        sent.append([int(dict(message.headers)[ID] or b"") for message in messages])
+        now_s += rounds_s[len(sent) - 1]
+
+    monkeypatch.setattr(show, "_run_traffic", run)
+    monkeypatch.setattr(show, "SystemClock", lambda: SimpleNamespace(monotonic_s=lambda: now_s))
+    with screen.Screen(Console(record=True)) as view:
+        messages = show._warm_up(Mock(), Mock(), 5_000, view)
+    assert len(sent) == rounds
+    assert [number for numbers in sent for number in numbers] == list(range(5_001, 5_001 + len(messages)))
 
 
 def test_on_no_terminal_the_view_is_plain_lines() -> None:
