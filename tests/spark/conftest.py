@@ -24,7 +24,6 @@ OF_PYSPARK = [
     "test_redrive_task.py",
     "test_repair_timers.py",
     "test_running.py",
-    "test_session.py",
     "test_setup.py",
     "test_stream.py",
 ]
