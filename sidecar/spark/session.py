@@ -55,6 +55,17 @@ _DEFAULTS: Final = {
     "spark.ui.showConsoleProgress": "false",
 }
 
+_LOCAL_FILES: Final = {
+    # On local files it renames once; the other manager asks programs such as `stat` for each file, and replaces one by
+    # deleting it first.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    # Hive's file system, which comes before it in Spark's class path, keeps a file that exists when another is renamed
+    # to it, and the manager takes that for success.
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
+}
+"""The properties of a session that runs on this machine, and whose folders are all on its file system."""
 QUERY: Final = {
     # A micro-batch has few and large rows, so code that is made for them is never used often enough.
     "spark.sql.codegen.wholeStage": "false",
@@ -194,11 +205,15 @@ def defaults(master: str | None, folders: Sequence[str | None], *, query: bool) 
         query: Whether the session runs the query, not a job.
     """
     found = dict(_DEFAULTS)
-    if uses_s3(folders):
+    named = [each for each in folders if each is not None]
+    local = master is not None and _on_this_machine(master)
+    if local and named and all(each.startswith("file:") for each in named):
+        found |= _LOCAL_FILES
+    if uses_s3(named):
         found |= S3_CONF
     if query:
         found |= QUERY
-    if query and master is not None and _on_this_machine(master):
+    if query and local:
         found |= _LOCAL_QUERY
     return found
 

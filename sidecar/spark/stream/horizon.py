@@ -10,7 +10,7 @@ AHEAD_MS_MAX: Final = 2_000
 """The furthest that a step plans ahead."""
 AHEAD_DELIVERIES_MAX: Final = 20_000
 """The most deliveries that a step plans ahead; it renders them a second time in the next step."""
-AHEAD_BYTES_MAX: Final = 8 * 1024 * 1024
+AHEAD_BYTES_MAX: Final = 16 * 1024 * 1024
 """The most that the slots due by then have in the state; the next step reads all of it a second time."""
 SLICE_MS: Final = 100
 """The dues of one plan that is made ahead, between two multiples of it: each is sent when the last of them is due."""

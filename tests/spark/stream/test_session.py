@@ -13,7 +13,18 @@ from sidecar.spark.s3 import CONF
 from sidecar.spark.session import QUERY, defaults
 from tests.integration.sidecars import ROOT
 
+MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 DAEMON = "spark.python.daemon.module"
+
+
+def test_a_checkpoint_on_local_files_is_written_without_other_programs() -> None:
+    assert "FileSystemBased" in defaults("local[2]", ["file:///checkpoint"], query=True)[MANAGER]
+    assert "FileSystemBased" in defaults("local", [None, "file:/checkpoint", "file:/out"], query=False)[MANAGER]
+
+
+@pytest.mark.parametrize("master", ["spark://host:7077", "k8s://host", None])
+def test_spark_chooses_how_executors_on_other_machines_write(master: str | None) -> None:
+    assert MANAGER not in defaults(master, ["file:/checkpoint"], query=True)
 
 
 @pytest.mark.slow
@@ -29,6 +40,12 @@ def test_a_file_of_a_local_checkpoint_is_replaced(java: Path, tmp_path: Path) ->
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert said.stdout.strip() == "2", said.stderr
     assert not list(tmp_path.glob(".*.tmp"))
+
+
+@pytest.mark.parametrize("folders", [[], [None], ["/checkpoint"], ["hdfs:///a"], ["file:/a", "hdfs:///b"]])
+def test_spark_chooses_how_other_file_systems_are_written(folders: list[str | None]) -> None:
+    """A path without a scheme is on whatever file system the cluster has by default."""
+    assert MANAGER not in defaults("local[2]", folders, query=True)
 
 
 def test_a_checkpoint_in_s3_is_written_as_s3_needs_it() -> None:
