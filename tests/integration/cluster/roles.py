@@ -9,6 +9,7 @@ from confluent_kafka.admin._metadata import ClusterMetadata
 
 from sidecar.devbroker.local_broker import LocalBroker
 from sidecar.devbroker.local_cluster import LocalCluster
+from tests.waiting import eventually
 
 GROUPS: Final = "__consumer_offsets"
 TRANSACTIONS: Final = "__transaction_state"
@@ -16,8 +17,12 @@ _REQUEST_S: Final = 10.0
 
 
 def leader(cluster: LocalCluster, topic: str, partition: int) -> LocalBroker:
-    """Return the node that leads a partition."""
-    found = _metadata(cluster, topic).topics[topic].partitions[partition].leader
+    """Return the node that leads a partition, also of a topic that not every node knows yet."""
+    known = eventually(
+        lambda: _metadata(cluster, topic).topics[topic].partitions.get(partition), _REQUEST_S, f"{topic} is known"
+    )
+    assert known
+    found = known.leader
     assert found > 0, f"partition {partition} of {topic} has no leader"
     return cluster.nodes[found - 1]
 
