@@ -111,6 +111,8 @@ def test_a_backlog_without_a_record_is_estimated_and_passed(bootstrap: str, topi
     producer.abort_transaction(20)
     reader = reader_of(bootstrap, topic, Limits(10**6, 1_000_000))
     start = reader.initialOffset()
+    # The broker writes the mark of the abort after it has answered.
+    eventually(lambda: offsets(reader.latestOffset(start, ReadMaxRows(1)))["0"] > 0, 20, "the abort is written")
     end = reader.latestOffset(start, ReadMaxRows(1))
     assert offsets(end) == {"0": 301, "1": 0}
     assert taken(reader, start, end) == []
