@@ -101,9 +101,8 @@ def run(
     if topics is None:
         return
     # The checkpoint has the number of state partitions, and reading it takes a session.
-    session = open_session(
-        settings.streams_app_id, options.master, _plain(options.conf), 1, [options.checkpoint], query=True
-    )
+    folders = [options.checkpoint]
+    session = open_session(settings.streams_app_id, options.master, _plain(options.conf), 1, folders, query=True)
     opened()
     try:
         board = None if options.board is None else _listen(options.board, session)
