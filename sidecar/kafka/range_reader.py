@@ -79,9 +79,7 @@ class RangeReader:
         self._start(wanted, at)
         try:
             while at < wanted.end:
-                polled = poll_batch(self._consumer, slice_records - 1, POLL_S)
-                # For a moment after an assignment the library still gives records of the former one.
-                messages = [each for each in polled if each.error() is not None or _is_of(each, wanted)]
+                messages = list(poll_batch(self._consumer, slice_records - 1, POLL_S))
                 seen = _Tail(wanted)
                 while messages and seen.takes(messages[-1]):
                     messages.pop()
@@ -152,10 +150,6 @@ class RangeReader:
 
     def _note(self, error: KafkaError) -> None:
         self._error = error.str()
-
-
-def _is_of(message: Message, wanted: Range) -> bool:
-    return message.partition() == wanted.partition and message.topic() == wanted.topic
 
 
 class _Tail:

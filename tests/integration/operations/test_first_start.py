@@ -34,8 +34,9 @@ def settings(bootstrap: str, unique: Callable[[str], str]) -> Settings:
         input_topic=unique("retry"),
         dlq_topic=unique("dlq"),
     )
-    create_topic(bootstrap, made.input_topic, 2)
-    create_topic(bootstrap, made.dlq_topic)
+    # Some of the records are of 1970: by default the broker may delete them at any time.
+    create_topic(bootstrap, made.input_topic, 2, {"retention.ms": "-1"})
+    create_topic(bootstrap, made.dlq_topic, 1, {"retention.ms": "-1"})
     return made
 
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Message, Producer, TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql.datasource import InputPartition
 
 from sidecar.errors import CommandFailed
-from sidecar.kafka import config
 from sidecar.kafka.admin.cluster import Admin
-from sidecar.kafka.poll_batch import poll_batch
-from sidecar.kafka.range_reader import Range, RangeReader
+from sidecar.kafka.range_reader import Range
 from sidecar.model import Record
 from sidecar.settings import Settings
 from sidecar.spark.jobs.arrow import batch_of, schema_of
@@ -32,7 +29,8 @@ SCHEMA = "partition int, offset long, slice long"
 def topic(bootstrap: str) -> str:
     """A topic of three partitions: ten records of known times, one, and none."""
     name = unique("log")
-    create_topic(bootstrap, name, 3)
+    # They are of 1970: by default the broker may delete them at any time.
+    create_topic(bootstrap, name, 3, {"retention.ms": "-1"})
     producer = Producer({"bootstrap.servers": bootstrap})
     for n in range(10):
         producer.produce(name, b"%d" % n, partition=0, timestamp=1_000 * (n + 1))
@@ -90,22 +88,3 @@ def test_a_job_leaves_deleted_records_out_or_fails(bootstrap: str, topic: str) -
     strict = LogReading(settings=settings, ranges=ranges, step=rows, schema=SCHEMA, skips_deleted=False)
     with pytest.raises(CommandFailed, match="the first one kept is 8"):
         list(_LogReader(strict).read(InputPartition(ranges[0])))
-
-
-def test_a_late_record_of_the_range_before_does_not_end_a_range(
-    bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The library may give one for a moment after the next range is assigned."""
-    reader = RangeReader(config.range_reader(Settings(bootstrap_servers=bootstrap)))
-    late: list[Message] = []
-
-    def noted(*asked: Any) -> Iterable[Message]:
-        late.extend(poll_batch(*asked))
-        return list(late)
-
-    monkeypatch.setattr("sidecar.kafka.range_reader.poll_batch", noted)
-    whole = [list(each) for each in reader.read(Range(topic, 0, 0, 10))]
-    assert sum(map(len, whole)) >= 10
-    (found,) = (list(each) for each in reader.read(Range(topic, 1, 0, 1)))
-    assert [each.value for each in found] == [b"one"]
-    reader.close()
