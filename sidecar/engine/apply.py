@@ -50,7 +50,7 @@ def apply_committed(
         changelog_offset=changelog_offset,
         records=len(partition_plan.records),
     )
-    changes = prepared or prepare_committed(store, partition, partition_plan, identity)
+    changes = prepare_committed(store, partition, partition_plan, identity) if prepared is None else prepared
     meta = meta_row(identity, partition_plan.checkpoint, changelog_offset, to_confirm=changelog_offset - 1)
     changes.put(partition.rows.meta, meta)
     store.write(changes)

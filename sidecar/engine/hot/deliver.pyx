@@ -241,6 +241,16 @@ cdef int _add_timer(list headers, int number, uint64_t offset, int64_t first_ms,
 
 
 # Each reader returns where the next value begins, or NULL: the bytes are of another kind, or end too early.
+cdef inline const uint8_t* _piece(
+    const uint8_t* at, const uint8_t* end, Py_ssize_t length, Piece* piece
+) noexcept nogil:
+    if length > end - at:
+        return NULL
+    piece.start = at
+    piece.length = length
+    return at + length
+
+
 cdef const uint8_t* _read_bin(const uint8_t* at, const uint8_t* end, Piece* piece) noexcept nogil:
     cdef Py_ssize_t left = end - at
     cdef Py_ssize_t length
@@ -261,11 +271,7 @@ cdef const uint8_t* _read_bin(const uint8_t* at, const uint8_t* end, Piece* piec
         at += 5
     else:
         return NULL
-    if length > end - at:
-        return NULL
-    piece.start = at
-    piece.length = length
-    return at + length
+    return _piece(at, end, length, piece)
 
 
 cdef const uint8_t* _read_str(const uint8_t* at, const uint8_t* end, Piece* piece) noexcept nogil:
@@ -284,11 +290,7 @@ cdef const uint8_t* _read_str(const uint8_t* at, const uint8_t* end, Piece* piec
         at += 3
     else:
         return NULL
-    if length > end - at:
-        return NULL
-    piece.start = at
-    piece.length = length
-    return at + length
+    return _piece(at, end, length, piece)
 
 
 cdef const uint8_t* _read_array(const uint8_t* at, const uint8_t* end, Py_ssize_t* count) noexcept nogil:
