@@ -2,7 +2,7 @@
 
 Brokers fence in both cases with the same error. A duplicate instance fences repeatedly, and it fences members whose
 session is alive and transactions that are young. Initialisations of this process that brokers did not answer fence it
-too, when the brokers process them after a later one.
+too, when the brokers process them after a later one. The client library repeats each, so there is no saying how often.
 """
 
 from __future__ import annotations
@@ -28,21 +28,16 @@ class Fences:
         self._instance_id = instance_id
         self._transaction_timeout_s = transaction_timeout_s
         self._counted: list[float] = []
-        self._unanswered: list[float] = []
-        """When initialisations of this process failed: brokers may process each of them late, and fence once by it."""
+        self._explained_until_s = 0.0
 
     def init_failed(self) -> None:
-        """Note that the initialisation of a producer failed, so the brokers may process it after the next one."""
-        self._unanswered = [*self._young(self._unanswered), self._clock.monotonic_s()]
+        """Note that the initialisation of a producer failed: for a minute the brokers may process it late."""
+        self._explained_until_s = self._clock.monotonic_s() + FENCES_WITHIN_S
 
     def producer_fenced(self, transaction_s: float) -> None:
         """Note a fenced transaction and its age. Raises DuplicateInstance when that happens too often."""
-        if transaction_s >= self._transaction_timeout_s:
-            return
-        self._unanswered = self._young(self._unanswered)
-        if self._unanswered:
-            self._unanswered.pop(0)
-        else:
+        explained = self._clock.monotonic_s() < self._explained_until_s
+        if not explained and transaction_s < self._transaction_timeout_s:
             self._count()
 
     def member_fenced(self, *, session_over: bool) -> None:
@@ -56,7 +51,8 @@ class Fences:
             self._count()
 
     def _count(self) -> None:
-        self._counted = [*self._young(self._counted), self._clock.monotonic_s()]
+        now_s = self._clock.monotonic_s()
+        self._counted = [*(each for each in self._counted if now_s - each < FENCES_WITHIN_S), now_s]
         if len(self._counted) < FENCES_MAX:
             return
         if self._instance_id is not None:
@@ -64,7 +60,3 @@ class Fences:
         else:
             text = "uses the same transactional id; give every running instance a different STATE_DIR or INSTANCE_ID"
         raise DuplicateInstance(f"fenced {FENCES_MAX} times in a minute: another running process {text}")
-
-    def _young(self, times_s: list[float]) -> list[float]:
-        now_s = self._clock.monotonic_s()
-        return [each for each in times_s if now_s - each < FENCES_WITHIN_S]

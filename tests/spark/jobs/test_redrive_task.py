@@ -23,6 +23,7 @@ from tests.broker import read_committed
 from tests.integration.messages import Pairs
 from tests.integration.sidecars import Stage
 from tests.spark.jobs.dead_letters import dead
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
 
@@ -108,6 +109,8 @@ def test_a_task_that_was_thought_dead_can_send_nothing_more(stage: Stage) -> Non
 
     def slow() -> Iterator[list[Record]]:
         yield batch(stage, *range(10))
+        # It is committed while this slice is made ready.
+        eventually(lambda: where_run_stopped(run.settings, run.run, [0]) == {0: 10}, 30, "the first slice is committed")
         later.append(run.attempt(iter([batch(stage, *range(28))])))
         yield batch(stage, *range(10, 28))
 

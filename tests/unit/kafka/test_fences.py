@@ -49,21 +49,11 @@ def test_what_silent_brokers_fence_does_not_count(clock: HandClock) -> None:
         fences.producer_fenced(TIMEOUT_S)
 
 
-def test_an_initialisation_that_the_brokers_process_late_explains_one_fence(clock: HandClock) -> None:
+def test_an_initialisation_that_failed_explains_all_fences_of_the_next_minute_and_none_later(clock: HandClock) -> None:
     fences = Fences(clock, "pod-0", TIMEOUT_S)
-    for _ in range(5):
-        fences.init_failed()
-        clock.now_s += 10
-    for _ in range(5 + FENCES_MAX - 1):
+    fences.init_failed()
+    for _ in range(2 * FENCES_MAX):
         fences.producer_fenced(0.1)
-    with pytest.raises(DuplicateInstance):
-        fences.producer_fenced(0.1)
-
-
-def test_an_initialisation_of_long_ago_explains_nothing(clock: HandClock) -> None:
-    fences = Fences(clock, "pod-0", TIMEOUT_S)
-    for _ in range(FENCES_MAX):
-        fences.init_failed()
     clock.now_s += FENCES_WITHIN_S
     for _ in range(FENCES_MAX - 1):
         fences.producer_fenced(0.1)
