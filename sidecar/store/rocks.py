@@ -48,7 +48,7 @@ INGESTED: Final = "ingested"
 """Folder, in that of the database, of files that are not a part of it yet."""
 INGEST_STEP_ROWS: Final = 1_000
 UNMERGED_FILES: Final = 16
-"""How many new files are merged at once. With four, merging takes a third more processor time for a store of 2 GB."""
+"""How many new files are merged at once: each time, the whole level below is merged with them."""
 UNMERGED_FILES_INGESTING: Final = 1536
 """The same while files are ingested: all that is in the store already is merged again with them."""
 LEVEL_BYTES: Final = 512 * 1024 * 1024

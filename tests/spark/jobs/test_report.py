@@ -69,7 +69,7 @@ def counts(body: dict[str, Any], kind: str, dimension: str) -> dict[str, int]:
 
 
 def test_retries_and_dead_letters_are_counted_and_all_of_them_are_in_the_parquet(
-    java: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path
+    unhurried: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path
 ) -> None:
     import pyarrow.parquet
 

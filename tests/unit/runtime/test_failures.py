@@ -14,7 +14,7 @@ from sidecar.engine.rows import Identity
 from sidecar.engine.transaction import PartitionPlan, Plan
 from sidecar.errors import DuplicateInstance, TransactionFailed
 from sidecar.kafka.admin.catalogue import Catalogue
-from sidecar.kafka.fences import Fences
+from sidecar.kafka.fences import FENCES_MAX, FENCES_WITHIN_S, Fences
 from sidecar.kafka.producer import Refusal, Refused
 from sidecar.model import Reason, StoredOffset
 from sidecar.runtime.origins import ClosedOrigins
@@ -317,11 +317,15 @@ def test_a_young_transaction_that_is_fenced_counts_and_one_that_outlived_its_tim
         fail(failures, closed, error=fenced())
 
 
-def test_producers_that_could_not_be_created_explain_as_many_fences(failures: Failures, closed: ClosedOrigins) -> None:
+def test_a_producer_that_could_not_be_created_explains_fences_for_a_minute(
+    failures: Failures, closed: ClosedOrigins, clock: HandClock
+) -> None:
     """Brokers that were away process the initialisations that they did not answer."""
-    for _ in range(3):
-        failures.renewal_failed(TransactionFailed("timed out", unknown=False, replace=True))
+    failures.renewal_failed(TransactionFailed("timed out", unknown=False, replace=True))
     for _ in range(5):
+        assert fail(failures, closed, error=fenced())
+    clock.now_s += FENCES_WITHIN_S
+    for _ in range(FENCES_MAX - 1):
         assert fail(failures, closed, error=fenced())
     with pytest.raises(DuplicateInstance):
         fail(failures, closed, error=fenced())
