@@ -113,16 +113,13 @@ def run(
             initial = _initial(session, folder, manifest, admin, settings, topics)
             starts = folder.former_starts(settings.input_topic) or _offsets(manifest, topics)
 
-            def rules() -> Rules:
-                # This also adds partitions to the status topic and the changelog when the input has grown.
-                return _rules(settings, policy, ensure_topics(admin, settings), manifest, options)
-
             def start(rules: Rules, replay: Replay | None) -> StreamingQuery:
                 trigger = f"{options.trigger_ms} milliseconds"
                 count = manifest.state_partitions
                 reading = Reading(settings=settings, rules=rules, state_partitions=count, starts=starts, limits=limits)
                 return start_query(session, reading, manifest, folder, initial, trigger, replay=replay, board=board)
 
+            rules = partial(_rules, settings, policy, admin, manifest, options)
             return Starter(settings, manifest, folder, rules, start)
 
         clock = ClockCheck(settings, skewed=skewed)
@@ -263,7 +260,9 @@ def _plain(conf: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in conf.items() if name != SHUFFLE_PARTITIONS}
 
 
-def _rules(settings: Settings, policy: PolicyConfig, topics: TopicFacts, manifest: Manifest, options: Options) -> Rules:
+def _rules(settings: Settings, policy: PolicyConfig, admin: Admin, manifest: Manifest, options: Options) -> Rules:
+    # This also adds partitions to the status topic and the changelog when the input has grown.
+    topics = ensure_topics(admin, settings)
     return Rules(
         policy=policy,
         profiles=settings.dialects,
