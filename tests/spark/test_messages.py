@@ -99,15 +99,12 @@ def _another_process_asks_the_driver(one: Sidecar, stage: Stage, sidecars: Sidec
     api.start(API)
     api.await_ready()
     eventually(lambda: messages_of(api)["messages"] == page["messages"], WAIT_S, "the driver is known")
-    answers: list[dict[str, Any]] = []
 
-    def answered() -> bool:
+    def key() -> bytes | None:
         status, body = shown(api, page["messages"][3]["id"], "?payload=true")
-        answers.append(body)
-        return status == 200
+        return base64.b64decode(body["key"]) if status == 200 else None
 
-    eventually(answered, WAIT_S, "the driver answers")
-    assert base64.b64decode(answers[-1]["key"]) == b"key 3"
+    assert eventually(key, WAIT_S, "the driver answers") == b"key 3"
     assert api.stop() == 0
 
 
