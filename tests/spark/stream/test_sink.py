@@ -335,8 +335,8 @@ def test_a_worker_that_lost_its_state_partition_sends_nothing_ahead_any_more(
 
 def test_the_sink_waits_for_what_is_not_due_when_the_step_that_follows_comes_early(stage: Stage) -> None:
     settings = settings_of(stage)
-    soon = handed(stage.origin, 1, b"b", wait_ms=700, last=False)
     run(settings, 0, part(stage.origin, 0, 1, b"a"))
+    soon = handed(stage.origin, 1, b"b", wait_ms=700, last=False)
     run(settings, 1, soon, part(stage.origin, 2, 3, b"c"))
     times = [record.timestamp_ms for record in read_committed(stage.bootstrap, [stage.origin])]
     assert len(times) == 3
