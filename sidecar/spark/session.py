@@ -219,14 +219,17 @@ def defaults(master: str | None, folders: Sequence[str | None], *, query: bool) 
 
 
 def _warm_up(session: SparkSession) -> None:
-    """Load RocksDB and start the process from which workers are forked: else the first micro-batch waits for both."""
+    """Load RocksDB and start processes of Python, for which the first micro-batch else waits one after the other."""
     from py4j.protocol import Py4JError  # noqa: PLC0415 - as above
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - as above
+
+    from sidecar.spark.source.warm_up import read_nothing  # noqa: PLC0415 - as above
 
     jvm: Any = session._jvm  # noqa: SLF001 - there is no setting for it
     # The session may end meanwhile, and the first micro-batch does without.
-    with suppress(Py4JError, TypeError, OSError):
+    with suppress(Py4JError, PySparkException, TypeError, OSError):
         jvm.org.apache.spark.sql.execution.streaming.state.RocksDBLoader.loadLibrary()
-        session.sparkContext.parallelize([0], 1).count()
+        read_nothing(session)
 
 
 def _expect_no_other_sources(session: SparkSession) -> None:

@@ -28,13 +28,17 @@ def test_spark_chooses_how_executors_on_other_machines_write(master: str | None)
 
 
 @pytest.mark.slow
-def test_a_file_of_a_local_checkpoint_is_replaced(java: Path, tmp_path: Path) -> None:
+def test_a_file_of_a_local_checkpoint_is_replaced_and_what_warms_the_session_up_works(
+    java: Path, tmp_path: Path
+) -> None:
+    """A start does not say that it was not warmed up."""
     script = (
         "import sys; from sidecar.spark.manifest import *; from sidecar.spark.session import open_session;"
+        "from sidecar.spark.source.warm_up import read_nothing;"
         "session = open_session('replace', 'local[1]', {'spark.driver.memory': '512m'}, 1, sys.argv[1:], query=True);"
         "folder = CheckpointFolder(session, sys.argv[1]);"
         "[folder.write(new_manifest('cluster', 'app', 'retry', 'id', count, 'group')) for count in (1, 2)];"
-        "print(folder.read().state_partitions); session.stop()"
+        "read_nothing(session); print(folder.read().state_partitions); session.stop()"
     )
     command = [sys.executable, "-c", script, f"file://{tmp_path}"]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
