@@ -8,7 +8,7 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Request, Route, expect
 
 from sidecar.api.messages.listing import HeaderBody
 from sidecar.clock import SystemClock
@@ -220,6 +220,26 @@ def test_an_instance_that_is_gone_is_said_to_be_and_found_again(open_page: Open,
         page.get_by_role("button", name="Try now").click()
         expect(page.locator("#total")).to_have_text("4")
         expect(page.locator("#notices")).to_be_empty()
+
+
+@pytest.mark.parametrize("file", ["app.js", "figures.js", "style.css"])
+def test_a_page_whose_file_is_refused_is_loaded_again(open_page: Open, url: str, file: str) -> None:
+    page = open_page(url, go=False)
+    refused: list[str] = []
+
+    def refuse_once(route: Route, request: Request) -> None:
+        if refused:
+            route.fallback()
+        else:
+            refused.append(request.url)
+            route.fulfill(status=503, content_type="application/json", body="{}")
+
+    page.route(f"**/{file}", refuse_once)
+    page.goto(url)
+    with page.expect_navigation():
+        pass
+    ready(page)
+    assert refused == [f"{url}{file}"]
 
 
 def test_a_hidden_page_requests_nothing(open_page: Open, url: str) -> None:
