@@ -19,6 +19,8 @@ from tests.clocks import HandClock
 from tests.integration.sidecars import LOG_APPEND_TIME
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.broker
+
 
 @contextmanager
 def reading(bootstrap: str, topic: str, clock: HandClock) -> Iterator[StatusReader]:
@@ -99,8 +101,14 @@ def test_times_that_a_writer_chose_are_not_taken(bootstrap: str, topic_name: str
 def test_a_topic_that_is_not_there_yet_is_awaited(bootstrap: str, topic_name: str) -> None:
     clock = HandClock()
     with reading(bootstrap, topic_name, clock) as reader:
-        assert reader.read(0.1) == []
-        assert (topic_name in reader.error, reader.caught_up, reader.input_partitions) == (True, False, None)
+
+        def missing() -> bool:
+            clock.now_s += 1
+            assert reader.read(0.1) == []
+            return topic_name in reader.error
+
+        eventually(missing, 20, "it is named")
+        assert (reader.caught_up, reader.input_partitions) == (False, None)
         create_topic(bootstrap, topic_name, 1, LOG_APPEND_TIME)
 
         def caught_up(_: object) -> bool:
