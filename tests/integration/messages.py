@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from sidecar.clock import SystemClock
 from tests.broker import Read, read_committed
-from tests.integration.sidecars import PLAIN, READY_S, Command, Sidecar, Sidecars, Stage, set_stage
+from tests.integration.sidecars import ANSWER_S, PLAIN, READY_S, Command, Sidecar, Sidecars, Stage, set_stage
 
 Pairs = list[tuple[str, bytes | None]]
 WAIT_S = 60.0
@@ -162,7 +162,7 @@ def now_ms() -> int:
 
 def scrape(sidecar: Sidecar) -> str:
     """Return what /metrics says."""
-    connection = http.client.HTTPConnection("127.0.0.1", sidecar.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", sidecar.port, timeout=ANSWER_S)
     try:
         connection.request("GET", "/metrics")
         return connection.getresponse().read().decode()

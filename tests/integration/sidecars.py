@@ -31,6 +31,8 @@ ROOT: Final = Path(__file__).parents[2]
 READY_S: Final = 40.0
 END_S: Final = 30.0
 LOG_LINES: Final = 60
+ANSWER_S: Final = 30.0
+"""Longest silence of an instance that answers."""
 LOG_APPEND_TIME: Final = {"message.timestamp.type": "LogAppendTime"}
 
 Command = Sequence[str]
@@ -244,7 +246,7 @@ class Sidecar:
             self._port = int(digits) if digits.isdigit() else 0
         if not self._port:
             return 0, None
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=ANSWER_S)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()
@@ -256,7 +258,7 @@ class Sidecar:
 
     def call(self, method: str, path: str, body: object, headers: Mapping[str, str]) -> tuple[int, Any]:
         """Return status and JSON body of a call, None for no body; it is there to answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_S)
         given = {**headers} if body is None else {**headers, "content-type": "application/json"}
         try:
             connection.request(method, path, None if body is None else json.dumps(body), given)

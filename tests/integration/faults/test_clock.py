@@ -72,17 +72,17 @@ def test_a_clock_that_was_stepped_back_fires_late_and_never_early(world: World, 
     after = world.fired(marker, 2)[-1]
     late_ms = after.timestamp_ms - int(after.header("retry-was-due-ms") or 0)
     assert after.value == b"after"
-    assert 5_000 <= late_ms < 20_000
+    assert 5_000 <= late_ms < 45_000
 
 
 @pytest.mark.parametrize("off_ms", [3_600_000, -3_600_000], ids=["an hour ahead", "an hour behind"])
 def test_beyond_the_allowed_skew_nothing_fires_and_readyz_says_so_until_the_clock_is_right_again(
     world: World, offset: Path, marker: bytes, off_ms: int
 ) -> None:
-    world.send(*(Given(b"waits", headers=native(world.stage, marker, 60_000), partition=n) for n in range(4)))
+    world.send(*(Given(b"waits", headers=native(world.stage, marker, 600_000), partition=n) for n in range(4)))
     eventually(lambda: world.sidecar.pending() == 4, 20, "four wait")
     set_clock(offset, off_ms)
-    eventually(lambda: "MAX_CLOCK_SKEW allows 20000 ms" in reasons(world.sidecar), 15, "readyz says why")
+    eventually(lambda: "MAX_CLOCK_SKEW allows 20000 ms" in reasons(world.sidecar), 30, "readyz says why")
     world.send(Given(b"due", headers=native(world.stage, marker, 1)))
     later_ms = now_ms() + 7_000
     eventually(lambda: now_ms() > later_ms, 15, "the clock was measured anew at least once")
@@ -91,4 +91,4 @@ def test_beyond_the_allowed_skew_nothing_fires_and_readyz_says_so_until_the_cloc
     eventually(world.sidecar.ready, 20, "it is ready again")
     (fired,) = world.fired(marker)
     assert fired.value == b"due"
-    assert world.sidecar.pending() == 4
+    eventually(lambda: world.sidecar.pending() == 4, 20, "the four wait, and no other")

@@ -79,7 +79,7 @@ def test_a_changelog_that_may_not_be_read_is_named_until_it_may(world: World, ad
     assert "changelog_not_read" in world.sidecar.log
     give_back(admin, ResourceType.TOPIC, world.stage.changelog_topic)
     runs(world)
-    assert world.sidecar.pending() == 1
+    eventually(lambda: world.sidecar.pending() == 1, WAIT_S, "what was restored waits")
 
 
 def test_a_group_that_may_not_be_joined_is_named_until_it_may(world: World, admin: AdminClient) -> None:

@@ -72,13 +72,21 @@ def test_every_metric_of_the_contract_is_there_when_it_has_something_to_say(worl
     world.send(Given(headers=native(world.stage, marker, 1)), Given(headers=[("test", marker)]))
     world.fired(marker)
     world.dead(marker)
-    text = scrape(world.sidecar)
-    families = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")}
-    expected = {PREFIX + each.name for each in DECLARATIONS}
-    assert expected <= families | {name + "_total" for name in families} | {name + "_info" for name in families}
-    assert f'retry_sidecar_fired_total{{origin="{world.stage.origin}"}}' in text
-    assert 'retry_sidecar_dead_lettered_total{reason="missing-header"}' in text
-    assert 'retry_sidecar_state{partition="0",state="running"} 1.0' in text
+    series = {
+        f'retry_sidecar_fired_total{{origin="{world.stage.origin}"}}',
+        'retry_sidecar_dead_lettered_total{reason="missing-header"}',
+        'retry_sidecar_state{partition="0",state="running"} 1.0',
+    }
+
+    def missing() -> set[str]:
+        text = scrape(world.sidecar)
+        families = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")}
+        named = families | {name + "_total" for name in families} | {name + "_info" for name in families}
+        expected = {PREFIX + each.name for each in DECLARATIONS}
+        return (expected - named) | {each for each in series if each not in text}
+
+    # What is committed is counted a moment later than it can be read.
+    eventually(lambda: not missing(), 30, "every metric is there")
 
 
 def test_health_says_the_same_in_every_dialect(world: World) -> None:
