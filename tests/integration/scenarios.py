@@ -17,6 +17,8 @@ from tests.waiting import eventually
 
 SESSION: dict[str, str] = {"CLIENT_SESSION_TIMEOUT_MS": "6000"}
 """The shortest that brokers take unless told otherwise."""
+LONG_SESSION: dict[str, str] = {"CLIENT_SESSION_TIMEOUT_MS": "40000"}
+"""For instances that keep their partitions while one is frozen, or the machine stands still."""
 TAKEOVER_S = 40.0
 
 
@@ -39,7 +41,7 @@ def two_and_an_onlooker(bootstrap: str, folder: Path, token: str) -> Iterator[tu
     """Yield a stage with two instances that share its partitions, and a process that owns nothing."""
     stage, sidecars = set_stage(bootstrap, 4), Sidecars(folder)
     try:
-        one, two, api = (sidecars.make(name, stage, API_TOKEN=token) for name in ("one", "two", "api"))
+        one, two, api = (sidecars.make(name, stage, API_TOKEN=token, **LONG_SESSION) for name in ("one", "two", "api"))
         one.start()
         two.start()
         api.start(API)

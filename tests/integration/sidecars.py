@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from tests.broker import create_topic, unique
 from tests.waiting import eventually
@@ -267,6 +268,22 @@ class Sidecar:
             return answer.status, json.loads(text) if text else None
         finally:
             connection.close()
+
+    def change(self, method: str, path: str, body: object, headers: Mapping[str, str]) -> tuple[int, Any]:
+        """Return status and body of a call that changes what waits, with its outcome however late that comes.
+
+        An answer of 202 says that an owner has not answered within 5 s: then the outcome is looked up.
+        """
+        status, said = self.call(method, path, body, headers)
+        if status != 202:
+            return status, said
+
+        def told() -> Any:
+            found, answer = self.call("GET", f"/control/{quote(said['control_id'], safe='')}", None, headers)
+            return answer if found == 200 and answer["result"] is not None else None
+
+        late = eventually(told, READY_S, f"{method} {path} has its outcome")
+        return {"not-pending": 404, "origin-paused": 409}.get(late["result"], 200), late
 
     @property
     def port(self) -> int:

@@ -17,7 +17,7 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.broker
 
 HOUR_MS = 3_600_000
-ORIGIN_TIMEOUT_MS = 10_000
+ORIGIN_TIMEOUT_MS = 20_000
 
 
 def state_of(sidecar: Sidecar, topic: str) -> str:
@@ -60,11 +60,13 @@ def test_a_closure_that_is_over_leaves_an_idle_partition_and_does_not_count_for_
         eventually(lambda: world.sidecar.pending() == 1, 20, "it waits")
 
         start_without_the_topic(world, topic)
+        first_over_ms = now_ms() + ORIGIN_TIMEOUT_MS
         create_topic(bootstrap, topic, 1, LOG_APPEND_TIME)
         eventually(lambda: "open" in state_of(world.sidecar, topic), 40, "nothing was due, and the checkpoint knows")
 
+        eventually(lambda: now_ms() > first_over_ms, 2 * ORIGIN_TIMEOUT_MS / 1000, "the first closure would be over")
         start_without_the_topic(world, topic)
         path = f"/pending/messages/1-{sent.offset}-{due_ms}"
-        status, body = world.sidecar.call("PATCH", path, {"delay_ms": 0}, {})
+        status, body = world.sidecar.change("PATCH", path, {"delay_ms": 0}, {})
         assert (status, body["result"]) == (200, "rescheduled"), body
         assert world.sidecar.pending() == 1, "it is put off: ORIGIN_TIMEOUT counts from the second time"
