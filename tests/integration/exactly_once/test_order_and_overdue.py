@@ -13,6 +13,12 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
 
+SOON_MS = 12_000
+"""Longer than the broker and the sidecar take to have all messages, on a machine that stands still meanwhile."""
+AT_ONCE_MS = 30_000
+"""The same of what is not to wait at all."""
+FAR_MS = 3_600_000
+
 
 @pytest.fixture(scope="module")
 def world(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
@@ -41,7 +47,7 @@ def test_messages_of_one_due_fire_in_the_order_in_which_they_came(world: World, 
 
 
 def test_messages_fire_by_due_whatever_the_order_in_which_they_came(world: World, marker: bytes) -> None:
-    base_ms = now_ms() + 3_000
+    base_ms = now_ms() + SOON_MS
     spread = [(n * 7919) % 1000 for n in range(300)]
     world.send(*(Given(b"%d" % after_ms, None, due_at(world, marker, base_ms + after_ms)) for after_ms in spread))
     fired = [int(record.value or 0) for record in world.fired(marker, 300)]
@@ -65,7 +71,7 @@ def test_what_is_overdue_at_arrival_fires_at_once_and_keeps_the_due_that_was_ask
     (fired,) = world.fired(marker)
     assert fired.header("retry-was-due-ms") == b"%d" % due_ms
     assert fired.header("retry-timer-id") == b"0-%d-%d" % (sent.offset, due_ms)
-    assert fired.timestamp_ms - sent.timestamp_ms < 5_000
+    assert fired.timestamp_ms - sent.timestamp_ms < AT_ONCE_MS
 
 
 def test_overdue_messages_of_one_batch_fire_in_the_order_in_which_they_came(world: World, marker: bytes) -> None:
@@ -75,16 +81,17 @@ def test_overdue_messages_of_one_batch_fire_in_the_order_in_which_they_came(worl
 
 
 def test_a_message_that_is_not_due_is_not_held_up_by_one_that_fires_at_once(world: World, marker: bytes) -> None:
-    due_ms = now_ms() + 2_500
-    world.send(Given(b"later", None, due_at(world, marker, due_ms)), Given(b"now", None, due_at(world, marker, 0)))
-    now, later = world.fired(marker, 2)
-    assert (now.value, later.value) == (b"now", b"later")
-    assert now.timestamp_ms < due_ms <= later.timestamp_ms
+    later = native(world.stage, marker, FAR_MS, ("retry-id", marker))
+    world.send(Given(b"later", None, later), Given(b"now", None, due_at(world, marker, 0)))
+    assert [record.value for record in world.fired(marker)] == [b"now"]
+    instead = native(world.stage, marker, 0, ("retry-id", marker), ("retry-replace", b"true"))
+    world.send(Given(b"instead", None, instead))
+    assert sorted(record.value or b"" for record in world.fired(marker, 2)) == [b"instead", b"now"]
 
 
 def test_dues_around_the_ends_of_slots_fire_in_order(world: World, marker: bytes) -> None:
     """One slot is a second wide: the ends, and the milliseconds beside them, are where a wheel goes wrong."""
-    base_ms = (now_ms() // 1000 + 3) * 1000
+    base_ms = (now_ms() + SOON_MS) // 1000 * 1000
     dues = sorted(base_ms + second * 1000 + beside for second in range(3) for beside in (-1, 0, 1))
     world.send(*(Given(b"%d" % due_ms, None, due_at(world, marker, due_ms)) for due_ms in reversed(dues)))
     fired = world.fired(marker, len(dues))
@@ -94,11 +101,16 @@ def test_dues_around_the_ends_of_slots_fire_in_order(world: World, marker: bytes
 
 def test_replace_takes_all_waiting_ones_of_the_id_away(world: World, marker: bytes) -> None:
     eventually(lambda: world.sidecar.pending() == 0, 30, "nothing waits")
-    old = native(world.stage, marker, 3_600_000, ("retry-id", b"order 7"))
-    new = native(world.stage, marker, 500, ("retry-id", b"order 7"), ("retry-replace", b"true"))
-    other = native(world.stage, marker, 1_500, ("retry-id", b"order 8"))
+    old, other = (native(world.stage, marker, FAR_MS, ("retry-id", name)) for name in (b"order 7", b"order 8"))
+    new, last = (
+        native(world.stage, marker, 500, ("retry-id", name), ("retry-replace", b"true"))
+        for name in (b"order 7", b"order 8")
+    )
     world.send(Given(b"old", headers=old), Given(b"old", headers=old), Given(b"other", headers=other))
-    eventually(lambda: world.sidecar.pending() == 3, 10, "three wait")
+    eventually(lambda: world.sidecar.pending() == 3, 30, "three wait")
     world.send(Given(b"new", headers=new))
-    assert sorted(record.value or b"" for record in world.fired(marker, 2)) == [b"new", b"other"]
-    eventually(lambda: world.sidecar.pending() == 0, 10, "the old ones are gone")
+    assert [record.value for record in world.fired(marker)] == [b"new"]
+    eventually(lambda: world.sidecar.pending() == 1, 30, "the old ones are gone, and no other")
+    world.send(Given(b"last", headers=last))
+    assert sorted(record.value or b"" for record in world.fired(marker, 2)) == [b"last", b"new"]
+    eventually(lambda: world.sidecar.pending() == 0, 30, "nothing waits")

@@ -16,7 +16,7 @@ MESSAGES = 1_000
 def test_what_is_pending_fires_after_a_restart_with_no_new_input(state: str, stage: Stage, sidecars: Sidecars) -> None:
     ledger = Ledger(stage)
     one = sidecars.start("one", stage, INSTANCE_ID="one")
-    ledger.send(MESSAGES, (8_000, 10_000))
+    ledger.send(MESSAGES, (16_000, 18_000))  # none is due before it has stopped
     ledger.await_pending([one], MESSAGES)
     assert one.stop() == 0
     assert sorted(ledger.pending()) == sorted(ledger.due_ms)
@@ -48,7 +48,7 @@ def test_a_state_folder_from_the_past_is_brought_up_to_date(stage: Stage, sideca
     """Another instance worked on meanwhile: what it fired and stored is read from the changelog."""
     ledger = Ledger(stage)
     one = sidecars.start("one", stage)
-    ledger.send(MESSAGES, (6_000, 12_000))
+    ledger.send(MESSAGES, (10_000, 16_000))
     ledger.await_pending([one], MESSAGES)
     assert one.stop() == 0
 
