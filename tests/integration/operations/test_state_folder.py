@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.broker import unique
-from tests.integration.messages import Given, World, native, now_ms
+from tests.integration.ledger import Ledger
+from tests.integration.messages import Given, Pairs, World, native, now_ms
 from tests.integration.sidecars import Sidecar, Sidecars, Stage
 from tests.waiting import eventually
 
@@ -20,6 +21,11 @@ def marker() -> bytes:
     return unique("m").encode()
 
 
+def due_at(stage: Stage, marker: bytes, due_ms: int) -> Pairs:
+    origin, _, *rest = native(stage, marker, 0)
+    return [origin, ("retry-due-ms", b"%d" % due_ms), *rest]
+
+
 def wait_for_pending(sidecar: Sidecar, count: int) -> None:
     eventually(lambda: sidecar.pending() == count, 30, f"{count} wait")
 
@@ -29,7 +35,7 @@ def test_a_stale_folder_put_back_fires_nothing_twice_and_loses_nothing(
 ) -> None:
     one = sidecars.start("one", stage)
     world = World(stage, one)
-    world.send(*(Given(b"early %d" % n, headers=native(stage, marker, 3_000), partition=n % 4) for n in range(40)))
+    world.send(*(Given(b"early %d" % n, headers=native(stage, marker, 8_000), partition=n % 4) for n in range(40)))
     world.send(*(Given(b"late %d" % n, headers=native(stage, marker, 15_000), partition=n % 4) for n in range(40)))
     wait_for_pending(one, 80)
     assert one.stop() == 0
@@ -37,7 +43,8 @@ def test_a_stale_folder_put_back_fires_nothing_twice_and_loses_nothing(
     one.start()
     assert len(world.fired(marker, 40)) == 40
     world.send(*(Given(b"new %d" % n, headers=native(stage, marker, 4_000), partition=n % 4) for n in range(40)))
-    wait_for_pending(one, 80)
+    ends = dict.fromkeys(range(4), 30)
+    eventually(lambda: Ledger(stage).committed_offsets() == ends, 30, "the new ones are taken in")
     one.kill()
     shutil.rmtree(one.state_dir)
     shutil.copytree(tmp_path / "copy", one.state_dir)
@@ -57,8 +64,9 @@ def test_a_folder_of_another_application_on_the_cluster_is_wiped_and_rebuilt(
 
     elsewhere = set_stage(bootstrap)
     foreign = sidecars.start("foreign", elsewhere)
+    due_ms = now_ms() + 10_000
     World(elsewhere, foreign).send(
-        *(Given(b"foreign", headers=native(elsewhere, marker, 4_000), partition=n % 4) for n in range(8))
+        *(Given(b"foreign", headers=due_at(elsewhere, marker, due_ms), partition=n % 4) for n in range(8))
     )
     wait_for_pending(foreign, 8)
     assert foreign.stop() == 0
@@ -68,7 +76,7 @@ def test_a_folder_of_another_application_on_the_cluster_is_wiped_and_rebuilt(
     one.await_ready()
     assert one.pending() == 0
     world = World(stage, one)
-    world.send(Given(b"own", headers=native(stage, marker, 6_000)))
+    world.send(Given(b"own", headers=due_at(stage, marker, max(due_ms, now_ms()) + 2_000)))
     assert [record.value for record in world.fired(marker)] == [b"own"]
 
 
@@ -77,9 +85,7 @@ def test_a_damaged_folder_is_set_aside_and_rebuilt_and_nothing_is_lost(
 ) -> None:
     one = sidecars.start("one", stage)
     world = World(stage, one)
-    due_ms = now_ms() + 12_000
-    headers = native(stage, marker, 0)
-    headers[1] = ("retry-due-ms", b"%d" % due_ms)
+    headers = due_at(stage, marker, now_ms() + 25_000)  # none is due before it has stopped
     world.send(*(Given(bytes(500) + b"%d" % n, headers=headers, partition=n % 4) for n in range(2_000)))
     wait_for_pending(one, 2_000)
     assert one.stop() == 0
