@@ -69,9 +69,8 @@ def test_a_clock_that_was_stepped_back_fires_late_and_never_early(world: World, 
     world.fired(marker)
     set_clock(offset, -6_000)
     world.send(Given(b"after", headers=native(world.stage, marker, 1_000)))
-    after = world.fired(marker, 2)[-1]
+    (after,) = (record for record in world.fired(marker, 2) if record.value == b"after")
     late_ms = after.timestamp_ms - int(after.header("retry-was-due-ms") or 0)
-    assert after.value == b"after"
     assert 5_000 <= late_ms < 45_000
 
 

@@ -12,21 +12,12 @@ from sidecar.clock import SystemClock
 from sidecar.runtime.transaction.commit import Step
 from tests.integration.killable import HANGS, command
 from tests.integration.ledger import Ledger
-from tests.integration.sidecars import Sidecar, Sidecars, Stage
+from tests.integration.sidecars import Sidecars, Stage
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
 
 NOWHERE = "127.0.0.1:1"
-
-
-def seconds_to_end(one: Sidecar, *numbers: signal.Signals) -> float:
-    clock = SystemClock()
-    start_s = clock.monotonic_s()
-    for number in numbers:
-        one.signal(number)
-    one.wait()
-    return clock.monotonic_s() - start_s
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -36,9 +27,10 @@ def test_a_signal_under_load_ends_it_in_order(number: signal.Signals, stage: Sta
     ledger.send(2_000, (0, 3_000))
     ledger.await_fired(count=500)
 
-    assert seconds_to_end(one, number) < 20
+    one.signal(number)
     assert one.wait() == 0
     assert "sidecar_stopped" in one.log
+    assert "SHUTDOWN_TIMEOUT" not in one.log, "nothing was given up"
     one.start()
     ledger.settle(one)
 
@@ -51,8 +43,9 @@ def test_a_transaction_that_does_not_end_is_given_up_after_the_deadline(stage: S
     ledger.send(100, (0, 1_000))
     eventually(lambda: HANGS in one.log, 20, "a transaction hangs")
 
-    assert 2 <= seconds_to_end(one, signal.SIGTERM) < 15
-    assert one.wait() == 0
+    began_s = SystemClock().monotonic_s()
+    assert one.stop() == 0
+    assert 2 <= SystemClock().monotonic_s() - began_s < 20, "the setting counts, not its default"
     assert "SHUTDOWN_TIMEOUT" in one.log
     one.start()
     ledger.settle(one)
@@ -68,19 +61,19 @@ def test_a_second_signal_ends_it_at_once(stage: Stage, sidecars: Sidecars) -> No
 
     one.signal(signal.SIGTERM)
     eventually(lambda: "sidecar_stopping" in one.log, 10, "it has heard the first one")
-    assert seconds_to_end(one, signal.SIGTERM) < 15
+    one.signal(signal.SIGTERM)
     assert one.wait() == -signal.SIGTERM
     one.start()
     ledger.settle(one)
 
 
 def test_brokers_that_never_answer_end_it_after_the_startup_timeout(stage: Stage, sidecars: Sidecars) -> None:
-    one = sidecars.make("one", stage, BOOTSTRAP_SERVERS=NOWHERE, STARTUP_TIMEOUT="12s")
+    one = sidecars.make("one", stage, BOOTSTRAP_SERVERS=NOWHERE, STARTUP_TIMEOUT="20s")
     one.start()
 
-    assert one.wait() == 1
+    assert one.wait(90) == 1
     assert len([line for line in one.log.splitlines() if "broker_awaited" in line and NOWHERE in line]) >= 2
-    assert "no broker answered within STARTUP_TIMEOUT, 12000 ms" in one.log.splitlines()[-1]
+    assert "no broker answered within STARTUP_TIMEOUT, 20000 ms" in one.log.splitlines()[-1]
     assert "Traceback" not in one.log
 
 
@@ -91,8 +84,7 @@ def test_sigterm_while_it_waits_for_brokers_ends_it(stage: Stage, sidecars: Side
     assert one.get("/livez")[0] == 200
     assert one.get("/readyz")[0] == 503
 
-    assert seconds_to_end(one, signal.SIGTERM) < 10
-    assert one.wait() == 0
+    assert one.stop() == 0
 
 
 def test_a_port_in_use_is_named(stage: Stage, sidecars: Sidecars) -> None:

@@ -72,7 +72,8 @@ def test_spring_dead_letters_are_counted_until_they_are_exhausted(world: World, 
     (first,) = world.fired(marker)
     assert first.header("retry_topic-attempts") == b"\0\0\0\2"
     world.send(Given(headers=list(first.headers)))
-    (_, second) = world.fired(marker, 2)
+    fired = world.fired(marker, 2)  # of two partitions, which nobody reads in order
+    second = max(fired, key=lambda each: each.header("retry_topic-attempts") or b"")
     world.send(Given(headers=list(second.headers)))
     (dead,) = world.dead(marker)
     assert dead.header("retry-dlq-reason") == b"attempts-exhausted"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.broker import read_committed, unique
+from tests.integration.dlq.test_dlq import read
 from tests.integration.messages import Given, Pairs, World, one_sidecar
 from tests.integration.sizes.test_sizes_of_our_topics import configure
 from tests.waiting import eventually
@@ -41,10 +42,9 @@ def test_each_policy_has_its_dlq_and_one_that_takes_nothing_holds_only_what_must
         world.send(Given(b"v", b"plain", fatal(world, marker)), Given(b"v", b"named", named))
         assert keys_on(world, world.stage.dlq_topic, 1) == [b"plain"]
         assert keys_on(world, own, 1) == [b"named"], "the sidecar has created it, and writes to it"
-        body = world.sidecar.get("/dlq?reason=fatal")[1]
-        assert body["topics"] == [world.stage.dlq_topic, own]
-        status, other = world.sidecar.call("GET", f"/dlq/messages?topic={own}", None, {})
-        assert (status, [each["reason"] for each in other["messages"]]) == (200, ["fatal"])
+        assert read(world.sidecar, "/dlq?reason=fatal")["topics"] == [world.stage.dlq_topic, own]
+        other = read(world.sidecar, f"/dlq/messages?topic={own}")
+        assert [each["reason"] for each in other["messages"]] == ["fatal"]
 
         configure(bootstrap, own, max_message_bytes="100")
         world.send(Given(b"v", b"held", named), Given(b"v", b"other", fatal(world, marker), partition=1))
