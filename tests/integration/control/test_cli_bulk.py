@@ -154,21 +154,21 @@ def test_an_interrupted_and_resumed_bulk_cancel_takes_all_its_own_messages_and_n
     waits(world, "cancelled", 2_000)
 
     journal = tmp_path / "run.jsonl"
-    command = arguments(world, "cancel", *choice, "--yes", "--rate", "400", "--journal", str(journal))
+    command = arguments(world, "cancel", *choice, "--yes", "--rate", "100", "--journal", str(journal))
     process = subprocess.Popen(
         [sys.executable, "-m", "sidecar", *command], cwd=ROOT, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     try:
-        eventually(lambda: done(journal) >= 300, 30, "a part is done")
+        eventually(lambda: done(journal) >= 100, 60, "a part is done")
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=60)
     finally:
         process.kill()
         process.wait()
     assert process.returncode == 1
     assert f"retry-sidecar cancel --resume {journal}".encode() in said
     part = done(journal)
-    assert 300 <= part < 2_000
+    assert 100 <= part < 2_000
     waits(world, "cancelled", 2_000 - part)
 
     end = run(world, "cancel", "--resume", str(journal), "--json")
@@ -194,8 +194,13 @@ def test_what_is_rescheduled_within_its_own_filter_is_rescheduled_once(world: Wo
         run(world, "reschedule", *choice, "--journal", str(tmp_path / "1"), "--due-ms", str(at_ms)).stdout
     )
     assert moved["outcomes"] == {"rescheduled": 1_500}
-    listed = rows(run(world, "list", "--origin", topic(world.stage, "moved"), "--all", "--json"))
-    assert {each["due_ms"] for each in listed} == {at_ms}
+
+    def dues() -> set[int]:
+        listed = rows(run(world, "list", "--origin", topic(world.stage, "moved"), "--all", "--json"))
+        return {each["due_ms"] for each in listed}
+
+    # An outcome can be read a moment before the list knows of it.
+    eventually(lambda: dues() == {at_ms}, 30, "all have the new time")
     soon = json.loads(run(world, "reschedule", *choice, "--journal", str(tmp_path / "2"), "--delay", "1s").stdout)
     assert soon["outcomes"] == {"rescheduled": 1_500}
     assert sorted(fired(world, "moved", 1_500)) == sorted(b"value %d" % number for number in range(1_500))

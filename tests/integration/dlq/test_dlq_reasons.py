@@ -254,7 +254,7 @@ class TestReasons:
         kept = native(world.stage, marker, 1, ("retry-exception", b"com.acme.Late"))
         world.send(Given(b"dropped", headers=dropped), Given(b"kept", headers=kept))
         assert [record.value for record in world.fired(marker)] == [b"kept"]
-        eventually(lambda: 'received_total{verdict="dropped"} 1.0' in scrape(world.sidecar), 5, "it is counted")
+        eventually(lambda: 'received_total{verdict="dropped"} 1.0' in scrape(world.sidecar), 60, "it is counted")
 
     def test_an_unknown_origin_does_not_delay_the_others(self, world: World) -> None:
         marker = unique("m").encode()
@@ -264,7 +264,7 @@ class TestReasons:
         world.send(*(each for _ in range(50) for each in (Given(headers=[*nowhere, ("test", marker)]), good)))
         assert len(world.fired(marker, 50)) == 50
         assert len(world.dead(marker, 50)) == 50
-        assert now_ms() - began_ms < 15_000
+        assert now_ms() - began_ms < 45_000, "they are not waited for one after the other"
 
     def test_each_dead_letter_is_counted_once_by_its_reason(
         self, world: World, records: dict[str, tuple[Case, Given, int, Read]]
@@ -276,4 +276,4 @@ class TestReasons:
         )
         assert there.keys() >= {case.reason for case, *_ in records.values()}
         lines = {f'retry_sidecar_dead_lettered_total{{reason="{reason}"}} {n}.0' for reason, n in there.items()}
-        eventually(lambda: lines <= set(scrape(world.sidecar).splitlines()), 5, f"the metrics say {lines}")
+        eventually(lambda: lines <= set(scrape(world.sidecar).splitlines()), 60, f"the metrics say {lines}")
