@@ -43,6 +43,9 @@ STAYING = {"run": "readiness_gained", "api": "http_listening", "broker": "is up"
 """Commands that stay until they are told to stop, and what they say when they have begun."""
 LOOKING = {"get", "list"}
 """What these say may come a moment after what was sent: they are asked again until they end as they should."""
+ACTING = {"cancel", "fire", "pause", "reschedule", "resume"}
+PATIENT = ("--timeout", "60")
+"""What acts waits 5 s for its answer, which a machine that stands still exceeds."""
 PARSED = ("make", "pip", "kafka-acls.sh")
 """Programs whose commands are held against what they speak of, and not run."""
 NOT_COMMANDS = {"retry-sidecar status"}
@@ -162,7 +165,8 @@ def run(command: str, world: World) -> Said:
     if words[0] == "retry-sidecar" and words[1] in STAYING and "--show-settings" not in words:
         return run_until_it_has_begun(words[1:], world)
     if words[0] == "retry-sidecar":
-        done = CliRunner(env=world.environment).invoke(main, words[1:])
+        patience = PATIENT if words[1] in ACTING and "--timeout" not in words else ()
+        done = CliRunner(env=world.environment).invoke(main, [*words[1:], *patience])
         return Said(done.exit_code, f"{done.output}{done.exception or ''}")
     shell = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", command],

@@ -23,6 +23,7 @@ from tests.waiting import eventually
 PAGE = DOCS / "how-to/security.md"
 ROLES = {block.marks["acl"].removeprefix("User:"): block for block in dialogues(PAGE) if "acl" in block.marks}
 PASSWORD = "not-a-secret"  # of a broker that this test starts
+PATIENT = ("--timeout", "60")
 
 pytestmark = pytest.mark.broker
 
@@ -133,10 +134,10 @@ def test_each_role_does_its_work_with_the_permissions_on_the_page_alone(
         broker_of_tests.read_committed(plain, ["dlq"], until=lambda read: len(read) == 1)
 
         operator = login(address, "operator")
-        call(operator, "pause", "payments")
-        call(operator, "resume", "payments")
-        call(operator, "reschedule", "id:order-4711", "--delay", "2h")
-        call(operator, "cancel", "id:order-4711")
+        call(operator, "pause", "payments", *PATIENT)
+        call(operator, "resume", "payments", *PATIENT)
+        call(operator, "reschedule", "id:order-4711", "--delay", "2h", *PATIENT)
+        call(operator, "cancel", "id:order-4711", *PATIENT)
         eventually(lambda: sidecar.pending() == 1, 40, "what was cancelled waits no more")
 
         redriver = login(address, "redriver")

@@ -65,7 +65,7 @@ def test_the_ledger_holds_and_what_is_kept_up_answers_until_the_end(demo: Demo) 
     url = demo.found(r"(http://\S+)/pending")
     assert demo.found(r"page +(http://\S+)/ui/") == url
     broker = demo.found(r"Kafka broker +127\.0\.0\.1:(\d+)")
-    pending = httpx.get(f"{url}/pending", trust_env=False).json()["total"]
+    pending = httpx.get(f"{url}/pending", trust_env=False, timeout=60).json()["total"]
 
     # A terminal's Ctrl-C.
     demo.process.send_signal(signal.SIGINT)

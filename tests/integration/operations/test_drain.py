@@ -48,7 +48,9 @@ def test_a_drain_ends_with_status_1_when_only_messages_of_paused_origins_are_lef
     one = sidecars.start("one", stage)
     send(stage.bootstrap, stage.input_topic, *(Given(headers=native(stage, b"held", 3_600_000)) for _ in range(3)))
     eventually(lambda: one.pending() == 3, 30, "three wait")
-    paused = CliRunner().invoke(cli.main, ["pause", stage.origin, "--url", f"http://127.0.0.1:{one.port}"])
+    paused = CliRunner().invoke(
+        cli.main, ["pause", stage.origin, "--timeout", "60", "--url", f"http://127.0.0.1:{one.port}"]
+    )
     assert paused.exit_code == 0, paused.output
     assert one.stop() == 0
 

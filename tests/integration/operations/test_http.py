@@ -16,7 +16,10 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
 
-LATE_MS = 5_000
+LATE_MS = 12_000
+"""Less than the server bears with a client (EXCHANGE_S)."""
+SOON_MS = 55_000
+"""Within a minute, and not within 5 s for long."""
 
 
 @pytest.fixture(scope="module")
@@ -39,19 +42,19 @@ def pending(world: World, query: str = "") -> Any:
 def test_pending_has_exactly_the_shape_of_the_contract(world: World, marker: bytes) -> None:
     eventually(lambda: world.sidecar.pending() == 0, 30, "nothing waits")
     (soon, *_) = world.send(
-        Given(headers=native(world.stage, marker, 30_000)),
+        Given(headers=native(world.stage, marker, SOON_MS)),
         Given(headers=native(world.stage, marker, 1_800_000), partition=1),
         Given(headers=native(world.stage, marker, 172_800_000), partition=1),
     )
     eventually(lambda: world.sidecar.pending() == 3, 20, "three wait")
     eventually(lambda: pending(world)["complete"], 20, "it is complete")
     body = pending(world)
-    next_due_ms = soon.timestamp_ms + 30_000
+    next_due_ms = soon.timestamp_ms + SOON_MS
     assert (body["total"], body["overdue"], body["next_due_ms"]) == (3, 0, next_due_ms)
     assert body["by_origin"] == {world.stage.origin: 3}
     assert body["by_partition"] == {"0": 1, "1": 2}
     assert body["due_within"] == {"5s": 0, "1m": 1, "5m": 1, "1h": 2, "1d": 2, "later": 1}
-    assert abs(body["as_of_ms"] - now_ms()) < 10_000
+    assert abs(body["as_of_ms"] - now_ms()) < 60_000
     assert set(body) == {
         *("total", "by_origin", "by_partition", "due_within", "overdue"),
         *("next_due_ms", "as_of_ms", "complete", "partitions"),

@@ -250,7 +250,7 @@ def test_checking_changes_nothing(admin: Admin, settings: Settings) -> None:
 def test_a_broker_that_does_not_answer_is_named_with_the_reason() -> None:
     nobody = Settings(bootstrap_servers="127.0.0.1:1")
     with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1 \(BOOTSTRAP_SERVERS\): .*Connection refused"):
-        ensure_topics(Admin(nobody), nobody, deadline_s=1)
+        ensure_topics(Admin(nobody), nobody, deadline_s=4)
 
 
 def _flags(settings: Settings) -> list[str]:
