@@ -38,7 +38,15 @@ def messages_of(one: Sidecar, query: str = "") -> dict[str, Any]:
 
 
 def shown(one: Sidecar, target: str, query: str = "") -> tuple[int, Any]:
-    return one.call("GET", f"/pending/messages/{quote(target)}{query}", None, TOKEN)
+    """Return status and body; a query that is busy answers 503, and is asked again."""
+
+    def answered() -> tuple[int, Any] | None:
+        status, body = one.call("GET", f"/pending/messages/{quote(target)}{query}", None, TOKEN)
+        return None if status == 503 else (status, body)
+
+    found = eventually(answered, WAIT_S, f"{one.name} answers")
+    assert found is not None
+    return found
 
 
 def test_messages_are_listed_found_and_shown_and_a_filter_changes_what_it_matches(
@@ -126,5 +134,5 @@ def _commands_act_on_what_a_filter_matches(one: Sidecar, stage: Stage) -> None:
     assert (answer["total"], answer["outcomes"]) == (6, {"cancelled": 6})
     assert run("list", "--header", "n:2") == []
     eventually(lambda: (one.group() or {}).get("total") == 14, WAIT_S, "the rest is pending")
-    status, gone = one.call("DELETE", f"/pending/messages/{listed[0]['id']}", None, TOKEN)
+    status, gone = one.change("DELETE", f"/pending/messages/{listed[0]['id']}", None, TOKEN)
     assert (status, gone["result"]) == (404, "not-pending")

@@ -6,9 +6,12 @@ import json
 from typing import Any
 from unittest.mock import Mock
 
+import pytest
+
 from sidecar.cli.spark.http import Driver
 from sidecar.clock import SystemClock
 from sidecar.metrics import Metrics
+from sidecar.notify import notifier as notifier_module
 from sidecar.notify.notifier import Notifier
 from sidecar.notify.summary import Source
 from sidecar.notify.template import DEFAULT, Template
@@ -27,7 +30,8 @@ def progress(*tallies: Tally) -> dict[str, Any]:
     }
 
 
-def test_a_driver_announces_the_dead_letters_of_a_micro_batch_by_reason() -> None:
+def test_a_driver_announces_the_dead_letters_of_a_micro_batch_by_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notifier_module, "STOP_S", 60.0)
     bodies: list[dict[str, Any]] = []
 
     def accept(body: bytes, _timeout_s: float) -> Attempt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 
@@ -41,7 +42,9 @@ def test_a_clock_that_is_off_holds_firing_until_it_is_right_again(stage: Stage) 
         clock.passed_s += passed_s
         blocker = watch.blocker()
         assert blocker is not None
-        assert "+120." in blocker or "+119." in blocker
+        off_s = re.search(r"\+(\d+)\.", blocker)
+        assert off_s is not None
+        assert 100 < int(off_s[1]) < 140, "measured with half of the time that a record takes"
         assert "MAX_CLOCK_SKEW" in blocker
     clock.off_ms = 0
     clock.passed_s += EVERY_S
