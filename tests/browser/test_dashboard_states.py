@@ -248,9 +248,11 @@ def test_a_hidden_page_requests_nothing(open_page: Open, url: str) -> None:
     page.goto(url)
     ready(page)
     asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
     hide = "hidden => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: true});"
     page.evaluate(hide + " document.dispatchEvent(new Event('visibilitychange')); }", True)
+    # Not before: until then the page asks every two seconds.
+    page.on("request", lambda request: asked.append(request.url))
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     page.clock.run_for(120_000)
     assert asked == []
     with page.expect_request("**/pending"):
