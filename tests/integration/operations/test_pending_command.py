@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from sidecar import cli
+from sidecar.cli.messages import pending
 from sidecar.cli.messages.pending import picture
 from sidecar.serving.server import Server
 from tests.unit.api.test_api import Snapshots
@@ -24,6 +25,11 @@ from tests.unit.api_stage import Client
 from tests.unit.engine.test_view import view_of
 
 STOP_S = 5.0
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending, "_TIMEOUT_S", 60.0)
 
 
 @pytest.fixture

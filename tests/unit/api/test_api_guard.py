@@ -87,7 +87,7 @@ def test_probes_do_not_wait_behind_a_flood(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_slow_reader_does_not_make_others_pay() -> None:
     """Time that passes after the answer has begun is the reader's own."""
 
-    async def race() -> float:
+    async def race() -> None:
         app, may_read = RateLimiter(costly), asyncio.Event()
 
         async def send_slowly(message: Any) -> None:
@@ -99,14 +99,12 @@ def test_a_slow_reader_does_not_make_others_pay() -> None:
 
         scope = {"type": "http", "method": "GET", "path": "/pending", "headers": [], "query_string": b""}
         slow = asyncio.create_task(app(scope, nothing, send_slowly))
-        began_s = SystemClock().monotonic_s()
-        assert await ask(app) == 200
-        took_s = SystemClock().monotonic_s() - began_s
+        async with asyncio.timeout(60):
+            assert await ask(app) == 200, "who would wait for too long gets 503"
         may_read.set()
         await slow
-        return took_s
 
-    assert asyncio.run(race()) < RateLimiter.WAIT_MAX_S
+    asyncio.run(race())
 
 
 @pytest.fixture

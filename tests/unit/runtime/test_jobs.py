@@ -23,7 +23,7 @@ def do_next(harness: LoopHarness) -> bool:
     """Let the next job run to its end; return whether there was one."""
     if not harness.jobs.prepare():
         return False
-    eventually(lambda: harness.jobs.wait(0), 10, "the job is done")
+    eventually(lambda: harness.jobs.wait(0), 60, "the job is done")
     assert harness.jobs.finish() is None, "no transaction"
     return True
 
@@ -109,7 +109,7 @@ def planned(harness: LoopHarness) -> Work:
 def transaction(harness: LoopHarness) -> Result:
     """Carry what is held through a transaction."""
     harness.jobs.commit(planned(harness), MemoryStore())
-    eventually(lambda: harness.jobs.wait(0), 10, "the transaction is over")
+    eventually(lambda: harness.jobs.wait(0), 60, "the transaction is over")
     result = harness.jobs.finish()
     assert result is not None
     return result

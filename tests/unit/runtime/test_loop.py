@@ -56,7 +56,7 @@ class Stage:
         """Let the topics be grown once; return the warnings."""
         self.clock.now_s += GROW_AGAIN_S
         self.loop._next_job()
-        eventually(lambda: self.loop._jobs.wait(0), 10, "the job is done")
+        eventually(lambda: self.loop._jobs.wait(0), 60, "the job is done")
         with capture_logs() as lines:
             self.loop._finish_job()
         return [(str(line["event"]), str(line["reason"])) for line in lines if line["log_level"] == "warning"]

@@ -18,7 +18,7 @@ def readiness(harness: LoopHarness) -> Readiness:
     components.guard.blocker.return_value = components.state.blocker.return_value = None
     components.status.delivered_s = 0.0
     harness.jobs.prepare()
-    eventually(lambda: harness.jobs.wait(0), 10, "the producer is made")
+    eventually(lambda: harness.jobs.wait(0), 60, "the producer is made")
     harness.jobs.finish()
     return Readiness(
         *(harness.clock, components.guard, components.state, components.status, harness.consumer),

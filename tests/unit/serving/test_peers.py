@@ -20,6 +20,13 @@ from sidecar.settings import Settings
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the server of the test take its time, where the time is not the point."""
+    monkeypatch.setattr(peers, "WAIT_S", 60.0)
+    monkeypatch.setattr(peers, "ANSWER_S", 60.0)
+
+
 @contextmanager
 def serving(answer: Answer) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
