@@ -172,6 +172,11 @@ def test_the_cluster_says_who_does_what(cluster: LocalCluster, topic_name: str) 
     create_topic(cluster.bootstrap_servers, topic_name, 3)
     assert {leader(cluster, topic_name, number).node_id for number in range(3)} == {1, 2, 3}
     assert cluster.active_controller() in cluster.nodes
-    metadata = AdminClient({"bootstrap.servers": cluster.bootstrap_servers}).list_topics(topic_name, timeout=15)
-    assert [len(each.replicas) for each in metadata.topics[topic_name].partitions.values()] == [3, 3, 3]
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+
+    def replicas() -> list[int]:
+        found = admin.list_topics(topic_name, timeout=15).topics[topic_name]
+        return [len(each.replicas) for each in found.partitions.values()]
+
+    eventually(lambda: replicas() == [3, 3, 3], LONG_S, "every node knows it")
     assert not out_of_sync(cluster)

@@ -82,7 +82,7 @@ def test_a_paused_origin_fires_nothing_by_command_until_it_is_resumed(world: Wor
 def test_without_an_owner_there_is_no_answer_in_time(stage: Stage) -> None:
     """The topics are there and no sidecar runs: the record stays, and its id says where to look."""
     assert run(stage, "topics", "create").exit_code == 0
-    result = run(stage, "cancel", "id:x", "--timeout", "6")
+    result = run(stage, "cancel", "id:x", "--timeout", "12")
     assert result.exit_code == 1
     assert "no answer from partition 0, 1, 2, 3 in time" in result.stderr
     control_id = result.stderr.split()[-1]

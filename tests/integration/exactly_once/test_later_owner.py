@@ -18,7 +18,7 @@ pytestmark = pytest.mark.broker
 
 DEADLINE_S = 120.0
 FAR_MS = (3_600_000, 7_200_000)
-KEPT = 40
+KEPT = 200
 COMPACTED_AT_ONCE = {
     "segment.ms": "200",
     "min.cleanable.dirty.ratio": "0.01",

@@ -190,10 +190,10 @@ def test_many_origins_are_served_by_one_batch(world: World, marker: bytes) -> No
 
 def test_what_waits_is_counted_and_gone_when_it_has_fired(world: World, marker: bytes) -> None:
     eventually(lambda: world.sidecar.pending() == 0, 30, "nothing waits")
-    world.send(*(Given(headers=native(world.stage, marker, 6_000), partition=n % 2) for n in range(10)))
-    eventually(lambda: world.sidecar.pending() == 10, 5, "ten wait")
+    world.send(*(Given(headers=native(world.stage, marker, 12_000), partition=n % 2) for n in range(10)))
+    eventually(lambda: world.sidecar.pending() == 10, 30, "ten wait")
     assert len(world.fired(marker, 10)) == 10
-    eventually(lambda: world.sidecar.pending() == 0, 10, "nothing waits")
+    eventually(lambda: world.sidecar.pending() == 0, 30, "nothing waits")
 
 
 def test_what_is_made_from_a_retried_message_comes_back_to_its_own_topic_with_its_own_attempts(

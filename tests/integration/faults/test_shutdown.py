@@ -81,7 +81,8 @@ def test_sigterm_while_it_waits_for_brokers_ends_it(stage: Stage, sidecars: Side
     one = sidecars.make("one", stage, BOOTSTRAP_SERVERS=NOWHERE)
     one.start()
     eventually(lambda: "broker_awaited" in one.log, 30, "it says what it waits for")
-    assert one.get("/livez")[0] == 200
+    # The HTTP server is loaded beside that.
+    eventually(lambda: one.get("/livez")[0] == 200, 60, "it is alive")
     assert one.get("/readyz")[0] == 503
 
     assert one.stop() == 0

@@ -116,7 +116,9 @@ def test_a_restarted_task_is_restored_by_its_owner_and_no_other_is(group: Group,
 
 def test_a_level_is_set_at_every_instance_and_counts_from_the_next_line_on(group: Group) -> None:
     path = "/admin/loggers/sidecar.runtime.partitions.restarts"
-    assert call(group.one, "PUT", f"{path}?scope=cluster", {"level": "ERROR"}) == (204, None)
+    level = {"level": "ERROR"}
+    # It is an error that names them when others do not answer in time.
+    eventually(lambda: call(group.one, "PUT", f"{path}?scope=cluster", level) == (204, None), WAIT_S, "all have it")
     for each in (group.one, group.two):
         assert call(each, "GET", path)[1]["level"] == "ERROR"
     before = group.two.log.count("partitions_restarted")

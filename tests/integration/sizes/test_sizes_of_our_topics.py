@@ -36,7 +36,7 @@ def configure(bootstrap: str, topic: str, **config: str) -> None:
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     (future,) = admin.incremental_alter_configs([resource]).values()
-    future.result(10)
+    future.result(60)
 
 
 def send_compressed(world: World, given: Given) -> None:
@@ -73,8 +73,8 @@ def test_a_message_of_several_megabytes_that_travels_compressed_is_stored_and_co
 
     with one_sidecar(bootstrap, tmp_path, origins=origins) as world:
         value = prose(3 * MIB)
-        send_compressed(world, Given(value, b"k", native(world.stage, marker, 12_000)))
-        eventually(lambda: world.sidecar.pending() == 1, 10, "it waits: the changelog has it")
+        send_compressed(world, Given(value, b"k", native(world.stage, marker, 15_000)))
+        eventually(lambda: world.sidecar.pending() == 1, 30, "it waits: the changelog has it")
         send_compressed(world, Given(value, b"now", native(world.stage, marker, 0), partition=1))
         world.send(Given(b"small", b"k", native(world.stage, marker, 1_000)))
         assert sorted(len(each.value or b"") for each in world.fired(marker, 3)) == [5, 3 * MIB, 3 * MIB]
@@ -180,16 +180,16 @@ def test_a_timer_that_fits_nowhere_holds_its_partition_back_and_the_others_go_on
 
     with one_sidecar(bootstrap, tmp_path, origins=origins) as world:
         stage = world.stage
-        to: Pairs = [("retry-origin-topic", f"{stage.app_id}-small".encode()), ("retry-delay-ms", b"6000")]
+        to: Pairs = [("retry-origin-topic", f"{stage.app_id}-small".encode()), ("retry-delay-ms", b"15000")]
         world.send(Given(noise(30_000), b"large", [*to, ("test", marker)]))
-        eventually(lambda: world.sidecar.pending() == 1, 5, "it waits")
+        eventually(lambda: world.sidecar.pending() == 1, 30, "it waits")
         configure(bootstrap, stage.changelog_topic, max_message_bytes="20000")
         configure(bootstrap, stage.dlq_topic, max_message_bytes="100")
-        eventually(lambda: "the changelog cannot be written" in world.sidecar.log, 40, "it is due and fits nowhere")
+        eventually(lambda: "the changelog cannot be written" in world.sidecar.log, 60, "it is due and fits nowhere")
         for number in range(3):
             world.send(Given(b"v", b"%d" % number, native(stage, marker, 0), partition=1))
             assert len(world.fired(marker, number + 1)) == number + 1
-        assert "partition_held_back" in world.sidecar.log
+        eventually(lambda: "partition_held_back" in world.sidecar.log, 60, "it is said to be held back")
         configure(bootstrap, stage.dlq_topic, max_message_bytes="100000")
         (letter,) = world.dead(marker)
         assert (letter.key, letter.header("retry-dlq-reason")) == (b"large", b"too-large")
