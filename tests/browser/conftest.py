@@ -14,6 +14,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Browser, BrowserContext, Page, Request, Route, ViewportSize, expect, sync_playwright
 
+from tests.waiting import eventually
+
 PICTURES: Final = Path(__file__).parents[2] / ".artifacts" / "screenshots"
 REQUIRED: Final = "SIDECAR_REQUIRE_BROWSER"
 WAIT_MS: Final = 30_000
@@ -69,13 +71,23 @@ def open_page(browser: Browser) -> Iterator[Open]:
         page.on("pageerror", lambda error: wrong.append(f"throws {error}"))
         page.on("console", lambda message: wrong.append(message.text) if _is_wrong(message.text) else None)
         if go:
-            page.goto(url)
+            load(page, url)
         return page
 
     yield open_page
     for context in contexts:
         context.close()
     assert not wrong
+
+
+def load(page: Page, url: str) -> None:
+    """Open an address, again while its server has no time for it; the page does that with its files."""
+
+    def loaded() -> bool:
+        answer = page.goto(url)
+        return answer is not None and answer.status != 503
+
+    eventually(loaded, 3 * WAIT_MS / 1000, f"{url} is loaded")
 
 
 def _is_wrong(text: str) -> bool:
