@@ -8,7 +8,8 @@ from tests.broker import Read, read_committed
 from tests.integration.messages import marked
 from tests.integration.sidecars import Stage
 
-WAIT_S = 150.0
+WAIT_S = 300.0
+"""A JVM that starts beside other tests takes more than a minute."""
 
 
 def command(name: str, folder: Path, *more: str) -> list[str]:

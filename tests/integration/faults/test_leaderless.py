@@ -13,7 +13,7 @@ from tests.integration.messages import Given, World, native
 from tests.integration.sidecars import Sidecars, Stage, set_stage
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
 
 LOST = 1
 

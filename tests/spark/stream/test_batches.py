@@ -22,7 +22,7 @@ def test_each_micro_batch_is_passed_on_once_however_many_wait(java: Path, tmp_pa
         text=True,
         cwd=ROOT,
         check=False,
-        timeout=150,
+        timeout=280,
     )
     assert answer.returncode == 0, answer.stderr
     found = json.loads(answer.stdout.splitlines()[-1])

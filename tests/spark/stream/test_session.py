@@ -41,7 +41,7 @@ def test_a_file_of_a_local_checkpoint_is_replaced_and_what_warms_the_session_up_
         "read_nothing(session); print(folder.read().state_partitions); session.stop()"
     )
     command = [sys.executable, "-c", script, f"file://{tmp_path}"]
-    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
     assert said.stdout.strip() == "2", said.stderr
     assert not list(tmp_path.glob(".*.tmp"))
 
@@ -77,7 +77,7 @@ def test_the_process_that_is_forked_has_one_thread() -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=280,
         check=True,
     )
     assert said.stdout.strip() == "1"
