@@ -102,7 +102,7 @@ def test_the_broker_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
         assert address.startswith("127.0.0.1:")
         pid = broker_pid(tmp_path)
         parent.kill()
-        eventually(lambda: not alive(pid), 15, "the broker of a killed parent ends")
+        eventually(lambda: not alive(pid), 60, "the broker of a killed parent ends")
 
 
 def test_sigterm_ends_the_command_in_order_and_a_given_folder_stays(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_a_message_goes_through_the_loop_without_a_broker(harness: LoopHarness) 
             loop.run_once()
             return until()
 
-        eventually(once, 10, "the loop has got so far")
+        eventually(once, 60, "the loop has got so far")
 
     loop.assigned([0])
     comes_round(lambda: components.recovery.start.called)

@@ -65,7 +65,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, **said: int) -> tuple[dict[int, int | N
         monkeypatch.setattr(Consumer, name, code)
     monkeypatch.setattr("sidecar.kafka.admin.offsets.Consumer", Consumer)
     asked = CommittedOffsets({"group.id": GROUP}, "retry", [0, 1])
-    eventually(asked.done, 10, "it is answered")
+    eventually(asked.done, 60, "it is answered")
     return asked.result(), asked.errors
 
 
@@ -128,7 +128,7 @@ def test_partitions_without_an_answer_are_asked_for_again_before_a_query_takes_l
 
     monkeypatch.setattr(Consumer, "committed", counted)
     asked = CommittedOffsets({"group.id": GROUP}, "retry", range(100))
-    eventually(asked.done, 10, "it is answered")
+    eventually(asked.done, 60, "it is answered")
     found = asked.result()
     assert found in ({}, {0: 7})
     assert asked.errors == dict.fromkeys(set(range(100)) - found.keys(), "")
