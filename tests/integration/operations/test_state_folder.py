@@ -43,8 +43,8 @@ def test_a_stale_folder_put_back_fires_nothing_twice_and_loses_nothing(
     one.start()
     assert len(world.fired(marker, 40)) == 40
     world.send(*(Given(b"new %d" % n, headers=native(stage, marker, 4_000), partition=n % 4) for n in range(40)))
-    ends = dict.fromkeys(range(4), 30)
-    eventually(lambda: Ledger(stage).committed_offsets() == ends, 30, "the new ones are taken in")
+    ledger, ends = Ledger(stage), dict.fromkeys(range(4), 30)
+    eventually(lambda: ledger.committed_offsets() == ends, 30, "the new ones are taken in")
     one.kill()
     shutil.rmtree(one.state_dir)
     shutil.copytree(tmp_path / "copy", one.state_dir)
