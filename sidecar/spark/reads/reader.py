@@ -86,7 +86,7 @@ def _page(
     slots = sorted(_slots(meta, lower, upper), key=lambda each: (each[0], each[1].level))
     store.read_directories((slot.level, slot.slot) for _, slot in slots)
     for begin_ms, slot in slots:
-        if read >= READ_BYTES_MAX or _ready(found, begin_ms) >= wish.limit:
+        if _goes_on(lower, begin_ms) and (read >= READ_BYTES_MAX or _ready(found, begin_ms) >= wish.limit):
             frontier_ms = begin_ms
             break
         for block in store.pending_in((slot.level, slot.slot)):
@@ -99,7 +99,7 @@ def _page(
                     if matches(entry, head(entry)):
                         found.append(_without_payload(entry))
         if frontier_ms is not None:
-            if not read:
+            if not read or not _goes_on(lower, begin_ms):
                 raise StoreFailed(f"{slot.bytes} bytes of partition {partition} take too long to read: ask for less")
             break
         read += max(1, slot.bytes)
@@ -129,6 +129,14 @@ def _slots(meta: Meta, lower: bytes, upper: bytes) -> list[tuple[int, Slot]]:
         if (begin_ms := max(slot_start_ms(slot.slot, slot.level), slot.least_due_ms)) < end_ms
         and slot_end_ms(slot.slot, slot.level) > least_ms
     ]
+
+
+def _goes_on(lower: bytes, begin_ms: int) -> bool:
+    """Return whether a page that ends before this due lets the next one begin further on.
+
+    The slots of several levels may begin at or before the start of the page: all of them are read.
+    """
+    return begin_ms > 0 and KEY.pack(begin_ms - 1, OFFSET_MAX) > lower
 
 
 def _ready(found: list[bytes], begin_ms: int) -> int:

@@ -23,6 +23,7 @@ from sidecar.spark.reads.entries import QueryEntries
 from sidecar.spark.reads.questions import ListPending, PartitionAnswer, Wish
 from sidecar.spark.reads.reader import answer
 from sidecar.spark.state.entries import META, decode_meta, encode
+from sidecar.wheel.geometry import WIDTHS_MS
 from tests.simulation.stage import NOW, TERMS, Stage
 from tests.spark.state.test_shard_store import Twin, World, _item, worlds
 from tests.unit.api.test_api import Snapshots
@@ -160,6 +161,25 @@ def test_a_list_that_takes_too_long_ends_before_what_it_has_not_read() -> None:
     assert following.examined == 8_000 - 20
     with pytest.raises(StoreFailed, match="take too long"):
         answer(wish, 0, twin.state, blank, lambda: True)
+
+
+def test_pages_go_on_where_slots_of_several_levels_begin_at_once() -> None:
+    stage, twin = Stage(), Twin()
+    due_ms = (NOW // WIDTHS_MS[1] + 100) * WIDTHS_MS[1]
+    for now_ms in (NOW, due_ms - 40_000):
+        items = [stage.send(due_ms)]
+        stage.commit(now_ms, *items)
+        twin.commit(now_ms, items, TERMS)
+    meta = decode_meta(twin.state.entries[META])
+    assert len({each.level for each in meta.slots if each.least_due_ms == due_ms}) == 2
+    local, query = entries_of(stage, twin)
+    with patch.object(reader, "READ_BYTES_MAX", 1):
+        assert pages(query, Wanted(limit=1)) == pages(local, Wanted(limit=1)) != []
+        blank = PartitionAnswer(number=1, partition=0, batch=BATCH, instant_ms=INSTANT)
+        calls = iter(range(10**6))
+        wish = ListPending(Selection(), due_ms, 2**63 - 1, 10, None)
+        with pytest.raises(StoreFailed, match="take too long"):
+            answer(wish, 0, twin.state, blank, lambda: next(calls) >= 1)
 
 
 def test_a_partition_without_a_state_has_no_messages_and_one_that_imports_cannot_say() -> None:
