@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import heapq
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Final
@@ -27,6 +27,8 @@ ROWS_MAX: Final = 2_000
 BYTES_MAX: Final = 16 * 1024 * 1024
 """Most rows or bytes read for a page, which then ends with what it has found."""
 SLICE_MAX: Final = 512
+SLICE_BYTES: Final = 256 * 1024
+"""A partition's rows are read at once until there are so many, or so many bytes."""
 
 
 class LocalEntries:
@@ -82,19 +84,16 @@ class LocalEntries:
 
 def _page(store: StoreReader, partitions: Collection[int], wanted: Wanted) -> Page:
     first = wanted.limit // max(1, len(partitions)) + 1
-    keys = heapq.merge(*(_positions(store, number, wanted, first) for number in partitions))
+    entries = heapq.merge(*(_entries(store, number, wanted, first) for number in partitions))
     matches = wanted.selection.matcher()
     found: list[MessageBody] = []
     reached: Position | None = None
     rows = size = 0
-    for at in keys:
+    for at, entry in entries:
         if len(found) >= wanted.limit or rows >= ROWS_MAX or size >= BYTES_MAX:
             return Page(found, reached, rows)
         rows += 1
         reached = at
-        entry = store.get(Rows(at.partition).timer + KEY.pack(at.due_ms, at.offset))
-        if entry is None:
-            continue  # the timer has fired or moved since its key was read
         size += len(entry)
         fixed = head(entry)
         if matches(entry, fixed):
@@ -125,20 +124,20 @@ def _watermark(store: StoreReader, rows: Rows) -> bytes:
     return KEY.pack(meta.checkpoint.watermark_ms, meta.checkpoint.watermark_offset)
 
 
-def _positions(store: StoreReader, number: int, wanted: Wanted, first: int) -> Iterator[Position]:
-    """Yield the positions of a partition's messages within the bounds, in order; reads in growing slices."""
+def _entries(store: StoreReader, number: int, wanted: Wanted, first: int) -> Iterator[tuple[Position, bytes]]:
+    """Yield a partition's entries within the bounds with their positions, in order; reads in growing slices.
+
+    A slice is read at once: to look each row up by its key, the store would search each file that is not merged yet.
+    """
     rows = Rows(number)
     begin = max(_watermark(store, rows) + b"\0", KEY.pack(wanted.due_from_ms, 0), _start(number, wanted.after))
     lower, upper = rows.timer + begin, rows.timer + KEY.pack(wanted.due_to_ms, 0)
     limit = first
-    while lower < upper:
-        keys: Sequence[bytes] = store.keys(lower, upper, limit=limit)
-        for key in keys:
-            due_ms, offset = KEY.unpack(key[-KEY_BYTES:])
-            yield Position(due_ms, number, offset)
-        if len(keys) < limit:
-            return
-        lower = keys[-1] + b"\0"
+    while lower < upper and (entries := store.values(lower, upper, limit=limit, limit_bytes=SLICE_BYTES)):
+        for entry in entries:
+            due_ms, offset = KEY.unpack_from(entry)
+            yield Position(due_ms, number, offset), entry
+        lower = rows.timer + entries[-1][:KEY_BYTES] + b"\0"
         limit = min(SLICE_MAX, 4 * limit)
 
 
