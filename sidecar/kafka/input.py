@@ -171,7 +171,7 @@ class InputConsumer:
             yield records
             if records.most_headers > STEP_HEADERS_MAX:
                 self._step = STEP_RECORDS_MIN
-            elif count == step:
+            elif count == step == self._step:
                 self._step = min(2 * self._step, limit)
             if count < step:
                 return

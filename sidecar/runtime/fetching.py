@@ -33,10 +33,10 @@ class Fetching:
         self.lag: Mapping[int, int] = {}
         """Input records that are not consumed yet, by partition, when last measured."""
 
-    def poll(self, timeout_s: float) -> set[str]:
+    def poll(self, timeout_s: float, records_max: int = POLL_RECORDS) -> set[str]:
         """Consume and examine for at most `timeout_s`; return the origins that must be looked up."""
         unresolved: set[str] = set()
-        for records in self._consumer.poll(POLL_RECORDS, timeout_s):
+        for records in self._consumer.poll(records_max, timeout_s):
             # Read after the poll: an earlier instant would put the timestamps of new records into the future.
             unresolved |= self._buffer.ingest(records, self._clock.wall_ms())
         return unresolved | self._buffer.examine(self._clock.wall_ms(), EXAMINE_MAX)

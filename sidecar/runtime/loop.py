@@ -85,11 +85,11 @@ class Loop:
     def run_once(self) -> None:
         """Poll, then do the next step."""
         self._components.snapshots.heartbeat()
-        self._components.catalogue.want(self._fetching.poll(self._poll_timeout_s()))
+        wait_s = self._poll()
         self._failures.next_round()
         if self._jobs.busy:
             self._retired.clear()  # tens of thousands of objects, freed while the interpreter is idle
-        if self._jobs.wait(0):
+        if self._jobs.wait(wait_s):
             self._finish_job()
         elif self._jobs.abandon():
             self._assignment.recover_all()
@@ -103,6 +103,19 @@ class Loop:
         self._fetching.adjust(self._assignment.running(), self._assignment.partitions)
         self._reporter.advance()
         self.under_way = self.under_way or (self._assignment.all_run and not self._planning.is_due())
+
+    def _poll(self) -> float:
+        """Take records; return how long to wait for the transaction that is under way.
+
+        Partitions are paused only when there is no other way: the client library drops what it has fetched of them, and
+        begins to fetch again up to a second after they are resumed. A record is taken in each round nevertheless,
+        because a rebalance is only heard of with it.
+        """
+        timeout_s = self._poll_timeout_s()
+        ample = self._jobs.busy and self._buffer.ample
+        unresolved = self._fetching.poll(0, 1) if ample else self._fetching.poll(timeout_s)
+        self._components.catalogue.want(unresolved)
+        return timeout_s if ample else 0
 
     def _poll_timeout_s(self) -> float:
         if self._jobs.busy and self._ahead.busy:

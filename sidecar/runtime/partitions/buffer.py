@@ -19,6 +19,10 @@ from sidecar.model import Record
 BUFFER_BYTES_MAX: Final = 32 * 1024 * 1024
 """At this size no partition is fetched."""
 BUFFER_ITEMS_MAX: Final = 50_000
+"""The same, by number."""
+AMPLE_BYTES: Final = BUFFER_BYTES_MAX * 3 // 4
+AMPLE_ITEMS: Final = BUFFER_ITEMS_MAX * 4 // 5
+"""From here on the buffer is ample for some transactions."""
 WAITING_BYTES_MAX: Final = BUFFER_BYTES_MAX // 2
 """How much of it may be records that cannot be examined yet: an equal share for each partition."""
 RECORD_BYTES: Final = 200
@@ -100,6 +104,11 @@ class Buffer:
     def bytes(self) -> int:
         """Estimated memory of all buffers."""
         return sum(each.bytes for each in self._partitions.values())
+
+    @property
+    def ample(self) -> bool:
+        """Whether the next transactions are buffered, so that records can wait in the client library."""
+        return self.bytes > AMPLE_BYTES or self.ready > AMPLE_ITEMS
 
     def room(self) -> set[int]:
         """Return the partitions that may be fetched; one that waits for a lookup does not stop the others."""

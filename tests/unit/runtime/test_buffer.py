@@ -231,6 +231,17 @@ def test_a_partition_full_of_records_that_wait_for_an_answer_does_not_hold_up_th
     assert buffer.room() == {0, 1, 3}
 
 
+def test_a_buffer_is_ample_before_it_is_full(buffer: Buffer) -> None:
+    """By its bytes or by its items; between the two limits nothing has to be paused."""
+    for number, (offsets_of, value) in enumerate(((range(60), bytes(440_000)), (range(40_001), None))):
+        assert not buffer.ample
+        buffer.begin(number, 0)
+        buffer.ingest(records(number, offsets_of, value=value), NOW_MS)
+        assert buffer.ample
+        assert buffer.room() == set(range(number + 1))
+        buffer.batches([number], 100_000, 100_000_000)
+
+
 def test_a_partition_has_room_again_when_its_records_could_be_examined(
     buffer: Buffer, origins: dict[str, Origin]
 ) -> None:

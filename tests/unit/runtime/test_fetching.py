@@ -38,6 +38,15 @@ def test_nothing_is_fetched_while_the_buffer_is_full(harness: LoopHarness, monke
     assert adjust(harness) == [("resume", [0, 1])]
 
 
+def test_a_poll_takes_no_more_than_it_is_told_to(harness: LoopHarness) -> None:
+    harness.run(0)
+    harness.consumer.records = [record(0, offset) for offset in range(3)]
+    harness.fetching.poll(0, 1)
+    assert harness.buffer.ready == 1
+    harness.fetching.poll(0)
+    assert harness.buffer.ready == 3
+
+
 def test_a_partition_that_was_released_is_not_paused(harness: LoopHarness) -> None:
     """The client library refuses to pause what is not assigned."""
     harness.run(0, 1)

@@ -14,8 +14,11 @@ from structlog.testing import capture_logs
 from sidecar.engine.partition import State
 from sidecar.errors import BrokerUnavailable, CommandFailed, StoreFailed, TopicsInvalid
 from sidecar.kafka.admin.topics import TopicFacts
+from sidecar.model import Record
+from sidecar.runtime.fetching import POLL_RECORDS
 from sidecar.runtime.jobs import GROW_AGAIN_S
-from sidecar.runtime.loop import MAINTAIN_EVERY_S, Loop
+from sidecar.runtime.loop import MAINTAIN_EVERY_S, POLL_BUSY_S, Loop
+from sidecar.runtime.partitions.buffer import Buffer
 from sidecar.runtime.transaction.commit import Committer
 from sidecar.settings import Settings
 from tests.clocks import HandClock
@@ -130,6 +133,33 @@ def test_the_end_holds_its_deadline_though_partitions_are_given_back_under_a_tra
     assert waits == [5.0, 2.0, 0.0]
     stage.components.status.close.assert_called_once_with(0.0)
     stage.components.state.close.assert_not_called()
+
+
+def test_records_wait_in_the_client_library_while_the_next_transactions_are_buffered(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To pause the partitions would drop what is fetched; the library fetches again up to a second after a resume."""
+    polls: list[tuple[int, float]] = []
+    waits: list[float] = []
+
+    def poll(limit: int, timeout_s: float) -> Iterator[Iterator[Record]]:
+        polls.append((limit, timeout_s))
+        yield iter(())
+
+    stage.consumer.poll = poll
+    stage.components.ingest.plain = None
+    committer = stage.loop._jobs._committer
+    monkeypatch.setattr(committer, "busy", True)
+    monkeypatch.setattr(committer, "wait", waits.append)
+    for ample in (False, True):
+        monkeypatch.setattr(Buffer, "ample", ample)
+        stage.loop.run_once()
+    monkeypatch.setattr(committer, "busy", False)
+    monkeypatch.setattr(stage.loop, "_next_job", lambda: None)
+    stage.loop.run_once()
+    assert polls[:2] == [(POLL_RECORDS, POLL_BUSY_S), (1, 0)], "it waits for the transaction instead"
+    assert waits[:2] == [0, POLL_BUSY_S]
+    assert polls[2][0] == POLL_RECORDS, "without a transaction under way, nothing makes room"
 
 
 def test_what_was_read_ahead_ends_with_the_tenure(stage: Stage) -> None:
