@@ -4,34 +4,35 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Iterator
+
+import pytest
 
 from sidecar.interpreter import BURST_OBJECTS, THRESHOLDS, collect_rarely, tune_interpreter
 
 
+@pytest.fixture(autouse=True)
+def fresh_process() -> Iterator[None]:
+    """Begin as a process does, and leave what was set before."""
+    thresholds, switch_s = gc.get_threshold(), sys.getswitchinterval()
+    gc.set_threshold(700, 10, 10)
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*thresholds)
+    sys.setswitchinterval(switch_s)
+
+
 def test_a_process_collects_rarely_and_is_set_up_once() -> None:
-    before = gc.get_threshold()
-    try:
-        collect_rarely()
-        assert gc.get_threshold() == THRESHOLDS
-        frozen = gc.get_freeze_count()
-        assert frozen > 0
-        collect_rarely()
-        assert gc.get_freeze_count() == frozen
-    finally:
-        gc.unfreeze()
-        gc.set_threshold(*before)
+    collect_rarely()
+    assert gc.get_threshold() == THRESHOLDS
+    frozen = gc.get_freeze_count()
+    assert frozen > 0
+    collect_rarely()
+    assert gc.get_freeze_count() == frozen
 
 
 def test_the_loop_is_not_interrupted_by_the_collector_in_a_burst() -> None:
-    before, switch_s = gc.get_threshold(), sys.getswitchinterval()
-    try:
+    for _ in range(2):
         tune_interpreter()
         assert gc.get_threshold() == (BURST_OBJECTS, *THRESHOLDS[1:])
-        frozen = gc.get_freeze_count()
-        tune_interpreter()
-        assert gc.get_threshold() == (BURST_OBJECTS, *THRESHOLDS[1:])
-        assert gc.get_freeze_count() == frozen, "it is set up once"
-    finally:
-        gc.unfreeze()
-        gc.set_threshold(*before)
-        sys.setswitchinterval(switch_s)
