@@ -34,7 +34,11 @@ class Fetching:
         """Input records that are not consumed yet, by partition, when last measured."""
 
     def poll(self, timeout_s: float, records_max: int = POLL_RECORDS) -> set[str]:
-        """Consume and examine for at most `timeout_s`; return the origins that must be looked up."""
+        """Consume at most about `records_max` records, waiting at most `timeout_s`, and examine them.
+
+        Returns:
+            The origins that must be looked up.
+        """
         unresolved: set[str] = set()
         for records in self._consumer.poll(records_max, timeout_s):
             # Read after the poll: an earlier instant would put the timestamps of new records into the future.
