@@ -24,7 +24,7 @@ from sidecar.spark.s3 import s3_jars, uses_s3
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SPARK_VERSION: Final = "4.2.0"
+SPARK_VERSION: Final = "4.2.1"
 _PROVIDER: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _SHUFFLE: Final = "spark.sql.shuffle.partitions"
 _FIXED: Final = {
