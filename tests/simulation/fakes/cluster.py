@@ -161,6 +161,27 @@ class Cluster:
             self._give_up(transaction)
         return len(taken)
 
+    def take_back_part(self, topic: str | None, partition: int) -> int:
+        """Commit what was said to be committed and has no markers yet, except in one partition; return how many.
+
+        There an ABORT marker ends it, as after a moment without a leader.
+
+        Args:
+            topic: The topic; None: the group's offsets of all partitions.
+            partition: Of the topic.
+        """
+        taken = 0
+        for transaction in list(self._ending):
+            entries = [each for *place, each in transaction.writes if place == [topic, partition]]
+            if topic is not None and not entries:
+                continue
+            for each in entries:
+                each.is_rolled_back = True
+            transaction.keeps_offsets = topic is not None
+            taken += 1
+            self._give_up(transaction, Fate.COMMITTED)
+        return taken
+
     def tick(self) -> None:
         """Write markers, end transactions that are open for too long, expel silent members."""
         now_s = self.timeline.now_s
@@ -175,10 +196,10 @@ class Cluster:
                 self._give_up(open_one)
         self.group.tick()
 
-    def _give_up(self, transaction: Transaction) -> None:
+    def _give_up(self, transaction: Transaction, fate: Fate = Fate.ABORTED) -> None:
         producer = self.producers[transaction.transactional_id]
         producer.epoch += 1
-        self._end(producer, transaction, Fate.ABORTED)
+        self._end(producer, transaction, fate)
 
     def _checked(self, transactional_id: str, epoch: int) -> Producer:
         producer = self.producers.setdefault(transactional_id, Producer())
@@ -192,7 +213,7 @@ class Cluster:
             self._ending.remove(transaction)
         for log in transaction.logs:
             log.mark(transaction)
-        self.group.settle(transaction, committed=fate is Fate.COMMITTED)
+        self.group.settle(transaction, committed=fate is Fate.COMMITTED and transaction.keeps_offsets)
         if producer.transaction is transaction:
             producer.transaction = None
         if fate is Fate.COMMITTED:

@@ -42,6 +42,8 @@ class Transaction:
     """When they are."""
     offsets: dict[int, int] = field(default_factory=dict)
     """Of the input topic."""
+    keeps_offsets: bool = True
+    """False: an ABORT marker ends it where the offsets are, whatever its fate elsewhere."""
     writes: list[tuple[str, int, Entry]] = field(default_factory=list)
     logs: dict[Log, int] = field(default_factory=dict)
     """By log, the first offset."""
@@ -57,11 +59,14 @@ class Entry:
     row: Row
     timestamp_ms: int
     transaction: Transaction | None = None
+    is_rolled_back: bool = False
+    """An ABORT marker in this partition alone ended its transaction, which is committed elsewhere."""
 
     @property
     def is_visible(self) -> bool:
         """Whether a reader of committed records gets it, once it is below the last stable offset."""
-        return self.transaction is None or self.transaction.fate is Fate.COMMITTED
+        committed = self.transaction is None or self.transaction.fate is Fate.COMMITTED
+        return committed and not self.is_rolled_back
 
 
 class Log:

@@ -100,6 +100,11 @@ class Ledger:
         self._counted_in: dict[int, str] = {}
         """By partition, the id of the retry topic that its latest checkpoint names."""
         self._view: dict[int, dict[bytes, bytes | None]] = {}
+        self._next_of: dict[int, int] = {}
+        """By partition, the next input offset of its latest checkpoint."""
+        self._taken: dict[int, int] = {}
+        """By partition, how far the checkpoint is where the group's offset is not its own: one of them was rolled
+        back."""
 
     def note(self, message: Sent, partition: int, offset: int) -> None:
         """A message stands in the retry topic."""
@@ -113,7 +118,12 @@ class Ledger:
         topic = self._cluster.topics.get(self._input)
         if topic is None or self._counted_in.get(partition) != topic.id:
             return 0
-        return self._cluster.group.offsets.get(partition, 0)
+        return self._taken.get(partition, self._cluster.group.offsets.get(partition, 0))
+
+    @property
+    def is_rolled_back(self) -> bool:
+        """Whether somewhere the group's offset is not that of the checkpoint."""
+        return bool(self._taken)
 
     def set_back(self, partition: int, offset: int) -> None:
         """The group's offset was set back: what was disposed of may leave again."""
@@ -146,9 +156,15 @@ class Ledger:
     def completed(self, transaction: Transaction) -> None:
         self.commits += 1
         headers = 0
+        rolled_back: set[int] = set()
         for topic, partition, entry in transaction.writes:
-            if topic == self._changelog:
+            if topic != self._changelog:
+                continue
+            if entry.is_rolled_back:
+                rolled_back.add(partition)
+            else:
                 self._note_row(partition, entry.row)
+        out = {id(each): len(each.out) for each in self.sent.values()}
         for topic, _, entry in transaction.writes:
             if topic == self._dlq or topic in self._own_dlqs.values():
                 headers += self._headers_refused(entry)
@@ -156,13 +172,21 @@ class Ledger:
             elif not topic.startswith("app-"):
                 self._fire(topic, entry, transaction)
         assert headers <= HEADERS_MAX, ("headers without end in one transaction", headers)
+        for message in self.sent.values():
+            if message.partition in rolled_back and len(message.out) > out[id(message)]:
+                message.replays += 1  # it is pending again
         for partition in transaction.offsets:
+            self._taken.pop(partition, None)
+            if partition in rolled_back or not transaction.keeps_offsets:
+                self._taken[partition] = self._next_of.get(partition, 0)
             self._conserve(partition)
 
     def _note_row(self, partition: int, row: Row) -> None:
         self._view.setdefault(partition, {})[row.key or b""] = row.value
         if row.key == CHECKPOINT_KEY and row.value is not None:
-            self._counted_in[partition] = decode_checkpoint(row.value).input_topic_id
+            checkpoint = decode_checkpoint(row.value)
+            self._counted_in[partition] = checkpoint.input_topic_id
+            self._next_of[partition] = checkpoint.next_input_offset
 
     def _headers_refused(self, entry: Entry) -> int:
         """Return the headers of a dead letter that was one at its arrival; a timer's are as bytes until it is due."""
