@@ -187,11 +187,19 @@ class Overlay:
         lane: bytes | None = None,
     ) -> None:
         """Store a timer of an offset that was never stored before: its key cannot collide. One of a lane is ordered."""
+        stored_ms = self._store_new(offset, due_ms, lasting, origin, 0 if lane is None else ORDERED)
+        if retry_id is not None:
+            self._name(retry_id, offset, due_ms, stored_ms)
+        if lane is not None:
+            self.lanes.append(lane, (offset, due_ms), stored_ms)
+
+    def _store_new(self, offset: StoredOffset, due_ms: int, lasting: bytes, origin: str, flags: int) -> int:
+        """Store a new timer besides its rows in the indexes of retry ids and lanes; return its stored due."""
         stored_ms = due_ms
         if stored_ms <= self.watermark_ms and KEY.pack(stored_ms, offset) <= self.watermark:
             stored_ms = self.watermark_ms + 1  # the clock stepped back: late by at most its error
         level = bisect_right(self._level_ends_ms, stored_ms)
-        entry = MOVING.pack(stored_ms, offset, due_ms, level, 0 if lane is None else ORDERED) + lasting
+        entry = MOVING.pack(stored_ms, offset, due_ms, level, flags) + lasting
         slot = (level, stored_ms // WIDTHS_MS[level])
         group = self.groups[slot]
         group.entries.append(entry)
@@ -201,10 +209,7 @@ class Overlay:
         rows[self.rows.timer + entry[:KEY_BYTES]] = entry
         if stored_ms != due_ms:
             rows[self.rows.moved_row(offset, due_ms)] = encode_due(stored_ms)
-        if retry_id is not None:
-            self._name(retry_id, offset, due_ms, stored_ms)
-        if lane is not None:
-            self.lanes.append(lane, (offset, due_ms), stored_ms)
+        return stored_ms
 
     def store_plain(self, batch: Sequence[Item], at: int, seen: int, entry_bytes_max: int) -> int:
         """Store the plain messages from `at` on, as `store_new` does, in the order of their dues.
@@ -241,7 +246,7 @@ class Overlay:
                 self.lanes.add(ordered)
             return behind
         least_ms, bytes_max = max(self.now_ms, self.watermark_ms), entry_bytes_max - MOVING.size
-        run: list[tuple[int, int, bytes, str, bytes | None]] = []
+        run: list[tuple[int, StoredOffset, bytes, str, int]] = []
         for item in islice(batch, at, None):
             arrival, lane = (item.arrival, item.lane) if type(item) is Ordered else (item, None)
             if type(arrival) is not Arrival:
@@ -249,12 +254,13 @@ class Overlay:
             offset, due_ms, origin, lasting, retry_id, replace = arrival
             if due_ms <= least_ms or offset < seen or len(lasting) > bytes_max or retry_id is not None or replace:
                 break
-            run.append((due_ms, offset, lasting, origin, lane))
+            stored: StoredOffset = base + offset  # type: ignore[assignment]  # no call for each message
+            run.append((due_ms, stored, lasting, origin, 0 if lane is None else ORDERED))
             if lane is not None:
-                self.lanes.crossings.append(lane, due_ms)
+                self.lanes.append(lane, (stored, due_ms), due_ms)  # in the order of offsets, by which lanes go
         run.sort(key=_DUE_MS_OF)
-        for due_ms, offset, lasting, origin, lane in run:
-            self.store_new(base + offset, due_ms, lasting, origin, None, lane)  # type: ignore[arg-type]  # no call for each
+        for due_ms, stored, lasting, origin, flags in run:
+            self._store_new(stored, due_ms, lasting, origin, flags)
         return at + len(run)
 
     def _count(self, slot: SlotKey, totals: Mapping[str, int]) -> None:
