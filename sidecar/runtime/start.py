@@ -9,7 +9,7 @@ import structlog
 from sidecar import log
 from sidecar.clock import Clock
 from sidecar.kafka.admin.cluster import Admin
-from sidecar.kafka.admin.first_start import place_new_group
+from sidecar.kafka.admin.first_start import has_nothing_to_read, place_new_group
 from sidecar.kafka.admin.topics import TopicFacts, ensure_topics
 from sidecar.kafka.startup_retry import TRY_S, await_brokers, await_topics
 from sidecar.settings import Settings
@@ -40,8 +40,12 @@ def await_cluster(
         SettingsInvalid: The start needs a decision, START_AT.
         TopicsInvalid: A drain lacks a topic or a permission.
     """
+    was_empty = False
 
     def ensure() -> TopicFacts:
+        nonlocal was_empty
+        # First of all: until the topics can be used, messages may be sent.
+        was_empty = was_empty or has_nothing_to_read(admin, settings)
         return ensure_topics(admin, settings, TRY_S)
 
     made = await_topics(lambda: Admin(settings, log.librdkafka_logger()), settings, clock, stopping, show)
@@ -58,7 +62,12 @@ def await_cluster(
         logger.info("topic_noted", text=line)
     if drains:
         return admin, facts
-    said = await_topics(lambda: place_new_group(admin, settings, facts, TRY_S), settings, clock, stopping, show)
+    usable = facts
+
+    def place() -> str:
+        return place_new_group(admin, settings, usable, TRY_S, was_empty=was_empty)
+
+    said = await_topics(place, settings, clock, stopping, show)
     if said is None:
         return None
     if said:

@@ -15,7 +15,16 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from sidecar.errors import BrokerUnavailable, CommandFailed, KafkaFailed, SettingsInvalid, TopicsInvalid
 from sidecar.kafka import config
-from sidecar.kafka.admin.cluster import Admin, Deadline, end_offsets, first_offsets, has_records, offsets_at
+from sidecar.kafka.admin.cluster import (
+    Admin,
+    Deadline,
+    Topic,
+    describe_topics,
+    end_offsets,
+    first_offsets,
+    has_records,
+    offsets_at,
+)
 from sidecar.kafka.admin.offsets import committed_of
 from sidecar.kafka.admin.topics import TopicFacts, grant_command
 from sidecar.kafka.errors import failed
@@ -23,13 +32,38 @@ from sidecar.settings import Settings
 
 LATEST: Final = "latest"
 EARLIEST: Final = "earliest"
+LOOK_S: Final = 2.0
+"""Longest time to find out whether the retry topic is empty: a partition may have no leader."""
 
 
-def place_new_group(admin: Admin, settings: Settings, facts: TopicFacts, deadline_s: float) -> str:
+def has_nothing_to_read(admin: Admin, settings: Settings) -> bool:
+    """Return whether the retry topic is missing or empty; False without definite answers within LOOK_S."""
+    deadline, name = Deadline(LOOK_S), settings.input_topic
+    try:
+        topic = describe_topics(admin, (name,), deadline)[name]
+        if not isinstance(topic, Topic):
+            return topic is None
+        numbers = range(topic.partitions)
+        return first_offsets(admin, name, numbers, deadline) == end_offsets(admin, name, numbers, deadline)
+    except (BrokerUnavailable, KafkaFailed, TopicsInvalid):
+        return False  # what asks next says why
+
+
+def place_new_group(
+    admin: Admin, settings: Settings, facts: TopicFacts, deadline_s: float, *, was_empty: bool = False
+) -> str:
     """Commit where a new group begins; return a line that says so, or the empty text for a group that is not new.
 
     A group is new if the changelog is empty and no offset of the retry topic is committed. That is asked again once
     the ends are known: whatever is sent while an instance is running is read, whichever of several instances commits.
+
+    Args:
+        admin: The admin client.
+        settings: The settings, which may have made the decision.
+        facts: Of the topics.
+        deadline_s: For all questions together.
+        was_empty: This process has seen the retry topic missing or empty: all that is on it was sent since, and is
+            read.
 
     Raises:
         BrokerUnavailable: No answer in time.
@@ -48,9 +82,9 @@ def place_new_group(admin: Admin, settings: Settings, facts: TopicFacts, deadlin
             ends = end_offsets(admin, topic, numbers, deadline)
             firsts = first_offsets(admin, topic, numbers, deadline)
             records = sum(ends[each] - firsts[each] for each in numbers)
-            if records and settings.start_at is None:
+            if records and settings.start_at is None and not was_empty:
                 raise SettingsInvalid([_question(settings, records)])
-            wanted = settings.start_at if records else LATEST
+            wanted = EARLIEST if was_empty else settings.start_at if records else LATEST
             offsets = _offsets(admin, settings, wanted, firsts, ends, deadline)
             if not _is_new(consumer, topic, len(numbers)) or not _commit(consumer, settings, offsets):
                 return ""

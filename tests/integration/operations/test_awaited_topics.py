@@ -59,6 +59,21 @@ def test_topics_created_by_the_command_that_it_shows_make_it_ready(bare: Stage, 
     assert one.stop() == 0
 
 
+def test_what_is_sent_before_it_sees_the_new_topics_is_read_without_a_decision(bare: Stage, sidecars: Sidecars) -> None:
+    """The DLQ comes last, so whatever the pace, messages are on the retry topic at the first look that can succeed."""
+    one = sidecars.make("one", bare, START_AT="")
+    one.start()
+    reasons(one)
+    create_topic(bare.bootstrap, bare.input_topic, bare.partitions)
+    create_topic(bare.bootstrap, bare.origin, 1, LOG_APPEND_TIME)
+    world = World(bare, one)
+    world.send(Given(headers=native(bare, b"early", 1)))
+    create_topic(bare.bootstrap, bare.dlq_topic, 1)
+    one.await_ready(WAIT_S)
+    assert len(world.fired(b"early")) == 1
+    assert one.stop() == 0
+
+
 def test_sigterm_while_it_waits_for_topics_ends_it(bare: Stage, sidecars: Sidecars) -> None:
     one = sidecars.make("one", bare)
     one.start()

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from sidecar.clock import SystemClock
 from sidecar.errors import BrokerUnavailable, CommandFailed, SettingsInvalid
 from sidecar.kafka.admin.cluster import Admin
-from sidecar.kafka.admin.first_start import place_new_group
+from sidecar.kafka.admin.first_start import has_nothing_to_read, place_new_group
 from sidecar.kafka.admin.topics import check_topics, ensure_topics
 from sidecar.settings import Settings
 from tests.broker import create_topic
@@ -57,7 +57,7 @@ def _committed(settings: Settings) -> list[int]:
         consumer.close()
 
 
-def _placed(settings: Settings, start_at: str | int | None = None) -> str:
+def _placed(settings: Settings, start_at: str | int | None = None, *, was_empty: bool = False) -> str:
     admin = Admin(settings)
     given = dataclasses.replace(settings, start_at=start_at)
     facts = ensure_topics(admin, settings)
@@ -66,7 +66,7 @@ def _placed(settings: Settings, start_at: str | int | None = None) -> str:
     def answered() -> bool:
         # On a broker that has just started the group's coordinator is some seconds behind the topics.
         try:
-            said.append(place_new_group(admin, given, facts, 20))
+            said.append(place_new_group(admin, given, facts, 20, was_empty=was_empty))
         except BrokerUnavailable:
             return False
         return True
@@ -107,6 +107,17 @@ def test_an_empty_topic_needs_no_decision_then_or_later(settings: Settings) -> N
     # What is sent while no instance runs is read: the group is not new any more.
     _send(settings, settings.input_topic, [(0, b"k", b"v", 1_000)])
     assert _placed(settings) == ""
+    assert _committed(settings) == [0, 0]
+
+
+@pytest.mark.parametrize("start_at", [None, "latest"])
+def test_all_that_was_sent_since_the_topic_was_seen_empty_is_read(settings: Settings, start_at: str | None) -> None:
+    admin = Admin(settings)
+    assert has_nothing_to_read(admin, dataclasses.replace(settings, input_topic=settings.input_topic + "-not-made"))
+    assert has_nothing_to_read(admin, settings)
+    _send(settings, settings.input_topic, [(1, b"k", b"v", 1_000)])
+    assert not has_nothing_to_read(admin, settings)
+    assert "1 records that are on it 0 stay unread" in _placed(settings, start_at, was_empty=True)
     assert _committed(settings) == [0, 0]
 
 
