@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NamedTuple, NewType
+from typing import Final, NamedTuple, NewType
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -118,3 +118,15 @@ class TimerId(NamedTuple):
         if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
             return None
         return cls(*(int(part) for part in parts))
+
+
+class Scope(NamedTuple):
+    """What a timer must have in common with a request to be its target. Empty and None: anything."""
+
+    origin: str = ""
+    group: str | None = None
+    dialect: int = 0
+    """The code of the dialect that the timer came in."""
+
+
+ANY_SCOPE: Final = Scope()

@@ -23,14 +23,26 @@ from sidecar.contract.values import (
     refuse_repeats,
     shown,
 )
-from sidecar.model import DUE_MS_MAX, RETRY_ID_BYTES_MAX, Headers, Reason, Record, Rejection, TimerId
+from sidecar.model import (
+    ANY_SCOPE,
+    DUE_MS_MAX,
+    RETRY_ID_BYTES_MAX,
+    Headers,
+    Reason,
+    Record,
+    Rejection,
+    Scope,
+    TimerId,
+)
 
 CONTROL: Final = native.CONTROL
 TARGET: Final = native.TARGET
 DUE_MS: Final = native.DUE_MS
 CONTROL_ID: Final = "retry-control-id"
 SIGNATURE: Final = "retry-control-signature"
-SIGNED: Final = (CONTROL, TARGET, DUE_MS, CONTROL_ID)
+ORIGIN: Final = native.ORIGIN_TOPIC
+GROUP: Final = native.GROUP
+SIGNED: Final = (CONTROL, TARGET, ORIGIN, GROUP, DUE_MS, CONTROL_ID)
 """The headers that a signature covers, in this order."""
 
 ID_PREFIX: Final = "id:"
@@ -91,6 +103,7 @@ class ControlRequest(NamedTuple):
     problem: str = ""
     """Why it cannot be done, for a person; the rest says nothing then."""
     needs_signature: bool = True
+    scope: Scope = ANY_SCOPE
 
 
 def parse_control(record: Record, values: HeaderValues) -> ControlRequest | Rejection:
@@ -115,12 +128,15 @@ def parse_control(record: Record, values: HeaderValues) -> ControlRequest | Reje
             refuse_repeats(record.headers or [], _OURS)
         kind = _kind(values[CONTROL])
         target = _target(kind, values, record.partition)
-        return ControlRequest(control_id, target_text, kind, target, _due_ms(kind, values))
+        scope = _scope(kind, values)
+        return ControlRequest(control_id, target_text, kind, target, _due_ms(kind, values), scope=scope)
     except HeaderError as error:
         return ControlRequest(control_id, target_text, problem=error.detail)
 
 
-def render_control(kind: ControlKind, target: Target, control_id: str, due_ms: int | None = None) -> Headers:
+def render_control(
+    kind: ControlKind, target: Target, control_id: str, due_ms: int | None = None, scope: Scope = ANY_SCOPE
+) -> Headers:
     """Return the headers of a control record; a reschedule requires `due_ms`, no other kind takes it.
 
     Raises:
@@ -128,6 +144,10 @@ def render_control(kind: ControlKind, target: Target, control_id: str, due_ms: i
     """
     text = ID_PREFIX.encode() + target if isinstance(target, bytes) else str(target).encode()
     headers: Headers = [(CONTROL, kind.encode()), (TARGET, text)]
+    if scope.origin:
+        headers.append((ORIGIN, scope.origin.encode()))
+    if scope.group is not None:
+        headers.append((GROUP, scope.group.encode()))
     if due_ms is not None:
         headers.append((DUE_MS, b"%d" % due_ms))
     headers.append((CONTROL_ID, control_id.encode()))
@@ -247,6 +267,16 @@ def _timer_target(value: bytes | None) -> TimerId | bytes:
             f"{TARGET}={shown(value)}: allowed are a timer id (<partition>-<offset>-<due ms>) and id:<retry-id>"
         )
     return timer_id
+
+
+def _scope(kind: ControlKind, values: HeaderValues) -> Scope:
+    if kind.is_for_origins:
+        for name in (ORIGIN, GROUP):
+            if name in values:
+                raise HeaderError(f"{name} is for the targets of cancel, reschedule and fire, not for {kind}")
+        return ANY_SCOPE
+    origin = read_topic(ORIGIN, values[ORIGIN]) if ORIGIN in values else ""
+    return Scope(origin, read_text(GROUP, values[GROUP]) if GROUP in values else None)
 
 
 def _due_ms(kind: ControlKind, values: HeaderValues) -> int:

@@ -20,6 +20,7 @@ from sidecar.engine.allowance import Allowance
 from sidecar.engine.items import BadControl, Control, ControlOutcome, target_text
 from sidecar.engine.overlay import Overlay
 from sidecar.engine.ports import Origin
+from sidecar.engine.selection import in_scope
 from sidecar.errors import invariant
 from sidecar.model import StoredOffset, TimerId
 
@@ -167,6 +168,9 @@ class Controls:
                 break
             self._allowance.bytes -= len(entry)
             fixed = head(entry)
+            if not in_scope(entry, fixed, control.scope):
+                seen = (fixed.offset, fixed.first_ms)
+                continue
             origin = origin_of(entry, fixed)
             if self._due_now(control) and self.is_unknown(origin):
                 full = True

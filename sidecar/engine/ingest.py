@@ -150,7 +150,7 @@ class Ingest:
         )
         if problem:
             return BadControl(record.offset, request.control_id, request.target_text, problem)
-        return Control(record.offset, request.control_id, request.kind, request.target, request.due_ms)
+        return Control(record.offset, request.control_id, request.kind, request.target, request.due_ms, request.scope)
 
     def _beyond(self, request: ControlRequest, arrived_ms: int) -> str:
         """Return why the settings do not allow a request, empty when they do."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from sidecar.contract.control import ID_PREFIX, ControlKind, Outcome, Target
 from sidecar.contract.status import OutcomeRecord, outcome_key
-from sidecar.model import Headers, Reason
+from sidecar.model import ANY_SCOPE, Headers, Reason, Scope
 
 
 class Arrival(NamedTuple):
@@ -57,6 +57,7 @@ class Control(NamedTuple):
     target: Target
     due_ms: int = 0
     """New due time of a reschedule."""
+    scope: Scope = ANY_SCOPE
 
 
 class BadControl(NamedTuple):

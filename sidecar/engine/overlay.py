@@ -38,8 +38,6 @@ from sidecar.model import StoredOffset
 from sidecar.wheel.counts import CountsDelta, SlotKey
 from sidecar.wheel.geometry import WIDTHS_MS, level_ends_ms, level_of
 
-NAMED_MAX = 1000
-"""Most timers with one retry id that a message can replace."""
 _DUE_MS_OF: Final = itemgetter(0)
 
 

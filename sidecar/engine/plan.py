@@ -27,13 +27,14 @@ from sidecar.engine.controls import Acts, Controls
 from sidecar.engine.dead_letters import dead_of, outgoing_of
 from sidecar.engine.deliver import Due, render_delivery
 from sidecar.engine.items import Arrival, BadControl, Control, Dead, Dropped, Item, Ordered
-from sidecar.engine.overlay import NAMED_MAX, Overlay
+from sidecar.engine.overlay import Overlay
 from sidecar.engine.partition import Partition
 from sidecar.engine.plan_checks import check_due, check_plan
 from sidecar.engine.ports import Origin, Outgoing, StoreReader
 from sidecar.engine.rates import Turns
 from sidecar.engine.read_ahead import due_in_turn
 from sidecar.engine.records import block_records, removed_records, tombstones
+from sidecar.engine.replacement import TOO_MANY, replaced
 from sidecar.engine.transaction import BLOCK_OVERHEAD_BYTES, PartitionPlan, Plan, Terms
 from sidecar.errors import invariant
 from sidecar.model import OFFSET_MAX, Reason, StoredOffset
@@ -203,8 +204,8 @@ class _Planner:
         seen = input_offset < self.highest
         if seen and self.overlay.find(offset, due_ms) is not None:
             return True  # the group's offset was set back, and this message is still pending
-        if replace and retry_id is not None and not self._replace(retry_id):
-            detail = f"retry-id: more than {NAMED_MAX} timers are pending under this id; cancel some first"
+        if replace and retry_id is not None and not self._replace(retry_id, _fresh(arrival, offset, lane)):
+            detail = f"retry-id: too many timers are pending under this id ({TOO_MANY}); cancel some first"
             return self._refuse(arrival, Reason.BAD_HEADER, detail)
         self.stored += 1
         if due_ms > self.now_ms:
@@ -217,19 +218,18 @@ class _Planner:
         self._dispose(entry, head(entry), origin)
         return True
 
-    def _replace(self, retry_id: bytes) -> bool:
-        """Remove all timers pending under a retry id; return False when there are more than a message may replace."""
-        keys, cost = self.overlay.named_keys(retry_id, None, NAMED_MAX + 1)
+    def _replace(self, retry_id: bytes, by: bytes) -> bool:
+        """Remove the timers that a message replaces; return False, and remove none, when they are too many."""
+        entries, cost = replaced(self.overlay, retry_id, by)
         self.allowance.timers -= cost
-        if len(keys) > NAMED_MAX:
+        if entries is None:
             return False
-        entries = [self.overlay.pending_at(key) for key in keys]
         for entry in entries:
             self.allowance.bytes -= len(entry)
             self.overlay.take(entry)
         for entry in entries:
             self._let_next_go(entry, head(entry))
-        self.cancelled += len(keys)
+        self.cancelled += len(entries)
         return True
 
     def _refuse(self, arrival: Arrival, reason: Reason, detail: str) -> bool:

@@ -10,7 +10,7 @@ from sidecar.contract.dead_letter import exception_of, group_of
 from sidecar.engine.ports import StoreReader
 from sidecar.engine.rows import Rows, after, decode_due
 from sidecar.errors import StoreFailed
-from sidecar.model import StoredOffset, TimerId
+from sidecar.model import Scope, StoredOffset, TimerId
 from sidecar.policy.globs import Globs
 
 TRIES: Final = 3
@@ -53,6 +53,15 @@ class Selection(NamedTuple):
             )
 
         return matches
+
+
+def in_scope(entry: bytes, fixed: Head, scope: Scope) -> bool:
+    """Return whether a timer is one that a request means; the payload is read only for a group."""
+    return (
+        scope.origin in {"", origin_of(entry, fixed)}
+        and scope.dialect in {0, fixed.dialect}
+        and (scope.group is None or group_of(payload_of(entry, fixed)[2]) == scope.group)
+    )
 
 
 def find_entry(

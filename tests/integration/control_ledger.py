@@ -75,7 +75,7 @@ class Message(NamedTuple):
     dead: bool = False
     """It has no place but the DLQ."""
     replaces: bool = False
-    """It takes the place of all that wait with its retry id."""
+    """It takes the place of all that wait for its origin with its retry id."""
 
 
 class Asked(NamedTuple):
@@ -219,6 +219,8 @@ class _Partition:
             self._gone[offset] = None
             return
         for other in self._named(message.retry_id) if message.replaces else ():
+            if self._message(other).origin != message.origin:
+                continue
             del self._waiting[other]
             self._gone[other] = Outcome.CANCELLED
         self._waiting[offset] = message.due_ms

@@ -174,7 +174,8 @@ class Ledger:
             return
         if send.replace and send.retry_id is not None:
             for other in self._named(send.retry_id):
-                del self.pending[other]
+                if self.pending[other].origin == send.origin:
+                    del self.pending[other]
         lane = None if send.key is None or send.origin not in self._ordered else (send.origin, send.key)
         self.pending[timer_id] = Timer(due_ms, due_ms, send.origin, send.retry_id, lane)
         if due_ms <= self._now_ms:

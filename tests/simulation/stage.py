@@ -15,7 +15,7 @@ from sidecar.engine.ports import Origin
 from sidecar.engine.restore import Restore
 from sidecar.engine.rows import Identity
 from sidecar.engine.transaction import PartitionPlan, Plan, Terms
-from sidecar.model import ANY_PARTITION, Headers
+from sidecar.model import ANY_PARTITION, ANY_SCOPE, Headers, Scope
 from tests.simulation.audit import check_rows, rows_of
 from tests.simulation.memory_log import MemoryLog
 from tests.simulation.memory_store import MemoryStore
@@ -56,10 +56,18 @@ class Stage:
         body = lasting(due_ms, NOW, 1, 4, 1, origin.encode(), retry_id, b"key", value, came, origin_partition)
         return Arrival(at, due_ms, origin, body, retry_id, replace)
 
-    def control(self, kind: ControlKind, target: Target, due_ms: int = 0, *, offset: int | None = None) -> Control:
+    def control(
+        self,
+        kind: ControlKind,
+        target: Target,
+        due_ms: int = 0,
+        *,
+        scope: Scope = ANY_SCOPE,
+        offset: int | None = None,
+    ) -> Control:
         """Return a control record at the next offset."""
         at = self._offset(offset)
-        return Control(at, f"control-{at}", kind, target, due_ms)
+        return Control(at, f"control-{at}", kind, target, due_ms, scope)
 
     def _offset(self, offset: int | None) -> int:
         if offset is None:

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from sidecar.model import Headers, Record, Rejection, Request
+from sidecar.model import Headers, Record, Rejection, Request, Scope
 
 HeaderValues = Mapping[str, bytes | None]
 """`dict(headers)`: the last value of each name. It is shorter than the headers when a name repeats."""
@@ -37,9 +37,10 @@ class Check(Enum):
 
 
 class Cancel(NamedTuple):
-    """The request to take away all that is pending under an id: a tombstone, in the dialects that have them."""
+    """The request to take away what this dialect's senders have pending under an id: a tombstone."""
 
     retry_id: bytes
+    scope: Scope
 
 
 Message = tuple[bytes | None, bytes | None, Headers]

@@ -47,7 +47,7 @@ class Etf1(Scheduler):
             refuse_repeats(record.headers or [], NAMES)
             retry_id = schedule_id(record.key)
             if not record.value:
-                return Cancel(retry_id)
+                return Cancel(retry_id, self.scope_of(values, self.code))
             missing = [name for name in (EPOCH, TARGET_TOPIC) if name not in values]
             if missing:
                 raise HeaderError(f"{', '.join(missing)} missing: profile etf1 needs both", Reason.MISSING_HEADER)

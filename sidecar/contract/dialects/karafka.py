@@ -53,7 +53,7 @@ class Karafka(Scheduler):
             refuse_repeats(record.headers or [], NAMES)
             kind = values.get(TYPE)
             if kind in _CANCELS or not self.claims(values):
-                return Cancel(schedule_id(record.key))
+                return Cancel(schedule_id(record.key), self.scope_of(values, self.code))
             return self._request(record, values)
         except HeaderError as error:
             return Rejection(error.reason, error.detail)

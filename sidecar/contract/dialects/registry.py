@@ -70,10 +70,11 @@ def parse(record: Record, dialects: Sequence[Dialect]) -> Request | ControlReque
 
 def _cancelled(record: Record, cancel: Cancel) -> ControlRequest:
     """Return a tombstone as the control record that it stands for. Like a replacement, it needs no signature."""
-    retry_id = cancel.retry_id
     control_id = f"tombstone-{record.partition}-{record.offset}"
-    target = f"{ID_PREFIX}{retry_id.decode()}"
-    return ControlRequest(control_id, target, ControlKind.CANCEL, retry_id, needs_signature=False)
+    target = f"{ID_PREFIX}{cancel.retry_id.decode()}"
+    return ControlRequest(
+        control_id, target, ControlKind.CANCEL, cancel.retry_id, needs_signature=False, scope=cancel.scope
+    )
 
 
 def _with_policy(request: Request | Rejection, values: HeaderValues) -> Request | Rejection:

@@ -10,8 +10,8 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from sidecar.contract.dialects.dialect import Check, Delays, HeaderValues, Message
-from sidecar.contract.values import HeaderError, read_number, shown
-from sidecar.model import DUE_MS_MAX, RETRY_ID_BYTES_MAX, Headers, Record
+from sidecar.contract.values import HeaderError, read_number, read_topic, shown
+from sidecar.model import DUE_MS_MAX, RETRY_ID_BYTES_MAX, Headers, Record, Scope
 
 SECONDS_MAX: Final = 99_999_999_999
 """The greatest number that is taken for epoch seconds, in the year 5138; as milliseconds it is in 1973."""
@@ -50,6 +50,11 @@ class Scheduler:
     def origin_of(self, values: HeaderValues) -> bytes | None:
         """Return the value of the header that names the target; None without one."""
         return self.bare(values.get(self.origin_header)) if self.origin_header else None
+
+    def scope_of(self, values: HeaderValues, code: int) -> Scope:
+        """Return which timers a tombstone means: this dialect's, of the target that it names. Raises HeaderError."""
+        target = self.origin_of(values)
+        return Scope("" if target is None else read_topic(self.origin_header, target), dialect=code)
 
     def bare(self, value: bytes | None) -> bytes | None:
         """Return the value as it is."""

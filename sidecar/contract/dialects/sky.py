@@ -23,7 +23,7 @@ from sidecar.contract.dialects.scheduler import (
     schedule_id,
 )
 from sidecar.contract.values import HeaderError, read_topic, shown
-from sidecar.model import Headers, Record, Rejection, Request
+from sidecar.model import Headers, Record, Rejection, Request, Scope
 
 
 class Envelope(msgspec.Struct, frozen=True):
@@ -62,7 +62,7 @@ class Sky(Scheduler):
         try:
             retry_id = schedule_id(record.key)
             if not record.value:
-                return Cancel(retry_id)
+                return Cancel(retry_id, Scope(dialect=self.code))
             envelope = _envelope(record.value)
             envelope.message()
             return Request(

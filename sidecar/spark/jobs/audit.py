@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 SHOWN_MAX: Final = 100
 _POSITION: Final = "partition int, offset long"
 _SENT: Final = (
-    f"{_POSITION}, kind string, origin string, retry_id binary, ends long, ends_id binary, trusted boolean, "
-    "taken boolean, stamp long"
+    f"{_POSITION}, kind string, origin string, retry_id binary, ends long, ends_id binary, "
+    "ends_origin string, trusted boolean, taken boolean, stamp long"
 )
 _DEAD: Final = f"{_POSITION}, died long"
 _OUTCOME: Final = f"{_POSITION}, acted boolean"
@@ -182,7 +182,7 @@ def _cancelled(inputs: AuditInputs, sent: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f  # noqa: PLC0415 - as above
 
     ends = sent.filter("taken and (ends is not null or ends_id is not null)").select(
-        "partition", "offset", "ends", "ends_id", "trusted"
+        "partition", "offset", "ends", "ends_id", "ends_origin", "trusted"
     )
     if inputs.settings.status_topic in inputs.existing:
         status = read_topics(inputs, [inputs.settings.status_topic], _outcomes, _OUTCOME)
@@ -198,9 +198,14 @@ def _cancelled(inputs: AuditInputs, sent: DataFrame) -> DataFrame:
     # An id has the offset of the timer, or that of a delivery report.
     timers = timers.unionByName(_in_topic(inputs, timers))
     by_timer = timers.groupBy("partition", "offset").agg(f.max("behind").alias("behind"))
-    by_name = ends.filter("ends_id is not null").groupBy("partition", f.col("ends_id").alias("retry_id")).agg(last)
+    by_name = ends.filter("ends_id is not null").groupBy("partition", f.col("ends_id").alias("retry_id"), "ends_origin")
     position = ["partition", "offset"]
-    named = sent.filter("retry_id is not null").select(*position, "retry_id").join(by_name, ["partition", "retry_id"])
+    named = (
+        sent.filter("retry_id is not null")
+        .select(*position, "retry_id", "origin")
+        .join(by_name.agg(last), ["partition", "retry_id"])
+        .filter("ends_origin is null or ends_origin = origin")
+    )
     return by_timer.select(*position, "behind").unionByName(named.select(*position, "behind")).filter("behind > offset")
 
 

@@ -54,6 +54,8 @@ class Sent(NamedTuple):
     """The offset of the timer that a cancel names."""
     ends_id: bytes | None
     """The retry id whose timers before it a cancel or a replacing message ends."""
+    ends_origin: str | None = None
+    """The origin of these timers; None: any. A group that narrows them further is not looked at."""
     trusted: bool = True
     """False for a cancel that is not signed with the token."""
 
@@ -88,14 +90,14 @@ def sent_of(
         headers, target = dict(record.headers or ()), request.target
         trusted = not signature_problem(headers, token, input_topic, record.partition, record.timestamp_ms)
         ends = target.offset if isinstance(target, TimerId) else None
-        return Sent(RecordKind.CANCEL, None, None, ends, target if isinstance(target, bytes) else None, trusted)
+        ends_id = target if isinstance(target, bytes) else None
+        return Sent(RecordKind.CANCEL, None, None, ends, ends_id, request.scope.origin or None, trusted)
     verdict = policy.decide(request, record.timestamp_ms, record.timestamp_ms, record.partition, record.offset)
     if isinstance(verdict, Drop | Rejection):
         kind = RecordKind.DROPPED if isinstance(verdict, Drop) else RecordKind.REJECTED
         return Sent(kind, request.origin, request.retry_id, None, None)
-    return Sent(
-        RecordKind.MESSAGE, request.origin, request.retry_id, None, request.retry_id if request.replace else None
-    )
+    ends_id = request.retry_id if request.replace else None
+    return Sent(RecordKind.MESSAGE, request.origin, request.retry_id, None, ends_id, request.origin)
 
 
 def outcome_of(record: Record) -> tuple[int, int, bool] | None:

@@ -10,7 +10,7 @@ import pytest
 from sidecar.contract import DIALECTS, parse
 from sidecar.contract.control import ControlKind, ControlRequest
 from sidecar.contract.dialects.dialect import Message
-from sidecar.model import Headers, Reason, Record, Rejection, Request, TimerId
+from sidecar.model import Headers, Reason, Record, Rejection, Request, Scope, TimerId
 
 AT_S = 1_893_456_000
 AT_MS = AT_S * 1000
@@ -105,10 +105,17 @@ def test_a_schedule_without_a_target_key_is_delivered_without_a_key() -> None:
         ("sky", [("schedule:expired", b"true")]),
     ],
 )
-def test_a_tombstone_cancels_what_is_pending_under_its_key_without_a_signature(profile: str, headers: Headers) -> None:
+def test_a_tombstone_cancels_what_its_dialect_has_pending_under_its_key(profile: str, headers: Headers) -> None:
+    scope = Scope("orders" if headers is ETF1 else "", dialect=DIALECTS[profile].code)
     assert parsed(profile, headers, value=None) == ControlRequest(
-        "tombstone-3-9", "id:id-1", ControlKind.CANCEL, b"id-1", needs_signature=False
+        "tombstone-3-9", "id:id-1", ControlKind.CANCEL, b"id-1", needs_signature=False, scope=scope
     )
+
+
+def test_a_tombstone_whose_target_is_no_topic_is_a_bad_header() -> None:
+    refused = parsed("etf1", [("scheduler-target-topic", b"no topic")], value=None)
+    assert isinstance(refused, Rejection)
+    assert "scheduler-target-topic" in refused.detail
 
 
 def test_a_null_value_of_a_native_message_is_no_tombstone() -> None:

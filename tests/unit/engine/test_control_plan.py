@@ -12,7 +12,7 @@ from sidecar.engine import controls
 from sidecar.engine.ingest import Ingest
 from sidecar.engine.items import BadControl, Item
 from sidecar.engine.transaction import PartitionPlan, Terms
-from sidecar.model import TimerId
+from sidecar.model import Scope, TimerId
 from sidecar.policy import Policy, PolicyConfig
 from sidecar.runtime.partitions.buffer import Buffer
 from tests.simulation.memory_store import MemoryStore
@@ -55,6 +55,25 @@ def test_what_is_left_over_is_handed_back_in_order() -> None:
     made = stage.plan(NOW, *items, terms=TWO)
     assert made.left == {0: tuple(items[1:])}
     assert stage.plan(NOW, *items[:1], terms=TWO).left == {}
+
+
+def test_a_record_that_names_an_origin_leaves_the_others_of_its_id() -> None:
+    stage = Stage()
+    sent = [stage.send(NOW + 50 + at, "AB"[at % 2], retry_id=b"x") for at in range(7)]
+    stage.commit(NOW, *sent)
+    partition_plans = drain(stage, stage.control(ControlKind.CANCEL, b"x", scope=Scope("B")))
+    assert sum(each.cancelled for each in partition_plans) == 3
+    assert outcomes(partition_plans[-1]) == [(Outcome.CANCELLED, 3)]
+    assert stage.dues() == [NOW + 50, NOW + 52, NOW + 54, NOW + 56]
+
+
+@pytest.mark.parametrize("scope", [Scope("B"), Scope(group="billing"), Scope(dialect=5)])
+def test_a_timer_outside_the_scope_of_a_record_is_not_pending_for_it(scope: Scope) -> None:
+    stage = stage_of(1)
+    for target in (b"x", TimerId(0, 0, NOW + 1000)):
+        made = stage.commit(NOW, stage.control(ControlKind.FIRE, target, scope=scope))
+        assert outcomes(made) == [(Outcome.NOT_PENDING, 0)]
+    assert len(stage.timers()) == 1
 
 
 def test_a_message_behind_it_with_the_same_id_is_not_meant() -> None:

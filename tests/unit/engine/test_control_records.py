@@ -19,7 +19,7 @@ from sidecar.contract.control import (
 from sidecar.contract.status import OutcomeRecord, outcome_key, parse_outcome_key
 from sidecar.engine.ingest import Ingest
 from sidecar.engine.items import BadControl, Control, ControlOutcome, Dead, outcome_records
-from sidecar.model import DUE_MS_MAX, Headers, Reason, Record, Rejection, TimerId
+from sidecar.model import DUE_MS_MAX, Headers, Reason, Record, Rejection, Scope, TimerId
 from sidecar.policy import Policy, PolicyConfig
 from tests.clocks import NOW_MS
 
@@ -66,6 +66,21 @@ def test_what_is_rendered_is_read_again(kind: ControlKind, target: Target, due_m
     parsed = parse(record(render_control(kind, target, "c-1", due_ms)), [])
     assert isinstance(parsed, ControlRequest)
     assert parsed._replace(target_text="") == ControlRequest("c-1", "", kind, target, due_ms or 0)
+
+
+@pytest.mark.parametrize("scope", [Scope("orders"), Scope(group="billing"), Scope("orders", "größe")])
+def test_a_record_can_name_the_origin_and_the_group_of_its_targets(scope: Scope) -> None:
+    parsed = parse(record(render_control(ControlKind.CANCEL, b"order-7", "c-1", scope=scope)), [])
+    assert isinstance(parsed, ControlRequest)
+    assert (parsed.problem, parsed.scope) == ("", scope)
+
+
+@pytest.mark.parametrize("scope", [Scope("no topic"), Scope(group=""), Scope("orders*")])
+def test_an_origin_that_is_no_topic_and_an_empty_group_are_refused(scope: Scope) -> None:
+    with pytest.raises(ValueError, match=r"retry-origin-topic|retry-group"):
+        render_control(ControlKind.CANCEL, b"order-7", "c-1", scope=scope)
+    with pytest.raises(ValueError, match="is for the targets of cancel, reschedule and fire, not for pause"):
+        render_control(ControlKind.PAUSE, "orders", "c-1", scope=Scope("orders"))
 
 
 @pytest.mark.parametrize(

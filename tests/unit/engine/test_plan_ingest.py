@@ -11,7 +11,7 @@ import pytest
 from sidecar.changelog.codec import REMOVED, RemovedKey, decode_key
 from sidecar.contract.control import ControlKind, Outcome
 from sidecar.engine.items import Arrival, Dead, Dropped, Item
-from sidecar.engine.overlay import NAMED_MAX
+from sidecar.engine.replacement import READS_MAX, REPLACED_MAX
 from sidecar.engine.transaction import PartitionPlan
 from sidecar.model import Headers, Reason, TimerId
 from tests.simulation.audit import rows_of
@@ -69,17 +69,52 @@ def test_an_id_that_begins_like_another_one_is_another_one() -> None:
 
 def test_replacing_more_than_a_thousand_is_a_bad_header_and_leaves_them_all() -> None:
     stage = Stage()
-    stage.commit(NOW, *(stage.send(NOW + 50, retry_id=b"x") for _ in range(NAMED_MAX + 1)))
+    stage.commit(NOW, *(stage.send(NOW + 50, retry_id=b"x") for _ in range(REPLACED_MAX + 1)))
     partition_plan = stage.commit(NOW, stage.send(NOW + 90, retry_id=b"x", replace=True))
     ((reason, dead_letter),) = partition_plan.dead_letters
     assert reason is Reason.BAD_HEADER
-    assert b"retry-id: more than 1000 timers" in (dict(dead_letter.headers)["retry-dlq-detail"] or b"")
-    assert len(stage.timers()) == NAMED_MAX + 1
+    assert b"retry-id: too many timers" in (dict(dead_letter.headers)["retry-dlq-detail"] or b"")
+    assert len(stage.timers()) == REPLACED_MAX + 1
+
+
+def test_a_message_replaces_only_what_waits_for_its_own_origin() -> None:
+    stage = Stage()
+    stage.commit(NOW, *(stage.send(NOW + due, origin, retry_id=b"x") for due, origin in ((50, "A"), (60, "B"))))
+    partition_plan = stage.commit(NOW, stage.send(NOW + 90, "B", retry_id=b"x", replace=True))
+    assert partition_plan.cancelled == 1
+    assert stage.dues() == [NOW + 50, NOW + 90]
+
+
+def test_a_message_of_a_group_replaces_only_what_waits_for_this_group() -> None:
+    stage = Stage()
+    groups: dict[int, Headers] = {50: [], 60: [("retry-group", b"billing")], 70: [("retry-group", b"mail")]}
+    stage.commit(NOW, *(stage.send(NOW + due, retry_id=b"x", headers=came) for due, came in groups.items()))
+    stage.commit(NOW, stage.send(NOW + 90, retry_id=b"x", replace=True, headers=groups[70]))
+    assert stage.dues() == [NOW + 50, NOW + 60, NOW + 90]
+    stage.commit(NOW, stage.send(NOW + 95, retry_id=b"x", replace=True))
+    assert stage.dues() == [NOW + 95]
+
+
+def test_timers_of_others_under_an_id_do_not_keep_a_message_from_replacing() -> None:
+    stage = Stage()
+    others = [stage.send(NOW + 50, "B", retry_id=b"x") for _ in range(REPLACED_MAX * 2)]
+    stage.commit(NOW, *others, stage.send(NOW + 60, retry_id=b"x"))
+    assert stage.commit(NOW, stage.send(NOW + 90, retry_id=b"x", replace=True)).cancelled == 1
+    assert max(stage.dues()) == NOW + 90
+    assert len(stage.dues()) == len(others) + 1
+
+
+@pytest.mark.parametrize(("count", "size"), [(READS_MAX + 2 * REPLACED_MAX, 1), (20, 1024 * 1024)])
+def test_what_others_have_under_an_id_is_read_up_to_a_bound(count: int, size: int) -> None:
+    stage = Stage()
+    stage.commit(NOW, *(stage.send(NOW + 50, "B", retry_id=b"x", value=bytes(size)) for _ in range(count)))
+    ((reason, _),) = stage.commit(NOW, stage.send(NOW + 90, retry_id=b"x", replace=True)).dead_letters
+    assert reason is Reason.BAD_HEADER
 
 
 def test_a_thousand_can_be_replaced_though_the_same_batch_took_others_of_the_id_away() -> None:
     stage = Stage()
-    timers = [stage.send(NOW + 50, retry_id=b"x") for _ in range(NAMED_MAX + 5)]
+    timers = [stage.send(NOW + 50, retry_id=b"x") for _ in range(REPLACED_MAX + 5)]
     stage.commit(NOW, *timers)
     cancels = [stage.control(ControlKind.CANCEL, TimerId(0, timer.offset, NOW + 50)) for timer in timers[:5]]
     stage.commit(NOW, *cancels, stage.send(NOW + 90, retry_id=b"x", replace=True))
