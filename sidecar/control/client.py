@@ -22,7 +22,7 @@ from sidecar.errors import BrokerUnavailable, CommandFailed, KafkaFailed
 from sidecar.kafka import config
 from sidecar.kafka.admin.cluster import Admin, Deadline, end_offsets, unavailable
 from sidecar.kafka.writer import Writer, Written
-from sidecar.model import Headers, TimerId
+from sidecar.model import ANY_SCOPE, Headers, Scope, TimerId
 from sidecar.settings import Settings
 
 DEADLINE_S: Final = 5.0
@@ -93,12 +93,13 @@ class ControlClient:
         target: Target,
         *,
         due_ms: int | None = None,
+        scope: Scope = ANY_SCOPE,
         control_id: str | None = None,
         deadline_s: float = DEADLINE_S,
     ) -> ControlResult:
         """Send a control record and wait for its outcome; see `send` and `wait`."""
         deadline = Deadline(deadline_s, self._clock)
-        return self._wait(self._send(kind, target, due_ms, control_id, deadline, awaited=True), deadline)
+        return self._wait(self._send(kind, target, due_ms, scope, control_id, deadline, awaited=True), deadline)
 
     def send(
         self,
@@ -106,6 +107,7 @@ class ControlClient:
         target: Target,
         *,
         due_ms: int | None = None,
+        scope: Scope = ANY_SCOPE,
         control_id: str | None = None,
         deadline_s: float = DEADLINE_S,
     ) -> Sent:
@@ -115,6 +117,7 @@ class ControlClient:
             kind: What to do.
             target: A timer id, a retry id as bytes, or, for pause and resume, an origin topic.
             due_ms: The new due time, for a reschedule.
+            scope: Which of the timers under the target are meant.
             control_id: Any unique text; generated unless given.
             deadline_s: Seconds until the broker must have the record.
 
@@ -123,11 +126,13 @@ class ControlClient:
             BrokerUnavailable: No answer in time. The record may still be applied: look its id up.
             CommandFailed: The cluster refuses the record.
         """
-        return self._send(kind, target, due_ms, control_id, Deadline(deadline_s, self._clock), awaited=True)
+        return self._send(kind, target, due_ms, scope, control_id, Deadline(deadline_s, self._clock), awaited=True)
 
-    def post(self, kind: ControlKind, target: Target, *, due_ms: int | None, deadline_s: float) -> Sent:
+    def post(
+        self, kind: ControlKind, target: Target, *, due_ms: int | None, deadline_s: float, scope: Scope = ANY_SCOPE
+    ) -> Sent:
         """Send like `send`, for callers that follow the status topic themselves; `wait` cannot use the result."""
-        return self._send(kind, target, due_ms, None, Deadline(deadline_s, self._clock), awaited=False)
+        return self._send(kind, target, due_ms, scope, None, Deadline(deadline_s, self._clock), awaited=False)
 
     def wait(self, sent: Sent, *, deadline_s: float = DEADLINE_S) -> ControlResult:
         """Return the result once every partition has an outcome, or the partial one at the deadline.
@@ -160,13 +165,14 @@ class ControlClient:
         kind: ControlKind,
         target: Target,
         due_ms: int | None,
+        scope: Scope,
         control_id: str | None,
         deadline: Deadline,
         *,
         awaited: bool,
     ) -> Sent:
         control_id = control_id or self._new_id()
-        headers = render_control(kind, target, control_id, due_ms)
+        headers = render_control(kind, target, control_id, due_ms, scope)
         # The writer itself asks, and so knows partitions that are new.
         total = self._partitions(self._settings.input_topic, deadline, self._writer)
         wanted = range(total)

@@ -9,6 +9,7 @@ from sidecar.clock import Clock
 from sidecar.contract.control import ControlKind, Target
 from sidecar.control.client import DEADLINE_S, ControlClient, ControlResult, added_up, found_result
 from sidecar.kafka.admin.cluster import Deadline
+from sidecar.model import Scope
 from sidecar.serving.group_view import GroupSource
 from sidecar.settings import Settings
 
@@ -31,13 +32,13 @@ class LazyCommands:
         self._lock = threading.Lock()
         self._client: ControlClient | None = None
 
-    def act(self, kind: ControlKind, target: Target, due_ms: int | None) -> ControlResult:
+    def act(self, kind: ControlKind, target: Target, due_ms: int | None, scope: Scope) -> ControlResult:
         """Send a control record and wait for its outcome. Raises ValueError and CommandFailed."""
         client = self._made()
         if self._source.unread() is not None:
-            return client.act(kind, target, due_ms=due_ms)
+            return client.act(kind, target, due_ms=due_ms, scope=scope)
         deadline = Deadline(DEADLINE_S, self._clock)
-        sent = client.post(kind, target, due_ms=due_ms, deadline_s=DEADLINE_S)
+        sent = client.post(kind, target, due_ms=due_ms, scope=scope, deadline_s=DEADLINE_S)
         answers = self._source.await_outcomes(sent.control_id, sent.offsets, deadline.left_s)
         return added_up(sent.control_id, sent.target, sent.offsets, answers)
 

@@ -29,7 +29,7 @@ from sidecar.api.source import Reloaded
 from sidecar.contract.control import ControlKind, Outcome, Target
 from sidecar.errors import CommandFailed
 from sidecar.metrics import Metrics
-from sidecar.model import TimerId
+from sidecar.model import Scope, TimerId
 from tests.unit.api.test_api import Snapshots
 from tests.unit.engine.test_view import NOW_MS
 
@@ -58,9 +58,11 @@ class Desk:
     result: Told | Exception = CANCELLED
     known: dict[str, Told] = field(default_factory=dict)
     acted: list[tuple[ControlKind, Target, int | None]] = field(default_factory=list)
+    scopes: list[Scope] = field(default_factory=list)
 
-    def act(self, kind: ControlKind, target: Target, due_ms: int | None) -> Told:
+    def act(self, kind: ControlKind, target: Target, due_ms: int | None, scope: Scope) -> Told:
         self.acted.append((kind, target, due_ms))
+        self.scopes.append(scope)
         if isinstance(self.result, Exception):
             raise self.result
         return self.result

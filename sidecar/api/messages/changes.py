@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Protocol, Self, TypeVar
 
 import structlog
 from anyio import CapacityLimiter, to_thread
-from fastapi import APIRouter, Depends, Path, Request
+from fastapi import APIRouter, Depends, Path, Query, Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
@@ -19,7 +19,7 @@ from sidecar.api.guard import PaidThread
 from sidecar.api.messages.routes import TARGET, TargetText, target_of
 from sidecar.contract.control import ControlKind, Outcome, Target
 from sidecar.errors import CommandFailed
-from sidecar.model import DUE_MS_MAX
+from sidecar.model import ANY_SCOPE, DUE_MS_MAX, Scope
 
 log = structlog.get_logger(__name__)
 R = TypeVar("R")
@@ -61,7 +61,7 @@ class Result(Protocol):
 class Commands(Protocol):
     """Sends control records and finds their outcomes; called from worker threads. Both may take seconds."""
 
-    def act(self, kind: ControlKind, target: Target, due_ms: int | None) -> Result:
+    def act(self, kind: ControlKind, target: Target, due_ms: int | None, scope: Scope) -> Result:
         """Send a control record and wait for its outcome. Raises ValueError (it would be refused), CommandFailed."""
         ...
 
@@ -177,6 +177,24 @@ async def require_json(request: Request) -> None:
         raise HTTPException(415, "Send the body as JSON, with the header Content-Type: application/json.")
 
 
+class ScopeQuery(BaseModel):
+    """Narrows a change of messages, for an id that several applications use."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    origin: str = Field(
+        default="", description="Only messages for this origin topic; default: any.", examples=["orders"]
+    )
+    group: str | None = Field(
+        default=None, description="Only messages of this consumer group (`retry-group`), by its name; default: any."
+    )
+
+    @property
+    def scope(self) -> Scope:
+        return Scope(self.origin, self.group)
+
+
+Narrowed = Annotated[ScopeQuery, Query()]
 ControlIdText = Annotated[
     str, Path(description="`control_id` of a response or a control record.", examples=[CONTROL_ID_EXAMPLE])
 ]
@@ -192,7 +210,13 @@ class ControlDesk:
         self._lookups = PaidThread(self._looking)
 
     async def act(
-        self, request: Request, kind: ControlKind, target: Target, shown: str, due_ms: int | None = None
+        self,
+        request: Request,
+        kind: ControlKind,
+        target: Target,
+        shown: str,
+        due_ms: int | None = None,
+        scope: Scope = ANY_SCOPE,
     ) -> JSONResponse:
         """Carry out a change and answer with its outcome.
 
@@ -202,6 +226,7 @@ class ControlDesk:
             target: To what.
             shown: The target as it came.
             due_ms: The new due time, for a reschedule.
+            scope: Which of the messages under the target are meant.
         """
         who = caller(request)
 
@@ -210,7 +235,7 @@ class ControlDesk:
             outcome = "failed"
             facts: dict[str, object] = {}
             try:
-                result = self._commands.act(kind, target, due_ms)
+                result = self._commands.act(kind, target, due_ms, scope)
                 outcome = "unanswered" if result.outcome is None else result.outcome.value
                 facts = {"count": result.count, "control_id": result.control_id}
             except ValueError:
@@ -263,7 +288,7 @@ def _body(result: Result) -> dict[str, object]:
 def control_routes(desk: ControlDesk, gate: Gate, now_ms: Callable[[], int]) -> APIRouter:
     """Return the routes that change messages and look up outcomes."""
     router = APIRouter(tags=["control"])
-    guards = [Depends(gate.change), Depends(refuse_parameters)]
+    guards = [Depends(gate.change)]
 
     @router.delete(
         TARGET,
@@ -273,8 +298,8 @@ def control_routes(desk: ControlDesk, gate: Gate, now_ms: Callable[[], int]) -> 
         responses={**TIMER_ANSWERS, 200: answered(Outcome.CANCELLED, "The message is removed and will not fire.")},
         dependencies=guards,
     )
-    async def cancel(request: Request, target: TargetText) -> JSONResponse:
-        return await desk.act(request, ControlKind.CANCEL, target_of(target), target)
+    async def cancel(request: Request, target: TargetText, narrowed: Narrowed) -> JSONResponse:
+        return await desk.act(request, ControlKind.CANCEL, target_of(target), target, scope=narrowed.scope)
 
     @router.patch(
         TARGET,
@@ -284,9 +309,11 @@ def control_routes(desk: ControlDesk, gate: Gate, now_ms: Callable[[], int]) -> 
         responses={**TIMER_ANSWERS, 200: answered(Outcome.RESCHEDULED, "The message will fire at the new time.")},
         dependencies=[*guards, Depends(require_json)],
     )
-    async def reschedule(request: Request, target: TargetText, schedule: ScheduleBody) -> JSONResponse:
+    async def reschedule(
+        request: Request, target: TargetText, narrowed: Narrowed, schedule: ScheduleBody
+    ) -> JSONResponse:
         at_ms = schedule.at_ms(now_ms())
-        return await desk.act(request, ControlKind.RESCHEDULE, target_of(target), target, at_ms)
+        return await desk.act(request, ControlKind.RESCHEDULE, target_of(target), target, at_ms, narrowed.scope)
 
     @router.post(
         f"{TARGET}/fire",
@@ -300,8 +327,8 @@ def control_routes(desk: ControlDesk, gate: Gate, now_ms: Callable[[], int]) -> 
         },
         dependencies=guards,
     )
-    async def fire(request: Request, target: TargetText) -> JSONResponse:
-        return await desk.act(request, ControlKind.FIRE, target_of(target), target)
+    async def fire(request: Request, target: TargetText, narrowed: Narrowed) -> JSONResponse:
+        return await desk.act(request, ControlKind.FIRE, target_of(target), target, scope=narrowed.scope)
 
     @router.get(
         "/control/{control_id:path}",

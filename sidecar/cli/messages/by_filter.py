@@ -24,7 +24,7 @@ from sidecar.clock import SystemClock
 from sidecar.contract.control import ControlKind, Outcome, render_control
 from sidecar.control.stream import ControlStream
 from sidecar.errors import CommandFailed
-from sidecar.model import TimerId
+from sidecar.model import Scope, TimerId
 from sidecar.runtime.stop import Stop
 from sidecar.settings import Settings
 
@@ -60,9 +60,12 @@ class Choice:
         return self.everything or not self.wanted.is_empty or self.resume is not None
 
     @property
-    def is_empty(self) -> bool:
-        """Whether nothing was said that is about a filter."""
-        return self == Choice(Filter(), False, False, False, None, None, None)
+    def scope(self) -> Scope | None:
+        """What narrows named targets; None when other options are given, which go with a filter only."""
+        narrowed = Filter(origin=self.wanted.origin, group=self.wanted.group)
+        if self != Choice(narrowed, False, False, False, None, None, None):
+            return None
+        return Scope(narrowed.origin or "", narrowed.group)
 
 
 def choice_options(function: F) -> F:

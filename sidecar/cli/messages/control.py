@@ -23,6 +23,7 @@ from sidecar.control.client import DEADLINE_S, LOOKUP_DEADLINE_S, ControlClient,
 from sidecar.engine.items import target_text
 from sidecar.errors import CommandFailed
 from sidecar.kafka.config import validate_client_properties
+from sidecar.model import ANY_SCOPE, Scope
 from sidecar.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -84,8 +85,9 @@ _origins = click.argument("topics", nargs=-1, required=True, metavar="TOPIC...",
 def cancel(settings: Settings, /, *, targets: Sequence[Target], choice: Choice, **how: Any) -> None:
     """Remove messages before they fire: the named ones, or those that match a filter.
 
-    TARGET is a timer id, or id:<retry-id> for all messages with that id. Exit status 0: the pending messages are never
-    delivered. Exit status 1: a target was not pending or was refused, or no answer came in time.
+    TARGET is a timer id, or id:<retry-id> for all messages with that id; --origin and --group leave out those of
+    others. Exit status 0: the pending messages are never delivered. Exit status 1: a target was not pending or was
+    refused, or no answer came in time.
 
     \b
     With a filter; a journal lets you continue after an interruption:
@@ -114,8 +116,9 @@ def reschedule(
 ) -> None:
     """Give messages another due time; their timer ids stay the same.
 
-    TARGET is a timer id, or id:<retry-id> for all messages with that id. Exit status 1 if a target was not pending or
-    was refused, or no answer came in time. With a filter, all messages become due at the same instant:
+    TARGET is a timer id, or id:<retry-id> for all messages with that id; --origin and --group leave out those of
+    others. Exit status 1 if a target was not pending or was refused, or no answer came in time. With a filter, all
+    messages become due at the same instant:
 
     \b
       retry-sidecar reschedule --origin orders --due-before 1h --delay 6h
@@ -140,8 +143,8 @@ def reschedule(
 def fire(settings: Settings, /, *, targets: Sequence[Target], choice: Choice, **how: Any) -> None:
     """Send messages to their origin now, before their due time.
 
-    TARGET is a timer id, or id:<retry-id> for all messages with that id. Exit status 1 if a target was not pending or
-    was refused, its origin is paused, or no answer came in time.
+    TARGET is a timer id, or id:<retry-id> for all messages with that id; --origin and --group leave out those of
+    others. Exit status 1 if a target was not pending or was refused, its origin is paused, or no answer came in time.
 
     \b
     With a filter, at a limited rate:
@@ -219,9 +222,11 @@ def _act_on(
 ) -> None:
     """Act on what is named, or on what a filter chooses."""
     if targets:
-        if not choice.is_empty:
-            raise click.UsageError("TARGET goes with no filter and no option of one: name messages, or choose them")
-        _act(settings, kind, targets, due_ms=due_ms, no_wait=no_wait, **how)
+        if choice.scope is None:
+            raise click.UsageError(
+                "TARGET takes only --origin and --group of these options: name messages, or choose them by a filter"
+            )
+        _act(settings, kind, targets, due_ms=due_ms, no_wait=no_wait, scope=choice.scope, **how)
         return
     if not choice.is_made:
         raise click.UsageError(
@@ -243,9 +248,10 @@ def _act(
     as_json: bool,
     url: str | None,
     due_ms: int | None = None,
+    scope: Scope = ANY_SCOPE,
 ) -> None:
     """Act on one target after the other, and show each answer when it is there."""
-    _check(kind, targets, due_ms)
+    _check(kind, targets, due_ms, scope)
     wait_s = DEADLINE_S if timeout_s is None else timeout_s
     done = True
 
@@ -262,12 +268,12 @@ def _act(
             raise click.UsageError("--no-wait and --url: an instance waits for the answer; give one of them")
         control = _by_http(settings, url)
         for target in targets:
-            show(control.act(kind, target, due_ms=due_ms, deadline_s=wait_s))
+            show(control.act(kind, target, due_ms=due_ms, deadline_s=wait_s, scope=scope))
     else:
         validate_client_properties(settings)
         with ControlClient(settings) as client:
             for target in targets:
-                sent = client.send(kind, target, due_ms=due_ms, deadline_s=wait_s)
+                sent = client.send(kind, target, due_ms=due_ms, scope=scope, deadline_s=wait_s)
                 if no_wait:
                     _show_sent(sent, as_json=as_json)
                 else:
@@ -280,11 +286,11 @@ def _by_http(settings: Settings, url: str) -> HttpControl:
     return HttpControl(Instances(lambda: (url,), settings.api_token))
 
 
-def _check(kind: ControlKind, targets: Iterable[Target], due_ms: int | None) -> None:
+def _check(kind: ControlKind, targets: Iterable[Target], due_ms: int | None, scope: Scope) -> None:
     """Refuse what the sidecar would refuse for its form, before anything is sent."""
     for target in targets:
         try:
-            render_control(kind, target, "checked", due_ms)
+            render_control(kind, target, "checked", due_ms, scope)
         except ValueError as error:
             raise click.UsageError(f"{kind} {target_text(target)}: {error}") from None
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from sidecar.cli.instance import Instances, Reply, Unanswered
 from sidecar.clock import SystemClock
@@ -15,7 +15,7 @@ from sidecar.contract.control import ControlKind, Outcome, Target
 from sidecar.control.client import ControlResult
 from sidecar.control.stream import TimerOutcome
 from sidecar.engine.items import target_text
-from sidecar.model import TimerId
+from sidecar.model import ANY_SCOPE, Scope, TimerId
 
 AT_A_TIME: Final = 32
 """The number of calls that an instance works on at a time."""
@@ -35,7 +35,15 @@ class HttpControl:
     def __init__(self, instances: Instances) -> None:
         self._instances = instances
 
-    def act(self, kind: ControlKind, target: Target, *, due_ms: int | None, deadline_s: float) -> ControlResult:
+    def act(
+        self,
+        kind: ControlKind,
+        target: Target,
+        *,
+        due_ms: int | None,
+        deadline_s: float,
+        scope: Scope = ANY_SCOPE,
+    ) -> ControlResult:
         """Return the outcome, or what is known of it at the deadline.
 
         Raises:
@@ -48,7 +56,10 @@ class HttpControl:
         text = target_text(target)
         path = f"/origins/{text}" if kind.is_for_origins else f"/pending/messages/{quote(text, safe='')}"
         body = None if due_ms is None else {"due_ms": due_ms}
-        result = _result(self._instances.ask(method, f"{path}{suffix}", body=body), text)
+        given = {"origin": scope.origin or None, "group": scope.group}
+        query = urlencode({name: value for name, value in given.items() if value is not None})
+        whole = f"{path}{suffix}?{query}" if query else f"{path}{suffix}"
+        result = _result(self._instances.ask(method, whole, body=body), text)
         while result.outcome is None and clock.monotonic_s() < until_s:
             pause.wait(AGAIN_S)
             # It is sent: that an instance has too much to do now, or restarts, is no answer.

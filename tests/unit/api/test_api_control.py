@@ -13,7 +13,7 @@ from sidecar.changelog.codec import NextTurn
 from sidecar.contract.control import ControlKind, Outcome
 from sidecar.engine.group.view import PartitionView
 from sidecar.errors import BrokerUnavailable
-from sidecar.model import TimerId
+from sidecar.model import Scope, TimerId
 from tests.unit.api.test_api import Snapshots, assert_problem
 from tests.unit.api_stage import Client, Desk, Told
 from tests.unit.engine.test_view import EMPTY, NOW_MS
@@ -58,6 +58,15 @@ def test_a_retry_id_may_hold_any_text(client: Client, desk: Desk, text: str, wan
     assert client.request("DELETE", f"/pending/messages/id:{text}").status_code == 200
     assert client.request("POST", f"/pending/messages/id:{text}/fire").status_code == 200
     assert [target for _, target, _ in desk.acted] == [wanted, wanted]
+
+
+def test_a_change_can_name_the_origin_and_the_group_that_it_is_for(client: Client, desk: Desk) -> None:
+    client.request("DELETE", f"{PATH}?origin=orders")
+    client.request("PATCH", f"{PATH}?group=mail", json={"due_ms": 5})
+    client.request("POST", f"{PATH}/fire?origin=orders&group=mail")
+    assert desk.scopes == [Scope("orders"), Scope(group="mail"), Scope("orders", "mail")]
+    assert_problem(client.request("DELETE", f"{PATH}?orign=orders"), 400, "orign")
+    assert len(desk.scopes) == 3
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,13 @@ def control(outcome: str | None, status: int = 200, **more: object) -> Reply:
     ("arguments", "call", "given", "status", "said"),
     [
         (["cancel", TARGET], ("DELETE", PATH), control("cancelled"), 0, f"{TARGET}: cancelled, 1 message"),
+        (
+            ["cancel", TARGET, "--origin", "orders", "--group", "mail 1"],
+            ("DELETE", f"{PATH}?origin=orders&group=mail+1"),
+            control("cancelled"),
+            0,
+            "cancelled, 1 message",
+        ),
         (["fire", TARGET], ("POST", f"{PATH}/fire"), control("fired"), 0, "fired, 1 message"),
         (["fire", TARGET], ("POST", f"{PATH}/fire"), control("origin-paused", 409), 1, "origin is not open"),
         (["cancel", TARGET], ("DELETE", PATH), control("not-pending", 404), 1, "not pending"),
@@ -252,8 +259,9 @@ def test_an_instance_waits_for_the_answer_itself(shelf: Shelf) -> None:
     ("arguments", "said"),
     [
         (["cancel"], "Missing argument 'TARGET...': name messages, or choose them with --origin"),
-        (["cancel", TARGET, "--origin", "orders"], "TARGET goes with no filter"),
-        (["cancel", TARGET, "--yes"], "TARGET goes with no filter"),
+        (["cancel", TARGET, "--due-from", "1h"], "TARGET takes only --origin and --group"),
+        (["cancel", TARGET, "--yes"], "TARGET takes only --origin and --group"),
+        (["cancel", TARGET, "--origin", "no topic"], "retry-origin-topic"),
         (["cancel", "--yes"], "Missing argument"),
         (["cancel", "--all", "--origin", "orders", "--yes"], "--all and a filter"),
         (["cancel", "--origin", "orders"], "stdin is not a terminal): add --yes"),
