@@ -82,7 +82,7 @@ MUTATIONS = (
         'rows.removed + watermark + b"\\0"',
         "rows.removed + KEY.pack(watermark_ms + 1, 0)",
     ),
-    Mutation("no clamp for a new timer", "engine.overlay:Overlay.store_new", "<= self.watermark:", "< b'':"),
+    Mutation("no clamp for a new timer", "engine.overlay:Overlay._store_new", "<= self.watermark:", "< b'':"),
     Mutation("no clamp for a moved timer", "engine.overlay:Overlay.store_again", "<= self.watermark:", "< b'':"),
     Mutation(
         "a key that the same plan removed is used again",
@@ -102,7 +102,7 @@ MUTATIONS = (
         "self.entry_at(key) is not None",
         "False",
     ),
-    Mutation("no o row for a clamped timer", "engine.overlay:Overlay.store_new", "stored_ms != due_ms", "False"),
+    Mutation("no o row for a clamped timer", "engine.overlay:Overlay._store_new", "stored_ms != due_ms", "False"),
     Mutation("no o row for a moved timer", "engine.overlay:Overlay.store_again", "due_ms != fixed.first_ms", "False"),
     Mutation(
         "no n row for a moved timer",
