@@ -24,7 +24,10 @@ from sidecar.spark.s3 import s3_jars, uses_s3
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SPARK_VERSION: Final = "4.2.1"
+FIRST_VERSION: Final = (4, 2, 1)
+"""The state server of earlier ones keeps a socket for each state partition and micro-batch (SPARK-58932)."""
+BELOW_VERSION: Final = (4, 3)
+"""Both bounds are those of the extra in pyproject.toml."""
 _PROVIDER: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _SHUFFLE: Final = "spark.sql.shuffle.partitions"
 _FIXED: Final = {
@@ -87,16 +90,30 @@ _MALLOC_ARENAS: Final = "2"
 
 
 def require_pyspark() -> None:
-    """Raise CommandFailed, with the command that installs it, unless PySpark has the version that this one is for."""
+    """Raise CommandFailed, with the command that installs it, unless PySpark has a version that the engine runs on."""
     try:
         import pyspark  # noqa: PLC0415 - it is an extra
     except ImportError as cause:
         raise CommandFailed("PySpark is not installed: pip install '.[spark]' in the source tree") from cause
-    if pyspark.__version__ != SPARK_VERSION:
-        raise CommandFailed(
-            f"PySpark {pyspark.__version__} is installed; this version is for {SPARK_VERSION}: "
-            "pip install '.[spark]' in the source tree"
-        )
+    require_version(pyspark.__version__, "PySpark")
+
+
+def require_version(version: str, of: str) -> None:
+    """Raise CommandFailed unless the engine runs on this version of Spark.
+
+    Args:
+        version: The version, such as 4.2.1.
+        of: What has it.
+    """
+    numbers = tuple(int(each) for each in re.findall(r"\d+", version)[:3])
+    if FIRST_VERSION <= numbers < BELOW_VERSION:
+        return
+    first, below = (".".join(map(str, each)) for each in (FIRST_VERSION, BELOW_VERSION))
+    why = "" if numbers >= BELOW_VERSION else " (earlier ones keep sockets until the query has no open files left)"
+    raise CommandFailed(
+        f"{of} {version} cannot run the engine: allowed is {first} or later, below {below}{why}: "
+        f"pip install 'pyspark>={first},<{below}'"
+    )
 
 
 def open_session(
@@ -135,6 +152,8 @@ def open_session(
         session = builder.getOrCreate()
     except Py4JJavaError as cause:
         raise CommandFailed(f"Spark cannot start: {cause.java_exception.toString()}") from cause
+    # spark-submit may bring another Spark than that of this Python.
+    require_version(session.version, "Spark")
     _expect_no_other_sources(session)
     if query and _on_this_machine(session.sparkContext.master):
         threading.Thread(target=_warm_up, args=(session,), name="warm-up", daemon=True).start()

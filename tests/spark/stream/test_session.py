@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from sidecar.spark.s3 import CONF
-from sidecar.spark.session import QUERY, defaults
+from sidecar.errors import CommandFailed
+from sidecar.spark.s3 import CONF, HADOOP_VERSION
+from sidecar.spark.session import BELOW_VERSION, FIRST_VERSION, QUERY, defaults, require_pyspark, require_version
 from tests.integration.sidecars import ROOT
 
 MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
@@ -83,3 +86,35 @@ def test_the_process_that_is_forked_has_one_thread() -> None:
         check=True,
     )
     assert said.stdout.strip() == "1"
+
+
+@pytest.mark.parametrize("version", ["4.2.1", "4.2.2", "4.2.10", "4.2.2.dev0", "4.2.3-SNAPSHOT"])
+def test_each_later_patch_release_of_spark_is_taken(version: str) -> None:
+    require_version(version, "PySpark")
+
+
+def test_a_spark_that_keeps_its_sockets_is_refused_with_the_reason_and_the_command() -> None:
+    said = r"PySpark 4.2.0 .* sockets .*: pip install 'pyspark>=4.2.1,<4.3'"
+    with pytest.raises(CommandFailed, match=said):
+        require_version("4.2.0", "PySpark")
+
+
+@pytest.mark.parametrize("version", ["3.5.6", "4.1.9", "4.3.0", "4.3.0.dev1", "5.0.0", "unknown"])
+def test_another_spark_is_refused(version: str) -> None:
+    with pytest.raises(CommandFailed, match=r"allowed is 4.2.1 or later, below 4.3"):
+        require_version(version, "Spark")
+
+
+def test_the_start_takes_the_versions_that_the_package_asks_for() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    first, below = (".".join(map(str, each)) for each in (FIRST_VERSION, BELOW_VERSION))
+    assert f"pyspark>={first},<{below}" in extras["spark"]
+
+
+def test_the_installed_spark_is_taken_and_has_the_hadoop_of_the_jars_for_s3() -> None:
+    found = find_spec("pyspark")
+    if found is None or found.origin is None:
+        pytest.skip("PySpark is not installed: pip install -e '.[spark]'")
+    require_pyspark()
+    jars = Path(found.origin).parent / "jars"
+    assert [each.name for each in jars.glob("hadoop-client-api-*.jar")] == [f"hadoop-client-api-{HADOOP_VERSION}.jar"]
