@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
+from typing import Final
 
 from sidecar.clock import Clock, SystemClock
 from sidecar.contract import dialects_of
@@ -15,6 +17,8 @@ from sidecar.dlq.reader import (
     OffsetRange,
     RedriveProducer,
     RunIdentity,
+    membership_of,
+    next_of_run,
     offset_ranges,
     require_topic,
     where_run_stopped,
@@ -23,6 +27,41 @@ from sidecar.dlq.redrive import RedriveLimits, RedrivePolicy, RedriveRun, Tally,
 from sidecar.errors import CommandFailed
 from sidecar.kafka.admin.cluster import Admin, Topic
 from sidecar.settings import Settings
+
+TAKEN_AT_ONCE: Final = 8
+"""The partitions of the DLQ that are taken over at once."""
+
+
+def take_over(
+    settings: Settings, run: RunIdentity, retry_topic: Topic, whole: Mapping[int, OffsetRange], *, restart: bool
+) -> dict[int, OffsetRange]:
+    """End every other process of a run, commit where it begins, and return what is ahead of it.
+
+    The start is committed before anything is sent: the same command starts there again, whatever the time is.
+
+    Args:
+        settings: The settings, which name the topics and the brokers.
+        run: The run.
+        retry_topic: The retry topic as the cluster describes it.
+        whole: The ranges of the command.
+        restart: Begin again where the ranges begin.
+
+    Raises:
+        CommandFailed: A partition cannot be taken over, or its progress is of another topic.
+    """
+
+    def one(number: int) -> OffsetRange:
+        with closing(RedriveProducer(settings, run, number, retry_topic)) as producer:
+            producer.take_over()
+            # Only now: no other process can move it any more.
+            stopped = None if restart else where_run_stopped(settings, run, [number])[number]
+            ahead = still_ahead({number: whole[number]}, {number: stopped}, run.name, settings.dlq_topic)[number]
+            if stopped is None:
+                producer.send([], {number: ahead.start}, membership_of(settings, run))
+            return ahead
+
+    with ThreadPoolExecutor(TAKEN_AT_ONCE, "redrive-take-over") as pool:
+        return dict(zip(whole, pool.map(one, whole), strict=True))
 
 
 @dataclass(slots=True)
@@ -76,7 +115,7 @@ class RedriveJob:
         """
         policy, limit = self._new_policy(), self.limits.limit
         self.tally = Tally()
-        with closing(self._reader()) as reader:
+        with closing(self._reader(self._ahead())) as reader:
             while not reader.done:
                 if stopping():
                     return False
@@ -89,41 +128,68 @@ class RedriveJob:
         return True
 
     def carry_out(self, stopping: Callable[[], bool], advanced: Callable[[int], None]) -> bool:
-        """Run the redrive; return False when a stop was requested, with the progress committed.
+        """Run the redrive, one partition after the other; return False when a stop was requested.
+
+        What was sent is committed with the progress.
 
         Raises:
             CommandFailed: The run cannot continue.
         """
-        with closing(RedriveProducer(self.settings, self.run, self.retry_topic)) as producer:
-            producer.take_over()
-            with closing(self._reader()) as reader:
-                redrive_run = RedriveRun(reader, producer, self._new_policy(), self.limits, stopping, self.clock)
-                self.tally = redrive_run.tally
+        self.tally, self.sent = Tally(), 0
+        ahead = take_over(self.settings, self.run, self.retry_topic, self.whole, restart=self.restart)
+        self._note_ahead(ahead)
+        before: RedriveRun | None = None
+        for number in [number for number, offsets in ahead.items() if offsets.start < offsets.end]:
+            offsets = ahead.pop(number)
+            rest = sum(each.end - each.start for each in ahead.values())
+            with closing(RedriveProducer(self.settings, self.run, number, self.retry_topic)) as producer:
+                producer.take_over()
+                # Another process may have had it since.
+                start = max(offsets.start, next_of_run(self.settings, self.run, number))
+                offsets = offsets._replace(start=start, end=max(start, offsets.end))
+                with closing(self._reader({number: offsets})) as reader:
+                    policy = self._new_policy()
+                    before = RedriveRun(reader, producer, policy, self.limits, stopping, self.clock, before)
+                    if not self._run(before, rest, advanced):
+                        return False
+            if before.at_limit:
+                break
+        return True
 
-                def noted(remaining: int) -> None:
-                    self.remaining, self.sent = remaining, redrive_run.sent
-                    advanced(remaining)
+    def _run(self, redrive_run: RedriveRun, rest: int, advanced: Callable[[int], None]) -> bool:
+        """Run the redrive of a partition; return False when a stop was requested.
 
-                try:
-                    return redrive_run.run(noted)
-                finally:
-                    self.sent = redrive_run.sent
+        Args:
+            redrive_run: The run.
+            rest: The number of offsets of later partitions.
+            advanced: As in `carry_out`.
+        """
+        self.tally = redrive_run.tally
+
+        def noted(remaining: int) -> None:
+            self.remaining, self.sent = remaining + rest, redrive_run.sent
+            advanced(self.remaining)
+
+        try:
+            return redrive_run.run(noted)
+        finally:
+            self.sent = redrive_run.sent
 
     def _new_policy(self) -> RedrivePolicy:
         return RedrivePolicy(self.settings, self.retry_topic, self.wanted, self.terms, self.clock)
 
-    def _reader(self) -> KafkaDeadLetterReader:
-        ahead = self._ahead()
-        self.handled_before = self.offsets - sum(offsets.end - offsets.start for offsets in ahead.values())
-        reader = KafkaDeadLetterReader(self.settings, ahead, self.run.group_id, dialects_of(self.settings.dialects))
-        self.remaining = reader.remaining
-        return reader
+    def _reader(self, ahead: Mapping[int, OffsetRange]) -> KafkaDeadLetterReader:
+        return KafkaDeadLetterReader(self.settings, ahead, self.run.group_id, dialects_of(self.settings.dialects))
 
     def _ahead(self) -> dict[int, OffsetRange]:
-        if self.restart:
-            return self.whole
-        stopped = where_run_stopped(self.settings, self.run, list(self.whole))
-        return still_ahead(self.whole, stopped, f"run {self.run.name}", f"topic {self.settings.dlq_topic}")
+        stopped = {} if self.restart else where_run_stopped(self.settings, self.run, list(self.whole))
+        ahead = still_ahead(self.whole, stopped, self.run.name, self.settings.dlq_topic)
+        self._note_ahead(ahead)
+        return ahead
+
+    def _note_ahead(self, ahead: Mapping[int, OffsetRange]) -> None:
+        self.remaining = sum(offsets.end - offsets.start for offsets in ahead.values())
+        self.handled_before = self.offsets - self.remaining
 
 
 def _narrowed(whole: dict[int, OffsetRange], partition: int, offset: int, topic: str) -> dict[int, OffsetRange]:

@@ -1,8 +1,8 @@
 """Reads the DLQ up to its present end, and sends its records to the retry topic again in transactions.
 
 The progress of a run is the committed offsets of a consumer group without members. They are in the transaction that
-sends the records, and only the holder of the run's transactional id can commit: so each record is sent once, even when
-processes are killed or several are started.
+sends the records, and only the holder of a partition's transactional id can commit its progress: so each record is sent
+once, even when processes are killed or several are started, by the commands, over HTTP or on Spark.
 """
 
 from __future__ import annotations
@@ -80,25 +80,25 @@ class OffsetRange(NamedTuple):
 
 
 class RunIdentity(NamedTuple):
-    """The ids of one run of a redrive, the same over all its starts."""
+    """The ids of one run of a redrive, the same over all its starts, on both engines."""
 
     name: str
     group_id: str
-    transactional_id: str
+    """The group whose committed offsets are the progress."""
+    prefix: str
+    """What its transactional ids begin with."""
+
+    def transactional_id(self, partition: int) -> str:
+        """Return the id of a partition of the DLQ: of two processes on it the later one ends the earlier.
+
+        No name of a run has a colon.
+        """
+        return f"{self.prefix}:{partition}"
 
 
 def run_identity(settings: Settings, name: str) -> RunIdentity:
     """Return the ids of a run on the cluster."""
     return RunIdentity(name, f"{settings.group_id}-redrive-{name}", f"{settings.streams_app_id}-redrive-{name}")
-
-
-def part_of(run: RunIdentity, partition: int) -> RunIdentity:
-    """Return the ids of a run for one partition of the DLQ, for an engine that handles several partitions at once.
-
-    The progress is the whole run's. The transactional id is the partition's: of two processes on one partition the
-    later one ends the earlier. No name of a run has a colon.
-    """
-    return run._replace(transactional_id=f"{run.transactional_id}:{partition}")
 
 
 def require_topic(admin: Admin, name: str, operation: str, deadline: Deadline | None = None) -> Topic:
@@ -182,6 +182,14 @@ def where_run_stopped(settings: Settings, run: RunIdentity, partitions: Sequence
                 deadline.pause()
             else:
                 return {each: found[each].offset if each in found else None for each in partitions}
+
+
+def next_of_run(settings: Settings, run: RunIdentity, partition: int) -> int:
+    """Return the run's next offset of a partition that it has begun. Raises CommandFailed, as `where_run_stopped`."""
+    at = where_run_stopped(settings, run, [partition])[partition]
+    if at is None:
+        raise CommandFailed(f"the progress of run {run.name} was deleted while it went on (group {run.group_id})")
+    return at
 
 
 def membership_of(settings: Settings, run: RunIdentity) -> bytes:
@@ -309,21 +317,30 @@ class RedriveProducer:
     Args:
         settings: The settings, which name the topics and the brokers.
         run: The run.
+        partition: The partition of the DLQ that the records come from.
         retry_topic: The retry topic as the cluster describes it.
     """
 
-    def __init__(self, settings: Settings, run: RunIdentity, retry_topic: Topic, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        run: RunIdentity,
+        partition: int,
+        retry_topic: Topic,
+        clock: Clock | None = None,
+    ) -> None:
         self._dlq_topic = settings.dlq_topic
         self._run = run
+        self._partition = partition
         batch_bytes = min(config.BATCH_BYTES, retry_topic.max_message_bytes)
         made: dict[str, Any] = {
-            **config.transactional_producer(settings, run.transactional_id, batch_bytes),
+            **config.transactional_producer(settings, run.transactional_id(partition), batch_bytes),
             "logger": config.quiet_logger(),
         }
         self._producer = TransactionalProducer(made, clock or SystemClock())
 
     def take_over(self) -> None:
-        """End any other process of the run, and settle its open transaction. Raises CommandFailed."""
+        """End any other process on the partition, and settle its open transaction. Raises CommandFailed."""
         try:
             self._producer.init(TAKE_OVER_S)
         except TransactionFailed as error:
@@ -388,8 +405,9 @@ class RedriveProducer:
             )
         if "AUTHORIZATION_FAILED" in str(error):
             return CommandFailed(
-                f"{error}: this user needs the permissions Write on transactional id {self._run.transactional_id} and "
-                f"Read on group {self._run.group_id}; kafka-acls: docs/how-to/dlq.md"
+                f"{error}: this user needs the permissions Write on the transactional id "
+                f"{self._run.transactional_id(self._partition)} and Read on the group {self._run.group_id}; "
+                "kafka-acls: docs/how-to/dlq.md"
             )
         if error.unknown:
             return CommandFailed(

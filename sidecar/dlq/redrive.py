@@ -206,11 +206,12 @@ class RedriveRun:
 
     Args:
         reader: The reader, at the run's progress.
-        redrive: The producer, which has taken the run over.
+        redrive: The producer, which has taken over what the reader reads.
         policy: Decides on each dead letter.
         limits: The limits of the run.
         stopping: Returns whether to stop.
         clock: Measures the rate.
+        before: The run over the partitions before, whose counts and rate go on.
     """
 
     def __init__(
@@ -221,6 +222,7 @@ class RedriveRun:
         limits: RedriveLimits,
         stopping: Callable[[], bool],
         clock: Clock,
+        before: RedriveRun | None = None,
     ) -> None:
         self._reader = reader
         self._redrive = redrive
@@ -228,15 +230,16 @@ class RedriveRun:
         self._limits = limits
         self._stopping = stopping
         self._clock = clock
-        self.tally = Tally()
-        self.sent = 0
+        self.tally: Tally = Tally() if before is None else before.tally
+        self.sent: int = 0 if before is None else before.sent
         """The number of records in committed transactions."""
         self._ahead: deque[DlqRecord] = deque()
         self._offsets = dict(reader.next_offsets)
-        self._noted: Mapping[int, int] = {}
+        self._noted: Mapping[int, int] = dict(self._offsets)
         self._committing: tuple[Future[None], int] | None = None
         """The transaction that is being committed, and its number of records."""
-        self._began_s = self._noted_s = clock.monotonic_s()
+        self._noted_s = clock.monotonic_s()
+        self._began_s: float = self._noted_s if before is None else before._began_s
 
     def run(self, advanced: Callable[[int], None]) -> bool:
         """Send all; return False when a stop was requested, with the progress committed.
@@ -251,8 +254,6 @@ class RedriveRun:
         """
         with ThreadPoolExecutor(1, "redrive-commit") as commits:
             try:
-                # The start of the run is committed first: the same command starts there again, whatever the time is.
-                self._commit(commits, [])
                 return self._go_through(commits, advanced)
             finally:
                 self._settle()
@@ -277,10 +278,13 @@ class RedriveRun:
         self._commit(commits, [])
         return True
 
+    @property
+    def at_limit(self) -> bool:
+        """Whether as many are sent as the limit allows."""
+        return self._limits.limit is not None and self.tally.redriven >= self._limits.limit
+
     def _finished(self) -> bool:
-        if self._limits.limit is not None and self.tally.redriven >= self._limits.limit:
-            return True
-        return self._reader.done and not self._ahead
+        return self.at_limit or (self._reader.done and not self._ahead)
 
     def _room(self) -> int:
         room = BATCH_MAX
@@ -342,8 +346,8 @@ def still_ahead(
     Args:
         whole: The ranges of the command.
         stopped: The run's next offset by partition, None where it never was.
-        run: The name of the run in an error.
-        topic: The name of the topic in an error.
+        run: The name of the run.
+        topic: The name of the DLQ.
 
     Raises:
         CommandFailed: The run stopped after the end: this is another topic of the same name.
@@ -353,8 +357,8 @@ def still_ahead(
         at = stopped.get(number)
         if at is not None and at > offsets.last:
             raise CommandFailed(
-                f"{run} stopped at offset {at} of partition {number}, and {topic} ends at {offsets.last}, so it was "
-                "deleted and recreated: start the run from the beginning with --restart"
+                f"run {run} stopped at offset {at} of partition {number}, and topic {topic} ends at {offsets.last}, so "
+                "it was deleted and recreated: start the run from the beginning with --restart"
             )
         start = offsets.start if at is None else max(at, offsets.first)
         # A run that is past --until stays there.

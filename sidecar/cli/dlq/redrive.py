@@ -51,8 +51,8 @@ def redrive(
     stay unless --reason names the reason in full or --to-origin fixes them.
 
     The user needs these permissions: Read and DescribeConfigs on the DLQ; Write and DescribeConfigs on the retry topic;
-    Read on the group GROUP_ID-redrive-RUN; Write on the transactional id STREAMS_APP_ID-redrive-RUN. The commands for
-    kafka-acls are in docs/how-to/dlq.md.
+    Read on the group GROUP_ID-redrive-RUN; Write on the transactional ids that begin with
+    STREAMS_APP_ID-redrive-RUN. The commands for kafka-acls are in docs/how-to/dlq.md.
     """
     validate_client_properties(settings)
     tune_interpreter()

@@ -45,7 +45,7 @@ def redrive(
 
     Filters, terms, headers, permissions and runs are those of `dlq redrive`: a run sends each message once, even when a
     task or the whole command is killed; the same command continues where it stopped, and so does `dlq redrive` with the
-    same filter. Do not start that command while this one runs: both would send.
+    same filter. Of two that run at once, each ends the other where it is later, and nothing is sent twice.
     """
     validate_client_properties(settings)
     check(settings, terms, run_name, yes=yes, dry_run=dry_run)

@@ -1,8 +1,9 @@
 """`spark redrive`: sends dead letters to the retry topic again, all partitions of the DLQ at once, each once in a run.
 
-A Spark task handles one partition as `dlq redrive` handles all: one transaction holds the records that it sends and its
-progress. It starts at the partition's progress, not where Spark says: so a task that Spark tries again continues where
-the first try stopped, and a try that was thought dead can commit nothing more.
+A Spark task handles one partition as `dlq redrive` does, which handles one after the other, under the same
+transactional id: one transaction holds the records that it sends and its progress. It starts at the partition's
+progress, not where Spark says: so a task that Spark tries again continues where the first try stopped, and a try that
+was thought dead can commit nothing more.
 """
 
 from __future__ import annotations
@@ -21,19 +22,20 @@ from sidecar.contract import dialects_of
 from sidecar.contract.dead_letter import DeadLetter
 from sidecar.contract.redrive import RedriveTerms
 from sidecar.dlq.filter import DeadLetterFilter
+from sidecar.dlq.job import take_over
 from sidecar.dlq.reader import (
     DlqRecord,
     OffsetRange,
     RedriveProducer,
     RunIdentity,
     membership_of,
+    next_of_run,
     offset_ranges,
-    part_of,
     require_topic,
     where_run_stopped,
 )
 from sidecar.dlq.redrive import RedriveLimits, RedrivePolicy, RedriveRun, Tally, still_ahead
-from sidecar.errors import CommandFailed, SidecarError
+from sidecar.errors import SidecarError
 from sidecar.kafka.admin.cluster import Admin, Topic
 from sidecar.kafka.range_reader import Range
 from sidecar.model import Record
@@ -93,46 +95,17 @@ class SparkRedrive:
 
     def look(self) -> RedriveReport:
         """Return what a run would do; changes nothing."""
-        stopped = {} if self._restart else self._stopped()
-        return self._go_through(self._ahead(stopped), _Looking(self._request, self._retry_topic))
+        settings, run = self._request.settings, self._request.run
+        stopped = {} if self._restart else where_run_stopped(settings, run, list(self._whole))
+        ahead = still_ahead(self._whole, stopped, run.name, settings.dlq_topic)
+        return self._go_through(ahead, _Looking(self._request, self._retry_topic))
 
     def carry_out(self) -> RedriveReport:
         """Run the redrive."""
-        with closing(RedriveProducer(self._request.settings, self._request.run, self._retry_topic)) as redrive:
-            # Ends a `dlq redrive` of this run, and another Spark redrive that has not committed its start yet.
-            redrive.take_over()
-            self._fence()
-            stopped = {} if self._restart else self._stopped()
-            ahead = self._ahead(stopped)
-            # The start of the run is committed first: the same command starts there again, whatever the time is.
-            begins = {number: offsets.start for number, offsets in ahead.items() if stopped.get(number) is None}
-            if begins:
-                redrive.send([], begins, membership_of(self._request.settings, self._request.run))
+        settings, run = self._request.settings, self._request.run
+        ahead = take_over(settings, run, self._retry_topic, self._whole, restart=self._restart)
         ends = {number: offsets.end for number, offsets in ahead.items()}
         return self._go_through(ahead, _Sending(self._request, self._retry_topic, ends))
-
-    def _stopped(self) -> dict[int, int | None]:
-        return where_run_stopped(self._request.settings, self._request.run, list(self._whole))
-
-    def _ahead(self, stopped: Mapping[int, int | None]) -> dict[int, OffsetRange]:
-        topic = self._request.settings.dlq_topic
-        return still_ahead(
-            self._whole,
-            {number: stopped.get(number) for number in self._whole},
-            f"run {self._request.run.name}",
-            f"topic {topic}",
-        )
-
-    def _fence(self) -> None:
-        """End all tasks of the run that may still work, and settle what those that were killed have left open.
-
-        The progress cannot be read before, and none of them may move it afterwards.
-        """
-        for number in self._whole:
-            with closing(
-                RedriveProducer(self._request.settings, part_of(self._request.run, number), self._retry_topic)
-            ) as part:
-                part.take_over()
 
     def _go_through(self, ahead: Mapping[int, OffsetRange], step: _Looking | _Sending) -> RedriveReport:
         settings, target = self._request.settings, self._target
@@ -182,16 +155,15 @@ class _Sending:
             yield from _row(self._carried_out(first[0].partition, chain([first], found)))
 
     def _carried_out(self, partition: int, slices: Iterator[Sequence[DlqRecord]]) -> TaskReport:
-        request = self._request
-        run = part_of(request.run, partition)
+        request, run = self._request, self._request.run
         reader: ArrowDeadLetterReader | None = None
         redrive_run: RedriveRun | None = None
         failure = ""
         try:
-            with closing(RedriveProducer(request.settings, run, self._retry_topic)) as redrive:
+            with closing(RedriveProducer(request.settings, run, partition, self._retry_topic)) as redrive:
                 # First, so that no other try of this task can commit after the progress is read.
                 redrive.take_over()
-                start = _progress(request.settings, run, partition)
+                start = next_of_run(request.settings, run, partition)
                 membership = membership_of(request.settings, run)
                 reader = ArrowDeadLetterReader(partition, slices, start, self._ends[partition], membership)
                 policy = _policy(request, self._retry_topic)
@@ -206,13 +178,6 @@ class _Sending:
         # The tally also counts the records of a transaction that failed.
         tally.redriven = redrive_run.sent if redrive_run is not None else 0
         return task_report_of(partition, tally, reader.passed if reader is not None else 0, failure)
-
-
-def _progress(settings: Settings, run: RunIdentity, partition: int) -> int:
-    at = where_run_stopped(settings, run, [partition])[partition]
-    if at is None:
-        raise CommandFailed(f"the progress of run {run.name} was deleted while it went on (group {run.group_id})")
-    return at
 
 
 def _policy(request: RedriveRequest, retry_topic: Topic) -> RedrivePolicy:

@@ -31,7 +31,7 @@ def test_a_redrive_whose_broker_is_silent_ends_and_the_next_one_goes_on(
     )
     topic = require_topic(Admin(settings), stage.input_topic, "WRITE")
     run = run_identity(settings, "r")
-    with closing(RedriveProducer(settings, run, topic)) as first:
+    with closing(RedriveProducer(settings, run, 0, topic)) as first:
         first.take_over()
         membership = membership_of(settings, run)
         assert own_broker.pid is not None
@@ -45,7 +45,7 @@ def test_a_redrive_whose_broker_is_silent_ends_and_the_next_one_goes_on(
         finally:
             os.kill(own_broker.pid, signal.SIGCONT)
 
-    with closing(RedriveProducer(settings, run, topic)) as second:
+    with closing(RedriveProducer(settings, run, 0, topic)) as second:
         second.take_over()
         second.send([], {0: 8}, membership_of(settings, run))
     assert where_run_stopped(settings, run, [0]) == {0: 8}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 
 import msgspec
 import pyarrow as pa
@@ -12,15 +11,19 @@ import pytest
 
 from sidecar.contract import DIALECTS
 from sidecar.contract.redrive import RedriveTerms, SkipReason
+from sidecar.dlq import redrive
 from sidecar.dlq.filter import DeadLetterFilter
-from sidecar.dlq.reader import RedriveProducer, membership_of, require_topic, run_identity, where_run_stopped
+from sidecar.dlq.job import RedriveJob, take_over
+from sidecar.dlq.reader import OffsetRange, require_topic, run_identity, where_run_stopped
+from sidecar.dlq.redrive import RedriveLimits
+from sidecar.errors import CommandFailed
 from sidecar.kafka.admin.cluster import Admin, Topic
 from sidecar.model import Reason, Record
 from sidecar.settings import Settings
 from sidecar.spark.jobs.redrive import RedriveRequest, _Looking, _Sending
 from sidecar.spark.jobs.task_report import TaskReport, combined
 from tests.broker import read_committed
-from tests.integration.messages import Pairs
+from tests.integration.messages import Given, Pairs, send
 from tests.integration.sidecars import Stage
 from tests.spark.jobs.dead_letters import dead
 from tests.waiting import eventually
@@ -43,14 +46,18 @@ class RedriveStage:
         self.topic: Topic = require_topic(Admin(self.settings), stage.input_topic, "WRITE")
         self.run = run_identity(self.settings, "r")
         self.request = RedriveRequest(self.settings, DeadLetterFilter(origins=("orders",)), RedriveTerms(), self.run)
-        with closing(RedriveProducer(self.settings, self.run, self.topic)) as redrive:
-            redrive.take_over()
-            assert where_run_stopped(self.settings, self.run, [0]) == {0: None}
-            redrive.send([], {0: 0}, membership_of(self.settings, self.run))
+        assert where_run_stopped(self.settings, self.run, [0]) == {0: None}
+        whole = {0: OffsetRange(0, 0, END, END)}
+        assert take_over(self.settings, self.run, self.topic, whole, restart=False) == whole
 
-    def attempt(self, slices: Iterator[Sequence[Record]]) -> TaskReport:
+    def attempt(self, slices: Iterator[Sequence[Record]], end: int = END) -> TaskReport:
         """Run the task as Spark does."""
-        return only(_Sending(self.request, self.topic, {0: END})(slices))
+        return only(_Sending(self.request, self.topic, {0: end})(slices))
+
+    def job(self) -> RedriveJob:
+        """Return the same run as the command and HTTP start it."""
+        limits = RedriveLimits(None, None)
+        return RedriveJob(self.settings, self.request.wanted, self.request.terms, limits, self.run)
 
     def sent(self) -> Counter[bytes]:
         """Return the values on the retry topic, all from partition 1, where they came from."""
@@ -117,6 +124,38 @@ def test_a_task_that_was_thought_dead_can_send_nothing_more(stage: Stage) -> Non
     first = run.attempt(slow())
     assert "another process has taken over run r" in first.failure
     assert (first.redriven, later[0].redriven, later[0].failure) == (8, 16, "")
+    assert run.sent() == SENT
+
+
+def test_a_run_that_is_started_by_command_and_on_spark_at_once_sends_each_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each start ends the one before, which says so, on whichever engine it is."""
+    every = batch(stage, *range(28))
+    given = [Given(each.value or b"", each.key or b"", list(each.headers or ()), 0) for each in every]
+    send(stage.bootstrap, stage.dlq_topic, *given)
+    run = RedriveStage(stage)
+    job: list[RedriveJob] = []
+    later: list[TaskReport] = []
+
+    def advanced(_remaining: int) -> None:
+        if job[0].sent and not later:
+            later.append(run.attempt(iter([every]), 28))
+
+    def slow() -> Iterator[list[Record]]:
+        yield every[:10]
+        eventually(lambda: where_run_stopped(run.settings, run.run, [0]) == {0: 10}, 30, "the first slice is committed")
+        monkeypatch.setattr(redrive, "BATCH_MAX", 4)
+        job.append(run.job())
+        with pytest.raises(CommandFailed, match="another process has taken over run r"):
+            job[0].carry_out(lambda: False, advanced)
+        yield every[10:]
+
+    first = run.attempt(slow(), 28)
+    assert "another process has taken over run r" in first.failure
+    assert first.redriven == 8
+    assert job[0].sent >= 4
+    assert (later[0].failure, later[0].redriven > 0) == ("", True)
     assert run.sent() == SENT
 
 

@@ -250,7 +250,7 @@ class Kept:
         self.transactions: list[tuple[list[Outgoing], dict[int, int]]] = []
         self.fails_at = -1
         self._written: list[Outgoing] | None = None
-        self._clock = clock
+        self.clock = clock
 
     def write(self, records: Sequence[Outgoing]) -> None:
         assert self._written is None, "the transaction before is not committed"
@@ -263,7 +263,7 @@ class Kept:
             raise CommandFailed("the broker is away")
         self.transactions.append((self._written, dict(offsets)))
         self._written = None
-        self._clock.now_s += 0.125
+        self.clock.now_s += 0.125
 
 
 def went(records: Sequence[DlqRecord], limits: RedriveLimits) -> tuple[Kept, RedriveRun]:
@@ -280,17 +280,16 @@ def run_of(records: Sequence[DlqRecord], limits: RedriveLimits, *, stopping: boo
     return kept, RedriveRun(Given(records), redrive, policy_, limits, lambda: stopping, clock)
 
 
-def test_the_start_of_a_run_is_committed_before_anything_is_sent_and_the_end_at_the_end() -> None:
+def test_the_progress_is_in_the_transaction_that_sends_and_the_end_is_committed_at_the_end() -> None:
     kept, redrive_run = went([record(NATIVE, offset=each) for each in range(12)], RedriveLimits(None, None))
-    assert kept.transactions[0] == ([], {0: 0})
-    assert [offsets[0] for _, offsets in kept.transactions] == [0, 5, 10, 13]
+    assert [offsets[0] for _, offsets in kept.transactions] == [5, 10, 13]
     assert redrive_run.tally.redriven == sum(len(records) for records, _ in kept.transactions) == 12
 
 
 def test_each_transaction_notes_what_it_sends_and_what_stays_before_it() -> None:
     given = [record(NATIVE, offset=each, truncated=each % 2 == 0) for each in range(9)]
     kept, redrive_run = went(given, RedriveLimits(3, None))
-    assert [(len(records), offsets[0]) for records, offsets in kept.transactions] == [(0, 0), (2, 5), (1, 6)]
+    assert [(len(records), offsets[0]) for records, offsets in kept.transactions] == [(2, 5), (1, 6)]
     assert (redrive_run.tally.redriven, redrive_run.tally.skipped) == (3, {SkipReason.TRUNCATED: {"fatal": 3}})
 
 
@@ -307,12 +306,12 @@ def test_each_transaction_notes_what_it_sends_and_what_stays_before_it() -> None
 )
 def test_a_run_continues_where_it_stopped(stopped: int | None, start: int, end: int) -> None:
     whole = {0: OffsetRange(first=10, start=40, end=80, last=100)}
-    assert still_ahead(whole, {0: stopped}, "run r", "topic dlq") == {0: OffsetRange(10, start, end, 100)}
+    assert still_ahead(whole, {0: stopped}, "r", "dlq") == {0: OffsetRange(10, start, end, 100)}
 
 
 def test_a_dlq_that_ends_before_the_run_has_stopped_is_another_one() -> None:
-    with pytest.raises(CommandFailed, match="run r stopped at offset 101 of partition 0"):
-        still_ahead({0: OffsetRange(10, 40, 80, 100)}, {0: 101}, "run r", "topic dlq")
+    with pytest.raises(CommandFailed, match="run r stopped at offset 101 of partition 0, and topic dlq ends at 100"):
+        still_ahead({0: OffsetRange(10, 40, 80, 100)}, {0: 101}, "r", "dlq")
 
 
 def test_a_rate_is_kept() -> None:
@@ -335,21 +334,35 @@ def test_what_was_sent_is_counted_while_a_rate_holds_the_rest_back() -> None:
     with pytest.raises(BrokerUnavailable):
         redrive_run.run(advanced)
     assert seen[-1] == 1
-    assert [len(records) for records, _ in kept.transactions] == [0, 1]
+    assert [len(records) for records, _ in kept.transactions] == [1]
 
 
 def test_a_run_that_is_stopped_has_committed_all_that_it_sent() -> None:
     kept, redrive_run = run_of([record(NATIVE)], RedriveLimits(None, None), stopping=True)
     assert not redrive_run.run(lambda remaining: None)
-    assert (kept.transactions, redrive_run.tally.redriven) == ([([], {0: 0})], 0)
+    assert (kept.transactions, redrive_run.tally.redriven) == ([], 0)
+
+
+def test_a_run_over_the_next_partition_goes_on_with_the_counts_the_limit_and_the_rate() -> None:
+    given = [record(NATIVE, offset=each) for each in range(4)]
+    kept, first = went(given, RedriveLimits(6, 8.0))
+    redrive: Any = kept
+    policy_ = RedrivePolicy(settings(), RETRY, DeadLetterFilter(), RedriveTerms(), kept.clock)
+    second = RedriveRun(Given(given), redrive, policy_, RedriveLimits(6, 8.0), lambda: False, kept.clock, first)
+    assert not first.at_limit
+    assert second.run(lambda remaining: None)
+    assert (second.tally.redriven, second.sent, second.at_limit) == (6, 6, True)
+    sizes = [len(records) for records, _ in kept.transactions]
+    assert sum(sizes) == 6
+    assert all(total <= 1 + number for number, total in enumerate(itertools.accumulate(sizes)))
 
 
 def test_a_commit_that_fails_ends_the_run_and_its_records_do_not_count_as_sent() -> None:
     kept, redrive_run = run_of([record(NATIVE, offset=each) for each in range(15)], RedriveLimits(None, None))
-    kept.fails_at = 2
+    kept.fails_at = 1
     with pytest.raises(CommandFailed, match="the broker is away"):
         redrive_run.run(lambda remaining: None)
-    assert [len(records) for records, _ in kept.transactions] == [0, 5]
+    assert [len(records) for records, _ in kept.transactions] == [5]
     assert redrive_run.sent == 5
 
 
@@ -362,7 +375,7 @@ def test_a_reader_that_fails_ends_the_run_after_the_commit_in_flight() -> None:
 
     with pytest.raises(BrokerUnavailable):
         redrive_run.run(advanced)
-    assert [len(records) for records, _ in kept.transactions] == [0, 5, 5]
+    assert [len(records) for records, _ in kept.transactions] == [5, 5]
     assert redrive_run.sent == 10
 
 
