@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 import structlog
 
 from sidecar.clock import Clock
-from sidecar.errors import BrokerUnavailable, TopicsInvalid
+from sidecar.errors import BrokerUnavailable, KafkaFailed, TopicsInvalid
 from sidecar.settings import Settings
 
 logger = structlog.get_logger(__name__)
@@ -31,7 +31,8 @@ def await_brokers(
     """Return the answer once there is one; None when asked to stop first.
 
     Args:
-        ask: Sends the request; raises BrokerUnavailable after some seconds without an answer.
+        ask: Sends the request; raises BrokerUnavailable, or a KafkaFailed that says `away`, after some seconds without
+            an answer. It may have been sent before.
         settings: Have STARTUP_TIMEOUT.
         clock: The clock of this machine.
         stopping: Waits at most the given seconds and returns whether to stop.
@@ -44,7 +45,9 @@ def await_brokers(
         asked_s = clock.monotonic_s()
         try:
             return ask()
-        except BrokerUnavailable as cause:
+        except (BrokerUnavailable, KafkaFailed) as cause:
+            if isinstance(cause, KafkaFailed) and not cause.away:
+                raise
             if clock.monotonic_s() >= deadline_s:
                 raise BrokerUnavailable(
                     f"no broker answered within STARTUP_TIMEOUT, {settings.startup_timeout_ms} ms: {cause}"

@@ -86,7 +86,7 @@ def committed(settings: Settings, partitions: int) -> dict[int, tuple[int, Mark 
     """Return the committed offset of each partition that has one, and its mark. Raises BrokerUnavailable."""
     deadline = Deadline(WAIT_S)
     # Being read_committed, it waits for open transactions.
-    with LogReader(config.input_consumer(settings), settings.input_topic) as reader:
+    with _reader(config.input_consumer(settings), settings.input_topic) as reader:
         while True:
             try:
                 found = reader.committed(range(partitions), min(CALL_S, deadline.left_s))
@@ -115,7 +115,7 @@ def last_checkpoints(settings: Settings, partitions: int) -> dict[int, Checkpoin
         "enable.partition.eof": True,
     }
     last: dict[int, Checkpoint] = {}
-    with LogReader(properties, settings.changelog_topic) as reader:
+    with _reader(properties, settings.changelog_topic) as reader:
         bounds = {each: _bounds(reader, settings.changelog_topic, each) for each in range(partitions)}
         records = TAIL_RECORDS
         while wanted := {each: (low, high) for each, (low, high) in bounds.items() if each not in last and low < high}:
@@ -125,6 +125,14 @@ def last_checkpoints(settings: Settings, partitions: int) -> dict[int, Checkpoin
             bounds = {each: (low, starts[each]) for each, (low, _) in wanted.items()}
             records *= 8
     return last
+
+
+def _reader(properties: Mapping[str, Any], topic: str) -> LogReader:
+    """Return a reader. Raises BrokerUnavailable: there is no token for its login."""
+    try:
+        return LogReader(properties, topic)
+    except KafkaFailed as error:
+        raise BrokerUnavailable(f"topic {topic} cannot be read: {error}") from error
 
 
 def _bounds(reader: LogReader, topic: str, partition: int) -> tuple[int, int]:
@@ -160,7 +168,12 @@ def fence(settings: Settings, checkpoints: Mapping[int, Checkpoint]) -> None:
 
 
 def write_checkpoints(settings: Settings, checkpoints: Mapping[int, Checkpoint]) -> None:
-    """Write checkpoints to the changelog. Raises CommandFailed."""
+    """Write checkpoints to the changelog.
+
+    Raises:
+        BrokerUnavailable: No answer in time; they may be written.
+        CommandFailed: A definite answer that is an error.
+    """
     writer = Writer({**config.retry_producer(settings), "linger.ms": 0})
     problems: list[KafkaFailed] = []
 
@@ -173,4 +186,5 @@ def write_checkpoints(settings: Settings, checkpoints: Mapping[int, Checkpoint])
         writer.write(settings.changelog_topic, CHECKPOINT_KEY, value, partition=partition, report=report)
     if writer.flush(WAIT_S) or problems:
         said = problems[0] if problems else "no answer"
-        raise CommandFailed(f"the changelog {settings.changelog_topic} cannot be written: {said}")
+        refused = BrokerUnavailable if all(each.away for each in problems) else CommandFailed
+        raise refused(f"the changelog {settings.changelog_topic} cannot be written: {said}")

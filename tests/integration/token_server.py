@@ -32,6 +32,8 @@ class TokenServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.lifetime_s = lifetime_s
         self.open = True
+        self.valid = True
+        """Whether brokers take the tokens."""
         self.given_s: list[float] = []
         """When each token was given, epoch seconds."""
         self.logins: set[str] = set()
@@ -58,7 +60,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         now_s = CLOCK.wall_ms() / 1000
         self.server.given_s.append(now_s)
-        self._answer(200, {"access_token": _jwt(now_s, self.server.lifetime_s), "token_type": "Bearer"})
+        token = _jwt(now_s, self.server.lifetime_s, "sidecar" if self.server.valid else None)
+        self._answer(200, {"access_token": token, "token_type": "Bearer"})
 
     def log_message(self, *_: object) -> None:
         """Keep the output of the tests free of requests."""
@@ -103,8 +106,8 @@ def token(config: str) -> tuple[str, float]:
     return text, json.loads(_decoded(text.split(".")[1]))["exp"]
 
 
-def _jwt(now_s: float, lifetime_s: float) -> str:
-    claims = {"sub": "sidecar", "iat": int(now_s), "exp": int(now_s + lifetime_s)}
+def _jwt(now_s: float, lifetime_s: float, subject: str | None) -> str:
+    claims = {**({"sub": subject} if subject else {}), "iat": int(now_s), "exp": int(now_s + lifetime_s)}
     return ".".join([_encoded({"alg": "none"}), _encoded(claims), ""])
 
 

@@ -25,6 +25,7 @@ OF_PYSPARK = [
     "test_repair_timers.py",
     "test_running.py",
     "test_setup.py",
+    "test_start_again.py",
     "test_stream.py",
 ]
 """Modules in any folder that import PySpark or its libraries themselves."""

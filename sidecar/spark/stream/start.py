@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 from msgspec.structs import replace
@@ -49,6 +50,13 @@ if TYPE_CHECKING:
 logger = structlog.get_logger(__name__)
 
 
+T = TypeVar("T")
+
+
+class _Stopped(Exception):
+    """A stop was requested while the start waited for brokers."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """The options of the command line beside the settings."""
@@ -79,6 +87,9 @@ def run(
 ) -> None:
     """Run until `stopping` returns True.
 
+    What is asked of the brokers at the start is asked again until STARTUP_TIMEOUT, each question by itself: any of them
+    may be the one that a login fails at.
+
     Args:
         settings: The effective settings.
         policy: The policy of these settings.
@@ -96,44 +107,53 @@ def run(
     refuse_order(policy)
     limits = limits_of(options.source)
     config.validate_client_properties(settings)
-    admin = Admin(settings, log.librdkafka_logger())
-    topics = await_brokers(lambda: group.idle_topics(admin, settings), settings, SystemClock(), stopping)
-    if topics is None:
-        return
-    # The checkpoint has the number of state partitions, and reading it takes a session.
-    folders = [options.checkpoint]
-    session = open_session(settings.streams_app_id, options.master, _plain(options.conf), 1, folders, query=True)
-    opened()
-    try:
-        board = None if options.board is None else _listen(options.board, session)
-        folder = CheckpointFolder(session, options.checkpoint)
-        manifest = _manifest(session, folder, admin, settings, topics, options)
 
-        def starter(manifest: Manifest) -> Starter:
-            initial = _initial(session, folder, manifest, admin, settings, topics)
-            starts = folder.former_starts(settings.input_topic) or _offsets(manifest, topics)
+    def answered(ask: Callable[[], T]) -> T:
+        answer = await_brokers(ask, settings, SystemClock(), stopping)
+        if answer is None:
+            raise _Stopped
+        return answer
 
-            def start(rules: Rules, replay: Replay | None) -> StreamingQuery:
-                trigger = f"{options.trigger_ms} milliseconds"
-                count = manifest.state_partitions
-                reading = Reading(settings=settings, rules=rules, state_partitions=count, starts=starts, limits=limits)
-                return start_query(session, reading, manifest, folder, initial, trigger, replay=replay, board=board)
+    with suppress(_Stopped):
+        admin = answered(lambda: Admin(settings, log.librdkafka_logger()))
+        topics = answered(lambda: group.idle_topics(admin, settings))
+        # The checkpoint has the number of state partitions, and reading it takes a session.
+        folders = [options.checkpoint]
+        session = open_session(settings.streams_app_id, options.master, _plain(options.conf), 1, folders, query=True)
+        opened()
+        try:
+            board = None if options.board is None else _listen(options.board, session)
+            folder = CheckpointFolder(session, options.checkpoint)
+            manifest = answered(lambda: _manifest(session, folder, admin, settings, topics, options))
 
-            rules = partial(_rules, settings, policy, admin, manifest, options)
-            return Starter(settings, manifest, folder, rules, start)
+            def starter(manifest: Manifest) -> Starter:
+                initial = _initial(session, folder, manifest, admin, settings, topics)
+                starts = folder.former_starts(settings.input_topic) or _offsets(manifest, topics)
 
-        clock = ClockCheck(settings, skewed=skewed)
-        if (asked := _asked(options)) is not None and asked != manifest.state_partitions:
-            if not starter(manifest).complete(stopping, clock):
-                return
-            manifest = rescaled(session, folder, manifest, asked, group.committed(settings, topics.partitions))
-        batches = Batches(progressed)
-        session.streams.addListener(batches)
-        keep_running(starter(manifest), stopping, batches, clock, _replaced(admin, settings, topics), failed)
-    finally:
-        if options.board is not None:
-            options.board.close()
-        session.stop()
+                def start(rules: Rules, replay: Replay | None) -> StreamingQuery:
+                    trigger, count = f"{options.trigger_ms} milliseconds", manifest.state_partitions
+                    reading = Reading(
+                        settings=settings, rules=rules, state_partitions=count, starts=starts, limits=limits
+                    )
+                    return start_query(session, reading, manifest, folder, initial, trigger, replay=replay, board=board)
+
+                rules = partial(_rules, settings, policy, admin, manifest, options)
+                return Starter(settings, manifest, folder, rules, start)
+
+            clock = answered(lambda: ClockCheck(settings, skewed=skewed))
+            if (wanted := _asked(options)) is not None and wanted != manifest.state_partitions:
+                if not answered(lambda: starter(manifest).complete(stopping, clock)):
+                    return
+                committed = answered(lambda: group.committed(settings, topics.partitions))
+                manifest = rescaled(session, folder, manifest, wanted, committed)
+            batches = Batches(progressed)
+            session.streams.addListener(batches)
+            first, replaced = answered(lambda: starter(manifest)), _replaced(admin, settings, topics)
+            keep_running(first, stopping, batches, clock, replaced, failed)
+        finally:
+            if options.board is not None:
+                options.board.close()
+            session.stop()
 
 
 def _listen(board: Board, session: SparkSession) -> BoardAddress | None:
