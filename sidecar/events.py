@@ -36,6 +36,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "partition continues from the offset in its checkpoint.",
     "control_answered": "A control record was applied, or refused with `detail`.",
     "controls_answered": "A transaction had more control records than are logged one by one.",
+    "duplicate_outlasted": "Another process with the identity of this one keeps fencing it. It started earlier, so it "
+    "ends and this one goes on.",
     "drain_done": "`run --drain` has fired every pending message.",
     "drain_failed": "`run --drain` stops while messages are still pending.",
     "drain_progress": "What `run --drain` is still waiting for.",
@@ -54,8 +56,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "input_topic_replaced": "The input topic was deleted and recreated while the sidecar read it. The partitions "
     "recover and read the new topic from its start. What they had read of it before may fire twice.",
     "member_fenced": "The group fenced this static member; a new consumer joins in its place. With `session_over`, the "
-    "brokers had been silent for longer than the session. Otherwise another process joined under this INSTANCE_ID, "
-    "and the third time within a minute stops this process.",
+    "brokers had been silent for longer than the session. Otherwise another process joined under this INSTANCE_ID; "
+    "the third time within ten minutes stops the process that started earlier.",
     "messages_not_shown": "No port can be opened for reads of single messages: this Spark driver does not show them.",
     "micro_batch_done": "Spark's query has completed a micro-batch with this many input records; `steps_ms` is Spark's "
     "own timing, `partition_steps_ms` what the partition steps with work took together to read the state, plan, write "

@@ -2,11 +2,12 @@
 
     p/<partition>             figures and state of a partition, see engine/group/view.py
     o/<control id>/<offset>   outcome of the control record at this offset of the input topic
+    i/<instance id>           random id of the last process that started as this instance; in partition 0
     d/doctor, s/driver        stamped by the broker, to measure a clock; never read
 
-Each is in the partition of the status topic that has the number of the input partition it speaks of. With an API token
-all but the last kind are signed as signature.py says; the parts are STATUS, the topic, the partition in decimal digits,
-key and value.
+All others are in the partition of the status topic that has the number of the input partition they speak of. With an
+API token all but the last kind are signed as signature.py says; the parts are STATUS, the topic, the partition in
+decimal digits, key and value.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ STATUS: Final = b"retry-sidecar status"
 CLOCK_KEY: Final = b"d/doctor"
 """Of tombstones, so that compaction takes them away."""
 DRIVER_CLOCK_KEY: Final = b"s/driver"
+
+START_PARTITION: Final = 0
+"""The starts of all instances are in one partition, which orders them."""
 
 _OUTCOME_PREFIX: Final = b"o/"
 
@@ -63,6 +67,11 @@ _decoder = msgspec.json.Decoder(OutcomeRecord)
 def partition_key(partition: int) -> bytes:
     """Return the key of the figures of a partition."""
     return b"p/%d" % partition
+
+
+def start_key(instance_id: str) -> bytes:
+    """Return the key under which each process that starts as this instance writes its random id."""
+    return b"i/" + instance_id.encode()
 
 
 def outcome_key(control_id: str, offset: int) -> bytes:

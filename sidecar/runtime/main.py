@@ -47,6 +47,7 @@ from sidecar.runtime.partitions.restarts import Restarts
 from sidecar.runtime.partitions.start_offsets import Topics
 from sidecar.runtime.reloads import Reloads
 from sidecar.runtime.reporting.snapshot import Snapshots
+from sidecar.runtime.reporting.starts import OwnStart
 from sidecar.runtime.reporting.status import StatusPublisher
 from sidecar.runtime.start import await_cluster
 from sidecar.runtime.state import LocalState
@@ -99,8 +100,8 @@ def run(
     state = LocalState(StateFolder(settings.state_dir), clock)
     metrics = _metrics(clock, state)
     snapshots = Snapshots(clock)
-    cluster = follow(settings, clock)
     instance_id = settings.instance_id or state.instance_id
+    cluster = follow(settings, clock, instance_id)
     notifier = open_notifier(settings, instance_id, clock, metrics)
     source = GroupSource(snapshots, cluster, instance_id)
     restarts, reloads = Restarts(), Reloads(settings, reread or (lambda: settings), metrics)
@@ -206,7 +207,8 @@ def build(
     client_log: dict[str, Any] = {"logger": log.librdkafka_logger()}
     instance_id = settings.instance_id or state.instance_id
     catalogue, guard = Catalogue(admin), ClockGuard(clock, settings.max_clock_skew_ms)
-    fences = Fences(clock, settings.instance_id, config.transaction_timeout_s(settings))
+    start = OwnStart(cluster, instance_id)
+    fences = Fences(clock, settings.instance_id, config.transaction_timeout_s(settings), start.is_outrun)
     loop: Loop
     brokers = Brokers(admin, {**config.committed_reader(settings), **client_log})
     recovery = Recovery(
@@ -231,7 +233,7 @@ def build(
             recovery=recovery,
             guard=guard,
             fences=fences,
-            status=_status(settings, clock, guard, client_log),
+            status=_status(settings, clock, guard, start, client_log),
             snapshots=snapshots,
             metrics=metrics,
             inheritance=Inheritance(cluster, clock),
@@ -308,9 +310,11 @@ def _open_consumer(
     return InputConsumer(properties, settings.input_topic, listener, fences, lso_monitor)
 
 
-def _status(settings: Settings, clock: Clock, guard: ClockGuard, client_log: Mapping[str, Any]) -> StatusPublisher:
+def _status(
+    settings: Settings, clock: Clock, guard: ClockGuard, start: OwnStart, client_log: Mapping[str, Any]
+) -> StatusPublisher:
     writer = Writer({**config.status_producer(settings), **client_log})
-    return StatusPublisher(writer, settings.status_topic, clock, guard, settings.api_token)
+    return StatusPublisher(writer, settings.status_topic, clock, guard, settings.api_token, start=start)
 
 
 def _ingest(settings: Settings, catalogue: Catalogue) -> Ingest:

@@ -18,7 +18,7 @@ from sidecar.clock import Clock
 from sidecar.contract import status
 from sidecar.contract.status import OutcomeRecord, parse_outcome_key
 from sidecar.engine.group.activity import Activity
-from sidecar.engine.group.merge import BrokerTime, Outcomes, Published, Standing, StatusPosition, group_views
+from sidecar.engine.group.merge import BrokerTime, Outcomes, Published, Standing, Start, StatusPosition, group_views
 from sidecar.engine.group.view import PartitionView
 from sidecar.errors import KafkaFailed
 from sidecar.kafka import config
@@ -56,14 +56,26 @@ class ClusterView:
         make_reader: Opens the topic at its start; called again after a fatal error.
         clock: The clock of this machine.
         topic: The name of the status topic, which is part of signatures.
-        token: API_TOKEN; when set, views without its signature are ignored.
+        token: API_TOKEN; when set, records without its signature are ignored.
+        instance_id: Of this process, whose starts are noted; empty when it never owns a partition.
     """
 
-    def __init__(self, make_reader: Callable[[], StatusSource], clock: Clock, *, topic: str, token: str | None) -> None:
+    def __init__(
+        self,
+        make_reader: Callable[[], StatusSource],
+        clock: Clock,
+        *,
+        topic: str,
+        token: str | None,
+        instance_id: str = "",
+    ) -> None:
         self._make_reader = make_reader
         self._clock = clock
         self._topic = topic
         self._token = token
+        self._start_key = status.start_key(instance_id) if instance_id else None
+        self.last_start: Start | None = None
+        """The last start under the identity of this process."""
         self._standings: Mapping[int, Standing] = {}
         self._time = BrokerTime()
         self._outcomes = Outcomes()
@@ -170,6 +182,8 @@ class ClusterView:
                 self._time.heard(record.stamped_ms, arrived_s)
             if record.key == status.partition_key(record.partition):
                 self._add_view(record, standings)
+            elif record.key == self._start_key:
+                self._add_start(record)
             elif (found := parse_outcome_key(record.key)) is not None:
                 outcome = OutcomeRecord.from_json(record.value)
                 if outcome is not None and outcome.partition == record.partition and self._is_signed(record):
@@ -191,18 +205,31 @@ class ClusterView:
                 Published(view, StatusPosition(record.stamped_ms, record.offset))
             )
 
+    def _add_start(self, record: StatusRead) -> None:
+        start = Start(StatusPosition(record.stamped_ms, record.offset), record.value)
+        is_last = self.last_start is None or start.position > self.last_start.position
+        if is_last and record.partition == status.START_PARTITION and self._is_signed(record):
+            self.last_start = start
+
     def _is_signed(self, record: StatusRead) -> bool:
         return record.is_signed(self._topic, self._token)
 
 
-def follow(settings: Settings, clock: Clock) -> ClusterView:
-    """Return the view of the group of these settings; it reads once it is started."""
+def follow(settings: Settings, clock: Clock, instance_id: str = "") -> ClusterView:
+    """Return the view of the group of these settings; it reads once it is started.
+
+    Args:
+        settings: The effective ones.
+        clock: The clock of this machine.
+        instance_id: As in `ClusterView`.
+    """
     properties = {**config.status_reader(settings), "logger": librdkafka_logger()}
 
     def make_reader() -> StatusReader:
         return StatusReader(properties, settings.status_topic, settings.input_topic, clock)
 
-    return ClusterView(make_reader, clock, topic=settings.status_topic, token=settings.api_token)
+    topic, token = settings.status_topic, settings.api_token
+    return ClusterView(make_reader, clock, topic=topic, token=token, instance_id=instance_id)
 
 
 class GroupSource:

@@ -83,7 +83,7 @@ class FakeSide:
         )
 
     def consumer(self, listener: Rebalanced, static_id: str | None = None) -> Consumer:
-        fences = Fences(InstanceClock(self._timeline), static_id, TRANSACTION_TIMEOUT_S)
+        fences = Fences(InstanceClock(self._timeline), static_id, TRANSACTION_TIMEOUT_S, lambda: True)
         return FakeConsumer(*(self._cluster, self._link, self.topic, self.name("member"), listener, fences, static_id))
 
     def brokers(self) -> Brokers:

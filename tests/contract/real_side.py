@@ -83,7 +83,7 @@ class RealSide:
         return made
 
     def consumer(self, listener: Rebalanced, static_id: str | None = None) -> InputConsumer:
-        fences = Fences(self.clock, static_id, config.transaction_timeout_s(self._settings))
+        fences = Fences(self.clock, static_id, config.transaction_timeout_s(self._settings), lambda: True)
         properties = {**config.input_consumer(self._settings, static_id), **self._quiet}
         made = InputConsumer(properties, self.topic, listener, fences)
         self._ends.callback(made.close)

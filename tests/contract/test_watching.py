@@ -8,12 +8,14 @@ import pytest
 from msgspec.structs import replace
 
 from sidecar.contract.status import partition_key
+from sidecar.engine.group.merge import Start
 from sidecar.engine.group.view import PartitionView
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.ports import Origin
 from sidecar.kafka.admin.topic_watch import TopicWatch
 from sidecar.kafka.clock_guard import ClockGuard
 from sidecar.runtime.ports import Catalogue, Status
+from sidecar.runtime.reporting.starts import OwnStart
 from sidecar.runtime.reporting.status import StatusPublisher
 from tests.contract.side import Seen, Side
 
@@ -104,10 +106,18 @@ class TestTopicWatch:
 
 
 class TestStatus:
+    last_start: Start | None = None
+    """Of the group, as far as it is read: see `GroupStarts`."""
+    start: OwnStart
+
     def published(self, side: Side, guard: ClockGuard) -> tuple[StatusPublisher, str]:
         topic = side.name("status")
         side.create(topic, 2)
-        return StatusPublisher(side.writer(), topic, side.clock, guard), topic
+        self.start = OwnStart(self, "one")
+        return StatusPublisher(side.writer(), topic, side.clock, guard, start=self.start), topic
+
+    def views(self, found: Sequence[Seen]) -> list[Seen]:
+        return [each for each in found if each.key != self.start.key]
 
     def delivered(self, side: Side, status: Status, views: Sequence[PartitionView]) -> None:
         def told() -> bool:
@@ -124,10 +134,23 @@ class TestStatus:
         self.delivered(side, status, [view])
         assert guard.skew_ms is not None
         assert abs(guard.skew_ms) < 30_000
-        (seen, *_) = side.committed(topic, lambda found: len(found) >= 1)
+        (seen, *_) = self.views(side.committed(topic, lambda found: len(self.views(found)) >= 1))
         assert (seen.partition, seen.key) == (1, partition_key(1))
         assert PartitionView.from_json(seen.value or b"") == view
         status.close(10.0)
+
+    def test_a_start_is_written_once_to_the_partition_that_orders_all_starts(self, side: Side) -> None:
+        status, topic = self.published(side, ClockGuard(side.clock, 60_000))
+
+        def written() -> bool:
+            status.advance([])
+            return self.start.is_written
+
+        side.eventually(written, "the broker has accepted it")
+        status.advance([])
+        status.close(10.0)
+        found = side.committed(topic, lambda found: len(found) >= 1)
+        assert [(each.partition, each.key, each.value) for each in found] == [(0, self.start.key, self.start.value)]
 
     def test_the_last_view_of_a_released_partition_names_no_owner(self, side: Side) -> None:
         status, topic = self.published(side, ClockGuard(side.clock, 60_000))
@@ -137,7 +160,8 @@ class TestStatus:
         status.close(60.0)
 
         def released(found: Sequence[Seen]) -> bool:
-            last = PartitionView.from_json(found[-1].value or b"") if found else None
+            views = self.views(found)
+            last = PartitionView.from_json(views[-1].value or b"") if views else None
             return last is not None and (last.state, last.owner, last.pending) == (State.CLOSED, "", 7)
 
         side.committed(topic, released)

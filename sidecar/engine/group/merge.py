@@ -43,6 +43,14 @@ class StatusPosition(NamedTuple):
     offset: int
 
 
+class Start(NamedTuple):
+    """The start of a process, as it was published."""
+
+    position: StatusPosition
+    process: bytes
+    """Its random id."""
+
+
 @dataclass(frozen=True, slots=True)
 class Published:
     """A view as it was published."""

@@ -20,6 +20,7 @@ from sidecar.errors import KafkaFailed
 from sidecar.kafka.clock_guard import ClockGuard
 from sidecar.kafka.writer import Written
 from sidecar.runtime.ports import Writer
+from sidecar.runtime.reporting.starts import OwnStart
 
 log = structlog.get_logger(__name__)
 
@@ -37,14 +38,26 @@ class StatusPublisher:
         clock: This machine's.
         guard: Told each measurement.
         token: API_TOKEN; when set, the records are signed with it.
+        start: The start of this process, which is published once.
     """
 
-    def __init__(self, writer: Writer, topic: str, clock: Clock, guard: ClockGuard, token: str | None = None) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        topic: str,
+        clock: Clock,
+        guard: ClockGuard,
+        token: str | None = None,
+        *,
+        start: OwnStart,
+    ) -> None:
         self._writer = writer
         self._topic = topic
         self._token = token
         self._clock = clock
         self._guard = guard
+        self._start = start
+        self._start_asked_s = float("-inf")
         self._published: dict[int, tuple[float, tuple[object, ...]]] = {}
         self.delivered_s = float("-inf")
         """When the broker last accepted a record (monotonic)."""
@@ -54,6 +67,9 @@ class StatusPublisher:
     def advance(self, views: Sequence[PartitionView]) -> None:
         """Publish the views that are due and serve delivery reports. Never waits."""
         now_s = self._clock.monotonic_s()
+        if not self._start.is_written and now_s - self._start_asked_s >= EVERY_S:
+            self._start_asked_s = now_s
+            self._write(status.START_PARTITION, self._start.key, self._start.value)
         for view in views:
             seen = tuple(getattr(view, name) for name in CHANGED_FIELDS)
             published_s, published = self._published.get(view.partition, (float("-inf"), ()))
@@ -63,16 +79,18 @@ class StatusPublisher:
         self._writer.poll(0)
 
     def _publish(self, view: PartitionView) -> None:
+        self._write(view.partition, status.partition_key(view.partition), view.to_json())
+
+    def _write(self, partition: int, key: bytes, value: bytes) -> None:
         now_ms = self._clock.wall_ms()
-        key, value = status.partition_key(view.partition), view.to_json()
-        headers = status.signed(self._token, self._topic, view.partition, key, value, now_ms)
+        headers = status.signed(self._token, self._topic, partition, key, value, now_ms)
         try:
-            report = partial(self._reported, now_ms)
-            self._writer.write(self._topic, key, value, partition=view.partition, headers=headers, report=report)
+            report = partial(self._reported, now_ms, key)
+            self._writer.write(self._topic, key, value, partition=partition, headers=headers, report=report)
         except (BufferError, KafkaFailed) as cause:
             self.error = str(cause)
 
-    def _reported(self, sent_ms: int, written: Written | KafkaFailed) -> None:
+    def _reported(self, sent_ms: int, key: bytes, written: Written | KafkaFailed) -> None:
         if isinstance(written, KafkaFailed):
             if self.error != str(written):
                 log.warning("status_not_written", topic=self._topic, reason=str(written))
@@ -80,6 +98,8 @@ class StatusPublisher:
             return
         self.error = ""
         self.delivered_s = self._clock.monotonic_s()
+        if key == self._start.key:
+            self._start.written(written)
         if written.broker_ms is not None:
             acknowledged_ms = self._clock.wall_ms()
             self._guard.measured(sent_ms=sent_ms, acknowledged_ms=acknowledged_ms, broker_ms=written.broker_ms)

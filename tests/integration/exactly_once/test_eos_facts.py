@@ -300,7 +300,7 @@ def test_header_names_that_are_not_utf_8_are_reported_for_their_own_record_only(
         "auto.offset.reset": "error",
         "partition.assignment.strategy": "cooperative-sticky",
     }
-    reader = InputConsumer(properties, topic_name, Nobody(), Fences(SystemClock(), None, 20.0))
+    reader = InputConsumer(properties, topic_name, Nobody(), Fences(SystemClock(), None, 20.0, lambda: True))
     try:
         eventually(lambda: _read(reader, 1) or reader.membership(), WAIT_S, "it has joined")
         eventually(lambda: _resumed(reader), WAIT_S, "it has its partition")

@@ -1,4 +1,4 @@
-"""Two processes under one identity: one of them ends and says why."""
+"""Two processes under one identity: the one that started first ends and says why, the other one goes on."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import threading
 import pytest
 
 from tests.integration.ledger import Ledger
-from tests.integration.sidecars import Sidecar, Sidecars, Stage
-from tests.waiting import eventually
+from tests.integration.sidecars import Sidecars, Stage
 
 pytestmark = pytest.mark.broker
 
 MESSAGES = 500
+DECIDED_S = 300.0
+"""A process is fenced three times by then, on a machine of any pace."""
 
 
 def test_an_instance_id_that_is_used_again_ends_the_older_process(stage: Stage, sidecars: Sidecars) -> None:
@@ -23,23 +24,18 @@ def test_an_instance_id_that_is_used_again_ends_the_older_process(stage: Stage, 
     new = sidecars.make("new", stage, INSTANCE_ID="same")
     new.start()
 
-    assert old.wait(40) == 1
+    assert old.wait(DECIDED_S) == 1
     assert old.log.splitlines()[-1] == (
-        "fenced 3 times in a minute: another running process has INSTANCE_ID same too; "
+        "fenced 3 times: a process that started later has INSTANCE_ID same too; "
         "give every running instance a different INSTANCE_ID"
     )
-    # The two fence each other in turn until the old one ends, so the new one may be fenced a third time as well. Then
-    # whoever restarts processes starts it again.
-    eventually(lambda: not new.running or new.ready(), 40, "the new one is ready, or has ended too")
-    if not new.running:
-        assert "another running process has INSTANCE_ID same too" in new.log
-        new.start()
     new.await_ready()
     ledger.settle(new)
+    assert new.running
 
 
-def test_a_state_folder_that_was_copied_ends_one_of_the_two(stage: Stage, sidecars: Sidecars) -> None:
-    """Each new producer fences the other process; who was fenced three times within a minute ends."""
+def test_a_state_folder_that_was_copied_ends_the_older_process(stage: Stage, sidecars: Sidecars) -> None:
+    """Each new producer fences the other process."""
     ledger = Ledger(stage)
     one = sidecars.start("one", stage)
     two = sidecars.make("two", stage)
@@ -51,17 +47,17 @@ def test_a_state_folder_that_was_copied_ends_one_of_the_two(stage: Stage, sideca
     load = threading.Thread(target=_send_until, args=(stop, ledger), name="load")
     load.start()
     try:
-        ended = eventually(lambda: [each for each in (one, two) if not each.running], 60, "one of them ends")
+        assert one.wait(DECIDED_S) == 1
     finally:
         stop.set()
         load.join()
-    for each in ended:
-        assert each.wait() == 1
-        assert each.log.splitlines()[-1] == (
-            "fenced 3 times in a minute: another running process uses the same transactional id; "
-            "give every running instance a different STATE_DIR or INSTANCE_ID"
-        )
-    ledger.settle(_any_left(one, two))
+    assert one.log.splitlines()[-1] == (
+        "fenced 3 times: a process that started later uses the same transactional id; "
+        "give every running instance a different STATE_DIR or INSTANCE_ID"
+    )
+    two.await_ready()
+    ledger.settle(two)
+    assert two.running
 
 
 def _send_until(stop: threading.Event, ledger: Ledger) -> None:
@@ -70,12 +66,3 @@ def _send_until(stop: threading.Event, ledger: Ledger) -> None:
         lot += 1
         ledger.send(20, (0, 500), seed=lot)
         stop.wait(0.2)
-
-
-def _any_left(*both: Sidecar) -> Sidecar:
-    left = next((each for each in both if each.running), None)
-    if left is None:
-        left = both[0]
-        left.start()
-    left.await_ready()
-    return left

@@ -10,7 +10,9 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin._acl import AclOperation
 
 from sidecar.clock import Clock
+from sidecar.contract.status import START_PARTITION, start_key
 from sidecar.engine.group.activity import Activity
+from sidecar.engine.group.merge import Start, StatusPosition
 from sidecar.engine.group.view import PartitionView
 from sidecar.engine.ports import Prepared, SortedRows, Store
 from sidecar.errors import KafkaFailed, StoreCorrupt, StoreFailed, invariant
@@ -120,6 +122,26 @@ class FakeWriter:
     def flush(self, timeout_s: float) -> int:
         self.poll(0)
         return len(self._queue)
+
+
+class FakeStarts:
+    """Implements `sidecar.runtime.reporting.starts.GroupStarts`: knows the status topic as it was a while ago."""
+
+    def __init__(self, cluster: Cluster, topic: str, instance_id: str) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._key = start_key(instance_id)
+        self._late_ms = cluster.rng.choice([0, 200, 5_000])
+
+    @property
+    def last_start(self) -> Start | None:
+        read_to_ms = self._cluster.timeline.now_ms() - self._late_ms
+        found = [
+            Start(StatusPosition(each.timestamp_ms, each.offset), each.row.value or b"")
+            for each in self._cluster.log(self._topic, START_PARTITION).entries
+            if each.row.key == self._key and each.timestamp_ms <= read_to_ms
+        ]
+        return max(found, default=None)
 
 
 class Strangers:

@@ -29,6 +29,7 @@ from sidecar.runtime.partitions.restarts import Restarts
 from sidecar.runtime.partitions.start_offsets import Topics
 from sidecar.runtime.ports import Producer
 from sidecar.runtime.reporting.snapshot import Snapshots
+from sidecar.runtime.reporting.starts import OwnStart
 from sidecar.runtime.reporting.status import StatusPublisher
 from sidecar.runtime.transaction.commit import Step
 from sidecar.settings import Settings
@@ -36,7 +37,15 @@ from sidecar.settings.policy import policy_config
 from tests.simulation.fakes.asking import FakeBrokers, FakeChangelogReader
 from tests.simulation.fakes.cluster import Cluster, Link
 from tests.simulation.fakes.consumer import FakeConsumer
-from tests.simulation.fakes.local import Disk, FakeAdmin, FakeExecutor, FakeState, FakeWriter, Strangers
+from tests.simulation.fakes.local import (
+    Disk,
+    FakeAdmin,
+    FakeExecutor,
+    FakeStarts,
+    FakeState,
+    FakeWriter,
+    Strangers,
+)
 from tests.simulation.fakes.producer import FakeProducer
 from tests.simulation.fakes.timeline import InstanceClock
 
@@ -104,7 +113,9 @@ class Process:
         settings, cluster, clock = self.settings, self.cluster, self.clock
         catalogue = Catalogue(FakeAdmin(cluster, self.link))  # type: ignore[arg-type]  # as much of it as is used
         guard = ClockGuard(clock, settings.max_clock_skew_ms)
-        self._fences = fences = Fences(clock, self._static_id, config.transaction_timeout_s(settings))
+        start = OwnStart(FakeStarts(cluster, settings.status_topic, self.instance_id), self.instance_id)
+        timeout_s = config.transaction_timeout_s(settings)
+        self._fences = fences = Fences(clock, self._static_id, timeout_s, start.is_outrun)
         metrics = Metrics(version="0", now_ms=clock.wall_ms)
         facts = self._facts()
         brokers = FakeBrokers(cluster, self.link)
@@ -130,7 +141,9 @@ class Process:
                 recovery=recovery,
                 guard=guard,
                 fences=fences,
-                status=StatusPublisher(FakeWriter(cluster, self.link), settings.status_topic, clock, guard),
+                status=StatusPublisher(
+                    FakeWriter(cluster, self.link), settings.status_topic, clock, guard, start=start
+                ),
                 snapshots=Snapshots(clock),
                 metrics=metrics,
                 inheritance=Inheritance(Strangers(), clock),

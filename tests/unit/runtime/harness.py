@@ -163,7 +163,7 @@ class LoopHarness:
         self.ahead = Ahead()
         self.fetching = Fetching(self.consumer, self.buffer, self.clock, ingests=True)
         self.assignment = Assignment(FACTS, self.fetching, self.buffer, self.ahead, self.components.recovery)
-        self.failures = Failures(self.clock, Fences(self.clock, None, 20.0))
+        self.failures = Failures(self.clock, Fences(self.clock, None, 20.0, lambda: True))
         self.limits = Limits(self.components.settings, self.components.catalogue, FACTS)
         self.jobs = Jobs(self.components, self.assignment, self.failures, self.limits)
 

@@ -37,7 +37,7 @@ def clock() -> HandClock:
 
 @pytest.fixture
 def failures(clock: HandClock) -> Failures:
-    return Failures(clock, Fences(clock, None, TRANSACTION_TIMEOUT_S))
+    return Failures(clock, Fences(clock, None, TRANSACTION_TIMEOUT_S, lambda: True))
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from sidecar.contract import signature, status
 from sidecar.contract.control import Outcome
 from sidecar.contract.status import OutcomeRecord, outcome_key
 from sidecar.engine.group import merge as group
-from sidecar.engine.group.merge import BrokerTime, Outcomes, Published, Standing, StatusPosition, group_views
+from sidecar.engine.group.merge import BrokerTime, Outcomes, Published, Standing, Start, StatusPosition, group_views
 from sidecar.engine.group.view import FIGURE_AGE_MAX_MS, PartitionView, summarise
 from sidecar.errors import KafkaFailed
 from sidecar.kafka.status_reader import StatusRead
@@ -313,6 +313,23 @@ def test_records_of_other_kinds_and_of_other_partitions_are_ignored(strange: Sta
     cluster.step(MemoryReader([strange]), 0)
     assert [view.state for view in cluster.views()] == ["unknown"]
     assert cluster.outcomes("c1") == {}
+
+
+def started(process: bytes, at_ms: int, offset: int, *, key: bytes = b"i/pod-0", token: str = "t") -> StatusRead:
+    return status_read(key=key, value=process, signed=token, stamped_ms=at_ms, offset=offset)
+
+
+def test_the_last_start_of_this_identity_is_known_by_the_broker_s_order(clock: HandClock) -> None:
+    cluster = ClusterView(MemoryReader, clock, topic=TOPIC, token="t", instance_id="pod-0")
+    others = [
+        started(b"other", NOW_MS + 9, 9, key=b"i/pod-1"),
+        started(b"forged", NOW_MS + 9, 9, token="another"),
+        started(b"elsewhere", NOW_MS + 9, 9)._replace(partition=1),
+    ]
+    cluster.step(MemoryReader(others), 0)
+    assert cluster.last_start is None
+    cluster.step(MemoryReader([started(b"b", NOW_MS, 5), started(b"a", NOW_MS, 4)]), 0)
+    assert cluster.last_start == Start(StatusPosition(NOW_MS, 5), b"b")
 
 
 def test_outcomes_are_kept(clock: HandClock) -> None:
