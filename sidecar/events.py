@@ -30,10 +30,15 @@ MEANINGS: Final[Mapping[str, str]] = {
     "again.",
     "commit_given_up": "A transaction did not finish before the shutdown timeout. The broker aborts it; nothing is "
     "lost.",
+    "changelog_rolled_back": "The changelog lacks a transaction whose input offsets are committed: a broker, or "
+    "an operator, aborted its part. The partition ingests the records of that transaction again, and fires what is "
+    "pending in the changelog.",
     "commit_hangs": "A transaction got no answer for so long that the sidecar abandons it and restores every "
     "partition.",
     "committed_offset_gone": "The group's committed offset has expired (check offsets.retention.minutes). The "
     "partition continues from the offset in its checkpoint.",
+    "committed_offset_rolled_back": "The group's committed offset is older than the changelog: a broker rolled back "
+    "the offsets of a transaction. The partition continues from the offset in its checkpoint.",
     "control_answered": "A control record was applied, or refused with `detail`.",
     "controls_answered": "A transaction had more control records than are logged one by one.",
     "duplicate_outlasted": "Another process with the identity of this one keeps fencing it. It started earlier, so it "

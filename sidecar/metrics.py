@@ -58,12 +58,7 @@ DECLARATIONS = (
         "due_backlog", "gauge", "Messages that are due and not yet fired, as of the last scan.", ("partition",)
     ),
     Declaration("received_total", "counter", "Records ingested from the input topic, by verdict.", ("verdict",)),
-    Declaration(
-        "input_lost_total",
-        "counter",
-        "Records that the input topic's retention deleted before they were ingested.",
-        ("partition",),
-    ),
+    Declaration("input_lost_total", "counter", "Input records that retention deleted unread.", ("partition",)),
     Declaration(
         "input_lag",
         "gauge",
@@ -137,6 +132,9 @@ DECLARATIONS = (
     Declaration("store_bytes", "gauge", "Size of the local store's live files."),
     Declaration("store_free_bytes", "gauge", "Free space on the disk of the state folder; NaN on Spark."),
     Declaration("changelog_bytes_total", "counter", "Bytes of record keys and values written to the changelog."),
+    Declaration(
+        "changelog_rolled_back_total", "counter", "Committed transactions that the changelog lacks.", ("partition",)
+    ),
     Declaration("reloads_total", "counter", "Reloads of the policies: accepted, or rejected.", ("outcome",)),
     Declaration(
         "last_reload_successful",
@@ -371,6 +369,7 @@ class Metrics:
         self.held = ByOrigin(self._counter("held_total"))
         self.put_behind = ByOrigin(self._counter("put_behind_total"))
         self.changelog_bytes = self._counter("changelog_bytes_total")
+        self.changelog_rolled_back = self._counter("changelog_rolled_back_total")
         self.commit_seconds = self._histogram("commit_seconds")
         self.restore_seconds = self._histogram("restore_seconds")
         self.clock_skew_seconds = self._gauge("clock_skew_seconds")

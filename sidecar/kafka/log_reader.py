@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from sidecar.errors import KafkaFailed
 from sidecar.kafka.admin.cluster import partition_count
-from sidecar.kafka.admin.offsets import Bounds
+from sidecar.kafka.admin.offsets import Bounds, Committed
 from sidecar.kafka.config import quiet_logger
 from sidecar.kafka.errors import failed, translated
 from sidecar.kafka.input import record_of, records_of
@@ -29,13 +29,6 @@ class Unread(NamedTuple):
 
     partition: int | None
     error: KafkaFailed
-
-
-class Committed(NamedTuple):
-    """The committed offset of a partition."""
-
-    offset: int
-    metadata: str
 
 
 class LogReader:

@@ -220,6 +220,7 @@ def build(
         running=lambda partition, next_offset: loop.running(partition, next_offset),  # noqa: PLW0108 - made below
         restored=metrics.restore_seconds.observe,
         input_lost=lambda partition, records: metrics.input_lost.labels(partition).inc(records),
+        rolled_back=lambda partition: metrics.changelog_rolled_back.labels(partition).inc(),
     )
     loop = Loop(
         Components(

@@ -14,7 +14,7 @@ from sidecar.engine.ports import Origin, Outgoing, Store
 from sidecar.engine.restore import ChangelogRead
 from sidecar.engine.rows import Identity
 from sidecar.errors import StoreFailed
-from sidecar.kafka.admin.offsets import Bounds
+from sidecar.kafka.admin.offsets import Bounds, Committed
 from sidecar.kafka.input import Rebalanced
 from sidecar.kafka.producer import Refused, Unwritten, Waits
 from sidecar.kafka.writer import Report
@@ -119,8 +119,10 @@ class Producer(Protocol):
         """Write records that leave: deliveries, dead letters, redrives; yields before it would wait."""
         ...
 
-    def send_offsets(self, topic: str, offsets: Mapping[int, int], membership: bytes) -> None:
-        """Add input offsets to the transaction."""
+    def send_offsets(
+        self, topic: str, offsets: Mapping[int, int], membership: bytes, metadata: Mapping[int, str] = {}
+    ) -> None:
+        """Add input offsets to the transaction, each with its metadata."""
         ...
 
     def commit(self) -> None:
@@ -178,7 +180,7 @@ class CommittedQuestion(Question, Protocol):
         """Why a partition is not in the result; empty text while nothing but waiting is needed."""
         ...
 
-    def result(self) -> Mapping[int, int | None]:
+    def result(self) -> Mapping[int, Committed | None]:
         """Return the offset of each partition that has a stable one, None where nothing was committed yet."""
         ...
 

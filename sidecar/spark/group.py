@@ -13,6 +13,7 @@ from sidecar.clock import SystemClock
 from sidecar.errors import BrokerUnavailable, CommandFailed, KafkaFailed, TransactionFailed
 from sidecar.kafka import config
 from sidecar.kafka.admin.cluster import Admin, Deadline
+from sidecar.kafka.admin.offsets import Committed
 from sidecar.kafka.admin.topics import TopicFacts, ensure_topics
 from sidecar.kafka.log_reader import LogReader
 from sidecar.kafka.probes import describe_group
@@ -84,12 +85,18 @@ def settle(settings: Settings, state_partitions: int) -> None:
 
 def committed(settings: Settings, partitions: int) -> dict[int, tuple[int, Mark | None]]:
     """Return the committed offset of each partition that has one, and its mark. Raises BrokerUnavailable."""
+    found = committed_offsets(settings, partitions)
+    return {number: (each.offset, Mark.parse(each.metadata)) for number, each in found.items()}
+
+
+def committed_offsets(settings: Settings, partitions: int) -> dict[int, Committed]:
+    """Return what is committed for each partition that has an offset. Raises BrokerUnavailable."""
     deadline = Deadline(WAIT_S)
     # Being read_committed, it waits for open transactions.
     with _reader(config.input_consumer(settings), settings.input_topic) as reader:
         while True:
             try:
-                found = reader.committed(range(partitions), min(CALL_S, deadline.left_s))
+                return reader.committed(range(partitions), min(CALL_S, deadline.left_s))
             except KafkaFailed as error:
                 if deadline.passed:
                     raise BrokerUnavailable(
@@ -97,8 +104,6 @@ def committed(settings: Settings, partitions: int) -> dict[int, tuple[int, Mark 
                         "transaction stay open because another query or instance is running?"
                     ) from error
                 deadline.pause()
-            else:
-                return {number: (each.offset, Mark.parse(each.metadata)) for number, each in found.items()}
 
 
 def last_checkpoints(settings: Settings, partitions: int) -> dict[int, Checkpoint]:

@@ -6,6 +6,7 @@ import pytest
 
 from sidecar.engine.ports import Outgoing
 from sidecar.errors import InvariantViolated, TransactionFailed
+from sidecar.kafka.admin.offsets import Committed
 from sidecar.kafka.producer import Refusal
 from sidecar.model import ANY_PARTITION
 from sidecar.runtime.ports import Producer
@@ -192,12 +193,12 @@ class TestProducer:
         drained(producer.write_changelog(side.changelog, 0, [(b"a", b"2")]))
         fresh = later.membership()
         assert fresh is not None
-        producer.send_offsets(side.topic, {0: 3}, fresh)
+        producer.send_offsets(side.topic, {0: 3}, fresh, {0: "of a checkpoint"})
         producer.commit()
         assert [each.value for each in side.committed(side.changelog, lambda found: len(found) >= 1)] == [b"2"]
         asked = side.brokers().committed(side.topic, [0])
         side.eventually(asked.done, "the group's offsets are told")
-        assert dict(asked.result()) == {0: 3}
+        assert dict(asked.result()) == {0: Committed(3, "of a checkpoint")}
 
     def test_a_key_chooses_the_same_partition_each_time(self, side: Side) -> None:
         origin = side.name("origin")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sidecar.engine.restore import ChangelogRead
+from sidecar.kafka.admin.offsets import Committed
 from sidecar.model import Record
 from sidecar.runtime.ports import ChangelogReader, Consumer
 from tests.contract.side import Listener, Side, drained
@@ -155,7 +156,7 @@ class TestBrokers:
     def test_nothing_is_committed_at_first(self, side: Side) -> None:
         side.create(side.topic, 2)
 
-        def told() -> dict[int, int | None]:
+        def told() -> dict[int, Committed | None]:
             """Ask until the group's coordinator has all of them: a question too early leaves partitions out."""
             asked = side.brokers().committed(side.topic, [0, 1])
             side.eventually(asked.done, "the question is answered")
@@ -175,7 +176,7 @@ class TestBrokers:
         assert membership is not None
         transactional_id = side.name("tid")
 
-        def told() -> dict[int, int | None]:
+        def told() -> dict[int, Committed | None]:
             """Ask while a transaction is open; the one before ends with its producer."""
             producer = side.producer(transactional_id)
             producer.init(30.0)
@@ -188,7 +189,7 @@ class TestBrokers:
             side.eventually(asked.done, "the question is answered")
             return dict(asked.result())
 
-        assert side.eventually(lambda: told() == {0: 5}, "the other partition is told")
+        assert side.eventually(lambda: told() == {0: Committed(5, "")}, "the other partition is told")
 
     def test_bounds_count_what_is_not_committed_and_markers_too(self, side: Side) -> None:
         side.create(side.changelog, 2)

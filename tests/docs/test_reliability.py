@@ -9,7 +9,7 @@ from tests.docs.pages import DOCS, ROOT
 from tests.simulation.world import ACTS
 
 PAGE = (DOCS / "explanation" / "reliability.md").read_text(encoding="utf-8")
-FAULTS = 45
+FAULTS = 46
 
 
 def rows() -> list[list[str]]:

@@ -50,6 +50,7 @@ CONTRACT = {
     "build_info": ("version", "hot_path"),
 }
 ADDED = {
+    "changelog_rolled_back_total": ("partition",),
     "input_lost_total": ("partition",),
     "store_free_bytes": (),
     "ready": (),

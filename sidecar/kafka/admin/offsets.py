@@ -30,6 +30,13 @@ class Bounds(NamedTuple):
     end: int
 
 
+class Committed(NamedTuple):
+    """The committed offset of a partition."""
+
+    offset: int
+    metadata: str
+
+
 def _passes(error: KafkaError) -> bool:
     """Return whether no broker answers or a transaction is open."""
     return failed(error).away or error.code() == KafkaError.UNSTABLE_OFFSET_COMMIT
@@ -75,7 +82,7 @@ class CommittedOffsets:
         """Return whether `result` can be called."""
         return self._future.done()
 
-    def result(self) -> dict[int, int | None]:
+    def result(self) -> dict[int, Committed | None]:
         """Return the offset of each partition with an answer, None where nothing was committed yet."""
         try:
             answer = self._future.result()
@@ -83,13 +90,14 @@ class CommittedOffsets:
             said = _refusal(f"committed offsets of group {self._group}", cause.args[0])
             self.errors = dict.fromkeys(self._partitions, said)
             return {}
-        offsets: dict[int, int | None] = {}
+        offsets: dict[int, Committed | None] = {}
         for each in answer:
             if each.error is not None:
                 what = f"committed offsets of group {self._group} for topic {each.topic}"
                 self.errors[each.partition] = _refusal(what, each.error)
             else:
-                offsets[each.partition] = each.offset if each.offset >= 0 else None
+                found = Committed(each.offset, each.metadata or "")
+                offsets[each.partition] = found if each.offset >= 0 else None
         for number in self._partitions:
             if number not in offsets:
                 self.errors.setdefault(number, "")

@@ -8,7 +8,8 @@ Rebalance, abort, fence, unknown outcome and store failure all end here:
     4 the target: the end of the changelog, uncommitted records included
     5 the changelog is read up to the target, from the last checkpoint applied to the store: if it was never committed,
       the broker has rolled back what it reported as such, and the whole log is read
-    6 the input is read from the committed offset
+    6 the input is read from the committed offset; if the sidecar committed it, from that of the checkpoint in the log,
+      since the broker may have rolled back one of the two alone
 
 Nothing here blocks: `advance` does a slice and returns.
 """
@@ -24,13 +25,14 @@ from typing import Final
 import msgspec
 import structlog
 
+from sidecar.changelog.offset_mark import OffsetMark
 from sidecar.clock import Clock
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.ports import Store
 from sidecar.engine.restore import Restore, to_spill
 from sidecar.engine.rows import Identity
 from sidecar.errors import PartitionStopped, invariant
-from sidecar.kafka.admin.offsets import Bounds
+from sidecar.kafka.admin.offsets import Bounds, Committed
 from sidecar.runtime.partitions.start_offsets import PartitionOffsets, StartOffsets, Topics
 from sidecar.runtime.ports import Brokers, ChangelogReader
 
@@ -49,7 +51,7 @@ STALLED_S: Final = 15.0
 @dataclass(slots=True)
 class _Restoring:
     restore: Restore
-    committed: int | None
+    committed: Committed | None
     input_bounds: Bounds
     input_topic_id: str
     log_start: int
@@ -80,11 +82,13 @@ class Recovery:
         running: Callable[[Partition, int], None],
         restored: Callable[[float], None],
         input_lost: Callable[[int, int], None],
+        rolled_back: Callable[[int], None],
     ) -> None:
         """Args:
         running: Called with the partition and its next input offset when it may ingest and fire.
         restored: Called with the seconds that a restore took.
         input_lost: Called with the partition and the number of input records that were deleted unread.
+        rolled_back: Called with the partition when its changelog lacks a transaction whose offsets are committed.
         """
         self.topics = topics
         self.identity = identity
@@ -96,6 +100,7 @@ class Recovery:
         self._running = running
         self._restored = restored
         self._input_lost = input_lost
+        self._rolled_back = rolled_back
         self._lost_to: dict[int, int] = {}
         """Input offset up to which lost records are counted: recovery may repeat before anything is committed."""
         self._restoring: dict[int, _Restoring] = {}
@@ -280,13 +285,9 @@ class Recovery:
         return next_offset
 
     def _next_input_offset(self, partition: Partition, restoring: _Restoring) -> int:
-        """Return the next input offset: the group's, else the checkpoint's, but within the log."""
+        """Return the next input offset: the checkpoint's, or the one that an operator set, but within the log."""
         bounds = restoring.input_bounds
-        wanted = restoring.committed
-        if wanted is None:
-            wanted = partition.checkpoint.next_input_offset
-            if wanted:
-                log.warning("committed_offset_gone", partition=partition.number, checkpoint_offset=wanted)
+        wanted = self._wanted_offset(partition, restoring)
         if wanted < bounds.start and (wanted or partition.checkpoint.sequence):
             counted = self._lost_to.get(partition.number, 0)
             # The log of a recreated topic may start below the offset counted in the former one.
@@ -299,10 +300,41 @@ class Recovery:
             log.error("input_log_is_shorter", partition=partition.number, wanted=wanted, log_end=bounds.end)
         return min(max(wanted, bounds.start), bounds.end)
 
+    def _wanted_offset(self, partition: Partition, restoring: _Restoring) -> int:
+        checkpoint, committed = partition.checkpoint, restoring.committed
+        of_checkpoint = checkpoint.next_input_offset
+        if committed is None:
+            if of_checkpoint:
+                log.warning("committed_offset_gone", partition=partition.number, checkpoint_offset=of_checkpoint)
+            return of_checkpoint
+        mark = OffsetMark.parse(committed.metadata)
+        if mark is None:
+            return committed.offset
+        next_offset = mark.next_offset(checkpoint, restoring.input_topic_id)
+        if mark.sequence < checkpoint.sequence:
+            log.warning(
+                "committed_offset_rolled_back",
+                partition=partition.number,
+                committed_offset=committed.offset,
+                checkpoint_offset=of_checkpoint,
+            )
+        elif mark.sequence > checkpoint.sequence:
+            self._rolled_back(partition.number)
+            log.error(
+                "changelog_rolled_back",
+                partition=partition.number,
+                sequence=checkpoint.sequence,
+                committed_sequence=mark.sequence,
+                committed_offset=committed.offset,
+                next_offset=next_offset,
+            )
+        return next_offset
+
 
 def _check(offsets: PartitionOffsets) -> None:
     """Raise InvariantViolated if what the brokers reported cannot be: -1001, for one, is the library's "unknown"."""
-    number, committed = offsets.partition.number, offsets.committed
+    number = offsets.partition.number
+    committed = None if offsets.committed is None else offsets.committed.offset
     invariant(committed is None or committed >= 0, "a committed offset is none", partition=number, committed=committed)
     for topic, bounds in (("input", offsets.input_bounds), ("changelog", offsets.changelog_bounds)):
         invariant(

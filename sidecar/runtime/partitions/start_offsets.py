@@ -19,7 +19,7 @@ import structlog
 
 from sidecar.clock import Clock
 from sidecar.engine.partition import Partition
-from sidecar.kafka.admin.offsets import Bounds
+from sidecar.kafka.admin.offsets import Bounds, Committed
 from sidecar.runtime.ports import BoundsQuestion, Brokers, CommittedQuestion, TopicsQuestion
 
 log = structlog.get_logger(__name__)
@@ -46,7 +46,7 @@ class PartitionOffsets(NamedTuple):
     """The offsets of one partition as the brokers reported them."""
 
     partition: Partition
-    committed: int | None
+    committed: Committed | None
     """Committed input offset; None: nothing was committed yet."""
     input_topic_id: str
     input_bounds: Bounds
@@ -59,7 +59,7 @@ class _Query:
 
     partitions: dict[int, Partition]
     committed: CommittedQuestion
-    offsets: Mapping[int, int | None] = field(default_factory=dict)
+    offsets: Mapping[int, Committed | None] = field(default_factory=dict)
     now: TopicsQuestion | None = None
     bounds: BoundsQuestion | None = None
 

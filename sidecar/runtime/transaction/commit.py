@@ -19,6 +19,7 @@ from enum import StrEnum
 from queue import SimpleQueue
 from typing import Final
 
+from sidecar.changelog.offset_mark import OffsetMark
 from sidecar.clock import Clock
 from sidecar.contract import status
 from sidecar.engine.apply import apply_committed, prepare_committed
@@ -127,6 +128,8 @@ class Writing:
         self.store = store
         self.offsets = offsets
         """Next input offset of each partition in the transaction."""
+        self.marks = {each.number: _mark(work.partitions[each.number], each) for each in work.plan.partition_plans}
+        """What is committed with each offset."""
         self.started_s = clock.monotonic_s()
         self.fired_ms = 0
         """Wall time at which the deliveries were handed to the client library."""
@@ -158,6 +161,11 @@ class Writing:
         for _ in self._rest:
             self.fired_ms = self._clock.wall_ms()
         self._observe(Step.WRITTEN)
+
+
+def _mark(partition: Partition, partition_plan: PartitionPlan) -> str:
+    after = partition_plan.checkpoint
+    return str(OffsetMark(after.sequence, partition.checkpoint.next_input_offset, after.input_topic_id))
 
 
 def _check(work: Work, offsets: Mapping[int, int]) -> None:
@@ -220,7 +228,7 @@ def commit(writing: Writing, clock: Clock, observe: Observe) -> Result:
         writing.finish()
         if producer.refused:
             raise TransactionFailed(f"refused: {producer.refused[0].text}", unknown=False, replace=False)
-        producer.send_offsets(work.input_topic, writing.offsets, work.membership)  # 3
+        producer.send_offsets(work.input_topic, writing.offsets, work.membership, writing.marks)  # 3
         observe(Step.OFFSETS_SENT)
         producer.commit()  # 4
         observe(Step.COMMITTED)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from sidecar import log
 from sidecar.changelog.codec import Checkpoint, Engine
+from sidecar.changelog.offset_mark import OffsetMark
 from sidecar.clock import SystemClock
 from sidecar.errors import CommandFailed, SettingsInvalid
 from sidecar.kafka import config
@@ -308,10 +309,16 @@ def _begin(admin: Admin, settings: Settings, topics: TopicFacts, manifest: Manif
         CommandFailed: Another state exists.
     """
     before = group.last_checkpoints(settings, topics.partitions)
-    committed = group.committed(settings, topics.partitions)
+    found = group.committed_offsets(settings, topics.partitions)
+    committed = {number: (each.offset, Mark.parse(each.metadata)) for number, each in found.items()}
     _refuse_what_is_not_ours(settings, before, committed, options)
-    offsets = {number: offset for number, (offset, _) in committed.items()}
+    offsets = {number: each.offset for number, each in found.items()}
     if options.from_changelog:
+        for number, (_, metadata) in found.items():
+            # Brokers may have rolled back the changelog or the offset alone.
+            if (mark := OffsetMark.parse(metadata)) is not None:
+                checkpoint = before.get(number, Checkpoint())
+                offsets[number] = mark.next_offset(checkpoint, topics.input_topic_id)
         taken = {number: each.next_input_offset for number, each in before.items() if each.next_input_offset}
         offsets = {**taken, **offsets}
         for number, each in before.items():

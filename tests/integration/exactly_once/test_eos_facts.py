@@ -22,7 +22,7 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from sidecar.clock import SystemClock
 from sidecar.devbroker.local_broker import LocalBroker
-from sidecar.kafka.admin.offsets import CommittedOffsets, LogBounds
+from sidecar.kafka.admin.offsets import Committed, CommittedOffsets, LogBounds
 from sidecar.kafka.fences import Fences
 from sidecar.kafka.input import InputConsumer, decode_membership
 from sidecar.model import Record
@@ -247,12 +247,12 @@ def test_committed_offsets_are_not_returned_while_a_transaction_is_open_on_them(
 
         producer.commit_transaction(WAIT_S)
 
-        def told() -> dict[int, int | None]:
+        def told() -> dict[int, Committed | None]:
             again = CommittedOffsets(reader, topic_name, [0])
             eventually(again.done, WAIT_S, "the question came to an end")
             return again.result()
 
-        assert eventually(told, WAIT_S, "the offsets are stable") == {0: 1}
+        assert eventually(told, WAIT_S, "the offsets are stable") == {0: Committed(1, "")}
 
 
 def test_a_second_producer_of_the_same_id_fences_the_first(bootstrap: str, topic_name: str) -> None:

@@ -11,7 +11,8 @@ import pytest
 from sidecar.clock import SystemClock
 from sidecar.errors import KafkaFailed
 from sidecar.kafka import config
-from sidecar.kafka.log_reader import Committed, End, LogReader, Unread
+from sidecar.kafka.admin.offsets import Committed
+from sidecar.kafka.log_reader import End, LogReader, Unread
 from sidecar.kafka.producer import TransactionalProducer
 from sidecar.kafka.writer import Writer, Written
 from sidecar.model import Record

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from sidecar.engine.restore import ChangelogRead
-from sidecar.kafka.admin.offsets import SINGLE_S, TOGETHER_S, Bounds
+from sidecar.kafka.admin.offsets import SINGLE_S, TOGETHER_S, Bounds, Committed
 from tests.simulation.fakes.cluster import Cluster, Link, Refusal, Unreachable
 
 REQUEST_TIMEOUT_S: Final = 5.0
@@ -58,7 +58,7 @@ class FakeCommitted(_Question):
         super().__init__(cluster, link)
         self.errors: dict[int, str] = {}
         self._partitions = tuple(partitions)
-        self._offsets: dict[int, int | None] = {}
+        self._offsets: dict[int, Committed | None] = {}
 
     def look(self) -> bool:
         group = self._cluster.group
@@ -71,13 +71,16 @@ class FakeCommitted(_Question):
             if not stable or late_s < TOGETHER_S + SINGLE_S:
                 return False
             self.errors = {each: "" for each in self._partitions if each not in stable}
-        self._offsets = {each: group.offsets.get(each) for each in stable}
+        self._offsets = {
+            each: Committed(group.offsets[each], group.metadata.get(each, "")) if each in group.offsets else None
+            for each in stable
+        }
         return True
 
     def give_up(self) -> None:
         self.errors = dict.fromkeys(self._partitions, "")
 
-    def result(self) -> Mapping[int, int | None]:
+    def result(self) -> Mapping[int, Committed | None]:
         return self._offsets
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -125,7 +125,14 @@ class Cluster:
         transaction.writes += [(topic, partition, each) for each in log.entries[-len(rows) :]]
         return first
 
-    def send_offsets(self, transaction: Transaction, offsets: dict[int, int], member: str, generation: int) -> None:
+    def send_offsets(
+        self,
+        transaction: Transaction,
+        offsets: dict[int, int],
+        metadata: Mapping[int, str],
+        member: str,
+        generation: int,
+    ) -> None:
         """Make offsets pending. Raises Refusal."""
         if not offsets:
             return  # no request is sent, and nothing is checked
@@ -133,6 +140,7 @@ class Cluster:
             raise GroupRefusal("INVALID_PRODUCER_EPOCH")  # another producer ended it meanwhile
         self.group.check(member, generation)
         transaction.offsets.update(offsets)
+        transaction.metadata.update(metadata)
         self.group.pending.append(transaction)
 
     def commit(self, transactional_id: str, epoch: int, began_ms: int) -> None:

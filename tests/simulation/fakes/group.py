@@ -36,6 +36,8 @@ class Group:
         self.members: dict[str, Member] = {}
         self.generation = 0
         self.offsets: dict[int, int] = {}
+        self.metadata: dict[int, str] = {}
+        """Of the offsets; an offset that an operator sets has none."""
         self.pending: list[Transaction] = []
         """Transactions whose offsets are not settled."""
         self.partitions = 0
@@ -160,3 +162,9 @@ class Group:
             self.pending = [each for each in self.pending if each is not transaction]
             if committed:
                 self.offsets.update(transaction.offsets)
+                self.metadata.update({each: transaction.metadata.get(each, "") for each in transaction.offsets})
+
+    def set_offset(self, partition: int, offset: int) -> None:
+        """Set an offset as an operator does."""
+        self.offsets[partition] = offset
+        self.metadata.pop(partition, None)

@@ -42,6 +42,8 @@ class Transaction:
     """When they are."""
     offsets: dict[int, int] = field(default_factory=dict)
     """Of the input topic."""
+    metadata: dict[int, str] = field(default_factory=dict)
+    """Of the offsets, by partition."""
     keeps_offsets: bool = True
     """False: an ABORT marker ends it where the offsets are, whatever its fate elsewhere."""
     writes: list[tuple[str, int, Entry]] = field(default_factory=list)

@@ -176,7 +176,9 @@ class FakeProducer:
             self._queue(outgoing.topic, max(0, target), _Queued(row, partition, outgoing, traced, self._expiry_s()))
         yield from self._maybe_wait()
 
-    def send_offsets(self, topic: str, offsets: Mapping[int, int], membership: bytes) -> None:
+    def send_offsets(
+        self, topic: str, offsets: Mapping[int, int], membership: bytes, metadata: Mapping[int, str] = {}
+    ) -> None:
         self._check_alive("send_offsets_to_transaction")
         known = bool(offsets) and all(each >= 0 for each in offsets.values())
         invariant(known, "a transaction commits no offsets, or offsets that are none", offsets=offsets)
@@ -187,7 +189,7 @@ class FakeProducer:
             self._cluster.timeline.pause(1e6)
         transaction = self._ask("send_offsets_to_transaction", CALL_TIMEOUT_S)
         try:
-            self._cluster.send_offsets(transaction, dict(offsets), member, generation)
+            self._cluster.send_offsets(transaction, dict(offsets), metadata, member, generation)
         except GroupRefusal as refusal:
             raise TransactionFailed(f"send_offsets_to_transaction: {refusal}", unknown=False, replace=False) from None
         self._trip()

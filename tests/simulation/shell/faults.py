@@ -88,6 +88,20 @@ def brokers_away(world: World) -> None:
     world.until(world.rng.choice(LONG_S), back)
 
 
+def roll_back_part(world: World) -> None:
+    """The brokers go away and come back: one partition, or the group's offsets, lack what else is committed."""
+    cluster = world.cluster
+    cluster.markers_wait = True
+    for _ in range(20):
+        world.rounds(len(world.processes))
+        number = world.rng.randrange(len(cluster.topics[CHANGELOG].logs))
+        topic = CHANGELOG if world.rng.random() < 0.7 else None
+        if cluster.take_back_part(topic, number):
+            world.say("the brokers roll back", topic or "the group's offsets", number)
+            break
+    cluster.markers_wait = False
+
+
 def move_coordinator(world: World) -> None:
     """The coordinator is loading; markers may not be written meanwhile."""
     cluster = world.cluster
@@ -179,6 +193,8 @@ def deny_own_topics(world: World) -> None:
 
 def set_back(world: World) -> None:
     """All are stopped, an operator sets the group's offsets back, and they start again."""
+    if world.ledger.is_rolled_back:
+        return  # without the mark in the group's offset nothing would tell of it
     for process in world.processes:
         process.stop()
     world.rounds(10)
@@ -186,7 +202,7 @@ def set_back(world: World) -> None:
     for partition, offset in list(group.offsets.items()):
         to = max(0, offset - world.rng.randint(0, 10))
         if to < offset and group.is_stable(partition):
-            group.offsets[partition] = to
+            group.set_offset(partition, to)
             world.ledger.set_back(partition, to)
             world.say("offset of", partition, "set back to", to)
     for process in world.processes:
@@ -230,3 +246,6 @@ ACTS = (
     Act(2, deny_own_topics, calm=False),
     Act(1, set_back, calm=False),
 )
+
+ROLL_BACKS = Act(6, roll_back_part, calm=False)
+"""In some worlds only."""

@@ -162,6 +162,7 @@ class Ledger:
                 continue
             if entry.is_rolled_back:
                 rolled_back.add(partition)
+                self._counted_in.setdefault(partition, self._cluster.topics[self._input].id)
             else:
                 self._note_row(partition, entry.row)
         out = {id(each): len(each.out) for each in self.sent.values()}
@@ -177,9 +178,15 @@ class Ledger:
                 message.replays += 1  # it is pending again
         for partition in transaction.offsets:
             self._taken.pop(partition, None)
-            if partition in rolled_back or not transaction.keeps_offsets:
+            if not transaction.keeps_offsets and self._is_set_by_hand(partition):
+                self.set_back(partition, self._cluster.group.offsets[partition])  # once more
+            elif partition in rolled_back or not transaction.keeps_offsets:
                 self._taken[partition] = self._next_of.get(partition, 0)
             self._conserve(partition)
+
+    def _is_set_by_hand(self, partition: int) -> bool:
+        group = self._cluster.group
+        return partition in group.offsets and not group.metadata.get(partition)
 
     def _note_row(self, partition: int, row: Row) -> None:
         self._view.setdefault(partition, {})[row.key or b""] = row.value

@@ -117,6 +117,15 @@ DEFECTS: Final = (
     ),
     Defect(
         Mutation(
+            "a committed offset wins over its checkpoint",
+            "runtime.partitions.recovery:Recovery._wanted_offset",
+            "if mark is None",
+            "if True",
+        ),
+        seeds=(2, 22, 58),
+    ),
+    Defect(
+        Mutation(
             "a partition whose changelog takes no writes stays in every transaction",
             "runtime.partitions.recovery:Recovery.back_off",
             "unwritten if others_run else {}",

@@ -219,6 +219,7 @@ def recreate_input(world: World) -> None:
     world.say("the retry topic is deleted")
     if rng.random() < 0.5:
         cluster.group.offsets.clear()
+        cluster.group.metadata.clear()
     world.wait(rng.choice([0.1, 3.0]))
     cluster.create(INPUT, count, 1_000_000)
     world.say("the retry topic is there again")

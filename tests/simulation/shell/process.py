@@ -128,6 +128,7 @@ class Process:
             running=lambda partition, next_offset: self._loop.running(partition, next_offset),  # noqa: PLW0108 - made below
             restored=metrics.restore_seconds.observe,
             input_lost=lambda partition, records: metrics.input_lost.labels(partition).inc(records),
+            rolled_back=lambda partition: metrics.changelog_rolled_back.labels(partition).inc(),
         )
         self.loop = Loop(
             Components(

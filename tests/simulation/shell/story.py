@@ -15,6 +15,8 @@ from tests.simulation.shell import faults, operators
 from tests.simulation.shell.world import Act, Mode, World
 
 ACTS: Final = 55
+ROLL_BACKS_AT: Final = 2
+"""In every fourth world brokers roll back one partition of a transaction."""
 BYTES_MAX: Final = 48_000
 """Of a transaction: as many as a few hundred headers."""
 
@@ -70,7 +72,8 @@ def run(seed: int, *, loud: bool = False) -> World:
             world = World(seed, lines)
             if loud:
                 told.append(world)
-            acts = [each for each in ALL if each.calm or world.mode is Mode.FAULTY]
+            mine = (*ALL, faults.ROLL_BACKS) if seed % 4 == ROLL_BACKS_AT else ALL
+            acts = [each for each in mine if each.calm or world.mode is Mode.FAULTY]
             weights = [each.weight for each in acts]
             if world.mode is Mode.SLOW:
                 _slow_story(world)

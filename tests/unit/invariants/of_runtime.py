@@ -22,7 +22,7 @@ from sidecar.engine.ports import Mutations
 from sidecar.engine.rows import Identity
 from sidecar.engine.transaction import Plan
 from sidecar.errors import TransactionFailed
-from sidecar.kafka.admin.offsets import Bounds
+from sidecar.kafka.admin.offsets import Bounds, Committed
 from sidecar.kafka.changelog import ChangelogReader
 from sidecar.kafka.input import InputConsumer, decode_membership
 from sidecar.kafka.producer import Refusal, Refused, TransactionalProducer
@@ -176,9 +176,11 @@ def recover(committed: int | None = None, log_start: int = 0, times: int = 1) ->
         running=Mock(),
         restored=Mock(),
         input_lost=Mock(),
+        rolled_back=Mock(),
     )
     for _ in range(times):
-        offsets = PartitionOffsets(Partition(0), committed, "id", Bounds(0, 0), Bounds(log_start, 9))
+        found = None if committed is None else Committed(committed, "")
+        offsets = PartitionOffsets(Partition(0), found, "id", Bounds(0, 0), Bounds(log_start, 9))
         recovery._begin(Stage().store, offsets)
 
 

@@ -118,7 +118,9 @@ class MemoryProducer:
         self._open[0].extend(records)
         yield from ()
 
-    def send_offsets(self, topic: str, offsets: Mapping[int, int], membership: bytes) -> None:
+    def send_offsets(
+        self, topic: str, offsets: Mapping[int, int], membership: bytes, metadata: Mapping[int, str] = {}
+    ) -> None:
         self._open[1].update(offsets)
 
     def commit(self) -> None:

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.restore import ChangelogRead
 from sidecar.kafka.admin.offsets import Bounds
+from sidecar.kafka.admin.offsets import Committed as CommittedOffset
 from sidecar.runtime.partitions.recovery import STALLED_S, Recovery
 from sidecar.runtime.partitions.start_offsets import PARTITION_BACK_OFF_MAX_S, PARTITION_BACK_OFF_S, Topics
 from tests.clocks import HandClock
@@ -35,8 +36,8 @@ class Answer:
 
 
 class Committed(Answer):
-    def result(self) -> dict[int, int | None]:
-        return {number: 3 for number in (0, 1) if number not in self.refused}
+    def result(self) -> dict[int, CommittedOffset | None]:
+        return {number: CommittedOffset(3, "") for number in (0, 1) if number not in self.refused}
 
 
 class Edges(Answer):
@@ -117,6 +118,7 @@ class Stage:
             running=lambda _partition, _offset: None,
             restored=lambda _seconds: None,
             input_lost=lambda partition, records: self.lost.append((partition, records)),
+            rolled_back=lambda _partition: None,
         )
         self.lost: list[tuple[int, int]] = []
         self.partitions = [Partition(0), Partition(1)]

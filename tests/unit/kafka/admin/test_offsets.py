@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from sidecar.kafka.admin.offsets import LATE_MAX, SINGLE_S, TOGETHER_S, Bounds, CommittedOffsets, LogBounds, TopicsNow
+from sidecar.kafka.admin.offsets import (
+    LATE_MAX,
+    SINGLE_S,
+    TOGETHER_S,
+    Bounds,
+    Committed,
+    CommittedOffsets,
+    LogBounds,
+    TopicsNow,
+)
 from tests.waiting import eventually
 
 GROUP = "connect-app"
@@ -52,15 +61,19 @@ class Consumer:
         return None if self.said is None else Said(self.said)
 
 
+SEVEN = Committed(7, "")
+
+
 class Place:
     """An answer for one partition."""
 
     def __init__(self, asked: TopicPartition, code: int | None) -> None:
         self.topic, self.partition, self.offset = asked.topic, asked.partition, 7
+        self.metadata: str | None = None
         self.error = None if code is None else KafkaError(code, "in the broker's words")
 
 
-def ask(monkeypatch: pytest.MonkeyPatch, **said: int) -> tuple[dict[int, int | None], dict[int, str]]:
+def ask(monkeypatch: pytest.MonkeyPatch, **said: int) -> tuple[dict[int, Committed | None], dict[int, str]]:
     for name, code in said.items():
         monkeypatch.setattr(Consumer, name, code)
     monkeypatch.setattr("sidecar.kafka.admin.offsets.Consumer", Consumer)
@@ -70,7 +83,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, **said: int) -> tuple[dict[int, int | N
 
 
 def test_known_offsets_come_without_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ask(monkeypatch) == ({0: 7, 1: 7}, {})
+    assert ask(monkeypatch) == ({0: SEVEN, 1: SEVEN}, {})
 
 
 def test_a_group_that_may_not_be_looked_for_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +101,7 @@ def test_a_refusal_of_one_partition_names_its_topic_and_the_others_are_returned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = ask(monkeypatch, of_partition=KafkaError.TOPIC_AUTHORIZATION_FAILED)
-    assert found == ({0: 7}, {1: f"committed offsets of group {GROUP} for topic retry: in the broker's words"})
+    assert found == ({0: SEVEN}, {1: f"committed offsets of group {GROUP} for topic retry: in the broker's words"})
 
 
 @pytest.mark.parametrize(
@@ -111,7 +124,7 @@ def test_an_open_transaction_on_one_partition_does_not_keep_the_others_from_thei
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Consumer, "open", frozenset({1}))
-    assert ask(monkeypatch) == ({0: 7}, {1: ""})
+    assert ask(monkeypatch) == ({0: SEVEN}, {1: ""})
 
 
 def test_partitions_without_an_answer_are_asked_for_again_before_a_query_takes_long(
@@ -130,7 +143,7 @@ def test_partitions_without_an_answer_are_asked_for_again_before_a_query_takes_l
     asked = CommittedOffsets({"group.id": GROUP}, "retry", range(100))
     eventually(asked.done, 60, "it is answered")
     found = asked.result()
-    assert found in ({}, {0: 7})
+    assert found in ({}, {0: SEVEN})
     assert asked.errors == dict.fromkeys(set(range(100)) - found.keys(), "")
     assert sum(calls) <= TOGETHER_S + (LATE_MAX + len(found)) * SINGLE_S
 

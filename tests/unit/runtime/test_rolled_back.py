@@ -1,0 +1,180 @@
+"""Where the input is read from when changelog and committed offset are not of the same transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from structlog.testing import capture_logs
+
+from sidecar.changelog.codec import CHECKPOINT_KEY, Checkpoint, encode_checkpoint
+from sidecar.changelog.offset_mark import OffsetMark
+from sidecar.engine.partition import Partition
+from sidecar.engine.restore import ChangelogRead
+from sidecar.kafka.admin.offsets import Bounds, Committed
+from sidecar.runtime.partitions.recovery import Recovery
+from sidecar.runtime.partitions.start_offsets import Topics
+from tests.clocks import HandClock
+from tests.simulation.memory_store import MemoryStore
+from tests.simulation.stage import IDENTITY
+
+TOPIC = "an-id"
+EVENTS = {"changelog_rolled_back", "committed_offset_rolled_back", "committed_offset_gone"}
+HERE = Checkpoint(sequence=7, next_input_offset=40, input_topic_id=TOPIC)
+
+
+class Cluster:
+    """Brokers and changelog of one partition: a checkpoint in the log, and what the group has committed."""
+
+    errors: Mapping[int, str] = {}
+
+    def __init__(self, checkpoint: Checkpoint | None, committed: Committed | None) -> None:
+        self._log = [] if checkpoint is None else [ChangelogRead(0, CHECKPOINT_KEY, encode_checkpoint(checkpoint))]
+        self._committed = committed
+        self._clock = HandClock()
+        self.rolled_back: list[int] = []
+        self._next: list[int] = []
+        self._recovery = Recovery(
+            Question(self),
+            self,
+            self._clock,
+            Topics("retry", "changelog", "group"),
+            IDENTITY,
+            running=lambda _partition, offset: self._next.append(offset),
+            restored=lambda _seconds: None,
+            input_lost=lambda _partition, _records: None,
+            rolled_back=self.rolled_back.append,
+        )
+
+    def recovered(self) -> tuple[int, set[str]]:
+        """Return the offset from which the input is read, and what is said of it."""
+        store = MemoryStore()
+        self._recovery.start([Partition(0)])
+        with capture_logs() as lines:
+            for _ in range(9):
+                self._clock.now_s += 1.0
+                self._recovery.advance(store, others_run=False)
+        (offset,) = self._next
+        return offset, EVENTS & {str(line["event"]) for line in lines}
+
+    def committed(self) -> dict[int, Committed | None]:
+        return {0: self._committed}
+
+    def bounds(self) -> dict[tuple[str, int], Bounds]:
+        return {("retry", 0): Bounds(0, 1_000), ("changelog", 0): Bounds(0, 2 * len(self._log))}
+
+    # The changelog's reader
+
+    def start(self, partition: int, offset: int) -> None: ...
+
+    def stop(self, partition: int) -> None: ...
+
+    def read(self, _timeout_s: float) -> dict[int, list[ChangelogRead]]:
+        self._clock.now_s += 0.001
+        read, self._log = self._log, []
+        return {0: read} if read else {}
+
+    def take_lost(self) -> Sequence[int]:
+        return []
+
+    def error_of(self, _partition: int) -> str:
+        return ""
+
+    def position(self, _partition: int) -> int:
+        return 2
+
+
+class Asked:
+    """An answered question of any kind."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def done(self) -> bool:
+        return True
+
+    def id_of(self, _topic: str) -> str:
+        return TOPIC
+
+
+class AskedTopics(Asked):
+    def errors(self, _numbers: Sequence[int]) -> dict[int, str]:
+        return {}
+
+
+class AskedOffsets(Asked):
+    errors: Mapping[int, str] = {}
+
+    def result(self) -> dict[int, Committed | None]:
+        return self._cluster.committed()
+
+
+class AskedBounds(Asked):
+    errors: Mapping[int, str] = {}
+
+    def result(self) -> dict[tuple[str, int], Bounds]:
+        return self._cluster.bounds()
+
+
+class Question:
+    """Implements `sidecar.runtime.ports.Brokers`."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def committed(self, _topic: str, _partitions: Sequence[int]) -> AskedOffsets:
+        return AskedOffsets(self._cluster)
+
+    def topics(self, _names: Sequence[str]) -> AskedTopics:
+        return AskedTopics(self._cluster)
+
+    def bounds(self, _partitions: Mapping[str, Sequence[int]]) -> AskedBounds:
+        return AskedBounds(self._cluster)
+
+
+def marked(offset: int, sequence: int, began_at: int, topic: str = TOPIC) -> Committed:
+    return Committed(offset, str(OffsetMark(sequence, began_at, topic)))
+
+
+def test_a_transaction_that_the_changelog_lacks_is_ingested_again() -> None:
+    cluster = Cluster(HERE, marked(60, 8, 40))
+    assert cluster.recovered() == (40, {"changelog_rolled_back"})
+    assert cluster.rolled_back == [0]
+
+
+def test_the_first_transaction_is_ingested_again_from_where_the_group_began() -> None:
+    assert Cluster(None, marked(600, 1, 500)).recovered() == (500, {"changelog_rolled_back"})
+
+
+def test_a_transaction_that_began_where_an_operator_had_set_the_group_is_ingested_again_from_there() -> None:
+    assert Cluster(HERE, marked(20, 8, 10)).recovered() == (10, {"changelog_rolled_back"})
+
+
+def test_a_changelog_that_lacks_several_transactions_is_continued_from_its_checkpoint() -> None:
+    assert Cluster(HERE, marked(90, 12, 85)).recovered() == (40, {"changelog_rolled_back"})
+
+
+def test_offsets_that_lack_what_the_changelog_has_are_not_ingested_again() -> None:
+    cluster = Cluster(HERE, marked(30, 6, 25))
+    assert cluster.recovered() == (40, {"committed_offset_rolled_back"})
+    assert not cluster.rolled_back
+
+
+def test_offset_and_changelog_of_the_same_transaction_go_together() -> None:
+    assert Cluster(HERE, marked(40, 7, 30)).recovered() == (40, set())
+
+
+@pytest.mark.parametrize("metadata", ["", "by hand", 'spark [9,"a-checkpoint"]', "embedded ", 'embedded ["x"]'])
+@pytest.mark.parametrize("offset", [10, 500])
+def test_an_offset_without_a_mark_was_set_by_an_operator_and_wins(metadata: str, offset: int) -> None:
+    assert Cluster(HERE, Committed(offset, metadata)).recovered() == (offset, set())
+
+
+def test_an_offset_of_a_former_input_topic_says_nothing_of_this_one() -> None:
+    assert Cluster(None, marked(60, 1, 50, "a former id")).recovered() == (0, {"changelog_rolled_back"})
+    assert Cluster(HERE, marked(60, 6, 50, "a former id")).recovered() == (40, {"committed_offset_rolled_back"})
+    assert Cluster(HERE, marked(60, 8, 50, "a former id")).recovered() == (40, {"changelog_rolled_back"})
+
+
+def test_without_a_committed_offset_the_checkpoint_has_it() -> None:
+    assert Cluster(HERE, None).recovered() == (40, {"committed_offset_gone"})
