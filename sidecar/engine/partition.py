@@ -69,6 +69,8 @@ class Partition:
     """The checkpoint names closed origins that have opened since: a new one is needed."""
     activity: Activity = field(default_factory=Activity)
     """The activity of the last hour."""
+    restored_ms: int = 0
+    """When it was last restored, by the broker's clock."""
     activity_whole: bool = False
     """`activity` includes that of previous owners."""
     lanes_from: dict[bytes, int] = field(default_factory=dict)

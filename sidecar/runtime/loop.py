@@ -197,6 +197,8 @@ class Loop:
 
     def running(self, partition: Partition, next_offset: int) -> None:
         """Start to ingest and fire: the partition has recovered."""
+        now_ms = self._clock.wall_ms() - round(self._components.guard.skew_ms or 0)
+        partition.restored_ms = max(now_ms, partition.restored_ms + 1)  # also after a clock was set back
         try:
             self._consumer.seek(partition.number, next_offset)
         except KafkaFailed as error:

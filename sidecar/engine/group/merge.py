@@ -4,8 +4,9 @@ The status records of a partition come from its owner, and around a hand-over al
 know yet. Two questions are answered from them:
 
 * **How many are pending?** The *figure*: of the complete records stamped within FIGURE_AGE_MAX_MS before the youngest,
-  the one with the highest sequence, then the latest. A former owner that wakes up shows an older sequence. A recreated
-  changelog begins at sequence 0; the old, higher sequence expires by its age.
+  the one whose state was restored last, then the one with the highest sequence, then the latest. A former owner that
+  wakes up restored its state earlier. After a restore from a changelog that was rolled back or recreated, sequences
+  begin anew at a lower one.
 * **Who owns it, in which state?** The *holder*: the figure itself, or a later incomplete record. While a partition is
   handed over or restored its counters are partial, so it keeps the last figure, with its true age.
 
@@ -64,9 +65,9 @@ class Published:
         return self.view.state in WHOLE_STATES and self.view.restored >= 1
 
     @property
-    def rank(self) -> tuple[int, StatusPosition]:
+    def rank(self) -> tuple[int, int, StatusPosition]:
         """The sort key of figures; the best one has the greatest."""
-        return self.view.sequence, self.position
+        return self.view.restored_ms, self.view.sequence, self.position
 
 
 @dataclass(frozen=True, slots=True)

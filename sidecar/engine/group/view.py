@@ -80,6 +80,8 @@ class PartitionView:
     """Whether the owner can show single messages; False on a Spark driver that has no address."""
     release: str = ""
     """The owner's version of retry-sidecar; empty in records of releases that do not publish it."""
+    restored_ms: int = 0
+    """When the state was last restored, by the broker's clock; 0 while it is not, and on Spark."""
 
     @property
     def held_by_origin(self) -> Mapping[str, int]:
@@ -129,6 +131,7 @@ class PartitionView:
                 reason=self.reason,
                 listable=self.listable,
                 release=self.release,
+                restored_ms=self.restored_ms,
             )
         )
 
@@ -168,6 +171,7 @@ class PartitionView:
             reason=wire.reason,
             listable=wire.listable,
             release=wire.release,
+            restored_ms=wire.restored_ms,
         )
 
 
@@ -237,6 +241,7 @@ class _Wire(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     listable: bool = True
     release: str = ""
+    restored_ms: _Natural = 0
     turns: dict[str, tuple[Annotated[int, msgspec.Meta(ge=0, le=2**43)], _Every]] = {}
 
 

@@ -141,6 +141,7 @@ def _view_of(
         next_input_offset=partition.checkpoint.next_input_offset if running else None,
         reason=partition.reason,
         release=__version__,
+        restored_ms=partition.restored_ms,
     )
     return view.counted(partition.counts, partition.checkpoint, now_ms)
 

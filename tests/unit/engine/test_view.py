@@ -82,6 +82,7 @@ views = st.builds(
     sequence=counts,
     lag=st.none() | counts,
     as_of_ms=counts,
+    restored_ms=counts,
 )
 
 

@@ -203,3 +203,15 @@ def test_a_message_goes_through_the_loop_without_a_broker(harness: LoopHarness) 
     loop.stop(10.0)
     assert partition.counts.pending == 0
     components.state.close.assert_called_once_with()
+
+
+def test_each_restore_of_a_partition_is_later_than_the_one_before_by_the_brokers_clock() -> None:
+    stage = Stage()
+    partition = stage.loop._assignment.partitions[0]
+    stage.components.guard.skew_ms = 400.0
+    stage.loop.running(partition, 0)
+    first_ms = partition.restored_ms
+    assert first_ms == stage.clock.wall_ms() - 400
+    stage.components.guard.skew_ms = 60_000.0  # the clock was set forward, and what it shows is known again
+    stage.loop.running(partition, 0)
+    assert partition.restored_ms == first_ms + 1

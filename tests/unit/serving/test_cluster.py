@@ -52,13 +52,19 @@ def shown(*records: Published, after_ms: int = 0, **given: Any) -> PartitionView
 states = st.sampled_from(["running", "restoring", "assigned", "closed", "stopped"])
 records = st.lists(
     st.builds(
-        lambda stamped_ms, state, sequence, restored: published(
-            stamped_ms, stamped_ms, state=state, sequence=sequence, restored=restored, pending=sequence
+        lambda stamped_ms, state, sequence, restored, restored_ms: published(
+            *(stamped_ms, stamped_ms),
+            state=state,
+            sequence=sequence,
+            restored=restored,
+            pending=sequence,
+            restored_ms=restored_ms,
         ),
         st.integers(0, 3 * FIGURE_AGE_MAX_MS),
         states,
         st.integers(0, 5),
         st.sampled_from([0.5, 1.0]),
+        st.integers(0, 3),
     ),
     max_size=12,
     unique_by=lambda each: each.position,
@@ -75,7 +81,9 @@ def test_the_order_of_arrival_and_repeats_do_not_matter(
 
 
 @given(records)
-def test_the_figure_is_the_highest_sequence_of_the_youngest_ten_seconds(given_records: list[Published]) -> None:
+def test_the_figure_is_the_highest_sequence_of_the_last_restore_in_the_youngest_ten_seconds(
+    given_records: list[Published],
+) -> None:
     figures = [each for each in given_records if each.is_figure]
     kept = standing_of(*given_records).figures
     assert bool(kept) is bool(figures)
@@ -86,17 +94,20 @@ def test_the_figure_is_the_highest_sequence_of_the_youngest_ten_seconds(given_re
 
 
 def test_a_former_owner_that_wakes_up_changes_nothing() -> None:
-    now = published(9_000, 8, owner="two", sequence=50, pending=5)
-    late = published(9_100, 9, owner="one", sequence=40, pending=9)
+    now = published(9_000, 8, owner="two", sequence=50, pending=5, restored_ms=8_000)
+    late = published(9_100, 9, owner="one", sequence=60, pending=9, restored_ms=2_000)
     assert (shown(now, late).owner, shown(now, late).pending) == ("two", 5)
 
 
-def test_a_changelog_that_starts_over_is_shown_once_the_old_one_is_old() -> None:
-    old = published(0, 0, sequence=1_000, pending=7)
-    soon = published(FIGURE_AGE_MAX_MS - 1, 1, sequence=0, pending=1)
-    later = published(FIGURE_AGE_MAX_MS, 2, sequence=0, pending=2)
-    assert shown(old, soon).pending == 7
-    assert shown(old, soon, later).pending == 2
+def test_a_restore_from_a_changelog_that_was_rolled_back_is_shown_at_once() -> None:
+    former = published(9_000, 8, sequence=1_000, pending=7, restored_ms=2_000)
+    wiped = published(9_001, 9, sequence=999, pending=8, restored_ms=9_000)
+    assert shown(former, wiped).pending == 8
+
+
+def test_a_step_that_is_published_late_on_spark_changes_nothing() -> None:
+    now, late = published(9_000, 8, sequence=50, pending=5), published(9_100, 9, sequence=40, pending=9)
+    assert shown(now, late).pending == 5
 
 
 @pytest.mark.parametrize("state", ["assigned", "restoring", "stopped"])
