@@ -213,5 +213,6 @@ def test_each_restore_of_a_partition_is_later_than_the_one_before_by_the_brokers
     first_ms = partition.restored_ms
     assert first_ms == stage.clock.wall_ms() - 400
     stage.components.guard.skew_ms = 60_000.0  # the clock was set forward, and what it shows is known again
+    stage.loop._assignment.end(0)
     stage.loop.running(partition, 0)
     assert partition.restored_ms == first_ms + 1
