@@ -122,6 +122,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "status_reader_failed": "The reader of the status topic failed and is reopened.",
     "status_refused": "A record of the status topic is not signed with API_TOKEN: another program writes to it, or an "
     "instance has a different token. Logged once.",
+    "stopped_partitions_left": "The query goes on under other settings or another version, or ends, although something "
+    "was sent ahead of these partitions that their states do not have: they are stopped. The version and the settings "
+    "that sent it must run first when they can be read again.",
     "store_failed": "The local store failed. The sidecar reopens it and restores what is missing.",
     "store_not_confirmed": "The changelog lacks the last transaction that the store applied: the broker rolled back a "
     "transaction that it had reported as committed, or another owner has continued since. The partition restores from "

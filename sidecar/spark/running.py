@@ -71,6 +71,8 @@ class Starter:
         self._refusing: dict[str, str] = {}
         self._refusing_batch = -1
         self._looked = False
+        self._settled: dict[int, Mark] = {}
+        """The marks for which a micro-batch began that takes what was sent ahead into the state."""
 
     def start(self) -> StartedQuery:
         """Start the query.
@@ -87,7 +89,8 @@ class Starter:
         found = self._committed(rules, unfinished)
         self._looked = True
         if unfinished is None:
-            return self._settle(former, version) if alone and self._is_ahead(found) else self._go_on(rules)
+            ahead = self._unsettled(found) if alone else {}
+            return self._settle(former, version, ahead) if ahead else self._go_on(rules)
         return self._repeated(unfinished, found, former, version, alone=alone)
 
     def same_topic(self) -> Rules:
@@ -180,10 +183,11 @@ class Starter:
         if self._rules is None or self._folder.unfinished() is not None:
             return None
         group.settle(self._settings, self._manifest.state_partitions)
-        if not self._is_ahead(group.committed(self._settings, self._rules.input_partitions)):
+        ahead = self._unsettled(group.committed(self._settings, self._rules.input_partitions))
+        if not ahead:
             return None
         former, version, _ = self._former(self._rules)
-        return self._settle(former, version)
+        return self._settle(former, version, ahead)
 
     def _former(self, rules: Rules) -> tuple[Rules, str, bool]:
         """Return the rules of the last micro-batch, its version if it was another, and whether any of it differs."""
@@ -192,14 +196,28 @@ class Starter:
         version = "" if kept is None or kept.version == __version__ else kept.version
         return former, version, kept != Kept(__version__, replace(rules, api_token=None))
 
-    def _is_ahead(self, found: Mapping[int, tuple[int, Mark | None]]) -> bool:
-        """Return whether something is sent that only the next micro-batch takes into the state."""
-        checkpoint = self._manifest.checkpoint
-        return any(mark is not None and mark.ahead and mark.checkpoint == checkpoint for _, mark in found.values())
+    def _unsettled(self, found: Mapping[int, tuple[int, Mark | None]]) -> dict[int, Mark]:
+        """Return the marks of what is sent and only the next micro-batch takes into the state.
 
-    def _settle(self, former: Rules, version: str) -> StartedQuery:
+        A partition whose mark that micro-batch has not changed is stopped. It is left out: nothing changes its state,
+        and the others would wait for it at each start.
+        """
+        checkpoint = self._manifest.checkpoint
+        ahead = {
+            number: mark
+            for number, (_, mark) in found.items()
+            if mark is not None and mark.ahead and mark.checkpoint == checkpoint
+        }
+        left = sorted(number for number, mark in ahead.items() if self._settled.get(number) == mark)
+        if left:
+            logger.warning("stopped_partitions_left", partitions=", ".join(map(str, left)))
+        return {number: mark for number, mark in ahead.items() if number not in left}
+
+    def _settle(self, former: Rules, version: str, ahead: Mapping[int, Mark]) -> StartedQuery:
         """Start a micro-batch that begins with what was planned ahead, by its rules, and plans nothing ahead."""
-        self._folder.plan_empty(SystemClock().wall_ms())
+        self._settled.update(ahead)
+        # A partition has a step behind the due of what was sent ahead of it, by whatever clock that was sent.
+        self._folder.plan_empty(max(SystemClock().wall_ms(), *(mark.ahead_ms + 1 for mark in ahead.values())))
         replay = Replay(former=version, alone=True)
         return StartedQuery(self._start(replace(former, ahead=False), replay), alone=True)
 

@@ -35,6 +35,7 @@ class Folder:
         self.next = unfinished
         self.held = kept
         self.planned = 0
+        self.planned_ms = 0
 
     def unfinished(self) -> Unfinished | None:
         return self.next
@@ -52,6 +53,7 @@ class Folder:
     def plan_empty(self, now_ms: int) -> None:
         assert now_ms > 0
         self.planned += 1
+        self.planned_ms = now_ms
 
 
 class Stand:
@@ -201,6 +203,33 @@ def test_what_was_sent_ahead_is_taken_over_by_the_rules_that_planned_it(
         assert stand.folder.planned == 1
     else:
         assert stand.started == [(dataclasses.replace(OTHER, origin_timeout_ms=6), None)]
+
+
+def test_a_stopped_partition_that_keeps_what_was_sent_ahead_is_settled_once_and_then_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else each start under other settings would settle for ever, and ingest nothing."""
+    stand = Stand(monkeypatch, Folder(None, Kept(__version__, OTHER)), {0: (0, AHEAD), 1: (0, AHEAD)})
+    changed = dataclasses.replace(OTHER, origin_timeout_ms=6)
+    monkeypatch.setattr(stand.starter, "_make_rules", lambda: changed)
+    assert stand.starter.start().alone
+    monkeypatch.setattr(
+        group, "committed", lambda *_: {0: (0, AHEAD), 1: (9, structs.replace(AHEAD, ahead=0, batch=8))}
+    )
+    assert not stand.starter.start().alone
+    assert stand.started[1:] == [(changed, None)]
+    assert stand.folder.held == Kept(__version__, changed)
+    assert "stopped_partitions_left" in capsys.readouterr().out
+    assert stand.starter.finish() is None, "also at the end"
+    assert stand.starter.complete(lambda _: False, RIGHT), "and before a rescale"
+
+
+def test_what_is_settled_is_due_by_then_whatever_the_clock_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition whose timer has not expired would have no step."""
+    far_ms = 2**50
+    stand = Stand(monkeypatch, Folder(None, Kept("0.0.1", OTHER)), {0: (0, structs.replace(AHEAD, ahead_ms=far_ms))})
+    assert stand.starter.start().alone
+    assert stand.folder.planned_ms > far_ms
 
 
 def test_a_query_that_stops_leaves_nothing_sent_that_its_state_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
