@@ -10,10 +10,10 @@ import threading
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from sidecar.clock import Clock, SystemClock
 from sidecar.errors import TransactionFailed
 from sidecar.settings import Settings
 from sidecar.spark.stream.clock_check import ClockCheck
+from sidecar.spark.stream.horizon import AHEAD_MS_MAX
 from sidecar.spark.stream.sender import PlanOutput, Sender
 
 STEP_S: Final = 0.02
@@ -21,46 +21,64 @@ STEP_S: Final = 0.02
 
 
 class ReleaseClock:
-    """Tells when an output may be sent: by the wall clock if that agrees with the broker's, else by the micro-batch.
+    """Tells when an output may be sent: when the broker's clock has passed its due.
 
-    The instant of the micro-batch was over when its rows came, by the driver's clock. So an output is due at the latest
-    when its time since that instant has passed since its row came, and then no clock of this machine is asked.
+    The wall clocks of this machine and of the driver, whose instants decide what a step sends, are not asked. So one
+    that is ahead makes nothing early: what is decided too soon waits here.
+
+    Args:
+        settings: The settings of the client that measures.
+        check: Measures the broker's clock.
     """
 
-    def __init__(self, settings: Settings, clock: Clock | None = None, check: ClockCheck | None = None) -> None:
+    def __init__(self, settings: Settings, check: ClockCheck | None = None) -> None:
         self._settings = settings
-        self._clock = clock or SystemClock()
         self._check = check
         self._pause = threading.Event()
         self._lock = threading.Lock()
 
     def released(self, outputs: Sequence[PlanOutput]) -> tuple[list[PlanOutput], list[PlanOutput]]:
-        """Return the outputs that may be sent, and the others: of each partition all behind the first that may not."""
+        """Return the outputs that may be sent, and the others: of each partition all behind the first that may not.
+
+        Raises:
+            TransactionFailed: The broker's clock is not known, or so far behind that the driver's was wrong.
+        """
         ready: list[PlanOutput] = []
         others: list[PlanOutput] = []
         held: set[int] = set()
-        wall_ms = self._wall_ms() if any(output.release_ms for output in outputs) else 0
-        monotonic_s = self._clock.monotonic_s()
+        passed_ms = self._passed_ms() if any(output.release_ms for output in outputs) else 0
         for output in outputs:
-            due = output.release_ms <= wall_ms or output.release_s <= monotonic_s
-            if output.partition not in held and (due or not output.release_ms):
+            if output.partition not in held and output.release_ms <= passed_ms:
                 ready.append(output)
             else:
+                self._require_near(output, passed_ms)
                 held.add(output.partition)
                 others.append(output)
         return ready, others
 
     def wait(self, outputs: Sequence[PlanOutput]) -> None:
         """Wait until the first of the outputs is due, or for a short time."""
-        wait_s = min(output.release_s for output in outputs if output.release_ms) - self._clock.monotonic_s()
-        self._pause.wait(min(STEP_S, max(0.001, wait_s)))
+        wait_ms = min(output.release_ms for output in outputs if output.release_ms) - self._passed_ms()
+        self._pause.wait(min(STEP_S, max(0.001, wait_ms / 1000)))
 
-    def _wall_ms(self) -> int:
-        """Return the time of this machine, 0 when it is not to be trusted."""
+    def _require_near(self, output: PlanOutput, passed_ms: int) -> None:
+        off_ms = output.release_ms - passed_ms
+        if off_ms > self._settings.max_clock_skew_ms + AHEAD_MS_MAX:
+            said = (
+                f"a micro-batch sends what is due {off_ms / 1000:.0f} s after the broker's clock: the driver's clock "
+                "was that far ahead. It is sent when it is due"
+            )
+            raise TransactionFailed(said, unknown=False, replace=False)
+
+    def _passed_ms(self) -> int:
+        """Return an instant that the broker's clock has passed. Raises TransactionFailed."""
         with self._lock:  # the threads of several state partitions ask
             if self._check is None:
-                self._check = ClockCheck(self._settings, self._clock)
-            return 0 if self._check.blocker() is not None else self._clock.wall_ms()
+                self._check = ClockCheck(self._settings)
+            if passed_ms := self._check.passed_ms():
+                return passed_ms
+        said = f"{self._settings.status_topic} does not answer, so the broker's clock is not known"
+        raise TransactionFailed(said, unknown=False, replace=False)
 
 
 class Ahead:
@@ -114,10 +132,10 @@ class Ahead:
 
     def send_released(self) -> bool:
         """Send what is due; return whether there was anything. After a failure nothing is left."""
-        ready, _ = self.clock.released([output for _, output in self._left])
         batches = {id(output): batch for batch, output in self._left}
-        sent = {id(output) for output in ready}
         try:
+            ready, _ = self.clock.released([output for _, output in self._left])
+            sent = {id(output) for output in ready}
             for batch in sorted({batches[each] for each in sent}):
                 self._sender.send_prepared(batch, [each for each in ready if batches[id(each)] == batch])
         except TransactionFailed:

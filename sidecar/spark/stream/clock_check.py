@@ -1,9 +1,14 @@
-"""Compares the driver's clock, which decides what is due, with the broker's."""
+"""Compares the clock of this machine with the broker's, which judges what is due.
+
+The broker stamps a record of the status topic between its sending and its acknowledgement. So the driver learns how far
+its clock is off, and an executor learns an instant that the broker's clock has passed.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -20,10 +25,20 @@ logger = structlog.get_logger(__name__)
 
 EVERY_S: Final = 10.0
 ANSWER_S: Final = 5.0
+MEASUREMENTS: Final = 6
+"""The last measurements, of which the one that was acknowledged fastest tells most."""
+DRIFT: Final = 1 / 1000
+"""The most by which two clocks can go at a different speed: each is slewed by 500 ppm at most."""
+
+
+class _Stamp(NamedTuple):
+    broker_ms: int
+    acknowledged_s: float
+    """The monotonic time at which the broker's clock had passed it for certain."""
 
 
 class ClockCheck:
-    """Blocks deliveries while the driver's clock is too far from the broker's.
+    """Measures the broker's clock when it is asked and the last measurement is old.
 
     Args:
         settings: The effective settings.
@@ -40,14 +55,27 @@ class ClockCheck:
         self._guard = ClockGuard(self._clock, settings.max_clock_skew_ms)
         self._writer = Writer({**config.status_producer(settings), "logger": log.librdkafka_logger()})
         self._measured_s = float("-inf")
+        self._stamps: deque[_Stamp] = deque(maxlen=MEASUREMENTS)
 
     def blocker(self) -> str | None:
-        """Return why nothing may fire, None when the clock is right; measure first if the last measurement is old."""
-        if self._clock.monotonic_s() - self._measured_s >= EVERY_S:
-            self._measure()
+        """Return why nothing may fire, None when the clock of this machine is right."""
+        self._measure_if_old()
         return self._guard.blocker()
 
-    def _measure(self) -> None:
+    def passed_ms(self) -> int:
+        """Return an instant that the broker's clock has passed, 0 when it was never measured.
+
+        It depends on the monotonic clock of this machine alone, and is behind the broker's clock by the time that an
+        acknowledgement takes.
+        """
+        self._measure_if_old()
+        now_s = self._clock.monotonic_s()
+        since = ((each.broker_ms, (now_s - each.acknowledged_s) * 1000) for each in self._stamps)
+        return max((broker_ms + int(gone_ms * (1 - DRIFT)) for broker_ms, gone_ms in since), default=0)
+
+    def _measure_if_old(self) -> None:
+        if self._clock.monotonic_s() - self._measured_s < EVERY_S:
+            return
         self._measured_s = self._clock.monotonic_s()
         self._sent_ms = self._clock.wall_ms()
         self._writer.write(self._topic, DRIVER_CLOCK_KEY, b"", partition=0, report=self._reported)
@@ -58,6 +86,7 @@ class ClockCheck:
             logger.warning("clock_not_measured", reason=str(written))
         elif written.broker_ms is not None:
             acknowledged_ms = self._clock.wall_ms()
+            self._stamps.append(_Stamp(written.broker_ms, self._clock.monotonic_s()))
             self._guard.measured(sent_ms=self._sent_ms, acknowledged_ms=acknowledged_ms, broker_ms=written.broker_ms)
             if self._guard.skew_ms is not None:
                 self._skewed(self._guard.skew_ms / 1000)

@@ -80,9 +80,7 @@ class PlanOutput:
     status_records: list[StatusRecord] = field(default_factory=list)
     closings: list[Closing] = field(default_factory=list)
     release_ms: int = 0
-    """The instant before which it is not sent; 0: at once."""
-    release_s: float = 0.0
-    """The monotonic time by which that instant is over, whatever the wall clock says."""
+    """The instant before which it is not sent, by the broker's clock; 0: at once."""
     ahead: bool = False
     """Whether it is what the next step begins with; `began` is the end of this one then."""
     step_digest: str = ""

@@ -22,18 +22,16 @@ class PlanOutput:
     records: list[Outgoing]
     status_records: list[StatusRecord]
     release_ms: int = 0
-    """The instant before which it is not sent; 0: at once."""
+    """The instant before which it is not sent: all that it delivers is due by then; 0: at once."""
 
-    def part(self, partition: int, now_ms: int, closings: Sequence[Closing], *, ahead: bool = False) -> OutputPart:
+    def part(self, partition: int, closings: Sequence[Closing], *, ahead: bool = False) -> OutputPart:
         """Return it as it travels, but for the status records.
 
         Args:
             partition: The input partition.
-            now_ms: The instant of the micro-batch.
             closings: The topics that the step treated as closed beside those of its state.
             ahead: Whether the next step begins with it.
         """
-        wait_ms = max(0, self.release_ms - now_ms)
         return OutputPart(
             partition=partition,
             before=self.before,
@@ -44,8 +42,7 @@ class PlanOutput:
             offset_base=self.checkpoint.offset_base,
             closings=[each for each in closings if each.sequence <= self.before],
             ahead=ahead,
-            release_ms=self.release_ms if wait_ms else 0,
-            wait_ms=wait_ms,
+            release_ms=self.release_ms,
         )
 
 
@@ -81,13 +78,14 @@ class Sent:
             part: The plan.
             before: The sequence of the checkpoint before it.
             now_ms: Its instant.
-            release_ms: The instant before which it is not sent; 0: at once.
+            release_ms: The instant before which it is not sent; 0: the last due of what it delivers.
         """
         records = [*(outgoing for _, outgoing in part.dead_letters), *part.deliveries]
         status_records = [
             StatusRecord(key, value, []) for key, value in outcome_records(part.control_outcomes, part.number, now_ms)
         ]
-        self.outputs.append(PlanOutput(before, part.checkpoint, records, status_records, release_ms))
+        due_ms = release_ms or max((outgoing.due_ms for outgoing in part.deliveries), default=0)
+        self.outputs.append(PlanOutput(before, part.checkpoint, records, status_records, due_ms))
         self.fired.update(part.fired)
         self.reasons.update(reason.value for reason, _ in part.dead_letters)
         self.deferred.update(part.deferred)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from sidecar.clock import SystemClock
 from sidecar.errors import invariant
 from sidecar.interpreter import collect_rarely
 from sidecar.settings import Settings
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 TRANSACTION_RECORDS_MAX: Final = 50_000
 TRANSACTION_BYTES_MAX: Final = 32 * 1024 * 1024
 """The size at which a transaction is committed; the output of one plan is never divided."""
-
-_clock: Final = SystemClock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +120,6 @@ class TransactionalSink:
             part.next_input_offset,
             offset_base=part.offset_base,
             release_ms=part.release_ms,
-            release_s=_clock.monotonic_s() + part.wait_ms / 1000,
             ahead=part.ahead,
             step_digest=before.digest if part.ahead and before is not None else "",
         )

@@ -225,7 +225,7 @@ class PartitionSteps:
         trial = self._step(partition, state.copied(), copied, now_ms, ())
         trial.store.read_ahead(horizon_ms(meta), tidies=False)
         meta.ahead_ms = trial.run_ahead(horizon_ms(meta), trial=True)
-        return [output.part(partition, now_ms, closings, ahead=True) for output in trial.sent.outputs]
+        return [output.part(partition, closings, ahead=True) for output in trial.sent.outputs]
 
     def _stop(self, partition: int, state: StateEntries, waiting: Waiting, stopped: Stopped, now_ms: int) -> StepResult:
         """Keep the new records, and publish why the partition stopped."""
@@ -474,7 +474,7 @@ class _PartitionStep:
                 signed(rules.api_token, rules.status_topic, self._number, status_record, now_ms)
                 for status_record in [*output.status_records, *[view] * last]
             ]
-            part = output.part(self._number, now_ms, self._closings)
+            part = output.part(self._number, self._closings)
             found.append(replace(part, status_records=status_records, last=last))
         return found
 

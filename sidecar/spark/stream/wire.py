@@ -75,9 +75,7 @@ class OutputPart(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     ahead: bool = False
     """Whether it is what the next step begins with, and the state does not have it yet."""
     release_ms: int = 0
-    """The instant before which it is not sent; 0: at once."""
-    wait_ms: int = 0
-    """The time from the instant of the micro-batch to that one."""
+    """The instant before which it is not sent, by the broker's clock; 0: at once."""
 
 
 class Tally(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
 """One query on a standalone cluster whose executors, workers and driver fail, one after the other.
 
-After each failure the ledger holds: every message came once, none early, none is lost.
+The executors' clocks are ahead. After each failure the ledger holds: every message came once, none early, none is lost.
 """
 
 from __future__ import annotations

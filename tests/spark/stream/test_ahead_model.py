@@ -1,7 +1,8 @@
 """Exactly once in random worlds: real steps, sink and marks, over a log and a Spark that are simulated.
 
 A micro-batch is planned, run by workers that may die anywhere or be taken for dead and go on, and completed or not.
-What is sent ahead is sent meanwhile. Each message must be in the log once, and none before its due.
+What is sent ahead is sent meanwhile. The clocks of drivers and workers are off. Each message must be in the log once,
+and none before its due by the broker's clock.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import pytest
 
 from sidecar.contract import DIALECTS
 from sidecar.errors import TransactionFailed
+from sidecar.kafka.writer import Written
 from sidecar.model import Record
 from sidecar.settings import Settings
 from sidecar.spark.marks import Mark, ReplayClosings, TopicsRefuse, replay_closings
-from sidecar.spark.stream import sink, topic_metadata
+from sidecar.spark.stream import clock_check, sink, topic_metadata
 from sidecar.spark.stream.ahead import Ahead, ReleaseClock
+from sidecar.spark.stream.clock_check import ClockCheck
 from sidecar.spark.stream.sender import PlanOutput, Sender
 from sidecar.spark.stream.sink import TransactionalSink, Worker
 from sidecar.spark.stream.step import PartitionSteps
@@ -84,7 +87,7 @@ class Worlds(Sender):
             if any(output.ahead for output in outputs):
                 raise TransactionFailed("refused", unknown=False, replace=True)
             raise TopicsRefuse({"orders": "unreachable"}, "no")
-        assert all(each.due_ms <= log.now_ms for each in records), "early"
+        assert all(each.due_ms <= log.now_ms for each in records), "early by the broker's clock"
         log.sent += [dict(each.headers)["retry-timer-id"] or b"" for each in records]
         log.ahead += sum(output.count for output in outputs if output.ahead)
         for output in [*passed, *outputs]:
@@ -99,23 +102,46 @@ class Worlds(Sender):
         self._producer = None
 
 
-class Clock(ReleaseClock):
-    """The clock of the log, which a wait moves on."""
+class WorkerClock:
+    """The clocks of a worker: the wall is off, and the other goes at a speed of its own."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._ahead_ms = log.chance.choice((-800, 0, 800, 50_000))
+        self._speed = log.chance.choice((0.9995, 1.0, 1.0005))
+
+    def wall_ms(self) -> int:
+        return self._log.now_ms + self._ahead_ms
+
+    def monotonic_s(self) -> float:
+        return (self._log.now_ms - NOW) / 1000 * self._speed
+
+
+class Broker:
+    """Stamps records by the clock of the log, and takes its time to answer."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
 
-    def released(self, outputs: Sequence[PlanOutput]) -> tuple[list[PlanOutput], list[PlanOutput]]:
-        self._clock: Any = SimpleNamespace(monotonic_s=lambda: 0.0)
-        for output in outputs:
-            output.release_s = float("inf")
-        return super().released(outputs)
+    def write(self, *_: Any, report: Any, **__: Any) -> None:
+        self._report, self._stamped_ms = report, self._log.now_ms
 
-    def _wall_ms(self) -> int:
-        return self._log.now_ms
+    def flush(self, _: float) -> None:
+        self._log.now_ms += self._log.chance.choice((0, 2, 60))
+        self._report(Written(0, 0, self._stamped_ms))
 
-    def wait(self, outputs: Sequence[PlanOutput]) -> None:
-        self._log.now_ms = max(self._log.now_ms, min(output.release_ms for output in outputs if output.release_ms))
+
+def clock_of(log: Log, monkeypatch: pytest.MonkeyPatch) -> ReleaseClock:
+    """Return the clock of a new worker; a wait moves the log's on."""
+    monkeypatch.setattr(clock_check, "Writer", lambda _: Broker(log))
+    clock = ReleaseClock(SETTINGS, ClockCheck(SETTINGS, WorkerClock(log)))
+
+    def wait(seconds: float) -> None:
+        log.now_ms += max(1, round(seconds * 1000))
+
+    pause: Any = SimpleNamespace(wait=wait)
+    clock._pause = pause
+    return clock
 
 
 class ByHand(Ahead):
@@ -151,7 +177,10 @@ class Spark:
         self.refusing: dict[str, str] = {}
         self.closings = ReplayClosings()
         self.came = 0
+        self.now_ms = 0
+        """The instant of the last micro-batch, by the driver's clock."""
         self._monkeypatch = monkeypatch
+        self._set_clock()
 
     def plan(self, records: Sequence[tuple[int, int]]) -> None:
         """Plan a micro-batch, of partitions and delays."""
@@ -162,7 +191,9 @@ class Spark:
             self.offsets[number] += 1
             self.came += 1
         self.idle = {number for number in range(PARTITIONS) if not found[number] and self.chance.random() < 0.3}
-        self.planned = (self.log.now_ms, found)
+        # A driver whose clock is behind that of the one before plans its first micro-batch right behind the last one.
+        self.now_ms = max(self.log.now_ms + self.ahead_ms, self.now_ms + 1)
+        self.planned = (self.now_ms, found)
 
     def run(self) -> bool:
         """Run the planned micro-batch once; return whether it completed."""
@@ -171,7 +202,7 @@ class Spark:
         states = copy.deepcopy(self.states)
         if not self.workers or self.chance.random() < 0.4:
             made = Worlds(self.log)
-            self.workers.append(Worker(made, ByHand(made, Clock(self.log))))
+            self.workers.append(Worker(made, ByHand(made, clock_of(self.log, self._monkeypatch))))
         worker = self.chance.choice(self.workers[-2:])
         self._monkeypatch.setattr(TransactionalSink, "_worker", lambda _: worker)
         steps = PartitionSteps(RULES, [DIALECTS["native"]], self._lookup, self.closings)
@@ -208,10 +239,15 @@ class Spark:
         return True
 
     def start_again(self) -> None:
-        """Start the driver again; workers of before may still be there."""
+        """Start the driver again, maybe on another machine; workers of before may still be there."""
+        self._set_clock()
         self.log.epoch += 1
         if self.planned is not None:
             self.closings = replay_closings(self.planned[0], self.batch, self.log.marks, self.refusing)
+
+    def _set_clock(self) -> None:
+        self.ahead_ms = self.chance.choice((-800, 0, 0, 800, 5_000))
+        """The driver's clock minus the broker's."""
 
     def _elapse(self) -> None:
         """Let time pass, in which what was handed out is sent, also by those that should be dead."""

@@ -255,7 +255,7 @@ def test_workers_take_turns_with_a_state_partition_without_a_failed_attempt(
 def handed(topic: str, before: int, value: bytes, *, wait_ms: int, **more: Any) -> OutputPart:
     """Return what is handed out ahead, or sent by the step that follows."""
     release_ms = SystemClock().wall_ms() + wait_ms
-    output = part(topic, before, before + 1, value, release_ms=release_ms, wait_ms=wait_ms, **more)
+    output = part(topic, before, before + 1, value, release_ms=release_ms, **more)
     return replace(output, status_records=[], next_input_offset=10)
 
 
@@ -275,7 +275,7 @@ def test_what_is_handed_out_is_sent_when_it_is_due_and_not_again_by_the_step_tha
 ) -> None:
     settings = settings_of(stage)
     soon = handed(stage.origin, 1, b"b", wait_ms=200, ahead=True, last=False)
-    far = handed(stage.origin, 2, b"c", wait_ms=3_600_000, ahead=True, last=False)
+    far = handed(stage.origin, 2, b"c", wait_ms=50_000, ahead=True, last=False)
     run(settings, 0, part(stage.origin, 0, 1, b"a"), soon, far)
     mark = settled_mark(settings, lambda mark: mark.ahead > 0)
     assert (mark.sequence, mark.reached, mark.batch) == (1, 2, 0)
@@ -283,7 +283,7 @@ def test_what_is_handed_out_is_sent_when_it_is_due_and_not_again_by_the_step_tha
     another_process()
     run(settings, 0, part(stage.origin, 0, 1, b"a"), soon, far)  # Spark runs it again
     another_process()
-    following = [replace(each, ahead=False, release_ms=0, wait_ms=0) for each in (soon, far)]
+    following = [replace(each, ahead=False, release_ms=0) for each in (soon, far)]
     run(settings, 1, *following, part(stage.origin, 3, 4, b"d"))
     assert values(stage, 4) == [b"a", b"b", b"c", b"d"]
     mark = settled_mark(settings, lambda mark: mark.batch == 1)
@@ -296,7 +296,7 @@ def test_a_step_that_was_sent_ahead_as_a_whole_still_publishes_its_counts_and_it
     run(settings, 0, part(stage.origin, 0, 1, b"a"), soon)
     settled_mark(settings, lambda mark: mark.ahead > 0)
     counts = StatusRecord(b"p/0", b'{"after": 1}', [])
-    run(settings, 1, replace(soon, ahead=False, last=True, release_ms=0, wait_ms=0, status_records=[counts]))
+    run(settings, 1, replace(soon, ahead=False, last=True, release_ms=0, status_records=[counts]))
     assert values(stage, 2) == [b"a", b"b"]
     mark = settled_mark(settings, lambda mark: mark.batch == 1)
     assert (mark.sequence, mark.ahead) == (2, 0)
@@ -320,14 +320,14 @@ def test_a_worker_that_lost_its_state_partition_sends_nothing_ahead_any_more(
     stage: Stage, another_process: Callable[[], None]
 ) -> None:
     settings = settings_of(stage)
-    far = handed(stage.origin, 1, b"b", wait_ms=3_600_000, ahead=True, last=False)
+    far = handed(stage.origin, 1, b"b", wait_ms=50_000, ahead=True, last=False)
     run(settings, 0, part(stage.origin, 0, 1, b"a"), far)
     (zombie,) = sink._workers.values()
     another_process()
-    run(settings, 1, replace(far, ahead=False, last=True, release_ms=0, wait_ms=0))
+    run(settings, 1, replace(far, ahead=False, last=True, release_ms=0))
     zombie.ahead.pause()
     for _, output in zombie.ahead._left:
-        output.release_s = 0.0
+        output.release_ms = 0
     assert zombie.ahead.send_released()
     assert zombie.ahead._left == []
     assert values(stage, 2) == [b"a", b"b"]

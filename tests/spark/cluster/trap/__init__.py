@@ -1,5 +1,7 @@
 """A trap in the executors' Python: the process that gets to a point first ends or freezes with its whole executor.
 
+The clocks of these processes are ahead of the broker's and the driver's.
+
 The folder of this package is on the executors' PYTHONPATH, so that each Python there runs `sitecustomize`.
 """
 
@@ -16,6 +18,8 @@ BEFORE_COMMIT = "before-commit"
 AFTER_COMMIT = "after-commit"
 KILL = "kill"
 FREEZE = "freeze"
+CLOCK_AHEAD_MS = 800
+"""By how much the wall clocks of executors are ahead."""
 
 
 class Trap:

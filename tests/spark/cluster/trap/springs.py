@@ -13,17 +13,21 @@ from typing import Any
 
 import psutil
 
+from sidecar.clock import SystemClock
 from sidecar.kafka.producer import TransactionalProducer
-from tests.spark.cluster.trap import AFTER_COMMIT, BEFORE_COMMIT, KILL, folder_of_trap
+from tests.spark.cluster.trap import AFTER_COMMIT, BEFORE_COMMIT, CLOCK_AHEAD_MS, KILL, folder_of_trap
 
 _deliveries = 0
 """The deliveries of this process's transaction."""
 
 
 def install() -> None:
-    """Watch the commits of this process."""
+    """Watch the commits of this process, and set its clock ahead."""
     folder = folder_of_trap()
     if folder is not None:
+        clock: Any = SystemClock
+        wall_ms = clock.wall_ms
+        clock.wall_ms = lambda self: wall_ms(self) + CLOCK_AHEAD_MS
         wrapped: Any = TransactionalProducer
         wrapped.write_outgoing = _counted(wrapped.write_outgoing)
         wrapped.commit = _watched(wrapped.commit, folder)
