@@ -26,7 +26,7 @@ from tests.waiting import eventually
 SEND_S: Final = 60.0
 _LOT_S: Final = 0.05
 ID: Final = "ledger-id"
-ROLLED_BACK: Final = "store_not_confirmed"
+ROLLED_BACK: Final = ("store_not_confirmed", "changelog_rolled_back")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +215,9 @@ class Ledger:
         Args:
             running: The sidecars.
             deadline_s: Longest time until all are back.
-            broker_may_roll_back: Messages may come twice if a sidecar says that the broker has rolled back what it had
-                reported as committed, which a single broker does that is killed at that moment (ADR 7).
+            broker_may_roll_back: Messages of one transaction may come twice if a sidecar says that the broker has
+                rolled back what it had reported as committed, which a single broker does that is killed at that moment
+                (ADR 7).
 
         Raises:
             AssertionError: not all came back in time, or something is lost, twice or early.
@@ -228,12 +229,33 @@ class Ledger:
         if running:
             self.await_pending(running, 0)
         balance = self.balance()
-        if broker_may_roll_back and any(ROLLED_BACK in each.log for each in running):
+        if broker_may_roll_back and any(event in each.log for each in running for event in ROLLED_BACK):
+            require_one_transaction(self.fired(), balance.twice)
             balance = replace(balance, twice=(), fired=balance.fired - len(balance.twice))
         balance.require_right()
         wanted = (len(self.due_ms) - len(self.doomed), 0, 0)
         assert (balance.fired, balance.pending, balance.unread) == wanted, str(balance)
         return balance
+
+
+def require_one_transaction(fired: Iterable[Read], twice: Sequence[str]) -> None:
+    """Fail unless the first copies of these messages are of one transaction, and no message came more than twice.
+
+    In a partition of the origin a transaction ends with a marker, which takes an offset that no reader gets.
+    """
+    by_place = {(each.partition, each.offset): _id(each) for each in fired}
+    copies: dict[str, list[tuple[int, int]]] = {}
+    for place, name in by_place.items():
+        copies.setdefault(name, []).append(place)
+    assert all(len(copies[name]) == 2 for name in twice), f"more than twice: {sorted(twice)[:5]}"
+    firsts: dict[int, list[int]] = {}
+    for name in twice:
+        partition, offset = min(copies[name])
+        firsts.setdefault(partition, []).append(offset)
+    for partition, offsets in firsts.items():
+        whole = range(min(offsets), max(offsets) + 1)
+        ends = [offset for offset in whole if (partition, offset) not in by_place]
+        assert not ends, f"twice in several transactions: partition {partition} of the origin ends one at {ends[:5]}"
 
 
 def _id(record: Read) -> str:
