@@ -53,6 +53,8 @@ RESTORING: Final = own("state", 'partition="3"', 'state="restoring"')
 ASSIGNED: Final = own("state", 'partition="3"', 'state="assigned"')
 RUNNING: Final = own("state", 'partition="3"', 'state="running"')
 FREE: Final = own("store_free_bytes")
+OPEN: Final = own("open_files", 'process="worker"')
+OPEN_MAX: Final = own("open_files_max", 'process="worker"')
 NOT_KNOWN: Final = " ".join(["NaN"] * 40)
 
 WORLDS: Final = {
@@ -131,6 +133,11 @@ WORLDS: Final = {
         # A restore writes much at first; that goes on for no day.
         World({FREE: "50000000000-1000000000x30 20000000000x60"}, 60, 0),
         World({FREE: NOT_KNOWN}, 30, 0),
+    ],
+    "RetrySidecarOpenFiles": [
+        World({OPEN: "60x60", OPEN_MAX: "100x60"}, 20, 1),
+        World({OPEN: "40x60", OPEN_MAX: "100x60"}, 20, 0),
+        World({OPEN: "60x5 40x60", OPEN_MAX: "100x60"}, 20, 0),
     ],
     "RetrySidecarFencedRepeatedly": [
         World({FENCED: "0x10 1x5 2x30"}, 30, 1),

@@ -17,6 +17,7 @@ OF_PYSPARK = [
     "test_ahead_steps.py",
     "test_batch.py",
     "test_figures.py",
+    "test_first_offsets.py",
     "test_manifest.py",
     "test_map_state.py",
     "test_notify.py",

@@ -111,6 +111,12 @@ DIFFERENCES: Final = (
         "tests/spark/test_figures.py::test_the_progress_of_a_micro_batch_fills_the_metrics",
     ),
     Difference(
+        "open files",
+        "`process_open_fds`",
+        "the same of the driver's Python process, and `open_files` of all processes: `RetrySidecarOpenFiles` can fire",
+        "tests/spark/test_open_files.py::test_a_query_keeps_no_socket_of_a_micro_batch",
+    ),
+    Difference(
         "`store_free_bytes`, `changelog_bytes_total`, `dlq_records`, `input_lost_total`, "
         "`last_stable_offset_stuck_seconds`",
         "measured",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ from sidecar.notify.notifier import Notifier
 from sidecar.notify.summary import Source
 from sidecar.notify.template import DEFAULT, Template
 from sidecar.notify.webhook import Attempt
+from sidecar.spark.open_files import EXECUTOR_JVM, WORKER, OpenFiles
 from sidecar.spark.stream import observation
 from sidecar.spark.stream.query import OBSERVATION
 from sidecar.spark.stream.wire import Tally, encode_tally
@@ -115,6 +117,22 @@ def test_the_lag_is_what_the_source_had_not_read(offsets: object, latest: object
     assert observation.lags({"sources": [{"endOffset": offsets, "latestOffset": latest}]}) == lags
 
 
+def test_open_files_are_the_most_of_the_executors_that_counted_last_and_the_drivers_own() -> None:
+    stage = Stage()
+    stage.driver.progressed(progress(Tally(open_files={WORKER: OpenFiles(7, 100), EXECUTOR_JVM: OpenFiles(90, 1_000)})))
+    assert stage.samples()["retry_sidecar_open_files"] == {("worker",): 7, ("executor-jvm",): 90}
+    stage.driver.opened(os.getpid())
+    one, other = (Tally(open_files={WORKER: OpenFiles(each, 100)}) for each in (8, 12))
+    stage.driver.progressed(progress(one, other, Tally(stored=1)))
+    found = stage.samples()
+    assert found["retry_sidecar_open_files"].keys() == {("driver",), ("driver-jvm",), ("worker",), ("executor-jvm",)}
+    assert found["retry_sidecar_open_files"][("worker",)] == 12
+    assert found["retry_sidecar_open_files_max"][("executor-jvm",)] == 1_000
+    assert found["retry_sidecar_open_files"][("driver-jvm",)] > 2
+    stage.driver.progressed(progress(batch=3))
+    assert stage.samples()["retry_sidecar_open_files"][("worker",)] == 12, "an idle micro-batch counts none"
+
+
 def test_a_micro_batch_that_fails_is_a_transaction_that_failed() -> None:
     stage = Stage()
     stage.driver.progressed(progress(Tally(stored=1)))
@@ -137,7 +155,8 @@ def test_the_last_hour_is_what_the_micro_batches_did() -> None:
 
 def test_each_alert_can_fire_on_spark_unless_the_table_says_that_it_cannot() -> None:
     stage = announcing()
-    tally = Tally(fired={"orders": 1}, dead={"fatal": 1}, late={25: 1})
+    counted = {WORKER: OpenFiles(7, 100)}
+    tally = Tally(fired={"orders": 1}, dead={"fatal": 1}, late={25: 1}, open_files=counted)
     stage.driver.progressed(progress(tally))
     stage.driver.skewed(0.5)
     stage.driver.failed("fenced")

@@ -65,6 +65,8 @@ ADDED = {
     "put_behind_total": ("origin",),
     "notify_requests_total": ("outcome",),
     "notify_dead_letters_total": ("outcome",),
+    "open_files": ("process",),
+    "open_files_max": ("process",),
 }
 """What the alerts of docs/how-to/runbook.md need besides, what rates hold, and what notifications say."""
 

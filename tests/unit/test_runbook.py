@@ -29,6 +29,7 @@ ALERTS = (
         "RetrySidecarNotificationsFailing",
     ),
     *("RetrySidecarPartitionWithoutOwner", "RetrySidecarStateDiskFilling", "RetrySidecarFencedRepeatedly"),
+    "RetrySidecarOpenFiles",
     *("RetrySidecarLastStableOffsetStuck", "RetrySidecarClockSkew", "RetrySidecarOriginClosed"),
     "RetrySidecarTransactionsAborting",
 )

@@ -118,12 +118,17 @@ def run(
     stop = Stop()
     stop.listen()
     with serving(settings) as driver:
+
+        def opened(jvm: int) -> None:
+            stop.listen()
+            driver.opened(jvm)
+
         start.run(
             settings,
             policy_config(settings),
             replace(options, url=driver.url, board=driver.board),
             stopping=stop.within,
-            opened=stop.listen,
+            opened=opened,
             progressed=driver.progressed,
             failed=driver.failed,
             skewed=driver.skewed,

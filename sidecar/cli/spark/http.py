@@ -22,6 +22,7 @@ from sidecar.serving.address import advertised_url
 from sidecar.serving.group_view import ClusterView, GroupSource, follow
 from sidecar.serving.http import start_server
 from sidecar.settings import Settings
+from sidecar.spark.open_files import of_driver
 from sidecar.spark.reads.board import Board
 from sidecar.spark.stream import observation
 
@@ -60,6 +61,7 @@ class Driver(Observer):
         self._stopped: dict[int, tuple[str, float]] = {}
         self.board = Board(clock)
         """Asks the query for single messages."""
+        self._jvm: int | None = None
         self.url = ""
         """The URL under which others reach it; known once it listens."""
 
@@ -88,8 +90,15 @@ class Driver(Observer):
                 if self._stopped.get(partition, ("",))[0] != reason:
                     logger.error("partition_stopped", partition=partition, reason=reason)
                 self._stopped[partition] = reason, self._seen_s
+        if self._jvm is not None:
+            for name, files in of_driver(self._jvm).items():
+                self._metrics.show_open_files(name, *files)
         lags = observation.lags(progress)
         self._metrics.publish([replace(view, lag=lags.get(view.partition)) for view in self._cluster.views()])
+
+    def opened(self, jvm: int) -> None:
+        """Note the process id of the JVM."""
+        self._jvm = jvm
 
     def failed(self, reason: str) -> None:
         """Count a micro-batch that failed."""

@@ -11,6 +11,7 @@ import msgspec
 from sidecar.engine.group.activity import LATE_MS, Minute
 from sidecar.metrics import VERDICTS, Metrics
 from sidecar.model import Reason
+from sidecar.spark.open_files import EXECUTOR_JVM, WORKER
 from sidecar.spark.stream.query import OBSERVATION
 from sidecar.spark.stream.wire import Tally, decode_tally
 
@@ -61,6 +62,9 @@ def count(metrics: Metrics, progress: Mapping[str, Any]) -> list[Tally]:
         )
         for base_ms, late in ((took_ms, tally.late), (0, tally.late_ahead)):
             metrics.lateness.observe(base_ms, [-late_ms for late_ms, number in late.items() for _ in range(number)])
+    for name in (WORKER, EXECUTOR_JVM):
+        if told := [tally.open_files[name] for tally in found if name in tally.open_files]:
+            metrics.show_open_files(name, *max(told))
     if found:
         metrics.commit_seconds.observe(took_ms / 1000)
         metrics.transactions.labels("committed").inc()

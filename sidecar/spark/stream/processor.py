@@ -20,6 +20,7 @@ from sidecar.settings import Settings
 from sidecar.spark.handover.changelog import take_over
 from sidecar.spark.handover.copy import asks_for_timer, copied
 from sidecar.spark.marks import ReplayClosings
+from sidecar.spark.open_files import of_worker
 from sidecar.spark.reads.questions import BoardAddress
 from sidecar.spark.reads.task import answer_questions
 from sidecar.spark.state.entries import META, decode_meta, encode
@@ -75,6 +76,7 @@ class WheelProcessor(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         collect_rarely()
         self._handle = handle
+        self._told = False
         self._state = entries_of(handle.getMapState(STATE, "cell binary", "value binary"), _CLOCK.monotonic_s)
         bootstrap = self._settings.bootstrap_servers
         if bootstrap not in _lookups:
@@ -141,6 +143,9 @@ class WheelProcessor(StatefulProcessor):
             if result.woke_ms > now_ms:
                 self._handle.deleteTimer(result.woke_ms)
             self._handle.registerTimer(result.wakes_ms)
+        if result.tally != Tally() and not self._told:
+            self._told = True
+            result = replace(result, tally=structs.replace(result.tally, open_files=of_worker()))
         yield from _frames(partition, result, self._state.times.since(before), step_s)
 
 

@@ -30,6 +30,7 @@ from sidecar.spark import group
 from sidecar.spark.handover.import_export import changelog_records, initial_records
 from sidecar.spark.manifest import CheckpointFolder, Manifest, new_manifest, require_same
 from sidecar.spark.marks import Mark
+from sidecar.spark.open_files import jvm_of
 from sidecar.spark.reads.board import Board
 from sidecar.spark.reads.questions import BoardAddress
 from sidecar.spark.running import Starter, keep_running
@@ -81,7 +82,7 @@ def run(
     options: Options,
     *,
     stopping: Callable[[float], bool],
-    opened: Callable[[], None] = lambda: None,
+    opened: Callable[[int], None] = lambda _: None,
     progressed: Callable[[Mapping[str, Any]], None] = lambda _: None,
     failed: Callable[[str], None] = lambda _: None,
     skewed: Callable[[float], None] = lambda _: None,
@@ -96,7 +97,7 @@ def run(
         policy: The policy of these settings.
         options: The options of the command line.
         stopping: Waits at most this many seconds and returns whether to stop.
-        opened: Called when the session is open: PySpark has taken over SIGINT by then.
+        opened: Called with the process id of the JVM when the session is open: PySpark has taken over SIGINT by then.
         progressed: Called with the progress of each micro-batch, as in Spark's JSON.
         failed: Called with the reason of each failure of the query, which is restarted.
         skewed: Called with the driver's clock minus the broker's, in seconds, each time that it is measured.
@@ -121,7 +122,7 @@ def run(
         # The checkpoint has the number of state partitions, and reading it takes a session.
         folders = [options.checkpoint]
         session = open_session(settings.streams_app_id, options.master, _plain(options.conf), 1, folders, query=True)
-        opened()
+        opened(jvm_of(session))
         try:
             board = None if options.board is None else _listen(options.board, session)
             folder = CheckpointFolder(session, options.checkpoint)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from binascii import a2b_base64, b2a_base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -14,6 +14,7 @@ from sidecar.changelog.entry import LASTING, payload
 from sidecar.engine.items import Arrival
 from sidecar.engine.ports import Outgoing
 from sidecar.model import Headers, Record
+from sidecar.spark.open_files import OpenFiles
 
 CHUNK_BYTES_MAX: Final = 4 * 1024 * 1024
 ROW_RECORDS_MAX: Final = 2_000
@@ -100,6 +101,8 @@ class Tally(msgspec.Struct, frozen=True):
     """The round trips to the state."""
     late_ahead: dict[int, int] = {}
     """The same for what was handed out ahead, when it is sent with its plan."""
+    open_files: Mapping[str, OpenFiles] = {}
+    """Those of the processes of this task, with the first step of a task that counts anything."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
