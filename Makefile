@@ -23,8 +23,11 @@ IMAGE =
 REGISTRY =
 # Compiled where there is a C compiler, when the package is installed.
 HOT = hatch_build.py $(wildcard sidecar/engine/hot/*.pyx sidecar/engine/hot/*.pxd)
-# Tests mostly wait for brokers, so there are more workers than cores. Each worker starts its own broker.
+# Tests with a broker mostly wait for it, so there are more workers than cores. They share one broker.
 WORKERS = 4
+PYTEST = $(BIN)/python -m pytest -q --durations=30 --dist loadscope --no-loadscope-reorder
+# Else every worker and every process of a test compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 MINUTES = 60
 WORLDS = 1000
 FIGURES = store fire both lateness restart
@@ -50,7 +53,7 @@ OTELCOL = $(TOOLS)/otelcol-$(OTEL_VERSION)/otelcol
 TOXIPROXY = $(TOOLS)/toxiproxy-$(TOXIPROXY_VERSION)/toxiproxy
 
 .DEFAULT_GOAL = help
-.PHONY: help demo demo-spark test test-pure sanitize test-spark test-spark-cluster test-cluster test-logins test-spring-kafka test-otel test-clients test-image chaos check simulate bench bench-operating bench-large bench-compare bench-spark docs push-docs dist wheels charts check-release push-charts sign audit sbom lock lint-workflows helm kustomize promtool toxiproxy collector clean
+.PHONY: help demo demo-spark test test-fast test-all test-rough test-pure sanitize test-spark test-spark-cluster test-cluster test-logins test-spring-kafka test-otel test-clients test-image chaos check simulate bench bench-operating bench-large bench-compare bench-spark docs push-docs dist wheels charts check-release push-charts sign audit sbom lock lint-workflows helm kustomize promtool toxiproxy collector clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,12 +64,20 @@ demo: $(RUN_STAMP) ## Run Kafka, the sidecar and a failing application on this m
 demo-spark: $(SPARK_STAMP) ## Run the demo on Apache Spark; needs a JDK 17 or 21
 	$(BIN)/retry-sidecar demo --spark
 
-test: $(TEST_STAMP) ## Run all tests against a real Kafka; with a JDK also the fast Spark tests
-	@if $(BIN)/python -m sidecar.spark.java; then $(MAKE) --no-print-directory $(SPARK_STAMP); fi
-	SIDECAR_REQUIRE_BROKER=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadscope --no-loadscope-reorder
+test: $(TEST_STAMP) ## Run the tests that every change passes, with a real Kafka: about ten minutes
+	SIDECAR_REQUIRE_BROKER=1 $(PYTEST) -n $(WORKERS) --ring test
+
+test-fast: $(TEST_STAMP) ## Run the tests that need nothing outside of Python, for the edit loop: about a minute
+	$(PYTEST) -n auto --ring fast
+
+test-all: $(SPARK_STAMP) $(S3_STAMP) test-pure ## Run every test, which takes an hour; what a missing program skips says so
+	SIDECAR_REQUIRE_BROKER=1 $(PYTEST) -n $(WORKERS)
+
+test-rough: $(TEST_STAMP) ## Run the same on a machine that stands still 100 times for up to 4 s, beside busy loops
+	SIDECAR_REQUIRE_BROKER=1 $(BIN)/python -m tests.rough -- $(PYTEST) --timeout 1200 -n $(WORKERS) --ring test
 
 test-pure: $(TEST_STAMP) ## The quick tests of what is compiled, on Python alone
-	SIDECAR_PURE_PYTHON=1 $(BIN)/python -m pytest -q -n $(WORKERS) tests/unit/engine tests/property tests/simulation
+	SIDECAR_PURE_PYTHON=1 $(PYTEST) -n auto tests/unit/engine tests/property tests/simulation
 
 sanitize: $(TEST_STAMP) ## The comparison of compiled code and Python under address and undefined-behaviour sanitizers
 	SIDECAR_HOT=require SIDECAR_HOT_FLAGS="-O1 -g -fsanitize=address,undefined -fno-omit-frame-pointer" \
@@ -76,30 +87,30 @@ sanitize: $(TEST_STAMP) ## The comparison of compiled code and Python under addr
 		status=$$?; $(PIP) install --no-deps --no-build-isolation --editable . && exit $$status
 
 test-spark: $(SPARK_STAMP) $(S3_STAMP) ## Run all tests of the Spark engine, which takes minutes; needs a JDK 17 or 21
-	SIDECAR_REQUIRE_BROKER=1 SIDECAR_SPARK_TESTS=all $(BIN)/python -m pytest -q tests/spark --ignore tests/spark/cluster
+	SIDECAR_REQUIRE_BROKER=1 $(BIN)/python -m pytest -q tests/spark --ignore tests/spark/cluster
 
 test-spark-cluster: $(SPARK_STAMP) ## Run the Spark engine on a standalone cluster whose parts fail; needs a JDK 17 or 21
-	SIDECAR_REQUIRE_BROKER=1 SIDECAR_SPARK_TESTS=all $(BIN)/python -m pytest -q tests/spark/cluster
+	SIDECAR_REQUIRE_BROKER=1 $(BIN)/python -m pytest -q tests/spark/cluster
 
 test-cluster: $(TEST_STAMP) ## Run all tests on a Kafka of three nodes that fail, which takes minutes
 	@if command -v go >/dev/null; then $(MAKE) --no-print-directory toxiproxy; else echo "no Go: the network tests are skipped"; fi
-	SIDECAR_REQUIRE_BROKER=1 SIDECAR_CLUSTER_TESTS=all $(BIN)/python -m pytest -q tests/integration/cluster
+	SIDECAR_REQUIRE_BROKER=1 $(BIN)/python -m pytest -q tests/integration/cluster
 
 test-logins: $(TEST_STAMP) ## Log in to a broker with OAUTHBEARER, with a token server of the tests, which takes a minute
-	SIDECAR_REQUIRE_BROKER=1 SIDECAR_LOGIN_TESTS=all $(BIN)/python -m pytest -q tests/integration/operations/test_oauth_login.py
+	SIDECAR_REQUIRE_BROKER=1 $(BIN)/python -m pytest -q tests/integration/operations/test_oauth_login.py
 
 test-spring-kafka: $(TEST_STAMP) ## Run the tests with records of the real Spring Kafka; needs Maven and a JDK 17
-	SIDECAR_REQUIRE_BROKER=1 SIDECAR_SPRING_KAFKA_TESTS=all $(BIN)/python -m pytest -q tests/integration/origins/test_spring_kafka.py
+	SIDECAR_REQUIRE_BROKER=1 $(BIN)/python -m pytest -q tests/integration/origins/test_spring_kafka.py
 
 test-otel: $(TEST_STAMP) $(OTELCOL) ## Follow a message through OpenTelemetry's real collector; needs Go
 	$(PIP) install --require-hashes -r requirements/image.lock
-	SIDECAR_REQUIRE_BROKER=1 SIDECAR_OTEL_TESTS=all $(BIN)/python -m pytest -q tests/integration/operations/test_otel.py
+	SIDECAR_REQUIRE_BROKER=1 $(BIN)/python -m pytest -q tests/integration/operations/test_otel.py
 
 test-clients: $(TEST_STAMP) ## Build and run the examples in every language on this machine, which takes minutes
-	SIDECAR_REQUIRE_BROKER=1 SIDECAR_CLIENT_TESTS=all $(BIN)/python -m pytest -q tests/integration/clients
+	SIDECAR_REQUIRE_BROKER=1 $(BIN)/python -m pytest -q tests/integration/clients
 
 test-image: $(TEST_STAMP) ## Carry out the Dockerfile's steps in a chroot, which takes minutes; needs root and debootstrap
-	SIDECAR_IMAGE_TESTS=all $(BIN)/python -m pytest -q tests/deploy/test_image_steps.py
+	$(BIN)/python -m pytest -q tests/deploy/test_image_steps.py
 
 chaos: $(TEST_STAMP) ## Let nodes and instances fail at random for MINUTES, then print one line of JSON
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES)

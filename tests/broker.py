@@ -16,10 +16,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from sidecar.clock import SystemClock
 from sidecar.devbroker.local_broker import LocalBroker
 from sidecar.devbroker.local_cluster import LocalCluster
 from sidecar.errors import CommandFailed
+from tests.waiting import Patience
 
 _RPC_S = 15.0
 _BROKERS_DEFAULT = -1
@@ -51,7 +51,8 @@ class Read(NamedTuple):
 def any_broker() -> Iterator[str]:
     """Yield the address of a broker: SIDECAR_TEST_BOOTSTRAP, else a local one, else a container.
 
-    Without any the test is skipped with the reasons, or fails when SIDECAR_REQUIRE_BROKER=1.
+    Raises:
+        CommandFailed: There is none; says why.
     """
     if given := os.environ.get("SIDECAR_TEST_BOOTSTRAP"):
         AdminClient({"bootstrap.servers": given}).list_topics(timeout=_RPC_S)
@@ -111,7 +112,7 @@ def local_cluster(data_dir: Path | None = None) -> Iterator[LocalCluster]:
 @contextmanager
 def _container(because: str) -> Iterator[str]:
     if not _docker_answers():
-        no_broker(f"the local broker cannot start ({because}) and no Docker engine answers")
+        raise CommandFailed(f"the local broker cannot start ({because}) and no Docker engine answers")
     from testcontainers.community.kafka import KafkaContainer
 
     with KafkaContainer(_CONTAINER_IMAGE).with_kraft() as container:
@@ -204,9 +205,8 @@ def _drain(
     until: Callable[[list[Read]], bool] | None,
 ) -> list[Read]:
     records: list[Read] = []
-    clock = SystemClock()
-    until_s = clock.monotonic_s() + deadline_s
-    while clock.monotonic_s() < until_s:
+    patience = Patience(deadline_s)
+    while not patience.is_over():
         for message in consumer.consume(10_000, timeout=0.1):
             error = message.error()
             if error is None:

@@ -29,8 +29,8 @@ from tests.broker import create_topic, unique
 from tests.waiting import eventually
 
 ROOT: Final = Path(__file__).parents[2]
-READY_S: Final = 40.0
-END_S: Final = 30.0
+READY_S: Final = 60.0
+END_S: Final = 90.0
 LOG_LINES: Final = 60
 ANSWER_S: Final = 30.0
 """Longest silence of an instance that answers."""

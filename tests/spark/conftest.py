@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,14 +42,6 @@ def java() -> Path:
     except CommandFailed as error:
         pytest.skip(str(error))
     return home
-
-
-@pytest.fixture(scope="session")
-def unhurried(java: Path) -> Path:
-    """The same as `java`, for tests of many starts, each of which takes many seconds."""
-    if os.environ.get("SIDECAR_SPARK_TESTS") != "all":
-        pytest.skip("takes minutes: make test-spark runs it (SIDECAR_SPARK_TESTS=all)")
-    return java
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ def write_as_the_java_source(checkpoint: Path, topic: str) -> list[dict[str, dic
 
 
 def test_a_checkpoint_of_the_java_source_goes_on_and_completes_what_it_planned(
-    unhurried: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path
+    java: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path
 ) -> None:
     one = sidecars.make("one", stage)
     one.start(command("run", tmp_path))

@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def world(unhurried: Path, bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(java: Path, bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     launch = Launch(command("run", tmp_path_factory.mktemp("query")), WAIT_S)
     with one_sidecar(bootstrap, tmp_path_factory.mktemp("dialects"), launch=launch, **SETTINGS) as world:
         yield world

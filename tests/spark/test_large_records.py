@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 BATCH_BYTES = 16 * 1024 * 1024
 
 
-def test_large_records_reach_python_in_batches_of_bounded_bytes(unhurried: Path) -> None:
+def test_large_records_reach_python_in_batches_of_bounded_bytes(java: Path) -> None:
     answer = subprocess.run(
         [sys.executable, "-m", "tests.spark.large_records"],
         capture_output=True,

@@ -28,7 +28,7 @@ def brokers() -> Iterator[tuple[str, str]]:
 
 
 def test_all_clients_of_a_query_log_in_with_the_tokens_of_a_function(
-    unhurried: Path, brokers: tuple[str, str], sidecars: Sidecars, tmp_path: Path
+    java: Path, brokers: tuple[str, str], sidecars: Sidecars, tmp_path: Path
 ) -> None:
     plain, with_login = brokers
     stage = set_stage(plain, 2)
@@ -49,7 +49,7 @@ def test_all_clients_of_a_query_log_in_with_the_tokens_of_a_function(
 
 
 def test_a_start_whose_logins_fail_at_first_says_so_and_goes_on(
-    unhurried: Path, brokers: tuple[str, str], sidecars: Sidecars, tmp_path: Path
+    java: Path, brokers: tuple[str, str], sidecars: Sidecars, tmp_path: Path
 ) -> None:
     plain, with_login = brokers
     stage = set_stage(plain, 2)
@@ -67,7 +67,7 @@ def test_a_start_whose_logins_fail_at_first_says_so_and_goes_on(
 
 
 def test_a_start_whose_logins_are_always_refused_ends_with_the_reason(
-    unhurried: Path, brokers: tuple[str, str], sidecars: Sidecars, tmp_path: Path
+    java: Path, brokers: tuple[str, str], sidecars: Sidecars, tmp_path: Path
 ) -> None:
     plain, with_login = brokers
     stage = set_stage(plain, 2)

@@ -25,7 +25,7 @@ def test_executors_on_other_machines_get_the_package_unless_an_image_has_it(mast
     assert needs_package(master) is needs
 
 
-def test_an_executor_uses_the_package_of_the_driver_with_its_compiled_modules(unhurried: Path) -> None:
+def test_an_executor_uses_the_package_of_the_driver_with_its_compiled_modules(java: Path) -> None:
     answer = subprocess.run(
         [sys.executable, "-m", "tests.spark.packed"], capture_output=True, text=True, cwd=ROOT, check=False, timeout=240
     )

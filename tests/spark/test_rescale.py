@@ -23,7 +23,7 @@ WITHIN_MS = (0, 20_000)
 
 
 def test_state_partitions_grow_and_shrink_under_load(
-    unhurried: Path, bootstrap: str, sidecars: Sidecars, tmp_path: Path
+    java: Path, bootstrap: str, sidecars: Sidecars, tmp_path: Path
 ) -> None:
     """It stops once with a micro-batch done, once in the middle of one."""
     stage = set_stage(bootstrap, 4)

@@ -21,7 +21,7 @@ BURST = 2_000
 
 @pytest.mark.skipif(not PYTHON.exists(), reason=f"there is no {PYTHON}: make test-spark installs it")
 def test_a_query_continues_from_its_checkpoint_in_s3_after_a_kill(
-    unhurried: Path, bootstrap: str, sidecars: Sidecars, tmp_path: Path
+    java: Path, bootstrap: str, sidecars: Sidecars, tmp_path: Path
 ) -> None:
     stage = set_stage(bootstrap, 2)
     ledger, one = Ledger(stage), sidecars.make("one", stage)

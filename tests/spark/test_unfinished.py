@@ -62,7 +62,7 @@ def refusal(one: Sidecar, tmp_path: Path) -> str:
 
 
 def test_a_micro_batch_that_was_sent_is_completed_under_the_settings_that_it_was_begun_under(
-    unhurried: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path
+    java: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path
 ) -> None:
     settings = settings_of(stage)
     failing: Pairs = native(stage, b"once", 0, ("retry-exception", b"Broken"))
@@ -112,7 +112,7 @@ def test_a_micro_batch_that_was_sent_is_completed_under_the_settings_that_it_was
 
 
 def test_an_origin_that_takes_nothing_is_deferred_and_the_others_fire(
-    unhurried: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path
+    java: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path
 ) -> None:
     """It goes behind the back of the state, which takes it for open when its message is due."""
     leaving = f"{stage.app_id}-leaving"

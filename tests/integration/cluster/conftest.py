@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -25,10 +24,3 @@ def stage(cluster: LocalCluster) -> Stage:
     """Topics of this test's own on the cluster."""
     heal(cluster)
     return set_stage(cluster.bootstrap_servers)
-
-
-@pytest.fixture(scope="session")
-def unhurried() -> None:
-    """For the many tests that take most of a minute each."""
-    if os.environ.get("SIDECAR_CLUSTER_TESTS") != "all":
-        pytest.skip("takes minutes: make test-cluster runs it (SIDECAR_CLUSTER_TESTS=all)")

@@ -19,7 +19,7 @@ from tests.integration.messages import Given, send
 from tests.integration.operations.test_local_broker import alive, broker_pid
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.usefixtures("unhurried"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from tests.integration.ledger import Ledger
 from tests.integration.sidecars import Sidecars, Stage, set_stage
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.usefixtures("unhurried"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
 
 SESSIONS_S = 15.0
 """Two and a half sessions of the instances."""
@@ -24,7 +24,7 @@ RESETS = 30
 
 
 @pytest.fixture(scope="module")
-def world(unhurried: None) -> Iterator[tuple[LocalCluster, Toxiproxy]]:
+def world() -> Iterator[tuple[LocalCluster, Toxiproxy]]:
     with proxied_cluster(tools.find("toxiproxy", target="toxiproxy")) as made:
         yield made
 

@@ -51,7 +51,6 @@ def test_a_killed_leader_and_a_controller_that_leaves_lose_nothing(
     assert [one.stop(LONG_S), two.stop(LONG_S)] == [0, 0]
 
 
-@pytest.mark.usefixtures("unhurried")
 @pytest.mark.parametrize("end", [LocalBroker.kill, LocalBroker.shut_down], ids=["kill-9", "in-order"])
 def test_each_node_in_turn(
     end: Callable[[LocalBroker], None], cluster: LocalCluster, stage: Stage, sidecars: Sidecars
@@ -60,20 +59,17 @@ def test_each_node_in_turn(
     survive(cluster, Ledger(stage), instances, *(partial(end, node) for node in cluster.nodes))
 
 
-@pytest.mark.usefixtures("unhurried")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_leader_of_a_topic_crashes(kind: str, cluster: LocalCluster, stage: Stage, sidecars: Sidecars) -> None:
     instances = two_share(stage, sidecars)
     survive(cluster, Ledger(stage), instances, lambda: leader(cluster, topic_of(stage, kind), 0).kill())
 
 
-@pytest.mark.usefixtures("unhurried")
 def test_the_coordinator_of_the_group_crashes(cluster: LocalCluster, stage: Stage, sidecars: Sidecars) -> None:
     instances = two_share(stage, sidecars)
     survive(cluster, Ledger(stage), instances, lambda: group_coordinator(cluster, stage.group_id).kill())
 
 
-@pytest.mark.usefixtures("unhurried")
 def test_the_coordinator_of_the_transactions_crashes(cluster: LocalCluster, stage: Stage, sidecars: Sidecars) -> None:
     instances = two_share(stage, sidecars)
     survive(
@@ -85,7 +81,6 @@ def test_the_coordinator_of_the_transactions_crashes(cluster: LocalCluster, stag
     )
 
 
-@pytest.mark.usefixtures("unhurried")
 def test_the_active_controller_crashes(cluster: LocalCluster, stage: Stage, sidecars: Sidecars) -> None:
     instances = two_share(stage, sidecars)
     before = cluster.active_controller()
@@ -104,7 +99,6 @@ def test_the_active_controller_crashes(cluster: LocalCluster, stage: Stage, side
     survive(cluster, Ledger(stage), instances, crash)
 
 
-@pytest.mark.usefixtures("unhurried")
 def test_a_node_that_is_frozen_until_it_is_given_up(cluster: LocalCluster, stage: Stage, sidecars: Sidecars) -> None:
     instances = two_share(stage, sidecars)
 
@@ -117,7 +111,6 @@ def test_a_node_that_is_frozen_until_it_is_given_up(cluster: LocalCluster, stage
     survive(cluster, Ledger(stage), instances, frozen)
 
 
-@pytest.mark.usefixtures("unhurried")
 @pytest.mark.parametrize("whose", ["ours", "kafkas"])
 def test_below_the_least_number_of_replicas_all_waits_and_then_goes_on(
     whose: str, cluster: LocalCluster, stage: Stage, sidecars: Sidecars
@@ -137,7 +130,6 @@ def test_below_the_least_number_of_replicas_all_waits_and_then_goes_on(
     require_in_sync(cluster, topics, 2)
 
 
-@pytest.mark.usefixtures("unhurried")
 @pytest.mark.parametrize("count", [2, 3])
 def test_most_nodes_crash_at_once(count: int, cluster: LocalCluster, stage: Stage, sidecars: Sidecars) -> None:
     one, two = two_share(stage, sidecars)

@@ -14,7 +14,7 @@ from tests.integration.ledger import Ledger
 from tests.integration.sidecars import Sidecar, Sidecars, set_stage
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.usefixtures("unhurried"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
 
 MESSAGES = 500
 

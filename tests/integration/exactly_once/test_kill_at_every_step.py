@@ -33,7 +33,7 @@ def test_a_kill_while_storing_and_one_while_firing(
     armed = tmp_path / "armed"
     one.start(command(kill_at=step, armed_by=armed, flush=flush))
     one.await_ready()
-    ledger.send(MESSAGES, (5_000, 6_500))  # none is due before all are taken in
+    ledger.send(MESSAGES, (10_000, 11_500))  # none is due before all are taken in
     ledger.await_ingested()
     armed.touch()
     assert one.wait() == KILLED, "while firing"

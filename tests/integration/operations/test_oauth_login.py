@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,13 +14,7 @@ from tests.integration.sidecars import Sidecar, Sidecars, set_stage
 from tests.integration.token_server import TokenServer, login_settings, token_server
 from tests.waiting import eventually
 
-pytestmark = [
-    pytest.mark.broker,
-    pytest.mark.skipif(
-        os.environ.get("SIDECAR_LOGIN_TESTS") != "all",
-        reason="takes a minute: make test-logins runs it (SIDECAR_LOGIN_TESTS=all)",
-    ),
-]
+pytestmark = pytest.mark.broker
 
 LIFETIME_S = 6.0
 WAIT_S = 120.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -15,13 +14,7 @@ from tests.broker import create_topic, read_committed
 from tests.integration.messages import Given, send
 from tests.integration.sidecars import Sidecars, Stage
 
-pytestmark = [
-    pytest.mark.broker,
-    pytest.mark.skipif(
-        os.environ.get("SIDECAR_SPRING_KAFKA_TESTS") != "all",
-        reason="takes a minute: make test-spring-kafka runs it (SIDECAR_SPRING_KAFKA_TESTS=all)",
-    ),
-]
+pytestmark = pytest.mark.broker
 
 SOURCE = Path(__file__).parent / "spring_kafka"
 BACKOFF_MS = 3_000
@@ -32,7 +25,7 @@ WAIT_S = 120.0
 def classes(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The class path of the listeners and of Spring Kafka."""
     if not shutil.which("mvn") or not shutil.which("javac"):
-        pytest.skip("needs Maven and a JDK 17")
+        pytest.skip("needs Maven and a JDK 17 in the PATH: apt-get install maven openjdk-17-jdk-headless")
     folder = tmp_path_factory.mktemp("spring")
     copying = ["dependency:copy-dependencies", f"-DoutputDirectory={folder}/lib"]
     subprocess.run(["mvn", "-q", "-B", "-f", str(SOURCE / "pom.xml"), *copying], check=True, timeout=280)

@@ -232,3 +232,20 @@ def test_without_compression_what_is_too_large_goes_to_the_dlq_at_once(
         (letter,) = world.dead(marker)
         assert (letter.header("retry-dlq-reason"), letter.value) == (b"too-large", prose(30_000))
         assert not marked(read_committed(bootstrap, [small.decode()], 15), marker)
+
+
+def test_a_control_record_acts_though_the_status_topic_takes_no_outcome(
+    bootstrap: str, tmp_path: Path, marker: bytes
+) -> None:
+    with one_sidecar(bootstrap, tmp_path) as world:
+        stage = world.stage
+        configure(bootstrap, stage.status_topic, max_message_bytes="100")  # the marker of a transaction has 78
+        world.send(Given(b"v", headers=native(stage, marker, 3_600_000, ("retry-id", marker))))
+        eventually(lambda: world.sidecar.pending() == 1, 60, "it waits")
+        cancel: Pairs = [("retry-control", b"cancel"), ("retry-target", b"id:" + marker), ("retry-control-id", marker)]
+        world.send(Given(headers=cancel))
+        eventually(lambda: world.sidecar.pending() == 0, 60, "it is cancelled")
+        world.send(Given(b"next", headers=native(stage, marker, 0)))
+        assert [each.value for each in world.fired(marker)] == [b"next"]
+        outcomes = read_committed(bootstrap, [stage.status_topic], 60)
+        assert [each for each in outcomes if marker in (each.key or b"")] == []

@@ -9,7 +9,7 @@ from typing import Any, Final
 from sidecar.contract import dialects_of
 from sidecar.engine.ingest import Ingest
 from sidecar.engine.rows import Identity
-from sidecar.errors import DuplicateInstance
+from sidecar.errors import DuplicateInstance, TopicsInvalid
 from sidecar.kafka import config
 from sidecar.kafka.admin.catalogue import Catalogue
 from sidecar.kafka.admin.topic_watch import TopicWatch
@@ -251,6 +251,8 @@ class Process:
 
     def _grow(self) -> TopicFacts:
         settings, topics = self.settings, self.cluster.topics
+        if settings.input_topic not in topics:
+            raise TopicsInvalid(f"topic {settings.input_topic}: does not exist")
         partitions = len(topics[settings.input_topic].logs)
         for name in (settings.changelog_topic, settings.status_topic):
             topics[name].grow(partitions)

@@ -9,9 +9,17 @@ from tests.simulation.shell.story import run
 
 WORLDS = 1_000
 WORLDS_A_TEST = 50
+OF_EACH_CHANGE = 200
+"""The others are for the night."""
 
 
-@pytest.mark.parametrize("first", range(0, WORLDS, WORLDS_A_TEST))
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(first, marks=() if first < OF_EACH_CHANGE else pytest.mark.slow)
+        for first in range(0, WORLDS, WORLDS_A_TEST)
+    ],
+)
 def test_nothing_is_lost_twice_early_or_stopped_in_any_world(first: int) -> None:
     worlds = [run(seed) for seed in range(first, first + WORLDS_A_TEST)]
     assert sum(each.ledger.fired for each in worlds) > 10 * WORLDS_A_TEST, "the worlds stand still"

@@ -57,10 +57,10 @@ class Running:
 
 
 @pytest.fixture(scope="module")
-def running(unhurried: Path, bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def running(java: Path, bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """Two workers of one core, and a query whose first messages have come."""
     folder = tmp_path_factory.mktemp("cluster")
-    cluster, drivers = StandaloneCluster(folder, unhurried), Sidecars(folder)
+    cluster, drivers = StandaloneCluster(folder, java), Sidecars(folder)
     try:
         for _ in range(2):
             cluster.add_worker()

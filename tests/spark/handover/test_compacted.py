@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.timeout(180)
 
 
-def test_a_record_that_was_written_again_or_deleted_is_not_read_a_second_time(unhurried: Path) -> None:
+def test_a_record_that_was_written_again_or_deleted_is_not_read_a_second_time(java: Path) -> None:
     printed = subprocess.run(
         [sys.executable, "-m", "tests.spark.handover.compacted"],
         capture_output=True,

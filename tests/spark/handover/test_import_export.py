@@ -21,7 +21,7 @@ EACH = 200
 
 
 def test_from_the_embedded_engine_to_spark_and_back(
-    unhurried: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path
+    java: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path
 ) -> None:
     embedded = sidecars.start("embedded", stage)
     near = [
@@ -79,7 +79,7 @@ def test_from_the_embedded_engine_to_spark_and_back(
 
 
 def test_what_is_handed_over_fires_when_it_is_due_though_nothing_comes_in(
-    unhurried: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path
+    java: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path
 ) -> None:
     embedded = sidecars.start("embedded", stage)
     # One that is over before Spark can begin, one that comes due in the midst of it, one that is held.
@@ -101,7 +101,7 @@ def test_what_is_handed_over_fires_when_it_is_due_though_nothing_comes_in(
 
 
 def test_a_topic_that_is_recreated_under_a_query_ends_it_and_the_embedded_engine_reads_all_of_the_new_one(
-    unhurried: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path
+    java: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path
 ) -> None:
     """The source would go on at its offset, which the new topic has too."""
     spark = sidecars.make("spark", stage)

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_planted_faults_are_found_and_nothing_else(
-    unhurried: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path
+    java: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path
 ) -> None:
     embedded = sidecars.start("embedded", stage, DROPPABLE_EXCEPTION="Boring")
     sent = send(
@@ -80,7 +80,7 @@ def _cancel(target: bytes) -> Pairs:
 
 
 def test_messages_of_a_topic_recreated_are_not_taken_for_those_of_the_former_one(
-    unhurried: Path, stage: Stage, sidecars: Sidecars
+    java: Path, stage: Stage, sidecars: Sidecars
 ) -> None:
     embedded = sidecars.start("embedded", stage)
     both = (Given(b"0", b"k", native(stage, b"near", 0)), Given(b"1", b"k", [("no", b"origin")]))

@@ -108,7 +108,7 @@ def test_a_redrive_sends_what_is_meant_once_and_continues_with_what_has_come_sin
     assert len(world.redriven()) == 1_203
 
 
-def test_a_dry_run_changes_nothing_and_a_restart_sends_again(unhurried: Path, world: World) -> None:
+def test_a_dry_run_changes_nothing_and_a_restart_sends_again(java: Path, world: World) -> None:
     put(world, 30, b"orders", Reason.FATAL)
     looked = world.run("spark", "redrive", "--dry-run", "--run", "r")
     assert (looked["dry_run"], looked["redriven"], looked["run"]) == (True, 30, "r")
@@ -118,7 +118,7 @@ def test_a_dry_run_changes_nothing_and_a_restart_sends_again(unhurried: Path, wo
         assert len(world.redriven()) == 30 * times
 
 
-def test_a_redrive_that_is_killed_and_repeated_sends_each_once(unhurried: Path, world: World) -> None:
+def test_a_redrive_that_is_killed_and_repeated_sends_each_once(java: Path, world: World) -> None:
     count = 60_000
     put(world, count, b"orders", Reason.FATAL)
     with subprocess.Popen(

@@ -33,7 +33,7 @@ SOON_MS = 20_000
 
 
 def test_what_was_pending_in_a_lost_checkpoint_comes_once(
-    unhurried: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path
+    java: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path
 ) -> None:
     one = sidecars.make("one", stage)
     one.start(command("run", tmp_path))
@@ -89,9 +89,7 @@ def test_what_was_pending_in_a_lost_checkpoint_comes_once(
     _each_came_once(stage)
 
 
-def test_what_an_origin_may_have_deleted_is_left(
-    unhurried: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path
-) -> None:
+def test_what_an_origin_may_have_deleted_is_left(java: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path) -> None:
     """And lost messages of the embedded engine are armed beside those that are pending."""
     embedded = sidecars.start("embedded", stage)
     send(stage.bootstrap, stage.input_topic, *[Given(b"%d" % n, b"k", native(stage, b"near", 1)) for n in range(5)])

@@ -69,7 +69,7 @@ def counts(body: dict[str, Any], kind: str, dimension: str) -> dict[str, int]:
 
 
 def test_retries_and_dead_letters_are_counted_and_all_of_them_are_in_the_parquet(
-    unhurried: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path
+    java: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path
 ) -> None:
     import pyarrow.parquet
 
@@ -100,7 +100,7 @@ def test_retries_and_dead_letters_are_counted_and_all_of_them_are_in_the_parquet
     assert "&lt;img src=x onerror=alert(1)&gt;" in text
 
 
-def test_a_span_of_time_is_a_span_of_the_log(unhurried: Path, stage: Stage, sidecars: Sidecars) -> None:
+def test_a_span_of_time_is_a_span_of_the_log(java: Path, stage: Stage, sidecars: Sidecars) -> None:
     send(
         stage.bootstrap,
         stage.input_topic,

@@ -16,7 +16,7 @@ from sidecar.contract.control import ControlKind, Outcome, Target
 from sidecar.control.client import ControlResult, Sent
 from sidecar.engine.items import target_text
 from sidecar.errors import BrokerUnavailable, CommandFailed
-from sidecar.model import TimerId
+from sidecar.model import Scope, TimerId
 from sidecar.settings import Settings
 
 DONE = ControlResult("c-1", "0-5-9", Outcome.CANCELLED, 1, "", {}, ())
@@ -41,7 +41,7 @@ class Group:
     def __exit__(self, *_: object) -> None:
         """Nothing to let go of."""
 
-    def send(self, kind: ControlKind, target: Target, *, due_ms: int | None, deadline_s: float) -> Sent:
+    def send(self, kind: ControlKind, target: Target, *, due_ms: int | None, scope: Scope, deadline_s: float) -> Sent:
         self.asked.append((kind, target_text(target), due_ms))
         return Sent("c-1", target_text(target), {0: 0}, {0: 0})
 
