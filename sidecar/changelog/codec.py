@@ -105,6 +105,20 @@ class Unfinished(msgspec.Struct, frozen=True, array_like=True):
     seen_first_ms: int = -1
 
 
+class Acted(msgspec.Struct, frozen=True, array_like=True):
+    """A command that a partition has acted on, and its outcome: see engine/repeats.py."""
+
+    control_id: bytes
+    """A digest of it."""
+    command: bytes
+    """A digest of what it asks for."""
+    until_ms: int
+    """How long it is remembered."""
+    outcome: str
+    timers: int
+    """As in the outcome."""
+
+
 class FormerAssignment(msgspec.Struct, frozen=True, array_like=True):
     """An assignment that is over."""
 
@@ -143,6 +157,8 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     """The assignments before it that committed something, oldest first, at most FORMER_ASSIGNMENTS_MAX."""
     stopped: bool = False
     """Whether the pause of all origins in `closed` is a stop. A release that does not note it reads a pause."""
+    acted: tuple[Acted, ...] = ()
+    """The latest commands that the partition has acted on, oldest first."""
 
     @property
     def fired_to_ms(self) -> int | None:

@@ -20,6 +20,7 @@ from sidecar.engine.allowance import Allowance
 from sidecar.engine.items import BadControl, Control, ControlOutcome, target_text
 from sidecar.engine.overlay import Overlay
 from sidecar.engine.ports import Origin
+from sidecar.engine.repeats import Repeats, command_of
 from sidecar.engine.selection import in_scope
 from sidecar.errors import invariant
 from sidecar.model import StoredOffset, TimerId
@@ -76,6 +77,7 @@ class Controls:
         self.paused = {name: each for name, each in checkpoint.closed.items() if each.why == Closure.PAUSED}
         self.stopped = checkpoint.stopped
         self.unfinished = checkpoint.unfinished
+        self.repeats = Repeats(checkpoint.acted, overlay.now_ms)
         self.unresolved: set[str] = set()
         """Unknown origins of timers that are to fire now."""
         self.outcomes: list[ControlOutcome] = []
@@ -108,6 +110,9 @@ class Controls:
 
     def act(self, control: Control, acts: Acts, *, answered: bool) -> bool:
         """Apply a record, and note its outcome unless it has one; return False if the next transaction continues."""
+        # The same record again, since the group's offset was set back, acts again: all after it do too.
+        if not answered and self._is_repeated(control):
+            return True
         if control.kind.is_for_origins:
             outcome, timers, detail = self._switch(control.kind, str(control.target))
         else:
@@ -121,11 +126,27 @@ class Controls:
             outcome = (
                 _DONE[control.kind] if timers else Outcome.ORIGIN_PAUSED if progress.skipped else Outcome.NOT_PENDING
             )
+        if outcome is not Outcome.BAD_REQUEST:
+            self.repeats.remember(control, outcome, timers)
         if not answered:
-            self.outcomes.append(
-                ControlOutcome(control.offset, control.control_id, outcome, timers, target_text(control.target), detail)
-            )
+            self._answer(control, outcome, timers, detail)
         return True
+
+    def _is_repeated(self, control: Control) -> bool:
+        """Answer a command whose control id was acted on before, without acting again."""
+        first = self.repeats.first(control)
+        if first is None:
+            return False
+        if first.command == command_of(control):
+            self._answer(control, Outcome(first.outcome), first.timers, "this is the outcome of the first such command")
+        else:
+            detail = "retry-control-id: another command had this id in the last minutes: use an id once"
+            self._answer(control, Outcome.BAD_REQUEST, 0, detail)
+        return True
+
+    def _answer(self, control: Control, outcome: Outcome, timers: int, detail: str) -> None:
+        target = target_text(control.target)
+        self.outcomes.append(ControlOutcome(control.offset, control.control_id, outcome, timers, target, detail))
 
     def _switch(self, kind: ControlKind, origin: str) -> tuple[Outcome, int, str]:
         if kind is ControlKind.RESUME:

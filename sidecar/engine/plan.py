@@ -450,6 +450,7 @@ class _Planner:
             assignment=self.checkpoint.assignment,
             former=self.checkpoint.former,
             stopped=self.controls.stopped,
+            acted=self.controls.repeats.kept(),
         )
         records.append((CHECKPOINT_KEY, encode_checkpoint(checkpoint)))
         for suffix, value in counts.rows(self.overlay.delta):

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from sidecar.changelog import codec
 from sidecar.changelog.codec import (
+    Acted,
     Block,
     BlockKey,
     Checkpoint,
@@ -156,7 +157,12 @@ META_2: Final = Meta(FORMAT, "cluster", "changelog", 99, BASED, restored=False)
 META_3: Final = Meta(FORMAT, "cluster", "changelog", 99, TURNED, restored=False)
 ASSIGNED: Final = replace(TURNED, assignment=2**63 - 1, former=(FormerAssignment(7, 3), FormerAssignment(2**62, 11)))
 META_4: Final = Meta(FORMAT, "cluster", "changelog", 99, ASSIGNED, restored=False, to_confirm=98)
-HALTED: Final = replace(ASSIGNED, closed={**ASSIGNED.closed, "*": Closed(Closure.PAUSED, NOW - 7)}, stopped=True)
+HALTED: Final = replace(
+    ASSIGNED,
+    closed={**ASSIGNED.closed, "*": Closed(Closure.PAUSED, NOW - 7)},
+    stopped=True,
+    acted=(Acted(bytes(range(8)), bytes(8), NOW + 60_000, "stopped", 7),),
+)
 META_5: Final = replace(META_4, checkpoint=HALTED)
 COUNTERS, COUNTER_ROWS = _counters()
 
@@ -212,7 +218,7 @@ EXAMPLES: Final = (
         ),
     ),
     Example("checkpoint-key", codec.CHECKPOINT_KEY, codec.decode_key, None),
-    Example("checkpoint-value-with-stop", codec.encode_checkpoint(HALTED), codec.decode_checkpoint, HALTED),
+    Example("checkpoint-value-with-commands", codec.encode_checkpoint(HALTED), codec.decode_checkpoint, HALTED),
     Example("block-key", codec.block_key(BLOCK_KEY), codec.decode_key, BLOCK_KEY),
     Example("block-value", codec.encode_block(*BLOCK), codec.decode_block, BLOCK),
     Example(
@@ -269,7 +275,7 @@ EXAMPLES: Final = (
     ),
     Example("row-elsewhere-key", ROWS.elsewhere, lambda row: int.from_bytes(row[1:], "big"), PARTITION),
     Example("row-meta-key", ROWS.meta, lambda row: int.from_bytes(row[1:], "big"), PARTITION),
-    Example("row-meta-value-with-stop", encode_meta(META_5), decode_meta, META_5),
+    Example("row-meta-value-with-commands", encode_meta(META_5), decode_meta, META_5),
 )
 
 EARLIER: Final = (

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar.changelog.codec import Closed, Closure, Unfinished
-from sidecar.contract.control import ControlKind, Outcome
+from sidecar.changelog.codec import Closed, Closure, Unfinished, decode_checkpoint, encode_checkpoint
+from sidecar.contract.control import ControlKind, Outcome, Target
+from sidecar.contract.signature import AGE_MAX_MS
 from sidecar.engine import controls
 from sidecar.engine.ingest import Ingest
-from sidecar.engine.items import BadControl, Item
+from sidecar.engine.items import BadControl, Control, Item
+from sidecar.engine.repeats import REMEMBERED_MAX, REMEMBERED_MS
 from sidecar.engine.transaction import PartitionPlan, Terms
 from sidecar.model import Scope, TimerId
 from sidecar.policy import Policy, PolicyConfig
@@ -286,3 +288,95 @@ def test_items_that_are_given_back_come_first_again_and_weigh_what_they_did() ->
     assert held.batches([0], 9, 10**6) == {0: items[1:]}
     assert weight > 0
     assert held.bytes == 0
+
+
+# Repeats
+
+
+def again(stage: Stage, control: Control, *, now_ms: int = NOW) -> list[tuple[Outcome, int]]:
+    """Commit a copy of a control record at the next offset, and return its outcome."""
+    stage.next_offset += 1
+    return outcomes(stage.commit(now_ms, control._replace(offset=stage.next_offset - 1)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "due_ms", "expected"),
+    [
+        (ControlKind.CANCEL, b"x", 0, (Outcome.CANCELLED, 1)),
+        (ControlKind.FIRE, b"x", 0, (Outcome.FIRED, 1)),
+        (ControlKind.RESCHEDULE, b"x", NOW + 7_000, (Outcome.RESCHEDULED, 1)),
+        (ControlKind.PAUSE, "A", 0, (Outcome.PAUSED, 1)),
+    ],
+)
+def test_a_copy_of_a_command_does_nothing_and_has_the_first_outcome(
+    kind: ControlKind, target: Target, due_ms: int, expected: tuple[Outcome, int]
+) -> None:
+    stage = stage_of(1)
+    control = stage.control(kind, target, due_ms)
+    assert outcomes(stage.commit(NOW, control)) == [expected]
+    stage.commit(NOW, stage.send(NOW + 500, retry_id=b"x"), stage.control(ControlKind.RESUME, "A"))
+    dues = stage.dues()
+    assert again(stage, control) == [expected]
+    assert stage.dues() == dues
+    assert "A" not in stage.partition.checkpoint.closed
+
+
+def test_a_copy_is_recognised_by_the_next_owner_and_forgotten_with_its_signature() -> None:
+    stage = stage_of(1)
+    control = stage.control(ControlKind.PAUSE, "*")
+    stage.commit(NOW, control, stage.control(ControlKind.RESUME, "*"))
+    stage.partition.checkpoint = decode_checkpoint(encode_checkpoint(stage.partition.checkpoint))
+    assert again(stage, control, now_ms=NOW + 2 * AGE_MAX_MS) == [(Outcome.PAUSED, 1)]
+    assert "*" not in stage.partition.checkpoint.closed
+    assert again(stage, control, now_ms=NOW + REMEMBERED_MS) == [(Outcome.PAUSED, 0)]
+    assert "*" in stage.partition.checkpoint.closed
+    assert len(stage.partition.checkpoint.acted) == 1
+
+
+def test_another_command_with_a_used_id_is_refused() -> None:
+    stage = stage_of(1)
+    control = stage.control(ControlKind.PAUSE, "A")
+    stage.commit(NOW, control)
+    assert again(stage, control._replace(target="B")) == [(Outcome.BAD_REQUEST, 0)]
+    assert again(stage, control._replace(kind=ControlKind.RESUME)) == [(Outcome.BAD_REQUEST, 0)]
+    assert list(stage.partition.checkpoint.closed) == ["A"]
+
+
+def test_a_delay_that_is_computed_again_is_the_same_command() -> None:
+    stage = stage_of(1)
+    control = stage.control(ControlKind.RESCHEDULE, b"x", NOW + 7_000)
+    stage.commit(NOW, control)
+    assert again(stage, control._replace(due_ms=NOW + 7_100)) == [(Outcome.RESCHEDULED, 1)]
+    assert stage.dues() == [NOW + 7_000]
+
+
+def test_a_command_of_many_timers_is_remembered_when_it_is_done() -> None:
+    stage = stage_of(5)
+    control = stage.control(ControlKind.CANCEL, b"x")
+    first = stage.commit(NOW, control, terms=TWO)
+    assert (first.ingested, first.checkpoint.acted) == (0, ())
+    drain(stage, control)
+    stage.commit(NOW, stage.send(NOW + 500, retry_id=b"x"))
+    assert again(stage, control) == [(Outcome.CANCELLED, 5)]
+    assert stage.dues() == [NOW + 500]
+
+
+def test_records_that_are_read_again_act_again() -> None:
+    stage = stage_of(1)
+    records = [stage.control(ControlKind.PAUSE, "A"), stage.control(ControlKind.RESUME, "A")]
+    stage.commit(NOW, *records)
+    assert "A" in stage.commit(NOW, records[0]).checkpoint.closed
+    assert "A" not in stage.commit(NOW, records[1]).checkpoint.closed
+
+
+def test_a_partition_remembers_the_latest_commands_and_none_that_cannot_act_twice() -> None:
+    stage = Stage()
+    timer = stage.send(NOW + 50)
+    stage.commit(NOW, timer, stage.control(ControlKind.CANCEL, TimerId(0, timer.offset, NOW + 50)))
+    assert stage.partition.checkpoint.acted == ()
+    controls = [stage.control(ControlKind.PAUSE, "A") for _ in range(REMEMBERED_MAX + 3)]
+    stage.commit(NOW, *controls)
+    assert len(stage.partition.checkpoint.acted) == REMEMBERED_MAX
+    stage.commit(NOW, stage.control(ControlKind.RESUME, "A"))
+    assert again(stage, controls[-1]) == [(Outcome.PAUSED, 0)]
+    assert "A" not in stage.partition.checkpoint.closed
