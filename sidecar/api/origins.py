@@ -13,7 +13,14 @@ from starlette.responses import JSONResponse
 from sidecar.api.auth import Gate
 from sidecar.api.bodies import Body, ErrorBody
 from sidecar.api.figures import NOT_KNOWN, require_known, trust
-from sidecar.api.messages.changes import ANSWERS, ControlBody, ControlDesk, answered, refuse_parameters
+from sidecar.api.messages.changes import (
+    ANSWERS,
+    ChangeParameters,
+    ControlBody,
+    ControlDesk,
+    answered,
+    refuse_parameters,
+)
 from sidecar.api.source import Source
 from sidecar.changelog.codec import Closure, NextTurn
 from sidecar.contract.control import ControlKind, Outcome
@@ -138,7 +145,7 @@ def _origin(name: str, pending: int, deferred: int, closed: list[tuple[int, int,
 def origin_routes(source: Source, desk: ControlDesk, gate: Gate) -> APIRouter:
     """Return the routes about origins."""
     router = APIRouter(tags=["origins"])
-    guards = [Depends(gate.change), Depends(refuse_parameters)]
+    guards = [Depends(gate.change)]
 
     @router.get(
         "/origins",
@@ -166,8 +173,8 @@ def origin_routes(source: Source, desk: ControlDesk, gate: Gate) -> APIRouter:
         responses={**ANSWERS, 200: answered(Outcome.PAUSED, "The origin is paused.", "orders")},
         dependencies=guards,
     )
-    async def pause(request: Request, topic: TopicText) -> JSONResponse:
-        return await desk.act(request, ControlKind.PAUSE, topic, topic)
+    async def pause(request: Request, topic: TopicText, given: ChangeParameters) -> JSONResponse:
+        return await desk.act(request, ControlKind.PAUSE, topic, topic, given=given)
 
     @router.put(
         "/origins/{topic}/resume",
@@ -177,7 +184,7 @@ def origin_routes(source: Source, desk: ControlDesk, gate: Gate) -> APIRouter:
         responses={**ANSWERS, 200: answered(Outcome.RESUMED, "The pause has ended.", "orders")},
         dependencies=guards,
     )
-    async def resume(request: Request, topic: TopicText) -> JSONResponse:
-        return await desk.act(request, ControlKind.RESUME, topic, topic)
+    async def resume(request: Request, topic: TopicText, given: ChangeParameters) -> JSONResponse:
+        return await desk.act(request, ControlKind.RESUME, topic, topic, given=given)
 
     return router

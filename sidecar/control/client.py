@@ -129,10 +129,17 @@ class ControlClient:
         return self._send(kind, target, due_ms, scope, control_id, Deadline(deadline_s, self._clock), awaited=True)
 
     def post(
-        self, kind: ControlKind, target: Target, *, due_ms: int | None, deadline_s: float, scope: Scope = ANY_SCOPE
+        self,
+        kind: ControlKind,
+        target: Target,
+        *,
+        due_ms: int | None,
+        deadline_s: float,
+        scope: Scope = ANY_SCOPE,
+        control_id: str | None = None,
     ) -> Sent:
         """Send like `send`, for callers that follow the status topic themselves; `wait` cannot use the result."""
-        return self._send(kind, target, due_ms, scope, None, Deadline(deadline_s, self._clock), awaited=False)
+        return self._send(kind, target, due_ms, scope, control_id, Deadline(deadline_s, self._clock), awaited=False)
 
     def wait(self, sent: Sent, *, deadline_s: float = DEADLINE_S) -> ControlResult:
         """Return the result once every partition has an outcome, or the partial one at the deadline.
@@ -171,7 +178,7 @@ class ControlClient:
         *,
         awaited: bool,
     ) -> Sent:
-        control_id = control_id or self._new_id()
+        control_id = self._new_id() if control_id is None else control_id
         headers = render_control(kind, target, control_id, due_ms, scope)
         # The writer itself asks, and so knows partitions that are new.
         total = self._partitions(self._settings.input_topic, deadline, self._writer)

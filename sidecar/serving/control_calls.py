@@ -32,13 +32,15 @@ class LazyCommands:
         self._lock = threading.Lock()
         self._client: ControlClient | None = None
 
-    def act(self, kind: ControlKind, target: Target, due_ms: int | None, scope: Scope) -> ControlResult:
+    def act(
+        self, kind: ControlKind, target: Target, due_ms: int | None, scope: Scope, control_id: str | None
+    ) -> ControlResult:
         """Send a control record and wait for its outcome. Raises ValueError and CommandFailed."""
         client = self._made()
         if self._source.unread() is not None:
-            return client.act(kind, target, due_ms=due_ms, scope=scope)
+            return client.act(kind, target, due_ms=due_ms, scope=scope, control_id=control_id)
         deadline = Deadline(DEADLINE_S, self._clock)
-        sent = client.post(kind, target, due_ms=due_ms, scope=scope, deadline_s=DEADLINE_S)
+        sent = client.post(kind, target, due_ms=due_ms, scope=scope, control_id=control_id, deadline_s=DEADLINE_S)
         answers = self._source.await_outcomes(sent.control_id, sent.offsets, deadline.left_s)
         return added_up(sent.control_id, sent.target, sent.offsets, answers)
 

@@ -59,10 +59,12 @@ class Desk:
     known: dict[str, Told] = field(default_factory=dict)
     acted: list[tuple[ControlKind, Target, int | None]] = field(default_factory=list)
     scopes: list[Scope] = field(default_factory=list)
+    ids: list[str | None] = field(default_factory=list)
 
-    def act(self, kind: ControlKind, target: Target, due_ms: int | None, scope: Scope) -> Told:
+    def act(self, kind: ControlKind, target: Target, due_ms: int | None, scope: Scope, control_id: str | None) -> Told:
         self.acted.append((kind, target, due_ms))
         self.scopes.append(scope)
+        self.ids.append(control_id)
         if isinstance(self.result, Exception):
             raise self.result
         return self.result

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import http.client
 import json
+import secrets
 import time
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 _ANSWER_S: Final = 15.0
 """The longest wait for a response: a sidecar itself waits 5 s for the owner of a partition."""
@@ -57,7 +58,7 @@ class NoOutcome(Exception):
     """There is no outcome yet; the change may still take effect. Ask again with `Sidecar.outcome`.
 
     Attributes:
-        control_id: The id of the change; empty when no response has it: send the change again, which does no harm.
+        control_id: The id of the change.
     """
 
     def __init__(self, control_id: str, message: str) -> None:
@@ -90,25 +91,29 @@ class Sidecar:
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._deadline_s = deadline_s
 
-    def cancel(self, target: str) -> Change:
+    def cancel(self, target: str, *, origin: str | None = None) -> Change:
         """Remove pending messages, which are then never delivered to a read_committed consumer.
 
         Args:
             target: A timer id, or `id:` and a retry id, which stands for all pending messages of that id.
+            origin: Only messages that wait for this topic, where several applications may use the same retry id.
 
         Raises:
             SidecarRefused: Target or token is wrong, or nothing listens; nothing changed.
             NoOutcome: No outcome within the deadline; the change may still take effect.
         """
-        return self._change("DELETE", _path(target), None)
+        return self._change("DELETE", _path(target), None, origin)
 
-    def reschedule(self, target: str, *, due_ms: int | None = None, delay_ms: int | None = None) -> Change:
+    def reschedule(
+        self, target: str, *, due_ms: int | None = None, delay_ms: int | None = None, origin: str | None = None
+    ) -> Change:
         """Give pending messages another due time.
 
         Args:
             target: As in `cancel`.
             due_ms: The due time, in epoch milliseconds UTC.
             delay_ms: The delay from now.
+            origin: As in `cancel`.
 
         Raises:
             ValueError: Not exactly one of the two is given.
@@ -117,19 +122,21 @@ class Sidecar:
         """
         if (due_ms is None) == (delay_ms is None):
             raise ValueError(f"due_ms={due_ms} and delay_ms={delay_ms}: allowed is exactly one of them")
-        return self._change("PATCH", _path(target), {"due_ms": due_ms} if delay_ms is None else {"delay_ms": delay_ms})
+        body = {"due_ms": due_ms} if delay_ms is None else {"delay_ms": delay_ms}
+        return self._change("PATCH", _path(target), body, origin)
 
-    def fire(self, target: str) -> Change:
+    def fire(self, target: str, *, origin: str | None = None) -> Change:
         """Deliver pending messages now.
 
         Args:
             target: As in `cancel`.
+            origin: As in `cancel`.
 
         Raises:
             SidecarRefused: As in `cancel`.
             NoOutcome: As in `cancel`.
         """
-        return self._change("POST", f"{_path(target)}/fire", None)
+        return self._change("POST", f"{_path(target)}/fire", None, origin)
 
     def outcome(self, control_id: str) -> Change | None:
         """Return the outcome of an earlier change; None while there is none, or when it is older than a day.
@@ -143,18 +150,22 @@ class Sidecar:
         status, body = self._ask("GET", f"/control/{quote(control_id, safe='')}", None)
         if status == 404:
             return None
-        return _change(status, body)
+        return _change(status, body, control_id)
 
-    def _change(self, method: str, path: str, body: object) -> Change:
+    def _change(self, method: str, path: str, body: object, origin: str | None) -> Change:
         until_s = time.monotonic() + self._deadline_s
+        # Known before the response, which can be lost. The sidecar finds an id faster that begins with its time.
+        control_id = f"{time.time_ns() // 1_000_000}-{secrets.token_hex(8)}"
+        query = urlencode(
+            {"control_id": control_id} if origin is None else {"control_id": control_id, "origin": origin}
+        )
         try:
-            status, answer = self._ask(method, path, body)
+            status, answer = self._ask(method, f"{path}?{query}", body)
         except ConnectionRefusedError as error:
             raise SidecarRefused(0, f"nothing listens at {self._host}:{self._port}: {error}") from error
         except _RETRIED as error:
-            raise NoOutcome("", f"the response of {self._host}:{self._port} was lost: {error}") from error
-        change = _change(status, answer)
-        control_id = str(answer.get("control_id", ""))
+            raise NoOutcome(control_id, f"the response of {self._host}:{self._port} was lost: {error}") from error
+        change = _change(status, answer, control_id)
         while change is None:
             if time.monotonic() >= until_s:
                 raise NoOutcome(control_id, f"no outcome of {control_id} within {self._deadline_s:g} s")
@@ -192,12 +203,12 @@ def _parsed(content: bytes) -> dict[str, Any]:
     return body if isinstance(body, dict) else {"message": content[:200].decode(errors="replace")}
 
 
-def _change(status: int, body: dict[str, Any]) -> Change | None:
+def _change(status: int, body: dict[str, Any], control_id: str) -> Change | None:
     """Return the outcome in a response; None while partitions have not answered."""
     if "result" not in body:
         text = f"{status}: {body.get('message', 'no message')}"
         # A server that fails may have written the control record before.
-        raise SidecarRefused(status, text) if status < 500 else NoOutcome("", text)
+        raise SidecarRefused(status, text) if status < 500 else NoOutcome(control_id, text)
     if body["result"] is None:
         return None
     return Change(Outcome(body["result"]), body["count"], body["control_id"], body["detail"])

@@ -61,7 +61,9 @@ class Result(Protocol):
 class Commands(Protocol):
     """Sends control records and finds their outcomes; called from worker threads. Both may take seconds."""
 
-    def act(self, kind: ControlKind, target: Target, due_ms: int | None, scope: Scope) -> Result:
+    def act(
+        self, kind: ControlKind, target: Target, due_ms: int | None, scope: Scope, control_id: str | None
+    ) -> Result:
         """Send a control record and wait for its outcome. Raises ValueError (it would be refused), CommandFailed."""
         ...
 
@@ -177,10 +179,21 @@ async def require_json(request: Request) -> None:
         raise HTTPException(415, "Send the body as JSON, with the header Content-Type: application/json.")
 
 
-class ScopeQuery(BaseModel):
-    """Narrows a change of messages, for an id that several applications use."""
+class ChangeQuery(BaseModel):
+    """The id of a change."""
 
     model_config = ConfigDict(extra="forbid")
+
+    control_id: str | None = Field(
+        default=None,
+        description="An id of your own, used for this change only. If the response is lost, send the change again with "
+        "the same id: it acts once. Or look the outcome up with it. By default the response names an id.",
+        examples=[CONTROL_ID_EXAMPLE],
+    )
+
+
+class MessageChangeQuery(ChangeQuery):
+    """Narrows a change of messages, for an id that several applications use."""
 
     origin: str = Field(
         default="", description="Only messages for this origin topic; default: any.", examples=["orders"]
@@ -194,7 +207,8 @@ class ScopeQuery(BaseModel):
         return Scope(self.origin, self.group)
 
 
-Narrowed = Annotated[ScopeQuery, Query()]
+ChangeParameters = Annotated[ChangeQuery, Query()]
+MessageChangeParameters = Annotated[MessageChangeQuery, Query()]
 ControlIdText = Annotated[
     str, Path(description="`control_id` of a response or a control record.", examples=[CONTROL_ID_EXAMPLE])
 ]
@@ -216,7 +230,8 @@ class ControlDesk:
         target: Target,
         shown: str,
         due_ms: int | None = None,
-        scope: Scope = ANY_SCOPE,
+        *,
+        given: ChangeQuery | None = None,
     ) -> JSONResponse:
         """Carry out a change and answer with its outcome.
 
@@ -226,16 +241,18 @@ class ControlDesk:
             target: To what.
             shown: The target as it came.
             due_ms: The new due time, for a reschedule.
-            scope: Which of the messages under the target are meant.
+            given: The parameters of the request.
         """
         who = caller(request)
+        scope = given.scope if isinstance(given, MessageChangeQuery) else ANY_SCOPE
+        control_id = None if given is None else given.control_id
 
         def act() -> Result:
             # Logged in the thread: it is done also when the client goes away meanwhile.
             outcome = "failed"
             facts: dict[str, object] = {}
             try:
-                result = self._commands.act(kind, target, due_ms, scope)
+                result = self._commands.act(kind, target, due_ms, scope, control_id)
                 outcome = "unanswered" if result.outcome is None else result.outcome.value
                 facts = {"count": result.count, "control_id": result.control_id}
             except ValueError:
@@ -298,8 +315,8 @@ def control_routes(desk: ControlDesk, gate: Gate, now_ms: Callable[[], int]) -> 
         responses={**TIMER_ANSWERS, 200: answered(Outcome.CANCELLED, "The message is removed and will not fire.")},
         dependencies=guards,
     )
-    async def cancel(request: Request, target: TargetText, narrowed: Narrowed) -> JSONResponse:
-        return await desk.act(request, ControlKind.CANCEL, target_of(target), target, scope=narrowed.scope)
+    async def cancel(request: Request, target: TargetText, given: MessageChangeParameters) -> JSONResponse:
+        return await desk.act(request, ControlKind.CANCEL, target_of(target), target, given=given)
 
     @router.patch(
         TARGET,
@@ -310,10 +327,10 @@ def control_routes(desk: ControlDesk, gate: Gate, now_ms: Callable[[], int]) -> 
         dependencies=[*guards, Depends(require_json)],
     )
     async def reschedule(
-        request: Request, target: TargetText, narrowed: Narrowed, schedule: ScheduleBody
+        request: Request, target: TargetText, given: MessageChangeParameters, schedule: ScheduleBody
     ) -> JSONResponse:
         at_ms = schedule.at_ms(now_ms())
-        return await desk.act(request, ControlKind.RESCHEDULE, target_of(target), target, at_ms, narrowed.scope)
+        return await desk.act(request, ControlKind.RESCHEDULE, target_of(target), target, at_ms, given=given)
 
     @router.post(
         f"{TARGET}/fire",
@@ -327,8 +344,8 @@ def control_routes(desk: ControlDesk, gate: Gate, now_ms: Callable[[], int]) -> 
         },
         dependencies=guards,
     )
-    async def fire(request: Request, target: TargetText, narrowed: Narrowed) -> JSONResponse:
-        return await desk.act(request, ControlKind.FIRE, target_of(target), target, scope=narrowed.scope)
+    async def fire(request: Request, target: TargetText, given: MessageChangeParameters) -> JSONResponse:
+        return await desk.act(request, ControlKind.FIRE, target_of(target), target, given=given)
 
     @router.get(
         "/control/{control_id:path}",

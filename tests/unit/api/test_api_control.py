@@ -69,6 +69,14 @@ def test_a_change_can_name_the_origin_and_the_group_that_it_is_for(client: Clien
     assert len(desk.scopes) == 3
 
 
+def test_a_change_can_bring_its_own_id(client: Client, desk: Desk) -> None:
+    client.request("DELETE", f"{PATH}?control_id=mine-1&origin=orders")
+    client.request("PUT", "/origins/orders/pause?control_id=mine-2")
+    client.request("PUT", "/origins/orders/resume")
+    assert desk.ids == ["mine-1", "mine-2", None]
+    assert_problem(client.request("PUT", "/origins/orders/pause?origin=orders"), 400, "origin")
+
+
 @pytest.mark.parametrize(
     ("told", "status"),
     [
