@@ -156,9 +156,7 @@ class Sidecar:
         until_s = time.monotonic() + self._deadline_s
         # Known before the response, which can be lost. The sidecar finds an id faster that begins with its time.
         control_id = f"{time.time_ns() // 1_000_000}-{secrets.token_hex(8)}"
-        query = urlencode(
-            {"control_id": control_id} if origin is None else {"control_id": control_id, "origin": origin}
-        )
+        query = urlencode({"control_id": control_id} | ({} if origin is None else {"origin": origin}))
         try:
             status, answer = self._ask(method, f"{path}?{query}", body)
         except ConnectionRefusedError as error:

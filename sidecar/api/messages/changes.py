@@ -199,7 +199,9 @@ class MessageChangeQuery(ChangeQuery):
         default="", description="Only messages for this origin topic; default: any.", examples=["orders"]
     )
     group: str | None = Field(
-        default=None, description="Only messages of this consumer group (`retry-group`), by its name; default: any."
+        default=None,
+        description="Only messages of this consumer group (`retry-group`), by its name; default: any.",
+        examples=["billing"],
     )
 
     @property
@@ -348,7 +350,7 @@ def control_routes(desk: ControlDesk, gate: Gate, now_ms: Callable[[], int]) -> 
         return await desk.act(request, ControlKind.FIRE, target_of(target), target, given=given)
 
     @router.get(
-        "/control/{control_id:path}",
+        "/control/{control_id:any}",
         summary="Show the outcome of a change",
         description="For a change that answered 202, and for control records from any other sender.",
         response_model=ControlBody,

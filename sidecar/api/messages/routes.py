@@ -6,6 +6,7 @@ from typing import Annotated, Final, Self
 
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
@@ -30,7 +31,15 @@ from sidecar.api.messages.listing import (
 from sidecar.contract.control import parse_target
 from sidecar.model import DUE_MS_MAX, TimerId
 
-TARGET: Final = "/pending/messages/{target:path}"
+
+class _AnyText(PathConvertor):
+    """The rest of a path, line feeds too, which `path` does not match: a retry id can be any text."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("any", _AnyText())
+TARGET: Final = "/pending/messages/{target:any}"
 TargetText = Annotated[
     str,
     Path(

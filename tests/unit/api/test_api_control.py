@@ -52,7 +52,8 @@ def test_each_call_becomes_its_control_record(client: Client, desk: Desk, slash:
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"), [("a", b"a"), ("a%2Fb", b"a/b"), ("%C3%A9%20%3F", "é ?".encode()), ("fire", b"fire")]
+    ("text", "wanted"),
+    [("a", b"a"), ("a%2Fb", b"a/b"), ("%C3%A9%20%3F", "é ?".encode()), ("fire", b"fire"), ("a%0Ab", b"a\nb")],
 )
 def test_a_retry_id_may_hold_any_text(client: Client, desk: Desk, text: str, wanted: bytes) -> None:
     assert client.request("DELETE", f"/pending/messages/id:{text}").status_code == 200
