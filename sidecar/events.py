@@ -141,6 +141,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "it every 10 s.",
     "topics_refuse": "Spark: topics do not accept records. The micro-batch is planned again, and messages due for "
     "those topics stay pending.",
+    "transaction_left_open": "The brokers reported a transaction as committed and never ended it in the changelog of a "
+    "partition, which cannot be read past it. The sidecar commits another one there, which ends both.",
+    "transaction_not_settled": "The transaction that ends a forgotten one failed. The partition recovers.",
     "transaction_failed": "A transaction was not committed; the sidecar retries it. `outcome` is the metric's label.",
 }
 """What each event means, and what to do where that is not plain."""

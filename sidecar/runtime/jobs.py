@@ -10,12 +10,13 @@ import structlog
 from sidecar.engine.ports import Store
 from sidecar.engine.transaction import Plan
 from sidecar.errors import CommandFailed, TopicsInvalid, TransactionFailed, invariant
+from sidecar.kafka.admin.offsets import Committed
 from sidecar.kafka.admin.topics import TopicFacts
 from sidecar.kafka.config import MESSAGE_TIMEOUT_MAX_MS, MESSAGE_TIMEOUT_MS
 from sidecar.runtime.assignment import Assignment
 from sidecar.runtime.components import Components
 from sidecar.runtime.ports import Producer
-from sidecar.runtime.transaction.commit import Result, Work, Writing, commit
+from sidecar.runtime.transaction.commit import Result, Settled, Work, Writing, commit, settle
 from sidecar.runtime.transaction.failures import Failures
 from sidecar.runtime.transaction.limits import Limits
 
@@ -88,11 +89,19 @@ class Jobs:
 
     def commit(self, work: Work, store: Store) -> None:
         """Begin a transaction and hand it to the commit thread."""
-        producer = self._producer
-        invariant(producer is not None, "a transaction has no producer")
-        writing = Writing(work, producer, store, self._clock, self._components.observe)  # type: ignore[arg-type]  # above
+        writing = Writing(work, self._ready_producer(), store, self._clock, self._components.observe)
         writing.advance()
         self._committer.submit(partial(commit, writing, self._clock, self._components.observe))
+
+    def settle(self, partition: int, committed: Committed, membership: bytes) -> None:
+        """End the transaction that the brokers left open in a partition of the changelog."""
+        log.warning("transaction_left_open", partition=partition)
+        settings, producer = self._components.settings, self._ready_producer()
+        self._committer.submit(partial(settle, settings, producer, partition, committed, membership))
+
+    def _ready_producer(self) -> Producer:
+        invariant(self._producer is not None, "a transaction has no producer")
+        return self._producer  # type: ignore[return-value]  # above
 
     def finish(self) -> Result | None:
         """Process the job that has ended; return the result if it was a transaction."""
@@ -107,6 +116,11 @@ class Jobs:
         if isinstance(outcome, _Renewed):
             self._producer = outcome.producer
             self._failures.renewed()
+        elif isinstance(outcome, Settled):
+            if outcome.error is not None:
+                log.warning("transaction_not_settled", partition=outcome.partition, reason=str(outcome.error))
+                self.drop_producer()
+            self._assignment.recover([outcome.partition])
         elif isinstance(outcome, TopicFacts):
             self._components.snapshots.set_cluster(outcome.cluster_id, outcome.partitions)
             self._assignment.grown(outcome)

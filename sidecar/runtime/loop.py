@@ -131,6 +131,9 @@ class Loop:
             return
         if self._assignment.to_recover:
             self._assignment.start_recoveries()
+        elif (left := self._components.recovery.left_open()) is not None:
+            if (membership := self._consumer.membership()) is not None:
+                self._jobs.settle(*left, membership)
         elif self._planning.is_due() and not self._readiness.blockers():
             self._guard_store(self._plan)
 

@@ -434,6 +434,10 @@ class Recoveries(Protocol):
         """Leave partitions out of the next transactions whose changelog or status partition refused writes."""
         ...
 
+    def left_open(self) -> tuple[int, Committed] | None:
+        """Return a partition whose last transaction has no marker in the changelog, and its committed offset."""
+        ...
+
     def progress(self, number: int) -> tuple[float, int]:
         """Return the completed fraction of a restore, and the number of changelog records still to read."""
         ...

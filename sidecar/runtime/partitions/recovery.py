@@ -44,6 +44,8 @@ SLICE_ALONE_S: Final = 0.2
 BUFFER_BYTES_MAX: Final = 32 * 1024 * 1024
 """Timers of all restores that wait to be written as sorted files."""
 READ_TIMEOUT_S: Final = 0.005
+LEFT_OPEN_S: Final = 5.0
+"""The last transaction of the log that is not stable after so long is taken for one that the brokers forgot to end."""
 STALLED_S: Final = 15.0
 """A restore that has read nothing for this long, without an error, starts again."""
 
@@ -146,6 +148,27 @@ class Recovery:
             return 0.0, 0
         position = max(restoring.restore.partition.changelog_offset, restoring.start)
         return restoring.restored(position), max(0, restoring.target - position)
+
+    def left_open(self) -> tuple[int, Committed] | None:
+        """Return a partition whose last transaction has no marker in the changelog, and its committed offset."""
+        for number, restoring in self._restoring.items():
+            if self._is_left_open(number, restoring) and restoring.committed is not None:
+                return number, restoring.committed
+        return None
+
+    def _is_left_open(self, number: int, restoring: _Restoring) -> bool:
+        """Return whether the log ends with the store's checkpoint, unstable, and its offset is committed."""
+        mark = None if restoring.committed is None else OffsetMark.parse(restoring.committed.metadata)
+        checkpoint = restoring.restore.partition.checkpoint
+        return (
+            not restoring.read
+            and restoring.restore.unconfirmed
+            and restoring.start == restoring.target - 1
+            and self._clock.monotonic_s() - restoring.moved_s > LEFT_OPEN_S
+            and not self._reader.error_of(number)
+            and mark is not None
+            and (mark.sequence, mark.input_topic_id) == (checkpoint.sequence, checkpoint.input_topic_id)
+        )
 
     def advance(self, store: Store, others_run: bool) -> None:
         """Do one slice of work."""

@@ -19,6 +19,7 @@ from enum import StrEnum
 from queue import SimpleQueue
 from typing import Final
 
+from sidecar.changelog.codec import BlockKey, block_key
 from sidecar.changelog.offset_mark import OffsetMark
 from sidecar.clock import Clock
 from sidecar.contract import status
@@ -29,14 +30,17 @@ from sidecar.engine.ports import Outgoing, Prepared, Store
 from sidecar.engine.rows import Identity
 from sidecar.engine.transaction import PartitionPlan, Plan
 from sidecar.errors import SidecarError, StoreFailed, TransactionFailed, invariant
+from sidecar.kafka.admin.offsets import Committed
 from sidecar.kafka.bounded import HANGS_S
 from sidecar.kafka.config import BATCH_BYTES
 from sidecar.kafka.input import decode_membership
 from sidecar.kafka.producer import Refused, Unwritten, Waits
 from sidecar.model import Headers
 from sidecar.runtime.ports import Producer
+from sidecar.settings import Settings
 
 SLOW_S: Final = 5.0
+NO_BLOCK: Final = block_key(BlockKey(0, 0, 0))
 
 
 class Step(StrEnum):
@@ -255,6 +259,32 @@ def commit(writing: Writing, clock: Clock, observe: Observe) -> Result:
         return Result(work, clock.monotonic_s() - started_s, error, fired_ms=writing.fired_ms)
     observe(Step.APPLIED)
     return Result(work, clock.monotonic_s() - started_s, fired_ms=writing.fired_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The result of `settle`."""
+
+    partition: int
+    error: TransactionFailed | None = None
+
+
+def settle(settings: Settings, producer: Producer, partition: int, committed: Committed, membership: bytes) -> Settled:
+    """Commit a transaction that only ends the one before it in a partition of the changelog.
+
+    Brokers that lost a marker end both parts together when the producer ends its next transaction there: with a
+    transaction that fails, the committed one would be rolled back. The record deletes a block that never was.
+    """
+    try:
+        producer.begin()
+        for _ in producer.write_changelog(settings.changelog_topic, partition, [(NO_BLOCK, None)]):
+            pass
+        offsets, marks = {partition: committed.offset}, {partition: committed.metadata}
+        producer.send_offsets(settings.input_topic, offsets, membership, marks)
+        producer.commit()
+    except TransactionFailed as error:
+        return Settled(partition, _aborted(producer, error))
+    return Settled(partition)
 
 
 def _outcomes(work: Work, partition_plan: PartitionPlan) -> list[tuple[bytes, bytes, Headers]]:

@@ -55,6 +55,8 @@ class Cluster:
     group: Group = field(init=False)
     completed: Callable[[Transaction], None] = lambda _transaction: None
     """Told each transaction once its markers are written."""
+    settled: Callable[[Transaction, str, int], None] = lambda _transaction, _topic, _partition: None
+    """Told a part that was left open, once it is committed."""
     away: bool = False
     """No broker answers."""
     coordinator_away: bool = False
@@ -64,6 +66,8 @@ class Cluster:
     refusals_s: list[float] = field(default_factory=list)
     """When a record was refused."""
     _ending: list[Transaction] = field(default_factory=list)
+    _left: list[tuple[Transaction, str, int]] = field(default_factory=list)
+    """Parts of committed transactions that have no marker, by topic and partition."""
     _made: int = 0
 
     def __post_init__(self) -> None:
@@ -169,6 +173,19 @@ class Cluster:
             self._give_up(transaction)
         return len(taken)
 
+    def leave_open(self, topic: str, partition: int) -> int:
+        """Commit what was said to be committed and has no markers yet, but forget the marker of one partition.
+
+        There it stays open until the next transaction of its producer ends. Return how many.
+        """
+        taken = 0
+        for transaction in list(self._ending):
+            if any(place == [topic, partition] for *place, _ in transaction.writes):
+                self._left.append((transaction, topic, partition))
+                taken += 1
+                self._give_up(transaction, Fate.COMMITTED)
+        return taken
+
     def take_back_part(self, topic: str | None, partition: int) -> int:
         """Commit what was said to be committed and has no markers yet, except in one partition; return how many.
 
@@ -219,10 +236,33 @@ class Cluster:
         transaction.fate = fate
         if transaction in self._ending:
             self._ending.remove(transaction)
-        for log in transaction.logs:
+        left = [each for each in self._left if each[0].transactional_id == transaction.transactional_id]
+        for former, topic, partition in left:
+            if former is not transaction and self.log(topic, partition) in transaction.logs:
+                self._end_left(former, topic, partition, committed=fate is Fate.COMMITTED)
+        kept = {self.log(topic, partition) for each, topic, partition in left if each is transaction}
+        for log in transaction.logs.keys() - kept:
             log.mark(transaction)
         self.group.settle(transaction, committed=fate is Fate.COMMITTED and transaction.keeps_offsets)
         if producer.transaction is transaction:
             producer.transaction = None
         if fate is Fate.COMMITTED:
             self.completed(transaction)
+
+    def _end_left(self, transaction: Transaction, topic: str, partition: int, *, committed: bool) -> None:
+        self._left.remove((transaction, topic, partition))
+        for *place, entry in transaction.writes:
+            if place == [topic, partition]:
+                entry.is_rolled_back = not committed
+        self.log(topic, partition).mark(transaction)
+        if committed:
+            self.settled(transaction, topic, partition)
+
+    def abort_left(self) -> None:
+        """Abort the parts that are left open, as an operator does who finds them."""
+        for left in list(self._left):
+            self._end_left(*left, committed=False)
+
+    def is_left_open(self, transaction: Transaction, topic: str, partition: int) -> bool:
+        """Return whether the part of a transaction in a partition has no marker."""
+        return (transaction, topic, partition) in self._left

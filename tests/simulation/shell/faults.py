@@ -95,9 +95,13 @@ def roll_back_part(world: World) -> None:
     for _ in range(20):
         world.rounds(len(world.processes))
         number = world.rng.randrange(len(cluster.topics[CHANGELOG].logs))
-        topic = CHANGELOG if world.rng.random() < 0.7 else None
-        if cluster.take_back_part(topic, number):
-            world.say("the brokers roll back", topic or "the group's offsets", number)
+        what = world.rng.choice(["open", "changelog", "offsets"])
+        if what == "open" and cluster.leave_open(CHANGELOG, number):
+            world.say("the brokers leave a transaction open in", CHANGELOG, number)
+            world.until(40.0, cluster.abort_left)  # of an owner that has not ended it, an operator does
+            break
+        if what != "open" and cluster.take_back_part(CHANGELOG if what == "changelog" else None, number):
+            world.say("the brokers roll back the", what, number)
             break
     cluster.markers_wait = False
 

@@ -102,6 +102,8 @@ class Ledger:
         self._view: dict[int, dict[bytes, bytes | None]] = {}
         self._next_of: dict[int, int] = {}
         """By partition, the next input offset of its latest checkpoint."""
+        self._replayed: dict[tuple[int, int], list[Sent]] = {}
+        """By transaction and partition, what may come once more if that part is aborted."""
         self._taken: dict[int, int] = {}
         """By partition, how far the checkpoint is where the group's offset is not its own: one of them was rolled
         back."""
@@ -160,7 +162,7 @@ class Ledger:
         for topic, partition, entry in transaction.writes:
             if topic != self._changelog:
                 continue
-            if entry.is_rolled_back:
+            if entry.is_rolled_back or self._cluster.is_left_open(transaction, topic, partition):
                 rolled_back.add(partition)
                 self._counted_in.setdefault(partition, self._cluster.topics[self._input].id)
             else:
@@ -176,6 +178,7 @@ class Ledger:
         for message in self.sent.values():
             if message.partition in rolled_back and len(message.out) > out[id(message)]:
                 message.replays += 1  # it is pending again
+                self._replayed.setdefault((id(transaction), message.partition), []).append(message)
         for partition in transaction.offsets:
             self._taken.pop(partition, None)
             if not transaction.keeps_offsets and self._is_set_by_hand(partition):
@@ -183,6 +186,16 @@ class Ledger:
             elif partition in rolled_back or not transaction.keeps_offsets:
                 self._taken[partition] = self._next_of.get(partition, 0)
             self._conserve(partition)
+
+    def settled(self, transaction: Transaction, topic: str, partition: int) -> None:
+        """The part of a transaction that was left open is committed."""
+        assert topic == self._changelog, topic
+        for *place, entry in transaction.writes:
+            if place == [topic, partition]:
+                self._note_row(partition, entry.row)
+        self._taken.pop(partition, None)
+        for message in self._replayed.pop((id(transaction), partition), ()):
+            message.replays -= 1
 
     def _is_set_by_hand(self, partition: int) -> bool:
         group = self._cluster.group

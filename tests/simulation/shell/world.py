@@ -55,6 +55,7 @@ class World:
         self._make_topics()
         self.ledger = Ledger(self.cluster, self.timeline, INPUT, CHANGELOG, DLQ, self.own_dlqs)
         self.cluster.completed = self.ledger.completed
+        self.cluster.settled = self.ledger.settled
         self.senders = Senders(rng)
         self.healing: list[tuple[float, Callable[[], None]]] = []
         client = {"compression.type": rng.choice(["none", "lz4"])}

@@ -88,7 +88,7 @@ def no_changelog_offset() -> None:
 
 def no_producer() -> None:
     jobs: Any = SimpleNamespace(_producer=None)
-    Jobs.commit(jobs, work(), Stage().store)
+    Jobs._ready_producer(jobs)
 
 
 def two_jobs() -> None:

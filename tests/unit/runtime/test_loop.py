@@ -41,6 +41,7 @@ class Stage:
         self.components.catalogue.origins = {}
         self.components.grow_topics = lambda: self.grow()  # noqa: PLW0108 - the test sets another
         self.components.recovery.progress.return_value = (0.0, 0)
+        self.components.recovery.left_open.return_value = None
         self.components.guard.blocker.return_value = self.components.state.blocker.return_value = None
         self.components.login_blocker.return_value = None
         self.components.status.delivered_s = 0.0
@@ -177,6 +178,7 @@ def test_a_message_goes_through_the_loop_without_a_broker(harness: LoopHarness) 
     components.guard.skew_ms, components.status.delivered_s = None, 0.0
     components.restarts.take.return_value = components.topic_watch.replaced.return_value = set()
     components.recovery.busy, components.recovery.progress.return_value = False, (0.0, 0)
+    components.recovery.left_open.return_value = None
     loop = Loop(components)
 
     def comes_round(until: Callable[[], bool]) -> None:

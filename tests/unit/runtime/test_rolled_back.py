@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 from sidecar.changelog.codec import CHECKPOINT_KEY, Checkpoint, encode_checkpoint
 from sidecar.changelog.offset_mark import OffsetMark
 from sidecar.engine.partition import Partition
+from sidecar.engine.ports import Mutations
 from sidecar.engine.restore import ChangelogRead
+from sidecar.engine.rows import meta_row
 from sidecar.kafka.admin.offsets import Bounds, Committed
 from sidecar.runtime.partitions.recovery import Recovery
 from sidecar.runtime.partitions.start_offsets import Topics
@@ -28,7 +31,10 @@ class Cluster:
 
     errors: Mapping[int, str] = {}
 
-    def __init__(self, checkpoint: Checkpoint | None, committed: Committed | None) -> None:
+    def __init__(self, checkpoint: Checkpoint | None, committed: Committed | None, *, end: int | None = None) -> None:
+        self._end = end
+        """Of the changelog, of which nothing is stable then."""
+        self.store = MemoryStore()
         self._log = [] if checkpoint is None else [ChangelogRead(0, CHECKPOINT_KEY, encode_checkpoint(checkpoint))]
         self._committed = committed
         self._clock = HandClock()
@@ -48,20 +54,28 @@ class Cluster:
 
     def recovered(self) -> tuple[int, set[str]]:
         """Return the offset from which the input is read, and what is said of it."""
-        store = MemoryStore()
         self._recovery.start([Partition(0)])
         with capture_logs() as lines:
-            for _ in range(9):
-                self._clock.now_s += 1.0
-                self._recovery.advance(store, others_run=False)
+            self._advance(9)
         (offset,) = self._next
         return offset, EVENTS & {str(line["event"]) for line in lines}
+
+    def left_open(self) -> list[tuple[int, Committed] | None]:
+        """Return what is said at first, and after a while."""
+        self._recovery.start([Partition(0)])
+        return [self._advance(2), self._advance(9)]
+
+    def _advance(self, times: int) -> tuple[int, Committed] | None:
+        for _ in range(times):
+            self._clock.now_s += 1.0
+            self._recovery.advance(self.store, others_run=False)
+        return self._recovery.left_open()
 
     def committed(self) -> dict[int, Committed | None]:
         return {0: self._committed}
 
     def bounds(self) -> dict[tuple[str, int], Bounds]:
-        return {("retry", 0): Bounds(0, 1_000), ("changelog", 0): Bounds(0, 2 * len(self._log))}
+        return {("retry", 0): Bounds(0, 1_000), ("changelog", 0): Bounds(0, self._end or 2 * len(self._log))}
 
     # The changelog's reader
 
@@ -71,7 +85,7 @@ class Cluster:
 
     def read(self, _timeout_s: float) -> dict[int, list[ChangelogRead]]:
         self._clock.now_s += 0.001
-        read, self._log = self._log, []
+        read, self._log = ([], []) if self._end else (self._log, [])
         return {0: read} if read else {}
 
     def take_lost(self) -> Sequence[int]:
@@ -81,7 +95,7 @@ class Cluster:
         return ""
 
     def position(self, _partition: int) -> int:
-        return 2
+        return -1001 if self._end else 2
 
 
 class Asked:
@@ -178,3 +192,27 @@ def test_an_offset_of_a_former_input_topic_says_nothing_of_this_one() -> None:
 
 def test_without_a_committed_offset_the_checkpoint_has_it() -> None:
     assert Cluster(HERE, None).recovered() == (40, {"committed_offset_gone"})
+
+
+# A transaction that has no marker in the changelog
+
+APPLIED = msgspec.structs.replace(HERE, assignment=5)
+OFFSET = 7
+"""In the changelog, of the checkpoint that the store applied."""
+
+
+def stuck(end: int = OFFSET + 1, sequence: int = 7, applied: Checkpoint = APPLIED) -> Cluster:
+    cluster = Cluster(None, marked(40, sequence, 30), end=end)
+    rows = Mutations()
+    rows.rows[Partition(0).rows.meta] = meta_row(IDENTITY, applied, OFFSET + 1, restored=True, to_confirm=OFFSET)
+    cluster.store.apply([rows])
+    return cluster
+
+
+def test_a_committed_transaction_at_the_end_of_the_log_that_never_gets_stable_is_left_open() -> None:
+    assert stuck().left_open() == [None, (0, marked(40, 7, 30))]
+
+
+def test_what_may_be_another_transaction_is_not_ended() -> None:
+    assert stuck(end=OFFSET + 2).left_open() == [None, None], "something follows"
+    assert stuck(sequence=6).left_open() == [None, None], "its offsets are not committed"
