@@ -53,7 +53,7 @@ OTELCOL = $(TOOLS)/otelcol-$(OTEL_VERSION)/otelcol
 TOXIPROXY = $(TOOLS)/toxiproxy-$(TOXIPROXY_VERSION)/toxiproxy
 
 .DEFAULT_GOAL = help
-.PHONY: help demo demo-spark test test-fast test-all test-rough test-pure sanitize test-spark test-spark-cluster test-cluster test-logins test-spring-kafka test-otel test-clients test-image chaos check simulate bench bench-operating bench-large bench-compare bench-spark docs push-docs dist wheels charts check-release push-charts sign audit sbom lock lint-workflows helm kustomize promtool toxiproxy collector clean
+.PHONY: help demo demo-spark test test-fast test-all test-rough test-pure sanitize test-spark test-spark-cluster test-cluster test-logins test-spring-kafka test-otel test-clients test-image chaos soak-spark check simulate bench bench-operating bench-large bench-compare bench-spark docs push-docs dist wheels charts check-release push-charts sign audit sbom lock lint-workflows helm kustomize promtool toxiproxy collector clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -114,6 +114,9 @@ test-image: $(TEST_STAMP) ## Carry out the Dockerfile's steps in a chroot, which
 
 chaos: $(TEST_STAMP) ## Let nodes and instances fail at random for MINUTES, then print one line of JSON
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES)
+
+soak-spark: $(SPARK_STAMP) ## Run the Spark engine under a steady load for MINUTES; fails when open files, threads, memory or checkpoint files grow
+	$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
 check: $(TEST_STAMP) ## Check style, types and layers
 	$(BIN)/ruff check
