@@ -20,6 +20,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "broker_awaited": "No broker answers at the start. The sidecar retries until STARTUP_TIMEOUT.",
     "broker_trouble": "The client library reports a transient broker error. The same error is not logged again, and no "
     "more than one every 10 s.",
+    "changelog_replaced": "The changelog was deleted and made anew while the sidecar ran. The partitions recover, and "
+    "stop if the new topic lacks what was committed.",
     "changelog_takes_less": "An origin accepts larger messages than the changelog. Such a message cannot be stored: it "
     "becomes a dead letter `too-large` unless it fits when compressed. `fix` has the command.",
     "changelog_not_read": "The broker does not let a partition restore; `reason` is the broker's error.",
@@ -83,8 +85,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "partition_held_back": "The partition's changelog or status topic does not accept writes. The partition is left "
     "out for `seconds`, longer each time; the others continue.",
     "partition_restored": "The partition's state is complete: it ingests and fires.",
-    "partition_stopped": "A changelog record cannot be read. The partition stays stopped until an operator acts; the "
-    "others continue.",
+    "partition_stopped": "A changelog record cannot be read, or the changelog lacks what was committed. The partition "
+    "stays stopped until an operator acts; `reason` names the decision. The others continue.",
     "partitions_assigned": "The group assigned these partitions to this instance.",
     "partitions_lost": "The group took these partitions without a revocation: the membership had timed out.",
     "partitions_restarted": "A Kafka Connect restart: these partitions are restored again.",
@@ -131,7 +133,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "the log's start.",
     "store_not_closed": "The local store did not close cleanly; the next start reads more of the changelog.",
     "store_opened": "The local store is open again.",
-    "store_quarantined": "The local store was damaged. It is moved aside and rebuilt from the changelog.",
+    "store_quarantined": "The local store was damaged, or of another cluster or changelog. It is moved aside and "
+    "rebuilt from the changelog.",
     "token_not_renewed": "The function of OAUTH_CALLBACK failed. It is called again after 5 s or more; the clients "
     "keep their tokens until they expire. The same reason is not logged more than once a minute.",
     "topic_noted": "A topic was created, gained partitions, or has an unsuitable configuration.",

@@ -159,6 +159,9 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     """Whether the pause of all origins in `closed` is a stop. A release that does not note it reads a pause."""
     acted: tuple[Acted, ...] = ()
     """The latest commands that the partition has acted on, oldest first."""
+    changelog_topic_id: str = ""
+    """The changelog that has everything up to here, as far as its writer knew; empty: not noted. In one that was made
+    anew under a running instance, the first checkpoints name the former topic."""
 
     @property
     def fired_to_ms(self) -> int | None:

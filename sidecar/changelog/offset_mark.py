@@ -21,6 +21,8 @@ class OffsetMark(msgspec.Struct, array_like=True, frozen=True):
     began_at: int
     """The next input offset before that transaction."""
     input_topic_id: str
+    changelog_topic_id: str = ""
+    """Of the changelog that has the checkpoint; empty: not noted."""
 
     def __str__(self) -> str:
         return _BEGINNING + msgspec.json.encode(self).decode()

@@ -6,6 +6,8 @@ import heapq
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,16 +19,18 @@ from rich.text import Text
 
 from sidecar.changelog.entry import DEFERRED, KEY_BYTES, head, origin_of, retry_id_of
 from sidecar.cli.instants import shown_instant
-from sidecar.cli.options import KAFKA, SettingsCommand, json_option, settings_options
+from sidecar.cli.options import KAFKA, TOPICS, SettingsCommand, json_option, settings_options
 from sidecar.cli.terminal import console, print_json, say
 from sidecar.clock import SystemClock
 from sidecar.engine.group.view import closed_origins
 from sidecar.errors import CommandFailed, PartitionStopped
+from sidecar.kafka import rewrite
 from sidecar.kafka.config import validate_client_properties
 from sidecar.kafka.rebuild import rebuild
 from sidecar.model import TimerId
 from sidecar.settings import Settings
 from sidecar.store import RocksStore
+from sidecar.store.folder import DATABASE, StateFolder
 from sidecar.store.inspect import ReadOnlyStore, Survey, partitions_of, survey
 
 _ORIGINS_SHOWN = 20
@@ -59,7 +63,7 @@ class Report(NamedTuple):
 
 @click.group(epilog="Example: retry-sidecar state inspect --state-dir /var/lib/retry-sidecar")
 def state() -> None:
-    """Inspect a state folder or the changelog without a running sidecar."""
+    """Inspect a state folder or the changelog, or mend a lost changelog, without a running sidecar."""
 
 
 @state.command(
@@ -106,6 +110,82 @@ def inspect(settings: Settings, *, from_changelog: bool, first: int, as_json: bo
     for number, problem in report.problems.items():
         say(f"partition {number}: {problem}", err=True)
     if wrong or report.problems:
+        raise click.exceptions.Exit(1)
+
+
+_WRITTEN = ("state_dir", *KAFKA, *TOPICS, "replication_factor", "given_group_id")
+
+
+@state.command(
+    cls=SettingsCommand,
+    epilog="Example: retry-sidecar state rebuild-changelog --state-dir /var/lib/retry-sidecar",
+)
+@click.option(
+    "--behind",
+    is_flag=True,
+    help="Use the folder even if it lacks committed transactions. Their input is read again, so what they delivered is "
+    "delivered again.",
+)
+@json_option
+@settings_options(_WRITTEN)
+def rebuild_changelog(settings: Settings, *, behind: bool, as_json: bool) -> None:
+    """Write the changelog again from a state folder, after it was deleted, made anew or cut.
+
+    For partitions that stopped because their changelog lacks what was committed. Stop all instances first; run the
+    command once for the folder of each one, then start them. What is pending in the folder is written in transactions,
+    and the last record of a partition makes it valid, so the command can be interrupted and repeated. Partitions whose
+    changelog is whole are left as they are. Exit status 1 if a partition cannot be rebuilt.
+    """
+    validate_client_properties(settings)
+    database = settings.state_dir / DATABASE
+    if not database.is_dir():
+        raise CommandFailed(f"{database} holds no database: name a state folder with --state-dir")
+    store = RocksStore(database)
+    try:
+        with _bar("writing the changelog") as bar:
+            task = bar.add_task("", total=None)
+            numbers = partitions_of(store)
+            advance = partial(bar.advance, task)
+            done = rewrite.rebuild_changelog(settings, store, numbers, behind=behind, progress=advance)
+    finally:
+        store.close()
+    _tell(done, as_json=as_json)
+
+
+@state.command(cls=SettingsCommand, epilog="Example: retry-sidecar state give-up --yes")
+@click.option("--yes", is_flag=True, help="Do it; without this option the command only says what would be given up.")
+@json_option
+@settings_options(_WRITTEN)
+def give_up(settings: Settings, *, yes: bool, as_json: bool) -> None:
+    """Go on without what a deleted or cut changelog had; what was pending there is lost.
+
+    Stop all instances first. Each partition whose changelog lacks what was committed continues with what is in its
+    changelog and, in the retry topic, at the group's committed offset. The database in STATE_DIR is set aside as
+    rocksdb.given-up. Run the command for the folder of each instance whose partitions stop.
+    """
+    validate_client_properties(settings)
+    done = rewrite.give_up(settings, decided=False)
+    if yes:
+        if (kept := StateFolder(settings.state_dir).give_up()) is not None:
+            say(f"the database is set aside: {kept}", err=True)
+        done = rewrite.give_up(settings, decided=True)
+    _tell(done, as_json=as_json)
+    if not yes and any(each.outcome is rewrite.Outcome.GIVEN_UP for each in done.values()):
+        say("nothing was changed: to go on without what is lost, add --yes", err=True)
+        raise click.exceptions.Exit(1)
+
+
+def _tell(done: Mapping[int, rewrite.Done], *, as_json: bool) -> None:
+    """Show what became of each partition; exit with status 1 if one was refused."""
+    if as_json:
+        print_json({"partitions": {str(number): asdict(each) for number, each in sorted(done.items())}})
+    else:
+        for number, each in sorted(done.items()):
+            more = f", {each.timers:,} messages written" if each.outcome is rewrite.Outcome.REBUILT else ""
+            say(f"partition {number}: {each.outcome}{more}{f': {each.text}' if each.text else ''}")
+        if not done:
+            say("no partition is in it")
+    if any(each.outcome is rewrite.Outcome.REFUSED for each in done.values()):
         raise click.exceptions.Exit(1)
 
 
@@ -333,8 +413,8 @@ def _goes_on(report: Report) -> Iterable[str]:
     ):
         yield (
             f"It is a cache of the changelog topic with id {topic_id} on cluster {cluster_id}. There a restore goes on "
-            "at the changelog offsets above; for any other, or if the log does not reach so far, it is wiped and "
-            "rebuilt from the start of the changelog."
+            "at the changelog offsets above. On another cluster it is set aside; if the log does not reach so far, or "
+            "the topic has another id, it is replaced only by a log that has what it has."
         )
     if unfinished := [str(each.partition) for each in report.surveys if not each.meta.restored]:
         yield f"A restore was on its way in partition {', '.join(unfinished)}: its counts are those of a part."

@@ -66,7 +66,9 @@ def create(
     validate_client_properties(settings)
     admin, deadline = Admin(settings), Deadline(timeout_s)
     count = BROKER_DEFAULT if partitions is None else partitions
-    facts = ensure_topics(admin, dataclasses.replace(settings, create_topics=True), deadline.left_s, count)
+    facts = ensure_topics(
+        admin, dataclasses.replace(settings, create_topics=True), deadline.left_s, count, new_changelog=True
+    )
     if origins:
         created = create_origins(admin, settings, origins, deadline.left_s, count)
         facts = dataclasses.replace(facts, changes=(*facts.changes, *created))

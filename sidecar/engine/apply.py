@@ -16,7 +16,7 @@ def prepare_committed(
 
     A part of them would be of no use: the next start wipes a partition with such a meta row, and restores it.
     """
-    unfinished = meta_row(identity, partition.checkpoint, NOT_RESTORED, restored=False)
+    unfinished = meta_row(identity.of(partition.checkpoint), partition.checkpoint, NOT_RESTORED, restored=False)
     return store.prepare([partition_plan.mutations], (partition.rows.meta, unfinished))
 
 
@@ -51,7 +51,8 @@ def apply_committed(
         records=len(partition_plan.records),
     )
     changes = prepare_committed(store, partition, partition_plan, identity) if prepared is None else prepared
-    meta = meta_row(identity, partition_plan.checkpoint, changelog_offset, to_confirm=changelog_offset - 1)
+    checkpoint = partition_plan.checkpoint
+    meta = meta_row(identity.of(checkpoint), checkpoint, changelog_offset, to_confirm=changelog_offset - 1)
     changes.put(partition.rows.meta, meta)
     store.write(changes)
     partition.checkpoint = partition_plan.checkpoint

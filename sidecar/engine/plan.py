@@ -451,6 +451,7 @@ class _Planner:
             former=self.checkpoint.former,
             stopped=self.controls.stopped,
             acted=self.controls.repeats.kept(),
+            changelog_topic_id=self.checkpoint.changelog_topic_id,
         )
         records.append((CHECKPOINT_KEY, encode_checkpoint(checkpoint)))
         for suffix, value in counts.rows(self.overlay.delta):

@@ -11,6 +11,9 @@ The log must prove the last checkpoint that the store applied: a broker that is 
 abort the transaction after its restart. The first checkpoint behind the state of the store decides: it is that one, or
 the assignment that wrote it is named in it with a sequence that is no lower. Otherwise the rows are useless, and the
 whole log is read.
+
+Rows that the log does not continue are wiped only when the log proves to have what they have (wholeness.py): to see its
+last checkpoint, it is read once without being applied.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from collections.abc import Generator, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from sidecar.changelog.codec import (
+    CHECKPOINT_KEY,
     BlockKey,
     Checkpoint,
     Engine,
@@ -51,7 +55,8 @@ from sidecar.engine.lanes import lane_of_entry
 from sidecar.engine.partition import Partition
 from sidecar.engine.plan_checks import check_counts
 from sidecar.engine.ports import Mutations, Store
-from sidecar.engine.rows import NOT_RESTORED, Identity, after, decode_meta, encode_due, meta_row
+from sidecar.engine.rows import NOT_RESTORED, Identity, Meta, after, decode_meta, encode_due, meta_row
+from sidecar.engine.wholeness import ChangelogLost, Log, replaces, why_not
 from sidecar.errors import PartitionStopped, RecordCorrupt, StoreCorrupt, invariant
 from sidecar.wheel.counts import Counts, CountsDelta
 from sidecar.wheel.geometry import LEVELS, slot_end_ms, slot_of
@@ -96,6 +101,9 @@ class Restore:
         self._identity = identity
         self._settle_from = self.rows.timer
         self._to_confirm = -1
+        self._log = Log(identity, 0, 0)
+        self._standing: Meta | None = None
+        """Of rows that the log does not continue, until it proves to have what they have."""
         self._unproven: Checkpoint | None = None
         """The last checkpoint of the store, until the log shows what became of it."""
         self.refuted = False
@@ -110,14 +118,15 @@ class Restore:
         """Bytes of the blocks whose timers are buffered."""
 
     def begin(self, log_start: int, log_end: int) -> int:
-        """Load the state of the store, wipe it if it is useless, and return the changelog offset to read from.
+        """Load the state of the store and return the changelog offset to read from.
 
-        Rows of another cluster or another changelog topic, or with an offset outside the log, are wiped. Any age is
-        fine: the watermark covers what the log has dropped meanwhile.
+        Any age is fine: the watermark covers what the log has dropped meanwhile. When the log does not continue the
+        rows, because it is another topic or their offset is outside of it, it is `unconfirmed` until `start_over`.
 
         Raises:
-            StoreCorrupt: a row of the partition cannot be read.
+            StoreCorrupt: A row of the partition cannot be read, or it is of another cluster or another changelog.
         """
+        self._log = Log(self._identity, log_start, log_end)
         try:
             return self._load(log_start, log_end)
         except PartitionStopped as cause:
@@ -129,13 +138,17 @@ class Restore:
         self.partition.crossings = Crossings()
         value = self._store.get(self.rows.meta)
         meta = None if value is None else decode_meta(value)
-        if (
-            meta is None
-            or (meta.cluster_id, meta.changelog_topic_id) != self._identity
-            or not log_start <= meta.changelog_offset <= log_end
-        ):
+        if meta is None or meta.changelog_offset == NOT_RESTORED or not meta.checkpoint.sequence:
             self._wipe()
             return log_start
+        cluster_id, topic_id, topic = self._identity
+        if meta.cluster_id != cluster_id or (meta.changelog_topic or topic) != topic:
+            raise StoreCorrupt(
+                f"the state folder is of the changelog {meta.changelog_topic} on cluster {meta.cluster_id}, "
+                f"not of {topic} on {cluster_id}"
+            )
+        if meta.changelog_topic_id != topic_id or not log_start <= meta.changelog_offset <= log_end:
+            return self._doubt(meta)
         partition = self.partition
         partition.checkpoint = meta.checkpoint
         partition.changelog_offset = meta.changelog_offset
@@ -152,17 +165,31 @@ class Restore:
         is_last = meta.to_confirm == meta.changelog_offset - 1 and meta.to_confirm >= log_start
         start = meta.to_confirm if is_last else meta.changelog_offset
         if self.unconfirmed and start >= log_end:
-            self.start_over()
-            return log_start
+            return self._doubt(meta)
         return start
+
+    def _doubt(self, standing: Meta) -> int:
+        """Leave the rows as they are until the log, read from its start, proves to have what they have."""
+        self._standing = standing
+        self._unproven, self._to_confirm = None, -1
+        self._unload()
+        self.partition.changelog_offset = self._log.start
+        return self._log.start
 
     @property
     def unconfirmed(self) -> bool:
-        """Whether the log has yet to prove that the store's last checkpoint was committed."""
-        return self._to_confirm >= 0
+        """Whether the log has yet to prove that the store's last checkpoint was committed, or that it has the same."""
+        return self._to_confirm >= 0 or self._standing is not None
 
     def start_over(self) -> None:
-        """Wipe the store, as the log does not confirm it; the whole log must be read again."""
+        """Wipe the store, as the log does not confirm it; the whole log must be read again.
+
+        Raises:
+            ChangelogLost: The log has been read, and lacks what the rows have, which stay.
+        """
+        if self._standing is not None and not replaces(self.partition.checkpoint, self._log, self._standing):
+            raise ChangelogLost(why_not(self._log, self._standing))
+        self._standing = None
         self._wipe()
         self._settle_from = self.rows.timer
         self._to_confirm = -1
@@ -175,6 +202,9 @@ class Restore:
         wiped.ranges = self.rows.ranges()
         self._store.apply([wiped])
         self._forget()
+        self._unload()
+
+    def _unload(self) -> None:
         self.partition.checkpoint = Checkpoint()
         self.partition.counts = Counts()
         self.partition.changelog_offset = 0
@@ -191,6 +221,8 @@ class Restore:
         mutations, delta = Mutations(), CountsDelta()
         checkpoint = self.partition.checkpoint
         for record in records:
+            if self._standing is not None and record.key != CHECKPOINT_KEY:
+                continue
             try:
                 key = decode_key(record.key)
                 if isinstance(key, BlockKey):
@@ -206,6 +238,9 @@ class Restore:
                 raise type(cause)(f"{where}: {cause}") from cause
         if records:
             self.partition.changelog_offset = records[-1].offset + 1
+        if self._standing is not None:
+            self.partition.checkpoint = checkpoint
+            return
         self._write(mutations, delta, checkpoint, restored=False)
 
     def _check_order(self, records: Sequence[ChangelogRead]) -> None:

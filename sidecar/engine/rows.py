@@ -51,6 +51,12 @@ class Identity(NamedTuple):
 
     cluster_id: str
     changelog_topic_id: str
+    changelog_topic: str = ""
+    """Its name; empty in what a release wrote that does not note it."""
+
+    def of(self, checkpoint: Checkpoint) -> Identity:
+        """Return the identity of the changelog that has what a checkpoint stands for."""
+        return self._replace(changelog_topic_id=checkpoint.changelog_topic_id or self.changelog_topic_id)
 
 
 NOT_RESTORED: Final = -1
@@ -71,6 +77,8 @@ class Meta(msgspec.Struct, frozen=True, array_like=True):
     to_confirm: int = -1
     """Changelog offset of the last checkpoint applied after the broker reported it as committed; -1 when it was read
     from the log."""
+    changelog_topic: str = ""
+    """The changelog's name; empty: not noted."""
 
 
 def lane_of(origin: str, key: bytes) -> bytes:
@@ -187,5 +195,5 @@ def meta_row(
     identity: Identity, checkpoint: Checkpoint, changelog_offset: int, *, restored: bool = True, to_confirm: int = -1
 ) -> bytes:
     """Return the meta row; it is written with every batch, so it is never ahead of the rows."""
-    cluster_id, topic_id = identity
-    return encode_meta(Meta(FORMAT, cluster_id, topic_id, changelog_offset, checkpoint, restored, to_confirm))
+    cluster_id, topic_id, topic = identity
+    return encode_meta(Meta(FORMAT, cluster_id, topic_id, changelog_offset, checkpoint, restored, to_confirm, topic))

@@ -108,7 +108,7 @@ def _look(settings: Settings, admin: Admin) -> tuple[Mapping[int, Bounds], Ident
     except KafkaFailed as error:
         raise CommandFailed(f"topic {name}: {error}") from error
     bounds = {number: Bounds(starts[number], ends[number]) for number in starts}
-    return bounds, Identity(cluster.cluster_id, topic.topic_id)
+    return bounds, Identity(cluster.cluster_id, topic.topic_id, name)
 
 
 def _read(

@@ -216,7 +216,7 @@ def build(
         ChangelogReader({**config.changelog_reader(settings), **client_log}, settings.changelog_topic),
         clock,
         Topics(settings.input_topic, settings.changelog_topic, settings.group_id),
-        Identity(facts.cluster_id, facts.changelog_topic_id),
+        Identity(facts.cluster_id, facts.changelog_topic_id, settings.changelog_topic),
         running=lambda partition, next_offset: loop.running(partition, next_offset),  # noqa: PLW0108 - made below
         restored=metrics.restore_seconds.observe,
         input_lost=lambda partition, records: metrics.input_lost.labels(partition).inc(records),
@@ -240,7 +240,7 @@ def build(
             inheritance=Inheritance(cluster, clock),
             leftovers=Leftovers(cluster, clock, instance_id),
             restarts=restarts,
-            topic_watch=TopicWatch(brokers.topics, clock, settings.input_topic),
+            topic_watch=TopicWatch(brokers.topics, clock, settings.input_topic, settings.changelog_topic),
             look_at_dlq=_dlq_sizes(settings, admin, clock, metrics),
             open_consumer=partial(_open_consumer, settings, clock, metrics, fences, client_log),
             make_producer=partial(_make_producer, settings, instance_id, clock, client_log),

@@ -335,10 +335,10 @@ class Catalogue(Protocol):
 
 
 class TopicWatch(Protocol):
-    """Notices that the input topic was deleted and made again: `kafka.admin.topic_watch.TopicWatch`."""
+    """Notices that input topic or changelog was deleted and made again: `kafka.admin.topic_watch.TopicWatch`."""
 
     def replaced(self, partitions: Iterable[Partition]) -> set[int]:
-        """Return the numbers of the partitions whose offsets count in a former topic of the name. Never waits."""
+        """Return the numbers of the partitions that belong to a former topic of one of the names. Never waits."""
         ...
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,7 @@ from sidecar.store.rocks import RocksStore
 DATABASE: Final = "rocksdb"
 INSTANCE_ID: Final = "instance-id"
 QUARANTINE: Final = "quarantined"
+GIVEN_UP: Final = "given-up"
 DISTRUSTED: Final = "distrusted"
 """A file with this name says that the process before found the program wrong, and so may be the database."""
 FREE_BYTES_MIN: Final = 128 * 1024 * 1024
@@ -82,6 +84,21 @@ class StateFolder:
         except OSError as cause:
             raise StoreFailed(f"{self.path / DATABASE} cannot be set aside: {cause.strerror}") from cause
         self.quarantines += 1
+        return target
+
+    def give_up(self) -> Path | None:
+        """Set the database aside, as its rows are given up; None: there is none. Raises StoreFailed."""
+        database, target = self.path / DATABASE, self.path / f"{DATABASE}.{GIVEN_UP}"
+        if not database.exists():
+            return None
+        if target.exists():
+            raise StoreFailed(f"{target} is there from before: look whether it is still needed, and delete it first")
+        with suppress(StoreCorrupt):  # it is only moved
+            RocksStore(database).close()  # no instance uses it
+        try:
+            database.rename(target)
+        except OSError as cause:
+            raise StoreFailed(f"{database} cannot be set aside: {cause.strerror}") from cause
         return target
 
     def free_bytes(self) -> int:

@@ -91,17 +91,27 @@ class TestCatalogue:
 class TestTopicWatch:
     def test_partitions_of_a_former_topic_are_named_and_no_others(self, side: Side) -> None:
         side.create(side.topic, 1)
-        watch = TopicWatch(side.brokers().topics, side.clock, side.topic)
+        side.create(side.changelog, 1)
+        watch = TopicWatch(side.brokers().topics, side.clock, side.topic, side.changelog)
         partition = Partition(0)
-        assert not watch.replaced([partition]), "a partition that has no topic yet is in no former one"
-        topic_id = side.eventually(watch.topic_id, "the id is told")
-        partition.checkpoint = replace(partition.checkpoint, input_topic_id=topic_id)
-        side.recreate(side.topic, 1)
-        later = Partition(1)
-        side.eventually(lambda: watch.replaced([partition, later]) == {0}, "the former topic is noticed")
-        current = side.eventually(watch.topic_id, "the new id is told")
-        partition.checkpoint = replace(partition.checkpoint, input_topic_id=current)
-        side.eventually(watch.topic_id, "it is looked at again")
+
+        def ids() -> tuple[str, ...]:
+            found = watch.topic_ids()
+            return found if all(found) else ()
+
+        def recover() -> None:
+            input_id, changelog_id = side.eventually(ids, "the ids are told")
+            partition.checkpoint = replace(
+                partition.checkpoint, input_topic_id=input_id, changelog_topic_id=changelog_id
+            )
+
+        for name in (side.topic, side.changelog):
+            recover()
+            assert not watch.replaced([partition])
+            side.recreate(name, 1)
+            side.eventually(lambda: watch.replaced([partition]) == {0}, f"the former {name} is noticed")
+        recover()
+        side.eventually(ids, "it is looked at again")
         assert not watch.replaced([partition])
 
 

@@ -164,6 +164,8 @@ HALTED: Final = replace(
     acted=(Acted(bytes(range(8)), bytes(8), NOW + 60_000, "stopped", 7),),
 )
 META_5: Final = replace(META_4, checkpoint=HALTED)
+NAMED: Final = replace(HALTED, changelog_topic_id="changelog-id")
+META_6: Final = replace(META_5, checkpoint=NAMED, changelog_topic="app-retry-queue-changelog")
 COUNTERS, COUNTER_ROWS = _counters()
 
 EXAMPLES: Final = (
@@ -218,7 +220,7 @@ EXAMPLES: Final = (
         ),
     ),
     Example("checkpoint-key", codec.CHECKPOINT_KEY, codec.decode_key, None),
-    Example("checkpoint-value-with-commands", codec.encode_checkpoint(HALTED), codec.decode_checkpoint, HALTED),
+    Example("checkpoint-value-with-topic", codec.encode_checkpoint(NAMED), codec.decode_checkpoint, NAMED),
     Example("block-key", codec.block_key(BLOCK_KEY), codec.decode_key, BLOCK_KEY),
     Example("block-value", codec.encode_block(*BLOCK), codec.decode_block, BLOCK),
     Example(
@@ -275,7 +277,7 @@ EXAMPLES: Final = (
     ),
     Example("row-elsewhere-key", ROWS.elsewhere, lambda row: int.from_bytes(row[1:], "big"), PARTITION),
     Example("row-meta-key", ROWS.meta, lambda row: int.from_bytes(row[1:], "big"), PARTITION),
-    Example("row-meta-value-with-commands", encode_meta(META_5), decode_meta, META_5),
+    Example("row-meta-value-with-topic", encode_meta(META_6), decode_meta, META_6),
 )
 
 EARLIER: Final = (
@@ -283,8 +285,10 @@ EARLIER: Final = (
     Earlier("checkpoint-value-with-base", codec.decode_checkpoint, BASED),
     Earlier("checkpoint-value-with-turns", codec.decode_checkpoint, TURNED),
     Earlier("checkpoint-value-with-assignment", codec.decode_checkpoint, ASSIGNED),
+    Earlier("checkpoint-value-with-commands", codec.decode_checkpoint, HALTED),
     Earlier("row-meta-value", decode_meta, META),
     Earlier("row-meta-value-2", decode_meta, META_2),
     Earlier("row-meta-value-3", decode_meta, META_3),
     Earlier("row-meta-value-with-assignment", decode_meta, META_4),
+    Earlier("row-meta-value-with-commands", decode_meta, META_5),
 )

@@ -1,7 +1,8 @@
-"""Watches the id of the input topic, to notice when the topic is deleted and made again while it is read.
+"""Watches the ids of input topic and changelog, to notice when one is deleted and made again while it is used.
 
-The client library reads on at its position when the new log is longer than that, and reports nothing. What lies below
-the position then stays unread, unless the partitions recover.
+The client library reads on at its position when the new log is longer than that, and writes on in any case, and reports
+nothing. What lies below the position then stays unread, and what the former changelog had is missing in the new one,
+unless the partitions recover.
 """
 
 from __future__ import annotations
@@ -37,43 +38,54 @@ class TopicWatch:
     Args:
         ask: Queries the ids of topics.
         clock: The clock of this machine.
-        topic: The input topic.
+        input_topic: The input topic.
+        changelog: The changelog.
     """
 
-    def __init__(self, ask: Callable[[Sequence[str]], Question], clock: Clock, topic: str) -> None:
+    def __init__(
+        self, ask: Callable[[Sequence[str]], Question], clock: Clock, input_topic: str, changelog: str
+    ) -> None:
         self._ask = ask
         self._clock = clock
-        self._topic = topic
+        self._topics = (input_topic, changelog)
         self._question: Question | None = None
         self._ask_at_s = clock.monotonic_s() + ASK_EVERY_S
 
-    def topic_id(self) -> str:
-        """Return the topic's id if an answer has arrived since the last call, else empty text. Never waits.
+    def topic_ids(self) -> tuple[str, str]:
+        """Return the ids of input topic and changelog, if an answer has arrived since the last call. Never waits.
 
-        A topic that does not exist at the moment has no id: the next answer counts.
+        A topic that does not exist at the moment has empty text as its id: the next answer counts.
         """
         question = self._question
         if question is None:
             now_s = self._clock.monotonic_s()
             if now_s >= self._ask_at_s:
                 self._ask_at_s = now_s + ASK_EVERY_S
-                self._question = self._ask((self._topic,))
-            return ""
+                self._question = self._ask(self._topics)
+            return "", ""
         if not question.done():
-            return ""
+            return "", ""
         self._question = None
-        return question.id_of(self._topic)
+        input_id, changelog_id = map(question.id_of, self._topics)
+        return input_id, changelog_id
 
     def replaced(self, partitions: Iterable[Partition]) -> set[int]:
-        """Return the partitions whose offsets belong to a former topic of the same name. Never waits.
+        """Return the partitions whose offsets, or whose changelog, belong to a former topic of the same name.
+
+        Never waits.
 
         An outdated answer costs a recovery, which queries again before it decides.
 
         Args:
             partitions: The running ones.
         """
-        topic_id = self.topic_id()
-        replaced = {each.number for each in partitions if topic_id and not each.checkpoint.meets(topic_id)}
+        input_id, changelog_id = self.topic_ids()
+        checkpoints = {each.number: each.checkpoint for each in partitions}
+        replaced = {number for number, each in checkpoints.items() if input_id and not each.meets(input_id)}
         if replaced:
-            log.warning("input_topic_replaced", partitions=sorted(replaced), topic_id=topic_id)
-        return replaced
+            log.warning("input_topic_replaced", partitions=sorted(replaced), topic_id=input_id)
+        known = {"", changelog_id}
+        lost = {number for number, each in checkpoints.items() if changelog_id and each.changelog_topic_id not in known}
+        if lost:
+            log.error("changelog_replaced", partitions=sorted(lost), topic_id=changelog_id)
+        return replaced | lost

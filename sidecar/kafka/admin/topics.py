@@ -5,10 +5,16 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from sidecar.changelog.offset_mark import OffsetMark
+from sidecar.engine.wholeness import DECISION
 from sidecar.errors import CommandFailed, KafkaFailed, TopicsInvalid
+from sidecar.kafka import config
 from sidecar.kafka.admin.cluster import (
     Admin,
     Deadline,
@@ -22,6 +28,7 @@ from sidecar.kafka.admin.cluster import (
     grow_topic,
 )
 from sidecar.kafka.admin.foreign import foreign_records
+from sidecar.kafka.admin.offsets import committed_of
 from sidecar.settings import SETTINGS, Settings
 
 HEADROOM_BYTES = 64 * 1024
@@ -35,6 +42,7 @@ _DAY_MS = 24 * _HOUR_MS
 # A broker's answer just after a change may be outdated, so problems are checked twice.
 _SECOND_LOOK_S = 1.0
 
+_COMMITTED_S = 2.0
 _ABOUT_REPLICAS = frozenset({"INVALID_REPLICATION_FACTOR", "POLICY_VIOLATION"})
 
 STATUS_CONFIG: Mapping[str, str] = {
@@ -201,17 +209,24 @@ def foreign_changelog(settings: Settings, found: Found, deadline: Deadline) -> P
 
 
 def ensure_topics(
-    admin: Admin, settings: Settings, deadline_s: float = 30.0, partitions: int = BROKER_DEFAULT
+    admin: Admin,
+    settings: Settings,
+    deadline_s: float = 30.0,
+    partitions: int = BROKER_DEFAULT,
+    *,
+    new_changelog: bool = False,
 ) -> TopicFacts:
     """Create missing topics, grow small ones, check the rest, and return when all of them can be used.
 
-    Changelog and status are always created; the input and the DLQ only if CREATE_TOPICS is set.
+    Status is always created, and the changelog unless the group has committed what it had; the input and the DLQ only
+    if CREATE_TOPICS is set.
 
     Args:
         admin: A client with the necessary permissions.
         settings: The effective settings.
         deadline_s: Seconds for everything.
         partitions: Number of partitions of a new input topic and DLQ.
+        new_changelog: Create the changelog in any case: a person has decided that.
 
     Raises:
         BrokerUnavailable: No answer in time.
@@ -230,6 +245,8 @@ def ensure_topics(
             _create(admin, settings, NewTopic(name, partitions, _replicas(settings)), deadline, changes)
         found = look(admin, settings, deadline)
     if isinstance(found.input, Topic):
+        if found.changelog is None and not new_changelog:
+            _require_first_changelog(settings, found.input)
         _create_internal(admin, settings, found, found.input, deadline, changes)
     wrong = problems(settings, found)
     if changes or wrong:
@@ -238,6 +255,23 @@ def ensure_topics(
         raise TopicsInvalid("\n".join(str(problem) for problem in wrong))
     facts = _facts(cluster.cluster_id, found)
     return dataclasses.replace(facts, changes=tuple(changes), notes=notes(settings, found))
+
+
+def _require_first_changelog(settings: Settings, entry: Topic) -> None:
+    """Raise TopicsInvalid if the group has committed offsets together with a changelog, which is gone."""
+    # An open transaction is not waited for: what was committed before it says enough.
+    reader: config.Config = {**config.committed_reader(settings), "isolation.level": "read_uncommitted"}
+    wanted = [TopicPartition(entry.name, each) for each in range(entry.partitions)]
+    with closing(Consumer(reader, logger=config.quiet_logger())) as consumer:
+        try:
+            found = committed_of(consumer, wanted, _COMMITTED_S)
+        except KafkaException:
+            return  # the partitions look at it again before they run
+    if any(OffsetMark.parse(each.metadata or "") is not None for each in found):
+        raise TopicsInvalid(
+            f"topic {settings.changelog_topic}: does not exist, and the group {settings.group_id} has committed "
+            f"offsets with it: it was deleted, or STORE_NAME was changed. {DECISION}"
+        )
 
 
 def create_origins(
@@ -277,9 +311,9 @@ def _create_internal(
         (found.changelog, settings.changelog_topic, changelog_config(entry.max_message_bytes)),
         (found.status, settings.status_topic, STATUS_CONFIG),
     )
-    for topic, name, config in wanted:
+    for topic, name, configured in wanted:
         if topic is None:
-            new = NewTopic(name, count, _replicas(settings), config)
+            new = NewTopic(name, count, _replicas(settings), configured)
             _create(admin, settings, new, deadline, changes)
         elif isinstance(topic, Topic) and topic.partitions < count:
             _grow(admin, topic, count, deadline, changes)

@@ -31,6 +31,7 @@ from sidecar.engine.partition import Partition, State
 from sidecar.engine.ports import Store
 from sidecar.engine.restore import Restore, to_spill
 from sidecar.engine.rows import Identity
+from sidecar.engine.wholeness import ChangelogLost, Log, missing
 from sidecar.errors import PartitionStopped, invariant
 from sidecar.kafka.admin.offsets import Bounds, Committed
 from sidecar.runtime.partitions.start_offsets import PartitionOffsets, StartOffsets, Topics
@@ -56,13 +57,18 @@ class _Restoring:
     committed: Committed | None
     input_bounds: Bounds
     input_topic_id: str
-    log_start: int
+    log: Log
     start: int
     target: int
     began_s: float
     moved_s: float
     """When a record was last read (monotonic)."""
     read: bool = False
+
+    @property
+    def mark(self) -> OffsetMark | None:
+        """What the group's committed offset was committed with."""
+        return None if self.committed is None else OffsetMark.parse(self.committed.metadata)
 
     def restored(self, position: int) -> float:
         """Return the completed fraction, 0 to 1."""
@@ -94,6 +100,7 @@ class Recovery:
         """
         self.topics = topics
         self.identity = identity
+        """Of the changelog as it was when a recovery last asked: it may be deleted and made anew while this runs."""
         self.skipped_input = 0
         """Input records that were deleted from the log before they were read."""
         self._start_offsets = StartOffsets(brokers, clock, topics)
@@ -182,6 +189,7 @@ class Recovery:
         number = partition.number
         _check(offsets)
         invariant(number not in self._restoring, "a partition is restored twice at once", partition=number)
+        self.identity = self.identity._replace(changelog_topic_id=offsets.changelog_topic_id)
         restore = Restore(partition, store, self.identity)
         start = restore.begin(changelog.start, changelog.end)
         invariant(
@@ -199,7 +207,7 @@ class Recovery:
             offsets.committed,
             offsets.input_bounds,
             offsets.input_topic_id,
-            changelog.start,
+            Log(self.identity, *changelog),
             start,
             changelog.end,
             began_s=now_s,
@@ -208,6 +216,8 @@ class Recovery:
         )
         if start < changelog.end:
             self._reader.start(number, start)
+        elif restore.unconfirmed:
+            self._start_over(number)
 
     def _restore_slices(self, slice_s: float) -> None:
         deadline_s = self._clock.monotonic_s() + slice_s
@@ -248,10 +258,13 @@ class Recovery:
         return since_s > STALLED_S and not self._reader.error_of(number)
 
     def _start_over(self, number: int) -> None:
-        restoring = self._restoring[number]
-        log.warning("store_not_confirmed", partition=number, changelog_offset=restoring.start)
+        self._guarded(number, partial(self._wipe, number, self._restoring[number]))
+
+    def _wipe(self, number: int, restoring: _Restoring) -> None:
         restoring.restore.start_over()
-        restoring.start = restoring.log_start
+        log.warning("store_not_confirmed", partition=number, changelog_offset=restoring.start)
+        restoring.start = restoring.log.start
+        restoring.read = False
         self._reader.start(number, restoring.start)
 
     def _report_error(self, partition: Partition) -> None:
@@ -273,6 +286,8 @@ class Recovery:
     def _finish(self, restoring: _Restoring) -> None:
         restore = restoring.restore
         partition = restore.partition
+        if lost := missing(partition.checkpoint, restoring.log, restoring.mark):
+            raise ChangelogLost(lost)
         restore.finish(restoring.target, secrets.randbits(63) | 1)
         next_offset = self._place_in_input(partition, restoring)
         del self._restoring[partition.number]
@@ -304,7 +319,9 @@ class Recovery:
                 offset_base=here.offset_base,
                 pending=partition.counts.pending,
             )
-        partition.checkpoint = msgspec.structs.replace(here, next_input_offset=next_offset)
+        partition.checkpoint = msgspec.structs.replace(
+            here, next_input_offset=next_offset, changelog_topic_id=restoring.log.identity.changelog_topic_id
+        )
         return next_offset
 
     def _next_input_offset(self, partition: Partition, restoring: _Restoring) -> int:
@@ -330,8 +347,7 @@ class Recovery:
             if of_checkpoint:
                 log.warning("committed_offset_gone", partition=partition.number, checkpoint_offset=of_checkpoint)
             return of_checkpoint
-        mark = OffsetMark.parse(committed.metadata)
-        if mark is None:
+        if (mark := restoring.mark) is None:
             return committed.offset
         next_offset = mark.next_offset(checkpoint, restoring.input_topic_id)
         if mark.sequence < checkpoint.sequence:

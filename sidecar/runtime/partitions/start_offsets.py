@@ -1,7 +1,7 @@
 """Asks the brokers for the offsets that a restore starts from, for each partition separately.
 
     1 committed input offsets, until they are stable: a former owner's open transaction has ended
-    2 the id of the input topic, and which partitions have a leader; only those go on
+    2 the ids of input and changelog, and which partitions have a leader; only those go on
     3 the bounds of input and changelog, uncommitted records included; read BEFORE step 1 is done they could miss the
       former owner's last transaction
 
@@ -49,6 +49,7 @@ class PartitionOffsets(NamedTuple):
     committed: Committed | None
     """Committed input offset; None: nothing was committed yet."""
     input_topic_id: str
+    changelog_topic_id: str
     input_bounds: Bounds
     changelog_bounds: Bounds
 
@@ -191,8 +192,9 @@ class StartOffsets:
             self._later.pop(number, None)
             self._late.discard(number)
             entry, changelog = (bounds[topic, number] for topic in keys)
-            input_topic_id = query.now.id_of(self._topics.input_topic)
-            answered.append(PartitionOffsets(partition, query.offsets[number], input_topic_id, entry, changelog))
+            input_id, changelog_id = (query.now.id_of(topic) for topic in keys)
+            committed = query.offsets[number]
+            answered.append(PartitionOffsets(partition, committed, input_id, changelog_id, entry, changelog))
         return answered
 
     def _retry_later(self, query: _Query, errors: Mapping[int, str], answered: Iterable[int]) -> None:

@@ -169,7 +169,8 @@ class Writing:
 
 def _mark(partition: Partition, partition_plan: PartitionPlan) -> str:
     after = partition_plan.checkpoint
-    return str(OffsetMark(after.sequence, partition.checkpoint.next_input_offset, after.input_topic_id))
+    began_at = partition.checkpoint.next_input_offset
+    return str(OffsetMark(after.sequence, began_at, after.input_topic_id, after.changelog_topic_id))
 
 
 def _check(work: Work, offsets: Mapping[int, int]) -> None:

@@ -125,6 +125,7 @@ def export(
             # The query went on with the last assignment's sequences: no state folder may be taken for a part of them.
             assignment=0,
             former=(),
+            changelog_topic_id="",  # whatever topic it is: it has everything now
         )
         for number, meta in standing.items()
     }

@@ -180,10 +180,10 @@ def _listen(board: Board, session: SparkSession) -> BoardAddress | None:
 
 def _replaced(admin: Admin, settings: Settings, topics: TopicFacts) -> Callable[[], str | None]:
     """Return what tells why the query must be restarted when the input topic has become another one."""
-    watch = TopicWatch(partial(TopicsNow, admin), SystemClock(), settings.input_topic)
+    watch = TopicWatch(partial(TopicsNow, admin), SystemClock(), settings.input_topic, settings.changelog_topic)
 
     def replaced() -> str | None:
-        same = watch.topic_id() in {"", topics.input_topic_id}
+        same = watch.topic_ids()[0] in {"", topics.input_topic_id}
         return None if same else "the input topic was deleted and recreated"
 
     return replaced

@@ -56,7 +56,7 @@ def test_a_stale_folder_put_back_fires_nothing_twice_and_loses_nothing(
     assert len(world.fired(marker, 120)) == 120
 
 
-def test_a_folder_of_another_application_on_the_cluster_is_wiped_and_rebuilt(
+def test_a_folder_of_another_application_on_the_cluster_is_set_aside_and_rebuilt(
     bootstrap: str, stage: Stage, sidecars: Sidecars, marker: bytes
 ) -> None:
     """Another changelog topic, or another cluster: the rows are of no use, and none of them may fire."""
@@ -78,6 +78,7 @@ def test_a_folder_of_another_application_on_the_cluster_is_wiped_and_rebuilt(
     world = World(stage, one)
     world.send(Given(b"own", headers=due_at(stage, marker, max(due_ms, now_ms()) + 2_000)))
     assert [record.value for record in world.fired(marker)] == [b"own"]
+    assert (one.state_dir / "rocksdb.quarantined").is_dir()
 
 
 def test_a_damaged_folder_is_set_aside_and_rebuilt_and_nothing_is_lost(

@@ -124,7 +124,7 @@ class Process:
             FakeChangelogReader(cluster, self.link, settings.changelog_topic),
             clock,
             Topics(settings.input_topic, settings.changelog_topic, settings.group_id),
-            Identity(CLUSTER_ID, facts.changelog_topic_id),
+            Identity(CLUSTER_ID, facts.changelog_topic_id, settings.changelog_topic),
             running=lambda partition, next_offset: self._loop.running(partition, next_offset),  # noqa: PLW0108 - made below
             restored=metrics.restore_seconds.observe,
             input_lost=lambda partition, records: metrics.input_lost.labels(partition).inc(records),
@@ -150,7 +150,7 @@ class Process:
                 inheritance=Inheritance(Strangers(), clock),
                 leftovers=Leftovers(Strangers(), clock, self.instance_id),
                 restarts=self.restarts,
-                topic_watch=TopicWatch(brokers.topics, clock, settings.input_topic),
+                topic_watch=TopicWatch(brokers.topics, clock, settings.input_topic, settings.changelog_topic),
                 open_consumer=self._open_consumer,
                 make_producer=self._make_producer,
                 make_executor=self._make_executor,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,6 +19,7 @@ from sidecar.engine.partition import Partition, State
 from sidecar.engine.ports import Mutations
 from sidecar.engine.restore import ChangelogRead, Restore, to_spill
 from sidecar.engine.rows import FORMAT, Identity, Meta, decode_meta, encode_meta
+from sidecar.engine.wholeness import ChangelogLost
 from sidecar.errors import FormatUnknown, InvariantViolated, PartitionStopped, RecordCorrupt, StoreCorrupt
 from sidecar.model import StoredOffset, TimerId
 from tests.golden.examples import removed_list
@@ -283,6 +285,8 @@ def test_a_restore_that_was_cut_off_before_the_proof_starts_over_when_the_log_ha
     restore.apply(left[:1], "changelog")
     _, again = restore_into(stage.store)
     assert again.begin(0, left[0].offset + 1) == 0
+    assert again.unconfirmed
+    again.start_over()
     assert not again.unconfirmed
     assert dict(stage.store.rows) == {}
 
@@ -300,22 +304,91 @@ def test_nothing_of_a_log_is_applied_to_rows_that_it_does_not_confirm() -> None:
 
 
 @pytest.mark.parametrize(
-    ("identity", "log_start", "log_end"),
-    [
-        (Identity("other", IDENTITY.changelog_topic_id), 0, 100),
-        (Identity(IDENTITY.cluster_id, "other"), 0, 100),
-        (IDENTITY, 50, 100),
-        (IDENTITY, 0, 2),
-    ],
-    ids=["another cluster", "another topic", "the log begins behind it", "the log ends before it"],
+    "identity",
+    [Identity("other", IDENTITY.changelog_topic_id), IDENTITY._replace(changelog_topic="other")],
+    ids=["another cluster", "another changelog"],
 )
-def test_a_folder_of_something_else_is_wiped(identity: Identity, log_start: int, log_end: int) -> None:
+def test_a_folder_of_something_else_is_set_aside(identity: Identity) -> None:
     stage = lived()
+    value = stage.store.rows[stage.partition.rows.meta]
+    stage.store.rows[stage.partition.rows.meta] = encode_meta(replace(decode_meta(value), changelog_topic="own"))
+    before = dict(stage.store.rows)
+    _, restore = restore_into(stage.store, identity)
+    with pytest.raises(StoreCorrupt, match="the state folder is of the changelog own on cluster"):
+        restore.begin(0, 100)
+    assert dict(stage.store.rows) == before
+
+
+OTHER_TOPIC = IDENTITY._replace(changelog_topic_id="other")
+
+
+def judged(stage: Stage, identity: Identity, log_start: int, log_end: int, last: Checkpoint | None) -> Partition:
+    """Read a log that does not continue the rows, to its end; its last checkpoint decides."""
+    before = dict(stage.store.rows)
     partition, restore = restore_into(stage.store, identity)
     assert restore.begin(log_start, log_end) == log_start
+    assert restore.unconfirmed
+    read = [ChangelogRead(log_end - 2, b"b" + bytes(18), b"a block that is not even decoded")]
+    if last is not None:
+        read.append(ChangelogRead(log_end - 1, codec.CHECKPOINT_KEY, codec.encode_checkpoint(last)))
+    restore.apply(read, "changelog")
+    assert dict(stage.store.rows) == before, "nothing is applied before it is decided"
+    try:
+        restore.start_over()
+    except ChangelogLost:
+        assert dict(stage.store.rows) == before
+        raise
+    return partition
+
+
+def known(stage: Stage, **fields: Any) -> Checkpoint:
+    """Return a checkpoint that another assignment wrote after the one that the rows are of."""
+    follower = stage.partition.checkpoint.assigned(99)
+    return replace(follower, sequence=follower.sequence + 1, changelog_topic_id="other", **fields)
+
+
+def assigned() -> Stage:
+    """Return a stage whose checkpoints have an assignment, as those of a running partition do."""
+    stage = lived()
+    stage.partition.checkpoint = replace(stage.partition.checkpoint, assignment=7)
+    stage.commit(NOW, stage.send(NOW + 70))
+    return stage
+
+
+@pytest.mark.parametrize("kept", ["no checkpoint", "another history", "written by one who did not know"])
+def test_rows_are_kept_when_another_topic_does_not_have_what_they_have(kept: str) -> None:
+    stage = assigned()
+    last = {
+        "no checkpoint": None,
+        "another history": Checkpoint(sequence=1_000, assignment=5, changelog_topic_id="other"),
+        "written by one who did not know": replace(known(stage), changelog_topic_id=IDENTITY.changelog_topic_id),
+    }[kept]
+    with pytest.raises(ChangelogLost, match=r"Nothing was deleted.*rebuild-changelog.*give-up"):
+        judged(stage, OTHER_TOPIC, 0, 100, last)
+
+
+def test_rows_are_wiped_when_another_topic_continues_their_history() -> None:
+    stage = assigned()
+    partition = judged(stage, OTHER_TOPIC, 0, 100, known(stage))
     assert dict(stage.store.rows) == {}
     assert partition.checkpoint == Checkpoint()
     assert partition.counts.pending == 0
+
+
+def test_rows_are_kept_when_the_log_ends_before_them() -> None:
+    stage = assigned()
+    last = replace(stage.partition.checkpoint, sequence=1)
+    with pytest.raises(ChangelogLost, match="and the log ends at 2"):
+        judged(stage, IDENTITY, 0, 2, replace(last, assignment=5))
+
+
+def test_rows_that_the_start_of_the_log_has_passed_are_wiped_when_it_has_a_checkpoint() -> None:
+    stage = assigned()
+    judged(stage, IDENTITY, 50, 100, Checkpoint(sequence=1_000, assignment=5))
+    assert dict(stage.store.rows) == {}
+    stage = assigned()
+    with pytest.raises(ChangelogLost, match="the topic has no checkpoint"):
+        judged(stage, IDENTITY, 50, 100, None)
 
 
 def test_wiping_leaves_the_rows_of_other_partitions() -> None:
@@ -323,8 +396,7 @@ def test_wiping_leaves_the_rows_of_other_partitions() -> None:
     neighbour = Stage(number=1)
     neighbour.store = stage.store
     neighbour.commit(NOW, neighbour.send(NOW + 5))
-    _, restore = restore_into(stage.store, Identity("other", "other"))
-    restore.begin(0, 100)
+    judged(stage, IDENTITY, 50, 100, Checkpoint(sequence=1_000))
     assert neighbour.dues() == [NOW + 5]
 
 

@@ -180,7 +180,7 @@ def recover(committed: int | None = None, log_start: int = 0, times: int = 1) ->
     )
     for _ in range(times):
         found = None if committed is None else Committed(committed, "")
-        offsets = PartitionOffsets(Partition(0), found, "id", Bounds(0, 0), Bounds(log_start, 9))
+        offsets = PartitionOffsets(Partition(0), found, "id", "topic", Bounds(0, 0), Bounds(log_start, 9))
         recovery._begin(Stage().store, offsets)
 
 

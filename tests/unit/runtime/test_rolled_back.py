@@ -75,7 +75,7 @@ class Cluster:
         return {0: self._committed}
 
     def bounds(self) -> dict[tuple[str, int], Bounds]:
-        return {("retry", 0): Bounds(0, 1_000), ("changelog", 0): Bounds(0, self._end or 2 * len(self._log))}
+        return {("retry", 0): Bounds(0, 1_000), ("changelog", 0): Bounds(0, self._end or 2)}
 
     # The changelog's reader
 
@@ -107,8 +107,8 @@ class Asked:
     def done(self) -> bool:
         return True
 
-    def id_of(self, _topic: str) -> str:
-        return TOPIC
+    def id_of(self, topic: str) -> str:
+        return TOPIC if topic == "retry" else IDENTITY.changelog_topic_id
 
 
 class AskedTopics(Asked):

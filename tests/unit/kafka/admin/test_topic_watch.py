@@ -26,13 +26,16 @@ class Stage:
     def __init__(self) -> None:
         self.clock = HandClock()
         self.asked: list[Future[Any]] = []
+        self.changelog_id = "changelog-id"
         admin: Any = self
-        self.watch = TopicWatch(partial(TopicsNow, admin), self.clock, "retry")
+        self.watch = TopicWatch(partial(TopicsNow, admin), self.clock, "retry", "changelog")
 
     def describe_topics(self, _topics: object, *, request_timeout: float) -> dict[str, Future[Any]]:
         assert request_timeout <= 5.0
         self.asked.append(Future())
-        return {"retry": self.asked[-1]}
+        changelog: Future[Any] = Future()
+        changelog.set_result(described(self.changelog_id))
+        return {"retry": self.asked[-1], "changelog": changelog}
 
     def asks(self) -> Future[Any]:
         """Let the time for a question come; return the question."""
@@ -69,6 +72,20 @@ def test_partitions_that_count_in_a_former_topic_are_named_and_those_of_the_new_
     with capture_logs() as lines:
         assert stage.watch.replaced([*FORMER, recovered]) == {0, 1}
     assert [(line["event"], line["partitions"]) for line in lines] == [("input_topic_replaced", [0, 1])]
+
+
+def test_partitions_whose_changelog_was_made_anew_are_named(stage: Stage) -> None:
+    stays, goes = (
+        Partition(number, checkpoint=Checkpoint(input_topic_id="retry-id", changelog_topic_id=topic_id))
+        for number, topic_id in enumerate(["new", "changelog-id"])
+    )
+    stage.changelog_id = "new"
+    stage.asks().set_result(described("retry-id"))
+    with capture_logs() as lines:
+        assert stage.watch.replaced([stays, goes]) == {1}
+    assert [(line["event"], line["partitions"], line["log_level"]) for line in lines] == [
+        ("changelog_replaced", [1], "error")
+    ]
 
 
 @pytest.mark.parametrize("code", [KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._TIMED_OUT])
