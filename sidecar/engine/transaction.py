@@ -49,8 +49,9 @@ class Terms:
     ingested only up to the first record that must go there."""
     unfireable: Mapping[tuple[int, bytes], tuple[Reason, str]] = field(default_factory=dict)
     """Timers whose delivery the broker refused, by (partition, key), with the error text."""
-    unstorable: Mapping[tuple[int, StoredOffset], str] = field(default_factory=dict)
-    """Timers that the changelog refused, by (partition, offset), with the error text."""
+    unstorable: Mapping[tuple[int, StoredOffset, int], str] = field(default_factory=dict)
+    """Timers that the changelog refused, by (partition, offset, bytes of the entry), with the error text. In a retry
+    topic that was made anew, another message may have the offset."""
     cut_dead_letters: Mapping[tuple[int, bytes], int] = field(default_factory=dict)
     """Dead letters that were too large for the DLQ, by (partition, `Outgoing.source`), with the size to cut each to."""
     rate_of: RateOf | None = None
@@ -104,7 +105,7 @@ class Terms:
 
     def why_unstorable(self, partition: int, offset: StoredOffset, entry_bytes: int) -> str:
         """Return why the changelog cannot hold a timer, empty when it can as far as known."""
-        if said := self.unstorable.get((partition, offset)):
+        if said := self.unstorable.get((partition, offset, entry_bytes)):
             return said
         if self.compressed or entry_bytes + BLOCK_OVERHEAD_BYTES <= self.changelog_max_message_bytes:
             return ""

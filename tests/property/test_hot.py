@@ -25,6 +25,7 @@ from sidecar.engine.rows import lane_of
 from sidecar.model import Headers, Record
 from sidecar.policy import Policy, PolicyConfig
 from sidecar.runtime.partitions.buffer import Buffer
+from sidecar.wheel.geometry import level_ends_ms
 from tests.property.test_header_parsing import any_lists
 from tests.simulation.memory_store import MemoryStore
 
@@ -223,7 +224,10 @@ def test_reading_ends_behind_the_same_entry_when_no_headers_are_left(some: list[
 arrivals = st.builds(
     lambda gap, due_ms, origin, retry_id, replace, stays, key: (gap, (due_ms, origin, stays, retry_id, replace), key),
     st.integers(1, 3),
-    st.integers(NOW_MS - 5, NOW_MS + 5) | st.integers(NOW_MS, NOW_MS + 400 * 24 * HOUR_MS) | st.integers(0, 2**63 - 1),
+    st.integers(NOW_MS - 5, NOW_MS + 5)
+    | st.sampled_from([end_ms + each for end_ms in level_ends_ms(NOW_MS) for each in (-1, 0, 1)])
+    | st.integers(NOW_MS, NOW_MS + 400 * 24 * HOUR_MS)
+    | st.integers(0, 2**63 - 1),
     st.sampled_from(["orders", "x", "ü"]),
     st.sampled_from([None, None, None, b"id"]),
     st.sampled_from([False, False, False, True]),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sortedcontainers import SortedDict
 
 from sidecar.engine.ports import Mutations, Prepared, SortedRows
 from sidecar.errors import invariant
+
+WRITE_ROWS: Final = 2
+"""Of a batch, where changes may be cut."""
 
 
 class MemoryBatch(NamedTuple):
@@ -19,6 +22,20 @@ class MemoryBatch(NamedTuple):
 
     def put(self, row: bytes, value: bytes) -> None:
         self.mutations[-1].rows[row] = value
+
+    def cut(self) -> list[Mutations]:
+        """Return the batches of which a part may be found after a crash; a single one where all is written at once."""
+        if self.unfinished is None:
+            return [Mutations()]
+        batches = [Mutations()]
+        batches[0].rows = dict([self.unfinished])
+        for one in self.mutations:
+            batches[-1].ranges += one.ranges
+            for row, value in one.rows.items():
+                if len(batches[-1].rows) >= WRITE_ROWS:
+                    batches.append(Mutations())
+                batches[-1].rows[row] = value
+        return batches
 
 
 class MemoryStore:

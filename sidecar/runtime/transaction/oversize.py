@@ -30,7 +30,8 @@ class Oversize:
         """Write each record as a batch by itself."""
         self.cut_dead_letters: dict[tuple[int, bytes], int] = {}
         """See `Terms.cut_dead_letters`."""
-        self.unstorable: dict[tuple[int, StoredOffset], str] = {}
+        self.unstorable: dict[tuple[int, StoredOffset, int], str] = {}
+        """See `Terms.unstorable`."""
         self.unanswerable: set[tuple[int, bytes]] = set()
         """Outcomes that the status topic refused, by partition and key."""
         self.stuck: dict[int, str] = {}
@@ -82,7 +83,8 @@ class Oversize:
         if len(entries) > 1:
             return False
         text = f"{len(record.value)} bytes: more than {record.topic} accepts (max.message.bytes)"
-        if entries and (place := (record.partition, offset_of(entries[0]))) not in self.unstorable:
+        place = (record.partition, offset_of(entries[0]), len(entries[0])) if entries else None
+        if place is not None and place not in self.unstorable:
             self.unstorable[place] = text
         else:  # a checkpoint, or a timer that can go nowhere else while the DLQ cannot be written
             self.stuck[record.partition] = text

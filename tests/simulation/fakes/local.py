@@ -8,13 +8,15 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin._acl import AclOperation
+from msgspec.structs import replace
 
 from sidecar.clock import Clock
 from sidecar.contract.status import START_PARTITION, start_key
 from sidecar.engine.group.activity import Activity
 from sidecar.engine.group.merge import Start, StatusPosition
 from sidecar.engine.group.view import PartitionView
-from sidecar.engine.ports import Prepared, SortedRows, Store
+from sidecar.engine.ports import Mutations, Prepared, SortedRows, Store, StoreReader
+from sidecar.engine.rows import decode_meta, encode_meta
 from sidecar.errors import KafkaFailed, StoreCorrupt, StoreFailed, invariant
 from sidecar.kafka.bounded import HANGS_S
 from sidecar.kafka.writer import Report, Written
@@ -22,28 +24,63 @@ from sidecar.model import Headers
 from tests.simulation.fakes.cluster import Cluster, Link, Refusal, Unreachable
 from tests.simulation.fakes.logs import Row
 from tests.simulation.fakes.timeline import Fiber, Timeline
-from tests.simulation.memory_store import MemoryStore
+from tests.simulation.memory_store import MemoryBatch, MemoryStore
 
 OPEN_AGAIN_S: Final = 5.0
 ANSWER_S: Final = 0.05
 
 
-class Disk(MemoryStore):
-    """A state folder that outlives processes, and may fill up or rot."""
+class Killed(Exception):
+    """The process dies at a step of the commit order, or in the middle of a write."""
+
+
+class Faults:
+    """What may happen to the disk of a process."""
 
     def __init__(self) -> None:
         super().__init__()
         self.is_full = self.is_corrupt = False
+        self.tears: float | None = None
+        """The process dies when it has written this share of changes in several batches, all of it on disk."""
+        self.files_left: int | None = None
+        """The process dies when it has ingested so many files more."""
+
+    def torn_after(self, batches: int) -> int | None:
+        """Return behind which of so many batches the process dies now, None when it does not."""
+        tears, self.tears = self.tears, None
+        return None if tears is None else 1 + int(tears * (batches - 1))
+
+    def ingested(self) -> None:
+        """Die if this was the last file."""
+        if self.files_left is not None:
+            self.files_left -= 1
+            if self.files_left <= 0:
+                self.files_left = None
+                raise Killed
+
+
+class Disk(Faults, MemoryStore):
+    """A state folder that outlives processes, and may fill up or rot."""
+
+    def state(self, clock: Clock) -> FakeState:
+        """Return the state of a process that starts."""
+        return FakeState(self, clock)
 
     def write(self, prepared: Prepared) -> None:
         if self.is_full:
             raise StoreFailed("no space left on device")
+        assert isinstance(prepared, MemoryBatch)
+        if len(batches := prepared.cut()) > 1 and (torn := self.torn_after(len(batches))) is not None:
+            super().write(MemoryBatch(batches[:torn]))
+            self.flush()
+            raise Killed
         super().write(prepared)
 
     def ingest(self, rows: SortedRows) -> Generator[None]:
         if self.is_full:
             raise StoreFailed("no space left on device")
-        return super().ingest(rows)
+        yield from super().ingest(rows)
+        self.ingested()
 
     def items(self, lower: bytes, upper: bytes, *, limit: int) -> Sequence[tuple[bytes, bytes]]:
         if self.is_corrupt:
@@ -53,6 +90,19 @@ class Disk(MemoryStore):
     def wipe(self) -> None:
         self.rows.clear()
         self.flush()
+
+    def make_foreign(self) -> None:
+        """The folder is that of another cluster; no process uses it."""
+        self.apply([foreign(self)])
+        self.flush()
+
+
+def foreign(store: StoreReader) -> Mutations:
+    """Return the changes that make all rows those of another cluster."""
+    changes = Mutations()
+    for row, value in store.items(b"m", b"n", limit=100):
+        changes.rows[row] = encode_meta(replace(decode_meta(value), cluster_id="another"))
+    return changes
 
 
 class FakeState:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from sidecar.runtime.transaction.commit import Step
+from tests.simulation.fakes.group import SESSION_S
+from tests.simulation.shell.operators import control
 from tests.simulation.shell.process import Process
-from tests.simulation.shell.world import CHANGELOG, Act, World
+from tests.simulation.shell.world import CHANGELOG, INPUT, Act, World
 
 SHORT_S = (0.3, 2.0, 7.0)
+CHANGED: Final = 4
 LONG_S = (0.3, 2.0, 7.0, 15.0, 30.0)
 
 
@@ -170,6 +175,50 @@ def flush(world: World) -> None:
     _one(world).disk.flush()
 
 
+def tear(world: World) -> None:
+    """A process dies while it writes to its store, and a part of the changes is found on the disk."""
+    process = _one(world)
+    process.start()
+    process.disk.tears = world.rng.random()
+    world.say(process.name, "dies in its next large write")
+    for _ in range(3):
+        _send_to_all(world)
+        world.wait(SESSION_S / 3, lambda: not process.is_up)
+    process.disk.tears = None
+    process.start()
+
+
+def _send_to_all(world: World) -> None:
+    """Something good arrives in each partition."""
+    now_ms = world.timeline.now_ms()
+    for number in range(len(world.cluster.topics[INPUT].logs)):
+        world.place(world.senders.good(now_ms), number)
+        world.place(world.senders.far(now_ms), number)
+
+
+def rebuild(world: World) -> None:
+    """A process builds its store anew, on the folder of another cluster or an empty one, and dies once or twice."""
+    process = _one(world)
+    process.start()
+    _send_to_all(world)
+    world.wait(SESSION_S)
+    for _ in range(CHANGED):
+        control(world)
+    world.wait(1.0)
+    process.kill()
+    if not process.disk.is_full and world.rng.random() < 0.5:
+        process.disk.make_foreign()
+    else:
+        process.disk.wipe()
+    world.say(process.name, "builds its store anew")
+    for files in world.rng.sample([1, 2, 3], world.rng.choice([0, 1, 2])):
+        process.disk.files_left = files
+        process.start()
+        world.wait(2 * SESSION_S, lambda: not process.is_up)
+    process.disk.files_left = None
+    process.start()
+
+
 def step_clock(world: World) -> None:
     """A wall clock steps, by less or by more than is allowed."""
     process = _one(world)
@@ -213,6 +262,21 @@ def set_back(world: World) -> None:
         process.start()
 
 
+def expire_offsets(world: World) -> None:
+    """All are stopped for longer than the brokers keep the offsets of a group without members."""
+    for process in world.processes:
+        process.stop()
+    world.rounds(10)
+    group = world.cluster.group
+    if all(map(group.is_stable, range(group.partitions))):
+        group.offsets.clear()
+        group.metadata.clear()
+        world.ledger.expired()
+        world.say("the group's offsets expire")
+    for process in world.processes:
+        process.start()
+
+
 def duplicate(world: World) -> None:
     """Another process with the identity of one that runs, on a disk of its own, until somebody stops it."""
     original = _one(world)
@@ -250,6 +314,9 @@ ACTS = (
     Act(2, deny_own_topics, calm=False),
     Act(1, set_back, calm=False),
 )
+
+RICH = (Act(2, tear, calm=False), Act(2, rebuild, calm=False), Act(1, expire_offsets, calm=False))
+"""In rich worlds only."""
 
 ROLL_BACKS = Act(6, roll_back_part, calm=False)
 """In some worlds only."""

@@ -45,6 +45,8 @@ class Sent:
     value: bytes | None
     headers: Headers
     fate: Fate
+    slack_ms: int = 0
+    """So much later than `due_ms` it may be due."""
     partition: int = -1
     offset: int = -1
     sent_s: float = 0.0
@@ -54,6 +56,8 @@ class Sent:
     """Nothing that a sender or an operator did is in its way."""
     is_touched: bool = False
     """A control record named it: it may leave earlier, later or never."""
+    is_removed: bool = False
+    """An operator took it away: it may not leave any more."""
     replays: int = 0
     """How often an operator set the group's offset back to before it."""
     is_lost: bool = False
@@ -75,6 +79,8 @@ class Ledger:
         changelog: str,
         dlq: str,
         own_dlqs: Mapping[str, str] | None = None,
+        ordered: Collection[str] = (),
+        rates: Mapping[str, float] | None = None,
     ) -> None:
         self.sent: dict[int, Sent] = {}
         self.commits = 0
@@ -95,6 +101,11 @@ class Ledger:
         self._dlq = dlq
         self._own_dlqs = dict(own_dlqs or {})
         """By origin, the DLQ that its messages go to."""
+        self._ordered = ordered
+        self._rates = dict(rates or {})
+        """By origin, messages a second; only as long as all clocks are right."""
+        self._in_turn: dict[str, list[int]] = {}
+        """By origin with a rate, when its messages fired."""
         self._places: dict[tuple[str, int, int], Sent] = {}
         """By id of the retry topic, partition and offset: those of a former topic are named until it is noticed."""
         self._counted_in: dict[int, str] = {}
@@ -159,6 +170,9 @@ class Ledger:
         self.commits += 1
         headers = 0
         rolled_back: set[int] = set()
+        fired: list[tuple[int, Sent]] = []
+        written = {partition for topic, partition, _ in transaction.writes if topic == self._changelog}
+        assert written == transaction.offsets.keys(), ("not the offsets of its changelog records", written)
         for topic, partition, entry in transaction.writes:
             if topic != self._changelog:
                 continue
@@ -174,7 +188,9 @@ class Ledger:
                 self._died(entry, topic)
             elif not topic.startswith("app-"):
                 self._fire(topic, entry, transaction)
+                fired.append((entry.offset, self.message_of(entry)))
         assert headers <= HEADERS_MAX, ("headers without end in one transaction", headers)
+        self._check_order(fired)
         for message in self.sent.values():
             if message.partition in rolled_back and len(message.out) > out[id(message)]:
                 message.replays += 1  # it is pending again
@@ -211,10 +227,10 @@ class Ledger:
     def _headers_refused(self, entry: Entry) -> int:
         """Return the headers of a dead letter that was one at its arrival; a timer's are as bytes until it is due."""
         at_arrival = dict(entry.row.headers).get(CONNECT_STAGE) == STAGE.encode()
-        return len(entry.row.headers) if at_arrival and self._message_of(entry).kind == "headers" else 0
+        return len(entry.row.headers) if at_arrival and self.message_of(entry).kind == "headers" else 0
 
     def _fire(self, topic: str, entry: Entry, transaction: Transaction) -> None:
-        message = self._message_of(entry)
+        message = self.message_of(entry)
         assert topic != self._input, ("fired into the retry topic", message)
         self._leave(message, topic)
         self._took_s[topic] = self._timeline.now_s
@@ -222,12 +238,32 @@ class Ledger:
         assert message.fate is not Fate.DEAD, ("fired though it must not be", message)
         assert topic == message.origin, ("fired elsewhere", topic, message)
         assert message.is_touched or transaction.began_ms >= message.due_ms, ("early", transaction.began_ms, message)
+        if topic in self._rates and not _is_out_of_turn(message):
+            self._in_turn.setdefault(topic, []).append(transaction.began_ms)
         row = entry.row
         assert (row.key, row.value) == (message.key, message.value), ("changed", row.key, message)
         assert _foreign(row.headers) == _foreign(message.headers), ("headers changed", message)
 
+    def _check_order(self, fired: Sequence[tuple[int, Sent]]) -> None:
+        """Check that none fired before an earlier one of its origin and key that still waits."""
+        at = {id(message): offset for offset, message in fired}
+        for offset, message in fired:
+            if message.origin not in self._ordered or message.key is None or _is_out_of_turn(message):
+                continue
+            for each in self.sent.values():
+                if each.number >= message.number or _is_out_of_turn(each) or each.is_lost:
+                    continue
+                if (each.partition, each.origin, each.key) == (message.partition, message.origin, message.key):
+                    assert each.out, ("before an earlier one of its key", each, message)
+                    assert at.get(id(each), -1) < offset, ("in front of an earlier one of its key", each, message)
+
+    def expired(self) -> None:
+        """The offsets of the group are gone: the checkpoints say how far each partition is."""
+        for partition in range(len(self._cluster.topics[self._input].logs)):
+            self._taken[partition] = self._next_of.get(partition, 0)
+
     def _died(self, entry: Entry, topic: str) -> None:
-        message = self._message_of(entry)
+        message = self.message_of(entry)
         headers = dict(entry.row.headers)
         named = {(value or b"").decode(errors="replace") for name, value in message.headers if name == ORIGIN}
         expected = {self._own_dlqs.get(origin, self._dlq) for origin in named} or {self._dlq}
@@ -246,9 +282,11 @@ class Ledger:
 
     def _leave(self, message: Sent, topic: str) -> None:
         message.out.append((topic, self._timeline.now_s))
+        assert not message.is_removed or message.replays, ("out though it was cancelled", message)
         assert len(message.out) <= 1 + message.replays, ("twice", message)
 
-    def _message_of(self, entry: Entry) -> Sent:
+    def message_of(self, entry: Entry) -> Sent:
+        """Return the message that a record which left is."""
         for name, value in entry.row.headers:
             if name == UID and (found := _UID.fullmatch(value or b"")):
                 return self.sent[int(found[1])]
@@ -278,7 +316,10 @@ class Ledger:
             assert number not in pending or self.sent[number].replays, ("two timers of one message", number)
             pending.add(number)
         for message in self.sent.values():
-            if message.partition != partition or message.is_touched or message.replays:
+            if message.partition != partition or message.replays:
+                continue
+            if message.is_touched:
+                self._note_removed(message, taken, is_pending=message.number in pending)
                 continue
             if message.is_lost:
                 assert not (message.number in pending and message.out), ("here and there", message)
@@ -288,7 +329,24 @@ class Ledger:
                 assert message.number not in pending, ("taken in and not counted", message)
                 assert not message.out, ("out and not counted", message)
 
+    def _note_removed(self, message: Sent, taken: int, *, is_pending: bool) -> None:
+        """Note that an operator's change took a message away, which it does once."""
+        assert not (is_pending and message.is_removed), ("pending again", message)
+        assert not (is_pending and message.out), ("here and there", message)
+        if not message.is_lost and not message.is_former and message.offset < taken:
+            message.is_removed = not is_pending and not message.out
+
     # At the end
+
+    def check_rates(self) -> None:
+        """Check that each origin got no more than its rate allows, over any time."""
+        partitions = len(self._cluster.topics[self._input].logs)
+        for origin, times in self._in_turn.items():
+            fired = sorted(times)
+            for first, since_ms in enumerate(fired):
+                for count, until_ms in enumerate(fired[first:], 1):
+                    most = self._rates[origin] * ((until_ms - since_ms) / 1000 + RATE_SLACK_S) + partitions
+                    assert count <= most, ("above the rate", origin, count, since_ms, until_ms)
 
     def waiting(self, *, good_only: bool = False) -> list[Sent]:
         """Return what is still to come out."""
@@ -299,16 +357,29 @@ class Ledger:
         ]
 
 
+def _is_out_of_turn(message: Sent) -> bool:
+    """Whether its order and its turn are its own: an operator meant it, or it came more than once."""
+    return message.is_touched or message.is_former or bool(message.replays)
+
+
 def _foreign(headers: Headers) -> list[tuple[str, bytes | None]]:
     return [each for each in headers if not _OURS.match(each[0])]
 
 
+RATE_SLACK_S: Final = 0.4
+"""So much of a rate may come at once after an idle time, or late: see docs/explanation/rates.md."""
 REFUSAL_S: Final = 0.4
 """Each refusal is of another record, and costs an aborted transaction and a new producer."""
 REFUSALS_MAX: Final = 25
 
 
-def check_stops(messages: Collection[Sent], start_ms: int, longest_s: float, refusals_s: Sequence[float] = ()) -> None:
+def check_stops(
+    messages: Collection[Sent],
+    start_ms: int,
+    longest_s: float,
+    refusals_s: Sequence[float] = (),
+    held_s: Mapping[str, float] | None = None,
+) -> None:
     """Hold that each message came out soon after it was due.
 
     Args:
@@ -316,10 +387,11 @@ def check_stops(messages: Collection[Sent], start_ms: int, longest_s: float, ref
         start_ms: The wall time at second 0.
         longest_s: Longest time for which one may be late.
         refusals_s: When brokers refused records meanwhile: so much longer it may be late.
+        held_s: By origin with a rate, how long all of its messages take.
     """
     for each in messages:
-        due_s = max(each.sent_s, each.healed_s, (each.due_ms - start_ms) / 1000)
+        due_s = max(each.sent_s, each.healed_s, (each.due_ms + each.slack_ms - start_ms) / 1000)
         for topic, at_s in each.out[:1]:
             refusals = sum(due_s <= refused_s <= at_s for refused_s in refusals_s)
-            allowed_s = longest_s + REFUSAL_S * min(refusals, REFUSALS_MAX)
+            allowed_s = longest_s + REFUSAL_S * min(refusals, REFUSALS_MAX) + (held_s or {}).get(each.origin, 0.0)
             assert at_s - due_s <= allowed_s, (f"{at_s - due_s:.1f} s late", topic, each)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from sidecar.contract.control import ControlKind, Target
+from sidecar.contract.control import EVERY_ORIGIN, ControlKind, Target
+from sidecar.contract.redrive import RedriveTerms, Skipped, redrive
 from sidecar.model import TimerId
 from tests.simulation.fakes.cluster import TRANSACTION_TIMEOUT_S
 from tests.simulation.fakes.logs import Transaction
+from tests.simulation.shell.ledger import UID
 from tests.simulation.shell.senders import GOOD_ORIGINS, NARROW, SHAKY
 from tests.simulation.shell.world import CALM_STOP_S, CHANGELOG, INPUT, STATUS, Act, Mode, World
 
+LETTERS_MAX: Final = 100
 NOTICED_S: Final = 8.0
 """A running sidecar has noticed by then that the retry topic is another one: it asks every second, for 5 s at most."""
 
@@ -182,6 +185,34 @@ def pause(world: World) -> None:
     world.until(world.rng.choice([1, 10, 40]), lambda: world.write_control(ControlKind.RESUME, SHAKY))
 
 
+def stop_group(world: World) -> None:
+    """Somebody stops the connector, and resumes it after a while: what waited meanwhile comes as what was put off."""
+    world.write_control(ControlKind.STOP, EVERY_ORIGIN)
+
+    def resume() -> None:
+        for message in world.ledger.waiting():
+            message.is_good = False
+        world.write_control(ControlKind.RESUME, EVERY_ORIGIN)
+
+    world.until(world.rng.choice([1, 10, 40]), resume)
+
+
+def redrive_some(world: World) -> None:
+    """Dead letters go to the retry topic again."""
+    rng, now_ms = world.rng, world.timeline.now_ms()
+    logs = [log for name in world.dlqs for log in world.cluster.topics[name].logs]
+    letters = [each for log in logs for each in log.read(log.start, LETTERS_MAX)[0]]
+    for letter in rng.sample(letters, min(len(letters), rng.choice([1, 3]))):
+        key, value, headers = letter.row
+        if UID not in dict(headers):
+            continue  # nothing but its place was small enough
+        terms = RedriveTerms(delay_ms=rng.choice([0, 2_000]))
+        again = redrive(headers, terms, now_ms=now_ms, share=0.0, key=key, value=value)
+        if not isinstance(again, Skipped):
+            sent = world.senders.redriven(world.ledger.message_of(letter), again, terms.due_ms(now_ms, 0.0))
+            world.write(sent)
+
+
 def restart_partitions(world: World) -> None:
     """Somebody restarts the connector by HTTP."""
     world.rng.choice(world.processes).restarts.ask(world.rng.random() < 0.5)
@@ -245,3 +276,6 @@ ACTS = (
     Act(4, control, calm=True),
     Act(1, pause, calm=True),
 )
+
+RICH = (Act(1, stop_group, calm=True), Act(2, redrive_some, calm=True))
+"""In rich worlds only."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 from sidecar.contract import dialects_of
 from sidecar.engine.ingest import Ingest
 from sidecar.engine.rows import Identity
-from sidecar.errors import DuplicateInstance, TopicsInvalid
+from sidecar.errors import DuplicateInstance, StoreFailed, TopicsInvalid
 from sidecar.kafka import config
 from sidecar.kafka.admin.catalogue import Catalogue
 from sidecar.kafka.admin.topic_watch import TopicWatch
@@ -37,26 +37,15 @@ from sidecar.settings.policy import policy_config
 from tests.simulation.fakes.asking import FakeBrokers, FakeChangelogReader
 from tests.simulation.fakes.cluster import Cluster, Link
 from tests.simulation.fakes.consumer import FakeConsumer
-from tests.simulation.fakes.local import (
-    Disk,
-    FakeAdmin,
-    FakeExecutor,
-    FakeStarts,
-    FakeState,
-    FakeWriter,
-    Strangers,
-)
+from tests.simulation.fakes.local import Disk, FakeAdmin, FakeExecutor, FakeStarts, FakeWriter, Killed, Strangers
 from tests.simulation.fakes.producer import FakeProducer
+from tests.simulation.fakes.rocks import RocksDisk
 from tests.simulation.fakes.timeline import InstanceClock
 
 CLUSTER_ID: Final = "cluster"
 SHUTDOWN_S: Final = 10.0
 RESTARTED_S: Final = 5.0
 """After so long a process that has exited is started again."""
-
-
-class Killed(Exception):
-    """The process dies at a step of the commit order."""
 
 
 class Process:
@@ -69,6 +58,7 @@ class Process:
         settings: Settings,
         idle_takes_s: float,
         supervise: Callable[[float, Callable[[], None]], None],
+        disk: Disk | RocksDisk,
         *,
         instance_id: str,
         is_static: bool,
@@ -80,7 +70,7 @@ class Process:
         """INSTANCE_ID is set, so the membership is static."""
         self.cluster = cluster
         self.settings = settings
-        self.disk = Disk()
+        self.disk = disk
         self.link = Link()
         self.clock = InstanceClock(cluster.timeline)
         self.loop: Loop | None = None
@@ -111,6 +101,11 @@ class Process:
         self._runs += 1
         self.dies_at = None
         settings, cluster, clock = self.settings, self.cluster, self.clock
+        try:
+            state = self.disk.state(clock)
+        except StoreFailed:
+            self.supervise(RESTARTED_S, self.start)
+            return
         catalogue = Catalogue(FakeAdmin(cluster, self.link))  # type: ignore[arg-type]  # as much of it as is used
         guard = ClockGuard(clock, settings.max_clock_skew_ms)
         start = OwnStart(FakeStarts(cluster, settings.status_topic, self.instance_id), self.instance_id)
@@ -135,7 +130,7 @@ class Process:
                 settings=settings,
                 clock=clock,
                 facts=facts,
-                state=FakeState(self.disk, clock),
+                state=state,
                 catalogue=catalogue,
                 closed=ClosedOrigins(catalogue),
                 ingest=_ingest(settings, catalogue),
@@ -209,6 +204,7 @@ class Process:
         if self.loop is not None:
             self.loop.stop(SHUTDOWN_S)
         self._forget()
+        self.disk.crash()  # it did not close the store if its transaction hangs
 
     def _forget(self) -> None:
         for executor in self._executors:

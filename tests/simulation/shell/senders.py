@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Final
 
 from sidecar.model import Headers
 from tests.simulation.shell.ledger import UID, Fate, Sent
 
+ORDERS: Final = "orders"
 BILLS: Final = "bills"
-GOOD_ORIGINS: Final = ("orders", BILLS)
+GOOD_ORIGINS: Final = (ORDERS, BILLS)
 SHAKY: Final = "shaky"
 NARROW: Final = "narrow"
 COMPACTED: Final = "compacted"
 DELAYS_MS: Final = (0, 0, 100, 1_000, 3_000, 10_000, 30_000)
+FAR_MS: Final = 70_000
+"""Behind the slots of a second."""
+SLOT_MS: Final = 1_000
 
 
 class Senders:
-    """Makes messages; the headers of each have its number."""
+    """Makes messages; the headers of each have its number.
 
-    def __init__(self, rng: random.Random) -> None:
+    Args:
+        rng: Of the world.
+        is_rich: Some are due in the first millisecond of a slot.
+    """
+
+    def __init__(self, rng: random.Random, *, is_rich: bool = False) -> None:
         self._rng = rng
+        self._is_rich = is_rich
         self._made = 0
 
     def _headers(self, origin: str, due_ms: int) -> Headers:
@@ -32,6 +43,8 @@ class Senders:
     ) -> Sent:
         self._made += 1
         due_ms = now_ms + self._rng.choice(DELAYS_MS)
+        if self._is_rich and self._rng.random() < 0.2:
+            due_ms -= due_ms % SLOT_MS
         return Sent(self._made, kind, origin, due_ms, key, value, self._headers(origin, due_ms), fate)
 
     def good(self, now_ms: int) -> Sent:
@@ -43,6 +56,38 @@ class Senders:
         if rng.random() < 0.2:
             sent.headers.append(("retry-id", rng.choice([b"one", b"two"])))
         return sent
+
+    def far(self, now_ms: int) -> Sent:
+        """Make a good message that is due in a slot of more than a second."""
+        sent = self.good(now_ms)
+        sent.due_ms = now_ms + FAR_MS
+        sent.headers[1] = ("retry-due-ms", b"%d" % sent.due_ms)
+        return sent
+
+    def patient(self, now_ms: int, delays_ms: Sequence[int], jitter: float, clock_ms: int) -> Sent:
+        """Make a good message that leaves its due to the policy.
+
+        Args:
+            now_ms: The record's timestamp.
+            delays_ms: The policy's, by attempt.
+            jitter: Largest share of a delay that is added to it.
+            clock_ms: How far the sidecar's clock may be behind: the delay of a record from its future counts from its
+                arrival.
+        """
+        sent = self.good(now_ms)
+        attempt = self._rng.randrange(len(delays_ms))
+        delay_ms = delays_ms[attempt]
+        sent.due_ms = now_ms + delay_ms - clock_ms
+        sent.slack_ms = int(delay_ms * jitter) + 2 * clock_ms
+        sent.headers[1] = ("retry-attempt", b"%d" % attempt)
+        return sent
+
+    def redriven(self, dead: Sent, headers: Headers, due_ms: int) -> Sent:
+        """Make the message that a dead letter becomes when an operator redrives it."""
+        self._made += 1
+        own = (UID, b"uid-%d;" % self._made)
+        headers = [own if name == UID else (name, value) for name, value in headers]
+        return Sent(self._made, "redriven", dead.origin, due_ms, dead.key, dead.value, headers, Fate.EITHER)
 
     def shaky(self, now_ms: int, *, at_once: bool = False) -> Sent:
         """Make a message to an origin that comes and goes."""

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
-from unittest.mock import patch
 
 import structlog
 
-from sidecar.runtime.transaction import pace
-from tests.simulation.limits import small_limits
+from tests.simulation.limits import small_limits, small_runtime_limits
 from tests.simulation.shell import faults, operators
+from tests.simulation.shell.traits import traits_of
 from tests.simulation.shell.world import Act, Mode, World
 
 ACTS: Final = 55
 ROLL_BACKS_AT: Final = 2
 """In every fourth world brokers roll back one partition of a transaction."""
-BYTES_MAX: Final = 48_000
-"""Of a transaction: as many as a few hundred headers."""
 
 
 def _go_round(world: World) -> None:
@@ -67,12 +66,19 @@ def run(seed: int, *, loud: bool = False) -> World:
     """Run one world to its end. What it raises carries the trace as notes."""
     world: World | None = None
     lines: list[str] = []
-    with small_limits(), patch.object(pace, "BYTES_MAX", BYTES_MAX), quiet() as told:
+    traits = traits_of(seed)
+    with (
+        small_limits(),
+        small_runtime_limits(is_rich=traits.is_rich, small_buffers=traits.has_small_buffers),
+        quiet() as told,
+        TemporaryDirectory(prefix="world-") as home,
+    ):
         try:
-            world = World(seed, lines)
+            world = World(seed, lines, Path(home))
             if loud:
                 told.append(world)
             mine = (*ALL, faults.ROLL_BACKS) if seed % 4 == ROLL_BACKS_AT else ALL
+            mine = (*mine, *operators.RICH, *faults.RICH) if traits.is_rich else mine
             acts = [each for each in mine if each.calm or world.mode is Mode.FAULTY]
             weights = [each.weight for each in acts]
             if world.mode is Mode.SLOW:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.simulation.limits import small_limits
@@ -16,9 +18,9 @@ AFTERWARDS_S = 120.0
 
 
 @pytest.mark.parametrize("seed", range(WORLDS))
-def test_the_one_that_started_first_ends_and_the_other_goes_on(seed: int) -> None:
+def test_the_one_that_started_first_ends_and_the_other_goes_on(seed: int, tmp_path: Path) -> None:
     with small_limits(), quiet():
-        world = World(seed, [])
+        world = World(seed, [], tmp_path)
         world.mode = Mode.FAULTY  # frozen for a while, it is late
         first, *others = world.processes
         for other in others:

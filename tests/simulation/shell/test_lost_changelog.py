@@ -6,6 +6,7 @@ The command's own part, reading and writing topics, is tested with a broker; her
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -17,11 +18,12 @@ from sidecar.engine.rewrite import Present, rewriting, rewritten
 from sidecar.engine.rows import NOT_RESTORED, Identity, Meta, Rows, decode_meta
 from sidecar.engine.wholeness import Log, missing, replaces
 from sidecar.runtime.transaction import pace
+from tests.simulation.fakes.local import Disk
 from tests.simulation.fakes.logs import Row
-from tests.simulation.limits import small_limits
+from tests.simulation.limits import BYTES_MAX, small_limits
 from tests.simulation.shell import faults
 from tests.simulation.shell.process import CLUSTER_ID, Process
-from tests.simulation.shell.story import BYTES_MAX, quiet
+from tests.simulation.shell.story import quiet
 from tests.simulation.shell.world import CHANGELOG, Mode, World
 
 WORLDS = 24
@@ -32,9 +34,9 @@ NOTICED_S = 20.0
 
 
 @pytest.mark.parametrize("seed", range(WORLDS))
-def test_a_changelog_that_is_made_anew_stops_partitions_until_it_is_rebuilt(seed: int) -> None:
+def test_a_changelog_that_is_made_anew_stops_partitions_until_it_is_rebuilt(seed: int, tmp_path: Path) -> None:
     with small_limits(), patch.object(pace, "BYTES_MAX", BYTES_MAX), quiet():
-        world = World(seed, [])
+        world = World(seed, [], tmp_path)
         world.mode = Mode.FAULTY
         _live(world)
         _become_sound(world)
@@ -115,15 +117,20 @@ def _pending(world: World) -> dict[int, int]:
     for number in range(len(world.cluster.topics[CHANGELOG].logs)):
         best = _best(world, number)
         rows = Rows(number)
-        found[number] = 0 if best is None else sum(row.startswith(rows.timer) for row in best[0].disk.rows)
+        found[number] = 0 if best is None else sum(row.startswith(rows.timer) for row in _disk(best[0]).rows)
     return found
+
+
+def _disk(process: Process) -> Disk:
+    assert isinstance(process.disk, Disk)
+    return process.disk
 
 
 def _best(world: World, number: int) -> tuple[Process, Meta] | None:
     """Return the process whose disk knows most of a partition."""
     found = []
     for process in world.processes:
-        value = process.disk.get(Rows(number).meta)
+        value = _disk(process).get(Rows(number).meta)
         if value is not None and (meta := decode_meta(value)).changelog_offset != NOT_RESTORED:
             found.append((meta.checkpoint.sequence, process.name, process, meta))
     if not found:
@@ -150,6 +157,6 @@ def _rebuild(world: World) -> None:
         assert missing(present.last, at, mark) or not replaces(present.last, at, meta)
         plan = rewriting(meta, present, mark, topic.id, world.rng.getrandbits(63) | 1)
         assert not plan.behind
-        records = rewritten(process.disk, number, present, plan.checkpoint, topic.max_bytes, itertools.count())
+        records = rewritten(_disk(process), number, present, plan.checkpoint, topic.max_bytes, itertools.count())
         log.append([Row(key, value, []) for key, value in records], world.timeline.now_ms(), None)
         world.say("rebuilt", number, "from", process.name)

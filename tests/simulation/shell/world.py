@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from enum import Enum
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from sidecar.contract.control import ControlKind, Target, render_control
-from sidecar.settings.origin_policies import OriginPolicy
 from tests.simulation.fakes.cluster import Cluster
+from tests.simulation.fakes.local import Disk
 from tests.simulation.fakes.logs import Row
+from tests.simulation.fakes.rocks import RocksDisk
 from tests.simulation.fakes.timeline import START_MS, Timeline
 from tests.simulation.shell.ledger import Ledger, Sent, check_stops
 from tests.simulation.shell.process import Process, settings_of
-from tests.simulation.shell.senders import BILLS, COMPACTED, GOOD_ORIGINS, NARROW, SHAKY, Senders
+from tests.simulation.shell.senders import COMPACTED, GOOD_ORIGINS, NARROW, SHAKY, Senders
+from tests.simulation.shell.traits import DELAYS, JITTER, traits_of
 
 CALM_STOP_S: Final = 10.0
 """Longest time for which a good message may stand behind bad ones, and behind each topic that gives no answer."""
 HEALED_STOP_S: Final = 30.0
 SLOW_STOP_S: Final = 400.0
 IDLE_S: Final = 0.5
-OWN_DLQS_AT: Final = 5
 AT_LAST_S: Final = 1_000.0
 """An origin that was closed is looked at again every five minutes."""
 INPUT, DLQ, CHANGELOG, STATUS = "retry", "dlq", "app-retry-queue-changelog", "app-status"
-OWN_DLQS: Final = {BILLS: "dlq-bills"}
-"""By origin, in worlds where one has a DLQ of its own."""
+MAX_CLOCK_SKEW_MS: Final = 200_000
+"""The most that a clock of a faulty world is off."""
 
 
 class Mode(Enum):
@@ -41,27 +44,35 @@ class Mode(Enum):
 
 
 class World:
-    """One seed's story."""
+    """One seed's story.
 
-    def __init__(self, seed: int, trace: list[str]) -> None:
+    Args:
+        seed: All that happens comes from it.
+        trace: Takes what happens.
+        home: An empty folder.
+    """
+
+    def __init__(self, seed: int, trace: list[str], home: Path) -> None:
+        self.traits = traits = traits_of(seed)
+        self._home = home if traits.has_real_disks else None
         self.rng = rng = random.Random(seed)
         self.trace = trace
         self.mode = rng.choices([Mode.CALM, Mode.SLOW, Mode.FAULTY], [35, 5, 60])[0]
         self.origin_timeout_ms = rng.choice([60_000, 86_400_000])
         self.timeline = Timeline(rng)
         self.cluster = Cluster(self.timeline, rng)
-        self.own_dlqs = OWN_DLQS if seed % 7 == OWN_DLQS_AT else {}
-        """The DLQ of an origin that has one of its own."""
         self._make_topics()
-        self.ledger = Ledger(self.cluster, self.timeline, INPUT, CHANGELOG, DLQ, self.own_dlqs)
+        rates = traits.rates if self.mode is Mode.CALM else {}
+        self.ledger = Ledger(
+            *(self.cluster, self.timeline, INPUT, CHANGELOG, DLQ, traits.own_dlqs, traits.ordered, rates)
+        )
         self.cluster.completed = self.ledger.completed
         self.cluster.settled = self.ledger.settled
-        self.senders = Senders(rng)
+        self.senders = Senders(rng, is_rich=traits.is_rich)
         self.healing: list[tuple[float, Callable[[], None]]] = []
         client = {"compression.type": rng.choice(["none", "lz4"])}
-        policies = tuple(OriginPolicy(origin, {"DLQ_TOPIC": dlq}) for origin, dlq in self.own_dlqs.items())
         settings = settings_of(
-            client=client, delays_ms=(1_000,), origin_timeout_ms=self.origin_timeout_ms, origin_policies=policies
+            client=client, delays_ms=(1_000,), origin_timeout_ms=self.origin_timeout_ms, origin_policies=traits.policies
         )
         names = [f"s{number}" for number in range(rng.choice([1, 1, 1, 2, 2, 3, 4]))]
         if self.mode is Mode.CALM and len(names) == 1:  # of several, each has closures of its own
@@ -85,10 +96,13 @@ class World:
         idle_takes_s = self.rng.choice([0.1, 0.3, 0.5])
         is_static = self._is_static
         return Process(
-            *(name, self.cluster, self._settings, idle_takes_s, self.until),
+            *(name, self.cluster, self._settings, idle_takes_s, self.until, self._disk(name)),
             instance_id=instance_id,
             is_static=is_static,
         )
+
+    def _disk(self, name: str) -> Disk | RocksDisk:
+        return RocksDisk(self._home / name) if self._home is not None else Disk()
 
     def _make_topics(self) -> None:
         rng, create = self.rng, self.cluster.create
@@ -107,7 +121,7 @@ class World:
     @property
     def dlqs(self) -> list[str]:
         """Every DLQ."""
-        return [DLQ, *self.own_dlqs.values()]
+        return [DLQ, *self.traits.own_dlqs.values()]
 
     def say(self, *what: object) -> None:
         self.trace.append(f"{self.timeline.now_s:9.3f} " + " ".join(map(str, what)))
@@ -168,8 +182,14 @@ class World:
         self.say("control", kind, target, due_ms)
 
     def send_good(self) -> None:
+        senders, now_ms = self.senders, self._now_ms()
         for _ in range(self.rng.choice([1, 1, 3, 10])):
-            self.write(self.senders.good(self._now_ms()))
+            chance = self.rng.random() if self.traits.is_rich else 0.5
+            if self.traits.has_delays and chance < 0.3:
+                clock_ms = 0 if self.mode is Mode.CALM else MAX_CLOCK_SKEW_MS
+                self.write(senders.patient(now_ms, DELAYS.delays_ms, JITTER, clock_ms))
+            else:
+                self.write(senders.far(now_ms) if chance > 0.97 else senders.good(now_ms))
 
     def send_hostile(self) -> None:
         senders, now_ms = self.senders, self._now_ms()
@@ -202,31 +222,48 @@ class World:
                 process.producer.hangs = False
             process.start()
         healed_s = max([self.timeline.now_s, *(process.frozen_until_s for process in self.processes)])
-        good = self.ledger.waiting(good_only=True)
-        latest_s = max([healed_s, *((each.due_ms - START_MS) / 1000 for each in good)])
-        self._run_until(latest_s + longest_s, good_only=True)
-        assert not (left := self.ledger.waiting(good_only=True)), ("good messages still wait", left[:3])
+        good = self._free(self.ledger.waiting(good_only=True))
+        latest_s = max([healed_s, *((each.due_ms + each.slack_ms - START_MS) / 1000 for each in good)])
+        held_s = self._held_s()
+        self._run_until(latest_s + longest_s + max(held_s.values(), default=0.0), good)
+        assert not (left := [each for each in good if not each.out]), ("good messages still wait", left[:3])
         for message in good:
             message.healed_s = healed_s
-        check_stops(good, START_MS, longest_s)
+        check_stops(good, START_MS, longest_s, held_s=held_s)
         if self.mode is Mode.CALM:
             sent = self.ledger.sent.values()
             unhindered = [each for each in sent if each.is_good and each.partition not in self.bad_partitions]
-            check_stops(unhindered, START_MS, CALM_STOP_S * max(1, len(self.silent)), self.cluster.refusals_s)
-        self._run_until(self.timeline.now_s + AT_LAST_S, good_only=False)
+            longest_s = CALM_STOP_S * max(1, len(self.silent))
+            check_stops(self._free(unhindered), START_MS, longest_s, self.cluster.refusals_s, held_s)
+        self._run_until(self.timeline.now_s + AT_LAST_S, self.ledger.waiting())
         assert not (left := self.ledger.waiting()), ("messages still wait", left[:3])
+        self.ledger.check_rates()
         for process in self.processes:
             process.stop()
 
-    def wait(self, seconds: float) -> None:
-        """Let the processes go round for so long."""
+    def _free(self, messages: Collection[Sent]) -> list[Sent]:
+        """Return those that wait for no earlier one of their key."""
+        return [each for each in messages if each.key is None or each.origin not in self.traits.ordered]
+
+    def _held_s(self) -> dict[str, float]:
+        """Return by origin with a rate how long all that was sent to it takes, were all of it in one partition."""
+        partitions = len(self.cluster.topics[INPUT].logs)
+        sent = Counter(each.origin for each in self.ledger.sent.values())
+        return {origin: sent[origin] * partitions / rate for origin, rate in self.traits.rates.items()}
+
+    def wait(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
+        """Let the processes go round for so long, or until something holds."""
         end_s = self.timeline.now_s + seconds
-        while self.timeline.now_s < end_s:
+        while self.timeline.now_s < end_s and not until():
             self.rounds(len(self.processes))
 
-    def _run_until(self, deadline_s: float, *, good_only: bool) -> None:
-        while self.ledger.waiting(good_only=good_only) and self.timeline.now_s < deadline_s:
+    def _run_until(self, deadline_s: float, messages: Sequence[Sent]) -> None:
+        while any(_is_awaited(each) for each in messages) and self.timeline.now_s < deadline_s:
             self.rounds(4 * len(self.processes))
+
+
+def _is_awaited(message: Sent) -> bool:
+    return not (message.out or message.is_touched or message.is_lost)
 
 
 class Act(NamedTuple):

@@ -7,20 +7,27 @@ from dataclasses import replace
 import pytest
 
 from sidecar.changelog.codec import BlockKey, Closed, Closure, decode_block, decode_key
-from sidecar.changelog.entry import KEY
+from sidecar.changelog.entry import KEY, MOVING
 from sidecar.contract.control import ControlKind
 from sidecar.engine.items import Dead
 from sidecar.engine.ports import Origin
 from sidecar.engine.transaction import PartitionPlan, Terms
 from sidecar.model import Reason, StoredOffset, TimerId
+from tests.simulation.audit import rows_of
 from tests.simulation.stage import NOW, TERMS, Stage, fired
 
 TRIED = replace(TERMS, compressed=True, origins={"A": Origin(4, 5_000)}, dlq_max_message_bytes=5_000)
+LARGE = MOVING.size + len(Stage().send(NOW + 5, value=bytes(8_000)).lasting)
+"""Bytes of the entry of a large message."""
 
 
 def dead(stage: Stage, value: bytes = b"v") -> Dead:
     offset, stage.next_offset = stage.next_offset, stage.next_offset + 1
     return Dead(offset, Reason.FATAL, b"k", value, [("h", b"v")])
+
+
+def entries(stage: Stage) -> list[bytes]:
+    return list(rows_of(stage.store, stage.partition.rows.timer).values())
 
 
 def dead_letters(partition_plan: PartitionPlan) -> list[tuple[Reason, int]]:
@@ -79,7 +86,7 @@ def test_due_timers_fire_though_the_first_record_waits_for_the_dlq() -> None:
 
 @pytest.mark.parametrize(
     "terms",
-    [replace(TRIED, unstorable={(0, StoredOffset(0)): "no"}), replace(TERMS, changelog_max_message_bytes=8_000)],
+    [replace(TRIED, unstorable={(0, StoredOffset(0), LARGE): "no"}), replace(TERMS, changelog_max_message_bytes=8_000)],
     ids=["refused", "measured"],
 )
 def test_a_message_that_the_changelog_does_not_take_is_too_large_unless_it_fires_at_once(terms: Terms) -> None:
@@ -96,14 +103,24 @@ def test_a_message_that_the_changelog_does_not_take_is_too_large_unless_it_fires
     assert Stage().plan(NOW, large, terms=replace(terms, dlq_open=False)).left == {0: (large,)}
 
 
+def test_a_message_of_another_size_at_the_offset_of_one_that_was_refused_is_stored() -> None:
+    """The retry topic was made anew before anything was committed: its first message has the offset of the other."""
+    stage = Stage()
+    terms = replace(TRIED, unstorable={(0, StoredOffset(0), LARGE): "no"})
+    partition_plan = stage.commit(NOW, stage.send(NOW + 5), terms=terms)
+    assert (dead_letters(partition_plan), stage.dues()) == ([], [NOW + 5])
+
+
 def test_a_timer_that_cannot_be_stored_again_goes_to_the_dlq_when_it_is_moved_or_deferred() -> None:
     stage = Stage()
     stage.commit(NOW, stage.send(NOW + 5), stage.send(NOW + 5))
     move = stage.control(ControlKind.RESCHEDULE, TimerId(0, 0, NOW + 5), NOW + 9_000)
-    partition_plan = stage.commit(NOW, move, terms=replace(TRIED, unstorable={(0, StoredOffset(0)): "no"}))
+    size = len(entries(stage)[0])
+    partition_plan = stage.commit(NOW, move, terms=replace(TRIED, unstorable={(0, StoredOffset(0), size): "no"}))
     assert (dead_letters(partition_plan), stage.dues()) == ([(Reason.TOO_LARGE, 5)], [NOW + 5])
     closed = {"A": Closed(Closure.UNREACHABLE, NOW)}
-    partition_plan = stage.commit(NOW + 5, terms=replace(TRIED, closed=closed, unstorable={(0, StoredOffset(1)): "no"}))
+    refused = {(0, StoredOffset(1), size): "no"}
+    partition_plan = stage.commit(NOW + 5, terms=replace(TRIED, closed=closed, unstorable=refused))
     assert (dead_letters(partition_plan), partition_plan.deferred, stage.dues()) == ([(Reason.TOO_LARGE, 5)], {}, [])
 
 

@@ -230,7 +230,7 @@ def test_a_dlq_that_refuses_holds_ingest_and_says_so_until_a_dead_letter_is_writ
 def test_what_cannot_be_stored_is_remembered_over_commits_until_the_dlq_is_tried(
     failures: Failures, closed: ClosedOrigins
 ) -> None:
-    place = (3, StoredOffset(7))
+    place = (3, StoredOffset(7), 100)
     fail(failures, closed, refused(1, Refusal.GONE, "dlq"))
     failures.oversize.unstorable[place] = "too large"
     commit(failures, without=frozenset({DLQ}))

@@ -67,11 +67,11 @@ def test_what_the_broker_said_last_counts(limits: Limits, catalogue: Mock) -> No
 
 def test_a_plan_is_made_on_what_was_learnt_and_with_what_was_read_ahead(limits: Limits, catalogue: Mock) -> None:
     failures, closed, ahead = Failures(HandClock(), Mock()), ClosedOrigins(catalogue), {3: Mock()}
-    failures.oversize.unstorable[3, StoredOffset(7)] = "too large"
+    failures.oversize.unstorable[3, StoredOffset(7), 100] = "too large"
     terms = limits.terms(failures, closed, ahead)
     assert (terms.ahead, terms.origins, terms.compressed) == (ahead, catalogue.origins, True)
     assert (terms.dlq_max_message_bytes, terms.changelog_max_message_bytes) == (300_000, 1_114_124)
-    assert (terms.unstorable, terms.deliveries_max, terms.dlq_open) == ({(3, 7): "too large"}, 10_000, True)
+    assert (terms.unstorable, terms.deliveries_max, terms.dlq_open) == ({(3, 7, 100): "too large"}, 10_000, True)
     failures.oversize.singly = True
     terms = limits.terms(failures, closed, ahead)
     assert (terms.block_bytes_max, terms.deliveries_max) == (1, 500)
