@@ -70,7 +70,7 @@ def open_files(one: Sidecar, name: str = "open_files") -> dict[str, int]:
 
 def test_a_query_keeps_no_socket_of_a_micro_batch(java: Path, stage: Stage, sidecars: Sidecars, tmp_path: Path) -> None:
     if not Path("/proc/self/fd").is_dir():
-        pytest.skip("the system does not show the files of a process")
+        pytest.skip("only Linux shows the files of a process, in /proc")
     one = sidecars.make("one", stage)
     one.start(command("run", tmp_path, "--state-partitions", str(STATE_PARTITIONS)))
     one.await_ready(WAIT_S)

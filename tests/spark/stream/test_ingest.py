@@ -51,7 +51,7 @@ def test_chunks_are_the_same_however_the_records_came(monkeypatch: pytest.Monkey
         assert list(pack(RULES, sliced(records, size), NOW)) == expected
 
 
-@pytest.mark.skipif(not hot.COMPILED, reason="nothing is compiled here")
+@pytest.mark.skipif(not hot.COMPILED, reason="the hot path is not compiled here: it needs a C compiler")
 def test_compiled_and_plain_make_the_same_arrivals(monkeypatch: pytest.MonkeyPatch) -> None:
     records = [
         record(offset, [*ORIGIN, ("n", b"%d" % offset), ("retry-attempt", b"%d" % (offset % 9))])

@@ -73,7 +73,7 @@ def test_code_is_made_for_the_many_rows_of_jobs() -> None:
 
 def test_the_process_that_is_forked_has_one_thread() -> None:
     """A fork copies only the thread that forks, and the locks that others hold."""
-    pytest.importorskip("pyspark")
+    pytest.importorskip("pyspark", reason="PySpark is not installed: pip install -e '.[spark]'")
     script = "import os; from sidecar.spark.daemon import preload; preload(); print(len(os.listdir('/proc/self/task')))"
     environment = {**os.environ, "OMP_NUM_THREADS": "2"}
     said = subprocess.run(

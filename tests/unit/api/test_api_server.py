@@ -166,7 +166,7 @@ def test_a_port_without_the_right_to_it_is_named() -> None:
 
 def test_it_listens_on_ipv6_too() -> None:
     if not socket.has_ipv6:
-        pytest.skip("this machine has no IPv6")
+        pytest.skip("this machine has no IPv6: sysctl net.ipv6.conf.lo.disable_ipv6=0 gives it a loopback")
     app = create_app(Snapshots(), metrics=Metrics(version="1", now_ms=int), version="1")
     six = Server(app, host="::1", port=0)
     try:

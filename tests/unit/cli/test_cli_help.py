@@ -134,7 +134,7 @@ SHELLS = {
 def test_the_script_for_a_shell_completes_there(shell: str, tmp_path: Path) -> None:
     program = shutil.which(shell)
     if program is None:
-        pytest.skip(f"no {shell} on this machine")
+        pytest.skip(f"no {shell} in the PATH: apt-get install {shell}")
     command = tmp_path / "retry-sidecar"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m sidecar "$@"\n', encoding="utf-8")
     command.chmod(0o755)

@@ -255,7 +255,7 @@ def sent(*parts: OutputPart) -> Callable[[], None]:
 def wake_in_the_past() -> None:
     import pytest
 
-    pytest.importorskip("pyspark")
+    pytest.importorskip("pyspark", reason="PySpark is not installed: pip install -e '.[spark]'")
     from sidecar.spark.state.map_state import AccessTimes
     from sidecar.spark.stream.processor import WheelProcessor
 

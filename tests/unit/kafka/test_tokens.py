@@ -256,7 +256,7 @@ def test_a_client_is_not_made_without_a_token(tokens: Tokens, function: Function
 
 
 def test_the_token_of_msk_has_its_region_and_an_expiry_in_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("aws_msk_iam_sasl_signer", reason="the extra msk is not installed")
+    pytest.importorskip("aws_msk_iam_sasl_signer", reason="the extra msk is not installed: pip install -e '.[msk]'")
     from sidecar.kafka import msk_iam
 
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")

@@ -126,7 +126,7 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
     assert "cannot be read: there is no such file" in line
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file: run the tests as another user")
 def test_a_file_that_this_user_may_not_read_is_refused(secret: Path) -> None:
     secret.chmod(0)
     (line,) = _problems({"API_TOKEN_FILE": str(secret)})

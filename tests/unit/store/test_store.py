@@ -265,9 +265,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     try:
         mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        pytest.skip("a small file system needs the command mount")
+        pytest.skip("a small file system needs the command mount: apt-get install mount")
     if mounted.returncode:
-        pytest.skip(f"a small file system needs the right to mount one: {mounted.stderr.strip()}")
+        pytest.skip(f"a small file system needs the right to mount one, as root has it: {mounted.stderr.strip()}")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
