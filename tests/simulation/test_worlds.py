@@ -10,11 +10,19 @@ from tests.simulation.running import run
 
 WORLDS = 900
 WORLDS_A_TEST = 100
+OF_EACH_CHANGE = 300
+"""The others are for the night."""
 ENOUGH = 400
 """Each mistake shows within so many worlds; most within ten."""
 
 
-@pytest.mark.parametrize("first", range(0, WORLDS, WORLDS_A_TEST))
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(first, marks=() if first < OF_EACH_CHANGE else pytest.mark.slow)
+        for first in range(0, WORLDS, WORLDS_A_TEST)
+    ],
+)
 def test_nothing_is_lost_fired_twice_or_early_in_any_world(first: int) -> None:
     for seed in range(first, first + WORLDS_A_TEST):
         run(seed, STEPS[seed % len(STEPS)])
