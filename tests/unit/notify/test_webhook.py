@@ -70,9 +70,7 @@ def test_a_url_that_the_library_refuses_is_final() -> None:
     assert TOKEN not in attempt.error
 
 
-@pytest.mark.skipif(
-    shutil.which("openssl") is None, reason="needs openssl in the PATH: apt-get install openssl"
-)
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl in the PATH: apt-get install openssl")
 def test_a_certificate_that_nobody_signed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     path = str(tmp_path / "server.pem")
