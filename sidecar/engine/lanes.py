@@ -162,22 +162,22 @@ class Lanes:
             changed.stored.remove(timer)
         changed.dues[timer] = None
 
-    def ahead_ms(self, entry: bytes, fixed: Head) -> int | None:
-        """Return the stored due of the nearest timer ahead, None when there is none."""
+    def ahead(self, entry: bytes, fixed: Head) -> bytes | None:
+        """Return the key of the nearest timer ahead, None when there is none."""
         lane, offset = self._of(entry, fixed), fixed.offset
         changed = self._changes(lane)
         at = bisect_left(changed.stored, (offset, 0))
         nearest = changed.stored[at - 1] if at else None
-        due_ms = None if nearest is None else changed.dues[nearest]
+        key = None if nearest is None else KEY.pack(changed.dues[nearest], nearest[0])
         if self._advance(lane, changed, offset):
             upper = self._own.lane_row(lane, offset)
             lower = self._own.lane_row(lane, *max(nearest or (0, 0), changed.read_from))
             while lower < upper and (found := self._store.last(lower, upper)) is not None:
                 row, value = found
-                if (key := self._key(changed, row, value)) is not None:
-                    return due_ms_of(key)
+                if (left := self._key(changed, row, value)) is not None:
+                    return left
                 upper = row
-        return due_ms
+        return key
 
     def _advance(self, lane: bytes, changed: _Lane, offset: int) -> bool:
         """Return whether a timer that the plan left as it was is ahead; `read_from` moves up to it."""

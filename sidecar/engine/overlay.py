@@ -38,6 +38,8 @@ from sidecar.model import StoredOffset
 from sidecar.wheel.counts import CountsDelta, SlotKey
 from sidecar.wheel.geometry import WIDTHS_MS, level_ends_ms, level_of
 
+RANGE_DELETE_MIN: Final = 64
+"""From this many fired rows on, one range deletion is cheaper than single ones."""
 _DUE_MS_OF: Final = itemgetter(0)
 
 
@@ -310,6 +312,14 @@ class Overlay:
         self.mutations.rows[self.rows.timer + key] = None
         self.taken.add(key)
 
+    def delete(self, keys: Sequence[bytes]) -> None:
+        """Delete the rows of the first timers behind the watermark, all of which the plan has disposed of."""
+        rows, mutations = self.rows, self.mutations
+        if len(keys) >= RANGE_DELETE_MIN:
+            mutations.ranges.append((rows.timer + self.watermark + b"\0", rows.timer + keys[-1] + b"\0"))
+        else:
+            mutations.rows.update((rows.timer + key, None) for key in keys)
+
     def count_off(self, entry: bytes, fixed: Head, origin: str) -> None:
         """Subtract a timer from the counters and remove the rows that point at it; the caller removes its own row."""
         slot = (fixed.level, fixed.due_ms // WIDTHS_MS[fixed.level])
@@ -332,9 +342,9 @@ class Overlay:
         """Return whether a due timer that was never moved may fire, and take it out of its lane if so."""
         return not self._keeps_order or self.lanes.leave(row, key)
 
-    def ahead_ms(self, entry: bytes, fixed: Head) -> int | None:
-        """Return the stored due of the timer that a due one must wait behind, None when it may fire."""
-        return self.lanes.ahead_ms(entry, fixed) if self.is_ordered(fixed) else None
+    def ahead(self, entry: bytes, fixed: Head) -> bytes | None:
+        """Return the key of the timer that a due one must wait behind, None when it may fire."""
+        return self.lanes.ahead(entry, fixed) if self.is_ordered(fixed) else None
 
     def next_behind(self, entry: bytes, fixed: Head) -> bytes | None:
         """Return the timer that waits behind one that goes out of turn, None when none does or it is due soon."""

@@ -19,13 +19,26 @@ from operator import itemgetter
 from typing import Final
 
 from sidecar.changelog.codec import CHECKPOINT_KEY, Checkpoint, Closed, Closure, encode_checkpoint
-from sidecar.changelog.entry import BEHIND, DEFERRED, HELD, KEY, KEY_BYTES, MOVING, ORDERED, Head, head
+from sidecar.changelog.entry import (
+    BEHIND,
+    DEFERRED,
+    FLAGS_AT,
+    HELD,
+    KEY,
+    KEY_BYTES,
+    MOVING,
+    ORDERED,
+    Head,
+    due_ms_of,
+    head,
+)
 from sidecar.contract.sizes import DELIVERY_OVERHEAD_BYTES
 from sidecar.engine.allowance import HEADERS_EACH, Allowance, Headers
 from sidecar.engine.closures import CLOSED_BYTES_MAX, within
 from sidecar.engine.controls import Acts, Controls
 from sidecar.engine.dead_letters import dead_of, outgoing_of
 from sidecar.engine.deliver import Due, render_delivery
+from sidecar.engine.followers import Followers
 from sidecar.engine.items import Arrival, BadControl, Control, Dead, Dropped, Item, Ordered
 from sidecar.engine.overlay import Overlay
 from sidecar.engine.partition import Partition
@@ -41,8 +54,6 @@ from sidecar.model import OFFSET_MAX, Reason, StoredOffset
 from sidecar.wheel.counts import Counts, SlotKey
 from sidecar.wheel.geometry import WIDTHS_MS
 
-RANGE_DELETE_MIN: Final = 64
-"""From this many fired rows on, one range deletion is cheaper than single ones."""
 DEFERRAL_MIN_MS: Final = 5_000
 DEFERRAL_MAX_MS: Final = 15 * 60_000
 DEFERRED_PER_S: Final = 2_000
@@ -110,6 +121,7 @@ class _Planner:
             max(1, terms.deliveries_max // ingesting), max(1, terms.delivery_bytes_max // ingesting), headers
         )
         self.controls = Controls(self.overlay, self.checkpoint, terms.origins, terms.closed, self.allowance)
+        self.followers = Followers(self.overlay, self.allowance)
         self.next_input_offset = self.checkpoint.next_input_offset
         self.highest = self.checkpoint.highest_input_offset
         self.offset_base = self.checkpoint.offset_base
@@ -269,7 +281,9 @@ class _Planner:
                 self.complete = self._dispose_of(due) and not full
                 if not self.complete:
                     break
-        self._delete_scanned()
+        self.overlay.delete(self.scanned)
+        left = limit - len(self.scanned) if self.complete else 0
+        self.followers.go(left, self._dispose, self._let_next_go)
 
     def _dispose_of(self, due: Iterable[Due]) -> bool:
         """Dispose of due timers; stop at one with an unknown origin and return False."""
@@ -310,7 +324,7 @@ class _Planner:
         self.overlay.count_off(entry, fixed, origin)
         self._dispose(entry, fixed, origin, outgoing)
         if fixed.flags & BEHIND:
-            self._let_next_go(entry, fixed)
+            self.followers.note(entry, fixed)
 
     def _hold_singly(self, entry: bytes, origin: str, turn_ms: int) -> None:
         fixed = head(entry)
@@ -322,14 +336,6 @@ class _Planner:
         if self.overlay.taken or self.terms.unfireable or self.controls.closure_of(name) is not None:
             return None
         return self.terms.origins.get(name)
-
-    def _delete_scanned(self) -> None:
-        rows, mutations = self.overlay.rows, self.overlay.mutations
-        if len(self.scanned) >= RANGE_DELETE_MIN:
-            lower = rows.timer + self.overlay.watermark + b"\0"
-            mutations.ranges.append((lower, rows.timer + self.scanned[-1] + b"\0"))
-        else:
-            mutations.rows.update((rows.timer + key, None) for key in self.scanned)
 
     def _dispose_now(self, entry: bytes, fixed: Head, origin: str) -> bool:
         """Dispose of a timer that a control record makes due: it waits neither for a turn nor behind another one."""
@@ -358,57 +364,53 @@ class _Planner:
             # Overdue at arrival, and its origin is no longer known: it is deferred like one whose origin is closed.
             self.unresolved.add(origin)
             return self._defer(entry, fixed, origin)
-        blocker = self._blocker(entry, fixed, origin, topic)
+        blocker = self.terms.why_unfireable(self.partition.number, entry, fixed, topic)
         if blocker is not None:
             if not self.terms.entry_may_die(entry, fixed):
                 return self._defer(entry, fixed, origin)
             self._dead_letter(entry, fixed, *blocker, "fire")
             return True
-        if in_turn and self.turns is not None and (not fixed.flags & HELD or self.turns.missed(fixed.due_ms)):
-            turn_ms = self.turns.take(origin, fixed.due_ms)
-            if turn_ms is not None:
-                return self._hold(entry, fixed, origin, turn_ms)
-        if in_turn and (ahead_ms := self.overlay.ahead_ms(entry, fixed)) is not None:
-            return self._put_behind(entry, fixed, origin, ahead_ms)
+        if in_turn and (dead := self._wait(entry, fixed, origin)) is not None:
+            return dead
         if rendered is None:
             rendered = render_delivery(self.partition.number, entry, fixed, origin)
             self.allowance.headers.left -= len(rendered.headers)
         self.deliveries.append(rendered)
         return False
 
-    def _blocker(self, entry: bytes, fixed: Head, origin: str, topic: Origin) -> tuple[Reason, str] | None:
-        """Return why a timer can never fire, None when it can."""
-        if not self.terms.compressed and len(entry) + DELIVERY_OVERHEAD_BYTES > topic.max_message_bytes:
-            size = len(entry) + DELIVERY_OVERHEAD_BYTES
-            return Reason.TOO_LARGE, f"{size} bytes; {origin} takes {topic.max_message_bytes} (max.message.bytes)"
-        if fixed.origin_partition >= topic.partitions:
-            return Reason.UNFIREABLE, f"partition {fixed.origin_partition}; {origin} has {topic.partitions} now"
-        if self.terms.unfireable and (said := self.terms.unfireable.get((self.partition.number, entry[:KEY_BYTES]))):
-            return said
+    def _wait(self, entry: bytes, fixed: Head, origin: str) -> bool | None:
+        """Hold a due timer or put it behind another one; return whether it went to the DLQ, None when it may fire.
+
+        A turn is taken only by a timer that fires at it: one that waits for another one takes its turn afterwards.
+        """
+        turns, ahead = self.turns, self.overlay.ahead(entry, fixed)
+        if turns is not None and fixed.flags & HELD and not turns.missed(fixed.due_ms):
+            turns = None
+        if ahead is not None:
+            turn_ms = None if turns is None else turns.next_ms(origin, fixed.due_ms)
+            # The one ahead has taken an earlier turn.
+            follows = turn_ms is not None and turn_ms >= due_ms_of(ahead)
+            if not follows or not self.overlay.pending_at(ahead)[FLAGS_AT] & HELD:
+                due_ms = max(due_ms_of(ahead), self.now_ms + 1)
+                return self._move(entry, fixed, origin, due_ms, DEFERRED | BEHIND, self.put_behind)
+        if turns is not None and (turn_ms := turns.take(origin, fixed.due_ms)) is not None:
+            return self._hold(entry, fixed, origin, turn_ms)
         return None
 
     def _defer(self, entry: bytes, fixed: Head, origin: str) -> bool:
         late_ms = self.now_ms - fixed.requested_ms
         spread_ms = self.overlay.deferred(origin) * 1000 // DEFERRED_PER_S
         delay_ms = min(max(late_ms, spread_ms, DEFERRAL_MIN_MS), DEFERRAL_MAX_MS)
-        if self._keep(entry, fixed, self.now_ms + delay_ms, fixed.requested_ms, DEFERRED):
-            return True
-        self.deferred[origin] = self.deferred.get(origin, 0) + 1
-        return False
+        return self._move(entry, fixed, origin, self.now_ms + delay_ms, DEFERRED, self.deferred)
 
     def _hold(self, entry: bytes, fixed: Head, origin: str, turn_ms: int) -> bool:
         """Store a due timer again, at its turn; return whether it went to the DLQ."""
-        if self._keep(entry, fixed, turn_ms, fixed.requested_ms, DEFERRED | HELD):
-            return True
-        self.held[origin] = self.held.get(origin, 0) + 1
-        return False
+        return self._move(entry, fixed, origin, turn_ms, DEFERRED | HELD, self.held)
 
-    def _put_behind(self, entry: bytes, fixed: Head, origin: str, ahead_ms: int) -> bool:
-        """Store a due timer again, behind one of its lane; return whether it went to the DLQ."""
-        due_ms = max(ahead_ms, self.now_ms + 1)
-        if self._keep(entry, fixed, due_ms, fixed.requested_ms, DEFERRED | BEHIND):
+    def _move(self, entry: bytes, fixed: Head, origin: str, due_ms: int, flags: int, counts: dict[str, int]) -> bool:
+        if self._keep(entry, fixed, due_ms, fixed.requested_ms, flags):
             return True
-        self.put_behind[origin] = self.put_behind.get(origin, 0) + 1
+        counts[origin] = counts.get(origin, 0) + 1
         return False
 
     def _dead_letter(self, entry: bytes, fixed: Head, reason: Reason, detail: str, stage: str) -> None:

@@ -80,18 +80,29 @@ class Turns:
             origin: Where the timer goes.
             due_ms: When it came due.
         """
+        turn = self._turn(origin, due_ms)
+        if turn is None:
+            return None
+        self._next[origin] = turn + self._every[origin]
+        return self._when_ms(turn)
+
+    def next_ms(self, origin: str, due_ms: int) -> int | None:
+        """Return what `take` would return, without taking it."""
+        turn = self._turn(origin, due_ms)
+        return None if turn is None else self._when_ms(turn)
+
+    def _turn(self, origin: str, due_ms: int) -> int | None:
+        """Return the next turn of an origin, None when it has no rate."""
         every = self._every.get(origin)
         if every is None:
             every = self._begin(origin)
         if not every:
             return None
         turn = max(self._next[origin], due_ms * _MS_NS, self._earliest_ns)
-        if turn <= self._now_ms * _MS_NS:
-            self._next[origin] = turn + every
-            return None
-        turn = max(turn, self._stored_from_ns)
-        self._next[origin] = turn + every
-        return -(-turn // _MS_NS)
+        return turn if turn <= self._now_ms * _MS_NS else max(turn, self._stored_from_ns)
+
+    def _when_ms(self, turn: int) -> int | None:
+        return None if turn <= self._now_ms * _MS_NS else -(-turn // _MS_NS)
 
     def _begin(self, origin: str) -> int:
         rate = self._rate_of(origin)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sidecar.changelog.codec import BLOCK_BYTES_MAX, Checkpoint, Closed
-from sidecar.changelog.entry import KEY, Head, payload_of
-from sidecar.contract.sizes import BATCH_BYTES, FRAMING_BYTES
+from sidecar.changelog.entry import KEY, KEY_BYTES, Head, origin_of, payload_of
+from sidecar.contract.sizes import BATCH_BYTES, DELIVERY_OVERHEAD_BYTES, FRAMING_BYTES
 from sidecar.engine.dlqs import PolicyDlqs
 from sidecar.engine.items import ControlOutcome, Dropped, Item
 from sidecar.engine.partition import Partition
@@ -115,6 +115,17 @@ class Terms:
         """Return why a timer that the changelog cannot hold goes to its DLQ, empty when it does not, or not now."""
         said = self.why_unstorable(partition, fixed.offset, len(entry))
         return said if said and self.entry_may_die(entry, fixed) else ""
+
+    def why_unfireable(self, partition: int, entry: bytes, fixed: Head, topic: Origin) -> tuple[Reason, str] | None:
+        """Return why a timer can never fire to its origin, None when it can."""
+        size = len(entry) + DELIVERY_OVERHEAD_BYTES
+        if not self.compressed and size > topic.max_message_bytes:
+            origin = origin_of(entry, fixed)
+            return Reason.TOO_LARGE, f"{size} bytes; {origin} takes {topic.max_message_bytes} (max.message.bytes)"
+        if fixed.origin_partition >= topic.partitions:
+            origin = origin_of(entry, fixed)
+            return Reason.UNFIREABLE, f"partition {fixed.origin_partition}; {origin} has {topic.partitions} now"
+        return self.unfireable.get((partition, entry[:KEY_BYTES])) if self.unfireable else None
 
 
 @dataclass(slots=True)

@@ -7,8 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Final
 from unittest.mock import patch
 
-from sidecar.engine import lanes, records, restore
-from sidecar.engine import plan as planning
+from sidecar.engine import lanes, overlay, records, restore
 from sidecar.engine.overlay import Overlay
 from sidecar.runtime.partitions import buffer, recovery
 from sidecar.runtime.transaction import pace
@@ -25,7 +24,7 @@ def small_limits() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(records, "BLOCK_BYTES_MAX", 260))
         stack.enter_context(patch.object(records, "TOMBSTONES_MAX", 2))
-        stack.enter_context(patch.object(planning, "RANGE_DELETE_MIN", 2))
+        stack.enter_context(patch.object(overlay, "RANGE_DELETE_MIN", 2))
         stack.enter_context(patch.object(restore, "SETTLE_ROWS_MAX", 3))
         stack.enter_context(patch.object(restore, "SETTLE_BYTES_MAX", 300))
         stack.enter_context(patch.object(lanes, "READ_ROWS", 1))

@@ -300,18 +300,16 @@ MUTATIONS = (
         "records[-1].offset + 1",
         "records[-1].offset + 2",
     ),
-    Mutation("a turn is taken twice", "engine.rates:Turns.take", "turn + every", "turn"),
-    Mutation("a turn below the watermark", "engine.rates:Turns.take", "max(turn, self._stored_from_ns)", "turn"),
-    Mutation("the turns of the past are all kept", "engine.rates:Turns.take", ", self._earliest_ns", ""),
+    Mutation("a turn is taken twice", "engine.rates:Turns.take", "turn + self._every[origin]", "turn"),
+    Mutation("a turn below the watermark", "engine.rates:Turns._turn", "max(turn, self._stored_from_ns)", "turn"),
+    Mutation("the turns of the past are all kept", "engine.rates:Turns._turn", ", self._earliest_ns", ""),
     Mutation("a missed turn is still good", "engine.rates:Turns.missed", "> self._late_ms", "> 10**15"),
     Mutation("a restart forgets the turns", "engine.rates:Turns._begin", "if former is None", "if True"),
     Mutation("turns that others took are forgotten", "engine.rates:Turns.kept", "**self._former, ", ""),
-    Mutation(
-        "order per key is not kept", "engine.plan:_Planner._dispose", "self.overlay.ahead_ms(entry, fixed)", "None"
-    ),
+    Mutation("order per key is not kept", "engine.plan:_Planner._wait", "self.overlay.ahead(entry, fixed)", "None"),
     Mutation(
         "timers of the same plan do not count for the order",
-        "engine.lanes:Lanes.ahead_ms",
+        "engine.lanes:Lanes.ahead",
         "bisect_left(changed.stored, (offset, 0))",
         "0",
     ),

@@ -75,15 +75,53 @@ def test_a_message_waits_behind_the_nearest_earlier_one() -> None:
 
 
 @pytest.mark.parametrize("kind", [ControlKind.CANCEL, ControlKind.FIRE])
-def test_those_behind_a_message_that_is_cancelled_or_fired_by_hand_go_one_by_one(kind: ControlKind) -> None:
+def test_those_behind_a_message_that_is_cancelled_or_fired_by_hand_go_together(kind: ControlKind) -> None:
     stage = Stage()
     stage.commit(NOW, send(stage, NOW + 9_000), send(stage, NOW + 10), send(stage, NOW + 20), send(stage, NOW + 500))
     stage.commit(NOW + 30)
     by_hand = stage.commit(NOW + 40, stage.control(kind, TimerId(0, 0, NOW + 9_000)))
     assert fired(by_hand) == ([0] if kind is ControlKind.FIRE else [])
-    assert fired(stage.commit(NOW + 41)) == [1]
-    assert fired(stage.commit(NOW + 42)) == [2]
+    assert fired(stage.commit(NOW + 41)) == [1, 2]
     assert fired(stage.commit(NOW + 500)) == [3]
+
+
+def test_many_behind_a_message_that_is_cancelled_go_as_fast_as_the_limits_of_a_plan_allow() -> None:
+    count, each = 100, 30
+    stage, few = Stage(), replace(TERMS, deliveries_max=each)
+    stage.commit(NOW, send(stage, NOW + 9_000), *(send(stage, NOW + 10) for _ in range(count)))
+    stage.commit(NOW + 10)
+    stage.commit(NOW + 20, stage.control(ControlKind.CANCEL, TimerId(0, 0, NOW + 9_000)))
+    plans = [fired(stage.commit(NOW + 21 + at, terms=few)) for at in range(4)]
+    assert list(map(len, plans)) == [30, 30, 30, 10]
+    assert [at for each in plans for at in each] == list(range(1, count + 1))
+    assert not stage.timers()
+
+
+def test_those_behind_a_message_that_is_cancelled_are_bounded_in_bytes() -> None:
+    stage, small = Stage(), replace(TERMS, delivery_bytes_max=150)
+    stage.commit(NOW, send(stage, NOW + 9_000), *(send(stage, NOW + 10) for _ in range(4)))
+    stage.commit(NOW + 10)
+    stage.commit(NOW + 20, stage.control(ControlKind.CANCEL, TimerId(0, 0, NOW + 9_000)))
+    assert 1 < len(fired(stage.commit(NOW + 21, terms=small))) < 4
+
+
+def test_those_behind_a_message_that_is_cancelled_take_one_turn_each() -> None:
+    stage, rated = Stage(), replace(TERMS, rate_of={"A": 1.0}.get)
+    stage.commit(NOW, send(stage, NOW + 9_000), *(send(stage, NOW + 10) for _ in range(3)), terms=rated)
+    stage.commit(NOW + 10, terms=rated)
+    stage.commit(NOW + 20, stage.control(ControlKind.CANCEL, TimerId(0, 0, NOW + 9_000)), terms=rated)
+    assert fired(stage.commit(NOW + 21, terms=rated)) == [1]
+    assert stage.dues() == [NOW + 21 + turn * 1_000 for turn in (1, 2)]
+
+
+def test_those_behind_a_message_of_a_closed_origin_wait_with_it() -> None:
+    stage, closed = Stage(), replace(TERMS, closed={"A": Closed(Closure.UNREACHABLE, NOW)})
+    stage.commit(NOW, send(stage, NOW + 9_000), *(send(stage, NOW + 10) for _ in range(3)))
+    stage.commit(NOW + 10)
+    stage.commit(NOW + 20, stage.control(ControlKind.CANCEL, TimerId(0, 0, NOW + 9_000)))
+    deferred = stage.commit(NOW + 21, terms=closed)
+    assert (fired(deferred), deferred.deferred) == ([], {"A": 3})
+    assert fired(stage.commit(max(stage.dues()))) == [1, 2, 3]
 
 
 def test_those_behind_a_message_that_is_rescheduled_follow_it() -> None:
@@ -134,6 +172,27 @@ def test_a_rate_moves_a_backlog_of_one_key_once() -> None:
     assert fired(stage.commit(NOW + 5, terms=rated)) == [0]
     assert stage.dues() == [NOW + 5 + turn * 1_000 for turn in (1, 2, 3)]
     assert [fired(stage.commit(NOW + 5 + turn * 1_000, terms=rated)) for turn in (1, 2, 3)] == [[1], [2], [3]]
+
+
+def test_a_message_that_waits_behind_another_one_takes_no_turn_meanwhile() -> None:
+    stage, rated = Stage(), replace(TERMS, rate_of={"A": 1.0}.get)
+    stage.commit(NOW, send(stage, NOW + 9_000), send(stage, NOW + 10), send(stage, NOW + 20, b"other"))
+    waiting = stage.commit(NOW + 10, terms=rated)
+    assert (fired(waiting), waiting.put_behind, waiting.held) == ([], {"A": 1}, {})
+    assert fired(stage.commit(NOW + 20, terms=rated)) == [2]
+    assert fired(stage.commit(NOW + 9_000, terms=rated)) == [0]
+    assert stage.dues() == [NOW + 10_000]
+    assert fired(stage.commit(NOW + 10_000, terms=rated)) == [1]
+
+
+def test_a_message_whose_turn_would_come_after_one_ahead_that_has_none_yet_waits_without_a_turn() -> None:
+    stage, rated = Stage(), replace(TERMS, rate_of={"A": 1.0}.get)
+    stage.commit(NOW, send(stage, NOW + 500), send(stage, NOW + 5, b"other"), send(stage, NOW + 10))
+    assert fired(stage.commit(NOW + 5, terms=rated)) == [1]
+    assert stage.commit(NOW + 10, terms=rated).put_behind == {"A": 1}
+    assert stage.commit(NOW + 500, terms=rated).held == {"A": 2}
+    assert stage.dues() == [NOW + 1_005, NOW + 2_005]
+    assert [fired(stage.commit(NOW + 5 + turn * 1_000, terms=rated)) for turn in (1, 2)] == [[0], [2]]
 
 
 def test_an_engine_that_keeps_no_order_fires_at_the_due() -> None:
