@@ -39,6 +39,25 @@ _DENIED: Final = frozenset(
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
+OF_THE_PRODUCER: Final = frozenset(
+    {
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+        KafkaError.UNKNOWN_PRODUCER_ID,
+        KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        KafkaError.DUPLICATE_SEQUENCE_NUMBER,
+        KafkaError.INVALID_TXN_STATE,
+        KafkaError.CONCURRENT_TRANSACTIONS,
+        KafkaError.TRANSACTION_COORDINATOR_FENCED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTION_ABORTABLE,
+        KafkaError._FENCED,
+        KafkaError._FATAL,
+        KafkaError._STATE,
+    }
+)
+"""Answers about a producer or its transaction, which come with a record or a batch and say nothing about it."""
 
 
 def failed(error: KafkaError) -> KafkaFailed:

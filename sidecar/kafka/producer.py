@@ -19,6 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 from sidecar.clock import Clock
 from sidecar.engine.ports import Outgoing
 from sidecar.errors import TransactionFailed, invariant
+from sidecar.kafka.errors import OF_THE_PRODUCER
 from sidecar.kafka.tokens import made
 from sidecar.model import ANY_PARTITION, Headers
 
@@ -75,6 +76,7 @@ _REFUSALS: Final[Mapping[int, Refusal]] = {
     KafkaError.RECORD_LIST_TOO_LARGE: Refusal.LARGE,
 }
 
+_FENCES: Final = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
 
 _PLACED: Final = frozenset({Refusal.NAMED, Refusal.LARGE, Refusal.SILENT})
 """Refusals that depend on the partition of the topic."""
@@ -128,6 +130,7 @@ class TransactionalProducer:
         self._accepted = Counter[tuple[str, int]]()
         self._changelog_error: KafkaError | None = None
         self._status_error: KafkaError | None = None
+        self._producer_error: KafkaError | None = None
         self._unwritten_for: dict[int, str] = {}
         self._next_changelog_offsets: dict[int, int] = {}
         self._written = Counter[int]()
@@ -159,7 +162,7 @@ class TransactionalProducer:
         self._unwritten = []
         self._delivered_to = set()
         self._accepted = Counter()
-        self._changelog_error = self._status_error = None
+        self._changelog_error = self._status_error = self._producer_error = None
         self._unwritten_for = {}
         self._next_changelog_offsets = {}
         try:
@@ -188,7 +191,8 @@ class TransactionalProducer:
         """Write to an internal topic, which must accept the record."""
         try:
             yield from self._produce(topic, value, key, **more)
-        except KafkaException:
+        except KafkaException as cause:
+            _raise_if_of_the_producer(cause)
             # A new partition is known to this producer only after a metadata request.
             yield
             try:
@@ -222,6 +226,7 @@ class TransactionalProducer:
             except BufferError:
                 yield from self._write_slowly(Outgoing._make(outgoing), report)
             except KafkaException as cause:
+                _raise_if_of_the_producer(cause)
                 yield from self._refuse_or_learn(partition, Outgoing._make(outgoing), report, cause.args[0])
 
     def _write_slowly(self, outgoing: Outgoing, report: Any) -> Waits:
@@ -259,7 +264,7 @@ class TransactionalProducer:
         if error is None:
             self._delivered_to.add((outgoing.topic, message.partition() or 0))
             return
-        if error.code() not in _BLAMELESS:
+        if self._blames(error):
             refused = _refused(partition, outgoing, error)
             if refused.why in _PLACED:
                 refused = refused._replace(target=message.partition() or 0)
@@ -269,7 +274,7 @@ class TransactionalProducer:
 
     def _changelog_delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            if error.code() not in _BLAMELESS:
+            if self._blames(error):
                 self._changelog_error = error
                 self._note_unwritten(error, message)
             return
@@ -279,9 +284,16 @@ class TransactionalProducer:
             self._next_changelog_offsets[partition] = offset + 1
 
     def _outcome_delivered(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None and error.code() not in _BLAMELESS:
+        if error is not None and self._blames(error):
             self._status_error = error
             self._note_unwritten(error, message)
+
+    def _blames(self, error: KafkaError) -> bool:
+        """Return whether a delivery report's error is about its record or topic; note one about the producer."""
+        if error.code() in OF_THE_PRODUCER:
+            self._producer_error = self._producer_error or error
+            return False
+        return error.code() not in _BLAMELESS
 
     def _note_unwritten(self, error: KafkaError, message: Message) -> None:
         if _REFUSALS.get(error.code()) is Refusal.LARGE:
@@ -364,9 +376,8 @@ class TransactionalProducer:
         deadline_s = self._clock.monotonic_s() + COMMIT_TIMEOUT_S
         # With several batches in flight the library waits for those after a refused one until they time out.
         try:
-            while self._producer.flush(FLUSH_S) and not self._changelog_error and not self._status_error:
-                if self._refused or self._clock.monotonic_s() > deadline_s:
-                    break
+            while self._producer.flush(FLUSH_S) and not self._blame() and self._clock.monotonic_s() <= deadline_s:
+                pass
         except KafkaException as cause:
             # It raises what became fatal meanwhile, such as a fence.
             raise _failed("flush", cause.args[0], replace=True) from cause
@@ -397,7 +408,7 @@ class TransactionalProducer:
         """Return what was refused in the current or last transaction; empty when nothing was."""
         if self._refused:
             return f"{len(self._refused)} records, the first: {self._refused[0].text}"
-        error = self._changelog_error or self._status_error
+        error = self._changelog_error or self._status_error or self._producer_error
         return "" if error is None else error.str()
 
     def _require_open(self, call: str) -> None:
@@ -426,6 +437,8 @@ class TransactionalProducer:
         except KafkaException as cause:
             raise _failed("abort_transaction", cause.args[0], replace=True) from cause
         self._open = False
+        if self._producer_error is not None:
+            raise TransactionFailed(f"abort_transaction: {self._producer_error.str()}", unknown=False, replace=True)
 
     def give_up(self) -> bool:
         """Abandon the thread that waits in a call of this producer; called by another thread.
@@ -461,13 +474,21 @@ def rejected_of(refused: Sequence[Refused], accepted: Mapping[tuple[str, int], i
     return [each for each in named if places[place := (each.outgoing.topic, each.target)] <= accepted.get(place, 0)]
 
 
+def _raise_if_of_the_producer(cause: KafkaException) -> None:
+    """Raise TransactionFailed if a record could not be queued because of what became of its producer meanwhile."""
+    error: KafkaError = cause.args[0]
+    if error.code() in OF_THE_PRODUCER:
+        text = f"produce: {error.str()} ({error.name()})"
+        raise TransactionFailed(text, unknown=False, replace=True, fenced=error.code() in _FENCES) from cause
+
+
 def _refused(partition: int, outgoing: Outgoing, error: KafkaError) -> Refused:
     return Refused(partition, outgoing, _REFUSALS.get(error.code(), Refusal.RECORD), error.str())
 
 
 def _failed(call: str, error: KafkaError, *, replace: bool = False) -> TransactionFailed:
     """Return the meaning of a transactional call's error; the library defines the order of the checks."""
-    fenced = error.code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
+    fenced = error.code() in _FENCES
     text = f"{call}: {error.str()} ({error.name()})"
     if error.fatal():
         return TransactionFailed(text, unknown=True, replace=True, fenced=fenced)

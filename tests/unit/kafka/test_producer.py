@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from sidecar.engine.ports import Outgoing
 from sidecar.errors import TransactionFailed
 from sidecar.kafka import producer as module
+from sidecar.kafka.errors import OF_THE_PRODUCER
 from sidecar.kafka.producer import FEW, TransactionalProducer
 from tests.clocks import HandClock
 
@@ -31,6 +35,12 @@ class Library:
         if self.fails_at == name:
             raise KafkaException(self.error)
         return 0
+
+    def produce(self, topic: str, value: bytes, key: bytes, *_more: object, **named: object) -> None:
+        self._call("produce")
+
+    def list_topics(self, _topic: str, _timeout_s: float) -> None:
+        self._call("list_topics")
 
     def init_transactions(self, _timeout_s: float) -> None:
         self._call("init_transactions")
@@ -100,3 +110,71 @@ def test_a_fence_that_shows_while_the_first_records_are_written_fails_the_transa
     with pytest.raises(TransactionFailed) as failed:
         begun(monkeypatch, "flush", fence).send_offsets("retry", {0: 1}, b"member")
     assert (failed.value.unknown, failed.value.replace, failed.value.fenced) == (True, True, True)
+
+
+OUTGOING = Outgoing("orders", 0, b"k", b"v", [], 0, b"source")
+
+
+class Reported:
+    """Stands in for the message of a delivery report."""
+
+    def partition(self) -> int:
+        return 0
+
+    def topic(self) -> str:
+        return "orders"
+
+    def key(self) -> bytes:
+        return b"k"
+
+    def value(self) -> bytes:
+        return b"v"
+
+
+def report(made: TransactionalProducer, error: KafkaError) -> None:
+    """Have records of all kinds reported with an error."""
+    message: Any = Reported()
+    made._delivered(0, OUTGOING, error, message)
+    made._changelog_delivered(error, message)
+    made._outcome_delivered(error, message)
+
+
+@pytest.mark.parametrize("code", sorted(OF_THE_PRODUCER))
+def test_what_is_said_about_the_producer_in_a_delivery_report_blames_no_record(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    aborts = KafkaError(code, "the transaction is over", txn_requires_abort=True)
+    made = begun(monkeypatch, "commit_transaction", aborts)
+    report(made, KafkaError(code))
+    assert not made.refused
+    assert not made.unwritten_for
+    with pytest.raises(TransactionFailed, match="commit_transaction") as failed:
+        made.commit()
+    assert (failed.value.unknown, failed.value.replace) == (False, True)
+    with pytest.raises(TransactionFailed) as aborted:
+        made.abort()
+    assert aborted.value.replace, "it must not begin another transaction"
+
+
+def test_what_is_said_about_a_record_blames_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = begun(monkeypatch, "", KafkaError(KafkaError._FAIL))
+    report(made, KafkaError(KafkaError.POLICY_VIOLATION))
+    assert [each.outgoing for each in made.refused] == [OUTGOING]
+    assert made.unwritten_for
+
+
+@pytest.mark.parametrize("code", sorted(OF_THE_PRODUCER))
+def test_a_record_that_cannot_be_queued_because_of_its_producer_is_not_refused(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    made = begun(monkeypatch, "produce", KafkaError(code))
+    for writes in (
+        made.write_outgoing(0, [OUTGOING], traced=True),
+        made.write_changelog("changelog", 0, [(b"k", b"v")]),
+        made.write_outcomes("status", 0, [(b"k", b"v", [])]),
+    ):
+        with pytest.raises(TransactionFailed, match="produce") as failed:
+            list(writes)
+        assert (failed.value.unknown, failed.value.replace) == (False, True)
+    assert not made.refused
+    assert not made.unwritten_for
