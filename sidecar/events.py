@@ -35,8 +35,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "changelog_rolled_back": "The changelog lacks a transaction whose input offsets are committed: a broker, or "
     "an operator, aborted its part. The partition ingests the records of that transaction again, and fires what is "
     "pending in the changelog.",
-    "commit_hangs": "A transaction got no answer for so long that the sidecar abandons it and restores every "
-    "partition.",
+    "commit_hangs": "A transaction, or the start of a producer, got no answer for so long that the sidecar abandons "
+    "it. After a transaction it restores every partition.",
     "committed_offset_gone": "The group's committed offset has expired (check offsets.retention.minutes). The "
     "partition continues from the offset in its checkpoint.",
     "committed_offset_rolled_back": "The group's committed offset is older than the changelog: a broker rolled back "

@@ -12,6 +12,7 @@ from sidecar.engine.transaction import Plan
 from sidecar.errors import CommandFailed, TopicsInvalid, TransactionFailed, invariant
 from sidecar.kafka.admin.offsets import Committed
 from sidecar.kafka.admin.topics import TopicFacts
+from sidecar.kafka.bounded import HANGS_S
 from sidecar.kafka.config import MESSAGE_TIMEOUT_MAX_MS, MESSAGE_TIMEOUT_MS
 from sidecar.runtime.assignment import Assignment
 from sidecar.runtime.components import Components
@@ -132,17 +133,22 @@ class Jobs:
         return outcome
 
     def abandon(self) -> bool:
-        """Give up a transaction that hangs; return whether one was: all partitions must recover then.
+        """Give up a job that hangs; return whether it was a transaction: all partitions must recover then.
 
-        The client library can wait forever for a coordinator; a new producer ends the transaction.
+        The client library can wait forever for a coordinator; a new producer ends the transaction. One whose
+        `init_transactions` returns after all fences its successor once, which costs a transaction.
         """
-        if self._producer is None or not self._committer.hangs or not self._producer.give_up():
+        producer = self._producer
+        if not self._committer.hangs or (producer is not None and not producer.give_up()):
             return False
         log.error("commit_hangs", reason=self._committer.blocker())
         self._committer.close()
         self._committer = self._components.make_executor()
         self._producer = None
-        return True
+        if producer is None:
+            text = f"init_transactions: no answer within {HANGS_S:g} s"
+            self._failures.renewal_failed(TransactionFailed(text, unknown=False, replace=True))
+        return producer is not None
 
     def drop_producer(self) -> None:
         """Close the producer, so that another one is created before the next transaction."""

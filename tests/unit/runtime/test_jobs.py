@@ -96,6 +96,25 @@ def test_a_job_that_hangs_is_left_behind_with_its_producer(
         answer.set()
 
 
+def test_a_producer_whose_start_hangs_is_left_behind(harness: LoopHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = threading.Event()
+    with monkeypatch.context() as patched:
+        patched.setattr(harness.producer, "init", lambda _timeout_s: answer.wait())
+        assert harness.jobs.prepare()
+        try:
+            assert not harness.jobs.abandon(), "it may still end"
+            harness.clock.now_s += HANGS_S + 1
+            with capture_logs() as lines:
+                assert not harness.jobs.abandon(), "there is no transaction, so no partition recovers"
+        finally:
+            answer.set()
+    assert [line["event"] for line in lines] == ["commit_hangs", "producer_not_ready"]
+    assert not harness.jobs.busy
+    assert harness.failures.waiting()
+    assert do_next(harness), "another thread makes the next producer"
+    assert harness.jobs.has_producer
+
+
 def planned(harness: LoopHarness) -> Work:
     """Plan what is held."""
     planning = Planning(
