@@ -358,3 +358,8 @@ class Overlay:
         row = self.rows.named_row(retry_id, offset, first_ms)
         self.mutations.rows[row] = encode_due(due_ms)
         self._named.setdefault(retry_id, set()).add(row)
+
+
+def new_entry(arrival: Arrival, offset: StoredOffset, lane: bytes | None = None) -> bytes:
+    """Return the entry of an arrival that is not stored yet."""
+    return MOVING.pack(arrival.due_ms, offset, arrival.due_ms, 0, 0 if lane is None else ORDERED) + arrival.lasting

@@ -27,10 +27,10 @@ from sidecar.changelog.entry import (
     KEY,
     KEY_BYTES,
     MOVING,
-    ORDERED,
     Head,
     due_ms_of,
     head,
+    payload_of,
 )
 from sidecar.contract.sizes import DELIVERY_OVERHEAD_BYTES
 from sidecar.engine.allowance import HEADERS_EACH, Allowance, Headers
@@ -40,7 +40,7 @@ from sidecar.engine.dead_letters import dead_of, outgoing_of
 from sidecar.engine.deliver import Due, render_delivery
 from sidecar.engine.followers import Followers
 from sidecar.engine.items import Arrival, BadControl, Control, Dead, Dropped, Item, Ordered
-from sidecar.engine.overlay import Overlay
+from sidecar.engine.overlay import Overlay, new_entry
 from sidecar.engine.partition import Partition
 from sidecar.engine.plan_checks import check_due, check_plan
 from sidecar.engine.ports import Origin, Outgoing, StoreReader
@@ -88,6 +88,7 @@ def plan(
     partition_plans: list[PartitionPlan] = []
     unresolved: set[str] = set()
     left: dict[int, Sequence[Item]] = {}
+    waits_for: dict[int, str] = {}
     for partition in partitions:
         batch = batches.get(partition.number, ())
         wakes_ms = partition.wakes_at_ms()
@@ -97,12 +98,14 @@ def plan(
         ingested = planner.ingest(batch)
         if ingested < len(batch):
             left[partition.number] = batch[ingested:]
+            if planner.waits_for:
+                waits_for[partition.number] = planner.waits_for
         planner.scan(share, share_bytes, headers_due)
         unresolved |= planner.unresolved | planner.controls.unresolved
         if (partition_plan := planner.finish(ingested)) is not None:
             check_plan(partition, partition_plan, now_ms, terms)
             partition_plans.append(partition_plan)
-    return Plan(now_ms, partition_plans, frozenset(unresolved), left)
+    return Plan(now_ms, partition_plans, frozenset(unresolved), left, waits_for)
 
 
 class _Planner:
@@ -138,6 +141,8 @@ class _Planner:
                 *(now_ms, self.checkpoint.watermark_ms, terms.late_ms),
             )
         self.unresolved: set[str] = set()
+        self.waits_for = ""
+        """The closed DLQ that the next item must go to."""
         self.stored = 0
         self.rejected = 0
         self.cancelled = 0
@@ -164,7 +169,8 @@ class _Planner:
                 if not arrive(item):
                     return at
             elif type(item) is Dead:
-                if self.allowance.headers.left <= 0 or not self.terms.may_die(item.key, item.value, item.headers):
+                self.waits_for = self.terms.closed_dlq_of(item.key, item.value, item.headers)
+                if self.waits_for or self.allowance.headers.left <= 0:
                     return at
                 self.allowance.headers.left -= len(item.headers)
                 self._send_dead_letter(item, 0, KEY.pack(0, self.offset_base + item.offset))
@@ -216,17 +222,17 @@ class _Planner:
         seen = input_offset < self.highest
         if seen and self.overlay.find(offset, due_ms) is not None:
             return True  # the group's offset was set back, and this message is still pending
-        if replace and retry_id is not None and not self._replace(retry_id, _fresh(arrival, offset, lane)):
+        if replace and retry_id is not None and not self._replace(retry_id, new_entry(arrival, offset, lane)):
             detail = f"retry-id: too many timers are pending under this id ({TOO_MANY}); cancel some first"
             return self._refuse(arrival, Reason.BAD_HEADER, detail)
         self.stored += 1
         if due_ms > self.now_ms:
             if seen:
-                self.overlay.store_again(_fresh(arrival, offset, lane), due_ms, due_ms)
+                self.overlay.store_again(new_entry(arrival, offset, lane), due_ms, due_ms)
             else:
                 self.overlay.store_new(offset, due_ms, lasting, origin, retry_id, lane)
             return True
-        entry = _fresh(arrival, offset, lane)
+        entry = new_entry(arrival, offset, lane)
         self._dispose(entry, head(entry), origin)
         return True
 
@@ -245,8 +251,9 @@ class _Planner:
         return True
 
     def _refuse(self, arrival: Arrival, reason: Reason, detail: str) -> bool:
-        entry = _fresh(arrival, self.checkpoint.stored_offset(arrival.offset))
-        if not self.terms.entry_may_die(entry, fixed := head(entry)):
+        entry = new_entry(arrival, self.checkpoint.stored_offset(arrival.offset))
+        self.waits_for = self.terms.closed_dlq_of(*payload_of(entry, fixed := head(entry)))
+        if self.waits_for:
             return False
         self.rejected += 1
         self._dead_letter(entry, fixed, reason, detail, "intake")
@@ -329,7 +336,7 @@ class _Planner:
     def _hold_singly(self, entry: bytes, origin: str, turn_ms: int) -> None:
         fixed = head(entry)
         self.overlay.count_off(entry, fixed, origin)
-        self._hold(entry, fixed, origin, turn_ms)
+        self._move(entry, fixed, origin, turn_ms, DEFERRED | HELD, self.held)
 
     def _open_origin(self, name: str) -> Origin | None:
         """Return an origin to which every timer that fits can go; None when timers must be checked individually."""
@@ -394,7 +401,7 @@ class _Planner:
                 due_ms = max(due_ms_of(ahead), self.now_ms + 1)
                 return self._move(entry, fixed, origin, due_ms, DEFERRED | BEHIND, self.put_behind)
         if turns is not None and (turn_ms := turns.take(origin, fixed.due_ms)) is not None:
-            return self._hold(entry, fixed, origin, turn_ms)
+            return self._move(entry, fixed, origin, turn_ms, DEFERRED | HELD, self.held)
         return None
 
     def _defer(self, entry: bytes, fixed: Head, origin: str) -> bool:
@@ -402,10 +409,6 @@ class _Planner:
         spread_ms = self.overlay.deferred(origin) * 1000 // DEFERRED_PER_S
         delay_ms = min(max(late_ms, spread_ms, DEFERRAL_MIN_MS), DEFERRAL_MAX_MS)
         return self._move(entry, fixed, origin, self.now_ms + delay_ms, DEFERRED, self.deferred)
-
-    def _hold(self, entry: bytes, fixed: Head, origin: str, turn_ms: int) -> bool:
-        """Store a due timer again, at its turn; return whether it went to the DLQ."""
-        return self._move(entry, fixed, origin, turn_ms, DEFERRED | HELD, self.held)
 
     def _move(self, entry: bytes, fixed: Head, origin: str, due_ms: int, flags: int, counts: dict[str, int]) -> bool:
         if self._keep(entry, fixed, due_ms, fixed.requested_ms, flags):
@@ -492,8 +495,3 @@ class _Planner:
         if self.complete:
             return max(self.overlay.watermark, KEY.pack(self.now_ms, OFFSET_MAX))
         return self.scanned[-1] if self.scanned else self.overlay.watermark
-
-
-def _fresh(arrival: Arrival, offset: StoredOffset, lane: bytes | None = None) -> bytes:
-    """Return the entry of an arrival that is not stored yet."""
-    return MOVING.pack(arrival.due_ms, offset, arrival.due_ms, 0, 0 if lane is None else ORDERED) + arrival.lasting

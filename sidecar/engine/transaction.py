@@ -91,17 +91,18 @@ class Terms:
         known = None if self.compressed else others.get(topic, self.dlq_max_message_bytes)
         return self.cut_dead_letters.get((partition, source), known)
 
-    def may_die(self, key: bytes | None, value: bytes | None, headers: Headers) -> bool:
-        """Return whether the DLQ of a message can be written."""
+    def closed_dlq_of(self, key: bytes | None, value: bytes | None, headers: Headers) -> str:
+        """Return the DLQ of a message if it cannot be written for now, empty when it can."""
         if self.dlq_open and (self.policy_dlqs is None or not self.policy_dlqs.closed):
-            return True
-        return self.dlq_of(key, value, headers) not in self.closed_dlqs
+            return ""
+        topic = self.dlq_of(key, value, headers)
+        return topic if topic in self.closed_dlqs else ""
 
     def entry_may_die(self, entry: bytes, fixed: Head) -> bool:
         """Return whether the DLQ of a timer can be written."""
         if self.policy_dlqs is None:
             return self.dlq_open
-        return self.may_die(*payload_of(entry, fixed))
+        return not self.closed_dlq_of(*payload_of(entry, fixed))
 
     def why_unstorable(self, partition: int, offset: StoredOffset, entry_bytes: int) -> str:
         """Return why the changelog cannot hold a timer, empty when it can as far as known."""
@@ -181,6 +182,8 @@ class Plan:
     """Origins of due timers that wait for a lookup."""
     left: Mapping[int, Sequence[Item]] = field(default_factory=dict)
     """Items left over, by partition: the first ones of the next plan."""
+    waits_for: Mapping[int, str] = field(default_factory=dict)
+    """The closed DLQ that the first item left over must go to, by partition."""
 
     @property
     def deliveries(self) -> int:

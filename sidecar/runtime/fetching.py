@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
+import structlog
+
 from sidecar.clock import Clock
 from sidecar.engine.partition import Partition
+from sidecar.errors import KafkaFailed
 from sidecar.runtime.partitions.buffer import Buffer
 from sidecar.runtime.ports import Consumer
+
+log = structlog.get_logger(__name__)
 
 POLL_RECORDS: Final = 500
 EXAMINE_MAX: Final = 5_000
@@ -52,6 +57,22 @@ class Fetching:
     def drop(self, partition: int) -> None:
         """Forget a partition that was released or restarts paused."""
         self._fetched.discard(partition)
+
+    def go_on(self, running: Iterable[Partition], closed_dlqs: Collection[str]) -> set[int]:
+        """Buffer the partitions again whose DLQ is not closed any more; return those that cannot be read."""
+        lost = set[int]()
+        for number in {each.number for each in running} & self._buffer.blocked.keys():
+            dlq, next_offset = self._buffer.blocked[number]
+            if dlq in closed_dlqs:
+                continue
+            try:
+                self._consumer.seek(number, next_offset)
+            except KafkaFailed as error:
+                log.warning("seek_failed", partition=number, reason=str(error))
+                lost.add(number)
+            else:
+                self._buffer.begin(number, next_offset)
+        return lost
 
     def adjust(self, running: Iterable[Partition], owned: Collection[int]) -> None:
         """Pause and resume partitions to match the current state."""

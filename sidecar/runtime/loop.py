@@ -100,6 +100,9 @@ class Loop:
             self._guard_store(self._render_ahead)
         if self._jobs.has_producer:
             self._guard_store(self._advance_recovery)
+        if self._buffer.blocked:
+            lost = self._fetching.go_on(self._assignment.running(), self._limits.closed_dlqs(self._failures))
+            self._assignment.recover(lost)
         self._fetching.adjust(self._assignment.running(), self._assignment.partitions)
         self._reporter.advance()
         self.under_way = self.under_way or (self._assignment.all_run and not self._planning.is_due())

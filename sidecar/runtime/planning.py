@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from sidecar.engine.items import Dead
 from sidecar.engine.partition import Partition
 from sidecar.engine.plan import plan
 from sidecar.engine.ports import Store
@@ -54,8 +53,8 @@ class Planning:
         """Time from the last plan until the next one for due timers."""
         self._unresolved: frozenset[str] = frozenset()
         """Origins that messages of the last plan wait for."""
-        self._waits_for_dlq = set[int]()
-        self._closed_dlqs = frozenset[str]()
+        self._waits_for: dict[int, str] = {}
+        """By partition, the DLQ that it waited for when messages of it were planned last."""
 
     # When
 
@@ -109,10 +108,7 @@ class Planning:
         terms = self._limits.terms(self._failures, self._components.closed, self._ahead.partitions, ingest.choose_dlq)
         terms = replace(terms, rate_of=ingest.policy.rate_of, partitions=self._assignment.usable_partitions)
         limit = min(self._settings.commit_max_messages, self._failures.items_max)
-        # A DLQ that opens may be the one that a partition waits for.
-        waits_for_dlq = self._waits_for_dlq if terms.closed_dlqs >= self._closed_dlqs else set()
-        self._closed_dlqs = terms.closed_dlqs
-        open_for_ingest = [each.number for each in turns if each.number not in waits_for_dlq]
+        open_for_ingest = [each.number for each in turns]
         now_ms = self._clock.wall_ms()
         few = alone or len(turns) > self._failures.items_max
         if not few and self._buffer.ready and self._ingest_in_s() > 0:
@@ -131,9 +127,10 @@ class Planning:
             made = plan(turns, batches, store, now_ms, terms)
         except RecordCorrupt as cause:
             raise StoreCorrupt(f"a row of the state folder cannot be read: {cause}") from cause
-        self._buffer.put_back(made.left)
-        next_dead = {number for number, items in made.left.items() if type(items[0]) is Dead}
-        self._waits_for_dlq = waits_for_dlq | next_dead if terms.closed_dlqs else set()
+        self._put_back(made)
+        owned = self._assignment.partitions
+        waited_for = {each: dlq for each, dlq in self._waits_for.items() if each in owned and each not in batches}
+        self._waits_for = {**waited_for, **made.waits_for}
         self._components.catalogue.want(made.unresolved)
         self._unresolved = frozenset(made.unresolved)
         backlog = few or (not made.complete and not made.unresolved)
@@ -143,6 +140,12 @@ class Planning:
             return self._work(made, terms, membership)
         self._ahead.clear()
         return None
+
+    def _put_back(self, made: Plan) -> None:
+        """Put back what a plan left over, without partitions that wait for a DLQ: they are fetched again later."""
+        self._buffer.put_back({each: items for each, items in made.left.items() if each not in made.waits_for})
+        for number, dlq in made.waits_for.items():
+            self._buffer.block(number, dlq, made.left[number][0].offset)
 
     def _turns(self, running: list[Partition], alone: bool) -> list[Partition]:
         """Rotate the partitions, so that each plan begins with another one, and so does each plan for one message."""
@@ -165,7 +168,7 @@ class Planning:
             settings.status_topic,
             settings.api_token,
             unanswerable=self._failures.oversize.unanswerable,
-            closed_dlqs=terms.closed_dlqs,
+            closed_dlqs=terms.closed_dlqs.union(self._waits_for.values()),
             traced=self._failures.tracing(made.deliveries),
             keeps_deliveries=self._components.spans is not None,
         )

@@ -42,6 +42,14 @@ class _Packed(NamedTuple):
     """Number of headers."""
 
 
+class Blocked(NamedTuple):
+    """A partition that waits for a DLQ: nothing of it is buffered or fetched."""
+
+    dlq: str
+    next_offset: int
+    """It goes on with this record."""
+
+
 class _Waiting(NamedTuple):
     """A record that cannot be examined yet, or an item behind one."""
 
@@ -75,15 +83,27 @@ class Buffer:
     def __init__(self, ingest: Ingest) -> None:
         self._ingest = ingest
         self._partitions: dict[int, _PartitionBuffer] = {}
+        self.blocked: dict[int, Blocked] = {}
+        """Partitions that are buffered again when their DLQ may be tried."""
 
     def begin(self, partition: int, next_offset: int) -> None:
         """Start to buffer a partition at an offset."""
         invariant(partition not in self._partitions, "a partition is buffered twice", partition=partition)
+        self.blocked.pop(partition, None)
         self._partitions[partition] = _PartitionBuffer(expected=next_offset)
 
     def drop(self, partition: int) -> None:
         """Forget a partition and its buffer."""
         self._partitions.pop(partition, None)
+        self.blocked.pop(partition, None)
+
+    def block(self, partition: int, dlq: str, next_offset: int) -> None:
+        """Drop what is buffered of a partition whose next record must go to a closed DLQ, until `begin`.
+
+        However much of it there is, it takes no room from the other partitions.
+        """
+        self.drop(partition)
+        self.blocked[partition] = Blocked(dlq, next_offset)
 
     @property
     def ready(self) -> int:
@@ -119,8 +139,9 @@ class Buffer:
 
     def lags(self, ends: Mapping[int, int]) -> dict[int, int]:
         """Return the number of offsets between the buffer and the end of the log, by partition."""
-        buffer = self._partitions
-        return {number: max(0, end - buffer[number].expected) for number, end in ends.items() if number in buffer}
+        nexts = {number: each.next_offset for number, each in self.blocked.items()}
+        nexts.update((number, each.expected) for number, each in self._partitions.items())
+        return {number: max(0, end - nexts[number]) for number, end in ends.items() if number in nexts}
 
     def ingest(self, records: Iterable[Record], arrived_ms: int) -> set[str]:
         """Examine consumed records; return the origins that must be looked up.

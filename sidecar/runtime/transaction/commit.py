@@ -78,7 +78,7 @@ class Work:
     keeps_deliveries: bool = False
     """Keep deliveries after they are written, even without delivery reports."""
     closed_dlqs: frozenset[str] = frozenset()
-    """The DLQs that the plan did without."""
+    """The DLQs that the plan did without: closed ones, and those for which a partition has yet to be fetched."""
     unanswerable: Collection[tuple[int, bytes]] = ()
     """Outcomes that the status topic refuses, by partition and key: they are left out."""
 

@@ -114,6 +114,16 @@ class Failures:
         closed = self._closed_dlqs.get(topic)
         return closed is None or self._clock.monotonic_s() >= closed.again_s
 
+    @property
+    def closed_dlqs(self) -> Collection[str]:
+        """The DLQs that could not be written when they were tried last."""
+        return self._closed_dlqs.keys()
+
+    def postpone_dlq(self, topic: str) -> None:
+        """Try a closed DLQ some seconds later: it is not there yet."""
+        again_s = self._clock.monotonic_s() + DLQ_AGAIN_S
+        self._closed_dlqs[topic] = self._closed_dlqs[topic]._replace(again_s=again_s)
+
     def committed(self, result: Result, *, more: bool) -> None:
         """Reset what was learnt after a commit.
 
@@ -203,6 +213,7 @@ class Failures:
         to_dlq = [each for each in others if each.outgoing.topic in dlq_topics] + hopeless
         for topic, text in {each.outgoing.topic: each.text for each in reversed(to_dlq)}.items():
             self._close_dlq(topic, f"the DLQ {topic} cannot be written: {text}", now_s)
+            closed.recheck({topic})
         if not result.refused:
             self._recheck(plan, closed, now_s)
         self._judge([each for each in others if each.outgoing.topic not in dlq_topics], result, closed, now_s)

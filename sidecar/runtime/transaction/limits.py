@@ -98,7 +98,7 @@ class Limits:
         choose_dlq: ChooseDlq | None = None,
     ) -> Terms:
         """Return the terms of the next plan."""
-        settings, oversize = self._settings, failures.oversize
+        settings, oversize, closed_dlqs = self._settings, failures.oversize, self.closed_dlqs(failures)
         terms = Terms(
             input_topic=settings.input_topic,
             dlq_topic=settings.dlq_topic,
@@ -109,18 +109,33 @@ class Limits:
             compressed=self._compressed,
             dlq_max_message_bytes=self.dlq,
             changelog_max_message_bytes=self.of(settings.changelog_topic),
-            dlq_open=failures.dlq_open(settings.dlq_topic),
+            dlq_open=settings.dlq_topic not in closed_dlqs,
             unfireable=failures.unfireable,
             unstorable=oversize.unstorable,
             cut_dead_letters=oversize.cut_dead_letters,
             ahead=ahead,
             deliveries_max=failures.items_max,
             delivery_bytes_max=failures.pace.bytes_max,
-            policy_dlqs=None if choose_dlq is None else self._policy_dlqs(choose_dlq, failures),
+            policy_dlqs=None if choose_dlq is None else self._policy_dlqs(choose_dlq, closed_dlqs),
         )
         return replace(terms, block_bytes_max=1) if oversize.singly else terms
 
-    def _policy_dlqs(self, choose: ChooseDlq, failures: Failures) -> PolicyDlqs:
+    def closed_dlqs(self, failures: Failures) -> frozenset[str]:
+        """Return the DLQs that cannot be written for now."""
+        if not failures.closed_dlqs:
+            return frozenset()
+        for topic in failures.closed_dlqs:
+            if failures.dlq_open(topic) and not self._is_there(topic):
+                # To try it would hold up every partition for as long as the transaction takes to fail.
+                failures.postpone_dlq(topic)
+                self._catalogue.want((topic,))
+        return frozenset(topic for topic in failures.closed_dlqs if not failures.dlq_open(topic))
+
+    def _is_there(self, topic: str) -> bool:
+        """Return whether the broker said lately that a topic exists and can be written."""
+        known = self._catalogue
+        return topic in known.origins and topic not in known.denied and topic not in known.leaderless
+
+    def _policy_dlqs(self, choose: ChooseDlq, closed: frozenset[str]) -> PolicyDlqs:
         others = self._settings.dlq_topics[1:]
-        closed = frozenset(topic for topic in others if not failures.dlq_open(topic))
-        return PolicyDlqs(choose, {topic: self.of(topic) for topic in others}, closed)
+        return PolicyDlqs(choose, {topic: self.of(topic) for topic in others}, closed.intersection(others))

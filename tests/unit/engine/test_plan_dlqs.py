@@ -71,7 +71,7 @@ def test_a_dlq_that_cannot_be_written_stops_only_what_must_go_there() -> None:
     made = stage.plan(NOW, *items, terms=terms(PAY_DLQ))
     (partition_plan,) = made.partition_plans
     assert (dlqs(partition_plan), fired(partition_plan)) == (["dlq"], [1])
-    assert made.left == {0: items[2:]}
+    assert (made.left, made.waits_for) == ({0: items[2:]}, {0: PAY_DLQ})
     assert dlqs(stage.plan(NOW, *items[2:], terms=terms("dlq")).partition_plans[0]) == [PAY_DLQ]
 
 

@@ -72,7 +72,7 @@ def test_while_the_dlq_takes_nothing_a_partition_is_taken_in_up_to_what_must_go_
         partition_plan.stored,
         partition_plan.checkpoint.next_input_offset,
     ) == (2, [1], 2, 2)
-    assert made.left == {0: items[2:]}
+    assert (made.left, made.waits_for) == ({0: items[2:]}, {0: "dlq"})
 
 
 def test_due_timers_fire_though_the_first_record_waits_for_the_dlq() -> None:
@@ -100,7 +100,8 @@ def test_a_message_that_the_changelog_does_not_take_is_too_large_unless_it_fires
     )
     made = Stage().plan(NOW + 5, large, terms=replace(terms, origins=TERMS.origins))
     assert fired(made.partition_plans[0]) == [0]
-    assert Stage().plan(NOW, large, terms=replace(terms, dlq_open=False)).left == {0: (large,)}
+    made = Stage().plan(NOW, large, terms=replace(terms, dlq_open=False))
+    assert (made.left, made.waits_for) == ({0: (large,)}, {0: "dlq"})
 
 
 def test_a_message_of_another_size_at_the_offset_of_one_that_was_refused_is_stored() -> None:

@@ -13,7 +13,7 @@ from sidecar.engine.items import Arrival, Dead, Item
 from sidecar.engine.ports import Origin
 from sidecar.model import Record
 from sidecar.policy import Policy, PolicyConfig
-from sidecar.runtime.partitions.buffer import AHEAD_MAX, Buffer
+from sidecar.runtime.partitions.buffer import AHEAD_MAX, BUFFER_ITEMS_MAX, Buffer
 from tests.clocks import NOW_MS
 
 
@@ -229,6 +229,26 @@ def test_a_partition_full_of_records_that_wait_for_an_answer_does_not_hold_up_th
     assert buffer.room() == set(), "what a plan can take fills it for all"
     buffer.batches([1], 10, 100_000_000)
     assert buffer.room() == {0, 1, 3}
+
+
+def test_a_partition_that_waits_for_a_dlq_takes_no_room_from_the_others(buffer: Buffer) -> None:
+    buffer.begin(0, 0)
+    buffer.begin(1, 0)
+    buffer.ingest(records(0, range(BUFFER_ITEMS_MAX + 1)), NOW_MS)
+    buffer.ingest(records(1, range(3)), NOW_MS)
+    assert buffer.room() == set()
+    buffer.block(0, "dlq", 7)
+    assert (buffer.room(), buffer.ready, buffer.ample) == ({1}, 3, False)
+    assert buffer.lags({0: 10, 1: 10}) == {0: 3, 1: 7}
+    buffer.ingest(records(0, range(50_001, 50_010)), NOW_MS)
+    assert buffer.ready == 3, "what was on its way is read again"
+    buffer.begin(0, 7)
+    assert not buffer.blocked
+    buffer.ingest(records(0, range(7, 9)), NOW_MS)
+    assert offsets(buffer.batches([0], 10, 1_000_000)[0]) == [7, 8]
+    buffer.block(1, "dlq", 3)
+    buffer.drop(1)
+    assert not buffer.blocked, "it belongs to another owner"
 
 
 def test_a_buffer_is_ample_before_it_is_full(buffer: Buffer) -> None:

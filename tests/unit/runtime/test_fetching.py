@@ -6,6 +6,7 @@ import pytest
 
 from sidecar.engine.items import Arrival
 from sidecar.engine.ports import Origin
+from sidecar.errors import KafkaFailed
 from sidecar.runtime.fetching import Fetching
 from sidecar.runtime.partitions import buffer
 from tests.unit.runtime.harness import LoopHarness, record
@@ -36,6 +37,30 @@ def test_nothing_is_fetched_while_the_buffer_is_full(harness: LoopHarness, monke
     assert adjust(harness) == [("pause", [0, 1])]
     harness.buffer.batches([0], 10, 1_000_000)
     assert adjust(harness) == [("resume", [0, 1])]
+
+
+def test_a_partition_that_waits_for_a_dlq_is_paused_until_it_may_be_tried_and_read_again(harness: LoopHarness) -> None:
+    harness.run(0, 1)
+    adjust(harness)
+    harness.ingest(0, 0, 1, 2)
+    harness.buffer.block(0, "dlq", 1)
+    assert adjust(harness) == [("pause", [0])]
+    assert harness.fetching.go_on(harness.assignment.running(), {"dlq"}) == set()
+    assert adjust(harness) == [], "it stays paused"
+    assert harness.fetching.go_on(harness.assignment.running(), {"pay-dlq"}) == set()
+    assert harness.consumer.sought == {0: 1}
+    assert adjust(harness) == [("resume", [0])]
+
+
+def test_a_partition_that_cannot_be_read_again_recovers(harness: LoopHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(partition: int, offset: int) -> None:
+        raise KafkaFailed(f"{partition} is not assigned at {offset}")
+
+    harness.run(0)
+    harness.buffer.block(0, "dlq", 1)
+    monkeypatch.setattr(harness.consumer, "seek", refuse)
+    assert harness.fetching.go_on(harness.assignment.running(), ()) == {0}
+    assert harness.fetching.go_on([], ()) == set(), "it does not run"
 
 
 def test_a_poll_takes_no_more_than_it_is_told_to(harness: LoopHarness) -> None:

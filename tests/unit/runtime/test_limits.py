@@ -12,7 +12,7 @@ from sidecar.engine.ports import Origin
 from sidecar.kafka.admin.topics import TopicFacts
 from sidecar.model import Reason, StoredOffset
 from sidecar.runtime.origins import ClosedOrigins
-from sidecar.runtime.transaction.failures import Failures
+from sidecar.runtime.transaction.failures import DLQ_AGAIN_S, Failures
 from sidecar.runtime.transaction.limits import Limits
 from sidecar.settings import Settings, load
 from tests.clocks import HandClock
@@ -102,6 +102,29 @@ def test_an_origin_that_takes_more_than_the_changelog_is_named_once_with_the_com
         ("changelog_takes_less", "larger"),
     ]
     assert "--add-config max.message.bytes=5065536" in lines[0]["fix"]
+
+
+def test_a_closed_dlq_is_tried_only_when_the_broker_says_that_it_can_be_written(
+    limits: Limits, catalogue: Mock
+) -> None:
+    clock = HandClock()
+    failures = Failures(clock, Mock())
+    catalogue.denied, catalogue.leaderless = {"dlq"}, set()
+    assert limits.closed_dlqs(failures) == frozenset(), "it was never refused"
+    failures._close_dlq("dlq", "it is gone", clock.now_s)
+    catalogue.want.reset_mock()
+    for looks in range(1, 4):
+        assert limits.closed_dlqs(failures) == {"dlq"}
+        clock.now_s += DLQ_AGAIN_S
+        assert limits.closed_dlqs(failures) == {"dlq"}
+        assert catalogue.want.call_count == looks, "each time it may be tried, the broker is asked once"
+    catalogue.origins["dlq"] = Origin(1, 1_000_000)
+    clock.now_s += DLQ_AGAIN_S
+    assert limits.closed_dlqs(failures) == {"dlq"}, "no permission"
+    catalogue.denied = set()
+    assert limits.closed_dlqs(failures) == {"dlq"}
+    clock.now_s += DLQ_AGAIN_S
+    assert limits.closed_dlqs(failures) == frozenset()
 
 
 def test_each_dlq_has_its_own_limit_and_is_closed_by_itself(catalogue: Mock) -> None:

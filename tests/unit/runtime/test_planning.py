@@ -10,12 +10,15 @@ import pytest
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Origin
 from sidecar.errors import RecordCorrupt, StoreCorrupt
+from sidecar.model import Record
+from sidecar.runtime.partitions.buffer import Blocked
 from sidecar.runtime.planning import ANSWER_S, FULL, Planning
 from sidecar.runtime.transaction.commit import Work
+from sidecar.runtime.transaction.failures import DLQ_AGAIN_S
 from tests.clocks import NOW_MS
 from tests.simulation.memory_store import MemoryStore
 from tests.simulation.stage import NOW, Stage
-from tests.unit.runtime.harness import LoopHarness
+from tests.unit.runtime.harness import LoopHarness, record
 
 MANY = 10_000
 
@@ -45,6 +48,53 @@ def test_messages_are_planned_after_the_commit_interval(harness: LoopHarness, pl
     assert not planning.is_due()
     harness.clock.now_s += harness.components.settings.commit_interval_ms / 1000
     assert planning.is_due()
+
+
+LETTER = record(0, 0)._replace(headers=[])
+"""A message that names no origin: it must go to the DLQ."""
+
+
+def wait_for_dlq(harness: LoopHarness, planning: Planning, *behind: Record) -> None:
+    """Run two partitions, the first of which waits for a DLQ that was tried just now."""
+    harness.run(0, 1)
+    harness.origins["dlq"] = Origin(1, 1_000_000)
+    harness.components.catalogue.denied = harness.components.catalogue.leaderless = ()
+    harness.failures._close_dlq("dlq", "too small", harness.clock.now_s)
+    harness.consumer.records = [LETTER, *behind]
+    harness.fetching.poll(0)
+    assert next_work(harness, planning) is None
+
+
+def test_a_partition_that_waits_for_a_closed_dlq_is_not_planned_until_it_may_be_tried(
+    harness: LoopHarness, planning: Planning
+) -> None:
+    wait_for_dlq(harness, planning, *(record(0, each) for each in range(1, 20)))
+    assert harness.buffer.blocked == {0: Blocked("dlq", 0)}
+    harness.clock.now_s += harness.components.settings.commit_interval_ms / 1000
+    assert not planning.is_due()
+    assert planning.due_in_s(60.0) == 60.0
+    harness.ingest(1, 0)
+    work = next_work(harness, planning)
+    assert work is not None
+    assert (list(work.partitions), work.closed_dlqs) == ([1], frozenset({"dlq"}))
+
+
+def test_a_dlq_counts_as_tried_when_messages_of_the_partition_that_waits_for_it_were_planned(
+    harness: LoopHarness, planning: Planning
+) -> None:
+    wait_for_dlq(harness, planning)
+    harness.clock.now_s += DLQ_AGAIN_S
+    assert harness.fetching.go_on(harness.assignment.running(), harness.limits.closed_dlqs(harness.failures)) == set()
+    harness.ingest(1, 0)
+    work = next_work(harness, planning)
+    assert work is not None
+    assert work.closed_dlqs == {"dlq"}, "the record was not fetched again yet"
+    harness.consumer.records = [LETTER]
+    harness.fetching.poll(0)
+    harness.clock.now_s += 1
+    work = next_work(harness, planning)
+    assert work is not None
+    assert (work.closed_dlqs, len(work.plan.partition_plans[0].dead_letters)) == (frozenset(), 1)
 
 
 def test_a_full_transaction_is_planned_at_once(harness: LoopHarness, planning: Planning) -> None:
