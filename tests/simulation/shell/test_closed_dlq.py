@@ -13,6 +13,7 @@ from sidecar.contract.status import parse_outcome_key
 from sidecar.model import Headers
 from sidecar.runtime.partitions import buffer
 from tests.simulation.fakes.cluster import Cluster
+from tests.simulation.fakes.local import Disk
 from tests.simulation.fakes.logs import Row, Transaction
 from tests.simulation.fakes.timeline import Timeline
 from tests.simulation.shell.process import Process, settings_of
@@ -41,7 +42,7 @@ class Scene:
         cluster.group.partitions = 2
         cluster.completed = self._completed
         settings = settings_of(fatal_exception=("com.Fatal",))
-        self.process = Process("s", cluster, settings, 0.1, lambda *_: None, instance_id="s", is_static=False)
+        self.process = Process("s", cluster, settings, 0.1, lambda *_: None, Disk(), instance_id="s", is_static=False)
         self.timeline.every_step(self.process.heartbeat)
         self.done_s: dict[bytes, float] = {}
         """When each message was delivered, and each control record answered, by key."""
