@@ -62,12 +62,12 @@ def configure(
     )
     handler = logging.StreamHandler(target)
     handler.setFormatter(formatter)
+    # Whatever level somebody gives them: their lines have the address of the webhook, in their own spelling.
+    handler.addFilter(lambda record: record.name.partition(".")[0] not in HTTP_CLIENT)
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     client_logger = logging.getLogger(LIBRDKAFKA)
     client_logger.setLevel(librdkafka_level.upper())
     client_logger.filters[:] = [ClientLines()]
-    for library in HTTP_CLIENT:
-        logging.getLogger(library).setLevel(logging.WARNING)
     structlog.configure(
         processors=[structlog.stdlib.filter_by_level, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),

@@ -19,7 +19,7 @@ from sidecar.api.connect.loggers import logger_routes
 from sidecar.api.connect.plugins import plugin_routes
 from sidecar.api.connect.routes import connector_routes, info_route
 from sidecar.api.dlq.routes import DeadLetters, dlq_routes
-from sidecar.api.guard import RateLimiter, RequestShape, ShutdownResponder, Unstored
+from sidecar.api.guard import AnswerHeaders, RateLimiter, RequestShape, ShutdownResponder
 from sidecar.api.health import health_routes
 from sidecar.api.messages.changes import Commands, ControlDesk, control_routes
 from sidecar.api.messages.listing import Entries, Listing, Peers
@@ -73,35 +73,37 @@ def create_app(
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         redirect_slashes=False,
         redoc_url=None,
-        static_url="/docs-assets",
-        favicon_url="/ui/icon.svg",
+        docs_url=None,
+        static_url=document.ASSETS,
         generate_unique_id_function=lambda route: route.name,
     )
     problems.install(app)
     document.install(app)
     app.add_middleware(PendingShortcut, source=source)
-    app.add_middleware(RateLimiter)
+    gate = Gate(loopback=True) if operations is None else operations.gate
+    app.add_middleware(RateLimiter, gate=gate)
     app.add_middleware(RequestShape)
-    app.add_middleware(Unstored)
     app.add_middleware(ShutdownResponder)
+    app.add_middleware(AnswerHeaders)
     app.include_router(pending_routes(source))
     app.include_router(activity_routes(source))
     app.include_router(health_routes(source, actuator=actuator))
     if operations is not None:
         desk = ControlDesk(operations.commands)
         # The longer paths come first: a target may contain slashes.
-        app.include_router(control_routes(desk, operations.gate, source.now_ms))
+        app.include_router(control_routes(desk, source.now_ms))
         app.include_router(message_routes(Listing(source, operations.entries, operations.peers), operations.gate))
-        app.include_router(origin_routes(source, desk, operations.gate))
+        app.include_router(origin_routes(source, desk))
         app.include_router(dlq_routes(operations.dead_letters, source, operations.peers, operations.gate))
-        app.include_router(policy_routes(operations.reload, operations.gate))
+        app.include_router(policy_routes(operations.reload))
         group = ConnectGroup(source, operations.worker)
         app.include_router(connector_routes(group))
-        app.include_router(change_routes(group, desk, operations.gate))
+        app.include_router(change_routes(group, desk))
         app.include_router(plugin_routes(operations.worker))
-        app.include_router(logger_routes(source, operations.worker, operations.gate))
+        app.include_router(logger_routes(source, operations.worker))
     app.include_router(_metrics_route(metrics))
     app.include_router(info_route(source, version))
+    app.include_router(document.page_route(app.title))
     app.include_router(ui_routes())
     return app
 

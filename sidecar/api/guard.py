@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, Final, TypeVar
+from enum import StrEnum
+from typing import Any, Final, Self, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sidecar.api.auth import CALLER, METRICS, PROBES, Caller, Gate
 from sidecar.api.problems import problem
 
 T = TypeVar("T")
 
 BODY_BYTES_MAX: Final = 64 * 1024
-PROBES: Final = frozenset({"/health", "/livez", "/readyz", "/actuator/health"})
+AT_WORK_MAX: Final = 50
+"""Most requests without a token that are answered at a time: the other connections are left for probes and tokens."""
 TOO_MANY: Final = "Too many requests at once; try again in a moment."
+POLICIES: Final = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-frame-options": "DENY",
+}
+"""Headers of every answer that does not bring its own."""
 _BODILESS_METHODS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 
 
@@ -61,19 +74,21 @@ def _body_refusal(method: str, headers: Headers) -> tuple[int, str] | None:
     return None
 
 
-class Unstored:
-    """Keeps answers out of every cache, except those that set their own cache header."""
+class AnswerHeaders:
+    """Keeps answers out of caches, frames and other sites' pages, except as they say otherwise themselves."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_unstored(message: Message) -> None:
+        async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).setdefault("cache-control", "no-store")
+                headers = MutableHeaders(scope=message)
+                for name, value in POLICIES.items():
+                    headers.setdefault(name, value)
             await send(message)
 
-        await self._app(scope, receive, send_unstored)
+        await self._app(scope, receive, send_guarded)
 
 
 class ShutdownResponder:
@@ -99,12 +114,75 @@ class ShutdownResponder:
             await problem(503, text, {"connection": "close", "retry-after": "1"})(scope, receive, send)
 
 
+class WaitLimit:
+    """A bound on a wait, as `asyncio.timeout` is; time in which the whole process stands still does not count.
+
+    Args:
+        longest_s: The longest wait.
+    """
+
+    STEP_S: Final = 0.25
+
+    def __init__(self, longest_s: float) -> None:
+        self._left_s = longest_s
+        self._timeout = asyncio.timeout(None)
+        self._step: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._timeout.__aenter__()
+        self._begin_step(asyncio.get_running_loop())
+        return self
+
+    async def __aexit__(self, *exc_info: Any) -> None:
+        self.come()
+        await self._timeout.__aexit__(*exc_info)
+
+    def come(self) -> None:
+        """End the bound: the turn has come."""
+        if self._step is not None:
+            self._step.cancel()
+            self._step = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether the turn did not come in time."""
+        return self._timeout.expired()
+
+    def _begin_step(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._left_s <= 0:
+            self._timeout.reschedule(loop.time())
+            return
+        step_s = min(self._left_s, self.STEP_S)
+        self._left_s -= step_s
+        self._step = loop.call_later(step_s, self._begin_step, loop)
+
+
+class Kind(StrEnum):
+    """A kind of requests with a budget of its own."""
+
+    PROBE = "probe"
+    METRICS = "metrics"
+    KNOWN = "known"
+    """Requests of whoever has a token."""
+    OTHER = "other"
+
+
+_BOUNDED: Final = frozenset({Kind.METRICS, Kind.OTHER})
+
+
 class RateLimiter:
     """Admits requests one after the other, at a rate that uses only a share of one core.
 
     The loop that fires messages shares the interpreter with the API, so a flood of requests would slow it down. Each
-    request waits until the time of those before it is paid off. Probes have a separate budget, so that a flood of other
-    requests does not make the sidecar look dead.
+    request waits until the time of those before it is paid off. Probes, metrics and whoever has a token have budgets of
+    their own, so that a flood of other requests neither makes the sidecar look dead nor keeps an operator out.
+
+    A request enters with its whole body, and one that is refused without its body: whoever sends half of a body holds
+    nothing but a connection.
+
+    Args:
+        app: What answers.
+        gate: Says who asks, and who is refused.
     """
 
     SHARE: Final = 0.25
@@ -113,21 +191,42 @@ class RateLimiter:
     """Time that the server needs for a request besides the route."""
     WAIT_MAX_S: Final = 2.0
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, gate: Gate) -> None:
         self._app = app
-        self._budgets = {is_probe: Budget() for is_probe in (True, False)}
+        self._gate = gate
+        self._budgets = {kind: Budget() for kind in Kind}
+        self._entered = Counter[Kind]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        budget = self._budgets[scope["path"] in PROBES]
+        caller = self._gate.caller(scope)
+        CALLER.set(caller)
+        app = self._app
+        if (refusal := self._gate.refusal(scope, caller)) is not None:
+            app = problem(refusal.status, refusal.message, refusal.headers)
+        elif (whole := await _with_whole_body(receive)) is not None:
+            receive = whole
+        else:
+            return
+        kind = _kind_of(scope["path"], caller)
+        if kind in _BOUNDED and self._entered[kind] >= AT_WORK_MAX:
+            await problem(503, TOO_MANY, {"retry-after": "1"})(scope, receive, send)
+            return
+        self._entered[kind] += 1
         try:
-            async with asyncio.timeout(self.WAIT_MAX_S):
+            await self._in_turn(self._budgets[kind], app, (scope, receive, send))
+        finally:
+            self._entered[kind] -= 1
+
+    async def _in_turn(self, budget: Budget, app: ASGIApp, request: tuple[Scope, Receive, Send]) -> None:
+        scope, receive, send = request
+        try:
+            async with WaitLimit(self.WAIT_MAX_S):
                 await budget.wait()
         except TimeoutError:
-            refusal = problem(503, TOO_MANY, {"retry-after": "1"})
-            await refusal(scope, receive, send)
+            await problem(503, TOO_MANY, {"retry-after": "1"})(scope, receive, send)
             return
         budget.pay(self.OVERHEAD_S / self.SHARE)
 
@@ -139,8 +238,34 @@ class RateLimiter:
                 budget.pay(min(answering.elapsed_s / self.SHARE, self.WAIT_MAX_S / 2))
             await send(message)
 
-        answering = Metered(self._app(scope, receive, pay_and_send))
+        answering = Metered(app(scope, receive, pay_and_send))
         await answering
+
+
+def _kind_of(path: str, caller: Caller) -> Kind:
+    if path in PROBES:
+        return Kind.PROBE
+    if path == METRICS:
+        return Kind.METRICS
+    return Kind.OTHER if caller is Caller.STRANGER else Kind.KNOWN
+
+
+async def _with_whole_body(receive: Receive) -> Receive | None:
+    """Return what gives the body of a request as one message, once all of it is there; None if the client has gone."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        body += message.get("body", b"")
+        if not message.get("more_body", False):
+            break
+    messages: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+
+    async def receive_whole() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return receive_whole
 
 
 class Metered:
@@ -175,13 +300,17 @@ class Metered:
 class PaidThread:
     """Runs work in threads, each once those before it are paid for: the rate limiter sees its own thread only.
 
+    Whoever has a token has places and a budget apart from all others.
+
     Args:
-        limiter: Limits the number of threads.
+        places: How many of either may run at a time.
+        waiting_max: More than so many that wait for a place are refused: their clients would be gone by then.
     """
 
-    def __init__(self, limiter: CapacityLimiter) -> None:
-        self._limiter = limiter
-        self._budget = Budget()
+    def __init__(self, places: int, waiting_max: int = AT_WORK_MAX) -> None:
+        self._places = places
+        self._waiting_max = waiting_max
+        self._lanes: dict[bool, tuple[CapacityLimiter, Budget]] = {}
 
     async def run(self, work: Callable[[], T]) -> T:
         """Return what the work returns, and raise what it raises; HTTPException when its turn does not come."""
@@ -195,18 +324,24 @@ class PaidThread:
             finally:
                 elapsed_s = time.thread_time() - began_s
 
-        turn = asyncio.timeout(RateLimiter.WAIT_MAX_S)
+        lane = CALLER.get() is Caller.STRANGER
+        if lane not in self._lanes:  # a limiter is made where its loop runs
+            self._lanes[lane] = CapacityLimiter(self._places), Budget()
+        limiter, budget = self._lanes[lane]
+        if limiter.statistics().tasks_waiting >= self._waiting_max:
+            raise HTTPException(503, TOO_MANY, {"retry-after": "1"})
+        turn = WaitLimit(RateLimiter.WAIT_MAX_S)
         try:
             # The place first: who has one waits until the one before has paid.
-            async with turn, self._limiter:
-                await self._budget.wait()
-                turn.reschedule(None)
+            async with turn, limiter:
+                await budget.wait()
+                turn.come()
                 try:
                     return await to_thread.run_sync(timed)
                 finally:
-                    self._budget.pay(elapsed_s / RateLimiter.SHARE)
+                    budget.pay(elapsed_s / RateLimiter.SHARE)
         except TimeoutError:
-            if not turn.expired():
+            if not turn.passed:
                 raise
             raise HTTPException(503, TOO_MANY, {"retry-after": "1"}) from None
 

@@ -12,7 +12,6 @@ from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
-from sidecar.api.auth import Gate
 from sidecar.api.bodies import Body, ErrorBody
 from sidecar.api.messages.changes import caller, refuse_parameters
 from sidecar.api.source import Reloaded
@@ -33,12 +32,11 @@ class ReloadedBody(Body):
     needs_restart: list[str] = Field(description="Other settings that changed: they keep their values until a restart.")
 
 
-def policy_routes(reload: Callable[[], Reloaded] | None, gate: Gate) -> APIRouter:
+def policy_routes(reload: Callable[[], Reloaded] | None) -> APIRouter:
     """Return the route.
 
     Args:
         reload: Reads the settings again; raises SettingsInvalid. None: this process has no policies.
-        gate: Admits changes.
     """
     router = APIRouter(tags=["policies"])
 
@@ -54,7 +52,7 @@ def policy_routes(reload: Callable[[], Reloaded] | None, gate: Gate) -> APIRoute
             "4XX": {"model": ErrorBody, "description": "The request has an error."},
             501: {"model": ErrorBody, "description": "This process takes over no policies, such as a Spark driver."},
         },
-        dependencies=[Depends(gate.change), Depends(refuse_parameters)],
+        dependencies=[Depends(refuse_parameters)],
     )
     async def reload_policies(request: Request) -> JSONResponse:
         if reload is None:

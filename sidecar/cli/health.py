@@ -26,10 +26,11 @@ from sidecar.settings import Settings
     help="Seconds to wait for the answer.",
 )
 @json_option
-@settings_options(("http_port", "http_host"))
+@settings_options(("http_port", "http_host", "http_advertised_url", "http_tls_cert", "http_tls_key", "http_tls_ca"))
 def health(settings: Settings, *, url: str | None, ready: bool, timeout_s: float, as_json: bool) -> None:
     """Check a running sidecar; exit status 0 if it is healthy, 1 with the reasons if not."""
-    reply = ask(address(url or settings.http_url), "GET", "/readyz" if ready else "/livez", None, timeout_s=timeout_s)
+    path, where = "/readyz" if ready else "/livez", address(url or settings.http_url)
+    reply = ask(where, "GET", path, None, timeout_s=timeout_s, authorities=settings.http_tls_ca)
     ok = reply.status == httpx.codes.OK
     if as_json:
         print_json({"ok": ok, "url": reply.asked, "status": reply.status, "answer": reply.body})

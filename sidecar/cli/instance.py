@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
-import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
@@ -17,6 +17,7 @@ import structlog
 from sidecar import log
 from sidecar.clock import SystemClock
 from sidecar.errors import CommandFailed
+from sidecar.serving.tls import client_context
 from sidecar.settings import Settings
 
 if TYPE_CHECKING:
@@ -76,11 +77,23 @@ def ask(
     query: Mapping[str, str | list[str]] | None = None,
     body: object = None,
     timeout_s: float = ASK_S,
+    authorities: Path | None = None,
 ) -> Reply:
-    """Return what an instance answers, whatever it is. Raises Unanswered when nothing does."""
+    """Return what an instance answers, whatever it is. Raises Unanswered when nothing does.
+
+    Args:
+        url: The address of the instance.
+        method: The method.
+        path: The path.
+        token: API_TOKEN, or API_READ_TOKEN.
+        query: The parameters.
+        body: What is sent as JSON.
+        timeout_s: Longest silence.
+        authorities: HTTP_TLS_CA.
+    """
     asked = f"{url}{path}"
     try:
-        response = _client().request(
+        response = _client(authorities).request(
             method,
             asked,
             params=query,
@@ -96,13 +109,13 @@ def ask(
 
 
 @functools.cache
-def _client() -> httpx.Client:
+def _client(authorities: Path | None) -> httpx.Client:
     """Return the HTTP client of this process. It follows no redirect, because the token is for one address only."""
     return httpx.Client(
         # A sidecar is near: a proxy of the environment is for the world outside, and would be asked for localhost too.
         trust_env=False,
         # The authorities of the system, as for Kafka, and not the client's own.
-        verify=ssl.create_default_context(),
+        verify=client_context(authorities),
         # Each connection ends with its answer, so that there is nothing to close.
         limits=httpx.Limits(max_keepalive_connections=0),
     )
@@ -122,11 +135,20 @@ class Instances:
         urls: Gives the addresses as they are known now.
         token: API_TOKEN.
         missing: The error when there is no address at all.
+        authorities: HTTP_TLS_CA.
     """
 
-    def __init__(self, urls: Callable[[], Sequence[str]], token: str | None, missing: str = "") -> None:
+    def __init__(
+        self,
+        urls: Callable[[], Sequence[str]],
+        token: str | None,
+        missing: str = "",
+        *,
+        authorities: Path | None = None,
+    ) -> None:
         self._urls = urls
         self._token = token
+        self._authorities = authorities
         self._missing = missing
         self._good = ""
 
@@ -146,7 +168,7 @@ class Instances:
         reasons = []
         for url in sorted(self._urls(), key=lambda url: url != self._good):
             try:
-                reply = ask(url, method, path, self._token, query=query, body=body)
+                reply = ask(url, method, path, self._token, query=query, body=body, authorities=self._authorities)
             except Unanswered as error:
                 reasons.append(str(error))
                 continue
@@ -193,7 +215,7 @@ def address(url: str) -> str:
 def reach(settings: Settings, url: str | None) -> Iterator[Instances]:
     """Yield the instance that is named, or those that the status topic of the settings shows."""
     if url is not None:
-        yield Instances(lambda: (url,), settings.api_token)
+        yield Instances(lambda: (url,), settings.api_token, authorities=settings.http_tls_ca)
         return
     # Here and not above: what is asked by --url needs no librdkafka.
     from sidecar.kafka.config import validate_client_properties  # noqa: PLC0415
@@ -216,7 +238,7 @@ def reach(settings: Settings, url: str | None) -> Iterator[Instances]:
                 f"{f': {cluster.error}' if cluster.error else ''}; start `retry-sidecar run`, check the settings"
                 f"{' and API_TOKEN' if cluster.refused else ''}, or name an instance with --url"
             )
-            yield Instances(urls, settings.api_token, missing)
+            yield Instances(urls, settings.api_token, missing, authorities=settings.http_tls_ca)
         finally:
             cluster.stop(STOP_S)
 

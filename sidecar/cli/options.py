@@ -26,7 +26,7 @@ _BY_ATTRIBUTE = {setting.attribute: setting for setting in SETTINGS}
 
 KAFKA: Final = (*GROUPS["Kafka"], "client")
 """What a command that talks to Kafka uses."""
-INSTANCES: Final = (*KAFKA, "input_topic", "streams_app_id", "given_group_id", "api_token")
+INSTANCES: Final = (*KAFKA, "input_topic", "streams_app_id", "given_group_id", "api_token", "http_tls_ca")
 """What a command uses that finds the instances of a group and asks them."""
 TOPICS: Final = ("input_topic", "dlq_topic", "streams_app_id", "store_name", "origin_policies", "policies")
 """What the topics are named by: a policy can have a DLQ of its own."""

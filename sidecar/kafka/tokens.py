@@ -47,6 +47,10 @@ class Token(NamedTuple):
     extensions: dict[str, str]
 
 
+class _Unfit(Exception):
+    """The function gave no token, for a reason that may be shown to everybody."""
+
+
 class Tokens:
     """The tokens of one function. Any thread may call it: each client does when it is made and when its token ages.
 
@@ -95,7 +99,7 @@ class Tokens:
     def _called(self, config: str) -> Any:
         """Call the function in a separate thread, which is left behind when it does not return in time."""
         if self._call is not None and self._call.is_alive():
-            raise TimeoutError("an earlier call has not returned")
+            raise _Unfit("an earlier call has not returned")
         ended: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
 
         def call() -> None:
@@ -109,17 +113,22 @@ class Tokens:
         try:
             answer, error = ended.get(timeout=self._call_s)
         except Empty:
-            raise TimeoutError(f"it did not return within {self._call_s:g} s") from None
+            raise _Unfit(f"it did not return within {self._call_s:g} s") from None
         if error is not None:
             raise error
         return answer
 
     def _fail(self, error: Exception) -> None:
         now_s = self._failed_s = self._clock.monotonic_s()
-        self._error = printable(f"{type(error).__name__}: {error}")[:_ERROR_CHARACTERS]
-        if self._error != self._logged or now_s - self._logged_s >= LOG_EVERY_S:
-            logger.warning("token_not_renewed", reason=self._error)
-            self._logged, self._logged_s = self._error, now_s
+        if isinstance(error, _Unfit):
+            said = self._error = str(error)
+        else:
+            # The function's own words may have a secret in them, and errors are shown to whoever asks for the health.
+            said = printable(f"{type(error).__name__}: {error}")[:_ERROR_CHARACTERS]
+            self._error = f"{type(error).__name__} in the function: the log has its text (token_not_renewed)"
+        if said != self._logged or now_s - self._logged_s >= LOG_EVERY_S:
+            logger.warning("token_not_renewed", reason=said)
+            self._logged, self._logged_s = said, now_s
 
 
 def tokens_of(settings: Settings) -> Tokens | None:
@@ -182,18 +191,18 @@ def _tokens(name: str) -> Tokens:
 
 
 def _checked(answer: Any, now_s: float) -> Token:
-    """Return what a function gave as a token. Raises ValueError with what is wrong; it never shows the token."""
+    """Return what a function gave as a token. Raises _Unfit with what is wrong; it never shows the token."""
     if not isinstance(answer, tuple | list) or not 2 <= len(answer) <= len(Token._fields):
-        raise ValueError("it must return (token, expiry in epoch seconds), and may add principal and extensions")
+        raise _Unfit("it must return (token, expiry in epoch seconds), and may add principal and extensions")
     token = Token(*answer, *("", {})[len(answer) - 2 :])
     if not isinstance(token.text, str) or not token.text:
-        raise ValueError("the token must be a text that is not empty")
+        raise _Unfit("the token must be a text that is not empty")
     if not isinstance(token.expires_s, int | float) or not math.isfinite(token.expires_s):
-        raise ValueError("the expiry must be a number of epoch seconds")
+        raise _Unfit("the expiry must be a number of epoch seconds")
     if token.expires_s >= _FAR_S:
-        raise ValueError(f"the expiry must be in epoch seconds, and {token.expires_s:.0f} is in milliseconds")
+        raise _Unfit(f"the expiry must be in epoch seconds, and {token.expires_s:.0f} is in milliseconds")
     if token.expires_s <= now_s:
-        raise ValueError(f"the token expired {now_s - token.expires_s:.0f} s ago")
+        raise _Unfit(f"the token expired {now_s - token.expires_s:.0f} s ago")
     if not isinstance(token.principal, str) or not isinstance(token.extensions, dict):
-        raise ValueError("the principal must be a text, and the extensions a dict of texts")
+        raise _Unfit("the principal must be a text, and the extensions a dict of texts")
     return token._replace(expires_s=float(token.expires_s))

@@ -10,7 +10,7 @@ from sidecar.settings import Settings
 
 
 def advertised_url(settings: Settings, url: str) -> str:
-    """Return the URL at which other instances reach this one.
+    """Return the URL at which other instances reach this one: HTTP_ADVERTISED_URL, else the URL of the server.
 
     For a server that listens on all addresses it has the address that this machine uses towards the brokers, which
     other instances can reach as well.
@@ -19,6 +19,8 @@ def advertised_url(settings: Settings, url: str) -> str:
         settings: Have the host and the brokers.
         url: URL of the server, with its actual port.
     """
+    if settings.http_advertised_url is not None:
+        return settings.http_advertised_url
     if not _is_wildcard(settings.http_host):
         return url
     first = settings.bootstrap_servers.split(",")[0].strip()
@@ -31,8 +33,8 @@ def advertised_url(settings: Settings, url: str) -> str:
             own = str(probe.getsockname()[0])
     except (OSError, ValueError):
         return url
-    port = urlsplit(url).port
-    return f"http://[{own}]:{port}" if ":" in own else f"http://{own}:{port}"
+    place = urlsplit(url)
+    return f"{place.scheme}://{f'[{own}]' if ':' in own else own}:{place.port}"
 
 
 def _is_wildcard(host: str) -> bool:

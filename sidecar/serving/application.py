@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
 from sidecar import __version__
 from sidecar.api.app import Operations, create_app
@@ -21,6 +22,7 @@ from sidecar.serving.group_view import GroupSource
 from sidecar.serving.local_messages import LocalEntries
 from sidecar.serving.peers import HttpPeers
 from sidecar.serving.server import Server
+from sidecar.serving.tls import client_context
 from sidecar.settings import Settings
 
 
@@ -39,7 +41,8 @@ def make_server(
     entries: Entries | None = None,
 ) -> Server:
     """Return the server of the application, not started yet; see `sidecar.serving.http.start_server`."""
-    peers = HttpPeers(clock, settings.api_token)
+    tls = client_context(settings.http_tls_ca)
+    peers = HttpPeers(clock, settings.api_token, tls, tls_only=settings.http_tls_cert is not None)
     worker = Worker(
         name=settings.streams_app_id,
         instance_id=instance_id,
@@ -49,11 +52,26 @@ def make_server(
         others=peers,
         restart=restart,
     )
-    gate = Gate(settings.api_token, loopback=settings.http_is_loopback)
+    advertised = urlsplit(settings.http_advertised_url or "").hostname
+    gate = Gate(
+        [] if settings.api_token is None else [settings.api_token],
+        [] if settings.api_read_token is None else [settings.api_read_token],
+        loopback=settings.http_is_loopback,
+        open_reads=settings.api_read == "open",
+        own_hosts=[] if advertised is None else [advertised],
+    )
     dead_letters = KafkaDeadLetters(settings, clock)
     own = entries or LocalEntries(store, source, instance_id)
     operations = Operations(own, peers, commands, gate, worker, dead_letters, reload)
     app = create_app(
         source, metrics=metrics, version=__version__, actuator=settings.enable_health, operations=operations
     )
-    return Server(app, host=settings.http_host, port=settings.http_port, listener=listener, close=dead_letters.close)
+    return Server(
+        app,
+        host=settings.http_host,
+        port=settings.http_port,
+        listener=listener,
+        close=dead_letters.close,
+        certificate=settings.http_tls_cert,
+        key=settings.http_tls_key,
+    )

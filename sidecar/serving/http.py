@@ -21,6 +21,7 @@ from sidecar.metrics import Metrics
 from sidecar.serving.control_calls import LazyCommands
 from sidecar.serving.group_view import GroupSource
 from sidecar.serving.listener import listen, url_of
+from sidecar.serving.tls import check_certificate
 from sidecar.settings import Settings
 
 if TYPE_CHECKING:
@@ -43,12 +44,13 @@ class Http:
         make: Returns the server on a listening socket.
 
     Raises:
-        CommandFailed: The server cannot listen on the address.
+        CommandFailed: The server cannot listen on the address, or cannot speak TLS with its files.
     """
 
     def __init__(self, settings: Settings, make: Callable[[socket.socket], Server]) -> None:
+        check_certificate(settings)
         self._listener = listen(settings.http_host, settings.http_port)
-        self.url = url_of(settings.http_host, self._listener)
+        self.url = url_of(settings.http_host, self._listener, settings.http_scheme)
         """The URL of the server, with its actual port."""
         self._make = make
         self._server: Server | None = None

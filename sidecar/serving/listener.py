@@ -20,10 +20,10 @@ def listen(host: str, port: int) -> socket.socket:
         raise CommandFailed(_advice(host, port, error)) from error
 
 
-def url_of(host: str, listener: socket.socket) -> str:
+def url_of(host: str, listener: socket.socket, scheme: str = "http") -> str:
     """Return the URL of a server: the host as it was set, the port as it is."""
     shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{listener.getsockname()[1]}"
+    return f"{scheme}://{shown}:{listener.getsockname()[1]}"
 
 
 def _advice(host: str, port: int, error: OSError) -> str:

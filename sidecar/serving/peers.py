@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import Final
 
 import httpx
@@ -25,28 +26,31 @@ class HttpPeers:
     Args:
         clock: Measures how long a response takes.
         token: API_TOKEN, which the whole group shares.
+        tls: Verifies the certificates of instances.
+        tls_only: Whether only https addresses are asked, so that the token never travels in clear.
     """
 
-    def __init__(self, clock: Clock, token: str | None) -> None:
+    def __init__(self, clock: Clock, token: str | None, tls: ssl.SSLContext, *, tls_only: bool = False) -> None:
         self._clock = clock
         self._token = token
         # Each connection ends with its answer: an instance is asked seldom, and may be another one at the same address.
-        self._http = httpx.Client(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
+        self._schemes = {"https"} if tls_only else {"http", "https"}
+        self._http = httpx.Client(trust_env=False, verify=tls, limits=httpx.Limits(max_keepalive_connections=0))
 
-    def get(self, url: str, path: str, *, authorised: bool) -> tuple[int, bytes]:
+    def get(self, url: str, path: str) -> tuple[int, bytes]:
         """Send a GET request; return status and body. Raises CommandFailed when there is no response in time."""
-        return self._ask("GET", url, path, self._headers(authorised=authorised))
+        return self._ask("GET", url, path, self._headers())
 
     def send(self, method: str, url: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
         """Send a request that changes something; return status and body. Raises CommandFailed as `get` does."""
-        headers = self._headers(authorised=True)
+        headers = self._headers()
         if body is not None:
             headers["content-type"] = "application/json"
         return self._ask(method, url, path, headers, body)
 
-    def _headers(self, *, authorised: bool) -> dict[str, str]:
+    def _headers(self) -> dict[str, str]:
         headers = {FORWARDED: "1", "accept-encoding": "identity"}
-        if authorised and self._token is not None:
+        if self._token is not None:
             headers["authorization"] = f"Bearer {self._token}"
         return headers
 
@@ -55,9 +59,9 @@ class HttpPeers:
     ) -> tuple[int, bytes]:
         try:
             place = httpx.URL(url)
-            if place.scheme != "http" or not place.host:
+            if place.scheme not in self._schemes or not place.host:
                 raise CommandFailed(f"{url!r} is not an address of an instance")
-            asked = f"http://{place.netloc.decode()}{path}"
+            asked = f"{place.scheme}://{place.netloc.decode()}{path}"
             with self._http.stream(method, asked, content=body, headers=headers, timeout=WAIT_S) as response:
                 return response.status_code, self._read(response)
         except (httpx.HTTPError, httpx.InvalidURL) as cause:

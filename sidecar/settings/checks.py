@@ -228,6 +228,22 @@ def _tokens_have_one_source(settings: Settings) -> Iterator[Contradiction]:
         yield Contradiction(names, f"{line} client property {other} gives tokens too: set one of them")
 
 
+def _http_is_complete(settings: Settings) -> Iterator[Contradiction]:
+    """Check that TLS has both of its files, and that the token that reads is another than the one that changes."""
+    pair = (("HTTP_TLS_CERT", settings.http_tls_cert), ("HTTP_TLS_KEY", settings.http_tls_key))
+    for (name, path), (other, other_path) in (pair, pair[::-1]):
+        if path is not None and other_path is None:
+            line = f"{name}: {str(path)!r} is set, but {other} is not: TLS needs both, or neither"
+            yield Contradiction((name, other), line)
+    if settings.api_read_token is None:
+        return
+    names = ("API_READ_TOKEN", "API_TOKEN")
+    if settings.api_token is None:
+        yield Contradiction(names, "API_READ_TOKEN: is set, but API_TOKEN is not: changes would need no token")
+    elif settings.api_token == settings.api_read_token:
+        yield Contradiction(names, "API_READ_TOKEN: is the API_TOKEN: whoever may read only needs another one")
+
+
 _Check = Callable[[Settings], Iterator[Contradiction]]
 _POLICY_CHECKS: tuple[_Check, ...] = (
     _delays_in_one_form,
@@ -246,6 +262,7 @@ _CHECKS: tuple[_Check, ...] = (
     _login_is_complete,
     _login_in_one_word,
     _tokens_have_one_source,
+    _http_is_complete,
 )
 
 
@@ -273,7 +290,7 @@ def advice_for_run(settings: Settings) -> tuple[str, ...]:
         advice.append("ORIGIN_TOPICS: '*': every sender to the retry topic can write to any topic; name the origins")
     if not settings.http_is_loopback and settings.api_token is None:
         advice.append(
-            f"HTTP_HOST: {settings.http_host!r} is not loopback: calls that change something answer 403 until "
-            "API_TOKEN is set"
+            f"HTTP_HOST: {settings.http_host!r} is not loopback: calls that change something, or show messages or "
+            "settings, answer 403 until API_TOKEN is set"
         )
     return tuple(advice)

@@ -273,6 +273,13 @@ def _parse_url(text: str) -> str:
     return text
 
 
+def _parse_base_url(text: str) -> str:
+    place = urlsplit(_parse_url(text.removesuffix("/")))
+    if place.path or place.query or place.fragment or place.username is not None:
+        raise ValueError(text)
+    return text.removesuffix("/")
+
+
 def is_topic_name(text: str) -> bool:
     """Tell whether Kafka allows a topic of this name."""
     return _TOPIC.fullmatch(text) is not None and text not in (".", "..")
@@ -333,6 +340,11 @@ URL = Kind(
         + _PORT
         + r")?)?(?:[/?#][!-~]*)?"
     ),
+)
+BASE_URL = Kind(
+    "http://host:port or https://host:port, without a path",
+    _parse_base_url,
+    form=forms.Text(r"[Hh][Tt][Tt][Pp][Ss]?://(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?:" + _PORT + r")?)?/?"),
 )
 FILE = Kind("the path of a file", _parse_path, form=forms.Text(_LINE))
 FOLDER = Kind("the path of a folder", _parse_path)

@@ -5,8 +5,9 @@ YAML's own types would turn `0123` into 83 and `1:30` into 90.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import yaml
 
@@ -24,8 +25,18 @@ class Pair(NamedTuple):
     """The key was there before: a mistake, never a silent choice."""
 
 
+NESTING_MAX: Final = 32
+_BRACKET = re.compile(r"[\[{\]}]")
+
+
 def compose(text: str) -> yaml.Node | None:
     """Return the root of a YAML document, None of an empty one. Raises yaml.YAMLError."""
+    depth = 0
+    for bracket in _BRACKET.findall(text):
+        # In quotes they count too: what is meant has no such depth either way. The library's time is quadratic in it.
+        depth = depth + 1 if bracket in "[{" else max(0, depth - 1)
+        if depth > NESTING_MAX:
+            raise yaml.YAMLError(f"its brackets are nested more than {NESTING_MAX} deep")
     try:
         return yaml.compose(text, Loader=yaml.SafeLoader)
     except RecursionError as error:

@@ -14,7 +14,8 @@ BYTES_MAX = 64 * 1024
 def secret_property(name: str) -> str | None:
     """Return the secret property that the file of a name such as `sasl.password.file` contains, None of any other."""
     stem = name.removesuffix(PROPERTY_SUFFIX)
-    return stem if stem != name and client.is_secret(stem) else None
+    # Some properties of the client library itself are files.
+    return stem if stem != name and client.is_secret(name) and client.is_secret(stem) else None
 
 
 def read_secret(path: str) -> str:

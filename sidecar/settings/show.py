@@ -35,8 +35,9 @@ A secret can be in a file, as Kubernetes and Docker mount it. Name the file in p
 {file_names}, in YAML `api_token_file`, on the command line `--api-token-file`.
 For a secret property of the Kafka clients, append `_FILE` or `.file` to its name:
 `KAFKA_RETRY_CLIENT_SASL_PASSWORD_FILE=/run/secrets/password`, in YAML
-`client: {{sasl.password.file: /run/secrets/password}}`. The secret properties are those whose names contain `password`,
-`passphrase`, `secret`, `token`, `jaas.config` or `key.pem`.
+`client: {{sasl.password.file: /run/secrets/password}}`. Every property counts as secret that is not known to be
+harmless, such as `sasl.oauthbearer.config`: no command, log line or request shows its value. Names of users and paths
+are harmless, and so are times, sizes and switches.
 
 The file must be text in UTF-8 of at most 64 KiB. One line end at its end is removed. The start is refused if the file
 cannot be read, is empty or too large, or if one source gives both a value and its file. Between sources, the usual

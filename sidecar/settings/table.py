@@ -15,7 +15,7 @@ from sidecar.contract.dialects.custom import CustomHeaders
 from sidecar.contract.dialects.registry import DEFAULT, DIALECTS, Profile
 from sidecar.policy.backoff import Backoff
 from sidecar.policy.config import PER_SECOND_MAX, PER_SECOND_MIN
-from sidecar.settings import client, kinds, origin_policies, policies
+from sidecar.settings import client, http_rows, kinds, origin_policies, policies
 from sidecar.settings.custom_headers import CUSTOM_HEADERS
 from sidecar.settings.kinds import DAY_MS, Kind, duration, whole
 from sidecar.settings.origin_policies import OriginPolicy
@@ -266,22 +266,15 @@ class Settings:
         ),
     ] = 60_000
 
-    http_host: Annotated[
-        str,
-        Setting(kinds.HOST, "Address that the HTTP server listens on.", default_text="127.0.0.1; 0.0.0.0 in the image"),
-    ] = "127.0.0.1"
-    http_port: Annotated[
-        int, Setting(whole(0, 65_535), "Port of the HTTP server; 0 picks a free one.", common=True)
-    ] = 8080
-    api_token: Annotated[
-        str | None,
-        Setting(
-            kinds.TOKEN,
-            "Bearer token of the HTTP API. On a host other than loopback, requests that change something answer 403 "
-            "until it is set. Other users of the machine can read a command line: prefer the environment.",
-            secret=True,
-        ),
-    ] = field(default=None, repr=False)
+    http_host: Annotated[str, http_rows.HOST] = "127.0.0.1"
+    http_port: Annotated[int, http_rows.PORT] = 8080
+    http_advertised_url: Annotated[str | None, http_rows.ADVERTISED_URL] = None
+    http_tls_cert: Annotated[Path | None, http_rows.TLS_CERT] = None
+    http_tls_key: Annotated[Path | None, http_rows.TLS_KEY] = None
+    http_tls_ca: Annotated[Path | None, http_rows.TLS_CA] = None
+    api_token: Annotated[str | None, http_rows.API_TOKEN] = field(default=None, repr=False)
+    api_read: Annotated[str, http_rows.API_READ] = "token"
+    api_read_token: Annotated[str | None, http_rows.API_READ_TOKEN] = field(default=None, repr=False)
     notify_url: Annotated[
         str | None,
         Setting(kinds.URL, "Webhook that dead letters are announced to: docs/how-to/notify.md.", secret=True),
@@ -447,9 +440,16 @@ class Settings:
 
     @property
     def http_url(self) -> str:
-        """The URL of the HTTP server for clients on this machine."""
+        """The URL of the HTTP server for clients on this machine; with TLS the one that its certificate is for."""
+        if self.http_tls_cert is not None and self.http_advertised_url is not None:
+            return self.http_advertised_url
         host = _ANYWHERE.get(self.http_host, self.http_host)
-        return f"http://[{host}]:{self.http_port}" if ":" in host else f"http://{host}:{self.http_port}"
+        return f"{self.http_scheme}://{f'[{host}]' if ':' in host else host}:{self.http_port}"
+
+    @property
+    def http_scheme(self) -> str:
+        """`https` when the HTTP server has a certificate, else `http`."""
+        return "http" if self.http_tls_cert is None else "https"
 
     @property
     def client_properties(self) -> dict[str, str]:
@@ -468,8 +468,8 @@ class Settings:
     def secrets(self) -> tuple[str, ...]:
         """The secret values that are set, for the log to mask."""
         own = [getattr(self, setting.attribute) for setting in SETTINGS if setting.secret]
-        passed = [value for name, value in self.client.items() if client.is_secret(name)]
-        return tuple(value for value in [*own, *passed] if value)
+        parts = [*client.log_secrets(self.client), *client.url_secrets(self.notify_url or "")]
+        return tuple(dict.fromkeys(value for value in [*own, *parts] if value))
 
 
 def _table() -> tuple[Setting, ...]:

@@ -15,7 +15,7 @@ from sidecar import cli
 from sidecar.settings import Row
 
 _LONGEST_S: Final = 60
-_ADVICE: Final = "calls that change something answer 403 until API_TOKEN is set"
+_ADVICE: Final = "answer 403 until API_TOKEN is set"
 
 
 def effective(arguments: Sequence[str], environ: Mapping[str, str]) -> dict[str, Row]:

@@ -128,6 +128,28 @@ def test_passwords_and_token_come_from_secrets_only(helm: Helm) -> None:
     assert "password" not in rendered.config_text()
 
 
+def test_with_a_certificate_the_server_its_probes_and_the_other_instances_speak_https(helm: Helm) -> None:
+    rendered = helm.render(APPLICATION, case("plain-secrets"), values=["podMonitor.enabled=true"])
+    given = env(rendered.sidecar)
+    assert given["KAFKA_RETRY_API_READ_TOKEN"] == {"secretKeyRef": {"name": "kafka-login", "key": "api-read-token"}}
+    mounts = {each["name"]: each["mountPath"] for each in rendered.sidecar["volumeMounts"]}
+    secrets = {each["name"]: each["secret"] for each in rendered.pod["volumes"] if "secret" in each}
+    assert secrets["retry-sidecar-http"]["secretName"] == "retry-sidecar-http"
+    for name, key in (("CERT", "tls.crt"), ("KEY", "tls.key"), ("CA", "ca.crt")):
+        assert given[f"KAFKA_RETRY_HTTP_TLS_{name}"] == f"{mounts['retry-sidecar-http']}/{key}"
+    service = rendered.workload["spec"]["serviceName"]
+    advertised = given["KAFKA_RETRY_HTTP_ADVERTISED_URL"]
+    assert advertised.startswith(f"https://$(KAFKA_RETRY_INSTANCE_ID).{service}.")
+    assert advertised.endswith(".svc:8080")
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert rendered.sidecar[probe]["httpGet"]["scheme"] == "HTTPS"
+    assert rendered.one("PodMonitor")["spec"]["podMetricsEndpoints"][0]["scheme"] == "https"
+    plain = helm.render(APPLICATION, case("strimzi-scram"), values=["podMonitor.enabled=true"])
+    assert "scheme" not in plain.sidecar["livenessProbe"]["httpGet"]
+    assert "scheme" not in plain.one("PodMonitor")["spec"]["podMetricsEndpoints"][0]
+    assert not any("TLS" in name for name in env(plain.sidecar))
+
+
 def test_certificates_are_mounted_where_the_client_looks_for_them(helm: Helm) -> None:
     rendered = helm.render(APPLICATION, case("strimzi-tls"))
     client = rendered.config()["client"]

@@ -23,9 +23,11 @@ def environment(container: Mapping[str, Any]) -> dict[str, str]:
     made = {}
     for name, value in env(dict(container)).items():
         if isinstance(value, str):
-            made[name] = value
+            made[name] = value.replace("$(KAFKA_RETRY_INSTANCE_ID)", POD)
+        elif value.get("fieldRef") == {"fieldPath": "metadata.name"}:
+            made[name] = POD
         else:
-            made[name] = POD if value.get("fieldRef") == {"fieldPath": "metadata.name"} else SECRET
+            made[name] = f"{SECRET}/{value['secretKeyRef']['key']}"
     return made
 
 
@@ -68,7 +70,7 @@ def test_a_login_is_complete(helm: Helm, tmp_path: Path) -> None:
     settings = effective(arguments(rendered, tmp_path), environment(rendered.sidecar))
     assert settings["client.security.protocol"].value == "SASL_SSL"
     assert settings["client.sasl.mechanism"].value == "PLAIN"
-    assert settings["client.sasl.username"].value == SECRET
+    assert settings["client.sasl.username"].value == f"{SECRET}/username"
     assert settings["client.sasl.password"].value == "***"
     assert settings["API_TOKEN"].value == "***"
     assert settings["NOTIFY_URL"].value == "***"

@@ -139,15 +139,13 @@ class Neighbours:
     """Other instances: an application each, by URL; what is not there does not answer."""
 
     clients: dict[str, Client] = field(default_factory=dict)
-    asked: list[tuple[str, str, bool]] = field(default_factory=list)
+    asked: list[tuple[str, str]] = field(default_factory=list)
 
-    def get(self, url: str, path: str, *, authorised: bool) -> tuple[int, bytes]:
-        self.asked.append((url, path, authorised))
+    def get(self, url: str, path: str) -> tuple[int, bytes]:
+        self.asked.append((url, path))
         if url not in self.clients:
             raise CommandFailed(f"{url} does not answer")
-        headers = {"x-retry-sidecar-forwarded": "1"}
-        if authorised:
-            headers["authorization"] = "Bearer secret"
+        headers = {"x-retry-sidecar-forwarded": "1", "authorization": "Bearer secret"}
         answer = self.clients[url].get(path, headers=headers)
         return answer.status_code, answer.content
 
@@ -256,11 +254,13 @@ class Client:
         peers: Neighbours | None = None,
         worker: Worker | None = None,
         token: str | None = None,
+        read_tokens: tuple[str, ...] = (),
         loopback: bool = True,
+        open_reads: bool = False,
         letters: Letters | None = None,
         reload: Callable[[], Reloaded] | None = lambda: Reloaded(["POLICIES"], []),
     ) -> None:
-        gate = Gate(token, loopback=loopback)
+        gate = Gate([] if token is None else [token], read_tokens, loopback=loopback, open_reads=open_reads)
         operations = Operations(
             *(entries or Held(), peers or Neighbours(), desk or Desk(), gate),
             worker or replace(WORKER, others=Others()),

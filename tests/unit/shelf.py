@@ -73,6 +73,7 @@ class Shelf:
         query: Mapping[str, Any] | None = None,
         body: object = None,
         timeout_s: float = 0,
+        authorities: object = None,
     ) -> Reply:
         if url != URL:
             raise Unanswered(f"no sidecar answers at {url}")

@@ -11,6 +11,7 @@ import pytest
 import structlog
 
 from sidecar import log
+from sidecar.api.connect.levels import Levels
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +59,21 @@ def test_requests_to_other_instances_leave_no_line() -> None:
     logging.getLogger("httpx").info("HTTP Request: GET http://127.0.0.1:8080/pending")
     logging.getLogger("httpcore.http11").debug("send_request_headers.started")
     assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("name", ["root", "httpx", "httpcore", "httpcore.http11"])
+def test_no_level_brings_back_lines_with_the_address_of_the_webhook(name: str) -> None:
+    stream = io.StringIO()
+    log.configure(level="warning", stream=stream)
+    levels = Levels(lambda: 0)
+    try:
+        levels.set(name, "TRACE")
+        logging.getLogger("httpx").info("HTTP Request: POST https://HOOKS.example:443/a%2Fsecret")
+        logging.getLogger("httpcore.http11").debug("send_request_headers.started")
+        logging.getLogger("httpcore.connection").warning("connect_tcp.failed")
+        assert stream.getvalue() == ""
+    finally:
+        levels.set(name, "WARN")
 
 
 def test_a_logger_made_before_the_set_up_follows_it() -> None:

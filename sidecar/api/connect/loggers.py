@@ -12,7 +12,6 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from sidecar.api.auth import Gate
 from sidecar.api.bodies import ErrorBody
 from sidecar.api.connect.bodies import LEVEL_EXAMPLE, LevelWanted, LoggerLevel
 from sidecar.api.connect.connector import Worker, tasks_of
@@ -32,15 +31,13 @@ Scope = Annotated[
 ]
 _REFUSED: Final[dict[int | str, dict[str, object]]] = {
     400: {"model": ErrorBody, "description": "The body has no level."},
-    401: {"model": ErrorBody, "description": "The token is missing or wrong."},
-    403: {"model": ErrorBody, "description": "Refused on this address, or from a page of another site."},
     404: {"model": ErrorBody, "description": "There is no such level."},
     "4XX": {"model": ErrorBody, "description": "Any other error in the request."},
     503: {"model": ErrorBody, "description": "An instance does not answer; the others have the new level."},
 }
 
 
-def logger_routes(source: Source, worker: Worker, gate: Gate) -> APIRouter:
+def logger_routes(source: Source, worker: Worker) -> APIRouter:
     """Return the routes about levels of the log."""
     router = APIRouter(tags=["connect"])
     levels = Levels(source.now_ms)
@@ -85,7 +82,7 @@ def logger_routes(source: Source, worker: Worker, gate: Gate) -> APIRouter:
             **example(["sidecar.runtime", "sidecar.runtime.loop"]),
             204: {"description": "Set on every instance."},
         },
-        dependencies=[Depends(gate.change), Depends(require_json)],
+        dependencies=[Depends(require_json)],
     )
     async def set_level(request: Request, name: LoggerName, wanted: LevelWanted, scope: Scope = "worker") -> Response:
         level = _checked(wanted)

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Body, Depends, Path
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from sidecar.api.bodies import ErrorBody
 from sidecar.api.connect.bodies import (
@@ -27,6 +27,7 @@ from sidecar.api.connect.bodies import (
 )
 from sidecar.api.connect.connector import CONNECTOR_CLASS, Worker
 from sidecar.api.connect.group import example
+from sidecar.api.guard import PaidThread
 from sidecar.api.messages.changes import require_json
 from sidecar.settings import Settings
 from sidecar.settings.client import is_secret
@@ -37,6 +38,7 @@ from sidecar.settings.table import SETTINGS
 GROUP: Final = "Retry Sidecar"
 VALUE_CHARACTERS_MAX: Final = 4_096
 """A longer value is not looked into: YAML of the size of a whole body can take seconds."""
+VALIDATIONS_AT_A_TIME: Final = 1
 PLUGIN: Final = "/connector-plugins/{plugin}"
 _SHORT: Final = CONNECTOR_CLASS.rpartition(".")[2]
 _NAMES: Final = frozenset({CONNECTOR_CLASS, _SHORT, _SHORT.removesuffix("Connector")})
@@ -164,6 +166,7 @@ async def _known(plugin: PluginName) -> None:
 def plugin_routes(worker: Worker) -> APIRouter:
     """Return the routes about the one plugin."""
     router = APIRouter(tags=["connect"])
+    validating = PaidThread(VALIDATIONS_AT_A_TIME)
 
     @router.get(
         "/connector-plugins",
@@ -192,7 +195,7 @@ def plugin_routes(worker: Worker) -> APIRouter:
     @router.put(
         f"{PLUGIN}/config/validate",
         summary="Validate a configuration",
-        description="Changes nothing and needs no token.",
+        description="Changes nothing.",
         response_model=ConfigInfos,
         response_description="Each setting with its value and its errors.",
         responses={
@@ -201,13 +204,14 @@ def plugin_routes(worker: Worker) -> APIRouter:
         },
         dependencies=[Depends(_known), Depends(require_json)],
     )
-    async def validate(given: Given) -> JSONResponse:
+    async def validate(given: Given) -> Response:
         config = {name: value if value is None else _text(value) for name, value in given.items()}
         kind = config.get("connector.class")
         if kind is not None and kind not in _NAMES:
             raise HTTPException(
                 400, f"Included connector type {kind[:300]} does not match request type {CONNECTOR_CLASS}"
             )
-        return JSONResponse(validated(config).model_dump())
+        made = await validating.run(lambda: validated(config).model_dump_json().encode())
+        return Response(made, media_type="application/json")
 
     return router

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
-from sidecar.api.auth import Gate, OfferedToken
+from sidecar.api.auth import Gate
 from sidecar.api.bodies import ErrorBody
 from sidecar.api.dlq.bodies import (
     COUNTS_EXAMPLE,
@@ -54,8 +54,6 @@ _BUSY: Final[dict[str, object]] = {"model": ErrorBody, "description": "There are
 _BAD: Final = {"model": ErrorBody, "description": "A parameter is invalid, or the topic is not a DLQ."}
 _OTHER: Final = {"model": ErrorBody, "description": "Any other error in the request."}
 _CHANGE: Final[dict[int | str, dict[str, object]]] = {
-    401: {"model": ErrorBody, "description": "The token is missing or wrong."},
-    403: {"model": ErrorBody, "description": "Refused on this address, or from a page of another site."},
     "4XX": _OTHER,
 }
 PositionText = Annotated[
@@ -109,7 +107,7 @@ class DlqDesk:
         self._dead_letters = dead_letters
         self._source = source
         self._peers = peers
-        self._scanning = PaidThread(CapacityLimiter(SCANS_AT_A_TIME))
+        self._scanning = PaidThread(SCANS_AT_A_TIME)
         self._asking = CapacityLimiter(ASKED_AT_A_TIME)
 
     async def read(self, work: Callable[[], R]) -> R:
@@ -154,7 +152,7 @@ class DlqDesk:
         raise HTTPException(404, f"No instance that answers has a redrive {run}. The progress of a run is kept.")
 
     async def _ask(self, url: str, path: str) -> RedriveBody | None:
-        get = partial(self._peers.get, url, path, authorised=False)
+        get = partial(self._peers.get, url, path)
         try:
             status, body = await to_thread.run_sync(get, limiter=self._asking)
             return RedriveBody.model_validate_json(body) if status == 200 else None
@@ -202,36 +200,31 @@ def dlq_routes(dead_letters: DeadLetters, source: Source, peers: Peers, gate: Ga
     @router.get(
         "/dlq/messages/{position}",
         summary="Show a dead letter",
-        openapi_extra={"security": [{}]},  # without a token too, unless it is the payload that is asked for
         description="Shows its headers; with `?payload=true` also key and value.",
         response_model=DeadLetterDetailBody,
         responses={
             200: {"content": {"application/json": {"example": DEAD_LETTER_DETAIL_EXAMPLE}}},
             400: _BAD,
-            401: {"model": ErrorBody, "description": "The payload needs the token."},
-            403: {"model": ErrorBody, "description": "Payloads are refused on this address until a token is set."},
             404: {"model": ErrorBody, "description": "The DLQ has no such record."},
             "4XX": _OTHER,
             503: _UNREAD,
         },
     )
-    async def show_dead_letter(
-        request: Request, position: PositionText, query: Annotated[ShowQuery, Query()], offered: OfferedToken
-    ) -> JSONResponse:
+    async def show_dead_letter(position: PositionText, query: Annotated[ShowQuery, Query()]) -> JSONResponse:
         if query.payload:
-            gate.admit(request, offered, "Payloads")
+            gate.admit_payload()
         partition, offset = read_position(position)
         found = await desk.read(partial(dead_letters.find, query.topic, partition, offset, payload=query.payload))
         if found is None:
             raise HTTPException(404, f"The DLQ has no record {position}: it was deleted, or never existed.")
         return JSONResponse(found.model_dump(exclude_unset=True))
 
-    _add_redrives(router, dead_letters, desk, gate)
+    _add_redrives(router, dead_letters, desk)
     return router
 
 
-def _add_redrives(router: APIRouter, dead_letters: DeadLetters, desk: DlqDesk, gate: Gate) -> None:
-    guards = [Depends(gate.change), Depends(refuse_parameters)]
+def _add_redrives(router: APIRouter, dead_letters: DeadLetters, desk: DlqDesk) -> None:
+    guards = [Depends(refuse_parameters)]
     shown = {"application/json": {"example": REDRIVE_EXAMPLE}}
 
     @router.post(

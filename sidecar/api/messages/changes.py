@@ -13,9 +13,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
-from sidecar.api.auth import Gate
 from sidecar.api.bodies import Body, ErrorBody
-from sidecar.api.guard import PaidThread
+from sidecar.api.guard import TOO_MANY, PaidThread
 from sidecar.api.messages.routes import TARGET, TargetText, target_of
 from sidecar.contract.control import ControlKind, Outcome, Target
 from sidecar.errors import CommandFailed
@@ -151,8 +150,6 @@ ANSWERS: Final[dict[int | str, dict[str, object]]] = {
         "the record expires after 10 minutes: it then has no effect and its outcome is `bad-request`.",
     ),
     400: {"model": ErrorBody, "description": "The target or the body is invalid; nothing was changed."},
-    401: {"model": ErrorBody, "description": "The token is missing or wrong."},
-    403: {"model": ErrorBody, "description": "Refused on this address, or from a page of another site."},
     "4XX": {"model": ErrorBody, "description": "Any other error in the request."},
     503: {"model": ErrorBody, "description": "No broker answers, or there are too many changes at once."},
 }
@@ -222,8 +219,7 @@ class ControlDesk:
     def __init__(self, commands: Commands) -> None:
         self._commands = commands
         self._acting = CapacityLimiter(ACTIONS_AT_A_TIME)
-        self._looking = CapacityLimiter(LOOKUPS_AT_A_TIME)
-        self._lookups = PaidThread(self._looking)
+        self._lookups = PaidThread(LOOKUPS_AT_A_TIME, WAITING_MAX)
 
     async def act(
         self,
@@ -264,20 +260,20 @@ class ControlDesk:
                 log.info("api_change", who=who, what=kind.value, target=shown, outcome=outcome, **facts)
             return result
 
-        return answer(await self._in_turn(self._acting, partial(to_thread.run_sync, act, limiter=self._acting)))
+        if self._acting.statistics().tasks_waiting >= WAITING_MAX:
+            raise HTTPException(503, TOO_MANY, {"retry-after": "1"})
+        return answer(await self._told(partial(to_thread.run_sync, act, limiter=self._acting)))
 
     async def lookup(self, control_id: str) -> JSONResponse:
         """Answer with the outcome of a control record."""
         look = partial(self._commands.lookup, control_id)
-        result = await self._in_turn(self._looking, partial(self._lookups.run, look))
+        result = await self._told(partial(self._lookups.run, look))
         if result is None:
             raise HTTPException(404, f"There is no outcome for control id {control_id[:300]} yet.")
         return JSONResponse(_body(result))
 
     @staticmethod
-    async def _in_turn(limiter: CapacityLimiter, run: Callable[[], Awaitable[R]]) -> R:
-        if limiter.statistics().tasks_waiting >= WAITING_MAX:
-            raise HTTPException(503, "Too many of these requests at once; try again in a moment.", {"retry-after": "1"})
+    async def _told(run: Callable[[], Awaitable[R]]) -> R:
         try:
             return await run()
         except ValueError as cause:
@@ -304,10 +300,9 @@ def _body(result: Result) -> dict[str, object]:
     ).model_dump(mode="json")
 
 
-def control_routes(desk: ControlDesk, gate: Gate, now_ms: Callable[[], int]) -> APIRouter:
+def control_routes(desk: ControlDesk, now_ms: Callable[[], int]) -> APIRouter:
     """Return the routes that change messages and look up outcomes."""
     router = APIRouter(tags=["control"])
-    guards = [Depends(gate.change)]
 
     @router.delete(
         TARGET,
@@ -315,7 +310,6 @@ def control_routes(desk: ControlDesk, gate: Gate, now_ms: Callable[[], int]) -> 
         description="Removes the message before it fires. For a retry id, removes all messages with that id.",
         response_model=ControlBody,
         responses={**TIMER_ANSWERS, 200: answered(Outcome.CANCELLED, "The message is removed and will not fire.")},
-        dependencies=guards,
     )
     async def cancel(request: Request, target: TargetText, given: MessageChangeParameters) -> JSONResponse:
         return await desk.act(request, ControlKind.CANCEL, target_of(target), target, given=given)
@@ -326,7 +320,7 @@ def control_routes(desk: ControlDesk, gate: Gate, now_ms: Callable[[], int]) -> 
         description="Gives the message a new due time. Its timer id does not change.",
         response_model=ControlBody,
         responses={**TIMER_ANSWERS, 200: answered(Outcome.RESCHEDULED, "The message will fire at the new time.")},
-        dependencies=[*guards, Depends(require_json)],
+        dependencies=[Depends(require_json)],
     )
     async def reschedule(
         request: Request, target: TargetText, given: MessageChangeParameters, schedule: ScheduleBody
@@ -344,7 +338,6 @@ def control_routes(desk: ControlDesk, gate: Gate, now_ms: Callable[[], int]) -> 
             200: answered(Outcome.FIRED, "The message is being delivered to its origin, exactly once."),
             409: answered(Outcome.ORIGIN_PAUSED, "Its origin is paused or unreachable; the message stays pending."),
         },
-        dependencies=guards,
     )
     async def fire(request: Request, target: TargetText, given: MessageChangeParameters) -> JSONResponse:
         return await desk.act(request, ControlKind.FIRE, target_of(target), target, given=given)

@@ -271,13 +271,12 @@ class Entries(Protocol):
 class Peers(Protocol):
     """Asks other instances; called from worker threads."""
 
-    def get(self, url: str, path: str, *, authorised: bool) -> tuple[int, bytes]:
+    def get(self, url: str, path: str) -> tuple[int, bytes]:
         """Return status and body of a GET. Raises CommandFailed when there is no answer in time.
 
         Args:
             url: The address of the instance.
             path: Path and query.
-            authorised: Whether it needs the token.
         """
         ...
 
@@ -315,7 +314,7 @@ class Listing:
         self._source = source
         self._entries = entries
         self._peers = peers
-        self._reading = PaidThread(CapacityLimiter(READS_AT_A_TIME))
+        self._reading = PaidThread(READS_AT_A_TIME)
         self._asking = CapacityLimiter(ASKED_AT_A_TIME)
 
     def require_known(self, partition: int | None = None) -> None:
@@ -364,7 +363,7 @@ class Listing:
         path = f"/pending/messages/id:{quote(retry_id, safe='')}" + ("?payload=true" if payload else "")
         own, others = await asyncio.gather(
             self._read(partial(self._entries.named, retry_id, owners.own, payload=payload), owners.own),
-            self._ask_all(owners.others, path, NamedMessagesBody, authorised=payload),
+            self._ask_all(owners.others, path, NamedMessagesBody),
         )
         messages = [] if own is None else list(own.messages)
         truncated = own is not None and own.truncated
@@ -404,7 +403,7 @@ class Listing:
                 raise away from cause
         path = f"/pending/messages/{timer}" + ("?payload=true" if payload else "")
         for url in owners.others:
-            status, body = await self._ask(url, path, authorised=payload)
+            status, body = await self._ask(url, path)
             if status == 404 and _parsed(ErrorBody, body) is not None:
                 return None
             if status == 200 and (found := _parsed(MessageDetailBody, body)) is not None and found.id == str(timer):
@@ -441,10 +440,10 @@ class Listing:
             return None
 
     async def _ask_all(
-        self, others: Mapping[str, frozenset[int]], path: str, model: type[B], *, authorised: bool = False
+        self, others: Mapping[str, frozenset[int]], path: str, model: type[B]
     ) -> list[tuple[frozenset[int], B]]:
         """Return the good answers of other instances, each with the partitions that it was asked for."""
-        asked: list[Awaitable[tuple[int, bytes]]] = [self._ask(url, path, authorised=authorised) for url in others]
+        asked: list[Awaitable[tuple[int, bytes]]] = [self._ask(url, path) for url in others]
         answers = await asyncio.gather(*asked)
         found = []
         for partitions, (status, body) in zip(others.values(), answers, strict=True):
@@ -452,9 +451,9 @@ class Listing:
                 found.append((partitions, parsed))
         return found
 
-    async def _ask(self, url: str, path: str, *, authorised: bool) -> tuple[int, bytes]:
+    async def _ask(self, url: str, path: str) -> tuple[int, bytes]:
         """Return status and body; status 0 when there is no answer."""
-        get = partial(self._peers.get, url, path, authorised=authorised)
+        get = partial(self._peers.get, url, path)
         try:
             return await to_thread.run_sync(get, limiter=self._asking)
         except CommandFailed as cause:

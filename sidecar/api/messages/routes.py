@@ -10,7 +10,7 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
-from sidecar.api.auth import Gate, OfferedToken
+from sidecar.api.auth import Gate
 from sidecar.api.bodies import ErrorBody
 from sidecar.api.messages.listing import (
     CURSOR_EXAMPLE,
@@ -175,14 +175,11 @@ def message_routes(listing: Listing, gate: Gate) -> APIRouter:
     @router.get(
         TARGET,
         summary="Show a message, or all messages of a retry id",
-        openapi_extra={"security": [{}]},  # without a token too, unless it is the payload that is asked for
         description="Shows headers and due time; with `?payload=true` also key and value.",
         response_model=MessageDetailBody | NamedMessagesBody,
         responses={
             200: {"content": {"application/json": {"example": DETAIL_EXAMPLE}}},
             400: {"model": ErrorBody, "description": "The target or a parameter is invalid."},
-            401: {"model": ErrorBody, "description": "The payload needs the token."},
-            403: {"model": ErrorBody, "description": "Payloads are refused on this address until a token is set."},
             404: {"model": ErrorBody, "description": "No pending message has this id."},
             "4XX": {"model": ErrorBody, "description": "Any other error in the request."},
             501: {"model": ErrorBody, "description": NOT_LISTED},
@@ -190,10 +187,10 @@ def message_routes(listing: Listing, gate: Gate) -> APIRouter:
         },
     )
     async def show_message(
-        request: Request, target: TargetText, query: Annotated[MessageQuery, Query()], offered: OfferedToken
+        request: Request, target: TargetText, query: Annotated[MessageQuery, Query()]
     ) -> JSONResponse:
         if query.payload:
-            gate.admit(request, offered, "Payloads")
+            gate.admit_payload()
         named = target_of(target)
         listing.require_known()
         forwarded = FORWARDED in request.headers

@@ -153,7 +153,7 @@ async function openLetter(id, payload = false) {
   if (said.status === 200) {
     body.replaceChildren(...drawn(said.body, payload));
     if (payload) (body.querySelector("pre") ?? byId("letter-title")).focus();
-  } else body.replaceChildren(...refused(said, "The payload needs the API token."));
+  } else body.replaceChildren(...refused(said, `${payload ? "The payload" : "This"} needs the API token.`));
 }
 
 function refused(said, needsToken) {

@@ -52,10 +52,10 @@ async function load(target, payload = false) {
   else if (said.status === 404) body.replaceChildren(notice("warn", "No pending message has this id: it has fired, was cancelled, or never existed."));
   else if (said.status === 401) {
     body.replaceChildren(
-      notice("bad", token.get() ? "The API token is wrong." : "The payload needs the API token."),
+      notice("bad", token.get() ? "The API token is wrong." : `${payload ? "The payload" : "This"} needs the API token.`),
       el("div", { class: "row" },
         el("button", { type: "button", onclick: tokenDialog }, "Enter the token"),
-        el("button", { type: "button", onclick: () => load(target) }, "Show without payload")),
+        ...(payload ? [el("button", { type: "button", onclick: () => load(target) }, "Show without payload")] : [])),
     );
   } else body.replaceChildren(notice("bad", `Not shown: ${said.body.message}`));
 }

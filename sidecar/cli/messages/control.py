@@ -283,7 +283,7 @@ def _act(
 
 
 def _by_http(settings: Settings, url: str) -> HttpControl:
-    return HttpControl(Instances(lambda: (url,), settings.api_token))
+    return HttpControl(Instances(lambda: (url,), settings.api_token, authorities=settings.http_tls_ca))
 
 
 def _check(kind: ControlKind, targets: Iterable[Target], due_ms: int | None, scope: Scope) -> None:

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from sidecar.cli.instance import address, ask
+from sidecar.cli.instance import Reply, address, ask
 from sidecar.cli.instants import shown_from
 from sidecar.cli.options import SettingsCommand, json_option, settings_options
 from sidecar.cli.terminal import console, print_json
@@ -27,6 +27,8 @@ _TIMEOUT_S = 5.0
 _ORIGINS_SHOWN = 20
 
 Summary = Mapping[str, Any]
+_Get = Callable[[str], Reply]
+"""Asks for a path."""
 
 
 @click.command(cls=SettingsCommand, epilog="Example: retry-sidecar pending --watch")
@@ -42,13 +44,21 @@ Summary = Mapping[str, Any]
     help="With --watch: seconds between refreshes.",
 )
 @json_option
-@settings_options(("http_port", "http_host", "api_token"))
+@settings_options(
+    ("http_port", "http_host", "http_advertised_url", "http_tls_cert", "http_tls_key", "http_tls_ca", "api_token")
+)
 def pending(
     settings: Settings, *, url: str | None, token: str | None, watch: bool, interval_s: float, as_json: bool
 ) -> None:
     """Show what is pending, by origin, time and partition."""
-    where = (settings.http_url if url is None else address(url), token or settings.api_token)
-    look, show = functools.partial(_look, *where), functools.partial(_show, *where)
+    where, offered, authorities = settings.http_url, token or settings.api_token, settings.http_tls_ca
+    if url is not None:
+        where = address(url)
+
+    def get(path: str) -> Reply:
+        return ask(where, "GET", path, offered, timeout_s=_TIMEOUT_S, authorities=authorities)
+
+    look, show = functools.partial(_look, get), functools.partial(_show, get)
     try:
         if not watch:
             if as_json:
@@ -63,15 +73,15 @@ def pending(
         return
 
 
-def _look(url: str, token: str | None) -> Summary:
+def _look(get: _Get) -> Summary:
     """Return the answer of `GET /pending`. Raises CommandFailed when nothing listens there, or no sidecar."""
-    return ask(url, "GET", "/pending", token, timeout_s=_TIMEOUT_S).document("total", "partitions")
+    return get("/pending").document("total", "partitions")
 
 
-def _show(url: str, token: str | None) -> RenderableType:
+def _show(get: _Get) -> RenderableType:
     """Return what is pending, and whether the group fires, as tables. Raises CommandFailed like `_look`."""
-    answer = _look(url, token)
-    origins = ask(url, "GET", "/origins", token, timeout_s=_TIMEOUT_S).document("origins")["origins"]
+    answer = _look(get)
+    origins = get("/origins").document("origins")["origins"]
     state = next((each["state"] for each in origins if each["origin"] == EVERY_ORIGIN), "")
     return picture(answer, SystemClock().wall_ms(), state)
 

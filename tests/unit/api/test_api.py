@@ -75,7 +75,7 @@ class Client:
         metrics.publish(source.shown)
         app = create_app(source, metrics=metrics, version="1.2.3", actuator=actuator)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        self._client = httpx.AsyncClient(transport=transport, base_url="http://sidecar")
+        self._client = httpx.AsyncClient(transport=transport, base_url="http://localhost")
         self._runner = asyncio.Runner()
 
     def __enter__(self) -> Client:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sidecar.api.auth import OPEN_PATHS
 from tests.unit.api.test_api import Snapshots, assert_problem
 from tests.unit.api_stage import Client, Desk, Held, message
 from tests.unit.engine.test_view import EMPTY, NOW_MS
@@ -18,6 +19,20 @@ CHANGES = [
     ("POST", f"{TIMER}/fire", None),
     ("PUT", "/origins/orders/pause", None),
     ("PUT", "/origins/orders/resume", None),
+]
+FIGURES = [
+    "/pending",
+    "/pending?origin=orders",
+    "/origins",
+    "/partitions",
+    "/metrics",
+    "/livez",
+    "/openapi.json",
+    "/ui/",
+]
+READS = [
+    *("/pending/messages", TIMER, "/dlq", "/dlq/messages", "/dlq/redrives", "/control/c-1"),
+    *("/connectors", "/connectors/kafka-retry/config", "/connector-plugins", "/admin/loggers"),
 ]
 
 
@@ -98,21 +113,73 @@ def test_the_own_page_and_tools_may(headers: dict[str, str]) -> None:
         assert client.request("POST", f"{TIMER}/fire", headers=headers).status_code == 200
 
 
-def test_payloads_need_the_token_and_other_reads_do_not() -> None:
-    with made(Desk(), token="secret", loopback=False) as client:
-        for path in ("/pending/messages", TIMER, f"{TIMER}?payload=false", "/origins", "/pending"):
+def test_reads_need_a_token_and_figures_do_not() -> None:
+    with made(Desk(), token="secret", read_tokens=("reader",), loopback=False) as client:
+        for path in FIGURES:
             assert client.get(path).status_code == 200, path
+        for path in READS:
+            assert_problem(client.get(path), 401, "API_READ_TOKEN")
+            assert_problem(client.get(path, headers={"authorization": "Bearer wrong"}), 401, "API_READ_TOKEN")
+            for header in ("Bearer secret", "Bearer reader", basic("anybody", "reader")):
+                assert client.get(path, headers={"authorization": header}).status_code in {200, 404}, path
+
+
+def test_whatever_is_not_known_to_be_harmless_needs_a_token() -> None:
+    """Every route of the application but those that are listed as open."""
+    with made(Desk(), token="secret", loopback=False) as client:
+        for path, calls in client.get("/openapi.json").json()["paths"].items():
+            for method in calls:
+                answer = client.request(method, path, json=None if method in {"get", "delete"} else {})
+                refused = answer.status_code == 401
+                assert refused is not (method == "get" and path in OPEN_PATHS), f"{method} {path}"
+        for path in ("/nowhere", "/pending/", "/ui"):
+            assert (client.get(path).status_code == 401) is (path == "/nowhere")
+
+
+def test_the_reading_token_changes_nothing() -> None:
+    desk = Desk()
+    with made(desk, token="secret", read_tokens=("reader",), loopback=False) as client:
+        for method, path, body in CHANGES:
+            answer = client.request(method, path, json=body, headers={"authorization": "Bearer reader"})
+            assert_problem(answer, 403, "API_READ_TOKEN")
+    assert desk.acted == []
+
+
+def test_open_reads_need_no_token_and_payloads_do() -> None:
+    with made(Desk(), token="secret", loopback=False, open_reads=True) as client:
+        for path in (*FIGURES, *READS, f"{TIMER}?payload=false"):
+            assert client.get(path).status_code in {200, 404}, path
         assert_problem(client.get(f"{TIMER}?payload=true"), 401, "Payloads")
         assert client.get(f"{TIMER}?payload=true", headers={"authorization": "Bearer secret"}).status_code == 200
-
-
-def test_payloads_are_shown_nowhere_else_without_a_token() -> None:
-    with made(Desk(), loopback=False) as client:
+    with made(Desk(), loopback=False, open_reads=True) as client:
         assert_problem(client.get(f"{TIMER}?payload=true"), 403, "KAFKA_RETRY_API_TOKEN")
-        assert client.get(TIMER).status_code == 200
+
+
+def test_without_a_token_other_machines_read_figures_only() -> None:
+    with made(Desk(), loopback=False) as client:
+        for path in FIGURES:
+            assert client.get(path).status_code == 200, path
+        for path in READS:
+            assert_problem(client.get(path), 403, "KAFKA_RETRY_API_TOKEN")
     with made(Desk()) as client:
         assert client.get(f"{TIMER}?payload=true").status_code == 200
-        assert_problem(client.get(f"{TIMER}?payload=true", headers={"host": "evil.example"}), 403)
+
+
+@pytest.mark.parametrize("host", ["evil.example", "[", "", "127.0.0.1.evil.example"])
+def test_a_name_that_leads_here_shows_nothing(host: str) -> None:
+    """DNS rebinding: a page of that name would see the answers, figures too."""
+    with made(Desk()) as client:
+        for path in (*FIGURES, *READS):
+            assert_problem(client.get(path, headers={"host": host}), 403, "loopback name")
+    with made(Desk(), token="secret") as client:
+        headers = {"host": host, "authorization": "Bearer secret"}
+        assert client.get("/pending", headers=headers).status_code == 200, "a page does not know the token"
+
+
+def test_a_page_of_another_site_reads_nothing() -> None:
+    with made(Desk()) as client:
+        for path in READS:
+            assert_problem(client.get(path, headers={"sec-fetch-site": "cross-site"}), 403, "another site")
 
 
 def test_a_login_that_is_none_is_refused() -> None:

@@ -12,12 +12,14 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from sidecar.api.guard import Budget, Metered, RateLimiter
+from sidecar.api.auth import CALLER, Caller, Gate
+from sidecar.api.guard import Budget, Metered, PaidThread, RateLimiter
 from sidecar.api.messages.changes import ControlDesk
 from sidecar.clock import SystemClock
 from tests.unit.api_stage import CANCELLED, Desk, Told
 
 COST_S = 0.02
+OPEN = Gate(loopback=False, open_reads=True)
 
 
 class QuickTime(asyncio.SelectorEventLoop):
@@ -30,6 +32,10 @@ class QuickTime(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._now_s
+
+    def stand_still(self, seconds: float) -> None:
+        """Let time pass in which nothing runs."""
+        self._now_s += seconds
 
     def _pass_over(self, select: Callable[[float | None], Any]) -> Callable[[float | None], Any]:
         def passed(timeout_s: float | None) -> Any:
@@ -60,7 +66,7 @@ async def ask(app: Any, path: str = "/pending") -> int:
 
 def test_a_flood_gets_no_more_than_its_share_of_a_core() -> None:
     async def flood() -> list[int]:
-        app = RateLimiter(costly)
+        app = RateLimiter(costly, OPEN)
         return await asyncio.gather(*(ask(app) for _ in range(5)))
 
     began_s = SystemClock().monotonic_s()
@@ -72,7 +78,7 @@ def test_a_request_that_would_wait_too_long_gets_a_retry_after(monkeypatch: pyte
     monkeypatch.setattr(RateLimiter, "WAIT_MAX_S", 0.1)
 
     async def flood() -> list[int]:
-        app = RateLimiter(costly)
+        app = RateLimiter(costly, OPEN)
         return await asyncio.gather(*(ask(app) for _ in range(12)))
 
     statuses = asyncio.run(flood())
@@ -86,7 +92,7 @@ def test_one_request_alone_never_keeps_the_next_one_out(monkeypatch: pytest.Monk
     monkeypatch.setattr(Metered, "elapsed_s", 60.0)
 
     async def one_after_the_other() -> list[int]:
-        app = RateLimiter(costly)
+        app = RateLimiter(costly, OPEN)
         return [await ask(app) for _ in range(3)]
 
     with asyncio.Runner(loop_factory=QuickTime) as runner:
@@ -95,7 +101,7 @@ def test_one_request_alone_never_keeps_the_next_one_out(monkeypatch: pytest.Monk
 
 def test_probes_do_not_wait_behind_a_flood(monkeypatch: pytest.MonkeyPatch) -> None:
     async def flood() -> tuple[list[str], list[int]]:
-        app, order = RateLimiter(costly), list[str]()
+        app, order = RateLimiter(costly, OPEN), list[str]()
 
         async def named(path: str) -> int:
             status = await ask(app, path)
@@ -114,7 +120,7 @@ def test_a_slow_reader_does_not_make_others_pay() -> None:
     """Time that passes after the answer has begun is the reader's own."""
 
     async def race() -> None:
-        app, may_read = RateLimiter(costly), asyncio.Event()
+        app, may_read = RateLimiter(costly, OPEN), asyncio.Event()
 
         async def send_slowly(message: Any) -> None:
             if message["type"] == "http.response.body":
@@ -151,7 +157,7 @@ def test_who_waits_does_not_pay_for_what_others_compute_meanwhile(paid: list[flo
                 await may_answer.wait()
             await costly(scope, receive, send)
 
-        app = RateLimiter(waiting_or_costly)
+        app = RateLimiter(waiting_or_costly, OPEN)
         waiting = asyncio.create_task(ask(app, "/control"))
         await waits.wait()
         assert await ask(app, "/pending") == 200
@@ -177,7 +183,7 @@ def test_what_is_cancelled_while_it_waits_can_still_answer() -> None:
             except asyncio.CancelledError:
                 await PlainTextResponse("the sidecar stops", 503)(scope, receive, send)
 
-        asking = asyncio.create_task(ask(RateLimiter(late)))
+        asking = asyncio.create_task(ask(RateLimiter(late, OPEN)))
         await waits.wait()
         asking.cancel()
         return await asking
@@ -201,3 +207,71 @@ def test_what_lookups_compute_in_their_threads_is_paid_before_the_next_ones() ->
     assert asyncio.run(flood()) == [200] * 5
     # Two may run at a time.
     assert SystemClock().monotonic_s() - began_s >= 3 * COST_S / RateLimiter.SHARE
+
+
+def test_time_in_which_the_process_stands_still_refuses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RateLimiter, "WAIT_MAX_S", 2.0)
+    monkeypatch.setattr(RateLimiter, "OVERHEAD_S", 0.1)
+
+    async def stopped_meanwhile(loop: QuickTime) -> list[int]:
+        app = RateLimiter(costly, OPEN)
+        asking = [asyncio.create_task(ask(app, "/openapi.json")) for _ in range(4)]
+        await asyncio.sleep(0.2)
+        loop.stand_still(3_600.0)
+        return await asyncio.gather(*asking)
+
+    with asyncio.Runner(loop_factory=QuickTime) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, QuickTime)
+        assert runner.run(stopped_meanwhile(loop)) == [200] * 4
+
+
+def test_who_waits_too_long_is_refused_although_the_process_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RateLimiter, "WAIT_MAX_S", 2.0)
+    monkeypatch.setattr(RateLimiter, "OVERHEAD_S", 0.3)
+
+    async def flood() -> list[int]:
+        app = RateLimiter(costly, OPEN)
+        return await asyncio.gather(*(ask(app, "/openapi.json") for _ in range(8)))
+
+    with asyncio.Runner(loop_factory=QuickTime) as runner:
+        assert set(runner.run(flood())) == {200, 503}
+
+
+def test_what_strangers_compute_in_threads_keeps_whoever_has_a_token_out_of_nothing() -> None:
+    def work() -> str:
+        until_s = time.thread_time() + COST_S
+        while time.thread_time() < until_s:
+            pass
+        return "done"
+
+    async def as_caller(who: Caller, thread: PaidThread, order: list[Caller]) -> None:
+        CALLER.set(who)
+        assert await thread.run(work) == "done"
+        order.append(who)
+
+    async def race() -> list[Caller]:
+        thread, order = PaidThread(1), list[Caller]()
+        flood = [asyncio.create_task(as_caller(Caller.STRANGER, thread, order)) for _ in range(6)]
+        await asyncio.sleep(0)
+        await asyncio.create_task(as_caller(Caller.OPERATOR, thread, order))
+        done = list(order)
+        await asyncio.gather(*flood)
+        return done
+
+    assert asyncio.run(race()).count(Caller.STRANGER) <= 2
+
+
+def test_what_a_thread_computes_is_paid_in_full(paid: list[float]) -> None:
+    """However long it took: a validation of a few kilobytes can take most of a second."""
+
+    def costs() -> None:
+        until_s = time.thread_time() + 0.3
+        while time.thread_time() < until_s:
+            pass
+
+    async def run_costly() -> None:
+        await PaidThread(1).run(costs)
+
+    asyncio.run(run_costly())
+    assert paid[0] >= 0.3 / RateLimiter.SHARE

@@ -27,7 +27,7 @@ from tests.unit.api.test_api import Failing, Snapshots
 from tests.unit.engine.test_view import view_of
 from tests.waiting import eventually
 
-PARTIAL_HEAD = b"GET /pending HTTP/1.1\r\nHost: x\r\nX-Slow: "
+PARTIAL_HEAD = b"GET /pending HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
 SOON_S = 12.0
 """Less than a slow client may take (EXCHANGE_S)."""
 
@@ -138,7 +138,7 @@ def test_a_connection_serves_many_requests(server: Server) -> None:
 
 
 def test_head_has_the_length_and_no_body(server: Server) -> None:
-    with connect(server, b"HEAD /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") as client:
+    with connect(server, b"HEAD /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n") as client:
         head, _, body = read_all(client).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200")
     assert b"content-length: 28" in head
@@ -205,7 +205,7 @@ def test_a_request_still_running_when_the_server_stops_gets_503() -> None:
 
     running = Server(app, host="127.0.0.1", port=0)
     running.start()
-    with connect(running, b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n") as client:
+    with connect(running, b"GET /waits HTTP/1.1\r\nHost: localhost\r\n\r\n") as client:
         assert reached.wait(30)
         running.stop(30)
         head, _, body = read_all(client).partition(b"\r\n\r\n")
@@ -249,7 +249,7 @@ def test_a_client_that_sends_its_head_byte_by_byte_is_dropped(server: Server, mo
 
 def test_a_client_that_does_not_read_its_answers_is_dropped(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "EXCHANGE_S", 0.5)
-    request = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+    request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
     def is_dropped() -> bool:
         try:
@@ -275,9 +275,9 @@ def test_a_client_that_does_not_read_its_answers_is_dropped(server: Server, monk
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 a TLS hello\r\n\r\n",
         b"GET / HTTP/1.1\r\n\r\n",
         b"GET /" + b"x" * 2 * HEAD_BYTES_MAX,
-        b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 2 * HEAD_BYTES_MAX,
-        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 2 * HEAD_BYTES_MAX,
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
     ],
 )
 def test_what_is_not_http_is_refused_in_the_shape_of_all_errors(server: Server, sent: bytes) -> None:
@@ -289,7 +289,7 @@ def test_what_is_not_http_is_refused_in_the_shape_of_all_errors(server: Server, 
 
 
 def test_an_unexpected_body_is_not_read(server: Server) -> None:
-    head = b"GET /pending HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n"
+    head = b"GET /pending HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n"
     with connect(server, head) as client:
         answer = read_all(client)
     assert answer.startswith(b"HTTP/1.1 400")

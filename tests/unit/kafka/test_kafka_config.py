@@ -139,7 +139,7 @@ def test_no_properties_and_good_ones_are_valid() -> None:
 
 def test_every_property_that_the_library_refuses_gets_one_line() -> None:
     first, second, third = sorted(_problems("foo.bar=1", "linger.ms=abc", "session.timeout.ms=999999999"))
-    assert first == "CLIENT_FOO_BAR: '1': No such configuration property: \"foo.bar\" (from command line --client)"
+    assert first == 'CLIENT_FOO_BAR: ***: No such configuration property: "foo.bar" (from command line --client)'
     assert second.startswith("CLIENT_LINGER_MS: 'abc': Invalid value")
     assert third.startswith("CLIENT_SESSION_TIMEOUT_MS: '999999999': ")
 
@@ -159,7 +159,8 @@ def test_a_value_that_contradicts_the_others_is_named(given: str, said: str) -> 
     (problem,) = _problems(given)
     name, value = given.split("=")
     setting = f"CLIENT_{name.upper().replace('.', '_')}"
-    assert problem == f"{setting}: {value!r}: {said} (from command line --client)"
+    shown = "***" if name == "logger" else repr(value)
+    assert problem == f"{setting}: {shown}: {said} (from command line --client)"
 
 
 def test_a_property_from_the_environment_is_named_with_its_variable() -> None:

@@ -15,8 +15,10 @@ from sidecar.errors import CommandFailed
 from sidecar.serving import peers
 from sidecar.serving.address import advertised_url
 from sidecar.serving.peers import HttpPeers
+from sidecar.serving.tls import client_context
 from sidecar.settings import Settings
 
+TLS = client_context(None)
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
@@ -55,7 +57,7 @@ def said(handler: BaseHTTPRequestHandler, status: int, body: bytes, **headers: s
     handler.wfile.write(body)
 
 
-def test_status_and_body_come_back_and_the_token_goes_only_where_it_is_needed() -> None:
+def test_status_and_body_come_back_and_the_token_goes_along() -> None:
     seen: list[tuple[str, str | None, str | None]] = []
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
@@ -64,24 +66,21 @@ def test_status_and_body_come_back_and_the_token_goes_only_where_it_is_needed() 
         said(handler, 404, b'{"error_code":404}')
 
     with serving(answer) as url:
-        asked = HttpPeers(SystemClock(), "secret")
-        assert asked.get(url, "/pending/messages?limit=1", authorised=False) == (404, b'{"error_code":404}')
-        asked.get(url, "/x", authorised=True)
-        HttpPeers(SystemClock(), None).get(url, "/y", authorised=True)
-    assert seen == [("/pending/messages?limit=1", "1", None), ("/x", "1", "Bearer secret"), ("/y", "1", None)]
+        asked = HttpPeers(SystemClock(), "secret", TLS)
+        assert asked.get(url, "/pending/messages?limit=1") == (404, b'{"error_code":404}')
+        HttpPeers(SystemClock(), None, TLS).get(url, "/y")
+    assert seen == [("/pending/messages?limit=1", "1", "Bearer secret"), ("/y", "1", None)]
 
 
 def test_a_redirect_is_not_followed() -> None:
     with serving(lambda handler: said(handler, 302, b"", Location="http://127.0.0.1:1/")) as url:
-        assert HttpPeers(SystemClock(), "secret").get(url, "/", authorised=True) == (302, b"")
+        assert HttpPeers(SystemClock(), "secret", TLS).get(url, "/") == (302, b"")
 
 
-@pytest.mark.parametrize(
-    "url", ["file:///etc/passwd", "https://h", "http://", "", "http://[", "http://h:x", "http://127.0.0.1:1"]
-)
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "http://", "", "http://[", "http://h:x", "http://127.0.0.1:1"])
 def test_what_does_not_answer_is_said(url: str) -> None:
     with pytest.raises(CommandFailed, match=r"address|answer"):
-        HttpPeers(SystemClock(), None).get(url, "/", authorised=False)
+        HttpPeers(SystemClock(), None, TLS).get(url, "/")
 
 
 def test_an_instance_that_is_silent_does_not_hold_the_asker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +88,7 @@ def test_an_instance_that_is_silent_does_not_hold_the_asker(monkeypatch: pytest.
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(CommandFailed, match="does not answer"):
-            HttpPeers(SystemClock(), None).get(url, "/", authorised=False)
+            HttpPeers(SystemClock(), None, TLS).get(url, "/")
 
 
 def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,11 +103,11 @@ def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> N
     with serving(endless) as url:
         monkeypatch.setattr(peers, "ANSWER_BYTES_MAX", 100_000)
         with pytest.raises(CommandFailed, match="bytes"):
-            HttpPeers(SystemClock(), None).get(url, "/", authorised=False)
+            HttpPeers(SystemClock(), None, TLS).get(url, "/")
         monkeypatch.setattr(peers, "ANSWER_BYTES_MAX", 10**12)
         monkeypatch.setattr(peers, "ANSWER_S", 0.1)
         with pytest.raises(CommandFailed, match="longer"):
-            HttpPeers(SystemClock(), None).get(url, "/", authorised=False)
+            HttpPeers(SystemClock(), None, TLS).get(url, "/")
 
 
 def test_the_published_address_is_one_that_others_can_reach() -> None:
@@ -120,3 +119,6 @@ def test_the_published_address_is_one_that_others_can_reach() -> None:
     assert told("10.1.2.3") == "http://10.1.2.3:8080"
     assert told("sidecar-0.retry") == "http://sidecar-0.retry:8080"
     assert told("0.0.0.0", "name.invalid:9092") == "http://0.0.0.0:8080"
+    named = Settings(http_host="0.0.0.0", http_advertised_url="https://sidecar.example:443")
+    assert advertised_url(named, "http://0.0.0.0:8080") == "https://sidecar.example:443"
+    assert advertised_url(Settings(http_host="0.0.0.0"), "https://0.0.0.0:8443").startswith("https://127.0.0.1:8443")

@@ -33,11 +33,16 @@ def _yaml(folder: Path, text: str) -> Path:
 
 
 def _sources(setting: Setting, path: Path) -> dict[str, Callable[[], Settings]]:
+    also = {"api_token": "a-token-of-the-tests"} if setting.name == "API_READ_TOKEN" else {}
     return {
-        f"environment {setting.env}_FILE, file {path}": lambda: load(environ={f"{setting.env}_FILE": str(path)}),
-        f"command line {setting.flag}-file, file {path}": lambda: load(flags={f"{setting.attribute}_file": str(path)}),
+        f"environment {setting.env}_FILE, file {path}": lambda: load(
+            flags=also, environ={f"{setting.env}_FILE": str(path)}
+        ),
+        f"command line {setting.flag}-file, file {path}": lambda: load(
+            flags={f"{setting.attribute}_file": str(path), **also}
+        ),
         f"{path.parent}/config.yaml:1, file {path}": lambda: load(
-            config=_yaml(path.parent, f"{setting.yaml_key}_file: {path}")
+            flags=also, config=_yaml(path.parent, f"{setting.yaml_key}_file: {path}")
         ),
     }
 
@@ -71,6 +76,16 @@ def test_a_secret_property_of_the_clients_is_read_from_a_file(loaded: Callable[[
     settings = loaded(secret)
     assert settings.client == {"sasl.password": VALUE}
     assert settings.origins["client.sasl.password"].endswith(f", file {secret}")
+
+
+def test_whatever_is_not_shown_can_be_in_a_file(secret: Path) -> None:
+    environ = {"KAFKA_RETRY_CLIENT_SASL_OAUTHBEARER_CONFIG_FILE": str(secret)}
+    assert load(environ=environ).client == {"sasl.oauthbearer.config": VALUE}
+
+
+def test_a_property_of_the_library_that_is_a_file_stays_one() -> None:
+    name = "sasl.oauthbearer.assertion.private.key.file"
+    assert load(client=[f"{name}=/run/key"]).client == {name: "/run/key"}
 
 
 def test_a_property_that_is_no_secret_has_no_file() -> None:

@@ -6,11 +6,14 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, KafkaException
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sidecar.api.connect.plugins import connector_config
 from sidecar.errors import SettingsInvalid
 from sidecar.settings import SETTINGS, Setting, Settings, advice_for_run, load, reference_page, rows
+from sidecar.settings.client import HARMLESS, REFUSED
 from sidecar.settings.table import BY_ALIAS, BY_NAME
 
 ROOT = Path(__file__).parents[3]
@@ -118,13 +121,18 @@ def test_every_setting_is_taken_from_each_source(setting: object, tmp_path: Path
         "LOG_LEVEL": "debug", "LOG_LEVEL_APACHE": "error", "LOG_FORMAT": "json", "SECURITY_PROTOCOL": "SSL",
         "SASL_MECHANISM": "PLAIN", "ENABLE_HEALTH": "false", "CREATE_TOPICS": "true", "JAAS_ENABLED": "false",
         "MAX_DELAY": "30d", "MAX_ATTEMPTS": "7", "ORIGIN_POLICIES": "{orders: {max_attempts: 3}}",
-        "API_TOKEN": "a-token-of-the-tests", "BACKOFF": "{first: 1s, attempts: 3}", "JITTER": "0.5",
+        "API_TOKEN": "a-token-of-the-tests", "API_READ": "open", "API_READ_TOKEN": "one-that-only-reads",
+        "HTTP_ADVERTISED_URL": "https://sidecar.example:8443", "HTTP_TLS_CERT": "/run/tls.crt",
+        "HTTP_TLS_KEY": "/run/tls.key", "BACKOFF": "{first: 1s, attempts: 3}", "JITTER": "0.5",
         "EXCEPTION_POLICIES": "{}", "POLICIES": "{slow: {max_age: 7d}}",
         "START_AT": "latest", "NOTIFY_URL": "https://hooks.example.com/T/B?x=1", "CUSTOM_HEADERS": "{origin: x-topic}",
         "OAUTH_CALLBACK": "acme.kafka:token", "ORDER": "key",
     }  # fmt: skip
     text = examples.get(setting.name, "1234")
     needed = {
+        "API_READ_TOKEN": {"api_token": "a-token-of-the-tests"},
+        "HTTP_TLS_CERT": {"http_tls_key": "/run/tls.key"},
+        "HTTP_TLS_KEY": {"http_tls_cert": "/run/tls.crt"},
         "CUSTOM_HEADERS": {"profiles": "custom"},
         "OAUTH_CALLBACK": {"sasl_mechanism": "OAUTHBEARER", "security_protocol": "SASL_SSL"},
     }
@@ -245,7 +253,7 @@ def test_all_mistakes_of_all_sources_are_reported_at_once(tmp_path: Path) -> Non
     assert found == (
         "client property acks: '1': cannot be set: exactly-once depends on it: always all (from command line --client)",
         (
-            "client property 'nothing': has no value: it must be key=value, such as security.protocol=SASL_SSL "
+            "client property ***: has no value: it must be key=value, such as security.protocol=SASL_SSL "
             "(from command line --client)"
         ),
         f"wrong_key: there is no such setting (from {tmp_path / 'sidecar.yaml'}:1)",
@@ -372,6 +380,40 @@ SECRET_PROPERTIES = [
     "sasl.oauthbearer.client.secret",
     "my.token",
 ]
+
+
+@pytest.mark.parametrize("name", ["sasl.oauthbearer.config", "sasl.kerberos.kinit.cmd", "not.known", "SASL.Password"])
+def test_a_property_that_is_not_known_to_be_harmless_is_not_shown(name: str) -> None:
+    value = "principal=me client_secret=hunter2,scope=all"
+    settings = Settings(client={name: value})
+    assert next(row.value for row in rows(settings) if row.name == f"client.{name}") == "***"
+    assert f"client.{name}" not in connector_config(settings)
+    assert {value, "hunter2"} <= set(settings.secrets)
+
+
+def test_a_property_that_is_known_to_be_harmless_is_shown() -> None:
+    settings = Settings(client={"linger.ms": "5", "ssl.ca.location": "/etc/ca.crt"})
+    assert {"client.linger.ms": "5", "client.ssl.ca.location": "/etc/ca.crt"}.items() <= connector_config(
+        settings
+    ).items()
+    assert settings.secrets == ()
+
+
+def test_what_is_harmless_is_what_the_client_library_has() -> None:
+    """A name that it does not have may be anything."""
+    said = dict.fromkeys(HARMLESS - set(REFUSED), "")
+    for name in said:
+        try:
+            Consumer({"group.id": "g", name: "\0"}).close()
+        except KafkaException as refused:
+            said[name] = str(refused)
+    assert not [name for name, words in said.items() if "No such configuration property" in words]
+    assert not [name for name in HARMLESS if "password" in name or "secret" in name or name.endswith(".pem")]
+
+
+def test_the_parts_of_the_webhooks_address_are_secrets_too() -> None:
+    settings = Settings(notify_url="https://user-name:pass-word@hooks.example/a%20b/long-token?key=12345678")
+    assert {"/a%20b/long-token?key=12345678", "/a b/long-token?key=12345678", "pass-word"} <= set(settings.secrets)
 
 
 def test_secrets_are_shown_nowhere() -> None:

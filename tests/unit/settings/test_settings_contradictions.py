@@ -213,3 +213,24 @@ def test_a_wrong_value_does_not_contradict_others_as_well() -> None:
     with pytest.raises(SettingsInvalid) as caught:
         load(environ={"KAFKA_RETRY_MAX_DELAY": "1s,", "KAFKA_RETRY_DELAYS": "400d"})
     assert [problem.split(":")[0] for problem in caught.value.problems] == ["MAX_DELAY"]
+
+
+def test_https_needs_both_files_and_the_reading_token_is_another_one() -> None:
+    def problems(**given: str) -> list[str]:
+        with pytest.raises(SettingsInvalid) as refused:
+            load(flags=given)
+        return list(refused.value.problems)
+
+    assert problems(http_tls_cert="/c") == [
+        "HTTP_TLS_CERT: '/c' is set, but HTTP_TLS_KEY is not: TLS needs both, or neither"
+    ]
+    assert problems(http_tls_key="/k") == [
+        "HTTP_TLS_KEY: '/k' is set, but HTTP_TLS_CERT is not: TLS needs both, or neither"
+    ]
+    token = "a-token-of-the-tests"
+    assert problems(api_read_token=token) == [
+        "API_READ_TOKEN: is set, but API_TOKEN is not: changes would need no token"
+    ]
+    (same,) = problems(api_read_token=token, api_token=token)
+    assert token not in same
+    load(flags={"api_read_token": token, "api_token": token + "2", "http_tls_cert": "/c", "http_tls_key": "/k"})

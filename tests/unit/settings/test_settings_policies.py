@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
 from sidecar.errors import SettingsInvalid
 from sidecar.policy.backoff import Backoff
-from sidecar.settings import Settings, load, rows
+from sidecar.settings import Settings, load, nodes, rows
 from sidecar.settings.policy import policy_config
 
 NAMED = "{slow: {backoff: {first: 1m, factor: 2, max: 1h, attempts: 8}, jitter: 0.2, max_age: 2d}, card: {delays: 1s}}"
@@ -118,3 +119,16 @@ def test_every_mistake_names_the_setting_the_value_and_what_is_allowed(
     settings: dict[str, str], lines: list[str]
 ) -> None:
     assert problems_of(**settings) == lines
+
+
+@pytest.mark.parametrize("text", ["[" * 2_000, "{a: " * 1_000, "[[]" * 1_000, "x: '" + "[" * 100 + "'"])
+def test_yaml_that_is_nested_too_deeply_never_reaches_the_library(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time grows with the square of the depth."""
+    monkeypatch.setattr(yaml, "compose", lambda *_, **__: pytest.fail("the library reads it"))
+    with pytest.raises(yaml.YAMLError, match="nested more than 32 deep"):
+        nodes.compose(text)
+
+
+def test_yaml_of_a_usual_depth_is_read_however_many_lists_it_has() -> None:
+    nodes.compose("[" * 20 + "]" * 20)
+    assert nodes.compose("[" + "[a], " * 500 + "]") is not None

@@ -4,6 +4,7 @@ The container, as a list item. Besides the dict of _config.tpl:
   args          the arguments, in place of `run` with the settings
   moreEnv, moreMounts, moreVolumes  lists of them, besides those of the values
   tmpSize       size limit of /tmp
+  advertisedHost  with http.tls: the name at which other instances reach this one, for which its certificate is valid
   nameIsStable  true: the pod keeps its name across restarts, and the name is the INSTANCE_ID. Otherwise the sidecar keeps
                 an id in the state folder.
 */}}
@@ -42,6 +43,9 @@ The container, as a list item. Besides the dict of _config.tpl:
     httpGet:
       path: {{ $path }}
       port: {{ include "retry-sidecar.portName" $ }}
+      {{- if $values.http.tls.existingSecret }}
+      scheme: HTTPS
+      {{- end }}
     {{- toYaml (omit . "enabled") | nindent 4 }}
   {{- end }}
   {{- end }}
@@ -103,6 +107,22 @@ The container, as a list item. Besides the dict of _config.tpl:
   value: {{ $values.http.host | quote }}
 - name: KAFKA_RETRY_HTTP_PORT
   value: {{ $values.http.port | quote }}
+{{- with $values.http.tls }}
+{{- if .existingSecret }}
+- name: KAFKA_RETRY_HTTP_TLS_CERT
+  value: /etc/retry-sidecar/http/{{ .certificateKey }}
+- name: KAFKA_RETRY_HTTP_TLS_KEY
+  value: /etc/retry-sidecar/http/{{ .privateKeyKey }}
+{{- if .caKey }}
+- name: KAFKA_RETRY_HTTP_TLS_CA
+  value: /etc/retry-sidecar/http/{{ .caKey }}
+{{- end }}
+{{- with $.advertisedHost }}
+- name: KAFKA_RETRY_HTTP_ADVERTISED_URL
+  value: {{ printf "https://%s:%v" . $values.http.port | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
 - name: KAFKA_RETRY_SHUTDOWN_TIMEOUT
   value: {{ printf "%ds" (int $values.shutdownTimeoutSeconds) | quote }}
 {{- with $values.kafka.sasl }}
@@ -130,6 +150,13 @@ The container, as a list item. Besides the dict of _config.tpl:
     secretKeyRef:
       name: {{ .existingSecret }}
       key: {{ .key }}
+{{- if .readKey }}
+- name: KAFKA_RETRY_API_READ_TOKEN
+  valueFrom:
+    secretKeyRef:
+      name: {{ .existingSecret }}
+      key: {{ .readKey }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- with $values.notify }}
@@ -158,6 +185,11 @@ The container, as a list item. Besides the dict of _config.tpl:
   readOnly: true
 - name: retry-sidecar-tmp
   mountPath: /tmp
+{{- if $values.http.tls.existingSecret }}
+- name: retry-sidecar-http
+  mountPath: /etc/retry-sidecar/http
+  readOnly: true
+{{- end }}
 {{- if $values.kafka.tls.enabled }}
 {{- if $values.kafka.tls.ca.existingSecret }}
 - name: retry-sidecar-ca
@@ -191,6 +223,13 @@ The container, as a list item. Besides the dict of _config.tpl:
 - name: retry-sidecar-state
   emptyDir:
     sizeLimit: {{ .sizeLimit }}
+{{- end }}
+{{- with $values.http.tls }}
+{{- if .existingSecret }}
+- name: retry-sidecar-http
+  secret:
+    secretName: {{ .existingSecret }}
+{{- end }}
 {{- end }}
 {{- with $values.kafka.tls }}
 {{- if and .enabled .ca.existingSecret }}

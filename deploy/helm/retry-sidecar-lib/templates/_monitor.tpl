@@ -1,6 +1,6 @@
 {{/*
 A PodMonitor, a whole manifest. Besides the dict of _config.tpl: monitor (values: interval, scrapeTimeout, labels, relabelings,
-metricRelabelings), selectorLabels (a map), labels (a map), native.
+metricRelabelings, tlsConfig), https (true with http.tls), selectorLabels (a map), labels (a map), native.
 */}}
 {{- define "retry-sidecar.podMonitor" -}}
 apiVersion: monitoring.coreos.com/v1
@@ -16,12 +16,21 @@ spec:
       {{- toYaml .selectorLabels | nindent 6 }}
   podMetricsEndpoints:
     - port: {{ include "retry-sidecar.portName" . }}
-      {{- include "retry-sidecar.endpoint" .monitor | nindent 6 }}
+      {{- include "retry-sidecar.endpoint" (dict "monitor" .monitor "https" .https) | nindent 6 }}
 {{- end -}}
 
 {{/* Common to PodMonitor and ServiceMonitor: both set the job name that the alerts expect. */}}
 {{- define "retry-sidecar.endpoint" -}}
+{{- $https := .https -}}
+{{- with .monitor -}}
 path: /metrics
+{{- if $https }}
+scheme: https
+{{- with .tlsConfig }}
+tlsConfig:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
 interval: {{ .interval }}
 {{- with .scrapeTimeout }}
 scrapeTimeout: {{ . }}
@@ -36,4 +45,5 @@ relabelings:
 metricRelabelings:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end -}}
 {{- end -}}

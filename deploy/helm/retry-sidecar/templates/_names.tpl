@@ -81,6 +81,7 @@ The same for a pod of a hook with a login of its own, which runs while the relea
 {{- end -}}
 {{- $_ := set $values "extraEnv" (.extraEnv | default list) -}}
 {{- $_ := set $values "apiToken" (dict) -}}
+{{- $_ := set $values.http "tls" (dict) -}}
 {{- $_ := set $values "notify" (dict) -}}
 {{- $_ := set $values "state" (dict "sizeLimit" "64Mi") -}}
 {{- $_ := set $sidecar "configMap" (printf "%s-%s" $sidecar.name .name) -}}
