@@ -249,7 +249,8 @@ class Sidecar:
             return 0, None
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=ANSWER_S)
         try:
-            connection.request("GET", path)
+            token = self.environment.get("KAFKA_RETRY_API_TOKEN")
+            connection.request("GET", path, headers={"authorization": f"Bearer {token}"} if token else {})
             answer = connection.getresponse()
             return answer.status, json.loads(answer.read())
         except (OSError, http.client.HTTPException):

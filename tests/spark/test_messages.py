@@ -28,7 +28,7 @@ def messages_of(one: Sidecar, query: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def answered() -> bool:
-        status, body = one.call("GET", f"/pending/messages{query}", None, {})
+        status, body = one.call("GET", f"/pending/messages{query}", None, TOKEN)
         assert status in {200, 503}, body
         found.update(body)
         return status == 200

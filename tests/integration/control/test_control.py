@@ -235,7 +235,7 @@ def test_a_signed_cancel_that_waited_for_an_owner_acts_or_says_that_it_is_too_ol
         assert (result.outcome, result.missing) == (outcome, ())
         assert client.lookup(cancel.control_id) == result
     one.await_ready()
-    status, told = one.call("GET", f"/control/{cancel.control_id}", None, {})
+    status, told = one.get(f"/control/{cancel.control_id}")
     assert (status, told["result"]) == (200, outcome)
     waits = int(outcome is Outcome.BAD_REQUEST)
     eventually(lambda: one.pending() == waits, DEADLINE_S, f"{waits} wait")
