@@ -24,15 +24,8 @@ FAR_MS = 3_600_000
 
 
 @pytest.fixture(scope="module")
-def offset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What steps the sidecar's clock."""
-    return tmp_path_factory.mktemp("clock") / "offset"
-
-
-@pytest.fixture(scope="module")
-def world(bootstrap: str, tmp_path_factory: pytest.TempPathFactory, offset: Path) -> Iterator[World]:
-    launch = Launch(command(clock_offset=offset), READY_S)
-    with one_sidecar(bootstrap, tmp_path_factory.mktemp("order"), launch=launch, MAX_CLOCK_SKEW="1d") as world:
+def world(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with one_sidecar(bootstrap, tmp_path_factory.mktemp("order")) as world:
         yield world
 
 
@@ -56,14 +49,19 @@ def test_messages_of_one_due_fire_in_the_order_in_which_they_came(world: World, 
     assert [record.value for record in world.fired(marker, 500)] == [b"%d" % n for n in range(500)]
 
 
-def test_messages_fire_by_due_whatever_the_order_in_which_they_came(world: World, marker: bytes, offset: Path) -> None:
-    base_ms = now_ms() + FAR_MS
-    spread = [(n * 7919) % 1000 for n in range(300)]
-    world.send(*(Given(b"%d" % after_ms, None, due_at(world, marker, base_ms + after_ms)) for after_ms in spread))
-    eventually(lambda: world.sidecar.pending() == 300, 60, "all wait")
-    set_clock(offset, 2 * FAR_MS)
-    fired = [int(record.value or 0) for record in world.fired(marker, 300)]
-    set_clock(offset, 0)
+def test_messages_fire_by_due_whatever_the_order_in_which_they_came(
+    bootstrap: str, tmp_path: Path, marker: bytes
+) -> None:
+    """Its sidecar's clock steps on when all wait, and is not set back: what comes later would be late."""
+    offset = tmp_path / "offset"
+    launch = Launch(command(clock_offset=offset), READY_S)
+    with one_sidecar(bootstrap, tmp_path, launch=launch, MAX_CLOCK_SKEW="1d") as world:
+        base_ms = now_ms() + FAR_MS
+        spread = [(n * 7919) % 1000 for n in range(300)]
+        world.send(*(Given(b"%d" % after_ms, None, due_at(world, marker, base_ms + after_ms)) for after_ms in spread))
+        eventually(lambda: world.sidecar.pending() == 300, 60, "all wait")
+        set_clock(offset, 2 * FAR_MS)
+        fired = [int(record.value or 0) for record in world.fired(marker, 300)]
     assert fired == sorted(spread)
 
 
