@@ -8,6 +8,8 @@ from fnmatch import translate
 from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
+TEXT_CHARACTERS_MAX: Final = 1_000
+"""A longer text is compared with globs by its beginning: senders decide how long it is."""
 _WILDCARDS: Final = frozenset("*?[")
 
 
@@ -28,7 +30,10 @@ class Globs:
 
     def matches(self, text: str) -> bool:
         """Return whether a name or glob of the list matches the whole text."""
-        return text in self._names or any(match(text) for match in self._matchers)
+        if text in self._names:
+            return True
+        beginning = text[:TEXT_CHARACTERS_MAX]
+        return any(match(beginning) for match in self._matchers)
 
 
 class Choice(Generic[T]):

@@ -28,7 +28,7 @@ from sidecar.dlq.reader import DlqRecord, KafkaDeadLetterReader, OffsetRange, of
 from sidecar.dlq.scan import SECONDS_MAX, KafkaLook, Scanned, ScanPosition, newest, scan
 from sidecar.errors import BrokerUnavailable
 from sidecar.kafka.admin.cluster import Admin, Deadline
-from sidecar.serving.local_messages import base64_of, header_body
+from sidecar.serving.local_messages import HeaderRoom, base64_of
 from sidecar.serving.redrives import Redrives
 from sidecar.settings import Settings
 
@@ -80,7 +80,7 @@ class KafkaDeadLetters:
             return None
         found: dict[str, Any] = {
             **body_of(record).model_dump(),
-            "headers": [header_body(*each) for each in record.headers or ()],
+            **HeaderRoom().shown(record.headers or ()),
         }
         if payload:
             found |= {"key": base64_of(record.key), "value": base64_of(record.value)}

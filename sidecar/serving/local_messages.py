@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import heapq
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Final
@@ -24,6 +24,9 @@ from sidecar.engine.selection import find_entry, named_entries
 from sidecar.errors import StoreFailed
 from sidecar.model import OFFSET_MAX, StoredOffset, TimerId
 
+HEADERS_MAX: Final = 1_000
+HEADER_BYTES_MAX: Final = 256 * 1024
+"""Most headers that an answer shows, and bytes of their names and values."""
 ROWS_MAX: Final = 2_000
 BYTES_MAX: Final = 16 * 1024 * 1024
 """Most rows or bytes read for a page, which then ends with what it has found."""
@@ -121,7 +124,8 @@ def _find(store: StoreReader, timer: TimerId, with_payload: bool) -> MessageDeta
 
 def _named(store: StoreReader, retry_id: bytes, partitions: Collection[int], with_payload: bool) -> Named:
     found = named_entries(store, retry_id, partitions, partial(_watermark, store))
-    return Named([detail_of(*each, with_payload) for each in found.entries], found.truncated)
+    room = HeaderRoom()
+    return Named([detail_of(*each, with_payload, room) for each in found.entries], found.truncated)
 
 
 def _watermark(store: StoreReader, rows: Rows) -> bytes:
@@ -181,11 +185,31 @@ def message_of(partition: int, entry: bytes, fixed: Head) -> MessageBody:
     return MessageBody.model_validate(_facts(partition, entry, fixed))
 
 
-def detail_of(partition: int, entry: bytes, with_payload: bool) -> MessageDetailBody:
-    """Return an entry as it is shown alone."""
+class HeaderRoom:
+    """What an answer has left for headers: a message can have tens of thousands."""
+
+    def __init__(self) -> None:
+        self._count = HEADERS_MAX
+        self._bytes = HEADER_BYTES_MAX
+
+    def shown(self, headers: Iterable[tuple[str, bytes | None]]) -> dict[str, object]:
+        """Return the fields of a message about its headers: the first ones, as far as there is room."""
+        bodies: list[HeaderBody] = []
+        for name, value in headers:
+            self._count -= 1
+            self._bytes -= len(name) + len(value or b"")
+            if self._count < 0 or self._bytes < 0:
+                self._count = 0  # a later header may be shorter, but the shown ones are the first
+                return {"headers": bodies, "headers_truncated": True}
+            bodies.append(header_body(name, value))
+        return {"headers": bodies}
+
+
+def detail_of(partition: int, entry: bytes, with_payload: bool, room: HeaderRoom | None = None) -> MessageDetailBody:
+    """Return an entry as it is shown alone, or with others in one answer that has this room for headers."""
     fixed = head(entry)
     key, value, headers = payload_of(entry, fixed)
-    facts = {**_facts(partition, entry, fixed), "headers": [header_body(*each) for each in headers]}
+    facts = {**_facts(partition, entry, fixed), **(room or HeaderRoom()).shown(headers)}
     if with_payload:
         facts |= {"key": base64_of(key), "value": base64_of(value)}
     return MessageDetailBody.model_validate(facts)

@@ -190,7 +190,7 @@ class Letters:
 
     def page(self, query: ListQuery) -> DeadLettersBody:
         found = self._matching(query)[: query.limit]
-        bare = {"headers", "key", "value"}
+        bare = {"headers", "headers_truncated", "key", "value"}
         messages = [DeadLetterBody.model_validate(each.model_dump(exclude=bare)) for each in found]
         return DeadLettersBody(**self._facts(query), messages=messages)
 

@@ -196,6 +196,7 @@ class DeadLetterDetailBody(DeadLetterBody):
     """One dead letter with its headers and, on request, its payload."""
 
     headers: list[HeaderBody]
+    headers_truncated: bool = Field(default=False, description="True if there are more headers than shown.")
     key: str | None = Field(default=None, description="Base64, or null; only with ?payload=true.")
     value: str | None = Field(default=None, description="Base64, or null; only with ?payload=true.")
 

@@ -12,7 +12,7 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, Path, Query, Request, params
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from sidecar.api.auth import Gate
 from sidecar.api.bodies import ErrorBody
@@ -210,14 +210,16 @@ def dlq_routes(dead_letters: DeadLetters, source: Source, peers: Peers, gate: Ga
             503: _UNREAD,
         },
     )
-    async def show_dead_letter(position: PositionText, query: Annotated[ShowQuery, Query()]) -> JSONResponse:
+    async def show_dead_letter(position: PositionText, query: Annotated[ShowQuery, Query()]) -> Response:
         if query.payload:
             gate.admit_payload()
         partition, offset = read_position(position)
         found = await desk.read(partial(dead_letters.find, query.topic, partition, offset, payload=query.payload))
         if found is None:
             raise HTTPException(404, f"The DLQ has no record {position}: it was deleted, or never existed.")
-        return JSONResponse(found.model_dump(exclude_unset=True))
+        shown = found
+        made = await desk.read(lambda: shown.model_dump_json(exclude_unset=True).encode())
+        return Response(made, media_type="application/json")
 
     _add_redrives(router, dead_letters, desk)
     return router

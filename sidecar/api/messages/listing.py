@@ -20,6 +20,7 @@ import structlog
 from anyio import CapacityLimiter, to_thread
 from pydantic import AfterValidator, Field, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
 from sidecar.api.bodies import Body, ErrorBody
 from sidecar.api.figures import require_known
@@ -119,6 +120,7 @@ class MessageDetailBody(MessageBody):
     """One pending message with its headers and, on request, its payload."""
 
     headers: list[HeaderBody]
+    headers_truncated: bool = Field(default=False, description="True if there are more headers than shown.")
     key: str | None = Field(default=None, description="Base64, or null; only with ?payload=true.")
     value: str | None = Field(default=None, description="Base64, or null; only with ?payload=true.")
     as_of_ms: int | None = Field(default=None, description=_AS_OF, ge=0)
@@ -322,6 +324,11 @@ class Listing:
         require_known(self._source, partition)
         if any(view.owner and not view.listable for view in self._source.views()):
             raise HTTPException(501, NOT_LISTED)
+
+    async def encoded(self, body: Body) -> Response:
+        """Return an answer, encoded in a thread: it may have megabytes."""
+        made = await self._reading.run(lambda: body.model_dump_json(exclude_unset=True).encode())
+        return Response(made, media_type="application/json")
 
     async def page(self, wanted: Wanted, partition: int | None, *, forwarded: bool) -> MessagesBody:
         """Return a page over all partitions, or one; `forwarded` of the own ones alone."""

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from sidecar.api.auth import Gate
 from sidecar.api.bodies import ErrorBody
@@ -186,9 +186,7 @@ def message_routes(listing: Listing, gate: Gate) -> APIRouter:
             503: {"model": ErrorBody, "description": "The owner of the partition does not answer."},
         },
     )
-    async def show_message(
-        request: Request, target: TargetText, query: Annotated[MessageQuery, Query()]
-    ) -> JSONResponse:
+    async def show_message(request: Request, target: TargetText, query: Annotated[MessageQuery, Query()]) -> Response:
         if query.payload:
             gate.admit_payload()
         named = target_of(target)
@@ -198,10 +196,10 @@ def message_routes(listing: Listing, gate: Gate) -> APIRouter:
             message = await listing.find(named, payload=query.payload, forwarded=forwarded)
             if message is None:
                 raise HTTPException(404, f"{target} is not pending: it has fired, was cancelled, or never existed.")
-            return JSONResponse(message.model_dump(exclude_unset=True))
+            return await listing.encoded(message)
         found = await listing.named(named, payload=query.payload, forwarded=forwarded)
         if not found.messages and found.complete and not forwarded:
             raise HTTPException(404, f"No pending message has the id {target}.")
-        return JSONResponse(found.model_dump(exclude_unset=True))
+        return await listing.encoded(found)
 
     return router

@@ -202,6 +202,28 @@ def test_payloads_and_strange_headers_are_base64_and_null_stays_null() -> None:
     assert "value" in second.model_fields_set
 
 
+def test_an_answer_shows_the_first_headers_only_of_a_message_that_has_very_many() -> None:
+    stage = Stage()
+    bomb: Headers = [(f"h{number}", b"x") for number in range(60_000)]
+    stage.commit(NOW, stage.send(NOW + 5_000, headers=bomb), stage.send(NOW + 6_000, headers=[("big", b"x" * 300_000)]))
+    held = local(stage)
+    many = held.find(TimerId(0, 0, NOW + 5_000), payload=False)
+    big = held.find(TimerId(0, 1, NOW + 6_000), payload=False)
+    assert many is not None
+    assert big is not None
+    assert (len(many.headers), many.headers_truncated) == (entries.HEADERS_MAX, True)
+    assert ("big" in {each.name for each in big.headers}, big.headers_truncated) == (False, True)
+
+
+def test_the_messages_of_one_answer_share_the_room_for_headers() -> None:
+    room = entries.HeaderRoom()
+    assert "headers_truncated" not in room.shown([(str(number), b"x") for number in range(600)])
+    second = room.shown([(str(number), None) for number in range(600)])
+    assert second["headers_truncated"] is True
+    assert second["headers"] == [entries.header_body(str(number), None) for number in range(400)]
+    assert room.shown([("one", None)]) == {"headers": [], "headers_truncated": True}
+
+
 def test_the_messages_of_a_retry_id_are_in_due_order_and_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = Stage(0), Stage(1)
     one.commit(NOW, *(one.send(NOW + due, retry_id=b"x") for due in (900, 300)), one.send(NOW + 1, retry_id=b"xx"))
