@@ -71,8 +71,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "the state and encode what they send, in `round_trips` to the state.",
     "micro_batch_repeated": "Spark completes an interrupted micro-batch as it began, with the same settings.",
     "notification_accepted": "NOTIFY_URL accepts notifications again.",
-    "notification_dropped": "NOTIFY_URL did not accept a notification after all attempts. Its dead letters are on "
-    "the DLQ as usual.",
+    "notification_dropped": "The process ended before NOTIFY_URL accepted its last notification. The dead letters are "
+    "on the DLQ as usual.",
     "notification_failed": "NOTIFY_URL did not accept a notification; `reason` is the status or the class of the "
     "error, never the URL. Logged once until it accepts one.",
     "offsets_not_told": "The broker does not return the offsets that a restore needs; `reason` names the topic and the "

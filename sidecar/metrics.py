@@ -74,7 +74,7 @@ DECLARATIONS = (
     Declaration(
         "notify_dead_letters_total",
         "counter",
-        "Dead letters for NOTIFY_URL, by outcome: announced, dropped after the last attempt.",
+        "Dead letters for NOTIFY_URL, by outcome: announced, dropped when the process ended.",
         ("outcome",),
     ),
     Declaration(

@@ -27,9 +27,10 @@ WAITING_MAX: Final = 10_000
 """Most dead letters that wait to be examined."""
 WAITING_BYTES_MAX: Final = 16 * 1024 * 1024
 """Most bytes of their header values."""
-ATTEMPTS_MAX: Final = 6
 BACKOFF_S: Final = 1.0
-"""Wait after the first attempt; each further one is twice as long."""
+"""Wait after the first attempt that fails; each further one is twice as long, up to BACKOFF_MAX_S."""
+BACKOFF_MAX_S: Final = 60.0
+DOUBLINGS_MAX: Final = 10
 ATTEMPT_S: Final = 10.0
 """Longest time for one attempt."""
 STOP_S: Final = 3.0
@@ -83,6 +84,8 @@ class Notifier:
         self._some = threading.Event()
         self._stopping = threading.Event()
         self._since_ms = 0
+        self._summary = Summary()
+        self._from_ms = 0
         self._error = ""
         self._accepted_ms: int | None = None
         self._thread = threading.Thread(target=self._run, name="notify", daemon=True)
@@ -129,49 +132,50 @@ class Notifier:
     # The thread
 
     def _run(self) -> None:
-        while not self._stopping.is_set():
-            self._some.wait()
-            self._stopping.wait(self._interval_s)
+        failures, wait_s, last = 0, self._interval_s, False
+        while not last:
+            if not failures:
+                self._some.wait()
+            self._stopping.wait(wait_s)
             self._some.clear()
-            self._announce(*self._take())
-        self._announce(*self._take())
+            last = self._stopping.is_set()
+            asked_s = self._announce(STOP_S if last else ATTEMPT_S)
+            if asked_s is None:
+                failures, wait_s = 0, self._interval_s
+            else:
+                wait_s = max(min(BACKOFF_S * 2**failures, BACKOFF_MAX_S), asked_s)
+                failures = min(failures + 1, DOUBLINGS_MAX)
+        if left := self._summary.count:
+            self._metrics.notify_dead_letters.labels(DROPPED).inc(left)
+            log.error("notification_dropped", dead_letters=left, reason=self._error)
 
-    def _take(self) -> tuple[Summary, int]:
-        """Return what was collected, and since when."""
+    def _collect(self) -> None:
+        """Add what was handed over to what no notification has announced yet."""
         with self._lock:
             waiting, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
             reasons, self._reasons, since_ms = self._reasons, Counter(), self._since_ms
-        summary = Summary()
-        summary.by_reason = reasons
+        if not self._summary.count:
+            self._from_ms = since_ms
+        self._summary.by_reason.update(reasons)
         while waiting:
-            summary.examine(waiting.popleft())
-        return summary, since_ms
+            self._summary.examine(waiting.popleft())
 
-    def _announce(self, summary: Summary, since_ms: int) -> None:
-        if not summary.count:
-            return
-        until_ms = self._clock.wall_ms()
-        fields = summary.fields(self._source, _iso(since_ms), _iso(until_ms), since_ms, until_ms)
-        error = self._sent(self._template.render(fields))
-        outcome = DROPPED if error else ANNOUNCED
-        self._metrics.notify_dead_letters.labels(outcome).inc(summary.count)
-        if error:
-            log.error("notification_dropped", dead_letters=summary.count, reason=error)
-
-    def _sent(self, body: bytes) -> str:
-        """Send a notification; return why it was given up, empty when it was accepted."""
-        for number in range(ATTEMPTS_MAX):
-            last = self._stopping.is_set()
-            attempt = self._post(body, STOP_S if last else ATTEMPT_S)
-            self._metrics.notify_requests.labels(FAILED if attempt.error else ACCEPTED).inc()
-            self._note(attempt.error)
-            if not attempt.error:
-                return ""
-            if last or attempt.final:
-                break
-            if number + 1 < ATTEMPTS_MAX:
-                self._stopping.wait(max(BACKOFF_S * 2**number, attempt.retry_after_s))
-        return self._error
+    def _announce(self, timeout_s: float) -> float | None:
+        """Send once all that is not announced yet; return None, or how long the answer that refused it asks to wait."""
+        self._collect()
+        count = self._summary.count
+        if not count:
+            return None
+        from_ms, until_ms = self._from_ms, self._clock.wall_ms()
+        fields = self._summary.fields(self._source, _iso(from_ms), _iso(until_ms), from_ms, until_ms)
+        attempt = self._post(self._template.render(fields), timeout_s)
+        self._metrics.notify_requests.labels(FAILED if attempt.error else ACCEPTED).inc()
+        self._note(attempt.error)
+        if attempt.error:
+            return attempt.retry_after_s
+        self._metrics.notify_dead_letters.labels(ANNOUNCED).inc(count)
+        self._summary = Summary()
+        return None
 
     def _note(self, error: str) -> None:
         """Log the first failure and the first success after it."""

@@ -10,7 +10,6 @@ import httpx
 
 RETRY_AFTER_MAX_S: Final = 60.0
 """Longest wait that an answer can ask for."""
-_TEMPORARY: Final = frozenset({408, 425, 429})
 
 for _library in ("httpx", "httpcore"):
     # Their lines name the URL.
@@ -22,8 +21,6 @@ class Attempt(NamedTuple):
 
     error: str = ""
     """Empty: it was accepted."""
-    final: bool = False
-    """Another attempt would fail the same way."""
     retry_after_s: float = 0.0
     """How long the answer asks to wait."""
 
@@ -40,8 +37,6 @@ def post(url: str, body: bytes, timeout_s: float) -> Attempt:
         return asyncio.run(_post(url, body, timeout_s))
     except TimeoutError:
         return Attempt(f"no answer within {timeout_s:g} s")
-    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-        return Attempt(_named(error), final=True)
     except Exception as error:  # noqa: BLE001  # whatever it is, it ends this attempt and no other
         return Attempt(_named(error))
 
@@ -57,12 +52,11 @@ async def _post(url: str, body: bytes, timeout_s: float) -> Attempt:
 
 
 def _attempt(response: httpx.Response) -> Attempt:
-    status = response.status_code
-    if 200 <= status < 300:
+    if 200 <= response.status_code < 300:
         return Attempt()
     asked = response.headers.get("retry-after", "")
     wait_s = min(float(asked), RETRY_AFTER_MAX_S) if asked.isascii() and asked.isdigit() else 0.0
-    return Attempt(f"HTTP {status}", final=status < 500 and status not in _TEMPORARY, retry_after_s=wait_s)
+    return Attempt(f"HTTP {response.status_code}", retry_after_s=wait_s)
 
 
 def _named(error: BaseException) -> str:

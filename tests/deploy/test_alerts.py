@@ -45,7 +45,7 @@ FENCED: Final = own("transactions_total", 'outcome="fenced"')
 LOST: Final = own("input_lost_total", 'partition="3"')
 FATAL: Final = own("dead_lettered_total", 'reason="fatal"')
 TOO_LARGE: Final = own("dead_lettered_total", 'reason="too-large"')
-UNANNOUNCED: Final = own("notify_dead_letters_total", 'outcome="dropped"')
+UNANNOUNCED: Final = own("notify_requests_total", 'outcome="failed"')
 COMMITTED: Final = own("transactions_total", 'outcome="committed"')
 ABORTED: Final = own("transactions_total", 'outcome="aborted"')
 STARTED: Final = f"process_start_time_seconds{{{HERE}}}"
@@ -119,8 +119,8 @@ WORLDS: Final = {
         World({FATAL: "0x288 8x12"}, 1450, 0, every_min=5),
     ],
     "RetrySidecarNotificationsFailing": [
-        World({UNANNOUNCED: "0x10 3x30"}, 12, 1),
-        World({UNANNOUNCED: "0x10 3x90"}, 90, 0),
+        World({UNANNOUNCED: "0+0.9x60"}, 30, 1),
+        World({UNANNOUNCED: "0x10 6x90"}, 12, 0),
     ],
     "RetrySidecarPartitionWithoutOwner": [
         World({own("partitions_without_owner"): "0x5 2x10"}, 12, 1),

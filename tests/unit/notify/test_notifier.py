@@ -19,7 +19,7 @@ from sidecar.errors import SettingsInvalid
 from sidecar.metrics import Metrics
 from sidecar.model import ANY_PARTITION, Headers, Reason
 from sidecar.notify import notifier as module
-from sidecar.notify.notifier import ATTEMPTS_MAX, WAITING_BYTES_MAX, WAITING_MAX, Notifier, Post, open_notifier, webhook
+from sidecar.notify.notifier import WAITING_BYTES_MAX, WAITING_MAX, Notifier, Post, open_notifier, webhook
 from sidecar.notify.summary import Source
 from sidecar.notify.template import DEFAULT, Template
 from sidecar.notify.webhook import Attempt
@@ -96,26 +96,43 @@ def test_a_refused_notification_is_sent_again_and_the_first_failure_is_logged(ho
     assert [request.body["count"] for request in hook.requests] == [1] * 4
 
 
-def test_a_notification_is_given_up_after_the_last_attempt_and_the_next_one_is_sent(hook: Hook) -> None:
-    for _ in range(ATTEMPTS_MAX):
-        hook.answers.put(Answer(500))
+@pytest.mark.parametrize("status", [500, 404, 302])
+def test_what_was_not_accepted_is_in_the_next_notification_however_often(hook: Hook, status: int) -> None:
+    for _ in range(20):
+        hook.answers.put(Answer(status))
     with capture_logs() as lines, notifying(webhook(hook.url)) as (notifier, counted):
         notifier.add(letters(4))
-        eventually(lambda: counted("dead_letters", "dropped") == 4, WAIT_S, "they are dropped")
-        assert notifier.details()["error"] == "HTTP 500"
-        notifier.add(ONE)
-        eventually(lambda: counted("dead_letters", "announced") == 1, WAIT_S, "the next one is announced")
-    dropped = [line for line in lines if line["event"] == "notification_dropped"]
-    assert [(line["dead_letters"], line["reason"]) for line in dropped] == [(4, "HTTP 500")]
-    assert len(hook.requests) == ATTEMPTS_MAX + 1
+        eventually(lambda: len(hook.requests) >= 10, WAIT_S, "it is refused ten times")
+        assert notifier.details()["error"] == f"HTTP {status}"
+        notifier.add(letters(1, dead(origin="payments")))
+        eventually(lambda: counted("dead_letters", "announced") == 5, WAIT_S, "all are announced")
+        assert notifier.details()["error"] is None
+    first, accepted = hook.requests[0].body, hook.requests[-1].body
+    assert (first["count"], first["by_origin"]) == (4, {"orders": 4})
+    assert (accepted["count"], accepted["by_origin"]) == (5, {"orders": 4, "payments": 1})
+    assert accepted["from_ms"] == first["from_ms"]
+    assert counted("dead_letters", "dropped") == 0
+    assert len(hook.requests) == 21
+    assert [line["event"] for line in lines] == ["notification_failed", "notification_accepted"]
 
 
-def test_an_answer_that_is_final_is_not_repeated(hook: Hook) -> None:
-    hook.answers.put(Answer(404))
-    with notifying(webhook(hook.url)) as (notifier, counted):
-        notifier.add(ONE)
-        eventually(lambda: counted("dead_letters", "dropped") == 1, WAIT_S, "it is dropped")
-    assert len(hook.requests) == 1
+def test_a_webhook_that_is_down_for_long_lets_nothing_grow() -> None:
+    sizes: list[int] = []
+    counts: list[int] = []
+    up = threading.Event()
+
+    def refuse(body: bytes, _timeout_s: float) -> Attempt:
+        sizes.append(len(body))
+        counts.append(json.loads(body)["count"])
+        return Attempt() if up.is_set() else Attempt("HTTP 500")
+
+    with notifying(refuse) as (notifier, counted):
+        for round_number in range(30):
+            notifier.add([each for n in range(100) for each in letters(1, dead(exception=f"{round_number}-{n}-" * 90))])
+            eventually(lambda: counts and counts[-1] == 100 * (round_number + 1), WAIT_S, "the round")  # noqa: B023
+        up.set()
+        eventually(lambda: counted("dead_letters", "announced") == 3_000, WAIT_S, "all are announced")
+    assert max(sizes) < 20_000
 
 
 def test_while_the_webhook_hangs_nobody_waits_and_the_rest_is_counted_by_reason() -> None:
@@ -164,9 +181,9 @@ def test_what_is_left_at_the_end_is_announced_with_one_attempt() -> None:
     assert counted("dead_letters", "dropped") == 3
 
 
-def test_the_wait_between_attempts_doubles_and_heeds_what_the_answer_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_doubles_up_to_a_minute_and_heeds_what_the_answer_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BACKOFF_S", 1.0)
-    answers = itertools.chain([Attempt("HTTP 500")] * 2, [Attempt("HTTP 429", retry_after_s=30)], [Attempt()] * 9)
+    answers = itertools.chain([Attempt("HTTP 429", retry_after_s=30)], [Attempt("HTTP 500")] * 7, [Attempt()] * 9)
     metrics = Metrics(version="1", now_ms=lambda: 0)
     notifier = Notifier(
         lambda _body, _timeout_s: next(answers), Template(DEFAULT), Source("a", "i", "d"), 1, SystemClock(), metrics
@@ -176,24 +193,24 @@ def test_the_wait_between_attempts_doubles_and_heeds_what_the_answer_asks_for(mo
     class Stopping(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
             waits.append(timeout or 0)
-            if len(waits) == 5:
+            if len(waits) == 10:
                 self.set()
             return self.is_set()
 
     monkeypatch.setattr(notifier, "_stopping", Stopping())
     notifier.add(ONE)
     notifier.start()
-    eventually(lambda: len(waits) >= 4, WAIT_S, "the attempts")
+    eventually(lambda: len(waits) >= 9, WAIT_S, "the attempts")
     notifier.add(ONE)
     notifier.stop()
-    assert waits[:4] == [1, 1.0, 2.0, 30]
+    assert waits[:9] == [1, 30, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
 
 
 def test_no_log_line_has_the_url(hook: Hook) -> None:
     hook.answers.put(Answer(403))
     with capture_logs() as lines, notifying(webhook(hook.url)) as (notifier, counted):
         notifier.add(ONE)
-        eventually(lambda: counted("dead_letters", "dropped") == 1, WAIT_S, "it is dropped")
+        eventually(lambda: counted("dead_letters", "announced") == 1, WAIT_S, "it is announced")
     assert TOKEN not in str(lines) + str(notifier.details())
 
 

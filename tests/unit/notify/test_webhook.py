@@ -41,11 +41,11 @@ def test_a_user_and_a_password_in_the_url_are_sent_as_http_basic(hook: Hook) -> 
         (Answer(503, {"retry-after": "7"}), Attempt("HTTP 503", retry_after_s=7)),
         (Answer(429, {"retry-after": "86400"}), Attempt("HTTP 429", retry_after_s=60)),
         (Answer(429, {"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}), Attempt("HTTP 429")),
-        (Answer(404), Attempt("HTTP 404", final=True)),
-        (Answer(302, {"location": "/elsewhere"}), Attempt("HTTP 302", final=True)),
+        (Answer(404), Attempt("HTTP 404")),
+        (Answer(302, {"location": "/elsewhere"}), Attempt("HTTP 302")),
     ],
 )
-def test_an_answer_says_whether_another_attempt_can_help(hook: Hook, answer: Answer, attempt: Attempt) -> None:
+def test_an_answer_that_refuses_says_how_long_to_wait(hook: Hook, answer: Answer, attempt: Attempt) -> None:
     hook.answers.put(answer)
     assert post(hook.url, b"{}", WAIT_S) == attempt
     assert len(hook.requests) == 1, "a redirect is not followed"
@@ -60,13 +60,12 @@ def test_an_answer_that_does_not_end_is_given_up_in_time(hook: Hook, answer: Ans
 def test_a_server_that_is_not_there_is_tried_again() -> None:
     attempt = post(f"http://127.0.0.1:{free_port()}/{TOKEN}", b"{}", WAIT_S)
     assert attempt.error.startswith("ConnectError")
-    assert not attempt.final
     assert "127.0.0.1" not in attempt.error
 
 
-def test_a_url_that_the_library_refuses_is_final() -> None:
+def test_a_url_that_the_library_refuses_is_not_shown() -> None:
     attempt = post(f"ftp://127.0.0.1/{TOKEN}", b"{}", WAIT_S)
-    assert attempt.final
+    assert attempt.error
     assert TOKEN not in attempt.error
 
 
