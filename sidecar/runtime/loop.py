@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -23,7 +24,7 @@ import structlog
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import Store
 from sidecar.engine.read_ahead import Ahead
-from sidecar.errors import KafkaFailed, RecordCorrupt, StoreFailed, TransactionFailed
+from sidecar.errors import DuplicateInstance, KafkaFailed, RecordCorrupt, StoreFailed, TransactionFailed
 from sidecar.policy import Policy
 from sidecar.runtime.assignment import Assignment
 from sidecar.runtime.components import Components
@@ -296,7 +297,8 @@ class Loop:
         if not self._jobs.wait(deadline_s) and self._jobs.busy:
             log.warning("commit_given_up", reason="SHUTDOWN_TIMEOUT is over; the broker aborts the transaction")
         elif self._jobs.busy:
-            self._finish_job()
+            with suppress(DuplicateInstance):  # it ends anyway, and leaves the group
+                self._finish_job()
         self._consumer.close()
         self._components.status.close(min(1.0, self._left_s()))
         if not self._jobs.busy:

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from sidecar.engine.partition import State
-from sidecar.errors import BrokerUnavailable, CommandFailed, StoreFailed, TopicsInvalid
+from sidecar.errors import BrokerUnavailable, CommandFailed, DuplicateInstance, StoreFailed, TopicsInvalid
 from sidecar.kafka.admin.topics import TopicFacts
 from sidecar.model import Record
 from sidecar.runtime.fetching import POLL_RECORDS
@@ -218,3 +218,14 @@ def test_each_restore_of_a_partition_is_later_than_the_one_before_by_the_brokers
     stage.loop._assignment.end(0)
     stage.loop.running(partition, 0)
     assert partition.restored_ms == first_ms + 1
+
+
+def test_an_end_whose_last_transaction_is_fenced_leaves_the_group(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process with this identity would end this one, which ends anyway."""
+    monkeypatch.setattr(stage.loop._jobs._committer, "busy", True)
+    monkeypatch.setattr(stage.loop._jobs._committer, "wait", lambda _: True)
+    monkeypatch.setattr(stage.loop, "_finish_job", Mock(side_effect=DuplicateInstance("fenced")))
+    stage.loop.stop(2.0)
+    stage.consumer.close.assert_called_once_with()
