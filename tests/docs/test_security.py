@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from sidecar.cli import main
 from sidecar.clock import SystemClock
@@ -24,6 +24,12 @@ PAGE = DOCS / "how-to/security.md"
 ROLES = {block.marks["acl"].removeprefix("User:"): block for block in dialogues(PAGE) if "acl" in block.marks}
 PASSWORD = "not-a-secret"  # of a broker that this test starts
 PATIENT = ("--timeout", "60")
+
+_NO_COORDINATOR_YET = {
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+}
 
 pytestmark = pytest.mark.broker
 
@@ -102,8 +108,19 @@ def leave_of_ibm(bootstrap: str) -> None:
     producer.produce(changelog, json.dumps(value), "key")
     assert producer.flush(30) == 0
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "ibm-retry"})
+
+    def committed() -> bool:
+        try:
+            consumer.commit(offsets=[TopicPartition("retry", 0, 0)], asynchronous=False)
+        except KafkaException as error:
+            # The topic of the groups' offsets is made for the first group, and may have no leader yet.
+            if error.args[0].code() not in _NO_COORDINATOR_YET:
+                raise
+            return False
+        return True
+
     try:
-        consumer.commit(offsets=[TopicPartition("retry", 0, 0)], asynchronous=False)
+        eventually(committed, 60, "the offsets of IBM's group are committed")
     finally:
         consumer.close()
 
