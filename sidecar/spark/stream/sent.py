@@ -78,13 +78,15 @@ class Sent:
             part: The plan.
             before: The sequence of the checkpoint before it.
             now_ms: Its instant.
-            release_ms: The instant before which it is not sent; 0: the last due of what it delivers.
+            release_ms: The instant before which it is not sent; 0: the last due of what it delivers because it is due.
         """
         records = [*(outgoing for _, outgoing in part.dead_letters), *part.deliveries]
         status_records = [
             StatusRecord(key, value, []) for key, value in outcome_records(part.control_outcomes, part.number, now_ms)
         ]
-        due_ms = release_ms or max((outgoing.due_ms for outgoing in part.deliveries), default=0)
+        # What a command fires before its due waits for no clock.
+        dues_ms = [outgoing.due_ms for outgoing in part.deliveries if outgoing.due_ms <= now_ms]
+        due_ms = release_ms or max(dues_ms, default=0)
         self.outputs.append(PlanOutput(before, part.checkpoint, records, status_records, due_ms))
         self.fired.update(part.fired)
         self.reasons.update(reason.value for reason, _ in part.dead_letters)

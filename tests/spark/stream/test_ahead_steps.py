@@ -126,6 +126,18 @@ def test_what_was_handed_out_cannot_be_cancelled_and_the_answer_says_so() -> Non
     assert [b"not-pending" in value for value in outcomes] == [True, False]
 
 
+def test_what_is_fired_by_command_is_not_held_until_it_is_due() -> None:
+    world = World()
+    warm(world)
+    world.step(*(world.record(*soon(in_ms, ("retry-id", name))) for in_ms, name in ((3_600_000, b"a"), (5_000, b"b"))))
+    fire = world.record(*render_control(ControlKind.FIRE, b"a", "c-1"))
+    result = world.step(fire, wait_ms=5_500)
+    dues_ms = sorted(record.due_ms for part in regular(result) for record in part.records)
+    assert len(dues_ms) == 2
+    assert dues_ms[1] - dues_ms[0] > 3_000_000
+    assert max(part.release_ms for part in regular(result)) == dues_ms[0], "the other one is held, as any that is due"
+
+
 def test_a_message_that_comes_due_within_what_was_handed_out_is_sent_soon_behind_it() -> None:
     world = World()
     warm(world)
