@@ -144,6 +144,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "it every 10 s.",
     "topics_refuse": "Spark: topics do not accept records. The micro-batch is planned again, and messages due for "
     "those topics stay pending.",
+    "marker_missing": "The brokers reported a transaction as committed, and it has no end in the changelog of a "
+    "partition 3 s later. The partition recovers, before a transaction that fails could roll it back.",
     "transaction_left_open": "The brokers reported a transaction as committed and never ended it in the changelog of a "
     "partition, which cannot be read past it. The sidecar commits another one there, which ends both.",
     "transaction_not_settled": "The transaction that ends a forgotten one failed. The partition recovers.",

@@ -21,6 +21,7 @@ from sidecar.runtime.ports import (
     Catalogue,
     MakeExecutor,
     MakeProducer,
+    MarkerWatch,
     OpenConsumer,
     Recoveries,
     State,
@@ -56,6 +57,7 @@ class Components:
     leftovers: Leftovers
     restarts: Restarts
     topic_watch: TopicWatch
+    marker_watch: MarkerWatch
     open_consumer: OpenConsumer
     make_producer: MakeProducer
     make_executor: MakeExecutor

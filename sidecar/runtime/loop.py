@@ -172,6 +172,7 @@ class Loop:
         self._failures.committed(result, more=self._buffer.ready > 0 or not result.work.plan.complete)
         self._retired.append(result)
         components.recovery.on_committed(result.work.partitions)
+        components.marker_watch.committed(result.work.partitions.values())
         tally(components.metrics, components.spans, result)
         for partition_plan in result.work.plan.partition_plans:
             components.closed.fired(partition_plan.fired, result.fired_ms)
@@ -259,6 +260,7 @@ class Loop:
         self._limits.maintain()
         self._assignment.recover(components.restarts.take(self._assignment.partitions))
         self._assignment.recover(components.topic_watch.replaced(self._assignment.running()))
+        self._assignment.recover(components.marker_watch.missing(self._assignment.running()))
         components.closed.maintain(self._assignment.running(), self._clock.wall_ms(), now_s)
         self._fetching.measure_lag()
         components.look_at_dlq()

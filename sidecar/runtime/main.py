@@ -21,6 +21,7 @@ from sidecar.kafka import config
 from sidecar.kafka.admin.catalogue import Catalogue
 from sidecar.kafka.admin.cluster import Admin
 from sidecar.kafka.admin.dlq_size import DlqSize
+from sidecar.kafka.admin.marker_watch import MarkerWatch
 from sidecar.kafka.admin.offsets import Brokers
 from sidecar.kafka.admin.topic_watch import TopicWatch
 from sidecar.kafka.admin.topics import TopicFacts, grow_internal
@@ -241,6 +242,7 @@ def build(
             leftovers=Leftovers(cluster, clock, instance_id),
             restarts=restarts,
             topic_watch=TopicWatch(brokers.topics, clock, settings.input_topic, settings.changelog_topic),
+            marker_watch=MarkerWatch(brokers.bounds, clock, settings.changelog_topic),
             look_at_dlq=_dlq_sizes(settings, admin, clock, metrics),
             open_consumer=partial(_open_consumer, settings, clock, metrics, fences, client_log),
             make_producer=partial(_make_producer, settings, instance_id, clock, client_log),

@@ -342,6 +342,18 @@ class TopicWatch(Protocol):
         ...
 
 
+class MarkerWatch(Protocol):
+    """Notices a committed transaction without an end in the changelog: `kafka.admin.marker_watch.MarkerWatch`."""
+
+    def committed(self, partitions: Iterable[Partition]) -> None:
+        """Note the partitions of a transaction that was reported as committed."""
+        ...
+
+    def missing(self, running: Iterable[Partition]) -> set[int]:
+        """Return the partitions whose last commit the brokers have not ended in time. Never waits."""
+        ...
+
+
 class Status(Protocol):
     """Publishes the state of owned partitions: `reporting.status.StatusPublisher`."""
 

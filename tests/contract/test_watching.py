@@ -12,12 +12,13 @@ from sidecar.engine.group.merge import Start
 from sidecar.engine.group.view import PartitionView
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.ports import Origin
+from sidecar.kafka.admin.marker_watch import MarkerWatch
 from sidecar.kafka.admin.topic_watch import TopicWatch
 from sidecar.kafka.clock_guard import ClockGuard
 from sidecar.runtime.ports import Catalogue, Status
 from sidecar.runtime.reporting.starts import OwnStart
 from sidecar.runtime.reporting.status import StatusPublisher
-from tests.contract.side import Seen, Side
+from tests.contract.side import Seen, Side, drained
 
 pytestmark = pytest.mark.broker
 
@@ -113,6 +114,28 @@ class TestTopicWatch:
         recover()
         side.eventually(ids, "it is looked at again")
         assert not watch.replaced([partition])
+
+
+class TestMarkerWatch:
+    def test_a_transaction_has_no_end_until_it_is_committed(self, side: Side) -> None:
+        side.create(side.changelog, 1)
+        brokers, producer, partition = side.brokers(), side.producer(side.name("tid")), Partition(0)
+        watch = MarkerWatch(brokers.bounds, side.clock, side.changelog)
+        producer.init(30.0)
+        producer.begin()
+        drained(producer.write_changelog(side.changelog, 0, [(b"a", b"1"), (b"b", b"2")]))
+        partition.changelog_offset = 2
+        watch.committed([partition])
+        side.eventually(lambda: watch.missing([partition]) == {0}, "its end is missed")
+        producer.commit()
+        assert dict(producer.next_changelog_offsets) == {0: partition.changelog_offset}
+
+        def is_past() -> bool:
+            question = brokers.bounds({side.changelog: [0]})
+            side.eventually(question.done, "the end is told")
+            return question.result()[side.changelog, 0].end == partition.changelog_offset + 1
+
+        side.eventually(is_past, "the marker is there")
 
 
 class TestStatus:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -18,12 +19,13 @@ READ_MAX: Final = 40
 class _Question(ABC):
     """Looks at the cluster once, at some moment between question and answer."""
 
-    def __init__(self, cluster: Cluster, link: Link) -> None:
+    def __init__(self, cluster: Cluster, link: Link, rng: random.Random | None = None) -> None:
+        rng = rng or cluster.rng
         self._cluster = cluster
         self._link = link
         self._asked_s = cluster.timeline.now_s
-        self._seen_s = self._asked_s + cluster.rng.random() * LATE_S
-        self._ready_s = self._seen_s + cluster.rng.random() * LATE_S
+        self._seen_s = self._asked_s + rng.random() * LATE_S
+        self._ready_s = self._seen_s + rng.random() * LATE_S
         self._seen = False
 
     def done(self) -> bool:
@@ -125,8 +127,14 @@ class FakeTopics(_Question):
 class FakeBounds(_Question):
     """Implements `sidecar.runtime.ports.BoundsQuestion`."""
 
-    def __init__(self, cluster: Cluster, link: Link, partitions: Mapping[str, Sequence[int]]) -> None:
-        super().__init__(cluster, link)
+    def __init__(
+        self,
+        cluster: Cluster,
+        link: Link,
+        partitions: Mapping[str, Sequence[int]],
+        rng: random.Random | None = None,
+    ) -> None:
+        super().__init__(cluster, link, rng)
         self.errors: dict[int, str] = {}
         self._places = [(topic, each) for topic, numbers in partitions.items() for each in numbers]
         self._bounds: dict[tuple[str, int], Bounds] = {}
@@ -154,9 +162,15 @@ class FakeBounds(_Question):
 class FakeBrokers:
     """Implements `sidecar.runtime.ports.Brokers`."""
 
-    def __init__(self, cluster: Cluster, link: Link) -> None:
+    def __init__(self, cluster: Cluster, link: Link, rng: random.Random | None = None) -> None:
+        """Args:
+        cluster: The brokers.
+        link: To them.
+        rng: Says how late bounds are told; None: the cluster's.
+        """
         self._cluster = cluster
         self._link = link
+        self._rng = rng
 
     def committed(self, _topic: str, partitions: Sequence[int]) -> FakeCommitted:
         return FakeCommitted(self._cluster, self._link, partitions)
@@ -165,7 +179,7 @@ class FakeBrokers:
         return FakeTopics(self._cluster, self._link, names)
 
     def bounds(self, partitions: Mapping[str, Sequence[int]]) -> FakeBounds:
-        return FakeBounds(self._cluster, self._link, partitions)
+        return FakeBounds(self._cluster, self._link, partitions, self._rng)
 
 
 class FakeChangelogReader:

@@ -173,17 +173,25 @@ class Cluster:
             self._give_up(transaction)
         return len(taken)
 
-    def leave_open(self, topic: str, partition: int) -> int:
+    def leave_open(self, topic: str, partition: int, *, fences: bool = True) -> int:
         """Commit what was said to be committed and has no markers yet, but forget the marker of one partition.
 
         There it stays open until the next transaction of its producer ends. Return how many.
+
+        Args:
+            topic: The topic.
+            partition: Of the topic.
+            fences: Its producer has to be replaced.
         """
         taken = 0
         for transaction in list(self._ending):
             if any(place == [topic, partition] for *place, _ in transaction.writes):
                 self._left.append((transaction, topic, partition))
                 taken += 1
-                self._give_up(transaction, Fate.COMMITTED)
+                if fences:
+                    self._give_up(transaction, Fate.COMMITTED)
+                else:
+                    self._end(self.producers[transaction.transactional_id], transaction, Fate.COMMITTED)
         return taken
 
     def take_back_part(self, topic: str | None, partition: int) -> int:

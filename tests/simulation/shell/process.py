@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
@@ -12,6 +13,7 @@ from sidecar.engine.rows import Identity
 from sidecar.errors import DuplicateInstance, StoreFailed, TopicsInvalid
 from sidecar.kafka import config
 from sidecar.kafka.admin.catalogue import Catalogue
+from sidecar.kafka.admin.marker_watch import MarkerWatch
 from sidecar.kafka.admin.topic_watch import TopicWatch
 from sidecar.kafka.admin.topics import TopicFacts
 from sidecar.kafka.clock_guard import ClockGuard
@@ -114,6 +116,7 @@ class Process:
         metrics = Metrics(version="0", now_ms=clock.wall_ms)
         facts = self._facts()
         brokers = FakeBrokers(cluster, self.link)
+        own = FakeBrokers(cluster, self.link, random.Random(self._runs))  # what it asks does not change a seed's story
         recovery = Recovery(
             brokers,
             FakeChangelogReader(cluster, self.link, settings.changelog_topic),
@@ -146,6 +149,7 @@ class Process:
                 leftovers=Leftovers(Strangers(), clock, self.instance_id),
                 restarts=self.restarts,
                 topic_watch=TopicWatch(brokers.topics, clock, settings.input_topic, settings.changelog_topic),
+                marker_watch=MarkerWatch(own.bounds, clock, settings.changelog_topic),
                 open_consumer=self._open_consumer,
                 make_producer=self._make_producer,
                 make_executor=self._make_executor,

@@ -14,7 +14,7 @@ from tests.simulation.limits import small_limits
 from tests.simulation.shell.ledger import Fate, Sent
 from tests.simulation.shell.senders import ORDERS
 from tests.simulation.shell.story import quiet
-from tests.simulation.shell.world import DLQ, INPUT, Mode, World
+from tests.simulation.shell.world import CHANGELOG, DLQ, INPUT, Mode, World
 
 SEED: Final = 97
 """Of a calm world without settings of its own: one process, one partition of the retry topic."""
@@ -131,3 +131,22 @@ def test_a_retention_that_ends_before_what_was_read_is_counted_and_the_rest_fire
     assert await_out(world, behind) == [ORDERS]
     (said,) = [line for line in world.trace if "input_records_gone" in line]
     assert f"wanted={before.offset + 1} log_start={behind.offset}" in said.replace("partition=0 ", "")
+
+
+def test_a_commit_without_a_marker_in_the_changelog_is_not_rolled_back_by_the_next_failure(world: World) -> None:
+    cluster, orders = world.cluster, world.cluster.topics[ORDERS]
+    later = send(world, due_ms=world.timeline.now_ms() + 30_000)
+    world.wait(5.0)
+    cluster.markers_wait = True
+    overdue = send(world, due_ms=world.timeline.now_ms() - 1)
+    world.wait(5.0, lambda: cluster.leave_open(CHANGELOG, 0, fences=False) == 1)
+    cluster.markers_wait = False
+    assert len(overdue.out) == 1
+    world.wait(20.0)
+    orders.may_write = False
+    world.wait(10.0, lambda: "transaction_failed" in world.trace[-1])
+    orders.may_write = True
+    assert await_out(world, later) == [ORDERS]
+    world.wait(LONG_S)
+    assert [topic for topic, _ in overdue.out] == [ORDERS]
+    assert any("transaction_left_open" in line for line in world.trace)

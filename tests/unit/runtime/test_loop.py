@@ -47,6 +47,7 @@ class Stage:
         self.components.status.delivered_s = 0.0
         self.components.guard.skew_ms = None
         self.components.restarts.take.return_value = self.components.topic_watch.replaced.return_value = set()
+        self.components.marker_watch.missing.return_value = set()
         self.components.closed.advance.return_value = ()
         self.components.make_executor = partial(Committer, self.clock)
         self.consumer: Any = self.components.open_consumer.return_value
@@ -116,6 +117,13 @@ def test_partitions_of_a_topic_that_was_made_again_recover(stage: Stage) -> None
     assert stage.loop._assignment.to_recover == {0}
 
 
+def test_a_partition_whose_last_commit_has_no_marker_recovers(stage: Stage) -> None:
+    stage.components.marker_watch.missing.side_effect = lambda _running: {0}
+    stage.clock.now_s += MAINTAIN_EVERY_S
+    stage.loop._maintain()
+    assert stage.loop._assignment.to_recover == {0}
+
+
 def test_the_end_holds_its_deadline_though_partitions_are_given_back_under_a_transaction(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +185,7 @@ def test_a_message_goes_through_the_loop_without_a_broker(harness: LoopHarness) 
     components.guard.blocker.return_value = components.state.blocker.return_value = None
     components.guard.skew_ms, components.status.delivered_s = None, 0.0
     components.restarts.take.return_value = components.topic_watch.replaced.return_value = set()
+    components.marker_watch.missing.return_value = set()
     components.recovery.busy, components.recovery.progress.return_value = False, (0.0, 0)
     components.recovery.left_open.return_value = None
     loop = Loop(components)
