@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Final, NamedTuple
 
 from tests.simulation.mutations import Mutation
+from tests.simulation.shell.story import run
 
 
 class Defect(NamedTuple):
-    """A mistake, and worlds that find it; when they do not any more, all are tried."""
+    """A mistake, and worlds that find it."""
 
     mutation: Mutation
     seeds: tuple[int, ...] = ()
@@ -34,7 +35,7 @@ DEFECTS: Final = (
             "self.unstorable[place] = text",
             "pass",
         ),
-        seeds=(18,),
+        seeds=(38,),
     ),
     Defect(
         Mutation(
@@ -52,7 +53,7 @@ DEFECTS: Final = (
             "self.dlq_topic if self.policy_dlqs is None else self.policy_dlqs.choose(key, value, headers)",
             "self.dlq_topic",
         ),
-        seeds=(5, 12, 19, 26),
+        seeds=(19,),
     ),
     Defect(
         Mutation(
@@ -78,7 +79,7 @@ DEFECTS: Final = (
             "// times",
             "// 1",
         ),
-        seeds=(25,),
+        seeds=(16,),
     ),
     Defect(
         Mutation(
@@ -96,7 +97,7 @@ DEFECTS: Final = (
             "HEADER_BYTES * held.headers",
             "0",
         ),
-        seeds=(1, 302),
+        seeds=(46,),
     ),
     Defect(
         Mutation(
@@ -119,10 +120,10 @@ DEFECTS: Final = (
         Mutation(
             "a committed offset wins over its checkpoint",
             "runtime.partitions.recovery:Recovery._wanted_offset",
-            "if mark is None",
+            "if (mark := restoring.mark) is None",
             "if True",
         ),
-        seeds=(2, 22, 58),
+        seeds=(58,),
     ),
     Defect(
         Mutation(
@@ -131,24 +132,16 @@ DEFECTS: Final = (
             "unwritten if others_run else {}",
             "{}",
         ),
-        seeds=(1071,),
-    ),
-    Defect(
-        Mutation(
-            "a partition that was alone in its transaction is not left out of the next",
-            "runtime.partitions.recovery:Recovery.back_off",
-            "unwritten if others_run else {}",
-            "unwritten if len(unwritten) < written_for else {}",
-        ),
-        seeds=(1071,),
-    ),
-    Defect(
-        Mutation(
-            "what timed out while the process was suspended closes its origin",
-            "runtime.transaction.failures:Failures.failed",
-            " or self._stood_still_s >= now_s - result.seconds",
-            "",
-        ),
-        seeds=(1418,),
+        seeds=(31,),
     ),
 )
+
+
+def first_failure(seeds: Iterable[int]) -> Exception | None:
+    """Return the failure of the first world that has one."""
+    for seed in seeds:
+        try:
+            run(seed)
+        except Exception as failure:  # noqa: BLE001 - a defect shows as a false ledger, an invariant, a KeyError
+            return failure
+    return None
