@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi_offline import FastAPIOffline
 from starlette.responses import Response
 
@@ -70,6 +70,7 @@ def create_app(
         version=version,
         description="Sends each message of a shared Kafka retry topic back to its origin topic when it is due. "
         'Every error has the format `{"error_code": 404, "message": "…"}`.',
+        dependencies=[Depends(problems.refuse_repeated)],
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         redirect_slashes=False,
         redoc_url=None,

@@ -22,8 +22,8 @@ from sidecar.api.messages.changes import (
 )
 from sidecar.api.source import Source
 from sidecar.changelog.codec import Closure, NextTurn
-from sidecar.contract.control import ControlKind, Outcome
-from sidecar.engine.group.view import PartitionView
+from sidecar.contract.control import EVERY_ORIGIN, ControlKind, Outcome
+from sidecar.engine.group.view import OTHERS, PartitionView
 
 OPEN: Final = "open"
 TopicText = Annotated[str, Path(description="The origin topic, or `*` for all origins.", examples=["orders"])]
@@ -141,6 +141,14 @@ def _origin(name: str, pending: int, deferred: int, closed: list[tuple[int, int,
     )
 
 
+def _known(source: Source, topic: str) -> dict[str, object]:
+    """Return whether the group's figures name the origin: a misspelt one can be paused too."""
+    views = source.views()
+    if topic == EVERY_ORIGIN or any(view.by_origin.get(topic) or topic in view.closed_origins for view in views):
+        return {"known": True}
+    return {"known": None if source.unread() or any(OTHERS in view.by_origin for view in views) else False}
+
+
 def origin_routes(source: Source, desk: ControlDesk) -> APIRouter:
     """Return the routes about origins."""
     router = APIRouter(tags=["origins"])
@@ -171,7 +179,7 @@ def origin_routes(source: Source, desk: ControlDesk) -> APIRouter:
         responses={**ANSWERS, 200: answered(Outcome.PAUSED, "The origin is paused.", "orders")},
     )
     async def pause(request: Request, topic: TopicText, given: ChangeParameters) -> JSONResponse:
-        return await desk.act(request, ControlKind.PAUSE, topic, topic, given=given)
+        return await desk.act(request, ControlKind.PAUSE, topic, topic, given=given, facts=_known(source, topic))
 
     @router.put(
         "/origins/{topic}/resume",
@@ -181,6 +189,6 @@ def origin_routes(source: Source, desk: ControlDesk) -> APIRouter:
         responses={**ANSWERS, 200: answered(Outcome.RESUMED, "The pause has ended.", "orders")},
     )
     async def resume(request: Request, topic: TopicText, given: ChangeParameters) -> JSONResponse:
-        return await desk.act(request, ControlKind.RESUME, topic, topic, given=given)
+        return await desk.act(request, ControlKind.RESUME, topic, topic, given=given, facts=_known(source, topic))
 
     return router

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
@@ -15,6 +16,9 @@ _STANDARD = {
     404: "There is nothing at {path}; GET /docs lists all paths.",
     405: "{method} is not allowed at {path}.",
 }
+
+REPEATABLE: Final = frozenset({"header", "expand"})
+"""Parameters that may be given several times; `expand` is Kafka Connect's."""
 
 ALLOW: Final = "allow"
 """A route that refuses a method by itself names the possible ones under this; the framework writes `Allow`."""
@@ -38,6 +42,14 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _on_bug)
 
 
+async def refuse_repeated(request: Request) -> None:
+    """Refuse a parameter that is given twice where one value is taken: only one of the two would count."""
+    counts = Counter(name for name, _ in request.query_params.multi_items())
+    for name, count in counts.items():
+        if count > 1 and name not in REPEATABLE:
+            raise HTTPException(400, f"{name[:100]}: given {count} times; give it once")
+
+
 async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     message = str(error.detail)
@@ -56,7 +68,8 @@ def _allowed(request: Request) -> list[str]:
         scope = {**request.scope, "method": method}
         return any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
 
-    return [method for method in ("GET", "POST", "PUT", "PATCH", "DELETE") if fits(method)]
+    methods = [method for method in ("GET", "POST", "PUT", "PATCH", "DELETE") if fits(method)]
+    return ["GET", "HEAD", *methods[1:]] if methods[:1] == ["GET"] else methods
 
 
 async def _on_invalid_request(_: Request, error: Exception) -> JSONResponse:

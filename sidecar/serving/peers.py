@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import ssl
 from typing import Final
 
@@ -33,6 +34,8 @@ class HttpPeers:
     def __init__(self, clock: Clock, token: str | None, tls: ssl.SSLContext, *, tls_only: bool = False) -> None:
         self._clock = clock
         self._token = token
+        # Without a token, anybody who can write to the status topic can put an address there.
+        self._loopback_only = token is None
         # Each connection ends with its answer: an instance is asked seldom, and may be another one at the same address.
         self._schemes = {"https"} if tls_only else {"http", "https"}
         self._http = httpx.Client(trust_env=False, verify=tls, limits=httpx.Limits(max_keepalive_connections=0))
@@ -61,6 +64,8 @@ class HttpPeers:
             place = httpx.URL(url)
             if place.scheme not in self._schemes or not place.host:
                 raise CommandFailed(f"{url!r} is not an address of an instance")
+            if self._loopback_only and not _is_loopback(place.host):
+                raise CommandFailed(f"{url!r} is not asked: set API_TOKEN, which signs the addresses of instances")
             asked = f"{place.scheme}://{place.netloc.decode()}{path}"
             with self._http.stream(method, asked, content=body, headers=headers, timeout=WAIT_S) as response:
                 return response.status_code, self._read(response)
@@ -77,3 +82,10 @@ class HttpPeers:
             if self._clock.monotonic_s() > until_s:
                 raise CommandFailed(f"its answer took longer than {ANSWER_S:g} s")
         return bytes(body)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

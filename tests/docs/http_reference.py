@@ -20,10 +20,11 @@ $ curl -s localhost:8080/pending
 $ curl -s 'localhost:8080/pending/messages?origin=orders&limit=20'
 ```
 
-Every error is `{"error_code": 404, "message": "…"}`. Requests marked *Token* need `API_TOKEN` if it is set, as a bearer
-token or as the password of HTTP Basic; a `GET` takes `API_READ_TOKEN` too, and with `API_READ=open` needs neither,
-except for payloads. On an address that other machines can reach these requests are refused until `API_TOKEN` is set
-([security](../how-to/security.md#protect-the-http-api)).
+Every error is `{"error_code": 404, "message": "…"}`; that of a change without effect has the outcome's fields too.
+A parameter is given once, except `header` and `expand`. A slash within an id is written `%2F`. Requests marked *Token*
+need `API_TOKEN` if it is set, as a bearer token or as the password of HTTP Basic; a `GET` takes `API_READ_TOKEN` too,
+and with `API_READ=open` needs neither, except for payloads. On an address that other machines can reach these
+requests are refused until `API_TOKEN` is set ([security](../how-to/security.md#protect-the-http-api)).
 
 See [The group's figures](cluster.md), [Control records](control.md) for the changes, and
 [Kafka Connect's tools](../how-to/connect.md).

@@ -162,7 +162,7 @@ def _add_refusals(router: APIRouter, group: ConnectGroup) -> None:
             405,
             "The only connector is retry-sidecar itself: it exists while its processes run, takes their settings, and "
             "commits its offsets in the transactions that fire. Change the settings and restart the processes.",
-            {ALLOW: "GET"},
+            {ALLOW: "GET, HEAD"},
         )
 
     for path, methods in _UNCHANGEABLE:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Protocol, Self, TypeVar
 
 import structlog
@@ -15,7 +16,7 @@ from starlette.responses import JSONResponse
 
 from sidecar.api.bodies import Body, ErrorBody
 from sidecar.api.guard import TOO_MANY, PaidThread
-from sidecar.api.messages.routes import TARGET, TargetText, target_of
+from sidecar.api.messages.routes import FIRE, TARGET, TargetRoute, TargetText, target_of
 from sidecar.contract.control import ControlKind, Outcome, Target
 from sidecar.errors import CommandFailed
 from sidecar.model import ANY_SCOPE, DUE_MS_MAX, Scope
@@ -82,6 +83,14 @@ class ControlBody(Body):
     target: str = Field(examples=[TIMER_ID_EXAMPLE])
     detail: str = Field(default="", examples=[""])
     missing: list[int] = Field(description="Partitions whose owner has not answered.", examples=[[]])
+    known: bool | None = Field(
+        default=None,
+        description="Of a pause or resume: false if nothing is pending for the origin and it was not closed, so check "
+        "its name; null if the group has too many origins to tell.",
+        examples=[True],
+    )
+    error_code: int | None = Field(default=None, description="The HTTP status, of an error.", examples=[404])
+    message: str | None = Field(default=None, description="What is wrong, of an error.")
 
 
 def _whole(number: object) -> object:
@@ -125,6 +134,18 @@ class ScheduleBody(BaseModel):
         return self.due_ms if self.due_ms is not None else now_ms + (self.delay_ms or 0)
 
 
+def error_of(outcome: Outcome | None, target: str) -> dict[str, object]:
+    """Return what makes the answer with this outcome an error like all others; empty when the outcome is none."""
+    if outcome is Outcome.NOT_PENDING:
+        return {
+            "error_code": 404,
+            "message": f"{target} is not pending: it has fired, was cancelled, or never existed.",
+        }
+    if outcome is Outcome.ORIGIN_PAUSED:
+        return {"error_code": 409, "message": f"The origin of {target} is closed; the message stays pending."}
+    return {}
+
+
 def answered(outcome: Outcome | None, description: str, target: str = TIMER_ID_EXAMPLE) -> dict[str, object]:
     """Return the OpenAPI documentation of an answer with this outcome."""
     done = outcome not in {None, Outcome.NOT_PENDING, Outcome.ORIGIN_PAUSED}
@@ -135,6 +156,7 @@ def answered(outcome: Outcome | None, description: str, target: str = TIMER_ID_E
         "target": target,
         "detail": "",
         "missing": [2] if outcome is None else [],
+        **error_of(outcome, target),
     }
     return {
         "model": ControlBody,
@@ -230,6 +252,7 @@ class ControlDesk:
         due_ms: int | None = None,
         *,
         given: ChangeQuery | None = None,
+        facts: Mapping[str, object] = MappingProxyType({}),
     ) -> JSONResponse:
         """Carry out a change and answer with its outcome.
 
@@ -240,6 +263,7 @@ class ControlDesk:
             shown: The target as it came.
             due_ms: The new due time, for a reschedule.
             given: The parameters of the request.
+            facts: Further fields of the answer.
         """
         who = caller(request)
         scope = given.scope if isinstance(given, MessageChangeQuery) else ANY_SCOPE
@@ -248,21 +272,21 @@ class ControlDesk:
         def act() -> Result:
             # Logged in the thread: it is done also when the client goes away meanwhile.
             outcome = "failed"
-            facts: dict[str, object] = {}
+            noted: dict[str, object] = {}
             try:
                 result = self._commands.act(kind, target, due_ms, scope, control_id)
                 outcome = "unanswered" if result.outcome is None else result.outcome.value
-                facts = {"count": result.count, "control_id": result.control_id}
+                noted = {"count": result.count, "control_id": result.control_id}
             except ValueError:
                 outcome = Outcome.BAD_REQUEST.value
                 raise
             finally:
-                log.info("api_change", who=who, what=kind.value, target=shown, outcome=outcome, **facts)
+                log.info("api_change", who=who, what=kind.value, target=shown, outcome=outcome, **noted)
             return result
 
         if self._acting.statistics().tasks_waiting >= WAITING_MAX:
             raise HTTPException(503, TOO_MANY, {"retry-after": "1"})
-        return answer(await self._told(partial(to_thread.run_sync, act, limiter=self._acting)))
+        return answer(await self._told(partial(to_thread.run_sync, act, limiter=self._acting)), facts)
 
     async def lookup(self, control_id: str) -> JSONResponse:
         """Answer with the outcome of a control record."""
@@ -282,11 +306,13 @@ class ControlDesk:
             raise HTTPException(503, str(cause), {"retry-after": "1"}) from cause
 
 
-def answer(result: Result) -> JSONResponse:
+def answer(result: Result, facts: Mapping[str, object] = MappingProxyType({})) -> JSONResponse:
     """Return the answer to a change."""
     if result.outcome is Outcome.BAD_REQUEST:
         raise HTTPException(400, result.detail or "The request was refused.")
-    return JSONResponse(_body(result), _STATUS.get(result.outcome, 200))
+    return JSONResponse(
+        {**_body(result), **facts, **error_of(result.outcome, result.target)}, _STATUS.get(result.outcome, 200)
+    )
 
 
 def _body(result: Result) -> dict[str, object]:
@@ -297,12 +323,12 @@ def _body(result: Result) -> dict[str, object]:
         target=result.target,
         detail=result.detail,
         missing=list(result.missing),
-    ).model_dump(mode="json")
+    ).model_dump(mode="json", exclude_unset=True)
 
 
 def control_routes(desk: ControlDesk, now_ms: Callable[[], int]) -> APIRouter:
     """Return the routes that change messages and look up outcomes."""
-    router = APIRouter(tags=["control"])
+    router = APIRouter(tags=["control"], route_class=TargetRoute)
 
     @router.delete(
         TARGET,
@@ -329,7 +355,7 @@ def control_routes(desk: ControlDesk, now_ms: Callable[[], int]) -> APIRouter:
         return await desk.act(request, ControlKind.RESCHEDULE, target_of(target), target, at_ms, given=given)
 
     @router.post(
-        f"{TARGET}/fire",
+        f"{TARGET}{FIRE}",
         summary="Fire a message now",
         description="Fires the message as if it were due.",
         response_model=ControlBody,

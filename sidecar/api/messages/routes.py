@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Final, Self
 
 from fastapi import APIRouter, Path, Query, Request
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Match
+from starlette.types import Scope
 
 from sidecar.api.auth import Gate
 from sidecar.api.bodies import ErrorBody
@@ -39,7 +42,21 @@ class _AnyText(PathConvertor):
 
 
 register_url_convertor("any", _AnyText())
+FIRE: Final = "/fire"
 TARGET: Final = "/pending/messages/{target:any}"
+
+
+class TargetRoute(APIRoute):
+    """A route of a message, or of `/fire` behind one; a slash that belongs to a retry id is written %2F."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        raw: bytes = scope.get("raw_path") or scope["path"].encode()
+        is_fire = raw.partition(b"?")[0].rstrip(b"/").endswith(FIRE.encode())
+        if self.path.startswith(TARGET) and self.path.endswith(FIRE) is not is_fire:
+            return Match.NONE, {}
+        return super().matches(scope)
+
+
 TargetText = Annotated[
     str,
     Path(
@@ -150,7 +167,7 @@ def target_of(text: str) -> TimerId | bytes:
 
 def message_routes(listing: Listing, gate: Gate) -> APIRouter:
     """Return the routes that read messages."""
-    router = APIRouter(tags=["messages"])
+    router = APIRouter(tags=["messages"], route_class=TargetRoute)
 
     @router.get(
         "/pending/messages",

@@ -24,6 +24,9 @@ from sidecar.wheel.geometry import LEVELS, slot_end_ms, slot_of, slot_start_ms
 FIGURE_AGE_MAX_MS: Final = 10_000
 """A view of this age has expired."""
 
+COUNT_MAX: Final = 10**12
+"""Most messages of one kind in a partition: more than its disk holds, and exact in JSON for every reader."""
+
 ORIGINS_MAX: Final = 1_000
 """Most origins that a status record counts individually, so that it fits the status topic."""
 OTHERS: Final = "(others)"
@@ -197,13 +200,14 @@ def _farthest(turns: Mapping[str, NextTurn]) -> dict[str, tuple[int, int]]:
 
 
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
 _Every = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 _Level = Annotated[int, msgspec.Meta(ge=0, le=LEVELS - 1)]
 
 
 class _Hour(msgspec.Struct, frozen=True):
     newest: _Natural
-    counts: list[tuple[_Natural, _Natural, _Natural]]
+    counts: list[tuple[_Count, _Count, _Count]]
 
 
 def _hour_of(activity: Activity) -> _Hour:
@@ -223,15 +227,15 @@ class _Wire(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     owner: str
     url: str | None
-    pending: _Natural
+    pending: _Count
     watermark_ms: _Natural | None
     restored: Annotated[float, msgspec.Meta(ge=0, le=1)]
-    restore_remaining: _Natural
-    by_origin: dict[str, _Natural]
-    deferred_by_origin: dict[str, _Natural]
-    slots: list[tuple[_Level, _Natural, _Natural]]
+    restore_remaining: _Count
+    by_origin: dict[str, _Count]
+    deferred_by_origin: dict[str, _Count]
+    slots: list[tuple[_Level, _Natural, _Count]]
     next_due_ms: _Natural | None
-    due_backlog: _Natural
+    due_backlog: _Count
     closed_origins: dict[str, tuple[str, _Natural]]
     sequence: _Natural
     lag: _Natural | None

@@ -291,7 +291,7 @@ def test_an_unknown_path_is_404_in_connects_shape(client: Client, path: str) -> 
 def test_another_method_is_405_and_says_what_is_allowed(client: Client, method: str) -> None:
     answer = client.request(method, "/pending")
     assert_problem(answer, 405, method, "/pending")
-    assert answer.headers["allow"] == "GET"
+    assert answer.headers["allow"] == "GET, HEAD"
 
 
 def test_a_bug_is_500_without_its_cause() -> None:

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from sidecar.changelog.codec import NextTurn
 from sidecar.contract.control import ControlKind, Outcome
-from sidecar.engine.group.view import PartitionView
+from sidecar.engine.group.view import OTHERS, PartitionView
 from sidecar.errors import BrokerUnavailable
 from sidecar.model import Scope, TimerId
 from tests.unit.api.test_api import Snapshots, assert_problem
@@ -91,7 +91,11 @@ def test_an_outcome_has_its_status(client: Client, desk: Desk, told: Told, statu
     desk.result = told
     answer = client.request("POST", f"{PATH}/fire")
     assert answer.status_code == status
-    assert answer.json() == {
+    body = answer.json()
+    if status >= 400:
+        assert body.pop("error_code") == status
+        assert "0-1-2" in body.pop("message")
+    assert body == {
         "result": told.outcome,
         "count": told.count,
         "control_id": "c-1",
@@ -114,6 +118,41 @@ def test_what_cannot_be_done_is_said_in_connects_shape(
 ) -> None:
     desk.result = result
     assert_problem(client.request("DELETE", PATH), status, text)
+
+
+@pytest.mark.parametrize("method", ["GET", "PATCH", "DELETE", "PUT"])
+def test_fire_is_no_part_of_a_target_unless_its_slash_is_encoded(client: Client, desk: Desk, method: str) -> None:
+    for path in (f"{PATH}/fire", "/pending/messages/id:a/fire", "/pending/messages/id:a/fire/"):
+        answer = client.request(method, path, **({"json": {"due_ms": 5}} if method == "PATCH" else {}))
+        assert_problem(answer, 405, method)
+        assert answer.headers["allow"] == "POST"
+    refused = client.request("POST", "/pending/messages/id:a%2Ffire")
+    assert_problem(refused, 405)
+    assert refused.headers["allow"] == "GET, HEAD, PATCH, DELETE"
+    assert desk.acted == []
+    client.request("DELETE", "/pending/messages/id:a%2Ffire")
+    client.request("POST", "/pending/messages/id:a%2Ffire/fire?origin=orders")
+    assert [target for _, target, _ in desk.acted] == [b"a/fire", b"a/fire"]
+
+
+@pytest.mark.parametrize("call", ["pause", "resume"])
+def test_a_pause_says_whether_the_group_knows_the_origin(call: str) -> None:
+    closed = replace(EMPTY, by_origin={"orders": 1, "gone": 0}, closed_origins={"mail": ("paused", 1)})
+    told: list[tuple[PartitionView, dict[str, bool | None]]] = [
+        (closed, {"orders": True, "mail": True, "*": True, "oders": False, "gone": False}),
+        (replace(EMPTY, by_origin={OTHERS: 1}), {"oders": None}),
+    ]
+    for view, known in told:
+        with Client(Snapshots([view], 1), desk=Desk()) as client:
+            assert {name: client.request("PUT", f"/origins/{name}/{call}").json()["known"] for name in known} == known
+
+
+def test_a_parameter_that_is_given_twice_changes_nothing(client: Client, desk: Desk) -> None:
+    for call in (("DELETE", PATH), ("POST", f"{PATH}/fire"), ("GET", "/pending"), ("GET", "/pending/messages")):
+        assert_problem(client.request(call[0], f"{call[1]}?origin=a&origin=b"), 400, "origin", "once")
+    assert_problem(client.request("PUT", "/origins/a/pause?control_id=1&control_id=1"), 400, "control_id")
+    assert client.get("/pending/messages?header=a:b&header=c:d").status_code == 200
+    assert desk.acted == []
 
 
 def test_a_slash_at_the_end_of_a_retry_id_belongs_to_it(client: Client, desk: Desk) -> None:

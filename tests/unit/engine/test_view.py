@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.engine.group.view import HORIZONS_MS, ORIGINS_MAX, PartitionView, summarise
+from sidecar.engine.group.view import COUNT_MAX, HORIZONS_MS, ORIGINS_MAX, PartitionView, summarise
 from sidecar.wheel.geometry import level_of, slot_of
 
 NOW_MS = 1_770_000_021_250
@@ -61,7 +61,7 @@ def pending(*views: PartitionView, **narrowed: Any) -> dict[str, Any]:
     return summarise(views, partitions_total=len(views), now_ms=NOW_MS, **narrowed)
 
 
-counts = st.integers(0, 2**40)
+counts = st.integers(0, COUNT_MAX)
 names = st.dictionaries(st.text(max_size=8), counts, max_size=4)
 views = st.builds(
     PartitionView,
@@ -127,6 +127,8 @@ def test_a_view_with_one_strange_field_can_be_summarised_or_is_nothing(
         EMPTY.to_json().replace(b"sidecar-0", b"\xff"),
         EMPTY.to_json().replace(b"sidecar-0", rb"\ud800"),
         EMPTY.to_json().replace(b'"slots":[]', b'"slots":[[6,1,1]]'),
+        replace(EMPTY, pending=2**63 - 1).to_json(),
+        replace(EMPTY, by_origin={"orders": COUNT_MAX + 1}).to_json(),
     ],
 )
 def test_what_is_not_a_view_of_this_version_is_nothing(value: bytes) -> None:

@@ -72,6 +72,14 @@ def test_status_and_body_come_back_and_the_token_goes_along() -> None:
     assert seen == [("/pending/messages?limit=1", "1", "Bearer secret"), ("/y", "1", None)]
 
 
+@pytest.mark.parametrize(
+    "url", ["http://169.254.169.254", "http://10.0.0.1:8080", "https://elsewhere.example", "http://[::2]"]
+)
+def test_without_a_token_an_address_of_another_machine_is_not_asked(url: str) -> None:
+    with pytest.raises(CommandFailed, match="set API_TOKEN"):
+        HttpPeers(SystemClock(), None, TLS).send("POST", url, "/")
+
+
 def test_a_redirect_is_not_followed() -> None:
     with serving(lambda handler: said(handler, 302, b"", Location="http://127.0.0.1:1/")) as url:
         assert HttpPeers(SystemClock(), "secret", TLS).get(url, "/") == (302, b"")
