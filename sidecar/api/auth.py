@@ -25,6 +25,7 @@ OPEN_PATHS: Final = PROBES | {
 }
 """What a `GET` without a token may have: counts and states, as /metrics has them too, and this program's own pages."""
 OPEN_FOLDERS: Final = ("/ui/", "/docs-assets/")
+USER_CHARS_MAX: Final = 64
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 """Of the others no call exists."""
 CHANGES: Final = "Requests that change something"
@@ -163,6 +164,19 @@ class Gate:
             return ipaddress.ip_address(name).is_loopback
         except ValueError:
             return name == "localhost" or name in self._own_hosts
+
+
+def user_of(authorization: str) -> str:
+    """Return the user name that a request gives with HTTP Basic, fit for a log line; empty when it gives none.
+
+    Whoever has the token chooses the name: it says who changed something, and proves nothing.
+    """
+    scheme, _, given = authorization.partition(" ")
+    try:
+        user = base64.b64decode(given, validate=True).decode().partition(":")[0] if scheme.lower() == "basic" else ""
+    except ValueError:
+        return ""
+    return "".join(each if each.isprintable() else "?" for each in user[:USER_CHARS_MAX])
 
 
 def _offered(authorization: str) -> str | None:

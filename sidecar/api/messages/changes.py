@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
+from sidecar.api.auth import user_of
 from sidecar.api.bodies import Body, ErrorBody
 from sidecar.api.guard import TOO_MANY, PaidThread
 from sidecar.api.messages.routes import FIRE, TARGET, TargetRoute, TargetText, target_of
@@ -182,8 +183,10 @@ TIMER_ANSWERS: Final[dict[int | str, dict[str, object]]] = {
 
 
 def caller(request: Request) -> str:
-    """Return the address that a request comes from."""
-    return "unknown" if request.client is None else request.client.host
+    """Return the address that a request comes from, after the user name if it gives one: `alice@10.0.0.7`."""
+    address = "unknown" if request.client is None else request.client.host
+    user = user_of(request.headers.get("authorization", ""))
+    return f"{user}@{address}" if user else address
 
 
 async def refuse_parameters(request: Request) -> None:

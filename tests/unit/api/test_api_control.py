@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,6 +21,7 @@ from tests.unit.engine.test_view import EMPTY, NOW_MS
 
 TIMER = TimerId(2, 1841, NOW_MS)
 PATH = f"/pending/messages/{TIMER}"
+TOKEN = "0123456789abcdef"
 
 
 @pytest.fixture
@@ -208,6 +210,23 @@ def test_every_change_is_logged_with_who_what_and_outcome(client: Client, desk: 
     ]
     assert changes[0]["control_id"] == "c-1"
     assert "hidden" not in str(lines)
+
+
+@pytest.mark.parametrize(
+    ("user", "who"),
+    [
+        ("alice", "alice@10.9.8.7"),
+        ("", "10.9.8.7"),
+        ("a\nforged=1 \x1b[2J", "a?forged=1 ?[2J@10.9.8.7"),
+        ("é" * 99, None),
+    ],
+)
+def test_the_line_of_a_change_has_the_user_name_of_http_basic(user: str, who: str | None) -> None:
+    with capture_logs() as lines, Client(Snapshots([EMPTY], 1), desk=Desk(), token=TOKEN) as client:
+        given = base64.b64encode(f"{user}:{TOKEN}".encode()).decode()
+        assert client.request("DELETE", PATH, headers={"authorization": f"Basic {given}"}).status_code == 200
+    assert [each["who"] for each in lines if each["event"] == "api_change"] == [who or "é" * 64 + "@10.9.8.7"]
+    assert TOKEN not in str(lines)
 
 
 def test_an_outcome_is_found_by_its_control_id(client: Client, desk: Desk) -> None:
