@@ -20,8 +20,9 @@ from sidecar.engine import hot
 from sidecar.errors import CommandFailed, KafkaFailed, TopicsInvalid, printable
 from sidecar.kafka.admin.cluster import Admin, Cluster, Deadline, Topic, describe_cluster
 from sidecar.kafka.admin.first_start import open_question
-from sidecar.kafka.admin.topics import check_topics, look, notes
+from sidecar.kafka.admin.topics import check_topics, configure_command, look, notes
 from sidecar.kafka.config import TRANSACTION_TIMEOUT_MS, library_versions, validate_client_properties
+from sidecar.kafka.old_timestamps import look_for_old, retention_ms
 from sidecar.kafka.probes import describe_group, measure_clock, try_transactions
 from sidecar.settings import GROUPS, Settings
 from sidecar.settings.kinds import show_duration
@@ -99,7 +100,7 @@ def examine(settings: Settings, timeout_s: float) -> Iterator[Check]:
         yield Check("broker", PROBLEM, str(error), "start a broker (`retry-sidecar broker`), or set BOOTSTRAP_SERVERS")
         return
     yield _broker(settings, cluster)
-    for part in (_topics, _group, _start, _transactions, _clock):
+    for part in (_topics, _group, _start, _timestamps, _transactions, _clock):
         name = part.__name__.removeprefix("_")
         try:
             yield from part(admin, settings, timeout_s)
@@ -179,6 +180,27 @@ def _start(admin: Admin, settings: Settings, timeout_s: float) -> Iterator[Check
     if question := open_question(admin, settings, found.input.partitions, changelog_partitions, timeout_s):
         text, _, do = question.partition(": set it to ")
         yield Check("start", PROBLEM, text, f"set START_AT to {do}")
+
+
+def _timestamps(admin: Admin, settings: Settings, timeout_s: float) -> Iterator[Check]:
+    """Show that producers stamp with old times, by which retention may delete records before they are read."""
+    deadline = Deadline(timeout_s)
+    topic = look(admin, settings, deadline).input
+    if not isinstance(topic, Topic) or "READ" not in topic.operations or (kept_ms := retention_ms(topic)) is None:
+        return
+    seen = look_for_old(admin, settings, topic, kept_ms, SystemClock(), deadline)
+    if (old := seen.oldest) is not None:
+        text = (
+            f"{topic.name}, partition {old.partition}, offset {old.offset}: its timestamp is {old.behind_ms // 1_000} "
+            f"s behind, more than half of retention.ms ({show_duration(kept_ms)}), by which brokers delete it: it may "
+            "be deleted before it is read"
+        )
+        refuse = configure_command(settings, topic.name, f"message.timestamp.before.max.ms={kept_ms // 2}")
+        do = f"send without a timestamp of your own, and let brokers refuse old ones: {refuse}"
+        yield Check("timestamps", NOTE, text, do)
+    if seen.partitions < topic.partitions:
+        text = f"{topic.name}: only {seen.partitions} of {topic.partitions} partitions were read within {timeout_s:g} s"
+        yield Check("timestamps", NOTE, text, "give a longer --timeout")
 
 
 def _transactions(admin: Admin, settings: Settings, timeout_s: float) -> Iterator[Check]:

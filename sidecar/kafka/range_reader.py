@@ -20,7 +20,6 @@ from sidecar.model import Record
 
 SLICE_RECORDS: Final = 2_000
 STALL_S: Final = 60.0
-"""The longest wait without a record, an end or a definite error."""
 POLL_S: Final = 0.5
 CALL_S: Final = 10.0
 _LOST: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
@@ -45,10 +44,12 @@ class RangeReader:
     Args:
         config: From `kafka.config.range_reader`.
         clock: The clock of the waits.
+        stall_s: The longest wait without a record, an end or a definite error.
     """
 
-    def __init__(self, config: Mapping[str, Any], clock: Clock | None = None) -> None:
+    def __init__(self, config: Mapping[str, Any], clock: Clock | None = None, *, stall_s: float = STALL_S) -> None:
         self._clock = clock or SystemClock()
+        self._stall_s = stall_s
         with translated():
             self._consumer = made(Consumer, {"logger": quiet_logger(), "error_cb": self._note, **config})
         self._known: set[str] = set()
@@ -71,9 +72,9 @@ class RangeReader:
 
         Raises:
             CommandFailed: Records were deleted before they were read, or the log ends before the range does.
-            KafkaFailed: The broker refuses, or there is nothing new for STALL_S.
+            KafkaFailed: The broker refuses, or there is nothing new for `stall_s`.
         """
-        at, until_s = wanted.start, self._clock.monotonic_s() + STALL_S
+        at, until_s = wanted.start, self._clock.monotonic_s() + self._stall_s
         self._reads += 1
         this = self._reads
         self._start(wanted, at)
@@ -96,7 +97,7 @@ class RangeReader:
                 if not progressed:
                     self._require_time(wanted, at, until_s)
                     continue
-                until_s = self._clock.monotonic_s() + STALL_S
+                until_s = self._clock.monotonic_s() + self._stall_s
         finally:
             # One that was abandoned may be closed when another range is being read.
             if this == self._reads:
@@ -113,8 +114,8 @@ class RangeReader:
         if self._clock.monotonic_s() > until_s:
             said = f", the last error: {self._error}" if self._error else ""
             raise KafkaFailed(
-                f"{wanted.topic}, partition {wanted.partition}: nothing came for {STALL_S:g} s from offset {at} on, of "
-                f"the range that ends at {wanted.end}{said}",
+                f"{wanted.topic}, partition {wanted.partition}: nothing came for {self._stall_s:g} s from offset {at} "
+                f"on, of the range that ends at {wanted.end}{said}",
                 away=True,
             )
 

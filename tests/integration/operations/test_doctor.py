@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
@@ -117,6 +118,22 @@ def test_missing_topics_are_problems_with_the_command_that_creates_them(
     assert report["clock"]["state"] == "note"
     assert report["transactions"]["state"] == "ok"
     assert partitions_of(bootstrap, settings.changelog_topic) == 0
+
+
+def test_an_unread_record_with_an_old_timestamp_is_a_note(
+    bootstrap: str, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    settings = replace(_settings(bootstrap, unique), start_at="earliest")
+    ensure_topics(Admin(settings), settings, partitions=2)
+    old_ms = SystemClock().wall_ms() - 6 * 86_400_000
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce(settings.input_topic, b"new", partition=1)
+    producer.produce(settings.input_topic, b"old", partition=1, timestamp=old_ms)
+    assert producer.flush(30) == 0
+    found = _report(_run(settings, tmp_path, "--json"))["timestamps"]
+    assert found["state"] == "note"
+    assert found["text"].startswith(f"{settings.input_topic}, partition 1, offset 1: its timestamp is 5184")
+    assert found["do"].endswith(f"message.timestamp.before.max.ms={7 * 86_400_000 // 2}")
 
 
 def test_a_mistake_in_a_topic_is_a_problem_and_a_small_dlq_a_note(
