@@ -62,6 +62,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "timers get stored offsets from `offset_base` on.",
     "input_topic_replaced": "The input topic was deleted and recreated while the sidecar read it. The partitions "
     "recover and read the new topic from its start. What they had read of it before may fire twice.",
+    "marks_restored": "Spark's query goes on from its state (--restore-marks): of these partitions the changelog did "
+    "not say that all of it was sent. What the last micro-batch sent may come twice.",
     "member_fenced": "The group fenced this static member; a new consumer joins in its place. With `session_over`, the "
     "brokers had been silent for longer than the session. Otherwise another process joined under this INSTANCE_ID; "
     "the third time within ten minutes stops the process that started earlier.",

@@ -16,7 +16,7 @@ Value, whatever the kind (a tombstone has none):
     ┌────────────┬───────────────────────┬──────┐
     │ version u8 │ CRC-32 of the body u32│ body │
     └────────────┴───────────────────────┴──────┘
-Body of a checkpoint: MessagePack array, the fields of `Checkpoint` in their order.
+Body of a checkpoint: MessagePack array, the fields of `Checkpoint` in their order; the Spark engine adds its mark.
 Body of a block (n entries of k origins):
 
     ┌──────────┬───────┬───────┬──────────────────────────────────────────────┬──────────────────┬─────────────┐
@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from struct import Struct, error, pack, unpack_from
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 from zlib import crc32
 
 import msgspec
@@ -269,6 +269,8 @@ class BlockHead(NamedTuple):
     """Where the first one begins; the last one ends with the value."""
 
 
+AnyCheckpoint = TypeVar("AnyCheckpoint", bound=Checkpoint)
+
 _checkpoint_encoder = msgspec.msgpack.Encoder()
 _checkpoint_decoder = msgspec.msgpack.Decoder(Checkpoint)
 
@@ -333,8 +335,18 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 def decode_checkpoint(value: bytes) -> Checkpoint:
     """Return the checkpoint. Raises FormatUnknown, RecordCorrupt."""
+    return decode_checkpoint_as(value, _checkpoint_decoder)
+
+
+def decode_checkpoint_as(value: bytes, decoder: msgspec.msgpack.Decoder[AnyCheckpoint]) -> AnyCheckpoint:
+    """Return the checkpoint with what an engine adds to it. Raises FormatUnknown, RecordCorrupt.
+
+    Args:
+        value: The record's value.
+        decoder: Of a kind of `Checkpoint` that has more fields behind the others.
+    """
     try:
-        return _checkpoint_decoder.decode(_body(value))
+        return decoder.decode(_body(value))
     except (msgspec.DecodeError, UnicodeDecodeError) as cause:
         raise RecordCorrupt(f"the checkpoint does not decode: {cause}") from cause
 

@@ -119,6 +119,20 @@ def committed_reader(settings: Settings) -> Config:
     return _client(settings, "committed", tuning={}, guarantees=_reading(settings.group_id), foreign=_PRODUCER_ONLY)
 
 
+def checkpoint_reader(settings: Settings) -> Config:
+    """Return the configuration of the consumer of the changelog's last checkpoints; it is assigned manually.
+
+    Its group is the sidecar's, whose metadata a transaction needs. It never commits.
+    """
+    guarantees: Config = {
+        **_reading(settings.group_id),
+        "auto.offset.reset": "earliest",
+        "enable.partition.eof": True,
+    }
+    tuning: Config = {**_FETCHING, "fetch.wait.max.ms": 10}
+    return _client(settings, "checkpoints", tuning=tuning, guarantees=guarantees, foreign=_PRODUCER_ONLY)
+
+
 def dead_letter_reader(settings: Settings, group_id: str) -> Config:
     """Return the configuration of the DLQ's consumer; it is assigned manually and never commits.
 

@@ -19,9 +19,11 @@ from sidecar.model import Record
 
 
 class End(NamedTuple):
-    """The end of a partition was reached."""
+    """The end of a partition was reached, at this isolation level."""
 
     partition: int
+    offset: int = -1
+    """-1: `read_many` does not tell it."""
 
 
 class Unread(NamedTuple):
@@ -76,7 +78,7 @@ class LogReader:
             if (error := message.error()) is None:
                 yield record_of(message)
             else:
-                yield self._other(error, message.partition())
+                yield self._other(error, message.partition(), message.offset())
 
     def read_many(self, limit: int, timeout_s: float) -> tuple[list[Record], list[End | Unread]]:
         """Return what `read` yields, the records apart from all else, at less cost for each record.
@@ -89,11 +91,16 @@ class LogReader:
         records = list(records_of(messages, lambda error, partition: others.append(self._other(error, partition))))
         return records, others
 
-    def _other(self, error: KafkaError, partition: int | None) -> End | Unread:
+    def _other(self, error: KafkaError, partition: int | None, offset: int | None = None) -> End | Unread:
         if error.code() == KafkaError._PARTITION_EOF:
-            return End(partition or 0)
+            return End(partition or 0) if offset is None else End(partition or 0, offset)
         self._note(error)
         return Unread(partition, failed(error))
+
+    def is_held_back(self, end: End) -> bool:
+        """Return whether an open transaction holds records back behind an end that `read` has just returned."""
+        known = self._consumer.get_watermark_offsets(TopicPartition(self._topic, end.partition), cached=True)
+        return known is not None and end.offset < known[1]
 
     def partition_count(self, timeout_s: float) -> int:
         """Return the number of partitions. Raises KafkaFailed."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from sidecar.changelog.codec import CHECKPOINT_KEY, Checkpoint, Engine, decode_checkpoint, encode_checkpoint
+from sidecar.changelog.codec import CHECKPOINT_KEY, Checkpoint, Engine, encode_checkpoint
 from sidecar.clock import SystemClock
 from sidecar.errors import BrokerUnavailable, CommandFailed, KafkaFailed, TransactionFailed
 from sidecar.kafka import config
@@ -20,17 +20,14 @@ from sidecar.kafka.probes import describe_group
 from sidecar.kafka.producer import TransactionalProducer
 from sidecar.kafka.startup_retry import TRY_S
 from sidecar.kafka.writer import Writer, Written
-from sidecar.model import Record
 from sidecar.settings import Settings
-from sidecar.spark.marks import Mark
+from sidecar.spark.checkpoints import CheckpointReader
+from sidecar.spark.marks import Mark, MarkedCheckpoint
 from sidecar.spark.stream.sender import INIT_TIMEOUT_S, transactional_id
 
 WAIT_S: Final = 30.0
 CALL_S: Final = 10.0
-READ_RECORDS: Final = 5_000
 SETTLED_AT_ONCE: Final = 8
-TAIL_RECORDS: Final = 1_000
-"""The offsets before the end of a partition that are read first; each further read takes eight times as many."""
 
 
 def idle_topics(admin: Admin, settings: Settings) -> TopicFacts:
@@ -83,13 +80,7 @@ def settle(settings: Settings, state_partitions: int) -> None:
         raise BrokerUnavailable(f"the transactions of an earlier run cannot be settled: {cause}") from cause
 
 
-def committed(settings: Settings, partitions: int) -> dict[int, tuple[int, Mark | None]]:
-    """Return the committed offset of each partition that has one, and its mark. Raises BrokerUnavailable."""
-    found = committed_offsets(settings, partitions)
-    return {number: (each.offset, Mark.parse(each.metadata)) for number, each in found.items()}
-
-
-def committed_offsets(settings: Settings, partitions: int) -> dict[int, Committed]:
+def committed(settings: Settings, partitions: int) -> dict[int, Committed]:
     """Return what is committed for each partition that has an offset. Raises BrokerUnavailable."""
     deadline = Deadline(WAIT_S)
     # Being read_committed, it waits for open transactions.
@@ -106,30 +97,14 @@ def committed_offsets(settings: Settings, partitions: int) -> dict[int, Committe
                 deadline.pause()
 
 
-def last_checkpoints(settings: Settings, partitions: int) -> dict[int, Checkpoint]:
-    """Return the last checkpoint in each partition of the changelog that has one.
-
-    Every transaction ends with a checkpoint, so this reads the end of a partition, and more only while it finds none.
-
-    Raises:
-        BrokerUnavailable: No answer in time.
-    """
-    properties: dict[str, Any] = {
-        **config.changelog_reader(settings),
-        "auto.offset.reset": "earliest",
-        "enable.partition.eof": True,
-    }
-    last: dict[int, Checkpoint] = {}
-    with _reader(properties, settings.changelog_topic) as reader:
-        bounds = {each: _bounds(reader, settings.changelog_topic, each) for each in range(partitions)}
-        records = TAIL_RECORDS
-        while wanted := {each: (low, high) for each, (low, high) in bounds.items() if each not in last and low < high}:
-            starts = {each: max(low, high - records) for each, (low, high) in wanted.items()}
-            last |= _checkpoints(reader, settings.changelog_topic, starts)
-            # The offsets from `starts` on have been read.
-            bounds = {each: (low, starts[each]) for each, (low, _) in wanted.items()}
-            records *= 8
-    return last
+def last_checkpoints(settings: Settings, partitions: int) -> dict[int, MarkedCheckpoint]:
+    """Return the last checkpoint in each partition of the changelog that has one. Raises BrokerUnavailable."""
+    try:
+        with CheckpointReader(settings) as reader:
+            return reader.last(range(partitions), WAIT_S)
+    except KafkaFailed as error:
+        topic = settings.changelog_topic
+        raise BrokerUnavailable(f"the last checkpoints of the changelog {topic} cannot be read: {error}") from error
 
 
 def _reader(properties: Mapping[str, Any], topic: str) -> LogReader:
@@ -140,36 +115,25 @@ def _reader(properties: Mapping[str, Any], topic: str) -> LogReader:
         raise BrokerUnavailable(f"topic {topic} cannot be read: {error}") from error
 
 
-def _bounds(reader: LogReader, topic: str, partition: int) -> tuple[int, int]:
-    try:
-        return reader.bounds(partition, CALL_S)
-    except KafkaFailed as error:
-        raise BrokerUnavailable(f"the changelog {topic} cannot be read: {error}") from error
+def marks(checkpoints: Mapping[int, MarkedCheckpoint]) -> dict[int, Mark]:
+    """Return the marks of the partitions that have one."""
+    return {number: each.mark for number, each in checkpoints.items() if each.mark is not None}
 
 
-def _checkpoints(reader: LogReader, topic: str, starts: Mapping[int, int]) -> dict[int, Checkpoint]:
-    """Return the last checkpoint at or after each of the offsets."""
-    last: dict[int, Checkpoint] = {}
-    clock = SystemClock()
-    reader.start(starts)
-    unfinished, until_s = set(starts), clock.monotonic_s() + WAIT_S
-    while unfinished:
-        came = list(reader.read(READ_RECORDS, 0.5))
-        for read in came:
-            if not isinstance(read, Record):
-                unfinished.discard(read.partition or 0)
-            elif read.key == CHECKPOINT_KEY and read.value is not None:
-                last[read.partition] = decode_checkpoint(read.value)
-        if came:
-            until_s = clock.monotonic_s() + WAIT_S
-        elif clock.monotonic_s() > until_s:
-            raise BrokerUnavailable(f"the changelog {topic} cannot be read: no answer within {WAIT_S:g} s")
-    return last
+def fence(settings: Settings, checkpoints: Mapping[int, Checkpoint], before: Mapping[int, MarkedCheckpoint]) -> None:
+    """Write checkpoints of this engine to the changelog: an instance of the embedded engine stops at them.
 
-
-def fence(settings: Settings, checkpoints: Mapping[int, Checkpoint]) -> None:
-    """Write checkpoints of this engine to the changelog: an instance of the embedded engine stops at them."""
-    write_checkpoints(settings, {number: replace(each, engine=Engine.SPARK) for number, each in checkpoints.items()})
+    Args:
+        settings: The settings, which name the changelog.
+        checkpoints: What each partition begins with.
+        before: What the changelog has; one of this engine stays, as its mark says what an earlier start has sent.
+    """
+    fences = {
+        number: replace(each, engine=Engine.SPARK)
+        for number, each in checkpoints.items()
+        if number not in before or before[number].engine is not Engine.SPARK
+    }
+    write_checkpoints(settings, fences)
 
 
 def write_checkpoints(settings: Settings, checkpoints: Mapping[int, Checkpoint]) -> None:

@@ -1,4 +1,4 @@
-"""Marks: how far a partition step got, in the metadata of the group's committed offset.
+"""Marks: how far a partition step got, in the last checkpoint of its partition in the changelog.
 
 A partition step sends the output of several plans. The mark of the last one committed has a digest of everything that
 the step had sent by then: a micro-batch that Spark runs again continues behind it, and only if it would send the same.
@@ -14,19 +14,18 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from sidecar.changelog.codec import Checkpoint, decode_checkpoint_as
 from sidecar.errors import SidecarError
 from sidecar.spark.stream.wire import Closing, Packed, StatusRecord, unframed
 
 OUTCOME: Final = b"o/"
 """The prefix of the keys of outcomes; every other record of the status topic is published again soon."""
 CLOSINGS_MAX: Final = 8
-"""The most topics that a mark names as closed: the metadata of an offset has at most 4,096 bytes."""
+"""The most topics that a mark names as closed: it is written with each transaction."""
 ALL: Final = "*"
 """The name for all origins, when there are more."""
 
-_FORMER: Final = re.compile(r"spark ([0-9]+) ([0-9a-z-]+)")
 _TOPICS: Final = re.compile(r"TopicsRefuse: .*\[topics ([A-Za-z0-9+/=]+)\]")
-_BEGINNING: Final = "spark ["
 
 
 class TopicsRefuse(SidecarError):
@@ -52,14 +51,14 @@ class TopicsRefuse(SidecarError):
 
 
 class Mark(msgspec.Struct, array_like=True, frozen=True):
-    """The metadata of a committed offset."""
+    """What the transactions of a Spark checkpoint have sent for an input partition."""
 
     sequence: int
     """The sequence that the partition step had reached."""
     checkpoint: str
     """The id of the Spark checkpoint that wrote it."""
     batch: int = -1
-    """The micro-batch; -1: a former version wrote it."""
+    """The micro-batch; -1: it was made from a state."""
     digest: str = ""
     """The digest of what the step had sent."""
     writer: str = ""
@@ -72,27 +71,32 @@ class Mark(msgspec.Struct, array_like=True, frozen=True):
     """The digest of these plans."""
     ahead_ms: int = 0
     """The instant of the last of these plans: all that was due by then is sent."""
+    next_input_offset: int = 0
+    """The input offset that was committed with it."""
 
     @property
     def reached(self) -> int:
         """The sequence up to which all is sent."""
         return self.sequence + self.ahead
 
-    def __str__(self) -> str:
-        return f"spark {msgspec.json.encode(self).decode()}"
 
-    @classmethod
-    def parse(cls, metadata: str | None) -> Mark | None:
-        """Return the mark, None for metadata of another tool."""
-        text = metadata or ""
-        if (found := _FORMER.fullmatch(text)) is not None:
-            return cls(int(found[1]), found[2])
-        if not text.startswith(_BEGINNING):
-            return None
-        try:
-            return msgspec.json.decode(text.removeprefix("spark "), type=cls)
-        except msgspec.MsgspecError:
-            return None
+class MarkedCheckpoint(Checkpoint, array_like=True, frozen=True):
+    """A checkpoint in the changelog: where the Spark engine began with the partition, and what it has sent since."""
+
+    mark: Mark | None = None
+
+    @property
+    def reached(self) -> int:
+        """The sequence up to which all is sent."""
+        return self.sequence if self.mark is None else self.mark.reached
+
+
+_decoder: Final = msgspec.msgpack.Decoder(MarkedCheckpoint)
+
+
+def decode_marked(value: bytes) -> MarkedCheckpoint:
+    """Return a checkpoint with its mark, None in one of the embedded engine. Raises FormatUnknown, RecordCorrupt."""
+    return decode_checkpoint_as(value, _decoder)
 
 
 class Digest:
@@ -125,22 +129,20 @@ class ReplayClosings(NamedTuple):
         return dict(self.closings).get(partition, self.others) if now_ms == self.now_ms else ()
 
 
-def replay_closings(
-    now_ms: int, batch: int, marks: Mapping[int, Mark | None], refusing: Mapping[str, str]
-) -> ReplayClosings:
+def replay_closings(now_ms: int, batch: int, marks: Mapping[int, Mark], refusing: Mapping[str, str]) -> ReplayClosings:
     """Return the topics that the steps of a replayed micro-batch treat as closed.
 
     Args:
         now_ms: The instant of the micro-batch.
         batch: The number of the micro-batch.
-        marks: The group's marks by input partition.
+        marks: The marks by input partition.
         refusing: Topics that refused its records, and why; they are closed for what is not committed yet.
     """
     many = len(refusing) > CLOSINGS_MAX
     fresh = {ALL: next(iter(refusing.values()))} if many else dict(refusing)
     closings = []
     for partition, mark in marks.items():
-        if mark is not None and (mark.batch == batch or mark.ahead):
+        if mark.batch == batch or mark.ahead:
             decided = mark.closings if mark.batch == batch else []
             known = {each.topic for each in decided}
             more = [Closing(name, why, mark.reached) for name, why in fresh.items() if name not in known]

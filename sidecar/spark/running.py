@@ -12,6 +12,7 @@ from msgspec import structs
 from sidecar import __version__
 from sidecar.clock import SystemClock
 from sidecar.errors import BrokerUnavailable, CommandFailed
+from sidecar.kafka.admin.offsets import Committed
 from sidecar.settings import Settings
 from sidecar.spark import group
 from sidecar.spark.manifest import CheckpointFolder, Kept, Manifest, Unfinished, require_same
@@ -79,14 +80,14 @@ class Starter:
 
         Raises:
             SettingsInvalid: The input topic is not the one of the checkpoint.
-            CommandFailed: It is unknown whether the unfinished micro-batch was sent.
+            BrokerUnavailable: It is not known what was sent.
         """
         rules = self.same_topic()
         unfinished = self._folder.unfinished()
         former, version, alone = self._former(rules)
         if unfinished is None and self._looked and not alone:
             return self._go_on(rules)
-        found = self._committed(rules, unfinished)
+        found = self._sent(rules)
         self._looked = True
         if unfinished is None:
             ahead = self._unsettled(found) if alone else {}
@@ -120,7 +121,7 @@ class Starter:
             if unfinished is None:
                 started = self.finish()
             else:
-                found = self._committed(rules, unfinished)
+                found = self._sent(rules)
                 former, version, _ = self._former(rules)
                 started = self._repeated(unfinished, found, former, version, alone=True)
             if started is None:
@@ -138,28 +139,26 @@ class Starter:
                 break
         return False
 
-    def _committed(self, rules: Rules, unfinished: Unfinished | None) -> Mapping[int, tuple[int, Mark | None]]:
-        """Return the group's offsets and marks once no former producer can commit. Raises CommandFailed."""
+    def _sent(self, rules: Rules) -> Mapping[int, Mark]:
+        """Return the marks once no former producer can commit. Raises BrokerUnavailable."""
         manifest = self._manifest
         # Producers of a former number of state partitions end too.
         before = manifest.former.state_partitions if manifest.former is not None else 0
         group.settle(self._settings, max(before, manifest.state_partitions))
-        found = group.committed(self._settings, rules.input_partitions)
-        if self._folder.begun():
-            _notice_others(self._settings, manifest, found, unfinished)
-        return found
+        marks = group.marks(group.last_checkpoints(self._settings, rules.input_partitions))
+        _notice_others(self._settings, group.committed(self._settings, rules.input_partitions), marks)
+        return marks
 
     def _repeated(
         self,
         unfinished: Unfinished,
-        found: Mapping[int, tuple[int, Mark | None]],
+        marks: Mapping[int, Mark],
         former: Rules,
         version: str,
         *,
         alone: bool,
     ) -> StartedQuery:
         """Start the query with the unfinished micro-batch, under the rules and version that it began with."""
-        marks = {number: mark for number, (_, mark) in found.items()}
         refusing = self._refusing if self._refusing_batch == unfinished.batch else {}
         logger.info(
             "micro_batch_repeated", batch=unfinished.batch, version=version or __version__, closed=sorted(refusing)
@@ -183,7 +182,7 @@ class Starter:
         if self._rules is None or self._folder.unfinished() is not None:
             return None
         group.settle(self._settings, self._manifest.state_partitions)
-        ahead = self._unsettled(group.committed(self._settings, self._rules.input_partitions))
+        ahead = self._unsettled(group.marks(group.last_checkpoints(self._settings, self._rules.input_partitions)))
         if not ahead:
             return None
         former, version, _ = self._former(self._rules)
@@ -196,18 +195,14 @@ class Starter:
         version = "" if kept is None or kept.version == __version__ else kept.version
         return former, version, kept != Kept(__version__, replace(rules, api_token=None))
 
-    def _unsettled(self, found: Mapping[int, tuple[int, Mark | None]]) -> dict[int, Mark]:
+    def _unsettled(self, marks: Mapping[int, Mark]) -> dict[int, Mark]:
         """Return the marks of what is sent and only the next micro-batch takes into the state.
 
         A partition whose mark that micro-batch has not changed is stopped. It is left out: nothing changes its state,
         and the others would wait for it at each start.
         """
         checkpoint = self._manifest.checkpoint
-        ahead = {
-            number: mark
-            for number, (_, mark) in found.items()
-            if mark is not None and mark.ahead and mark.checkpoint == checkpoint
-        }
+        ahead = {number: mark for number, mark in marks.items() if mark.ahead and mark.checkpoint == checkpoint}
         left = sorted(number for number, mark in ahead.items() if self._settled.get(number) == mark)
         if left:
             logger.warning("stopped_partitions_left", partitions=", ".join(map(str, left)))
@@ -242,31 +237,16 @@ class Starter:
         return self._rules
 
 
-def _notice_others(
-    settings: Settings,
-    manifest: Manifest,
-    found: Mapping[int, tuple[int, Mark | None]],
-    unfinished: Unfinished | None,
-) -> None:
-    """Log that another tool has set offsets of the group: the query continues where its checkpoint is.
-
-    Raises:
-        CommandFailed: A micro-batch is unfinished, and the mark that says whether it was sent is overwritten.
-    """
+def _notice_others(settings: Settings, committed: Mapping[int, Committed], marks: Mapping[int, Mark]) -> None:
+    """Log that another tool has set offsets of the group: the query continues where its checkpoint is."""
     others = [
-        number for number, (offset, mark) in found.items() if mark is None and offset != manifest.offsets.get(number)
+        number
+        for number, mark in marks.items()
+        if number in committed and committed[number].offset != mark.next_input_offset
     ]
-    if not others:
-        return
-    named = ", ".join(map(str, sorted(others)))
-    if unfinished is not None:
-        raise CommandFailed(
-            f"another tool has set the offsets of the group {settings.group_id} (partitions {named} of "
-            f"{settings.input_topic}) while micro-batch {unfinished.batch} is not complete, so it is unknown whether "
-            "it was sent to Kafka. To send it in any case, at the risk of duplicates, delete these offsets: "
-            f"kafka-consumer-groups.sh --delete-offsets --group {settings.group_id} --topic {settings.input_topic}"
-        )
-    logger.warning("offsets_set_by_others", group=settings.group_id, partitions=named)
+    if others:
+        named = ", ".join(map(str, sorted(others)))
+        logger.warning("offsets_set_by_others", group=settings.group_id, partitions=named)
 
 
 def keep_running(

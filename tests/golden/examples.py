@@ -9,7 +9,7 @@ from struct import pack
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from sidecar.changelog import codec
 from sidecar.changelog.codec import (
@@ -52,6 +52,8 @@ from sidecar.engine.rows import (
     timer_of_named_row,
 )
 from sidecar.model import StoredOffset
+from sidecar.spark.marks import Mark, MarkedCheckpoint, decode_marked
+from sidecar.spark.stream.wire import Closing
 from sidecar.wheel.counts import Counts, CountsDelta
 
 FOLDER: Final = Path(__file__).parent
@@ -165,6 +167,10 @@ HALTED: Final = replace(
 )
 META_5: Final = replace(META_4, checkpoint=HALTED)
 NAMED: Final = replace(HALTED, changelog_topic_id="changelog-id")
+MARKED: Final = MarkedCheckpoint(
+    **asdict(replace(NAMED, engine=Engine.SPARK)),
+    mark=Mark(14, "4f1c", 7, "d1", "w1", [Closing("größe", "unreachable", 13)], 2, "d2", DUE, 49),
+)
 META_6: Final = replace(META_5, checkpoint=NAMED, changelog_topic="app-retry-queue-changelog")
 COUNTERS, COUNTER_ROWS = _counters()
 
@@ -221,6 +227,7 @@ EXAMPLES: Final = (
     ),
     Example("checkpoint-key", codec.CHECKPOINT_KEY, codec.decode_key, None),
     Example("checkpoint-value-with-topic", codec.encode_checkpoint(NAMED), codec.decode_checkpoint, NAMED),
+    Example("checkpoint-value-of-spark", codec.encode_checkpoint(MARKED), decode_marked, MARKED),
     Example("block-key", codec.block_key(BLOCK_KEY), codec.decode_key, BLOCK_KEY),
     Example("block-value", codec.encode_block(*BLOCK), codec.decode_block, BLOCK),
     Example(

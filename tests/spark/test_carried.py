@@ -44,7 +44,7 @@ def test_a_checkpoint_of_the_java_source_goes_on_and_completes_what_it_planned(
     )
     deliveries(stage, b"m", 21)
     assert one.stop(END_S) == 0
-    mark = group.committed(settings_of(stage), 2)[0][1]
+    mark = group.last_checkpoints(settings_of(stage), 2)[0].mark
     assert mark is not None
     take_back(tmp_path / "checkpoint", mark.batch)
     positions = write_as_the_java_source(tmp_path / "checkpoint", stage.input_topic)

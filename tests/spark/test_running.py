@@ -12,9 +12,10 @@ from msgspec import structs
 
 from sidecar import __version__
 from sidecar.errors import BrokerUnavailable, CommandFailed, SettingsInvalid
+from sidecar.kafka.admin.offsets import Committed
 from sidecar.spark import group
 from sidecar.spark.manifest import Former, Kept, Unfinished
-from sidecar.spark.marks import Mark, TopicsRefuse
+from sidecar.spark.marks import Mark, MarkedCheckpoint, TopicsRefuse
 from sidecar.spark.running import FAILURES_MAX, StartedQuery, Starter, keep_running
 from sidecar.spark.stream.query import Replay
 from sidecar.spark.stream.step import Rules
@@ -56,12 +57,29 @@ class Folder:
         self.planned_ms = now_ms
 
 
+def sent(monkeypatch: pytest.MonkeyPatch, marks: Mapping[int, Mark]) -> None:
+    """Let the changelog have these marks."""
+    last = {number: MarkedCheckpoint(mark=mark) for number, mark in marks.items()}
+    monkeypatch.setattr(group, "last_checkpoints", lambda *_: last)
+
+
 class Stand:
     """A starter, and what it starts."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Folder, marks: Mapping[int, Any]) -> None:
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        folder: Folder,
+        marks: Mapping[int, Mark],
+        committed: Mapping[int, int] | None = None,
+    ) -> None:
         monkeypatch.setattr(group, "settle", lambda *_: None)
-        monkeypatch.setattr(group, "committed", lambda *_: marks)
+        monkeypatch.setattr(
+            group,
+            "committed",
+            lambda *_: {number: Committed(offset, "") for number, offset in (committed or {}).items()},
+        )
+        sent(monkeypatch, marks)
         self.folder = folder
         self.started: list[tuple[Rules, Replay | None]] = []
         self.starter = Starter(SETTINGS, MANIFEST, folder, lambda: OTHER, self._start)  # type: ignore[arg-type]  # see Folder
@@ -152,13 +170,12 @@ def test_topics_that_refused_are_taken_for_closed_where_nothing_is_committed_yet
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     done = Mark(12, "c", 7)
-    stand = Stand(monkeypatch, Folder(Unfinished(7, 1_000), Kept(__version__, OTHER)), {0: (5, done), 1: (5, None)})
+    stand = Stand(monkeypatch, Folder(Unfinished(7, 1_000), Kept(__version__, OTHER)), {0: done})
     stand.folder.next = Unfinished(7, 1_000)
     failure = f"sidecar.spark.marks.TopicsRefuse: {TopicsRefuse({'orders': 'vanished'}, 'said')}"
     assert stand.starter.note_refusals(failure)
     assert not stand.starter.note_refusals(failure), "the next try would be the same"
     assert not stand.starter.note_refusals("something else")
-    monkeypatch.setattr(group, "committed", lambda *_: {0: (5, done)})
     stand.starter.start()
     replay = stand.started[0][1]
     assert replay is not None
@@ -166,16 +183,15 @@ def test_topics_that_refused_are_taken_for_closed_where_nothing_is_committed_yet
     assert [each.sequence for each in replay.replay_closings.of(1, 1_000)] == [-1]
 
 
-def test_offsets_that_another_tool_has_set_are_noticed(
+def test_offsets_that_another_tool_has_set_are_noticed_and_those_that_expired_are_none(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    foreign = {0: (7, None), 1: (9, Mark(3, "c"))}
-    stand = Stand(monkeypatch, Folder(None, None), foreign)
-    stand.starter.start()
-    assert "offsets_set_by_others" in capsys.readouterr().out
-    stand = Stand(monkeypatch, Folder(Unfinished(7, 1_000), None), foreign)
-    with pytest.raises(CommandFailed, match="partitions 0 of retry"):
+    marks = {number: Mark(3, "c", next_input_offset=9) for number in range(3)}
+    for unfinished in (None, Unfinished(7, 1_000)):
+        stand = Stand(monkeypatch, Folder(unfinished, None), marks, {0: 7, 1: 9})
         stand.starter.start()
+        (said,) = [line for line in capsys.readouterr().out.splitlines() if "offsets_set_by_others" in line]
+        assert "partitions=0" in said, "of 2 they have expired"
 
 
 def test_another_topic_of_the_name_is_refused_at_each_start_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +211,7 @@ def test_what_was_sent_ahead_is_taken_over_by_the_rules_that_planned_it(
     monkeypatch: pytest.MonkeyPatch, mark: Mark
 ) -> None:
     """The micro-batch is a new one, so no earlier run of it planned ahead, and this one does not."""
-    stand = Stand(monkeypatch, Folder(None, Kept(__version__, OTHER)), {0: (0, mark)})
+    stand = Stand(monkeypatch, Folder(None, Kept(__version__, OTHER)), {0: mark})
     monkeypatch.setattr(stand.starter, "_make_rules", lambda: dataclasses.replace(OTHER, origin_timeout_ms=6))
     stand.starter.start()
     if mark is AHEAD:
@@ -209,13 +225,11 @@ def test_a_stopped_partition_that_keeps_what_was_sent_ahead_is_settled_once_and_
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Else each start under other settings would settle for ever, and ingest nothing."""
-    stand = Stand(monkeypatch, Folder(None, Kept(__version__, OTHER)), {0: (0, AHEAD), 1: (0, AHEAD)})
+    stand = Stand(monkeypatch, Folder(None, Kept(__version__, OTHER)), {0: AHEAD, 1: AHEAD})
     changed = dataclasses.replace(OTHER, origin_timeout_ms=6)
     monkeypatch.setattr(stand.starter, "_make_rules", lambda: changed)
     assert stand.starter.start().alone
-    monkeypatch.setattr(
-        group, "committed", lambda *_: {0: (0, AHEAD), 1: (9, structs.replace(AHEAD, ahead=0, batch=8))}
-    )
+    sent(monkeypatch, {0: AHEAD, 1: structs.replace(AHEAD, ahead=0, batch=8)})
     assert not stand.starter.start().alone
     assert stand.started[1:] == [(changed, None)]
     assert stand.folder.held == Kept(__version__, changed)
@@ -227,18 +241,18 @@ def test_a_stopped_partition_that_keeps_what_was_sent_ahead_is_settled_once_and_
 def test_what_is_settled_is_due_by_then_whatever_the_clock_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     """A partition whose timer has not expired would have no step."""
     far_ms = 2**50
-    stand = Stand(monkeypatch, Folder(None, Kept("0.0.1", OTHER)), {0: (0, structs.replace(AHEAD, ahead_ms=far_ms))})
+    stand = Stand(monkeypatch, Folder(None, Kept("0.0.1", OTHER)), {0: structs.replace(AHEAD, ahead_ms=far_ms)})
     assert stand.starter.start().alone
     assert stand.folder.planned_ms > far_ms
 
 
 def test_a_query_that_stops_leaves_nothing_sent_that_its_state_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Folder(None, Kept(__version__, OTHER))
-    stand = Stand(monkeypatch, folder, {0: (0, structs.replace(AHEAD, ahead=0))})
+    stand = Stand(monkeypatch, folder, {0: structs.replace(AHEAD, ahead=0)})
     monkeypatch.setattr(stand.starter, "_make_rules", lambda: OTHER)
     stand.starter.start()
     assert stand.starter.finish() is None
-    monkeypatch.setattr(group, "committed", lambda *_: {0: (0, AHEAD)})
+    sent(monkeypatch, {0: AHEAD})
     assert stand.starter.finish() is not None
     assert stand.started[1:] == [(dataclasses.replace(OTHER, ahead=False), Replay(alone=True))]
     folder.next = Unfinished(8, 1)

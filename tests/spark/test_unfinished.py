@@ -9,15 +9,15 @@ import json
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 from msgspec.structs import replace
 
 from sidecar import __version__
+from sidecar.changelog.codec import Checkpoint, Engine
 from sidecar.settings import Settings
 from sidecar.spark import group
-from sidecar.spark.marks import Mark
+from sidecar.spark.marks import Mark, MarkedCheckpoint
 from tests.broker import create_topic, read_committed
 from tests.integration.messages import Given, Pairs, marked, native, send
 from tests.integration.sidecars import LOG_APPEND_TIME, Sidecar, Sidecars, Stage
@@ -30,14 +30,11 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
 END_S = 90.0
 
 
-def commit(settings: Settings, partition: int, offset: int, metadata: str) -> None:
-    """Commit an offset of the group, as another tool or another version does."""
-    consumer = Consumer({"bootstrap.servers": settings.bootstrap_servers, "group.id": settings.group_id})
-    try:
-        place = TopicPartition(settings.input_topic, partition, offset, metadata=metadata)
-        consumer.commit(offsets=[place], asynchronous=False)
-    finally:
-        consumer.close()
+def standing(settings: Settings) -> tuple[MarkedCheckpoint, Mark]:
+    """Return the last checkpoint of partition 0 in the changelog, and its mark."""
+    last = group.last_checkpoints(settings, 2)[0]
+    assert last.mark is not None
+    return last, last.mark
 
 
 def take_back(checkpoint: Path, batch: int) -> None:
@@ -71,8 +68,7 @@ def test_a_micro_batch_that_was_sent_is_completed_under_the_settings_that_it_was
     send(stage.bootstrap, stage.input_topic, Given(b"once", b"k", failing))
     deliveries(stage, b"once", 1)
     assert one.stop(END_S) == 0
-    (offset, mark) = group.committed(settings, 2)[0]
-    assert mark is not None
+    last, mark = standing(settings)
     take_back(tmp_path / "checkpoint", mark.batch)
 
     # Another version makes other records of it.
@@ -81,19 +77,20 @@ def test_a_micro_batch_that_was_sent_is_completed_under_the_settings_that_it_was
     kept = rules.read_text()
     assert json.loads(kept)["version"] == __version__
     write(rules, kept.replace(f'"{__version__}"', '"0.0.1"'))
-    commit(settings, 0, offset, str(replace(mark, digest="0" * 32)))
+    group.write_checkpoints(settings, {0: replace(last, mark=replace(mark, digest="0" * 32))})
     said = refusal(other, tmp_path)
     assert "makes other records of it for partition 0" in said
     assert "Run version 0.0.1 that" in said
     assert len(marked(read_committed(stage.bootstrap, [stage.origin]), b"once")) == 1
 
-    # Another tool has taken the mark away.
-    commit(settings, 0, offset + 1, "")
-    assert "another tool has set the offsets of the group" in refusal(other, tmp_path)
+    # The group's offsets have expired: it has no members, and nothing was committed for long.
+    admin = AdminClient({"bootstrap.servers": stage.bootstrap})
+    admin.delete_consumer_groups([settings.group_id])[settings.group_id].result(20)
+    assert group.committed(settings, 2) == {}
 
     # Other settings wait until it is complete: by them it would have become a dead letter.
     write(rules, kept)
-    commit(settings, 0, offset, str(mark))
+    group.write_checkpoints(settings, {0: last})
     other.start(command("run", tmp_path))
     send(
         stage.bootstrap,
@@ -106,9 +103,16 @@ def test_a_micro_batch_that_was_sent_is_completed_under_the_settings_that_it_was
     assert other.stop(END_S) == 0
     assert [each.value for each in read_committed(stage.bootstrap, [stage.origin])] == [b"once"]
     assert len(read_committed(stage.bootstrap, [stage.dlq_topic])) == 1
-    after = group.committed(settings, 2)[0][1]
-    assert isinstance(after, Mark)
-    assert after.sequence > mark.sequence
+    assert standing(settings)[1].sequence > mark.sequence
+
+    # The changelog was created anew.
+    group.write_checkpoints(settings, dict.fromkeys(range(2), Checkpoint(engine=Engine.SPARK)))
+    send(stage.bootstrap, stage.input_topic, Given(b"more", b"k", native(stage, b"more", 0)))
+    assert "--restore-marks" in refusal(other, tmp_path)
+    other.start([*command("run", tmp_path), "--restore-marks"])
+    deliveries(stage, b"more", 1)
+    assert other.stop(END_S) == 0
+    assert [each.value for each in read_committed(stage.bootstrap, [stage.origin])] == [b"once", b"more"]
 
 
 def test_an_origin_that_takes_nothing_is_deferred_and_the_others_fire(

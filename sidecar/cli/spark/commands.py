@@ -68,6 +68,12 @@ def spark() -> None:
     help="Begin a new checkpoint with the state of the embedded engine; stop that engine first.",
 )
 @click.option(
+    "--restore-marks",
+    is_flag=True,
+    help="Go on from the state of the checkpoint where the changelog no longer says what was sent, because it was "
+    "deleted or cut off; what the last micro-batch sent may come twice.",
+)
+@click.option(
     "--source",
     multiple=True,
     callback=pairs,
@@ -88,6 +94,7 @@ def run(
     state_partitions: int | None,
     trigger: int,
     from_changelog: bool,
+    restore_marks: bool,
 ) -> None:
     """Run the streaming query until SIGTERM or Ctrl-C.
 
@@ -108,6 +115,7 @@ def run(
 
     options = start.Options(
         from_changelog=from_changelog,
+        restore_marks=restore_marks,
         checkpoint=checkpoint,
         master=master,
         conf=conf,

@@ -17,7 +17,7 @@ from sidecar.model import OFFSET_MAX, Record
 from sidecar.settings import Settings
 from sidecar.spark.handover.changelog import sorted_blocks
 from sidecar.spark.jobs.arrow import batch_of, schema_of
-from sidecar.spark.marks import Mark
+from sidecar.spark.marks import Mark, MarkedCheckpoint
 from sidecar.spark.source.batch import LogReading, log_ranges, read_log
 from sidecar.spark.state.entries import Meta
 from sidecar.spark.state.timers import (
@@ -84,7 +84,7 @@ def export(
     settings: Settings,
     admin: Admin,
     query_folder: str,
-    marks: Mapping[int, tuple[int, Mark | None]],
+    before: Mapping[int, MarkedCheckpoint],
 ) -> tuple[int, dict[int, Checkpoint]]:
     """Write the state of a stopped query to the changelog; return the pending count and the checkpoints to write.
 
@@ -96,7 +96,7 @@ def export(
         settings: The settings, which name the changelog.
         admin: The admin client.
         query_folder: The folder of Spark's checkpoint.
-        marks: The committed offsets and marks of the group.
+        before: The last checkpoint of each partition in the changelog, with the mark of what was sent.
 
     Raises:
         CommandFailed: The query was not stopped cleanly; start and stop it once more.
@@ -105,9 +105,8 @@ def export(
     state = read_state(session, query_folder)
     standing = metas(state)
     for number, meta in standing.items():
-        _, mark = marks.get(number, (0, None))
-        meta.checkpoint = with_what_is_sent(meta.checkpoint, mark)
-    require_sent(standing, marks)
+        meta.checkpoint = with_what_is_sent(meta.checkpoint, before.get(number, MarkedCheckpoint()).mark)
+    require_sent(standing, before)
     # Older records of the changelog stay: a timer is in one block only, and the watermark has passed those that are
     # not pending, or a removed record names them.
     write_records(settings, removed_records(state))
@@ -144,16 +143,18 @@ def with_what_is_sent(checkpoint: Checkpoint, mark: Mark | None) -> Checkpoint:
     )
 
 
-def require_sent(standing: Mapping[int, Meta], marks: Mapping[int, tuple[int, Mark | None]]) -> None:
-    """Raise CommandFailed if a state does not meet the marks of what was sent."""
+def require_sent(standing: Mapping[int, Meta], before: Mapping[int, MarkedCheckpoint]) -> None:
+    """Raise CommandFailed if a state does not meet what the changelog says was sent."""
     for number, meta in standing.items():
-        _, mark = marks.get(number, (0, None))
-        if meta.checkpoint.sequence != (mark.reached if mark is not None else meta.checkpoint.sequence):
-            raise CommandFailed(
-                f"partition {number} of the checkpoint is at sequence {meta.checkpoint.sequence} and the sent records "
-                f"at {mark.reached if mark else 0}: the query was cut off. Start `spark run` again and stop it with "
-                "SIGTERM"
-            )
+        state, sent = meta.checkpoint.sequence, before.get(number, MarkedCheckpoint()).reached
+        if state == sent:
+            continue
+        cut_off = "the query was cut off. Start `spark run` again"
+        lost = "the changelog was deleted, created again or cut off. Start `spark run` once with --restore-marks"
+        raise CommandFailed(
+            f"partition {number} of the checkpoint is at sequence {state} and the sent records at {sent}: "
+            f"{cut_off if state < sent else lost} and stop it with SIGTERM"
+        )
 
 
 def write_entries(settings: Settings, timers: DataFrame, sequences: Mapping[int, int]) -> None:

@@ -48,7 +48,7 @@ class _Found(NamedTuple):
         """Return the committed offsets in the input topic, none of a former topic."""
         before, topic_id = self.standing.before, self.standing.topic_id
         known = {number for number, each in before.items() if not each.meets(topic_id)}
-        return {number: offset for number, (offset, _) in self.standing.committed.items() if number not in known}
+        return {number: offset for number, offset in self.standing.committed.items() if number not in known}
 
     def bases(self) -> dict[int, int]:
         """Return the offset base of each partition."""
@@ -167,11 +167,8 @@ def _find(admin: Admin, settings: Settings) -> _Found:
     ends: Mapping[int, int] = {}
     if isinstance(found.status, Topic):
         ends = end_offsets(admin, settings.status_topic, range(found.status.partitions), deadline)
-    standing = Standing(
-        found.input.topic_id,
-        partitions,
-        group.committed(settings, partitions),
-        group.last_checkpoints(settings, partitions),
-        ends,
-    )
+    committed = {number: each.offset for number, each in group.committed(settings, partitions).items()}
+    before = group.last_checkpoints(settings, partitions)
+    sent = {number: mark.next_input_offset for number, mark in group.marks(before).items()}
+    standing = Standing(found.input.topic_id, partitions, {**committed, **sent}, before, ends)
     return _Found(standing, existing_topics(admin, TRY_S))

@@ -28,7 +28,7 @@ from sidecar.spark import group
 from sidecar.spark.handover.import_export import write_entries, write_records
 from sidecar.spark.jobs.arrow import batch_of, schema_of
 from sidecar.spark.jobs.dispositions import Disposition, RecordKind
-from sidecar.spark.marks import Mark
+from sidecar.spark.marks import MarkedCheckpoint
 from sidecar.spark.state.timers import STORED, known_in_changelog, removed_in_changelog, watermarks
 from sidecar.spark.stream.step import Rules
 from sidecar.wheel.geometry import level_of, slot_end_ms, slot_of
@@ -68,8 +68,9 @@ class Standing(NamedTuple):
 
     topic_id: str
     partitions: int
-    committed: Mapping[int, tuple[int, Mark | None]]
-    before: Mapping[int, Checkpoint]
+    committed: Mapping[int, int]
+    """The group's offsets; of a partition of the Spark engine the one that it sent last, which does not expire."""
+    before: Mapping[int, MarkedCheckpoint]
     """The last checkpoint of each partition in the changelog."""
     status_ends: Mapping[int, int]
     """The ends of the status topic: whoever runs writes there every few seconds."""
@@ -81,8 +82,8 @@ class Standing(NamedTuple):
 
     def checkpoint(self, number: int) -> Checkpoint:
         """Return the checkpoint that a partition continues from: behind all that was sent and all that is armed."""
-        offset, mark = self.committed.get(number, (0, None))
-        known = self.before.get(number, Checkpoint())
+        offset = self.committed.get(number, 0)
+        known = self.before.get(number, MarkedCheckpoint())
         here = known.of_topic(self.topic_id, 0)
         if known.meets(self.topic_id) and number in self.committed:
             highest = max(offset, known.highest_input_offset)
@@ -90,10 +91,13 @@ class Standing(NamedTuple):
         return replace(
             here,
             engine=Engine.EMBEDDED,
-            sequence=max(known.sequence, mark.reached if mark is not None else 0) + 1,
+            sequence=max(known.sequence, known.reached) + 1,
+            mark=None,
             # No state folder may be taken for a part of what is written now.
             assignment=0,
             former=(),
+            # The repair empties a changelog without state and fills it: whatever topic it is, it has everything then.
+            changelog_topic_id="" if self.state_lost else here.changelog_topic_id,
         )
 
     def checkpoints(self) -> dict[int, Checkpoint]:

@@ -14,7 +14,8 @@ from sidecar.errors import TransactionFailed
 from sidecar.settings import Settings
 from sidecar.spark.stream.clock_check import ClockCheck
 from sidecar.spark.stream.horizon import AHEAD_MS_MAX
-from sidecar.spark.stream.sender import PlanOutput, Sender
+from sidecar.spark.stream.outputs import PlanOutput
+from sidecar.spark.stream.sender import Sender
 
 STEP_S: Final = 0.02
 """The time between two looks at the clock."""

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from sidecar.spark.handover.import_export import require_sent
 from sidecar.spark.manifest import QUERY, CheckpointFolder, Former, Manifest
-from sidecar.spark.marks import Mark
+from sidecar.spark.marks import MarkedCheckpoint
 from sidecar.spark.state.timers import metas, read_state
 from sidecar.spark.stream.placement import STEP, key_of
 
@@ -34,7 +34,7 @@ def rescaled(
     folder: CheckpointFolder,
     manifest: Manifest,
     state_partitions: int,
-    marks: Mapping[int, tuple[int, Mark | None]],
+    before: Mapping[int, MarkedCheckpoint],
 ) -> Manifest:
     """Return the manifest with another number of state partitions, after writing it.
 
@@ -43,7 +43,7 @@ def rescaled(
         folder: The folder of the checkpoint; no micro-batch is unfinished.
         manifest: The manifest in the folder.
         state_partitions: The new number.
-        marks: The committed offsets and marks of the group.
+        before: The last checkpoint of each partition in the changelog, with the mark of what was sent.
 
     Raises:
         CommandFailed: The state does not meet what was sent.
@@ -54,7 +54,7 @@ def rescaled(
         folder.write(manifest := replace(manifest, state_partitions=state_partitions))
         session.conf.set(SHUFFLE_PARTITIONS, str(state_partitions))
         return manifest
-    require_sent(metas(read_state(session, folder.query)), marks)
+    require_sent(metas(read_state(session, folder.query)), before)
     number = int(manifest.query.removeprefix(QUERY).removeprefix("-") or 1) + 1
     manifest = replace(
         manifest,

@@ -1,8 +1,9 @@
 """Sends whole plans of one state partition, each once: in Kafka transactions with marks.
 
-A transaction commits the records with the group's offset of each input partition, whose metadata says how far the
-partition step got and has a digest of what it sent. When Spark runs a micro-batch again, the sender recognises what was
-committed by the one, checks it against the other, and does not write it twice.
+A transaction commits the records with a checkpoint for the changelog of each input partition, whose mark says how far
+the partition step got and has a digest of what it sent. When Spark runs a micro-batch again, the sender recognises what
+was committed by the one, checks it against the other, and does not write it twice. The group's offsets are committed
+too, for lag tools; nothing reads them back.
 """
 
 from __future__ import annotations
@@ -10,32 +11,35 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from sidecar import __version__
-from sidecar.changelog.codec import Checkpoint, Closure
+from msgspec.structs import replace
+
+from sidecar.changelog.codec import CHECKPOINT_KEY, Checkpoint, Closure, Engine, encode_checkpoint
 from sidecar.changelog.entry import offset_of
 from sidecar.clock import SystemClock
 from sidecar.contract import fit_dead_letter, render_dead_letter
 from sidecar.engine.ports import Outgoing
-from sidecar.errors import CommandFailed, KafkaFailed, TransactionFailed
+from sidecar.errors import KafkaFailed, TransactionFailed
 from sidecar.kafka import config
 from sidecar.kafka.bounded import bounded
-from sidecar.kafka.log_reader import LogReader
-from sidecar.kafka.producer import CALL_TIMEOUT_S, Refusal, Refused, TransactionalProducer, Waits, rejected_of
+from sidecar.kafka.producer import Refusal, Refused, TransactionalProducer, Waits, rejected_of
 from sidecar.kafka.writer import Writer
 from sidecar.model import ANY_PARTITION, NO_TIMESTAMP, Reason, Record
 from sidecar.settings import Settings
-from sidecar.spark.marks import Mark, TopicsRefuse
+from sidecar.spark.checkpoints import CheckpointReader
+from sidecar.spark.marks import Mark, MarkedCheckpoint, TopicsRefuse
 from sidecar.spark.stream.input_records import read_input_records
 from sidecar.spark.stream.lookup import BrokerLookup
-from sidecar.spark.stream.wire import Closing, Packed, StatusRecord
+from sidecar.spark.stream.outputs import PlanOutput
+from sidecar.spark.stream.progress import Progress
 
 TRIES: Final = 8
 INIT_TIMEOUT_S: Final = 40.0
 """The time within which a transaction that a killed process left open is settled."""
+STABLE_S: Final = 15.0
+"""The longest wait for the end of the changelog, which a transaction of another program holds back while it is open."""
 STATUS_S: Final = 5.0
 _PAUSE_S: Final = 0.5
 _CLOSURES: Final[Mapping[Refusal, Closure]] = {
@@ -60,48 +64,6 @@ class Unfireable(NamedTuple):
     """Whether the DLQ accepts only its coordinates and the reason."""
 
 
-@dataclass(slots=True)
-class PlanOutput:
-    """The records of one plan of a partition step, and the mark that is committed with them."""
-
-    partition: int
-    before: int
-    after: int
-    began: int
-    """The sequence at which the partition step began."""
-    next_input_offset: int
-    last: bool = True
-    """Whether the partition step ends with it."""
-    offset_base: int = 0
-    """The offset base of the checkpoint after the plan."""
-    digest: str = ""
-    """The digest of the partition step up to the end of this plan."""
-    packed: list[Packed] = field(default_factory=list)
-    status_records: list[StatusRecord] = field(default_factory=list)
-    closings: list[Closing] = field(default_factory=list)
-    release_ms: int = 0
-    """The instant before which it is not sent, by the broker's clock; 0: at once."""
-    ahead: bool = False
-    """Whether it is what the next step begins with; `began` is the end of this one then."""
-    step_digest: str = ""
-    """Of what is sent ahead: the digest of the step before it."""
-
-    @property
-    def moves(self) -> bool:
-        """Return whether it changes the state; one that does not has only counts, which are published again."""
-        return self.after != self.before
-
-    @property
-    def count(self) -> int:
-        """The number of its records."""
-        return sum(packed.total for packed in self.packed)
-
-    def records(self) -> Iterator[Outgoing]:
-        """Yield its records."""
-        for packed in self.packed:
-            yield from packed.records()
-
-
 class Sender:
     """Sends for one state partition; lives as long as its worker process.
 
@@ -124,8 +86,9 @@ class Sender:
         self._status: Writer | None = None
         self._lookup: BrokerLookup | None = None
         self._batch_bytes = config.BATCH_BYTES
-        # It only reads the group's offsets, and gives the group's metadata.
-        self._group = LogReader(config.input_consumer(settings), settings.input_topic)
+        self._reader = CheckpointReader(settings)
+        self._standing: dict[int, MarkedCheckpoint] = {}
+        """The last checkpoints in the changelog, as long as the producer is not fenced."""
 
     def deliver(self, batch: int, outputs: Sequence[PlanOutput], former: str = "") -> None:
         """Commit all outputs in one transaction, except those that were committed before.
@@ -173,11 +136,12 @@ class Sender:
         *,
         traced: bool,
     ) -> None:
-        producer, found = self._ready(outputs)
+        producer = self._ready(outputs)
+        progress = Progress(self._settings, self._checkpoint)
         waiting, passed = list[PlanOutput](), list[PlanOutput]()
         for output in outputs:
-            mark = found[output.partition]
-            if not self._is_done(batch, output, mark, former):
+            mark = self._standing[output.partition].mark
+            if not progress.is_sent(batch, output, self._standing[output.partition], former):
                 waiting.append(output)
             elif output.last and mark is not None and mark.batch != batch:
                 # Sent ahead as a whole: its counts were not, and from here on the mark is the one of this micro-batch.
@@ -196,11 +160,39 @@ class Sender:
         passed: Sequence[PlanOutput] = (),
     ) -> None:
         """Commit outputs, and of those that are sent already the marks and status records."""
+        moving = [*passed, *(output for output in outputs if output.moves)]
+        marked = {
+            output.partition: replace(
+                self._standing[output.partition], engine=Engine.SPARK, mark=self._mark(batch, output)
+            )
+            for output in moving
+        }
+        # Whatever ends the call, what is known is true or nothing is.
+        known, self._standing = self._standing, {}
+        self._commit(outputs, moving, marked, producer, unfireable, traced=traced, passed=passed)
+        self._standing = {**known, **marked}
+
+    def _commit(
+        self,
+        outputs: Sequence[PlanOutput],
+        moving: Sequence[PlanOutput],
+        marked: Mapping[int, MarkedCheckpoint],
+        producer: TransactionalProducer,
+        unfireable: Mapping[tuple[int, bytes], Unfireable],
+        *,
+        traced: bool,
+        passed: Sequence[PlanOutput],
+    ) -> None:
         producer.begin()
-        if moving := [*passed, *(output for output in outputs if output.moves)]:
+        if moving:
             # First, because it waits for an answer: when another worker had this state partition in between, this
             # producer is fenced.
-            self._send_marks(batch, moving, producer)
+            topic, membership = self._settings.input_topic, self._reader.membership()
+            offsets = {output.partition: output.next_input_offset for output in moving}
+            bounded(lambda: producer.send_offsets(topic, offsets, membership), "send_offsets_to_transaction")
+        for number, checkpoint in marked.items():
+            record = CHECKPOINT_KEY, encode_checkpoint(checkpoint)
+            _exhaust(producer.write_changelog(self._settings.changelog_topic, number, [record]))
         for output in outputs:
             for packed in output.packed:
                 records: Iterable[Any] = packed.records() if traced or unfireable else packed.plain()
@@ -225,17 +217,15 @@ class Sender:
         Raises:
             TransactionFailed: No answer.
         """
-        _, found = self._ready([output for _, output in handed])
-        reached = {
-            number: mark for number, mark in found.items() if mark is None or mark.checkpoint == self._checkpoint
-        }
+        self._ready([output for _, output in handed])
         left = list[tuple[int, PlanOutput]]()
         ends: dict[int, int] = {}
         for batch, output in handed:
-            number, mark = output.partition, reached.get(output.partition)
-            at = ends.get(number, 0 if mark is None else mark.reached)
+            number, standing = output.partition, self._standing[output.partition]
+            at, mark = ends.get(number, standing.reached), standing.mark
             # Whatever else was sent meanwhile, the next step decides what follows it.
-            if number in reached and output.before == at and (mark is None or mark.batch <= batch):
+            ours = mark is None or (mark.checkpoint == self._checkpoint and mark.batch <= batch)
+            if ours and output.before == at:
                 left.append((batch, output))
                 ends[number] = output.after
         return left
@@ -259,91 +249,64 @@ class Sender:
             if not committed:
                 self._forget_producer()
 
-    def _send_marks(self, batch: int, outputs: Sequence[PlanOutput], producer: TransactionalProducer) -> None:
-        """Put the group's offsets into the transaction, each with the mark of its output. Raises TransactionFailed."""
-        topic, membership = self._settings.input_topic, self._group.membership()
-        offsets = {output.partition: output.next_input_offset for output in outputs}
-        marks = {output.partition: str(self._mark(batch, output)) for output in outputs}
-        bounded(lambda: producer.send_offsets(topic, offsets, membership, marks), "send_offsets_to_transaction")
-
     def _mark(self, batch: int, output: PlanOutput) -> Mark:
-        if not output.ahead:
-            return Mark(output.after, self._checkpoint, batch, output.digest, self._writer, output.closings)
-        return Mark(
-            output.began,
+        mark = Mark(
+            output.after,
             self._checkpoint,
             batch,
-            output.step_digest,
+            output.digest,
             self._writer,
             output.closings,
-            output.after - output.began,
-            output.digest,
-            output.release_ms,
+            next_input_offset=output.next_input_offset,
+        )
+        if not output.ahead:
+            return mark
+        return replace(
+            mark,
+            sequence=output.began,
+            digest=output.step_digest,
+            ahead=output.after - output.began,
+            ahead_digest=output.digest,
+            ahead_ms=output.release_ms,
         )
 
-    def _ready(self, outputs: Sequence[PlanOutput]) -> tuple[TransactionalProducer, Mapping[int, Mark | None]]:
-        """Return a producer, and the marks, read when no other producer can commit any more."""
+    def _ready(self, outputs: Sequence[PlanOutput]) -> TransactionalProducer:
+        """Return a producer; the last checkpoints are known then, read when no other producer could commit any more.
+
+        Spark gives a state partition to any worker process, and the producer of the former one is fenced. It notices
+        that by a step which begins behind what it knows of, and otherwise when its transaction is refused.
+        """
+        if self._producer is not None and all(self._knows(output) for output in outputs):
+            return self._producer
+        self._forget_producer()
+        self._producer = producer = self._fencing()
         asked = {*self._siblings, *(output.partition for output in outputs)}
-        if self._producer is not None:
-            marks = self._marks(asked)
-            last = max((mark for mark in marks.values() if mark is not None), key=_batch_of, default=None)
-            # Spark gives a state partition to any worker process; the producer of the former one is fenced.
-            if last is not None and last.writer == self._writer:
-                return self._producer, marks
-            self._forget_producer()
+        self._standing = {**dict.fromkeys(asked, MarkedCheckpoint()), **self._last(asked)}
+        return producer
+
+    def _fencing(self) -> TransactionalProducer:
+        """Return a new producer, after fencing all former ones of this state partition. Raises TransactionFailed."""
         properties = config.transactional_producer(self._settings, self._transactional_id, self._batch_bytes)
         producer = TransactionalProducer({**properties, "logger": config.quiet_logger()}, self._clock)
         producer.init(INIT_TIMEOUT_S)
-        self._producer = producer
-        return producer, self._marks(asked)
+        return producer
+
+    def _knows(self, output: PlanOutput) -> bool:
+        """Return whether the last checkpoint of a partition is known, and none was written since."""
+        standing = self._standing.get(output.partition)
+        return standing is not None and output.began <= standing.reached
 
     def _forget_producer(self) -> None:
         if self._producer is not None:
             self._producer.close()
             self._producer = None
 
-    def _marks(self, partitions: Iterable[int]) -> dict[int, Mark | None]:
-        asked = tuple(partitions)
+    def _last(self, partitions: Iterable[int]) -> dict[int, MarkedCheckpoint]:
         try:
-            found = self._group.committed(asked, CALL_TIMEOUT_S)
+            return self._reader.last(partitions, STABLE_S)
         except KafkaFailed as error:
-            text = f"the group's offsets are not known: {error}"
+            text = f"what was sent is not known: {self._settings.changelog_topic}: {error}"
             raise TransactionFailed(text, unknown=False, replace=False) from error
-        return {each: Mark.parse(found[each].metadata) if each in found else None for each in asked}
-
-    def _is_done(self, batch: int, output: PlanOutput, mark: Mark | None, former: str) -> bool:
-        """Return whether an output was committed. Raises CommandFailed if something else was."""
-        if mark is None or not output.moves:
-            return False
-        if mark.reached < output.began and mark.checkpoint == self._checkpoint:
-            raise self._refused(output, mark)
-        if mark.reached <= output.began:
-            return False
-        if mark.checkpoint != self._checkpoint or mark.batch > batch:
-            raise self._refused(output, mark)
-        found = _sent_of(batch, output, mark)
-        if found is not None:
-            if output.before >= found.sequence:
-                return False
-            if output.after < found.sequence and not output.last:
-                return True
-            if output.after == found.sequence and output.digest == found.digest:
-                return True
-        begun_by = f"version {former}" if former else "the version and the settings"
-        raise CommandFailed(
-            f"micro-batch {batch} was partly sent to Kafka before Spark completed it, and this version, {__version__}, "
-            f"makes other records of it for partition {output.partition} of {self._settings.input_topic}: messages "
-            f"would be lost or come twice, so it is not sent. Run {begun_by} that began it once more on this "
-            "checkpoint, stop the query when it has logged `query_started` and is ready, then start this version again"
-        )
-
-    def _refused(self, output: PlanOutput, mark: Mark) -> CommandFailed:
-        return CommandFailed(
-            f"partition {output.partition} of {self._settings.input_topic} was committed up to sequence "
-            f"{mark.reached} by checkpoint {mark.checkpoint}, and this micro-batch of {self._checkpoint} goes from "
-            f"{output.before} to {output.after}: another query runs for this application, or the checkpoint "
-            "is an old copy. Stop the other query, or continue from the newest checkpoint."
-        )
 
     def _publish(self, outputs: Sequence[PlanOutput]) -> None:
         """Publish counts, which change no state: no transaction is needed."""
@@ -452,28 +415,9 @@ def transactional_id(settings: Settings, state_partition: int) -> str:
     return f"{settings.transactional_id_prefix}spark-{state_partition}"
 
 
-class _Sent(NamedTuple):
-    """How far what begins where an output's step begins was sent."""
-
-    sequence: int
-    digest: str
-
-
-def _sent_of(batch: int, output: PlanOutput, mark: Mark) -> _Sent | None:
-    """Return how far the plans of an output's step were sent; None: the mark does not continue from where it began."""
-    if mark.batch == batch and not output.ahead:
-        # What was sent ahead of the next step tells that this one is complete.
-        return None if mark.ahead and output.before >= mark.sequence else _Sent(mark.sequence, mark.digest)
-    return _Sent(mark.reached, mark.ahead_digest) if mark.ahead and mark.sequence == output.began else None
-
-
 def _exhaust(waits: Waits) -> None:
     """Complete all waits: this thread may block."""
     deque(waits, maxlen=0)
-
-
-def _batch_of(mark: Mark) -> int:
-    return mark.batch
 
 
 def _input_offset(refused: Refused, bases: Mapping[int, int]) -> int | None:

@@ -10,7 +10,8 @@ from sidecar.interpreter import collect_rarely
 from sidecar.settings import Settings
 from sidecar.spark.marks import Digest
 from sidecar.spark.stream.ahead import Ahead, ReleaseClock
-from sidecar.spark.stream.sender import PlanOutput, Sender
+from sidecar.spark.stream.outputs import PlanOutput
+from sidecar.spark.stream.sender import Sender
 from sidecar.spark.stream.wire import OutputPart, Packed, read_row
 
 if TYPE_CHECKING:

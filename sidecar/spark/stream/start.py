@@ -29,7 +29,7 @@ from sidecar.settings import Settings
 from sidecar.spark import group
 from sidecar.spark.handover.import_export import changelog_records, initial_records
 from sidecar.spark.manifest import CheckpointFolder, Manifest, new_manifest, require_same
-from sidecar.spark.marks import Mark
+from sidecar.spark.marks import MarkedCheckpoint
 from sidecar.spark.open_files import jvm_of
 from sidecar.spark.reads.board import Board
 from sidecar.spark.reads.questions import BoardAddress
@@ -42,6 +42,7 @@ from sidecar.spark.stream.batches import Batches
 from sidecar.spark.stream.clock_check import ClockCheck
 from sidecar.spark.stream.query import Replay, initial_state, start_query
 from sidecar.spark.stream.rescale import SHUFFLE_PARTITIONS, copied_state, rescaled
+from sidecar.spark.stream.restore_marks import restore_marks
 from sidecar.spark.stream.step import Rules
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ class Options:
     state_partitions: int | None = None
     trigger_ms: int = 500
     from_changelog: bool = False
+    restore_marks: bool = False
+    """Whether to go on from the state where the changelog does not say what was sent."""
     url: str | None = None
     board: Board | None = None
     """Asks the query for single messages; None: they are not shown."""
@@ -127,6 +130,10 @@ def run(
             board = None if options.board is None else _listen(options.board, session)
             folder = CheckpointFolder(session, options.checkpoint)
             manifest = answered(lambda: _manifest(session, folder, admin, settings, topics, options))
+            if options.restore_marks:
+                before = answered(lambda: _sent(settings, manifest, topics))
+                _refuse_what_was_exported(before, folder.location)
+                restore_marks(session, folder, manifest, settings, before)
 
             def starter(manifest: Manifest) -> Starter:
                 initial = _initial(session, folder, manifest, admin, settings, topics)
@@ -146,8 +153,8 @@ def run(
             if (wanted := _asked(options)) is not None and wanted != manifest.state_partitions:
                 if not answered(lambda: starter(manifest).complete(stopping, clock)):
                     return
-                committed = answered(lambda: group.committed(settings, topics.partitions))
-                manifest = rescaled(session, folder, manifest, wanted, committed)
+                before = answered(lambda: group.last_checkpoints(settings, topics.partitions))
+                manifest = rescaled(session, folder, manifest, wanted, before)
             batches = Batches(progressed)
             session.streams.addListener(batches)
             first, replaced = answered(lambda: starter(manifest)), _replaced(admin, settings, topics)
@@ -257,7 +264,7 @@ def _initial(
         return copied_state(session, folder, manifest, topics.partitions)
     checkpoints = _first_checkpoints(manifest, topics, before)
     with ThreadPoolExecutor(1, "fence") as pool:
-        fenced = pool.submit(group.fence, settings, checkpoints)
+        fenced = pool.submit(group.fence, settings, checkpoints, before)
         # Both take most of a second.
         initial = initial_state(session, initial_records(checkpoints), manifest.state_partitions)
         fenced.result()
@@ -276,6 +283,12 @@ def refuse_policy_dlqs(settings: Settings) -> None:
             f"dlq_topic of a policy ({', '.join(others)}): the Spark engine writes all dead letters to DLQ_TOPIC; take "
             "dlq_topic out of POLICIES and ORIGIN_POLICIES, or use retry-sidecar run"
         )
+
+
+def _sent(settings: Settings, manifest: Manifest, topics: TopicFacts) -> dict[int, MarkedCheckpoint]:
+    """Return the last checkpoints once no former producer can commit. Raises BrokerUnavailable."""
+    group.settle(settings, manifest.state_partitions)
+    return group.last_checkpoints(settings, topics.partitions)
 
 
 def _plain(conf: Mapping[str, str]) -> dict[str, str]:
@@ -309,10 +322,10 @@ def _begin(admin: Admin, settings: Settings, topics: TopicFacts, manifest: Manif
         BrokerUnavailable: No answer in time.
         CommandFailed: Another state exists.
     """
+    # The offsets first: they are known when no transaction of the group is open any more.
+    found = group.committed(settings, topics.partitions)
     before = group.last_checkpoints(settings, topics.partitions)
-    found = group.committed_offsets(settings, topics.partitions)
-    committed = {number: (each.offset, Mark.parse(each.metadata)) for number, each in found.items()}
-    _refuse_what_is_not_ours(settings, before, committed, options)
+    _refuse_what_is_not_ours(settings, before, options)
     offsets = {number: each.offset for number, each in found.items()}
     if options.from_changelog:
         for number, (_, metadata) in found.items():
@@ -332,12 +345,12 @@ def _begin(admin: Admin, settings: Settings, topics: TopicFacts, manifest: Manif
 
 
 def _first_checkpoints(
-    manifest: Manifest, topics: TopicFacts, before: Mapping[int, Checkpoint]
+    manifest: Manifest, topics: TopicFacts, before: Mapping[int, MarkedCheckpoint]
 ) -> dict[int, Checkpoint]:
     """Return the first checkpoint of each partition; the same at each start until a micro-batch has completed."""
-    checkpoints = {}
+    checkpoints: dict[int, Checkpoint] = {}
     for number in range(topics.partitions):
-        known = before.get(number, Checkpoint()) if manifest.imports else Checkpoint()
+        known = before.get(number, MarkedCheckpoint()) if manifest.imports else MarkedCheckpoint()
         next_offset = max(0, manifest.offsets.get(number, 0))
         here = known.of_topic(topics.input_topic_id, next_offset)
         checkpoints[number] = replace(
@@ -345,6 +358,7 @@ def _first_checkpoints(
             engine=Engine.SPARK,
             next_input_offset=next_offset,
             highest_input_offset=max(next_offset, here.highest_input_offset),
+            mark=None,
         )
     return checkpoints
 
@@ -363,8 +377,7 @@ def _refuse_what_was_exported(before: Mapping[int, Checkpoint], checkpoint: str)
 
 def _refuse_what_is_not_ours(
     settings: Settings,
-    before: Mapping[int, Checkpoint],
-    committed: Mapping[int, tuple[int, Mark | None]],
+    before: Mapping[int, MarkedCheckpoint],
     options: Options,
 ) -> None:
     """Refuse a new checkpoint where an old one, or the embedded engine, has state."""
@@ -379,10 +392,10 @@ def _refuse_what_is_not_ours(
             f"the changelog {settings.changelog_topic} was imported before, and has nothing newer: "
             "`retry-sidecar spark export` writes the state of a checkpoint to it"
         )
-    marked = [mark for _, mark in committed.values() if mark is not None and mark.sequence]
+    marked = [mark for mark in group.marks(before).values() if mark.sequence]
     if marked and not options.from_changelog:
         raise CommandFailed(
-            f"the Spark checkpoint {marked[0].checkpoint} has committed the offsets of the group {settings.group_id}, "
-            f"and {options.checkpoint} is another one: name that checkpoint. If it is lost, run `retry-sidecar spark "
-            "audit --repair`, then start with --from-changelog"
+            f"the changelog {settings.changelog_topic} has marks of the Spark checkpoint {marked[0].checkpoint}, and "
+            f"{options.checkpoint} is another one: name that checkpoint. If it is lost, run `retry-sidecar spark audit "
+            "--repair`, then start with --from-changelog"
         )

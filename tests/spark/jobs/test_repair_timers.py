@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from sidecar.changelog.codec import Checkpoint, Engine
 from sidecar.changelog.entry import head, origin_of, retry_id_of
 from sidecar.contract import dialects_of
+from sidecar.engine.rows import Identity
+from sidecar.engine.wholeness import Log, missing
 from sidecar.errors import CommandFailed
 from sidecar.model import Headers, Record
 from sidecar.policy import Policy
 from sidecar.spark.jobs.repair import Arm, Standing, message_of, require_idle
-from sidecar.spark.marks import Mark
+from sidecar.spark.marks import Mark, MarkedCheckpoint
 from tests.spark.stream.test_partition_step import NOW, RULES
 
 ID = "id of the topic"
@@ -22,7 +24,8 @@ BEFORE = Checkpoint(engine=Engine.SPARK, sequence=5, watermark_ms=NOW - 60_000, 
 
 
 def standing(before: Checkpoint, *, offset: int = 40, sequence: int = 90) -> Standing:
-    return Standing(ID, 1, {0: (offset, Mark(sequence, "c"))}, {0: before}, {0: 7})
+    marked = MarkedCheckpoint(**asdict(before), mark=Mark(sequence, "c", next_input_offset=offset))
+    return Standing(ID, 1, {0: offset}, {0: marked}, {0: 7})
 
 
 def timer(before: Checkpoint, delay_ms: int, *taken: int, forgotten: dict[str, int] | None = None) -> tuple[Any, ...]:
@@ -97,13 +100,22 @@ def test_a_partition_continues_behind_all_that_the_lost_query_sent() -> None:
     assert standing(BEFORE)._replace(before={}, committed={}).checkpoint(0).next_input_offset == 0
 
 
+def test_a_changelog_that_a_repair_fills_is_not_taken_for_one_that_lacks_something() -> None:
+    before = replace(BEFORE, changelog_topic_id="of a former changelog")
+    found = standing(before).checkpoint(0)
+    topic = Identity("cluster", "of this one", "changelog")
+    assert missing(found, Log(topic, 0, 9), None) == ""
+    embedded = standing(replace(before, engine=Engine.EMBEDDED)).checkpoint(0)
+    assert "made anew" in missing(embedded, Log(topic, 0, 9), None), "only its state folders know what it lacks"
+
+
 def test_offsets_of_a_former_topic_are_not_those_of_this_one() -> None:
     before = replace(BEFORE, input_topic_id="another", highest_input_offset=30)
     found = standing(before).checkpoint(0)
     assert (found.next_input_offset, found.offset_base, found.sequence) == (0, 30, 91)
 
 
-@pytest.mark.parametrize("change", [{"status_ends": {0: 8}}, {"committed": {0: (41, None)}}])
+@pytest.mark.parametrize("change", [{"status_ends": {0: 8}}, {"committed": {0: 41}}])
 def test_a_sidecar_that_works_meanwhile_stops_the_repair(change: dict[str, Any]) -> None:
     then = standing(BEFORE)
     require_idle(then, then)

@@ -10,22 +10,25 @@ from __future__ import annotations
 import copy
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from sidecar.changelog.codec import encode_checkpoint
 from sidecar.contract import DIALECTS
 from sidecar.errors import TransactionFailed
 from sidecar.kafka.writer import Written
 from sidecar.model import Record
 from sidecar.settings import Settings
-from sidecar.spark.marks import Mark, ReplayClosings, TopicsRefuse, replay_closings
+from sidecar.spark import group
+from sidecar.spark.marks import MarkedCheckpoint, ReplayClosings, TopicsRefuse, decode_marked, replay_closings
 from sidecar.spark.stream import clock_check, sink, topic_metadata
 from sidecar.spark.stream.ahead import Ahead, ReleaseClock
 from sidecar.spark.stream.clock_check import ClockCheck
-from sidecar.spark.stream.sender import PlanOutput, Sender
+from sidecar.spark.stream.outputs import PlanOutput
+from sidecar.spark.stream.sender import Sender
 from sidecar.spark.stream.sink import TransactionalSink, Worker
 from sidecar.spark.stream.step import PartitionSteps
 from sidecar.spark.stream.topic_metadata import TopicMetadata
@@ -42,12 +45,12 @@ class Died(Exception):
 
 
 class Log:
-    """The committed records, marks, and the epoch of the transactional id."""
+    """The committed records, the last checkpoints, and the epoch of the transactional id."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
         self.sent: list[bytes] = []
-        self.marks: dict[int, Mark | None] = dict.fromkeys(range(PARTITIONS))
+        self.changelog: dict[int, MarkedCheckpoint] = {}
         self.epoch = 0
         self.ahead = 0
         self.closed = False
@@ -63,20 +66,30 @@ class Worlds(Sender):
         self._settings = SETTINGS
         self._checkpoint = "checkpoint"
         self._writer = str(id(self))
+        self._siblings = frozenset(range(PARTITIONS))
+        self._standing = {}
         self._producer: Any = None
         self._epoch = -1
         self._pause: Any = SimpleNamespace(wait=lambda _: None)
         self._batch_bytes = 1_000_000
 
-    def _ready(self, outputs: Sequence[PlanOutput]) -> tuple[Any, Mapping[int, Mark | None]]:
-        last = max((mark for mark in self._log.marks.values() if mark), key=lambda mark: mark.batch, default=None)
-        if self._producer is None or last is None or last.writer != self._writer:
-            self._log.epoch += 1
-            self._epoch = self._log.epoch
-            self._producer = self
-        return self._producer, dict(self._log.marks)
+    def _fencing(self) -> Any:
+        self._log.epoch += 1
+        self._epoch = self._log.epoch
+        return SimpleNamespace(close=lambda: None)
 
-    def _write(self, batch: int, outputs: Sequence[PlanOutput], *_: Any, passed: Any = (), **__: Any) -> None:
+    def _last(self, partitions: Iterable[int]) -> dict[int, MarkedCheckpoint]:
+        return {each: self._log.changelog[each] for each in partitions if each in self._log.changelog}
+
+    def _commit(
+        self,
+        outputs: Sequence[PlanOutput],
+        moving: Sequence[PlanOutput],
+        marked: Mapping[int, MarkedCheckpoint],
+        *_: Any,
+        **__: Any,
+    ) -> None:
+        assert {output.partition for output in moving} == marked.keys()
         log, chance = self._log, self._log.chance
         if self._epoch != log.epoch:
             raise TransactionFailed("fenced", unknown=True, replace=True, fenced=True)
@@ -90,16 +103,13 @@ class Worlds(Sender):
         assert all(each.due_ms <= log.now_ms for each in records), "early by the broker's clock"
         log.sent += [dict(each.headers)["retry-timer-id"] or b"" for each in records]
         log.ahead += sum(output.count for output in outputs if output.ahead)
-        for output in [*passed, *outputs]:
-            if output.moves:
-                log.marks[output.partition] = Mark.parse(str(self._mark(batch, output)))
+        for number, checkpoint in marked.items():
+            log.changelog[number] = decode_marked(encode_checkpoint(checkpoint))
         if chance.random() < log.failing / 2:
             raise Died if chance.random() < 0.5 else TransactionFailed("no answer", unknown=True, replace=True)
 
     def _handle_refusals(self, *_: Any) -> None: ...
     def _publish(self, *_: Any) -> None: ...
-    def _forget_producer(self) -> None:
-        self._producer = None
 
 
 class WorkerClock:
@@ -243,7 +253,8 @@ class Spark:
         self._set_clock()
         self.log.epoch += 1
         if self.planned is not None:
-            self.closings = replay_closings(self.planned[0], self.batch, self.log.marks, self.refusing)
+            marks = group.marks(self.log.changelog)
+            self.closings = replay_closings(self.planned[0], self.batch, marks, self.refusing)
 
     def _set_clock(self) -> None:
         self.ahead_ms = self.chance.choice((-800, 0, 0, 800, 5_000))

@@ -14,7 +14,7 @@ from sidecar.spark.stream import clock_check
 from sidecar.spark.stream.ahead import ReleaseClock
 from sidecar.spark.stream.clock_check import EVERY_S, ClockCheck
 from sidecar.spark.stream.horizon import AHEAD_MS_MAX
-from sidecar.spark.stream.sender import PlanOutput
+from sidecar.spark.stream.outputs import PlanOutput
 from tests.clocks import NOW_MS, HandClock
 
 SETTINGS = Settings()

@@ -7,18 +7,25 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from msgspec.structs import replace
 
+from sidecar.changelog.codec import Checkpoint, Engine
 from sidecar.clock import SystemClock
 from sidecar.engine.ports import Outgoing
-from sidecar.errors import CommandFailed, InvariantViolated
+from sidecar.errors import CommandFailed, InvariantViolated, KafkaFailed
 from sidecar.kafka.admin.cluster import Admin, Deadline
+from sidecar.kafka.admin.offsets import Committed
 from sidecar.kafka.admin.topics import ensure_topics
 from sidecar.settings import Settings
 from sidecar.spark import group
+from sidecar.spark.checkpoints import CheckpointReader
 from sidecar.spark.marks import Mark, TopicsRefuse
+from sidecar.spark.state.entries import Meta
 from sidecar.spark.stream import sink
-from sidecar.spark.stream.sender import PlanOutput, Sender
+from sidecar.spark.stream.outputs import PlanOutput
+from sidecar.spark.stream.restore_marks import marked
+from sidecar.spark.stream.sender import Sender
 from sidecar.spark.stream.sink import TransactionalSink, Worker
 from sidecar.spark.stream.wire import OutputPart, StatusRecord, encode_output_part
 from tests.broker import create_topic, read_committed
@@ -92,11 +99,64 @@ def test_a_micro_batch_that_runs_again_is_written_once(stage: Stage, another_pro
     run(settings, 0, *once)
     run(settings, 1, part(stage.origin, 3, 4, b"d"))
     assert values(stage, 4) == [b"a", b"b", b"c", b"d"]
-    committed = group.committed(settings, 2)
-    assert {number: (offset, mark and mark.sequence) for number, (offset, mark) in committed.items()} == {
-        0: (40, 4),
-        1: (10, 1),
+    assert group.committed(settings, 2) == {0: Committed(40, ""), 1: Committed(10, "")}, "for lag tools"
+    marks = group.marks(group.last_checkpoints(settings, 2))
+    assert {number: (mark.sequence, mark.next_input_offset) for number, mark in marks.items()} == {
+        0: (4, 40),
+        1: (1, 10),
     }
+
+
+def test_a_micro_batch_that_runs_again_when_the_offsets_of_the_group_have_expired_is_written_once(
+    stage: Stage, another_process: Callable[[], None]
+) -> None:
+    """The group has no members, so a broker deletes its offsets a week after the last commit."""
+    settings = settings_of(stage)
+    once = [part(stage.origin, 0, 3, b"a", b"b"), part(stage.origin, 0, 1, b"c", partition=1)]
+    run(settings, 0, *once)
+    another_process()
+    admin = Admin(settings)
+    admin.delete_consumer_groups([settings.group_id])[settings.group_id].result(20)
+    assert group.committed(settings, 2) == {}
+    run(settings, 0, *once)
+    assert values(stage, 3) == [b"a", b"b", b"c"]
+
+
+def test_a_state_of_which_the_changelog_does_not_say_that_it_was_sent_is_refused_with_the_way_out(
+    stage: Stage, another_process: Callable[[], None]
+) -> None:
+    settings = settings_of(stage)
+    run(settings, 0, part(stage.origin, 0, 3, b"a"))
+    group.write_checkpoints(settings, {0: Checkpoint(engine=Engine.SPARK)})
+    another_process()
+    with pytest.raises(CommandFailed, match="--restore-marks"):
+        run(settings, 1, part(stage.origin, 3, 4, b"b"))
+    meta = Meta(checkpoint=Checkpoint(engine=Engine.SPARK, sequence=3, next_input_offset=30))
+    group.write_checkpoints(settings, marked({0: meta}, group.last_checkpoints(settings, 2), "checkpoint"))
+    run(settings, 1, part(stage.origin, 3, 4, b"b"))
+    assert values(stage, 2) == [b"a", b"b"]
+    last = group.last_checkpoints(settings, 2)
+    assert marked({0: meta}, last, "checkpoint") == {}, "nothing is missing"
+
+
+def test_marks_are_read_when_no_transaction_of_another_program_hides_them(
+    stage: Stage, another_process: Callable[[], None]
+) -> None:
+    """A frozen instance of the embedded engine has a transaction open in front of them."""
+    settings = settings_of(stage)
+    frozen = Producer({"bootstrap.servers": stage.bootstrap, "transactional.id": f"{stage.app_id}-frozen"})
+    frozen.init_transactions(30)
+    frozen.begin_transaction()
+    frozen.produce(settings.changelog_topic, b"a block", b"b", 0)
+    frozen.flush(30)
+    group.write_checkpoints(settings, {0: Checkpoint(engine=Engine.SPARK, sequence=3)})
+    reader = CheckpointReader(settings)
+    with pytest.raises(KafkaFailed, match="no stable end"):
+        reader.last([0], 0.1)
+    frozen.abort_transaction()
+    assert reader.last([0, 1], 30)[0].sequence == 3
+    reader.close()
+    another_process()
 
 
 def test_a_step_that_was_sent_in_part_continues_behind_it(stage: Stage, another_process: Callable[[], None]) -> None:
@@ -263,7 +323,7 @@ def settled_mark(settings: Settings, until: Callable[[Mark], bool]) -> Mark:
     """Return the mark of partition 0 once it is so."""
     deadline = Deadline(20.0)
     while True:
-        _, mark = group.committed(settings, 2)[0]
+        mark = group.last_checkpoints(settings, 2)[0].mark
         if mark is not None and until(mark):
             return mark
         assert not deadline.passed, f"not within 20 s: {mark}"

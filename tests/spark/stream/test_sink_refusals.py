@@ -13,7 +13,8 @@ from sidecar.kafka.producer import Refusal, Refused
 from sidecar.model import Reason
 from sidecar.settings import Settings
 from sidecar.spark.marks import TopicsRefuse
-from sidecar.spark.stream.sender import PlanOutput, Sender, Unfireable
+from sidecar.spark.stream.outputs import PlanOutput
+from sidecar.spark.stream.sender import Sender, Unfireable
 from sidecar.spark.stream.wire import pack
 
 SETTINGS = Settings(bootstrap_servers="nowhere:9092", dlq_topic="dlq")

@@ -43,14 +43,14 @@ def test_of_a_long_changelog_only_the_end_is_read(bootstrap: str, monkeypatch: p
             producer.produce(settings.changelog_topic, b"a block", b"b%d" % at, number)
     assert producer.flush(60) == 0
     group.write_checkpoints(settings, {0: Checkpoint(sequence=1), 1: Checkpoint(sequence=2)})
-    for at in range(3_000):
+    for at in range(1_500):
         producer.produce(settings.changelog_topic, b"behind it", b"c%d" % at, 1)
     assert producer.flush(60) == 0
     Counting.records = 0
     monkeypatch.setattr(log_reader, "Consumer", Counting)
     found = group.last_checkpoints(settings, 4)
     assert {number: each.sequence for number, each in found.items()} == {0: 1, 1: 2, 3: 3}
-    assert Counting.records < 2 * 1_100 + 9_100
+    assert Counting.records < 4_000, "of one partition the last 2,336 are read, in three parts"
 
 
 class Counting(Consumer):
