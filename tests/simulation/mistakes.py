@@ -114,7 +114,7 @@ MISTAKES: Final = (
     Mistake(
         Mutation("a file deletes nothing", "store.rocks:RocksStore.ingest", "del writer[row]", "pass", compiled=True),
         shell,
-        (360,),
+        (145,),
     ),
     Mistake(
         Mutation(
@@ -158,7 +158,7 @@ MISTAKES: Final = (
             compiled=True,
         ),
         shell,
-        (115, 129),
+        (136,),
     ),
     Mistake(
         Mutation(
@@ -169,7 +169,7 @@ MISTAKES: Final = (
             compiled=True,
         ),
         shell,
-        (100, 101),
+        (108,),
     ),
     Mistake(
         Mutation(
