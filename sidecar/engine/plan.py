@@ -411,7 +411,8 @@ class _Planner:
         return self._move(entry, fixed, origin, self.now_ms + delay_ms, DEFERRED, self.deferred)
 
     def _move(self, entry: bytes, fixed: Head, origin: str, due_ms: int, flags: int, counts: dict[str, int]) -> bool:
-        if self._keep(entry, fixed, due_ms, fixed.requested_ms, flags):
+        # What a command fires before its due is due from then on.
+        if self._keep(entry, fixed, due_ms, min(fixed.requested_ms, self.now_ms), flags):
             return True
         counts[origin] = counts.get(origin, 0) + 1
         return False

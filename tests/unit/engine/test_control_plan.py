@@ -12,6 +12,7 @@ from sidecar.contract.signature import AGE_MAX_MS
 from sidecar.engine import controls
 from sidecar.engine.ingest import Ingest
 from sidecar.engine.items import BadControl, Control, Item
+from sidecar.engine.plan import DEFERRAL_MIN_MS
 from sidecar.engine.repeats import REMEMBERED_MAX, REMEMBERED_MS
 from sidecar.engine.transaction import PartitionPlan, Terms
 from sidecar.model import Scope, TimerId
@@ -225,6 +226,16 @@ def test_a_fire_that_ends_on_the_dlq_says_so() -> None:
     partition_plan = stage.commit(NOW, stage.control(ControlKind.FIRE, b"x"), terms=fewer)
     assert outcomes(partition_plan) == [(Outcome.FIRED, 1)]
     assert partition_plan.control_outcomes[0].detail == "1 went to the DLQ, which says why"
+
+
+def test_what_is_fired_before_its_due_and_waits_for_a_closed_dlq_is_due_from_then_on() -> None:
+    stage = Stage()
+    stage.commit(NOW, stage.send(NOW + 60_000, retry_id=b"x", origin_partition=3))
+    fewer = {"A": TERMS.origins["A"]._replace(partitions=2)}
+    stage.commit(NOW, stage.control(ControlKind.FIRE, b"x"), terms=replace(TERMS, origins=fewer, dlq_open=False))
+    (waiting,) = stage.timers()
+    assert (waiting.due_ms, waiting.requested_ms) == (NOW + DEFERRAL_MIN_MS, NOW)
+    assert fired(stage.commit(waiting.due_ms)) == [0]
 
 
 # Pause and resume
