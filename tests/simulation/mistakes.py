@@ -118,17 +118,6 @@ MISTAKES: Final = (
     ),
     Mistake(
         Mutation(
-            "a restore by files that dies counts as far as it read",
-            "engine.restore:Restore.spill",
-            "NOT_RESTORED, restored=False",
-            "self.partition.changelog_offset",
-            compiled=True,
-        ),
-        shell,
-        (181, 334),
-    ),
-    Mistake(
-        Mutation(
             "nothing goes ahead of a cut write",
             "store.rocks:RocksStore.prepare",
             "changes.put(*unfinished)",
