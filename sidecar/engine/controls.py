@@ -245,12 +245,13 @@ class Controls:
         origin = origin_of(entry, fixed)
         if control.kind is ControlKind.CANCEL:
             self.cancelled += 1
-        elif control.kind is ControlKind.FIRE:
-            return acts.dispose(entry, fixed, origin)
         elif not self._due_now(control):
             return acts.keep(entry, fixed, control.due_ms, control.due_ms)
         else:
-            place = MOVING.pack(fixed.due_ms, fixed.offset, control.due_ms, fixed.level, fixed.flags & ORDERED)
+            requested_ms = fixed.requested_ms if control.kind is ControlKind.FIRE else control.due_ms
+            # What a broker refuses is known by the key of its timer. A stored due may be of this plan, and another one
+            # in the next plan; the first due stays.
+            place = MOVING.pack(fixed.first_ms, fixed.offset, requested_ms, fixed.level, fixed.flags & ORDERED)
             moved = place + entry[MOVING.size :]
             return acts.dispose(moved, head(moved), origin)
         return False

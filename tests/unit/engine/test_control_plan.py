@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sidecar.changelog.codec import Closed, Closure, Unfinished, decode_checkpoint, encode_checkpoint
+from sidecar.changelog.entry import KEY
 from sidecar.contract.control import ControlKind, Outcome, Target
 from sidecar.contract.signature import AGE_MAX_MS
 from sidecar.engine import controls
@@ -236,6 +237,20 @@ def test_what_is_fired_before_its_due_and_waits_for_a_closed_dlq_is_due_from_the
     (waiting,) = stage.timers()
     assert (waiting.due_ms, waiting.requested_ms) == (NOW + DEFERRAL_MIN_MS, NOW)
     assert fired(stage.commit(waiting.due_ms)) == [0]
+
+
+@pytest.mark.parametrize("kind", [ControlKind.FIRE, ControlKind.RESCHEDULE])
+def test_what_one_plan_defers_and_fires_has_the_same_key_in_the_next_plan(kind: ControlKind) -> None:
+    """A broker that refuses it is tried again for ever if the refusal does not find it."""
+    stage = Stage()
+    batch: list[Item] = [
+        stage.control(ControlKind.PAUSE, "A"),
+        stage.send(NOW - 5, retry_id=b"x"),
+        stage.control(ControlKind.RESUME, "A"),
+        stage.control(kind, b"x", 0 if kind is ControlKind.FIRE else NOW - 1),
+    ]
+    plans = [stage.plan(NOW + later_ms, *batch).partition_plans[0] for later_ms in (0, 700)]
+    assert [[each.source for each in made.deliveries] for made in plans] == [[KEY.pack(NOW - 5, 1)]] * 2
 
 
 # Pause and resume
