@@ -19,6 +19,8 @@ _STANDARD = {
 
 REPEATABLE: Final = frozenset({"header", "expand"})
 """Parameters that may be given several times; `expand` is Kafka Connect's."""
+_OF_LETTERS: Final = frozenset({"reason", "origin", "exception", "group"})
+"""Those of the dead letters' filter: a letter has one of the values."""
 
 ALLOW: Final = "allow"
 """A route that refuses a method by itself names the possible ones under this; the framework writes `Allow`."""
@@ -45,8 +47,9 @@ def install(app: FastAPI) -> None:
 async def refuse_repeated(request: Request) -> None:
     """Refuse a parameter that is given twice where one value is taken: only one of the two would count."""
     counts = Counter(name for name, _ in request.query_params.multi_items())
+    repeatable = REPEATABLE | _OF_LETTERS if request.url.path.startswith("/dlq") else REPEATABLE
     for name, count in counts.items():
-        if count > 1 and name not in REPEATABLE:
+        if count > 1 and name not in repeatable:
             raise HTTPException(400, f"{name[:100]}: given {count} times; give it once")
 
 
