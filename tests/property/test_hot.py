@@ -250,6 +250,7 @@ runs = st.lists(arrivals | st.none(), max_size=60) | st.lists(ordered_arrivals, 
     st.sampled_from([0, NOW_MS - 5, NOW_MS + HOUR_MS]),
     st.sampled_from([100, 300, 2**31 - 1]),
 )
+@example([(1, (end_ms, "orders", b"s", None, False), None) for end_ms in level_ends_ms(NOW_MS)], 0, 0, 0, 2**31 - 1)
 def test_a_run_of_arrivals_is_stored_alike(
     steps: list[tuple[int, tuple[int, str, bytes, bytes | None, bool], bytes | None] | None],
     base: int,
