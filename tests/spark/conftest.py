@@ -15,18 +15,23 @@ from tests.integration.sidecars import Sidecars, Stage, set_stage
 OF_PYSPARK = [
     "test_ahead_steps.py",
     "test_batch.py",
+    "test_carried.py",
+    "test_clock_check.py",
     "test_figures.py",
     "test_first_offsets.py",
     "test_manifest.py",
     "test_map_state.py",
     "test_notify.py",
     "test_processor.py",
+    "test_progress.py",
     "test_redrive_task.py",
     "test_repair_timers.py",
     "test_running.py",
     "test_setup.py",
+    "test_sink.py",
     "test_start_again.py",
     "test_stream.py",
+    "test_unfinished.py",
 ]
 """Modules in any folder that import PySpark or its libraries themselves."""
 collect_ignore_glob = [] if importlib.util.find_spec("pyspark") else [f"*{name}" for name in OF_PYSPARK]
