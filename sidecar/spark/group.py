@@ -15,8 +15,8 @@ from sidecar.kafka import config
 from sidecar.kafka.admin.cluster import Admin, Deadline
 from sidecar.kafka.admin.offsets import Committed
 from sidecar.kafka.admin.topics import TopicFacts, ensure_topics
+from sidecar.kafka.idle_group import require_no_members
 from sidecar.kafka.log_reader import LogReader
-from sidecar.kafka.probes import describe_group
 from sidecar.kafka.producer import TransactionalProducer
 from sidecar.kafka.startup_retry import TRY_S
 from sidecar.kafka.writer import Writer, Written
@@ -41,25 +41,6 @@ def idle_topics(admin: Admin, settings: Settings) -> TopicFacts:
     topics = ensure_topics(admin, settings, TRY_S)
     require_no_members(admin, settings, TRY_S)
     return topics
-
-
-def require_no_members(admin: Admin, settings: Settings, wait_s: float = WAIT_S) -> None:
-    """Make sure that no instance of the embedded engine is in the group.
-
-    Raises:
-        BrokerUnavailable: No answer in time.
-        CommandFailed: There are members.
-    """
-    try:
-        group = describe_group(admin, settings, Deadline(wait_s))
-    except KafkaFailed as error:
-        raise CommandFailed(f"the group {settings.group_id} cannot be described: {error}") from error
-    if group is not None and group.members:
-        hosts = ", ".join(group.hosts)
-        raise CommandFailed(
-            f"the group {settings.group_id} has {group.members} members ({hosts}): stop these instances first; "
-            "only one engine at a time can use the group"
-        )
 
 
 def settle(settings: Settings, state_partitions: int) -> None:

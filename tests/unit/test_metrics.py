@@ -24,8 +24,8 @@ from sidecar.metrics import (
     PREFIX,
     BatchHistogram,
     Metrics,
-    document,
 )
+from sidecar.metrics.__main__ import document
 from tests.unit.engine.test_view import EMPTY, NOW_MS
 
 CONTRACT = {

@@ -12,6 +12,7 @@ from sidecar.changelog.codec import Engine
 from sidecar.clock import SystemClock
 from sidecar.errors import CommandFailed
 from sidecar.kafka.admin.cluster import Admin
+from sidecar.kafka.idle_group import require_no_members
 from sidecar.kafka.startup_retry import await_brokers
 from sidecar.settings import Settings
 from sidecar.spark import group
@@ -60,7 +61,7 @@ def export_state(
         group.settle(settings, found.state_partitions)
         before = group.last_checkpoints(settings, topics.partitions)
         pending, checkpoints = export(session, settings, admin, folder.query, before)
-        group.require_no_members(admin, settings)
+        require_no_members(admin, settings)
         group.write_checkpoints(settings, checkpoints)
         logger.info("state_exported", changelog=settings.changelog_topic, pending=pending)
         return pending

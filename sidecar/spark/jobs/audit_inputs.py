@@ -12,6 +12,7 @@ from sidecar.clock import SystemClock
 from sidecar.errors import CommandFailed
 from sidecar.kafka.admin.cluster import Admin, Deadline, Topic, describe_cluster, end_offsets, existing_topics
 from sidecar.kafka.admin.topics import look
+from sidecar.kafka.idle_group import require_no_members
 from sidecar.kafka.startup_retry import TRY_S, await_brokers
 from sidecar.policy import PolicyConfig
 from sidecar.settings import Settings
@@ -85,7 +86,7 @@ def run_audit(
     assert found is not None, "an event that is never set stops no wait"
     lost = _state_lost(found.standing, settings, checkpoint, repairs=repair is not None)
     if repair is not None:
-        group.require_no_members(admin, settings)
+        require_no_members(admin, settings)
     with job_session(f"{settings.streams_app_id}-audit", master, conf, [checkpoint, out]) as session:
         folder = None
         if checkpoint is not None:
@@ -151,7 +152,7 @@ def _repaired(inputs: AuditInputs, standing: Standing, dispositions: DataFrame, 
         return planned
     now = _find(admin, settings).standing
     require_idle(now, standing)
-    group.require_no_members(admin, settings)
+    require_no_members(admin, settings)
     if planned.armed or standing.state_lost:
         job.arm(chosen, changelog)
     return replace(planned, done=True)

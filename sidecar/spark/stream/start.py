@@ -23,6 +23,7 @@ from sidecar.kafka.admin.first_start import place_new_group
 from sidecar.kafka.admin.offsets import TopicsNow
 from sidecar.kafka.admin.topic_watch import TopicWatch
 from sidecar.kafka.admin.topics import TopicFacts, ensure_topics
+from sidecar.kafka.idle_group import require_no_members
 from sidecar.kafka.startup_retry import TRY_S, await_brokers
 from sidecar.policy import PolicyConfig
 from sidecar.settings import Settings
@@ -269,7 +270,7 @@ def _initial(
         initial = initial_state(session, initial_records(checkpoints), manifest.state_partitions)
         fenced.result()
     # An instance that joined since would have stopped at the fence, or committed behind it.
-    group.require_no_members(admin, settings)
+    require_no_members(admin, settings)
     if not manifest.imports:
         return initial
     blocks = changelog_records(session, settings, admin, checkpoints, manifest.state_partitions)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
 from sidecar.changelog import codec
-from sidecar.changelog.codec import FORMER_ASSIGNMENTS_MAX, BlockKey, Checkpoint, Engine
+from sidecar.changelog.codec import FORMER_ASSIGNMENTS_MAX, Checkpoint
 from sidecar.changelog.entry import HEAD, KEY
 from sidecar.contract.control import ControlKind
 from sidecar.engine import restore as restoring
@@ -18,9 +17,9 @@ from sidecar.engine.apply import apply_committed, prepare_committed
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.ports import Mutations
 from sidecar.engine.restore import ChangelogRead, Restore, to_spill
-from sidecar.engine.rows import FORMAT, Identity, Meta, decode_meta, encode_meta
+from sidecar.engine.rows import Identity, decode_meta, encode_meta
 from sidecar.engine.wholeness import ChangelogLost
-from sidecar.errors import FormatUnknown, InvariantViolated, PartitionStopped, RecordCorrupt, StoreCorrupt
+from sidecar.errors import InvariantViolated, StoreCorrupt
 from sidecar.model import StoredOffset, TimerId
 from tests.golden.examples import removed_list
 from tests.simulation.audit import check_fold, check_rows, rows_of
@@ -459,58 +458,3 @@ def test_a_restore_that_was_cut_off_settles_all_rows_though_its_watermark_is_the
     partition = stage.restored(store)  # a new process
     assert partition.counts.pending == 1
     check_rows(partition, store)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "error"),
-    [
-        (b"?", b"", FormatUnknown),
-        (b"c", b"\x02", FormatUnknown),
-        (b"c", b"\x01\x00\x00\x00\x00x", RecordCorrupt),
-        (codec.block_key(BlockKey(1001, 1, 0)), codec.encode_block(0, *ONE), RecordCorrupt),
-        (codec.block_key(BlockKey(1000, 1, 0)), codec.encode_block(9, *ONE), RecordCorrupt),
-    ],
-    ids=["key", "version", "checksum", "no slot ends there", "no such level"],
-)
-def test_a_record_that_cannot_be_read_stops_the_partition_and_is_named(
-    key: bytes, value: bytes, error: type[PartitionStopped]
-) -> None:
-    store = MemoryStore()
-    _, restore = restore_into(store)
-    restore.begin(0, 99)
-    with pytest.raises(error, match="app-changelog, partition 0, offset 42: "):
-        restore.apply([ChangelogRead(42, key, value)], "app-changelog")
-    assert dict(store.rows) == {}
-
-
-def test_a_partition_of_the_other_engine_is_not_taken_over() -> None:
-    _, restore = restore_into(MemoryStore())
-    restore.begin(0, 9)
-    restore.apply([ChangelogRead(0, b"c", codec.encode_checkpoint(Checkpoint(engine=Engine.SPARK)))], "changelog")
-    assert restore.settle()
-    with pytest.raises(PartitionStopped, match="last written by the spark engine; hand it over first"):
-        restore.finish(1)
-
-
-@pytest.mark.parametrize("what", ["meta", "format", "counter"])
-def test_a_strange_row_is_a_corrupt_store_and_no_stopped_partition(what: str) -> None:
-    stage = lived()
-    rows = stage.partition.rows
-    meta = decode_meta(stage.store.rows[rows.meta])
-    strange = {
-        "meta": {rows.meta: b"\xff"},
-        "format": {rows.meta: encode_meta(replace(meta, format=9))},
-        "counter": {rows.counter + b"O\xff": bytes(8)},
-    }
-    mutations = Mutations()
-    mutations.rows.update(strange[what])
-    stage.store.apply([mutations])
-    _, restore = restore_into(stage.store)
-    with pytest.raises(StoreCorrupt, match="the state folder is strange"):
-        restore.begin(0, stage.log.end)
-
-
-def test_a_folder_of_before_commits_were_confirmed_is_believed() -> None:
-    meta = Meta(FORMAT, "cluster", "topic", 7, Checkpoint(sequence=3))
-    assert decode_meta(msgspec.msgpack.encode(msgspec.to_builtins(meta)[:6])) == meta
-    assert meta.to_confirm == -1
