@@ -21,8 +21,8 @@ from sidecar.spark.stream.start import Options
 SETTINGS = Settings(bootstrap_servers="broker:1", streams_app_id="app")
 POLICY: PolicyConfig = policy_config(SETTINGS)
 REFUSED = "no answer: SASL authentication failed"
-QUESTIONS = ("Admin", "idle_topics", "_manifest", "ClockCheck", "committed", "_initial")
-"""What is asked of the brokers before the query runs, in order; `committed` with another number of state partitions."""
+QUESTIONS = ("Admin", "idle_topics", "_manifest", "ClockCheck", "last_checkpoints", "_initial")
+"""What is asked of the brokers before the query runs; `last_checkpoints` with another number of state partitions."""
 
 
 class World:
@@ -36,7 +36,7 @@ class World:
         answers: dict[str, Any] = {
             "idle_topics": SimpleNamespace(partitions=2),
             "_manifest": manifest,
-            "committed": {},
+            "last_checkpoints": {},
             "_initial": None,
         }
 
@@ -102,10 +102,10 @@ def test_credentials_that_are_wrong_end_the_start_with_the_reason(monkeypatch: p
 
 
 def test_an_answer_that_is_definite_ends_the_start_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, {"committed": KafkaFailed("denied", denied=True)})
+    world = World(monkeypatch, {"last_checkpoints": KafkaFailed("denied", denied=True)})
     with pytest.raises(KafkaFailed, match="denied"):
         world.start(state_partitions=3)
-    assert world.asked.count("committed") == 1
+    assert world.asked.count("last_checkpoints") == 1
 
 
 def test_a_stop_that_is_requested_meanwhile_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
