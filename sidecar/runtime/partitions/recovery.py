@@ -165,8 +165,7 @@ class Recovery:
 
     def _is_left_open(self, number: int, restoring: _Restoring) -> bool:
         """Return whether the log ends with the store's checkpoint, unstable, and its offset is committed."""
-        mark = None if restoring.committed is None else OffsetMark.parse(restoring.committed.metadata)
-        checkpoint = restoring.restore.partition.checkpoint
+        mark, checkpoint = restoring.mark, restoring.restore.partition.checkpoint
         return (
             not restoring.read
             and restoring.restore.unconfirmed
