@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 
 from sidecar.api.connect.plugins import connector_config
 from sidecar.errors import SettingsInvalid
-from sidecar.settings import SETTINGS, Setting, Settings, advice_for_run, load, reference_page, rows
+from sidecar.settings import SETTINGS, Setting, Settings, advice_for_run, load, rows
 from sidecar.settings.client import HARMLESS, REFUSED
 from sidecar.settings.table import BY_ALIAS, BY_NAME
-
-ROOT = Path(__file__).parents[3]
 
 
 def problems_of(**sources: object) -> tuple[str, ...]:
@@ -494,8 +492,3 @@ def test_any_environment_gives_settings_or_problems_of_one_line_each(environ: di
         lines = error.problems
         assert lines
     assert all(len(line.splitlines()) == 1 for line in lines)
-
-
-def test_the_reference_page_is_up_to_date() -> None:
-    """`python -m sidecar.settings > docs/reference/settings.md` updates it."""
-    assert (ROOT / "docs" / "reference/settings.md").read_text(encoding="utf-8") == reference_page()
