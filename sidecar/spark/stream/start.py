@@ -16,11 +16,13 @@ from sidecar import log
 from sidecar.changelog.codec import Checkpoint, Engine
 from sidecar.changelog.offset_mark import OffsetMark
 from sidecar.clock import SystemClock
+from sidecar.engine.rows import Identity
+from sidecar.engine.wholeness import ChangelogLost, Log, missing
 from sidecar.errors import CommandFailed, SettingsInvalid
 from sidecar.kafka import config
-from sidecar.kafka.admin.cluster import Admin, Deadline, first_offsets
+from sidecar.kafka.admin.cluster import Admin, Deadline, end_offsets, first_offsets
 from sidecar.kafka.admin.first_start import place_new_group
-from sidecar.kafka.admin.offsets import TopicsNow
+from sidecar.kafka.admin.offsets import Committed, TopicsNow
 from sidecar.kafka.admin.topic_watch import TopicWatch
 from sidecar.kafka.admin.topics import TopicFacts, ensure_topics
 from sidecar.kafka.idle_group import require_no_members
@@ -313,6 +315,7 @@ def _rules(settings: Settings, policy: PolicyConfig, admin: Admin, manifest: Man
         input_topic_id=topics.input_topic_id,
         input_partitions=topics.partitions,
         state_partitions=manifest.state_partitions,
+        query_began_ms=SystemClock().wall_ms(),
     )
 
 
@@ -321,6 +324,7 @@ def _begin(admin: Admin, settings: Settings, topics: TopicFacts, manifest: Manif
 
     Raises:
         BrokerUnavailable: No answer in time.
+        ChangelogLost: The changelog to import lacks what was committed.
         CommandFailed: Another state exists.
     """
     # The offsets first: they are known when no transaction of the group is open any more.
@@ -329,6 +333,7 @@ def _begin(admin: Admin, settings: Settings, topics: TopicFacts, manifest: Manif
     _refuse_what_is_not_ours(settings, before, options)
     offsets = {number: each.offset for number, each in found.items()}
     if options.from_changelog:
+        _refuse_what_lacks_something(admin, settings, topics, found, before)
         for number, (_, metadata) in found.items():
             # Brokers may have rolled back the changelog or the offset alone.
             if (mark := OffsetMark.parse(metadata)) is not None:
@@ -343,6 +348,25 @@ def _begin(admin: Admin, settings: Settings, topics: TopicFacts, manifest: Manif
     unread = [number for number in range(topics.partitions) if number not in offsets]
     firsts = first_offsets(admin, settings.input_topic, unread, Deadline(TRY_S)) if unread else {}
     return replace(manifest, offsets={**firsts, **offsets}, imports=options.from_changelog)
+
+
+def _refuse_what_lacks_something(
+    admin: Admin,
+    settings: Settings,
+    topics: TopicFacts,
+    found: Mapping[int, Committed],
+    before: Mapping[int, MarkedCheckpoint],
+) -> None:
+    """Raise ChangelogLost if the changelog cannot have all that the embedded engine committed."""
+    identity = Identity(topics.cluster_id, topics.changelog_topic_id, settings.changelog_topic)
+    deadline, numbers = Deadline(TRY_S), range(topics.usable_partitions)
+    firsts = first_offsets(admin, settings.changelog_topic, numbers, deadline)
+    ends = end_offsets(admin, settings.changelog_topic, numbers, deadline)
+    for number in numbers:
+        mark = OffsetMark.parse(found[number].metadata) if number in found else None
+        changelog = Log(identity, firsts[number], ends[number])
+        if why := missing(before.get(number, Checkpoint()), changelog, mark):
+            raise ChangelogLost(f"partition {number}: {why}")
 
 
 def _first_checkpoints(

@@ -87,6 +87,7 @@ class Rules:
     input_topic_id: str = ""
     input_partitions: int = 1
     state_partitions: int = 1
+    query_began_ms: int = 0
     ahead: bool = True
     """Whether steps plan ahead. It is False only for a micro-batch that never ran with True."""
 
@@ -474,8 +475,7 @@ class _PartitionStep:
                 signed(rules.api_token, rules.status_topic, self._number, status_record, now_ms)
                 for status_record in [*output.status_records, *[view] * last]
             ]
-            part = output.part(self._number, self._closings)
-            found.append(replace(part, status_records=status_records, last=last))
+            found.append(replace(output.part(self._number, self._closings), status_records=status_records, last=last))
         return found
 
     def _view(self) -> PartitionView:
@@ -491,10 +491,10 @@ class _PartitionStep:
             reason="" if self._dlq_open else f"the DLQ {self._rules.policy.dlq_topic} cannot be written",
             listable=self._rules.listable,
             release=__version__,
+            restored_ms=self._rules.query_began_ms,
         )
         return view.counted(meta.counts(), meta.checkpoint, self._now_ms)
 
     def _backlog(self) -> int:
-        return sum(
-            count for level, slot, count in self._meta.counted_slots if level == 0 and slot < self._now_ms // 1000
-        )
+        due_s = self._now_ms // 1000
+        return sum(count for level, slot, count in self._meta.counted_slots if level == 0 and slot < due_s)

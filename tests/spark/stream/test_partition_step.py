@@ -29,6 +29,7 @@ RULES = Rules(
     app_id="app",
     status_topic="app-status",
     owner="spark",
+    query_began_ms=NOW - 1,
 )
 
 
@@ -202,6 +203,7 @@ def test_counts_are_published_though_nothing_happens() -> None:
     first = world.step()
     assert first is not None
     assert view(first.output_parts)["state"] == "running"
+    assert view(first.output_parts)["restored_ms"] == RULES.query_began_ms, "figures of an earlier owner are older"
     quiet = world.step(wait_ms=500)
     assert quiet is not None
     assert quiet.output_parts == []
