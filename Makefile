@@ -53,7 +53,7 @@ OTELCOL = $(TOOLS)/otelcol-$(OTEL_VERSION)/otelcol
 TOXIPROXY = $(TOOLS)/toxiproxy-$(TOXIPROXY_VERSION)/toxiproxy
 
 .DEFAULT_GOAL = help
-.PHONY: help demo demo-spark test test-fast test-all test-rough test-pure sanitize test-spark test-spark-cluster test-cluster test-logins test-spring-kafka test-otel test-clients test-image chaos soak-spark check simulate bench bench-operating bench-large bench-compare bench-spark docs push-docs dist wheels charts check-release push-charts sign audit sbom lock lint-workflows helm kustomize promtool toxiproxy collector clean
+.PHONY: help demo demo-spark test test-fast test-all test-rough test-pure sanitize test-spark test-spark-cluster test-cluster test-logins test-spring-kafka test-otel test-clients test-image chaos soak-spark check simulate bench bench-operating bench-attacks bench-large bench-compare bench-spark docs push-docs dist wheels charts check-release push-charts sign audit sbom lock lint-workflows helm kustomize promtool toxiproxy collector clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -133,6 +133,9 @@ bench: $(TEST_STAMP) ## Measure the figures in docs/explanation/performance.md
 
 bench-operating: $(TEST_STAMP) ## Measure operating: counts, requests at full load, pages, cancel
 	$(BIN)/python -m bench counts asked listing cancel
+
+bench-attacks: $(TEST_STAMP) ## Measure lateness while strangers attack the HTTP port
+	$(BIN)/python -m bench attacks
 
 bench-large: $(TEST_STAMP) ## Measure one instance with LARGE=10000000 pending messages; needs 30 GB of disk
 	$(BIN)/python -m bench large --large $(or $(LARGE),10000000)

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import click
 
+from bench.attacks import NAMES as ATTACKS
+from bench.attacks import attacks
 from bench.cluster import Cluster
 from bench.compare import checked_out, compared
 from bench.figures import TARGETS, Figure, json_line, table
@@ -33,8 +35,9 @@ ORDER = tuple(f"order_{way}{what}" for way in ("store", "fire") for what in ("",
 PENDING = ("memory", "pending", "restart", "restore")
 CROWD = ("listing", "asked")
 NAMES = ("relay", *RATIOS, "lateness", *PENDING, "counts", *CROWD, "cancel")
-NAMED = ("order", "large", "spark", "shards")
-"""The figures that are measured only when named: the cost of a policy, and what needs 30 GB of disk, or a JDK."""
+NAMED = ("attacks", "order", "large", "spark", "shards")
+"""The figures that are measured only when named: the cost of a policy or of attacks, and what needs 30 GB of disk, or a
+JDK."""
 
 
 class Measurement(NamedTuple):
@@ -68,8 +71,9 @@ def main(
 ) -> None:
     """Measure the sidecar against a broker on this machine: all figures, or only the NAMES.
 
-    Those of Spark (spark, shards) are measured when they are named: they need a JDK. So are order, which compares store
-    and fire with and without an order per key, and large, which needs 3 GB of disk for each million of messages.
+    Those of Spark (spark, shards) are measured when they are named: they need a JDK. So are attacks, during which
+    messages fall due while strangers attack the HTTP port; order, which compares store and fire with and without an
+    order per key; and large, which needs 3 GB of disk for each million of messages.
 
     A run during which the hypervisor takes more than 5 % of the processor time is repeated, at most five times. Then
     the figure is noisy: neither met nor missed.
@@ -139,6 +143,7 @@ def _measurements(
             CROWD, Measurement(listing + asked, partial(crowd, cluster, folder, runs, wanted, quick=quick))
         ),
         "cancel": Measurement(("cancel_p50", "cancel_p99"), partial(cancel, cluster, folder, long_s)),
+        "attacks": Measurement(ATTACKS, partial(_warm, rates, partial(attacks, cluster, folder)), runs),
         "order": Measurement(ORDER, rates.order, runs),
         "large": Measurement(_of_large(), partial(large, cluster, folder, min(most, many) if quick else most), None),
         "spark": Measurement(_of_spark(shards=False), partial(spark, cluster, folder, quick=quick)),

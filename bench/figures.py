@@ -12,6 +12,8 @@ from typing import Literal
 from rich.console import Console
 from rich.table import Table
 
+from bench.attackers import ATTACKS
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
@@ -82,6 +84,11 @@ TARGETS: Mapping[str, Figure] = {
         Figure("listing", "page of 100 anywhere, p99", math.nan, "ms", 50, "at most"),
         Figure("cancel_p50", "cancel until its definite answer, p50", math.nan, "ms"),
         Figure("cancel_p99", "cancel until its definite answer, p99", math.nan, "ms", 1_000, "at most"),
+        Figure("attack_none", "lateness without an attack, p99", math.nan, "ms"),
+        *(
+            Figure(f"attack_{name}", f"lateness during an attack, p99: {attack.what}", math.nan, "ms", 500, "at most")
+            for name, attack in ATTACKS.items()
+        ),
         Figure("order_store", "order per key: stored ÷ plain", math.nan, "×", 0.6),
         Figure(
             "order_store_cpu", "order per key: messages stored in a second of processor time ÷ plain", math.nan, "×"
