@@ -21,7 +21,8 @@ T = TypeVar("T")
 
 BODY_BYTES_MAX: Final = 64 * 1024
 AT_WORK_MAX: Final = 50
-"""Most requests without a token that are answered at a time: the other connections are left for probes and tokens."""
+"""Most requests of strangers, and of readers, that are answered at a time: other connections are left for probes and
+operators."""
 TOO_MANY: Final = "Too many requests at once; try again in a moment."
 POLICIES: Final = {
     "cache-control": "no-store",
@@ -162,19 +163,21 @@ class Kind(StrEnum):
 
     PROBE = "probe"
     METRICS = "metrics"
-    KNOWN = "known"
-    """Requests of whoever has a token."""
+    OPERATOR = "operator"
+    READER = "reader"
     OTHER = "other"
+    """Requests of strangers."""
 
 
-_BOUNDED: Final = frozenset({Kind.METRICS, Kind.OTHER})
+_BOUNDED: Final = frozenset({Kind.METRICS, Kind.READER, Kind.OTHER})
+_OF_CALLER: Final = {Caller.OPERATOR: Kind.OPERATOR, Caller.READER: Kind.READER, Caller.STRANGER: Kind.OTHER}
 
 
 class RateLimiter:
     """Admits requests one after the other, at a rate that uses only a share of one core.
 
     The loop that fires messages shares the interpreter with the API, so a flood of requests would slow it down. Each
-    request waits until the time of those before it is paid off. Probes, metrics and whoever has a token have budgets of
+    request waits until the time of those before it is paid off. Probes, metrics, readers and operators have budgets of
     their own, so that a flood of other requests neither makes the sidecar look dead nor keeps an operator out.
 
     A request enters with its whole body, and one that is refused without its body: whoever sends half of a body holds
@@ -247,7 +250,7 @@ def _kind_of(path: str, caller: Caller) -> Kind:
         return Kind.PROBE
     if path == METRICS:
         return Kind.METRICS
-    return Kind.OTHER if caller is Caller.STRANGER else Kind.KNOWN
+    return _OF_CALLER[caller]
 
 
 async def _with_whole_body(receive: Receive) -> Receive | None:
@@ -300,7 +303,7 @@ class Metered:
 class PaidThread:
     """Runs work in threads, each once those before it are paid for: the rate limiter sees its own thread only.
 
-    Whoever has a token has places and a budget apart from all others.
+    Operators, readers and strangers have places and a budget each.
 
     Args:
         places: How many of either may run at a time.
@@ -310,7 +313,7 @@ class PaidThread:
     def __init__(self, places: int, waiting_max: int = AT_WORK_MAX) -> None:
         self._places = places
         self._waiting_max = waiting_max
-        self._lanes: dict[bool, tuple[CapacityLimiter, Budget]] = {}
+        self._lanes: dict[Caller, tuple[CapacityLimiter, Budget]] = {}
 
     async def run(self, work: Callable[[], T]) -> T:
         """Return what the work returns, and raise what it raises; HTTPException when its turn does not come."""
@@ -324,7 +327,7 @@ class PaidThread:
             finally:
                 elapsed_s = time.thread_time() - began_s
 
-        lane = CALLER.get() is Caller.STRANGER
+        lane = CALLER.get()
         if lane not in self._lanes:  # a limiter is made where its loop runs
             self._lanes[lane] = CapacityLimiter(self._places), Budget()
         limiter, budget = self._lanes[lane]

@@ -238,7 +238,8 @@ def test_who_waits_too_long_is_refused_although_the_process_stood_still(monkeypa
         assert set(runner.run(flood())) == {200, 503}
 
 
-def test_what_strangers_compute_in_threads_keeps_whoever_has_a_token_out_of_nothing() -> None:
+@pytest.mark.parametrize("flooding", [Caller.STRANGER, Caller.READER])
+def test_what_others_compute_in_threads_keeps_an_operator_out_of_nothing(flooding: Caller) -> None:
     def work() -> str:
         until_s = time.thread_time() + COST_S
         while time.thread_time() < until_s:
@@ -252,14 +253,14 @@ def test_what_strangers_compute_in_threads_keeps_whoever_has_a_token_out_of_noth
 
     async def race() -> list[Caller]:
         thread, order = PaidThread(1), list[Caller]()
-        flood = [asyncio.create_task(as_caller(Caller.STRANGER, thread, order)) for _ in range(6)]
+        flood = [asyncio.create_task(as_caller(flooding, thread, order)) for _ in range(6)]
         await asyncio.sleep(0)
         await asyncio.create_task(as_caller(Caller.OPERATOR, thread, order))
         done = list(order)
         await asyncio.gather(*flood)
         return done
 
-    assert asyncio.run(race()).count(Caller.STRANGER) <= 2
+    assert asyncio.run(race()).count(flooding) <= 2
 
 
 def test_what_a_thread_computes_is_paid_in_full(paid: list[float]) -> None:

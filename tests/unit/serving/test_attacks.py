@@ -20,10 +20,11 @@ from starlette.types import Receive, Scope, Send
 from sidecar.api.auth import OPEN_PATHS, Gate
 from sidecar.api.connect import plugins
 from sidecar.api.guard import RateLimiter
+from sidecar.api.messages.changes import ACTIONS_AT_A_TIME, WAITING_MAX
 from sidecar.serving import server as server_module
 from sidecar.serving.server import CONNECTIONS_MAX, HEAD_BYTES_MAX, HEAD_LINES_MAX, Server
 from tests.unit.api.test_api import Snapshots
-from tests.unit.api_stage import Client, Desk
+from tests.unit.api_stage import Client, Desk, Told
 from tests.unit.engine.test_view import NOW_MS, view_of
 from tests.waiting import eventually
 
@@ -201,8 +202,9 @@ def test_the_page_of_the_reference_may_run_its_own_script_and_no_other(guarded: 
         assert httpx.get(f"{guarded.url}/{address}", timeout=SOON_S).status_code == 200
 
 
-def test_strangers_that_ask_too_much_keep_neither_an_operator_nor_prometheus_nor_probes_out() -> None:
-    """Their requests wait for one another; those with a token, metrics and probes have budgets of their own."""
+@pytest.mark.parametrize("authorization", ["", "Authorization: Bearer reads\r\n"], ids=["strangers", "readers"])
+def test_who_asks_too_much_keeps_neither_an_operator_nor_prometheus_nor_probes_out(authorization: str) -> None:
+    """Their requests wait for one another; operators, metrics and probes have budgets of their own."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         until_s = time.thread_time() + (0.25 if scope["path"] == "/pending" else 0.0)
@@ -210,11 +212,11 @@ def test_strangers_that_ask_too_much_keep_neither_an_operator_nor_prometheus_nor
             pass
         await PlainTextResponse("done")(scope, receive, send)
 
-    limited = RateLimiter(app, Gate(["secret"], loopback=True))
+    limited = RateLimiter(app, Gate(["secret"], ["reads"], loopback=True))
     with running(limited) as server, contextlib.ExitStack() as opened:
         flood = [opened.enter_context(connect(server)) for _ in range(12)]
         for each in flood:
-            each.sendall(b"GET /pending HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            each.sendall(f"GET /pending HTTP/1.1\r\nHost: localhost\r\n{authorization}\r\n".encode())
         for _ in range(3):
             assert status(server, TIMER, "DELETE", headers=TOKEN) == 200
             assert status(server, "/metrics") == 200
@@ -239,6 +241,37 @@ def test_strangers_that_wait_leave_room_for_probes_and_for_an_operator(monkeypat
         for _ in range(5):
             assert status(server, TIMER, "DELETE", headers=TOKEN) == 200
             assert status(server) == 200
+
+
+def test_of_too_many_changes_at_once_the_last_ones_are_turned_away() -> None:
+    answered = threading.Event()
+
+    class Slow(Desk):
+        def act(self, *args: Any) -> Told:
+            assert answered.wait(SOON_S)
+            return super().act(*args)
+
+    statuses: list[int] = []
+
+    def cancel(server: Server) -> None:
+        statuses.append(status(server, TIMER, "DELETE", headers=TOKEN))
+
+    over = 6
+    most = ACTIONS_AT_A_TIME + WAITING_MAX
+    with (
+        Client(Snapshots([view_of([NOW_MS + 3_000])]), desk=Slow(), token="secret") as client,
+        running(client.app) as server,
+    ):
+        flood = [threading.Thread(target=cancel, args=(server,)) for _ in range(most + over)]
+        for each in flood:
+            each.start()
+        eventually(lambda: len(statuses) == over, SOON_S, "those beyond the bound are answered at once")
+        assert not {200, 202} & set(statuses)
+        assert status(server) == 200
+        answered.set()
+        for each in flood:
+            each.join()
+    assert statuses[over:] == [200] * most
 
 
 def test_nested_yaml_is_refused_for_its_depth_and_computed_apart_from_the_requests(
