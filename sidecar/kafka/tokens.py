@@ -114,6 +114,7 @@ class Tokens:
             answer, error = ended.get(timeout=self._call_s)
         except Empty:
             raise _Unfit(f"it did not return within {self._call_s:g} s") from None
+        self._call = None  # it has answered, though its thread may live on for a moment
         if error is not None:
             raise error
         return answer

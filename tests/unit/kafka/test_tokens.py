@@ -195,6 +195,25 @@ def test_a_function_that_does_not_return_is_not_called_a_second_time(clock: Hand
         returns.set()
 
 
+def test_a_call_that_has_answered_does_not_hinder_the_next_one_while_its_thread_ends(
+    tokens: Tokens, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = threading.Event()
+
+    class Lingering(threading.Thread):
+        def run(self) -> None:
+            super().run()
+            ends.wait()
+
+    monkeypatch.setattr(threading, "Thread", Lingering)
+    try:
+        assert tokens(None).text == "token 1"
+        clock.now_s += LIFETIME_S
+        assert tokens(None).text == "token 2"
+    finally:
+        ends.set()
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
