@@ -53,7 +53,7 @@ OTELCOL = $(TOOLS)/otelcol-$(OTEL_VERSION)/otelcol
 TOXIPROXY = $(TOOLS)/toxiproxy-$(TOXIPROXY_VERSION)/toxiproxy
 
 .DEFAULT_GOAL = help
-.PHONY: help demo demo-spark test test-fast test-all test-rough test-pure sanitize test-spark test-spark-cluster test-cluster test-logins test-spring-kafka test-otel test-clients test-image chaos soak-spark check simulate bench bench-operating bench-attacks bench-large bench-compare bench-spark docs push-docs dist wheels charts check-release push-charts sign audit sbom lock lint-workflows helm kustomize promtool toxiproxy collector clean
+.PHONY: help demo demo-spark test test-fast test-all test-rough test-pure sanitize test-spark test-spark-cluster test-cluster test-logins test-spring-kafka test-otel test-schema test-clients test-image chaos soak-spark check simulate bench bench-operating bench-attacks bench-large bench-compare bench-spark docs push-docs dist wheels charts check-release push-charts sign audit sbom lock lint-workflows helm kustomize promtool toxiproxy collector clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -105,6 +105,9 @@ test-spring-kafka: $(TEST_STAMP) ## Run the tests with records of the real Sprin
 test-otel: $(TEST_STAMP) $(OTELCOL) ## Follow a message through OpenTelemetry's real collector; needs Go
 	$(PIP) install --require-hashes -r requirements/image.lock
 	SIDECAR_REQUIRE_BROKER=1 $(BIN)/python -m pytest -q tests/integration/operations/test_otel.py
+
+test-schema: $(TEST_STAMP) ## Let Schemathesis make up requests to a running sidecar, which takes two minutes
+	SIDECAR_REQUIRE_BROKER=1 $(BIN)/python -m pytest -q tests/integration/operations/test_schemathesis.py
 
 test-clients: $(TEST_STAMP) ## Build and run the examples in every language on this machine, which takes minutes
 	SIDECAR_REQUIRE_BROKER=1 $(BIN)/python -m pytest -q tests/integration/clients

@@ -8,9 +8,11 @@ from typing import Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.routing import Match
+from starlette.types import Scope
 
 _STANDARD = {
     404: "There is nothing at {path}; GET /docs lists all paths.",
@@ -22,12 +24,19 @@ REPEATABLE: Final = frozenset({"header", "expand"})
 _OF_LETTERS: Final = frozenset({"reason", "origin", "exception", "group"})
 """Those of the dead letters' filter: a letter has one of the values."""
 
-ALLOW: Final = "allow"
-"""A route that refuses a method by itself names the possible ones under this; the framework writes `Allow`."""
+_ASKS: Final = "sidecar.asks_what_is_allowed"
+"""In a scope that is no request: which methods does a path have?"""
 
 
 FAULTS_MAX: Final = 10
 """The most mistakes of one request that an answer lists."""
+
+
+class Refusing(APIRoute):
+    """A route that refuses its methods in words of its own: they are not allowed."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return (Match.NONE, {}) if _ASKS in scope else super().matches(scope)
 
 
 def problem(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
@@ -59,7 +68,7 @@ async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
     if message == HTTPException(error.status_code).detail and error.status_code in _STANDARD:
         message = _STANDARD[error.status_code].format(path=request.url.path, method=request.method)
     headers = dict(error.headers or {})
-    if error.status_code == 405 and ALLOW not in headers:
+    if error.status_code == 405:
         headers["Allow"] = ", ".join(_allowed(request))
     return problem(error.status_code, message, headers)
 
@@ -68,7 +77,7 @@ def _allowed(request: Request) -> list[str]:
     """Return the methods that are possible at this path: the framework names those of one of its routes only."""
 
     def fits(method: str) -> bool:
-        scope = {**request.scope, "method": method}
+        scope = {**request.scope, "method": method, _ASKS: True}
         return any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
 
     methods = [method for method in ("GET", "POST", "PUT", "PATCH", "DELETE") if fits(method)]

@@ -71,6 +71,11 @@ class ControlKind(StrEnum):
         """Whether its target is an origin topic, not timers."""
         return self in {ControlKind.PAUSE, ControlKind.RESUME, ControlKind.STOP}
 
+    @property
+    def done(self) -> Outcome:
+        """The outcome when it has acted."""
+        return _DONE[self]
+
 
 class Outcome(StrEnum):
     """The answer to a control record."""
@@ -85,6 +90,15 @@ class Outcome(StrEnum):
     ORIGIN_PAUSED = "origin-paused"
     BAD_REQUEST = "bad-request"
 
+
+_DONE: Final = {
+    ControlKind.CANCEL: Outcome.CANCELLED,
+    ControlKind.RESCHEDULE: Outcome.RESCHEDULED,
+    ControlKind.FIRE: Outcome.FIRED,
+    ControlKind.PAUSE: Outcome.PAUSED,
+    ControlKind.RESUME: Outcome.RESUMED,
+    ControlKind.STOP: Outcome.STOPPED,
+}
 
 Target = TimerId | bytes | str
 """A timer id, a retry id (bytes), or an origin topic (EVERY_ORIGIN: all of them)."""

@@ -48,13 +48,6 @@ class Acts(NamedTuple):
     """Looks again at the timer that waits behind one that goes out of turn."""
 
 
-_DONE: Final = {
-    ControlKind.CANCEL: Outcome.CANCELLED,
-    ControlKind.RESCHEDULE: Outcome.RESCHEDULED,
-    ControlKind.FIRE: Outcome.FIRED,
-}
-
-
 class Controls:
     """The control records of one partition in one plan.
 
@@ -124,7 +117,7 @@ class Controls:
                 return False
             timers = progress.acted
             outcome = (
-                _DONE[control.kind] if timers else Outcome.ORIGIN_PAUSED if progress.skipped else Outcome.NOT_PENDING
+                control.kind.done if timers else Outcome.ORIGIN_PAUSED if progress.skipped else Outcome.NOT_PENDING
             )
         if outcome is not Outcome.BAD_REQUEST:
             self.repeats.remember(control, outcome, timers)

@@ -6,7 +6,7 @@ import threading
 from typing import Final
 
 from sidecar.clock import Clock
-from sidecar.contract.control import ControlKind, Target
+from sidecar.contract.control import ControlKind, Outcome, Target
 from sidecar.control.client import DEADLINE_S, ControlClient, ControlResult, added_up, found_result
 from sidecar.kafka.admin.cluster import Deadline
 from sidecar.model import Scope
@@ -42,6 +42,12 @@ class LazyCommands:
         deadline = Deadline(DEADLINE_S, self._clock)
         sent = client.post(kind, target, due_ms=due_ms, scope=scope, control_id=control_id, deadline_s=DEADLINE_S)
         answers = self._source.await_outcomes(sent.control_id, sent.offsets, deadline.left_s)
+        possible = {kind.done, Outcome.NOT_PENDING, Outcome.ORIGIN_PAUSED, Outcome.BAD_REQUEST}
+        if any(each.target != sent.target or each.outcome not in possible for each in answers.values()):
+            raise ValueError(
+                "control_id: another command had this id in the last hour, so it is not known whether this one acted: "
+                "use an id once"
+            )
         return added_up(sent.control_id, sent.target, sent.offsets, answers)
 
     def lookup(self, control_id: str) -> ControlResult | None:

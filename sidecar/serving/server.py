@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections import defaultdict
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -19,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from sidecar.api.guard import POLICIES
 from sidecar.api.problems import problem
 from sidecar.errors import CommandFailed
+from sidecar.serving.handshakes import bound_handshakes, of_the_busiest_address
 from sidecar.serving.listener import listen
 
 CONNECTIONS_MAX: Final = 100
@@ -28,7 +27,6 @@ BODY_S: Final = 5.0
 """Longest time from the end of a head to the end of its body."""
 EXCHANGE_S: Final = 15.0
 """Longest time from the start of a connection, or its last response, to the next response."""
-HANDSHAKE_S: Final = 5.0
 KEEP_ALIVE_S: Final = 5
 LATE_S: Final = 1.0
 """A deadline that ends so much late has seen the process stand still, and says nothing of the client."""
@@ -139,11 +137,8 @@ class BoundedProtocol(H11Protocol):
         self.transport.abort()
 
     def _make_room(self) -> None:
-        by_address: defaultdict[str, list[BoundedProtocol]] = defaultdict(list)
-        for other in self.connections:
-            if isinstance(other, BoundedProtocol):
-                by_address[other.client[0] if other.client else ""].append(other)
-        most = max(by_address.values(), key=len)
+        connections = [other for other in self.connections if isinstance(other, BoundedProtocol)]
+        most = of_the_busiest_address((other.client[0] if other.client else "", other) for other in connections)
         min(most, key=lambda other: (other.is_busy(), other._waiting_since_s)).drop()  # noqa: SLF001
 
     def _begin_exchange(self) -> None:
@@ -172,10 +167,7 @@ class _SignallingServer(uvicorn.Server):
         self.up = threading.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        if self.config.ssl is not None:
-            # uvicorn leaves it at asyncio's minute; the connection counts only after it.
-            loop = asyncio.get_running_loop()
-            loop.create_server = partial(loop.create_server, ssl_handshake_timeout=HANDSHAKE_S)  # type: ignore[method-assign]
+        bound_handshakes(asyncio.get_running_loop())
         await super().startup(sockets)
         self.up.set()
 

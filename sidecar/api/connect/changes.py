@@ -13,7 +13,7 @@ from sidecar.api.connect.bodies import ConnectorStateInfo
 from sidecar.api.connect.group import CONNECTOR, TASK, ConnectGroup, ConnectorName, TaskNumber
 from sidecar.api.connect.restart import Restarter, is_passed_on
 from sidecar.api.messages.changes import ControlDesk
-from sidecar.api.problems import ALLOW
+from sidecar.api.problems import Refusing
 from sidecar.contract.control import EVERY_ORIGIN, ControlKind
 
 _UNCHANGEABLE: Final = (
@@ -162,8 +162,7 @@ def _add_refusals(router: APIRouter, group: ConnectGroup) -> None:
             405,
             "The only connector is retry-sidecar itself: it exists while its processes run, takes their settings, and "
             "commits its offsets in the transactions that fire. Change the settings and restart the processes.",
-            {ALLOW: "GET, HEAD"},
         )
 
     for path, methods in _UNCHANGEABLE:
-        router.add_api_route(path, refuse, methods=methods, include_in_schema=False)
+        router.add_api_route(path, refuse, methods=methods, route_class_override=Refusing, include_in_schema=False)

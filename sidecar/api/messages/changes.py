@@ -209,7 +209,10 @@ class ChangeQuery(BaseModel):
     control_id: str | None = Field(
         default=None,
         description="An id of your own, used for this change only. If the response is lost, send the change again with "
-        "the same id: it acts once. Or look the outcome up with it. By default the response names an id.",
+        "the same id: it acts once. Or look the outcome up with it. By default the response names an id. At most 256 "
+        "bytes.",
+        min_length=1,
+        max_length=256,
         examples=[CONTROL_ID_EXAMPLE],
     )
 

@@ -116,6 +116,18 @@ def test_who_does_not_own_a_message_shows_and_cancels_it(group: Group, partition
         assert TOKEN not in asker.log
 
 
+def test_the_id_of_one_change_is_none_of_another_one(group: Group) -> None:
+    """The answer is not the outcome of the first one."""
+    first, second = (group.put(1, b"once") for _ in range(2))
+    asker, same = group.askers(1)[0], "?control_id=used-once"
+    assert change(asker, "DELETE", f"/pending/messages/{first}{same}")[0] == 200
+    assert change(asker, "DELETE", f"/pending/messages/{first}{same}")[1]["result"] == "cancelled"
+    for method, path in (("DELETE", f"/pending/messages/{second}"), ("POST", f"/pending/messages/{first}/fire")):
+        status, said = change(asker, method, f"{path}{same}")
+        assert (status, set(said)) == (400, {"error_code", "message"})
+        assert "use an id once" in said["message"]
+
+
 def test_what_is_rescheduled_shows_its_new_time_and_keeps_its_id(group: Group) -> None:
     timer = group.put(1, b"moved")
     path = f"/pending/messages/{timer}"

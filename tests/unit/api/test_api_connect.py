@@ -266,6 +266,7 @@ def test_it_cannot_be_made_altered_or_deleted(running: Client, method: str, path
     answer = running.request(method, path)
     assert_problem(answer, 405, "retry-sidecar itself")
     assert answer.headers["allow"] == "GET, HEAD"
+    assert running.request("OPTIONS", path).headers["allow"] == "GET, HEAD"
 
 
 # Pause, resume, stop

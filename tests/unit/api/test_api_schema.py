@@ -122,10 +122,8 @@ def side_effects(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def conforms(case: Case, *besides: str) -> None:
     """Make the request and hold the answer against the document, without these checks."""
     beyond = BEYOND_SCHEMA.get((case.operation.method.upper(), case.operation.path), ())
-    # Kafka Connect's other calls are refused in its own words, so they are possible but not documented.
-    connect = ("allow_header_conformance",) if case.operation.path.startswith("/connector") else ()
     # Without the token a change is refused before it is looked for.
-    excluded: list[Any] = [CHECKS.get_one(name) for name in {*beyond, *connect, *besides, "unsupported_method"}]
+    excluded: list[Any] = [CHECKS.get_one(name) for name in {*beyond, *besides, "unsupported_method"}]
     case.call_and_validate(excluded_checks=excluded)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import json
 import re
 import socket
 import threading
@@ -158,6 +159,48 @@ def test_a_long_head_is_refused_although_it_comes_at_once(unguarded: Server, hea
                 received += chunk
     assert received.count(b"HTTP/1.1 200 ") == 1
     assert received.count(b"HTTP/1.1 ") == 2
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"nonsense\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",  # how TLS begins
+        b"PRI * HTTP/2.0\r\n\r\n",
+        b"GET /livez\r\n\r\n",
+        b"GET  /livez HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nHost : localhost\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: localhost\r\n folded\r\nX\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX: \x00\r\n\r\n",
+        b"GET /li\x00vez HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"PATCH /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"PATCH /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+        b"PATCH /livez HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n",
+        b"PATCH /livez HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n",
+        b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET http://[::1/livez HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: localhost\r\nUpgrade: h2c\r\nConnection: Upgrade\r\nExpect: nothing\r\n\r\n",
+        b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ],
+)
+def test_what_is_no_request_is_answered_as_every_error_is(unguarded: Server, sent: bytes) -> None:
+    with connect(unguarded, sent) as client:
+        client.shutdown(socket.SHUT_WR)
+        received = b""
+        with contextlib.suppress(ConnectionResetError):
+            while chunk := client.recv(65_536):
+                received += chunk
+    head, _, body = received.partition(b"\r\n\r\n")
+    status_code = int(head.split()[1])
+    if status_code == 200:
+        assert b"Upgrade" in sent, "an upgrade is not made, as HTTP allows"
+        return
+    assert 400 <= status_code < 500
+    assert b"content-type: application/json" in head
+    said = json.loads(body)
+    assert (set(said), said["error_code"]) == ({"error_code", "message"}, status_code)
 
 
 def test_requests_that_queue_while_the_process_stands_still_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,7 +17,8 @@ import pytest
 from sidecar.cli import instance
 from sidecar.clock import SystemClock
 from sidecar.errors import CommandFailed
-from sidecar.serving import server as server_module
+from sidecar.serving import handshakes
+from sidecar.serving.handshakes import HANDSHAKES_MAX
 from sidecar.serving.http import Http
 from sidecar.serving.peers import HttpPeers
 from sidecar.serving.server import Server
@@ -94,7 +96,7 @@ def test_commands_verify_the_certificate(secured: Server, files: Files) -> None:
 def test_who_does_not_shake_hands_is_dropped_and_keeps_nobody_out(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "HANDSHAKE_S", 0.2)
+    monkeypatch.setattr(handshakes, "HANDSHAKE_S", 0.2)
     with Client(Snapshots([view_of([NOW_MS + 3_000])])) as client, contextlib.ExitStack() as opened:
         server = Server(client.app, host="127.0.0.1", port=0, certificate=files.cert, key=files.key)
         server.start()
@@ -106,6 +108,59 @@ def test_who_does_not_shake_hands_is_dropped_and_keeps_nobody_out(
         for each in silent:
             with contextlib.suppress(ConnectionResetError):
                 assert each.recv(1) == b""
+
+
+def test_strangers_that_stay_silent_hold_a_bounded_number_of_connections(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long a handshake may take: the oldest of the address that has the most goes."""
+    monkeypatch.setattr(handshakes, "HANDSHAKE_S", 3_600.0)
+    over = 20
+    with Client(Snapshots([view_of([NOW_MS + 3_000])])) as client, contextlib.ExitStack() as opened:
+        server = Server(client.app, host="127.0.0.1", port=0, certificate=files.cert, key=files.key)
+        server.start()
+        opened.callback(server.stop, SOON_S)
+
+        def silent(address: str) -> socket.socket:
+            place = ("127.0.0.1", server.port)
+            return opened.enter_context(socket.create_connection(place, SOON_S, source_address=(address, 0)))
+
+        other = silent("127.0.0.2")
+        flood = [silent("127.0.0.1") for _ in range(HANDSHAKES_MAX + over)]
+        for each in flood[: over + 1]:
+            with contextlib.suppress(ConnectionResetError):
+                assert each.recv(1) == b""
+        for each in [other, *flood[over + 1 :]]:
+            each.settimeout(0.0)
+            with pytest.raises(BlockingIOError):
+                each.recv(1)
+        assert httpx.get(server.url + "/livez", timeout=SOON_S, verify=client_context(files.cert)).status_code == 200
+
+
+def test_a_request_that_comes_with_the_end_of_the_handshake_is_answered(files: Files) -> None:
+    with Client(Snapshots([view_of([NOW_MS + 3_000])])) as client, contextlib.ExitStack() as opened:
+        server = Server(client.app, host="127.0.0.1", port=0, certificate=files.cert, key=files.key)
+        server.start()
+        opened.callback(server.stop, SOON_S)
+        context, incoming, outgoing = client_context(files.cert), ssl.MemoryBIO(), ssl.MemoryBIO()
+        spoken = context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+        wire = opened.enter_context(socket.create_connection(("127.0.0.1", server.port), SOON_S))
+        done = False
+        while not done:
+            try:
+                spoken.do_handshake()
+                done = True
+            except ssl.SSLWantReadError:
+                wire.sendall(outgoing.read())
+                incoming.write(wire.recv(65_536))
+        spoken.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        wire.sendall(outgoing.read())  # its last message and the request at once
+        answer = b""
+        while not answer:
+            incoming.write(wire.recv(65_536))
+            with contextlib.suppress(ssl.SSLWantReadError):
+                answer = spoken.read()
+        assert answer.startswith(b"HTTP/1.1 200 ")
 
 
 def test_the_address_of_a_server_with_a_certificate_is_https(files: Files) -> None:
