@@ -365,16 +365,16 @@ class _Planner:
                 detail = f"{origin} has been {closed.why} for longer than ORIGIN_TIMEOUT"
                 self._dead_letter(entry, fixed, Reason.UNFIREABLE, detail, "fire")
                 return True
-            return self._defer(entry, fixed, origin)
+            return self._defer(entry, fixed, origin, closed.since_ms)
         topic = self.terms.origins.get(origin)
         if topic is None:
-            # Overdue at arrival, and its origin is no longer known: it is deferred like one whose origin is closed.
+            # Overdue at arrival, and its origin is no longer known: it is looked up soon.
             self.unresolved.add(origin)
-            return self._defer(entry, fixed, origin)
+            return self._defer(entry, fixed, origin, self.now_ms)
         blocker = self.terms.why_unfireable(self.partition.number, entry, fixed, topic)
         if blocker is not None:
             if not self.terms.entry_may_die(entry, fixed):
-                return self._defer(entry, fixed, origin)
+                return self._defer(entry, fixed, origin, fixed.requested_ms)
             self._dead_letter(entry, fixed, *blocker, "fire")
             return True
         if in_turn and (dead := self._wait(entry, fixed, origin)) is not None:
@@ -404,10 +404,12 @@ class _Planner:
             return self._move(entry, fixed, origin, turn_ms, DEFERRED | HELD, self.held)
         return None
 
-    def _defer(self, entry: bytes, fixed: Head, origin: str) -> bool:
-        late_ms = self.now_ms - fixed.requested_ms
+    def _defer(self, entry: bytes, fixed: Head, origin: str, since_ms: int) -> bool:
+        """Store a due timer again, as much later as it has waited since its origin closed; return as `_dispose`."""
+        # What made it late before says nothing about the origin.
+        waited_ms = self.now_ms - max(fixed.requested_ms, since_ms)
         spread_ms = self.overlay.deferred(origin) * 1000 // DEFERRED_PER_S
-        delay_ms = min(max(late_ms, spread_ms, DEFERRAL_MIN_MS), DEFERRAL_MAX_MS)
+        delay_ms = min(max(waited_ms, spread_ms, DEFERRAL_MIN_MS), DEFERRAL_MAX_MS)
         return self._move(entry, fixed, origin, self.now_ms + delay_ms, DEFERRED, self.deferred)
 
     def _move(self, entry: bytes, fixed: Head, origin: str, due_ms: int, flags: int, counts: dict[str, int]) -> bool:

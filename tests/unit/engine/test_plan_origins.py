@@ -61,13 +61,26 @@ def test_an_overdue_arrival_for_a_closed_origin_is_stored_as_deferred() -> None:
 
 
 @pytest.mark.parametrize(
-    ("late_ms", "delay_ms"),
-    [(0, DEFERRAL_MIN_MS), (60_000, 60_000), (10**8, DEFERRAL_MAX_MS)],
-    ids=["at least five seconds", "as late as it is already", "at most a quarter of an hour"],
+    ("late_ms", "closed_ms", "delay_ms"),
+    [
+        (0, 10**8, DEFERRAL_MIN_MS),
+        (60_000, 10**8, 60_000),
+        (10**8, 60_000, 60_000),
+        (10**8, -60_000, DEFERRAL_MIN_MS),
+        (10**8, 10**8, DEFERRAL_MAX_MS),
+    ],
+    ids=[
+        "at least five seconds",
+        "as long as it was due for the closed origin",
+        "not for what made it late before the origin closed",
+        "at least five seconds for an origin that another clock saw closing",
+        "at most a quarter of an hour",
+    ],
 )
-def test_a_deferral_lasts(late_ms: int, delay_ms: int) -> None:
+def test_a_deferral_lasts(late_ms: int, closed_ms: int, delay_ms: int) -> None:
     stage = Stage()
-    stage.commit(NOW, stage.send(NOW - late_ms), terms=replace(closed(), origin_timeout_ms=10**12))
+    terms = replace(closed(NOW - closed_ms), origin_timeout_ms=10**12)
+    stage.commit(NOW, stage.send(NOW - late_ms), terms=terms)
     assert stage.dues() == [NOW + delay_ms]
 
 
@@ -179,11 +192,12 @@ def test_an_origin_that_the_checkpoint_has_no_room_for_is_closed_all_the_same() 
 
 def test_an_overdue_arrival_of_an_origin_that_nothing_is_known_of_is_deferred_and_asked_for() -> None:
     stage = Stage()
-    arrival = stage.send(NOW - 5, "new")
+    arrival = stage.send(NOW - HOUR, "new")
     made = stage.plan(NOW, arrival)
     assert made.unresolved == {"new"}
     partition_plan = stage.commit(NOW, arrival)
     assert partition_plan.deferred == {"new": 1}
+    assert stage.dues() == [NOW + DEFERRAL_MIN_MS]  # it is looked up meanwhile
 
 
 def test_a_timer_too_large_for_its_origin_by_now_goes_to_the_dlq() -> None:
