@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -117,11 +117,13 @@ class Unwritten(NamedTuple):
 class TransactionalProducer:
     """Owns one librdkafka producer; used by one thread at a time."""
 
-    def __init__(self, config: Mapping[str, Any], clock: Clock) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], clock: Clock, client: Callable[[dict[str, Any]], Producer] = Producer
+    ) -> None:
         self.batch_bytes = int(config["batch.size"])
         self._clock = clock
         try:
-            self._producer = made(Producer, config)
+            self._producer = made(client, config)
         except KafkaException as cause:  # it has no token for its login
             raise TransactionFailed(cause.args[0].str(), unknown=False, replace=True) from cause
         self._refused: list[Refused] = []

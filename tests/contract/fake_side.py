@@ -8,10 +8,10 @@ from typing import TypeVar
 
 from sidecar.clock import Clock
 from sidecar.kafka.admin.catalogue import Catalogue
-from sidecar.kafka.config import MESSAGE_TIMEOUT_MS
 from sidecar.kafka.fences import Fences
 from sidecar.kafka.input import Rebalanced
 from sidecar.runtime.ports import Brokers, ChangelogReader, Consumer, Executor, Producer, Writer
+from sidecar.settings import Settings
 from tests.contract.side import WAIT_S, Fields, Seen
 from tests.simulation.fakes.asking import FakeBrokers, FakeChangelogReader
 from tests.simulation.fakes.cluster import TRANSACTION_TIMEOUT_S, Cluster, Link
@@ -21,6 +21,7 @@ from tests.simulation.fakes.logs import Row
 from tests.simulation.fakes.producer import FakeProducer
 from tests.simulation.fakes.timeline import InstanceClock, Timeline
 
+SETTINGS = Settings(streams_app_id="app", client={"compression.type": "none"})
 T = TypeVar("T")
 STEP_S = 0.05
 
@@ -76,11 +77,8 @@ class FakeSide:
         return answer
 
     def producer(self, transactional_id: str, batch_bytes: int = 1_000_000) -> Producer:
-        clock, own = InstanceClock(self._timeline), (self.changelog, "status")
-        return FakeProducer(
-            *(self._cluster, self._link, clock, transactional_id, own, batch_bytes, MESSAGE_TIMEOUT_MS),
-            compressed=False,
-        )
+        clock = InstanceClock(self._timeline)
+        return FakeProducer(self._cluster, self._link, clock, SETTINGS, transactional_id, batch_bytes)
 
     def consumer(self, listener: Rebalanced, static_id: str | None = None) -> Consumer:
         fences = Fences(InstanceClock(self._timeline), static_id, TRANSACTION_TIMEOUT_S, lambda: True)

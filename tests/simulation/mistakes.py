@@ -171,4 +171,15 @@ MISTAKES: Final = (
         shell,
         (100, 101),
     ),
+    Mistake(
+        Mutation(
+            "a fence in a delivery report blames its record",
+            "kafka.producer:TransactionalProducer._blames",
+            "error.code() in OF_THE_PRODUCER",
+            "False",
+            compiled=True,
+        ),
+        shell,
+        (110, 181),
+    ),
 )

@@ -251,7 +251,12 @@ MUTATIONS = (
     Mutation("what ingest took fires at once", "engine.plan:_Planner._open_origin", "self.overlay.taken or ", ""),
     Mutation("fires to a closed origin", "engine.plan:_Planner._dispose", "self.controls.closure_of(origin)", "None"),
     Mutation("fires while the whole group is paused", "engine.controls:Controls._close", "every is None", "True"),
-    Mutation("deferred is forgotten", "engine.plan:_Planner._dispose", "self._defer(entry, fixed, origin, closed.since_ms)", "True"),
+    Mutation(
+        "deferred is forgotten",
+        "engine.plan:_Planner._dispose",
+        "self._defer(entry, fixed, origin, closed.since_ms)",
+        "True",
+    ),
     Mutation("a paused origin times out", "engine.plan:_Planner._dispose", "closed.why != Closure.PAUSED", "True"),
     Mutation("next slot end is not lowered", "engine.apply:apply_committed", "partition_plan.stored_end_ms", "None"),
     Mutation(

@@ -6,6 +6,7 @@ from typing import Final
 
 from sidecar.runtime.transaction.commit import Step
 from tests.simulation.fakes.group import SESSION_S
+from tests.simulation.fakes.library import DOUBTS
 from tests.simulation.shell.operators import control
 from tests.simulation.shell.process import Process
 from tests.simulation.shell.world import CHANGELOG, INPUT, Act, World
@@ -150,8 +151,16 @@ def hang(world: World) -> None:
     """A request for the coordinator is never answered."""
     process = _one(world)
     if process.producer is not None:
-        process.producer.hangs = True
+        process.producer.library.hangs = True
         world.say(process.name, "hangs")
+
+
+def doubt(world: World) -> None:
+    """A broker does not know of the transaction that a batch belongs to."""
+    process = _one(world)
+    if process.producer is not None:
+        process.producer.library.doubt = world.rng.choice(DOUBTS)
+        world.say(process.name, "will be answered", process.producer.library.doubt)
 
 
 def break_disk(world: World) -> None:
@@ -206,7 +215,7 @@ def rebuild(world: World) -> None:
         control(world)
     world.wait(1.0)
     process.kill()
-    if not process.disk.is_full and world.rng.random() < 0.5:
+    if not (process.disk.is_full or process.disk.is_corrupt) and world.rng.random() < 0.5:
         process.disk.make_foreign()
     else:
         process.disk.wipe()
@@ -307,6 +316,7 @@ ACTS = (
     Act(3, lose_leader, calm=False),
     Act(3, rebalance, calm=False),
     Act(1, hang, calm=False),
+    Act(2, doubt, calm=False),
     Act(2, duplicate, calm=False),
     Act(1, break_disk, calm=False),
     Act(4, flush, calm=True),

@@ -161,7 +161,8 @@ class Ledger:
 
     def outage(self, origin: str) -> None:
         """An origin goes away: it is closed since the first time that it did after it took a message."""
-        if self._took_s.get(origin, 0.0) >= self._outage_s.get(origin, 0.0):
+        never = float("-inf")
+        if self._took_s.get(origin, never) >= self._outage_s.get(origin, never):
             self._outage_s[origin] = self._timeline.now_s
 
     # After a transaction

@@ -35,7 +35,7 @@ DEFECTS: Final = (
             "self.unstorable[place] = text",
             "pass",
         ),
-        seeds=(38,),
+        seeds=(4,),
     ),
     Defect(
         Mutation(
@@ -53,7 +53,7 @@ DEFECTS: Final = (
             "self.dlq_topic if self.policy_dlqs is None else self.policy_dlqs.choose(key, value, headers)",
             "self.dlq_topic",
         ),
-        seeds=(19,),
+        seeds=(5,),
     ),
     Defect(
         Mutation(
@@ -97,7 +97,7 @@ DEFECTS: Final = (
             "HEADER_BYTES * held.headers",
             "0",
         ),
-        seeds=(46,),
+        seeds=(11,),
     ),
     Defect(
         Mutation(
@@ -123,7 +123,7 @@ DEFECTS: Final = (
             "if (mark := restoring.mark) is None",
             "if True",
         ),
-        seeds=(58,),
+        seeds=(26,),
     ),
     Defect(
         Mutation(

@@ -190,8 +190,8 @@ def stop_group(world: World) -> None:
     world.write_control(ControlKind.STOP, EVERY_ORIGIN)
 
     def resume() -> None:
-        for message in world.ledger.waiting():
-            message.is_good = False
+        for message in world.ledger.sent.values():
+            message.is_good = message.is_good and bool(message.out)
         world.write_control(ControlKind.RESUME, EVERY_ORIGIN)
 
     world.until(world.rng.choice([1, 10, 40]), resume)

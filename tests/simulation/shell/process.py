@@ -227,16 +227,9 @@ class Process:
         return self.consumer
 
     def _make_producer(self, batch_bytes: int, message_timeout_ms: int) -> Producer:
-        settings = self.settings
+        transactional_id = self.settings.transactional_id_prefix + self.instance_id
         self.producer = FakeProducer(
-            self.cluster,
-            self.link,
-            self.clock,
-            settings.transactional_id_prefix + self.instance_id,
-            (settings.changelog_topic, settings.status_topic),
-            batch_bytes,
-            message_timeout_ms,
-            compressed=config.compresses(settings),
+            *(self.cluster, self.link, self.clock, self.settings, transactional_id, batch_bytes, message_timeout_ms)
         )
         return self.producer
 

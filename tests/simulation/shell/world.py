@@ -219,7 +219,7 @@ class World:
                 process.link.bytes_per_s = 1e9
             process.clock.ahead_ms = 0
             if process.producer is not None:
-                process.producer.hangs = False
+                process.producer.library.hangs = False
             process.start()
         healed_s = max([self.timeline.now_s, *(process.frozen_until_s for process in self.processes)])
         good = self._free(self.ledger.waiting(good_only=True))

@@ -9,7 +9,6 @@ from confluent_kafka import KafkaError, KafkaException
 
 from sidecar.engine.ports import Outgoing
 from sidecar.errors import TransactionFailed
-from sidecar.kafka import producer as module
 from sidecar.kafka.errors import OF_THE_PRODUCER
 from sidecar.kafka.producer import FEW, TransactionalProducer
 from tests.clocks import HandClock
@@ -64,8 +63,7 @@ class Library:
 def begun(monkeypatch: pytest.MonkeyPatch, fails_at: str, error: KafkaError) -> TransactionalProducer:
     monkeypatch.setattr(Library, "fails_at", fails_at, raising=False)
     monkeypatch.setattr(Library, "error", error, raising=False)
-    monkeypatch.setattr(module, "Producer", Library)
-    made = TransactionalProducer({"batch.size": 1_000}, HandClock())
+    made = TransactionalProducer({"batch.size": 1_000}, HandClock(), Library)  # type: ignore[arg-type]
     made.init(1.0)
     made.begin()
     return made
