@@ -148,13 +148,18 @@ class TestProducer:
     def test_a_newer_producer_of_the_same_id_fences_the_older_one(self, side: Side) -> None:
         side.create(side.changelog, 1)
         transactional_id = side.name("tid")
+        origin = side.name("origin")
+        side.create(origin, 1)
         older = begun(side, transactional_id)
         drained(older.write_changelog(side.changelog, 0, [(b"a", b"older")]))
+        drained(older.write_outgoing(0, [outgoing(origin, b"v")], traced=True))
         newer = side.producer(transactional_id)
         newer.init(30.0)
         with pytest.raises(TransactionFailed) as failed:
             older.commit()
         assert failed.value.replace
+        assert not older.refused, "a fence is no fault of a record"
+        assert not older.unwritten_for
         newer.begin()
         drained(newer.write_changelog(side.changelog, 0, [(b"a", b"newer")]))
         newer.commit()

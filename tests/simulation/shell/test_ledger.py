@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Final
 
 import pytest
@@ -46,14 +48,26 @@ class Judged:
         self.cluster.delete(INPUT)
         self.cluster.create(INPUT, 1, 1_000_000)
 
-    def commit(self, taken: int, *dead: Sent, stage: str = "intake", cut: bool = False, dlq: str = DLQ) -> None:
+    def commit(
+        self,
+        taken: int,
+        *dead: Sent,
+        stage: str = "intake",
+        cut: bool = False,
+        dlq: str = DLQ,
+        reason: Reason = Reason.BAD_HEADER,
+        detail: str = "",
+        fired: Sequence[Sent] = (),
+    ) -> None:
         """Commit an offset in the topic that the sidecar knows, and dead letters; a cut one has only coordinates."""
         transaction = Transaction("app-s0", 0.0, offsets={0: taken})
+        for sent in fired:
+            self.cluster.produce(transaction, sent.origin, 0, [Row(sent.key, sent.value, sent.headers)], 0)
         for sent in dead:
             headers = render_dead_letter(
                 [] if cut else sent.headers,
-                reason=Reason.BAD_HEADER,
-                detail="",
+                reason=reason,
+                detail=detail,
                 topic=INPUT,
                 partition=0,
                 offset=sent.offset,
@@ -127,3 +141,20 @@ def test_headers_of_timers_that_cannot_fire_are_bounded_by_the_plan() -> None:
     unfireable = [judged.send(Fate.EITHER, HEADERS_MAX // 2) for _ in range(2)]
     judged.commit(2, *unfireable, stage="fire")
     assert all(each.out for each in unfireable)
+
+
+@pytest.mark.parametrize(("takes_one", "is_excused"), [(False, True), (True, False)])
+def test_an_origin_is_away_since_the_first_outage_after_it_took_a_message(*, takes_one: bool, is_excused: bool) -> None:
+    judged = Judged()
+    judged.ledger.origin_timeout_s = 60.0
+    judged.ledger.outage(ORIGIN)  # in the first moment of the world
+    taken, late = judged.send(Fate.EITHER), judged.send(Fate.EITHER)
+    judged.cluster.timeline.advance(100.0)
+    if takes_one:
+        judged.commit(1, fired=(taken,))
+    judged.ledger.outage(ORIGIN)
+    judged.cluster.timeline.advance(6.0)
+    dead = (late,) if takes_one else (taken, late)
+    detail = f"{ORIGIN} has been unreachable for longer than ORIGIN_TIMEOUT"
+    with nullcontext() if is_excused else pytest.raises(AssertionError, match="open not long ago"):
+        judged.commit(2, *dead, stage="fire", reason=Reason.UNFIREABLE, detail=detail)
