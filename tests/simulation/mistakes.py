@@ -1,4 +1,4 @@
-"""Mistakes that anybody might make in the compiled path, restore by files, lanes, cut writes, recovery or commit order.
+"""Mistakes that anybody might make: in the compiled path, restores, lanes, cut writes, recovery, commits and fences.
 
 Each must be found by a world, or by a test that is named here. What is compiled stays on, but for what is mistaken.
 """
