@@ -67,6 +67,12 @@ def open_first(page: Page) -> Locator:
     return page.locator("#entry")
 
 
+def give_token(page: Page, text: str) -> None:
+    """Enter a token in its dialog."""
+    page.get_by_label("Token", exact=True).fill(text)
+    page.keyboard.press("Enter")
+
+
 def answered(page: Page) -> Locator:
     """Confirm the change that is asked, and return the answer."""
     page.locator("#change-do").click()
@@ -348,14 +354,20 @@ def test_the_token_is_asked_for_sent_and_forgotten_with_the_tab(open_page: Open,
     held = Detailed([message(now_ms + HOUR_MS)], key="a2V5", value=None)
     desk = Desk()
     with serving(Live(views, total=1), held, desk, token="secret") as url:
-        page = ready(open_page(url))
-        entry = open_first(page)
+        page = open_page(url)
+        listed = page.locator("#listed")
+        expect(listed).to_contain_text("Not listed: Messages, settings and outcomes need the API_TOKEN")
+        for text, answer in (("wrong", "The API token is wrong."), ("secret", "1 message")):
+            listed.get_by_role("button", name="Enter the token").click()
+            give_token(page, text)
+            expect(listed).to_contain_text(answer)
+        entry = open_first(ready(page))
+        page.evaluate("sessionStorage.clear()")  # the dialog of the message is in front of the button "Forget"
         entry.get_by_role("button", name="Cancel …").click()
         expect(answered(page)).to_contain_text("This needs the API token.")
         assert desk.acted == []
-        page.get_by_role("button", name="Enter the token").click()
-        page.get_by_label("Token", exact=True).fill("secret")
-        page.keyboard.press("Enter")
+        page.get_by_role("dialog", name="Cancel this message").get_by_role("button", name="Enter the token").click()
+        give_token(page, "secret")
         page.get_by_role("dialog", name="Cancel this message").get_by_role("button", name="Close").click()
         entry.get_by_role("button", name="Show key and value").click()
         expect(entry.locator("pre")).to_have_text("key")
@@ -363,5 +375,6 @@ def test_the_token_is_asked_for_sent_and_forgotten_with_the_tab(open_page: Open,
         entry.get_by_role("button", name="Cancel …").click()
         expect(answered(page)).to_contain_text("Cancelled: 1 message")
         assert "secret" not in str(page.evaluate("JSON.stringify(localStorage) + document.cookie + location.href"))
-        fresh = ready(open_page(url))
+        fresh = open_page(url)
+        expect(fresh.locator("#listed")).to_contain_text("Not listed")
         expect(fresh.get_by_role("button", name="API token", exact=True)).to_be_visible()

@@ -102,6 +102,8 @@ function startToken() {
     token.set(value);
     say(byId("token-open"), value ? "API token: set" : "API token");
     dialog.close();
+    relist();
+    refreshEntry();
   };
   say(byId("token-open"), token.get() ? "API token: set" : "API token");
   byId("token-open").addEventListener("click", openToken);
@@ -127,7 +129,7 @@ startTheme(redrawCharts);
 startToken();
 startChange(openToken);
 startEntry(openToken);
-startMessages();
+startMessages(openToken);
 startDlq(openToken);
 onChanged(() => {
   refreshEntry();

@@ -1,6 +1,6 @@
 // Finding one message, listing many, page by page.
 
-import { get, Unreachable } from "./api.js";
+import { get, token, Unreachable } from "./api.js";
 import { byId, el, say } from "./dom.js";
 import { openEntry } from "./entry.js";
 import { clock, count, distance, listed, now, plural, stateOf, utc } from "./format.js";
@@ -10,8 +10,11 @@ const TIMER_ID = /^\d+-\d+-\d+$/;
 let filter = {};
 let cursors = [""];
 let turn = 0;
+let tokenDialog = () => {};
 
-export function startMessages() {
+/** Start with the dialog in which the token is entered. */
+export function startMessages(openToken) {
+  tokenDialog = openToken;
   byId("find").addEventListener("submit", (event) => {
     event.preventDefault();
     const text = byId("target").value.trim();
@@ -73,7 +76,11 @@ async function show(page) {
   const said = await get(`pending/messages?${query}`).catch((error) => error);
   if (mine !== turn) return;
   if (said instanceof Unreachable || said.status !== 200) {
-    say(byId("listed"), `Not listed: ${said.message ?? said.body.message}`);
+    const reason = said.status === 401 && token.get() ? "The API token is wrong." : said.message ?? said.body.message;
+    say(byId("listed"), `Not listed: ${reason}`);
+    if (said.status === 401) byId("listed").append(" ", el("button", { type: "button", onclick: tokenDialog }, "Enter the token"));
+    byId("messages").hidden = true;
+    byId("pages").hidden = true;
     return;
   }
   nextCursor = said.body.cursor;

@@ -33,6 +33,8 @@ ELSEWHERE = {
     ("spark", "jars"): "tests/unit/cli/test_spark_jars.py",
     ("spark", "redrive"): "tests/spark/jobs/test_redrive.py",
     ("spark", "report"): "tests/spark/jobs/test_report.py",
+    ("state", "give-up"): "tests/unit/cli/test_cli_state.py",
+    ("state", "rebuild-changelog"): "tests/unit/cli/test_cli_state.py",
 }
 """Commands that need more than a broker and a sidecar, and the tests that read their JSON."""
 COMMANDS = {

@@ -92,7 +92,9 @@ def test_a_rebuild_shows_each_partition_and_fails_when_one_is_refused(
     assert result.exit_code == 1
     assert "partition 0: rebuilt, 1,200 messages written" in result.output
     assert "partition 1: refused: add --behind" in result.output
-    assert run(database.parent, "rebuild-changelog", "--behind").exit_code == 0
+    done = run(database.parent, "rebuild-changelog", "--behind", "--json")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["partitions"] == {"0": {"outcome": "rebuilt", "timers": 1_200, "text": ""}}
     assert asked == [False, True]
 
 
