@@ -35,7 +35,8 @@ def require_no_members(admin: Admin, settings: Settings, wait_s: float = WAIT_S)
         hosts = ", ".join(group.hosts)
         raise CommandFailed(
             f"the group {settings.group_id} has {group.members} members ({hosts}): stop all instances first; only one "
-            "process may write for it meanwhile"
+            "process may write for it meanwhile. One with an INSTANCE_ID stays a member after its end until its "
+            "session is over (CLIENT_SESSION_TIMEOUT_MS)"
         )
 
 
