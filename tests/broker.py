@@ -168,6 +168,9 @@ def read_committed(
     topics: Sequence[str],
     deadline_s: float = 30.0,
     until: Callable[[list[Read]], bool] | None = None,
+    *,
+    starts: Mapping[int, int] | None = None,
+    isolation: str = "read_committed",
 ) -> list[Read]:
     """Read all that is committed, from the beginning, without a group.
 
@@ -177,6 +180,8 @@ def read_committed(
         deadline_s: seconds until the test fails.
         until: reads on until this holds for all records so far. Without it reading ends at the last stable offset
             that each partition had when its end was reached.
+        starts: the only partitions to read, and the offset to begin at in each.
+        isolation: `read_uncommitted` also reads what is open or aborted, up to the end.
     """
     consumer = Consumer(
         {
@@ -184,14 +189,18 @@ def read_committed(
             "group.id": unique("reader"),
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
-            "isolation.level": "read_committed",
+            "isolation.level": isolation,
             "enable.partition.eof": True,
             # An end is only told by an answer without records, which never comes while there are new ones meanwhile.
             "fetch.wait.max.ms": 100,
         }
     )
     try:
-        places = [TopicPartition(topic, n, 0) for topic in topics for n in range(partitions_of(bootstrap, topic))]
+        places = [
+            TopicPartition(topic, number, offset)
+            for topic in topics
+            for number, offset in (starts or dict.fromkeys(range(partitions_of(bootstrap, topic)), 0)).items()
+        ]
         consumer.assign(places)
         return _drain(consumer, {(place.topic, place.partition) for place in places}, deadline_s, until)
     finally:

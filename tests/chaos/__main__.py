@@ -1,5 +1,5 @@
 """python -m tests.chaos --minutes 60: random faults, then what the topics say, as one line of JSON. Exit status 1 when
-anything was lost, twice, early or wrongly answered.
+anything was lost, twice, early or wrongly answered, or a fault had another consequence than it must have.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from tests.chaos.disturber import Disturber
 from tests.integration.cluster.faults import LONG_S, heal
 from tests.integration.control.test_control import settings_of
 from tests.integration.control.test_control_ledger import settled
-from tests.integration.control_clients import FAR_MS, Clients, Script, by_client, by_http, by_record, write_script
-from tests.integration.control_ledger import Asked, History, Rule, judge, read_history
+from tests.integration.control_clients import FAR_MS, Clients, by_client, by_http, by_record, write_script
+from tests.integration.control_history import Asked, History, Message, read_history
+from tests.integration.control_ledger import Rule, judge
 from tests.integration.scenarios import SESSION, share
 from tests.integration.sidecars import API, LOG_APPEND_TIME, Sidecar, Sidecars, set_stage
 from tests.waiting import eventually
@@ -39,6 +40,8 @@ RATES_MS: Final = (1_000, 1_000, 1_000, 700, 250)
 ROUND_S: Final = 60
 TAIL_S: Final = 15
 """The clients go on for so long after the last fault."""
+LAST_S: Final = 600
+"""The last fault may begin at the end, and the clients have something to do until it is over."""
 SETTLE_S: Final = 1_200.0
 """What was put off while its origin was paused comes within a quarter of an hour."""
 
@@ -48,7 +51,8 @@ SETTLE_S: Final = 1_200.0
 @click.option("--per-second", default=60, show_default=True, type=click.IntRange(1, 1_000), help="Messages sent.")
 @click.option("--seed", default=0, help="Of what is done; 0 makes one up.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Keep state folders and logs there.")
-def main(minutes: float, per_second: int, seed: int, folder: Path | None) -> None:
+@click.option("--only", multiple=True, help="The name of a fault, as in by_fault; no others come.")
+def main(minutes: float, per_second: int, seed: int, folder: Path | None, only: Sequence[str]) -> None:
     """Let nodes and instances fail for so long, and print one line of JSON."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     seed = seed or random.SystemRandom().randrange(1, 2**31)
@@ -60,17 +64,19 @@ def main(minutes: float, per_second: int, seed: int, folder: Path | None) -> Non
     ):
         home = folder or Path(temporary)
         home.mkdir(parents=True, exist_ok=True)
-        report = run(cluster, home, random.Random(seed), minutes, per_second)
+        report = run(cluster, home, random.Random(seed), minutes, per_second, only)
     click.echo(json.dumps({"minutes": minutes, "seed": seed, **report}))
     raise SystemExit(0 if report["right"] else 1)
 
 
-def run(cluster: LocalCluster, home: Path, dice: random.Random, minutes: float, per_second: int) -> dict[str, Any]:
+def run(
+    cluster: LocalCluster, home: Path, dice: random.Random, minutes: float, per_second: int, only: Sequence[str]
+) -> dict[str, Any]:
     """Run clients and faults for so long, and return what came of it."""
     stage = set_stage(cluster.bootstrap_servers)
     origins = (stage.origin, f"{stage.app_id}-invoices")
     create_topic(stage.bootstrap, origins[1], 2, LOG_APPEND_TIME)
-    length_s = int(minutes * 60) + TAIL_S
+    length_s = int(minutes * 60) + TAIL_S + LAST_S
     script = write_script(
         dice,
         messages=per_second * length_s,
@@ -93,16 +99,17 @@ def run(cluster: LocalCluster, home: Path, dice: random.Random, minutes: float, 
         api.start(API)
         api.await_ready(LONG_S)
         eventually(lambda: share(*instances[:2]), LONG_S, "both have partitions")
-        disturber = Disturber(dice, cluster, stage, instances)
+        disturber = Disturber(dice, cluster, stage, sidecars, instances, only)
         clients = Clients(stage, origins, script, SystemClock().wall_ms())
         act(clients, disturber, minutes, [*instances[:2], api])
         heal(cluster)
-        history = read_history(stage, origins, settled(stage, api, SETTLE_S), clients.answers, SETTLE_S)
-        history.origins_fail = True
+        waiting, earlier = settled(stage, api, SETTLE_S), disturber.alone.earlier
+        history = read_history(stage, origins, waiting, clients.answers, SETTLE_S, earlier)
+        history.origins_fail, history.rolled_back = True, disturber.alone.rolled_back
     finally:
         for each in sidecars.all:
             each.end()
-    return report_of(history, disturber, script, origins[0])
+    return report_of(history, disturber, origins[0])
 
 
 def act(clients: Clients, disturber: Disturber, minutes: float, asked: Sequence[Sidecar]) -> None:
@@ -117,10 +124,8 @@ def act(clients: Clients, disturber: Disturber, minutes: float, asked: Sequence[
             each.add_done_callback(lambda done: broken.set() if done.exception() else None)
         try:
             disturber.disturb_until(until_s, broken)
-        except BaseException:
-            clients.stopped.set()
-            raise
-        if broken.is_set():
+            broken.wait(TAIL_S)
+        finally:
             clients.stopped.set()
         for each in at_work:
             each.result()
@@ -129,22 +134,27 @@ def act(clients: Clients, disturber: Disturber, minutes: float, asked: Sequence[
         )
 
 
-def report_of(history: History, disturber: Disturber, script: Script, origin: str) -> dict[str, Any]:
+def report_of(history: History, disturber: Disturber, origin: str) -> dict[str, Any]:
     """Return the figures."""
-    faults = judge(history)
-    for each in faults[:20]:
+    verdict = judge(history)
+    for each in verdict.faults[:20]:
         print(each, file=sys.stderr)
-    rules = Counter(fault.rule for fault in faults)
+    rules = Counter(fault.rule for fault in verdict.faults)
     named = (Rule.LOST, Rule.TWICE, Rule.EARLY)
+    ended = [f"ended by itself: {each}" for each in disturber.ended]
+    reasons = [*(f"not so {count} times: {rule}" for rule, count in rules.items()), *disturber.wrong, *ended]
     return {
-        "right": not faults and not disturber.ended,
+        "right": not reasons,
+        "reasons": reasons,
         "faults": disturber.faults.total(),
         "kills": disturber.kills,
-        "messages": len(script.sendings),
+        "messages": sum(isinstance(item, Message) for item in history.items.values()),
         "controls": sum(isinstance(item, Asked) for item in history.items.values()),
         "fired": len(history.delivered),
         **{rule.name.lower(): rules[rule] for rule in named},
         "other": sum(count for rule, count in rules.items() if rule not in named),
+        "came_again": verdict.came_again,
+        "answered_anew": verdict.answered_anew,
         "ended_by_themselves": disturber.ended,
         "longest_stop_s": longest_stop_s(history, origin),
         "longest_outage_s": round(disturber.longest_outage_s, 1),

@@ -1,4 +1,4 @@
-"""What goes wrong: one or two faults at a time, chosen by seeded dice, and everything whole again before the next."""
+"""What goes wrong: one or two faults at a time, dealt by seeded dice, and everything whole again before the next."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from sidecar.clock import SystemClock
 from sidecar.devbroker.local_broker import LocalBroker
 from sidecar.devbroker.local_cluster import LocalCluster
 from sidecar.errors import BrokerUnavailable
-from tests.integration.cluster.faults import LONG_S, freeze, thaw
+from tests.chaos.alone import Alone
+from tests.integration.cluster.faults import LONG_S, freeze, heal, thaw
 from tests.integration.cluster.roles import group_coordinator, leader, transaction_coordinator
-from tests.integration.sidecars import Sidecar, Stage
+from tests.integration.sidecars import Sidecar, Sidecars, Stage
 
 AT_LEAST: Final = 2
 """So many instances run, or come back after the fault."""
 _LASTS_S: Final = (0.0, 12.0)
 _QUIET_S: Final = (1.0, 10.0)
 _FORGETS: Final = 0.3
+_TOGETHER: Final = 0.4
 
 
 class Disturber:
@@ -33,14 +35,25 @@ class Disturber:
         dice: Seeded.
         cluster: The three nodes.
         stage: The topics.
+        sidecars: Has the instances, and makes further ones.
         instances: Two that run, and others that may join.
+        only: The names of the faults that come; all when it is empty.
     """
 
-    def __init__(self, dice: random.Random, cluster: LocalCluster, stage: Stage, instances: Sequence[Sidecar]) -> None:
+    def __init__(
+        self,
+        dice: random.Random,
+        cluster: LocalCluster,
+        stage: Stage,
+        sidecars: Sidecars,
+        instances: Sequence[Sidecar],
+        only: Sequence[str] = (),
+    ) -> None:
         self.faults: Counter[str] = Counter()
-        self.kills = 0
         self.ended: list[str] = []
         """Instances that ended by themselves, with their exit status."""
+        self.wrong: list[str] = []
+        """What came of a fault and should not have, or did not come."""
         self.healed_ms = 0
         """When the last fault was over."""
         self.longest_outage_s = 0.0
@@ -53,8 +66,10 @@ class Disturber:
         self._frozen: set[Sidecar] = set()
         self._gone: set[Sidecar] = set()
         """Those that were ended on purpose."""
+        self._kills = 0
         self._outage_s: float | None = None
         self._clock = SystemClock()
+        self.alone = Alone(dice, cluster, stage, sidecars, self._gone)
         self._acts: dict[str, Callable[[], None]] = {
             "a node is killed": lambda: self._kill_nodes(self._any_node()),
             "a node leaves in order": self._shut_a_node_down,
@@ -70,18 +85,48 @@ class Disturber:
             "an instance is frozen": self._freeze_an_instance,
             "an instance joins or leaves for good": self._grow_or_shrink,
         }
+        self._names = sorted(only or [*self._acts, *self.alone.acts])
+        if unknown := set(self._names) - {*self._acts, *self.alone.acts}:
+            raise ValueError(f"no fault is named {unknown}: there are {sorted([*self._acts, *self.alone.acts])}")
+        self._deck: list[str] = []
+
+    @property
+    def kills(self) -> int:
+        """How many processes were killed."""
+        return self._kills + self.alone.kills
 
     def disturb_until(self, until_s: float, stopped: threading.Event) -> None:
         """Let faults come until this monotonic time; everything runs when it returns."""
         while self._clock.monotonic_s() < until_s and not stopped.wait(self._dice.uniform(*_QUIET_S)):
-            names = self._dice.sample(sorted(self._acts), 2 if self._dice.random() < 0.3 else 1)
-            for name in names:
-                self._acts[name]()
-                self.faults[name] += 1
+            names = self._deal()
             print(f"{self._clock.wall_ms()} {', '.join(names)}", file=sys.stderr, flush=True)
-            self._note_outage()
-            stopped.wait(self._dice.uniform(*_LASTS_S))
+            if names[0] in self.alone.acts:
+                self._act_alone(names[0])
+            else:
+                for name in names:
+                    self._acts[name]()
+                    self.faults[name] += 1
+                self._note_outage()
+                stopped.wait(self._dice.uniform(*_LASTS_S))
             self.heal()
+
+    def _deal(self) -> Sequence[str]:
+        """Return a fault, or two that come together; each comes once before any comes again."""
+        if not self._deck:
+            self._deck = self._dice.sample(self._names, len(self._names))
+        names = [self._deck.pop()]
+        if self._deck and not self.alone.acts.keys() & {names[0], self._deck[-1]} and self._dice.random() < _TOGETHER:
+            names.append(self._deck.pop())
+        return names
+
+    def _act_alone(self, name: str) -> None:
+        try:
+            heal(self._cluster)
+            running = [each for each in self._instances if each in self._wanted]
+            self.faults[name] += self.alone.act(name, running)
+        except AssertionError as error:
+            self.wrong.append(f"{name}: {error}")
+            print(f"wrong: {self.wrong[-1]}", file=sys.stderr, flush=True)
 
     def heal(self) -> None:
         """Let all nodes and all wanted instances run again."""
@@ -125,7 +170,7 @@ class Disturber:
 
     def _kill_nodes(self, *nodes: LocalBroker) -> None:
         for node in nodes:
-            self.kills += node.running
+            self._kills += node.running
             node.kill()
 
     def _shut_a_node_down(self) -> None:
@@ -156,7 +201,7 @@ class Disturber:
     def _kill_an_instance(self) -> None:
         if (instance := self._one()) is not None:
             instance.kill()
-            self.kills += 1
+            self._kills += 1
             self._gone.add(instance)
             if self._dice.random() < _FORGETS:
                 instance.forget_state()

@@ -22,7 +22,7 @@ from sidecar.contract.control import ControlKind, Outcome
 from sidecar.control.client import ControlClient
 from sidecar.errors import CommandFailed
 from sidecar.model import TimerId
-from tests.integration.control_ledger import DEAD, MARK, REFUSED, Answer
+from tests.integration.control_history import DEAD, MARK, REFUSED, Answer
 from tests.integration.messages import Pairs
 from tests.integration.sidecars import Sidecar, Stage
 from tests.waiting import eventually

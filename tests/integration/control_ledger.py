@@ -5,29 +5,25 @@ only where each transaction of a partition ends (its next input offset and its i
 history of every partition again, transaction by transaction: first the input records that the transaction took in, in
 their order, then what came due. A record on an origin topic belongs to the last transaction of its partition whose
 instant is not after the broker's stamp: the next one is not planned before this one is committed.
+
+A transaction that only the changelog lost (`History.rolled_back`) is acted too, under the same rules, and then all is
+as before it: what it took in is taken in again. What went out in it may come once more, which is counted, or not.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
+from itertools import product
 from typing import Final, NamedTuple
 
-from sidecar.changelog.codec import CHECKPOINT_KEY, decode_checkpoint
 from sidecar.contract.control import ControlKind, Outcome
-from sidecar.contract.status import OutcomeRecord, parse_outcome_key
+from sidecar.contract.status import OutcomeRecord
 from sidecar.model import DUE_MS_MAX, TimerId
-from tests.broker import Read, read_committed
-from tests.integration.sidecars import Stage
-
-MARK: Final = "test"
-"""Header by which a message or control record says that it is wrong on purpose."""
-DEAD: Final = b"dead"
-REFUSED: Final = b"refused"
+from tests.integration.control_history import Answer, Asked, Delivery, History, Message, Told, Turn
 
 _EFFECT: Final = {
     ControlKind.CANCEL: Outcome.CANCELLED,
@@ -66,94 +62,29 @@ class Fault(NamedTuple):
     text: str
 
 
-class Message(NamedTuple):
-    """A message on the input topic."""
-
-    due_ms: int
-    origin: str
-    retry_id: bytes | None = None
-    dead: bool = False
-    """It has no place but the DLQ."""
-    replaces: bool = False
-    """It takes the place of all that wait for its origin with its retry id."""
-
-
-class Asked(NamedTuple):
-    """A control record on the input topic."""
-
-    control_id: str
-    kind: ControlKind
-    target: str
-    due_ms: int = 0
-    stamp_ms: int = 0
-    """When it was sent."""
-    refused: bool = False
-    """It is wrong on purpose."""
-
-
-class Told(NamedTuple):
-    """An outcome on the status topic."""
-
-    partition: int
-    offset: int
-    """Of the control record."""
-    record: OutcomeRecord
-
-
-class Delivery(NamedTuple):
-    """A record on an origin topic."""
-
-    timer: TimerId
-    origin: str
-    stamp_ms: int
-    """By the broker."""
-    was_due_ms: int
-
-
-class Turn(NamedTuple):
-    """A committed transaction of a partition."""
-
-    next_offset: int
-    at_ms: int
-
-
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer to a client's control record; the outcome is None when no answer came in time."""
+class Verdict:
+    """What is wrong, and what is only allowed because the changelog lost transactions."""
 
-    control_id: str
-    outcome: Outcome | None
-    count: int
-
-
-@dataclass(slots=True)
-class History:
-    """All that is committed, at rest."""
-
-    turns: dict[int, list[Turn]]
-    """Of each input partition."""
-    items: dict[tuple[int, int], Message | Asked]
-    """By input partition and offset."""
-    told: list[Told] = field(default_factory=list)
-    delivered: list[Delivery] = field(default_factory=list)
-    dead: list[tuple[int, int]] = field(default_factory=list)
-    """Input partition and offset of what is on the DLQ."""
-    waiting: list[TimerId] = field(default_factory=list)
-    """What a listing shows in the end."""
-    answers: list[Answer] = field(default_factory=list)
-    origins_fail: bool = False
-    """Origins can be unreachable: what is fired by command then waits, and the outcome says so."""
+    faults: Sequence[Fault]
+    """Every rule that is broken, with where."""
+    came_again: int = 0
+    """Messages that came once more than they should, each of a transaction that was rolled back."""
+    answered_anew: int = 0
+    """Answers to clients that such a transaction gave, and that are another one since."""
 
 
-def judge(history: History) -> list[Fault]:
-    """Return every rule that is broken, with where."""
+def judge(history: History) -> Verdict:
+    """Act the history again."""
     faults: list[Fault] = []
+    went_out: Counter[tuple[int, int]] = Counter()
     for number in sorted(history.turns):
-        faults += _Partition(number, history).judged()
-    faults += _twice(history)
-    faults += _paused_by_time(history)
-    faults += _mistold(history)
-    return faults
+        partition = _Partition(number, history)
+        faults += partition.judged()
+        went_out.update({(number, offset): count for offset, count in partition.went_out.items()})
+    twice, came_again = _twice(history, went_out)
+    mistold, answered_anew = _mistold(history)
+    return Verdict([*faults, *twice, *_paused_by_time(history), *mistold], came_again, answered_anew)
 
 
 class _Partition:
@@ -171,27 +102,50 @@ class _Partition:
         self._fired: dict[int, Delivery] = {}
         """What the transaction at hand delivered and is not accounted for yet."""
         self._now_ms = 0
+        self.went_out: Counter[int] = Counter()
+        """How often an offset went out in transactions that were rolled back."""
         self._told: defaultdict[int, list[Told]] = defaultdict(list)
         for told in history.told:
             if told.partition == number:
                 self._told[told.offset].append(told)
 
     def judged(self) -> list[Fault]:
-        turns = self._history.turns[self._number]
-        delivered = self._by_turn(turns)
+        kept = [(turn, False) for turn in self._history.turns[self._number]]
+        lost = [(turn, True) for turn in self._history.rolled_back.get(self._number, ())]
+        turns = sorted([*kept, *lost], key=lambda each: each[0].at_ms)
+        delivered = self._by_turn([turn for turn, _ in turns])
         begin = 0
-        for at, turn in enumerate(turns):
+        for at, (turn, is_lost) in enumerate(turns):
             self._now_ms, self._fired = turn.at_ms, delivered.get(at, {})
-            for offset in range(begin, turn.next_offset):
-                item = self._history.items.get((self._number, offset))
-                if isinstance(item, Message):
-                    self._arrive(offset, item)
-                elif item is not None:
-                    self._act(offset, item)
-            self._come_due()
-            begin = turn.next_offset
+            if is_lost:
+                self._take_in_vain(begin, turn.next_offset)
+            else:
+                self._take_in(begin, turn.next_offset)
+                begin = turn.next_offset
         self._end(begin)
         return self._faults
+
+    def _take_in(self, begin: int, end: int) -> None:
+        """Act one transaction."""
+        for offset in range(begin, end):
+            item = self._history.items.get((self._number, offset))
+            if isinstance(item, Message):
+                self._arrive(offset, item)
+            elif item is not None:
+                self._act(offset, item)
+        self._come_due()
+
+    def _take_in_vain(self, begin: int, end: int) -> None:
+        """Act one transaction that is rolled back, with the outcomes that it told, and take its effects back."""
+        waiting, gone, paused, told = self._waiting.copy(), self._gone.copy(), self._paused.copy(), self._told.copy()
+        for offset in range(begin, end):
+            self._told[offset] = [each for each in told[offset] if each.record.at_ms == self._now_ms]
+        self._take_in(begin, end)
+        out = (offset for offset, became in self._gone.items() if became is not Outcome.CANCELLED)
+        self.went_out.update(offset for offset in out if offset not in gone)
+        for offset in range(begin, end):
+            told[offset] = [each for each in told[offset] if each.record.at_ms != self._now_ms]
+        self._waiting, self._gone, self._paused, self._told = waiting, gone, paused, told
 
     def _by_turn(self, turns: Sequence[Turn]) -> dict[int, dict[int, Delivery]]:
         starts = [turn.at_ms for turn in turns]
@@ -199,7 +153,8 @@ class _Partition:
         for each in self._history.delivered:
             if each.timer.partition == self._number:
                 turn = bisect_right(starts, each.stamp_ms) - 1
-                found.setdefault(turn, {}).setdefault(each.timer.offset, each)
+                if found.setdefault(turn, {}).setdefault(each.timer.offset, each) is not each:
+                    self._fault(Rule.TWICE, f"{each}, and before in the same transaction")
         if lost := found.pop(-1, None):
             self._fault(Rule.EARLY, f"before any transaction: {list(lost.values())[:3]}")
         return found
@@ -235,6 +190,8 @@ class _Partition:
             self._fault(Rule.UNANSWERED, f"{asked} at {offset} has {len(tellings)} outcomes")
             return
         told = tellings[0].record
+        if told.count < count:
+            targets, expected, count = self._without_what_went_out(asked, targets, told.count)
         if self._history.origins_fail and asked.kind is ControlKind.FIRE and told.detail.endswith(_UNREACHABLE):
             reached = [offset for offset in self._open(targets) if offset in self._fired]
             expected, count = (Outcome.FIRED if reached else Outcome.ORIGIN_PAUSED), len(reached)
@@ -247,6 +204,20 @@ class _Partition:
             self._fault(Rule.TORN, f"{told} at {offset}: another transaction took its control record in")
         if told.outcome is expected:
             self._take_effect(asked, expected, targets)
+
+    def _without_what_went_out(self, asked: Asked, targets: list[int], told: int) -> tuple[list[int], Outcome, int]:
+        """Return targets, outcome and count when what went out in a transaction that was rolled back does not wait."""
+        if asked.kind.is_for_origins:
+            expected, most = self._expected(asked, targets)
+            unsure = (each for each in self.went_out.keys() & self._waiting.keys())
+            least = most - sum(self._message(each).origin == asked.target for each in unsure)
+            return targets, expected, max(least, told)
+        for offset in targets:
+            if offset in self.went_out:
+                del self._waiting[offset]
+                self._gone[offset] = Outcome.FIRED
+        sure = [offset for offset in targets if offset in self._waiting]
+        return sure, *self._expected(asked, sure)
 
     def _targets(self, asked: Asked) -> list[int]:
         if asked.kind.is_for_origins or asked.refused:
@@ -322,7 +293,7 @@ class _Partition:
         history, number = self._history, self._number
         waits = Counter(timer.offset for timer in history.waiting if timer.partition == number)
         dead = {offset for partition, offset in history.dead if partition == number}
-        for offset in self._waiting.keys() - waits.keys():
+        for offset in self._waiting.keys() - waits.keys() - self.went_out.keys():
             self._fault(Rule.LOST, f"{self._shown([offset])} should wait, due at {self._waiting[offset]}")
         for offset in waits.keys() - self._waiting.keys():
             rule = Rule.CANCELLED if self._gone.get(offset) is Outcome.CANCELLED else Rule.TWICE
@@ -338,10 +309,13 @@ class _Partition:
         return [str(TimerId(self._number, offset, self._message(offset).due_ms)) for offset in offsets]
 
 
-def _twice(history: History) -> list[Fault]:
+def _twice(history: History, went_out: Counter[tuple[int, int]]) -> tuple[list[Fault], int]:
+    """Return what came more often than once and in transactions that were rolled back, and how often in these."""
     places = [(each.timer.partition, each.timer.offset) for each in history.delivered]
     counted = Counter([*places, *history.dead])
-    return [Fault(Rule.TWICE, f"{place}: {count} records") for place, count in counted.items() if count > 1]
+    wrong = [(place, count) for place, count in counted.items() if count > 1 + went_out[place]]
+    again = sum(min(count - 1, went_out[place]) for place, count in counted.items())
+    return [Fault(Rule.TWICE, f"{place}: {count} records") for place, count in wrong], again
 
 
 def _paused_by_time(history: History) -> list[Fault]:
@@ -368,100 +342,36 @@ def _paused_by_time(history: History) -> list[Fault]:
     return faults
 
 
-def _mistold(history: History) -> list[Fault]:
-    committed: defaultdict[str, list[OutcomeRecord]] = defaultdict(list)
+def _mistold(history: History) -> tuple[list[Fault], int]:
+    """Return the answers that are not what is committed, and how many are what only a lost transaction told."""
+    committed: defaultdict[str, dict[tuple[int, int], list[OutcomeRecord]]] = defaultdict(dict)
     for told in history.told:
         item = history.items[told.partition, told.offset]
         if isinstance(item, Asked):
-            committed[item.control_id].append(told.record)
-    faults = []
+            committed[item.control_id].setdefault((told.partition, told.offset), []).append(told.record)
+    lost_ms = {number: {turn.at_ms for turn in turns} for number, turns in history.rolled_back.items()}
+    faults, anew = [], 0
     for answer in history.answers:
         if answer.outcome is None:
             continue
-        records = committed[answer.control_id]
-        outcomes = {each.outcome for each in records}
-        hidden = answer.outcome is Outcome.NOT_PENDING and outcomes != {Outcome.NOT_PENDING}
-        if answer.outcome not in outcomes or hidden or answer.count != sum(each.count for each in records):
-            faults.append(Fault(Rule.MISTOLD, f"{answer}, but committed is {records}"))
-    return faults
+        places = committed[answer.control_id]
+        # Where a transaction was rolled back, the client may have heard of the outcome before or behind it.
+        heard = [list(each) for each in product(*places.values())]
+        if not any(_says(answer, records) for records in heard):
+            faults.append(Fault(Rule.MISTOLD, f"{answer}, but committed is {list(places.values())}"))
+            continue
+        lasting = [
+            record
+            for (number, _), records in places.items()
+            for record in records
+            if record.at_ms not in lost_ms.get(number, ())
+        ]
+        anew += not _says(answer, lasting)
+    return faults, anew
 
 
-# Reading
-
-
-def read_history(
-    stage: Stage,
-    origins: Sequence[str],
-    waiting: Sequence[TimerId],
-    answers: Sequence[Answer],
-    deadline_s: float = 60.0,
-) -> History:
-    """Read all that is committed; call it when no writer is running.
-
-    Args:
-        stage: The topics.
-        origins: The origin topics, stamped by the broker.
-        waiting: What a listing of all messages shows.
-        answers: What the clients were told.
-        deadline_s: For the reading.
-    """
-    inner = (stage.input_topic, stage.changelog_topic, stage.status_topic, stage.dlq_topic)
-    topics: defaultdict[str, list[Read]] = defaultdict(list)
-    for record in read_committed(stage.bootstrap, [*inner, *origins], deadline_s):
-        topics[record.topic].append(record)
-    checkpoints = (each for each in topics[stage.changelog_topic] if each.key == CHECKPOINT_KEY)
-    return History(
-        turns=_turns(checkpoints, stage.partitions),
-        items={(each.partition, each.offset): _item(each) for each in topics[stage.input_topic]},
-        told=[told for each in topics[stage.status_topic] if (told := _told(each)) is not None],
-        delivered=[_delivery(each) for name in origins for each in topics[name]],
-        dead=[_source(each) for each in topics[stage.dlq_topic]],
-        waiting=list(waiting),
-        answers=list(answers),
-    )
-
-
-def _turns(checkpoints: Iterable[Read], partitions: int) -> dict[int, list[Turn]]:
-    turns: dict[int, list[Turn]] = {number: [] for number in range(partitions)}
-    for each in sorted(checkpoints, key=lambda record: (record.partition, record.offset)):
-        checkpoint = decode_checkpoint(each.value or b"")
-        turns[each.partition].append(Turn(checkpoint.next_input_offset, checkpoint.wall_ms))
-    for number, found in turns.items():
-        ordered = all(one.next_offset <= two.next_offset and one.at_ms <= two.at_ms for one, two in pairwise(found))
-        assert ordered, f"partition {number} went back: {found}"
-    return turns
-
-
-def _item(record: Read) -> Message | Asked:
-    headers = dict(record.headers)
-    due_ms = int(headers.get("retry-due-ms") or 0)
-    if (kind := headers.get("retry-control")) is None:
-        origin = (headers.get("retry-origin-topic") or b"").decode()
-        replaces = headers.get("retry-replace") == b"true"
-        return Message(due_ms, origin, headers.get("retry-id"), headers.get(MARK) == DEAD, replaces)
-    control_id, target = _text(headers, "retry-control-id"), _text(headers, "retry-target")
-    refused = headers.get(MARK) == REFUSED
-    return Asked(control_id, ControlKind(kind.decode()), target, due_ms, record.timestamp_ms, refused)
-
-
-def _told(record: Read) -> Told | None:
-    named = parse_outcome_key(record.key)
-    outcome = OutcomeRecord.from_json(record.value or b"")
-    if named is None or outcome is None:
-        return None
-    return Told(record.partition, named[1], outcome)
-
-
-def _delivery(record: Read) -> Delivery:
-    timer = TimerId.parse((record.header("retry-timer-id") or b"").decode())
-    assert timer is not None, record
-    return Delivery(timer, record.topic, record.timestamp_ms, int(record.header("retry-was-due-ms") or 0))
-
-
-def _source(record: Read) -> tuple[int, int]:
-    headers = dict(record.headers)
-    return int(_text(headers, "__connect.errors.partition")), int(_text(headers, "__connect.errors.offset"))
-
-
-def _text(headers: Mapping[str, bytes | None], name: str) -> str:
-    return (headers[name] or b"").decode()
+def _says(answer: Answer, records: Sequence[OutcomeRecord]) -> bool:
+    """Tell whether an answer is the sum of these outcomes of its control record, one of each partition."""
+    outcomes = {each.outcome for each in records}
+    hidden = answer.outcome is Outcome.NOT_PENDING and outcomes != {Outcome.NOT_PENDING}
+    return answer.outcome in outcomes and not hidden and answer.count == sum(each.count for each in records)

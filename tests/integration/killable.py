@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial, wraps
 from pathlib import Path
@@ -105,7 +105,7 @@ def command(
     """Return the command of such a sidecar.
 
     Args:
-        kill_at: Where it ends with SIGKILL.
+        kill_at: Where it ends with SIGKILL; with `freeze_at`, once it has been frozen.
         freeze_at: Where the whole process stops with SIGSTOP.
         hang_at: Where the thread that gets there never goes on.
         nth: The how manyth time that it gets there.
@@ -151,20 +151,21 @@ def set_clock(offset: Path, off_ms: int) -> None:
 
 
 class _Trap:
-    """Springs when the process gets to a point often enough."""
+    """Springs when the process gets to a point often enough, and then when it gets to the next one."""
 
-    def __init__(self, point: str, spring: Callable[[], object], nth: int, armed_by: Path | None) -> None:
-        self._point = point
-        self._spring = spring
+    def __init__(self, springs: Mapping[str, Callable[[], object]], nth: int, armed_by: Path | None) -> None:
+        self._springs = list(springs.items())
         self._left = nth
         self._armed_by = armed_by
 
     def reached(self, point: str) -> None:
-        if point != self._point or (self._armed_by is not None and not self._armed_by.exists()):
+        awaited = bool(self._springs) and point == self._springs[0][0]
+        if not awaited or (self._armed_by is not None and not self._armed_by.exists()):
             return
         self._left -= 1
-        if self._left == 0:
-            self._spring()
+        if self._left <= 0:
+            _, spring = self._springs.pop(0)
+            spring()
 
     def observe(self, step: Step) -> None:
         self.reached(step.value)
@@ -227,14 +228,14 @@ def main(
 ) -> None:
     """Run the sidecar, with a trap."""
     springs: dict[str, Callable[[], object]] = {
-        kill_at: partial(_signal_self, signal.SIGKILL),
         freeze_at: partial(_signal_self, signal.SIGSTOP),
         hang_at: _hang,
+        kill_at: partial(_signal_self, signal.SIGKILL),
     }
-    point = kill_at or freeze_at or hang_at
-    if point and point not in {*POINTS_OF_A_RESTORE, *(step.value for step in Step)}:
-        raise click.UsageError(f"there is no point {point!r}")
-    trap = _Trap(point, springs[point], nth, armed_by)
+    springs.pop("", None)
+    if unknown := springs.keys() - {*POINTS_OF_A_RESTORE, *(step.value for step in Step)}:
+        raise click.UsageError(f"there is no point {unknown}")
+    trap = _Trap(springs, nth, armed_by)
     trap.watch_restores()
     if flush:
         _flush_always()

@@ -24,6 +24,8 @@ class OpenProducer(NamedTuple):
     producer_id: int
     epoch: int
     coordinator_epoch: int
+    first_offset: int
+    """Of the transaction in the partition."""
 
 
 def abort_part(bootstrap: str, topic: str, partition: int) -> None:
@@ -49,7 +51,7 @@ def open_producers(bootstrap: str, topic: str, partition: int) -> list[OpenProdu
         start = at + number * (_PRODUCER.size + 1)
         producer_id, epoch, _, _, coordinator_epoch, first_offset = _PRODUCER.unpack_from(answer, start)
         if first_offset >= 0:
-            found.append(OpenProducer(producer_id, epoch, max(0, coordinator_epoch)))
+            found.append(OpenProducer(producer_id, epoch, max(0, coordinator_epoch), first_offset))
     return found
 
 

@@ -21,18 +21,8 @@ from tests.broker import create_topic, unique
 from tests.integration.control.test_control import settings_of
 from tests.integration.control.test_http_control import call
 from tests.integration.control_clients import FAR_MS, Clients, by_client, by_http, by_record, write_script
-from tests.integration.control_ledger import (
-    Answer,
-    Asked,
-    Delivery,
-    History,
-    Message,
-    Rule,
-    Told,
-    Turn,
-    judge,
-    read_history,
-)
+from tests.integration.control_history import Answer, Asked, Delivery, History, Message, Told, Turn, read_history
+from tests.integration.control_ledger import Rule, Verdict, judge
 from tests.integration.ledger import Ledger
 from tests.integration.scenarios import SESSION, TAKEOVER_S, share
 from tests.integration.sidecars import API, LOG_APPEND_TIME, Sidecar, Sidecars, Stage
@@ -162,7 +152,7 @@ FORGERIES: dict[str, tuple[Rule, Callable[[History], object]]] = {
 
 
 def test_the_ledger_finds_nothing_in_a_history_that_is_right() -> None:
-    assert judge(right()) == []
+    assert judge(right()) == Verdict([])
 
 
 @pytest.mark.parametrize("name", FORGERIES)
@@ -170,7 +160,7 @@ def test_the_ledger_finds_what_is_forged(name: str) -> None:
     rule, forge = FORGERIES[name]
     history = right()
     forge(history)
-    faults = judge(history)
+    faults = judge(history).faults
     assert rule in {fault.rule for fault in faults}, faults
 
 
@@ -179,9 +169,9 @@ def test_a_fire_that_finds_its_origin_unreachable_is_right_only_where_origins_fa
     say(history, 11, Outcome.ORIGIN_PAUSED, 0, 4_000, "1 were left as they are: a is unreachable")
     come_at(history, 10, 9_505)
     history.turns[0].append(Turn(17, 9_500))
-    assert Rule.UNTRUE in {fault.rule for fault in judge(history)}
+    assert Rule.UNTRUE in {fault.rule for fault in judge(history).faults}
     history.origins_fail = True
-    assert judge(history) == []
+    assert judge(history) == Verdict([])
 
 
 def test_a_fire_that_finds_one_of_two_origins_unreachable_fires_the_other() -> None:
@@ -198,9 +188,9 @@ def test_a_fire_that_finds_one_of_two_origins_unreachable_fires_the_other() -> N
             Delivery(TimerId(0, 0, 5_500), "a", 6_005, 5_500),
         ],
     )
-    assert {fault.rule for fault in judge(history)} >= {Rule.UNTRUE, Rule.NOT_FIRED}
+    assert {fault.rule for fault in judge(history).faults} >= {Rule.UNTRUE, Rule.NOT_FIRED}
     history.origins_fail = True
-    assert judge(history) == []
+    assert judge(history) == Verdict([])
 
 
 def test_a_pause_is_judged_by_clocks_alone_too() -> None:
@@ -210,7 +200,59 @@ def test_a_pause_is_judged_by_clocks_alone_too() -> None:
     history.turns[0][4:] = [Turn(17, 6_000), Turn(17, 8_000)]
     for offset, outcome, count in ((12, Outcome.BAD_REQUEST, 0), (13, Outcome.RESUMED, 1)):
         say(history, offset, outcome, count, 6_000)
-    assert [fault.rule for fault in judge(history)] == [Rule.PAUSED]
+    assert [fault.rule for fault in judge(history).faults] == [Rule.PAUSED]
+
+
+# What the changelog alone lost
+
+
+def lost_by_the_changelog() -> History:
+    """Return a right history whose transaction of 4 s is committed but for its part in the changelog.
+
+    The one at 6 s takes in again what it took in: it moves 3 and fires 10 another time.
+    """
+    history = right()
+    history.turns[0][3] = Turn(12, 6_000)
+    history.rolled_back = {0: [Turn(12, 4_000)]}
+    for offset, outcome in ((9, Outcome.RESCHEDULED), (11, Outcome.FIRED)):
+        history.told.append(told(offset, outcome, 1, 6_000))
+    deliver(history, 10, 6_005, 9_500)
+    history.answers += [Answer("move", Outcome.RESCHEDULED, 1), Answer("fire", Outcome.FIRED, 1)]
+    return history
+
+
+def test_what_a_transaction_delivered_that_the_changelog_lost_may_come_once_more() -> None:
+    assert judge(lost_by_the_changelog()) == Verdict([], came_again=1)
+
+
+def test_what_such_a_transaction_delivered_need_not_come_again() -> None:
+    """Found in its origin, it does not wait any more: what asks for it then is told so, or counts it in."""
+    history = lost_by_the_changelog()
+    (again,) = (each for each in history.delivered if each.stamp_ms == 6_005)
+    history.delivered.remove(again)
+    history.told = [each for each in history.told if (each.offset, each.record.at_ms) != (11, 6_000)]
+    history.told.append(told(11, Outcome.NOT_PENDING, 0, 6_000))
+    assert judge(history) == Verdict([], answered_anew=1)
+
+
+@pytest.mark.parametrize(
+    ("forge", "rule"),
+    [
+        (lambda h: deliver(h, 10, 7_005, 9_500), Rule.TWICE),
+        (lambda h: deliver(h, 0, 4_006, 1_500), Rule.TWICE),
+        (lambda h: deliver(h, 3, 4_006, 7_500), Rule.EARLY),
+        (lambda h: withheld(h, 3), Rule.LOST),
+        (lambda h: h.rolled_back.clear(), Rule.TWICE),
+        (lambda h: h.answers.append(Answer("fire", Outcome.NOT_PENDING, 0)), Rule.MISTOLD),
+        (lambda h: h.told.append(told(11, Outcome.FIRED, 1, 6_000)), Rule.UNANSWERED),
+    ],
+    ids=["a third time", "another one twice", "too early in it", "lost by it", "no such loss", "mistold", "told twice"],
+)
+def test_nothing_else_is_allowed_for_such_a_transaction(forge: Callable[[History], object], rule: Rule) -> None:
+    history = lost_by_the_changelog()
+    forge(history)
+    faults = judge(history).faults
+    assert rule in {fault.rule for fault in faults}, faults
 
 
 # The sidecar
@@ -245,7 +287,7 @@ def test_every_outcome_is_true_whatever_is_killed(stage: Stage, sidecars: Sideca
         last = control.act(ControlKind.RESUME, origins[1], deadline_s=TAKEOVER_S)
         assert last.outcome is Outcome.RESUMED, "whoever was to resume it may have found nobody"
     history = read_history(stage, origins, settled(stage, api), clients.answers)
-    faults = judge(history)
+    faults = judge(history).faults
     assert not faults, "\n".join([f"SIDECAR_TEST_SEED={seed}: {len(faults)} faults", *map(str, faults[:20])])
     require_variety(history)
 
