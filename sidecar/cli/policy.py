@@ -50,12 +50,12 @@ def check(settings: Settings, *, as_json: bool) -> None:
 
 
 @policy.command(
-    cls=SettingsCommand, epilog="Example: retry-sidecar policy explain --origin payments --header retry-delay-ms=5000"
+    cls=SettingsCommand, epilog="Example: retry-sidecar policy explain --origin payments --header retry-delay-ms:5000"
 )
 @click.option("--origin", help="Origin topic, as in `retry-origin-topic`.")
 @click.option("--exception", help="Class name of the error, as in `retry-exception`.")
 @click.option("--policy", "name", help="Name of a policy, as in `retry-policy`.")
-@click.option("--header", "pairs", multiple=True, metavar="NAME=VALUE", help="Another header; repeatable.")
+@click.option("--header", "pairs", multiple=True, metavar="NAME:VALUE", help="Another header; repeatable.")
 @click.option(
     "--at", "at_ms", callback=read_instant, metavar="INSTANT", help="When the message fails first.  [default: now]"
 )
@@ -92,9 +92,9 @@ def explain(
 
 
 def _header(pair: str) -> tuple[str, bytes]:
-    name, equals, value = pair.partition("=")
-    if not equals or not name:
-        raise click.BadParameter(f"{pair!r}: must be NAME=VALUE, such as retry-attempt=2", param_hint="--header")
+    name, colon, value = pair.partition(":")
+    if not colon or not name:
+        raise click.BadParameter(f"{pair!r}: must be NAME:VALUE, such as retry-attempt:2", param_hint="--header")
     return name, value.encode()
 
 

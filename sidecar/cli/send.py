@@ -65,15 +65,15 @@ class Outcome:
 def _pairs(_ctx: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[tuple[str, bytes], ...]:
     pairs = []
     for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise click.BadParameter(f"{text!r}: must be name=value")
+        name, colon, value = text.partition(":")
+        if not colon or not name:
+            raise click.BadParameter(f"{text!r}: must be NAME:VALUE")
         pairs.append((name, value.encode()))
     return tuple(pairs)
 
 
 @click.command(
-    cls=SettingsCommand, epilog="Example: retry-sidecar send --origin orders --delay 20s --count 1000 --rate 200"
+    cls=SettingsCommand, epilog="Example: retry-sidecar send --origin orders --delay 20s --count 1000 --per-second 200"
 )
 @click.option("--origin", required=True, help="Topic to deliver the messages to when they are due.")
 @click.option(
@@ -86,7 +86,10 @@ def _pairs(_ctx: click.Context, _parameter: click.Parameter, texts: tuple[str, .
 @click.option("--due-ms", type=click.IntRange(min=0), help="Due time in epoch milliseconds; prints the timer ids.")
 @click.option("--count", default=1, show_default=True, type=click.IntRange(min=1), help="Number of messages.")
 @click.option(
-    "--rate", "per_second", type=click.FloatRange(min=0, min_open=True), help="Maximum number of messages per second."
+    "--per-second",
+    "per_second",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Maximum number of messages per second.",
 )
 @click.option("--key", help="Key; {n} in key and value is the number of the message.  [default: no key]")
 @click.option("--value", help="Value.  [default: message {n}]")
@@ -97,11 +100,11 @@ def _pairs(_ctx: click.Context, _parameter: click.Parameter, texts: tuple[str, .
     help="Read the value from this file.",
 )
 @click.option(
-    "--header", "headers", multiple=True, callback=_pairs, metavar="NAME=VALUE", help="Header to add; repeatable."
+    "--header", "headers", multiple=True, callback=_pairs, metavar="NAME:VALUE", help="Header to add; repeatable."
 )
 @click.option("--exception", help="Class name of the exception.")
 @click.option("--attempt", type=click.IntRange(min=0), help="Number of retries so far.")
-@click.option("--id", "retry_id", help="Your own id, to find the message by.")
+@click.option("--retry-id", help="Your own id, to find the message by.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object with the first 1,000 messages.")
 @settings_options((*KAFKA, *TOPICS))
 def send(

@@ -58,6 +58,8 @@ class ControlResult:
     """By partition."""
     missing: tuple[int, ...]
     """Partitions without an outcome: they have no owner now, or it is busy. The record stays and will be applied."""
+    known: bool | None = None
+    """Of a pause or resume by HTTP: whether the group knows the origin; None: it was not said."""
 
 
 class ControlClient:

@@ -31,8 +31,8 @@ class DeadLetterFilter:
     origins: tuple[str, ...] = ()
     exceptions: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
-    since: str | None = None
-    until: str | None = None
+    died_from: str | None = None
+    died_to: str | None = None
     topic: str = ""
     """The DLQ, unless it is DLQ_TOPIC."""
     only: str = ""
@@ -49,7 +49,7 @@ class DeadLetterFilter:
         """The default name of a run: the same for the same filter in any order of names."""
         lists = (self.reasons, self.origins, self.exceptions, self.groups)
         more = [each for each in (self.topic, self.only) if each]
-        text = json.dumps([*(sorted(set(each)) for each in lists), self.since, self.until, *more])
+        text = json.dumps([*(sorted(set(each)) for each in lists), self.died_from, self.died_to, *more])
         return hashlib.sha256(text.encode()).hexdigest()[:_RUN_CHARS]
 
     def matcher(self) -> Callable[[DeadLetter], bool]:
@@ -66,5 +66,9 @@ class DeadLetterFilter:
     def __str__(self) -> str:
         names = {"reason": self.reasons, "origin": self.origins, "exception": self.exceptions, "group": self.groups}
         parts = [f"{name} {' or '.join(each)}" for name, each in names.items() if each]
-        parts += [f"{name} {each}" for name, each in (("since", self.since), ("until", self.until)) if each is not None]
+        parts += [
+            f"{name} {each}"
+            for name, each in (("died from", self.died_from), ("died before", self.died_to))
+            if each is not None
+        ]
         return ", ".join(parts) or "of all kinds"

@@ -361,6 +361,6 @@ def still_ahead(
                 "it was deleted and recreated: start the run from the beginning with --restart"
             )
         start = offsets.start if at is None else max(at, offsets.first)
-        # A run that is past --until stays there.
+        # A run that is past --died-to stays there.
         ahead[number] = offsets._replace(start=start, end=max(start, offsets.end))
     return ahead

@@ -90,7 +90,7 @@ class KafkaDeadLetters:
         """Start a redrive."""
         settings = self._settings_of(request.topic)
         main = settings.dlq_topic == self._settings.dlq_topic
-        wanted = replace(filter_of(request), topic="" if main else settings.dlq_topic, only=request.message or "")
+        wanted = replace(filter_of(request), topic="" if main else settings.dlq_topic, only=request.id or "")
         return self._redrives.start(settings, wanted, request)
 
     def redrive(self, run: str) -> RedriveBody | None:

@@ -76,7 +76,7 @@ class Redrives:
             AlreadyRunning: Another one is running, or the process is stopping.
         """
         check_origin(settings, request.to_origin or "")
-        run = request.id or wanted.run_name
+        run = request.run or wanted.run_name
         with self._lock:
             if (current := self._current) is not None and current.state == "running":
                 if current.run == run and current.request.model_dump() == request.model_dump():
@@ -172,7 +172,7 @@ class Redrives:
             run_identity(settings, redrive.run),
             request.died_from,
             request.died_to,
-            only=None if request.message is None else read_position(request.message),
+            only=None if request.id is None else read_position(request.id),
             clock=self._clock,
         )
 
@@ -181,7 +181,7 @@ class Redrives:
         tally = Tally() if job is None else job.tally
         sent = 0 if job is None else job.sent
         return RedriveBody(
-            id=redrive.run,
+            run=redrive.run,
             topic=redrive.topic,
             state=redrive.state,
             dry_run=dry_run,

@@ -62,10 +62,15 @@ def serving(
     *,
     letters: Letters | None = None,
     token: str | None = None,
+    open_reads: bool = False,
     port: int = 0,
 ) -> Iterator[str]:
     """Yield the address of the dashboard."""
-    server = Server(Client(source, held, desk=desk, letters=letters, token=token).app, host="127.0.0.1", port=port)
+    server = Server(
+        Client(source, held, desk=desk, letters=letters, token=token, open_reads=open_reads).app,
+        host="127.0.0.1",
+        port=port,
+    )
     server.start()
     try:
         # A machine that stands still is no flood: no file of the page is refused for it.

@@ -52,7 +52,7 @@ def looked(page: Page) -> Page:
 
 def test_dead_letters_are_counted_listed_and_shown_when_asked_for(open_page: Open, keep: Keep) -> None:
     letters = Letters(some_letters())
-    with serving(source(), letters=letters, token="secret") as url:
+    with serving(source(), letters=letters, token="secret", open_reads=True) as url:
         page = open_page(url)
         expect(page.locator("#total")).to_have_text("1")
         assert letters.asked == [], "nothing reads the DLQ by itself"
@@ -109,7 +109,7 @@ def test_a_redrive_is_previewed_confirmed_and_followed(open_page: Open, keep: Ke
         expect(dialog).to_contain_text("Sends dead letter 0-7 to the retry topic again.")
         expect(dialog.get_by_role("button", name="Redrive 2 messages")).to_be_visible()
     assert [each.dry_run for each in letters.started] == [True, False, True]
-    assert (letters.started[-1].message, letters.started[-1].reason) == ("0-7", ["bad-header"])
+    assert (letters.started[-1].id, letters.started[-1].reason) == ("0-7", ["bad-header"])
 
 
 def test_a_dlq_that_cannot_be_read_says_so(open_page: Open) -> None:

@@ -143,7 +143,7 @@ def test_each_role_does_its_work_with_the_permissions_on_the_page_alone(
         assert [each for each in report["checks"] if each["state"] == "problem"] == []
 
         application = login(address, "application")
-        call(application, "send", "--origin", "orders", "--delay", "1h", "--count", "3", "--id", "order-4711")
+        call(application, "send", "--origin", "orders", "--delay", "1h", "--count", "3", "--retry-id", "order-4711")
         call(application, "send", "--origin", "payments", "--delay", "100ms", "--key", "k")
         call(application, "send", "--origin", "nowhere", "--delay", "1h", "--key", "dead")
         eventually(lambda: sidecar.pending() == 4, 40, "what is due later waits")

@@ -206,9 +206,9 @@ class Letters:
         if self.trouble is not None:
             raise self.trouble
         self.started.append(request)
-        run = request.id or "13b95c1f4d"
+        run = request.run or "13b95c1f4d"
         began = run not in self.known
-        fields = {**REDRIVE_EXAMPLE, "id": run, "dry_run": request.dry_run}
+        fields = {**REDRIVE_EXAMPLE, "run": run, "dry_run": request.dry_run}
         status = self.known.setdefault(run, RedriveBody.model_validate(fields))
         return status, began
 

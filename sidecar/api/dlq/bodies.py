@@ -130,13 +130,13 @@ class RedriveRequest(FilterFields):
 
     model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [{"reason": ["fatal"]}]})
 
-    id: str | None = Field(
+    run: str | None = Field(
         default=None,
         description="Name of the run. The same name again continues the run, and sends nothing twice. The default is "
         "made from the filter.",
         pattern=ID_PATTERN,
     )
-    message: str | None = Field(
+    id: str | None = Field(
         default=None, description="Only this dead letter, `<partition>-<offset>`.", pattern=POSITION_PATTERN
     )
     dry_run: bool = Field(default=False, description="Count what would be sent, and change nothing.")
@@ -242,7 +242,7 @@ RedriveState = Literal["running", "done", "stopped", "failed"]
 class RedriveBody(Body):
     """The status of a redrive."""
 
-    id: str = Field(description="Name of the run.")
+    run: str = Field(description="Name of the run.")
     topic: str
     state: RedriveState
     dry_run: bool
@@ -300,7 +300,7 @@ DEAD_LETTER_DETAIL_EXAMPLE: Final[dict[str, Any]] = {
     "headers": [{"name": "retry-dlq-reason", "value": "fatal"}],
 }
 REDRIVE_EXAMPLE: Final[dict[str, Any]] = {
-    "id": "13b95c1f4d",
+    "run": "13b95c1f4d",
     "topic": "dlq",
     "state": "running",
     "dry_run": False,

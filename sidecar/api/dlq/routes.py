@@ -58,7 +58,7 @@ _CHANGE: Final[dict[int | str, dict[str, object]]] = {
 }
 PositionText = Annotated[
     str,
-    Path(description="`<partition>-<offset>` on the DLQ.", examples=["0-17"], pattern=POSITION_PATTERN),
+    Path(alias="id", description="`<partition>-<offset>` on the DLQ.", examples=["0-17"], pattern=POSITION_PATTERN),
 ]
 RedriveText = Annotated[str, Path(description="Name of the run.", examples=["13b95c1f4d"], pattern=ID_PATTERN)]
 
@@ -124,13 +124,13 @@ class DlqDesk:
         facts: dict[str, object] = {"outcome": "failed"}
         try:
             status, started = self._dead_letters.start(wanted)
-            facts = {"outcome": "started" if started else "running", "run": status.id, "dry_run": status.dry_run}
+            facts = {"outcome": "started" if started else "running", "run": status.run, "dry_run": status.dry_run}
         except ValueError as cause:
             raise HTTPException(400, str(cause)) from cause
         except AlreadyRunning as cause:
             raise HTTPException(409, str(cause)) from cause
         finally:
-            log.info("api_change", who=caller(request), what="redrive", target=wanted.message or "filter", **facts)
+            log.info("api_change", who=caller(request), what="redrive", target=wanted.id or "filter", **facts)
         return status, started
 
     def stop(self, request: Request, run: str) -> RedriveBody:
@@ -198,7 +198,7 @@ def dlq_routes(dead_letters: DeadLetters, source: Source, peers: Peers, gate: Ga
         return JSONResponse((await desk.read(partial(dead_letters.page, query))).model_dump())
 
     @router.get(
-        "/dlq/messages/{position}",
+        "/dlq/messages/{id}",
         summary="Show a dead letter",
         description="Shows its headers; with `?payload=true` also key and value.",
         response_model=DeadLetterDetailBody,
@@ -249,7 +249,7 @@ def _add_redrives(router: APIRouter, dead_letters: DeadLetters, desk: DlqDesk) -
     )
     async def redrive_dead_letters(request: Request, wanted: RedriveRequest) -> JSONResponse:
         status, started = desk.start(request, wanted)
-        place = {"location": f"/dlq/redrives/{status.id}"}
+        place = {"location": f"/dlq/redrives/{status.run}"}
         return JSONResponse(status.model_dump(), 202 if started else 200, place)
 
     @router.get(

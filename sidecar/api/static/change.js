@@ -207,6 +207,8 @@ function choice(value, text, checked) {
   return el("label", { class: "choice" }, el("input", { type: "radio", name: "when", value, checked }), ` ${text}`);
 }
 
+const unknown = (body) => (body.known === false ? " Check the name of the topic." : "");
+
 export function askPause(origin) {
   ask({
     subject: origin.origin,
@@ -214,7 +216,7 @@ export function askPause(origin) {
     text: [`Nothing fires to `, code(origin.origin), ` until you resume it; ${plural(origin.pending, "message")} and all new ones for it stay pending.`],
     verb: "Pause",
     request: () => ["PUT", originPath(origin.origin, "pause")],
-    done: (body) => `Paused: ${plural(body.count, "message")} pending.`,
+    done: (body) => `Paused: ${plural(body.count, "message")} pending.${unknown(body)}`,
   });
 }
 
@@ -225,7 +227,7 @@ export function askResume(origin) {
     text: [`What is due for `, code(origin.origin), " fires again, spread over the next minutes so that its consumers are not flooded."],
     verb: "Resume",
     request: () => ["PUT", originPath(origin.origin, "resume")],
-    done: (body) => `Resumed: ${plural(body.count, "message")} fire when they are due.`,
+    done: (body) => `Resumed: ${plural(body.count, "message")} fire when they are due.${unknown(body)}`,
   });
 }
 

@@ -195,12 +195,12 @@ function drawn(each, payload) {
 /** Return the request for what the last look has selected, or for one dead letter, whose reason it names. */
 function wanted(each) {
   const topic = filter.topic ? { topic: filter.topic } : {};
-  if (each) return { ...topic, message: each.id, ...(each.reason ? { reason: [each.reason] } : {}) };
+  if (each) return { ...topic, id: each.id, ...(each.reason ? { reason: [each.reason] } : {}) };
   const lists = ["reason", "origin", "exception", "group"].filter((name) => filter[name]);
   const chosen = { ...topic, ...Object.fromEntries(lists.map((name) => [name, [filter[name]]])) };
   if (!filter.died_from) return chosen;
   // "The last hour" is one run, whenever it is chosen: it never sends what it has sent before.
-  return { ...chosen, died_from: filter.died_from, id: `page-${lookedBack}-${hash(JSON.stringify(chosen))}` };
+  return { ...chosen, died_from: filter.died_from, run: `page-${lookedBack}-${hash(JSON.stringify(chosen))}` };
 }
 
 /** Return the FNV-1a hash of a text. */
@@ -235,7 +235,7 @@ function askRedrive(request, what) {
     mine.act = () => {
       say(button, "Stop");
       say(byId("redrive-back"), "Close");
-      mine.act = () => change("DELETE", `dlq/redrives/${found.id}`).catch(() => null);
+      mine.act = () => change("DELETE", `dlq/redrives/${found.run}`).catch(() => null);
       run(mine, request, () => (button.hidden = true));
     };
   });
@@ -257,9 +257,9 @@ async function run(mine, request, ended) {
       ended(said.body);
       return;
     }
-    const { id } = said.body;
+    const name = said.body.run;
     await new Promise((go) => setTimeout(go, POLL_MS));
-    said = await get(`dlq/redrives/${id}`).catch((error) => error);
+    said = await get(`dlq/redrives/${name}`).catch((error) => error);
   }
 }
 
@@ -276,6 +276,6 @@ function status(body) {
     lines.push(el("p", { class: "warn" }, `Stay on the DLQ, ${why}: ${parts.join(", ")}.`));
   }
   if (body.handled_before) lines.push(el("p", { class: "soft" }, `This run has handled ${plural(body.handled_before, "offset")} before, and sends nothing twice.`));
-  lines.push(el("p", { class: "soft" }, "Run: ", el("code", {}, body.id)));
+  lines.push(el("p", { class: "soft" }, "Run: ", el("code", {}, body.run)));
   return lines;
 }

@@ -27,14 +27,14 @@ NONE: Final = "(none)"
 _DETAIL_CHARS: Final = 200
 
 
-def since_ms(wanted: DeadLetterFilter) -> int | None:
+def died_from_ms(wanted: DeadLetterFilter) -> int | None:
     """Return the instant from which dead letters match, None for any."""
-    return None if wanted.since is None else parse_instant_ms(wanted.since, SystemClock().wall_ms())
+    return None if wanted.died_from is None else parse_instant_ms(wanted.died_from, SystemClock().wall_ms())
 
 
-def until_ms(wanted: DeadLetterFilter) -> int | None:
+def died_to_ms(wanted: DeadLetterFilter) -> int | None:
     """Return the instant before which dead letters match, None for any."""
-    return None if wanted.until is None else parse_instant_ms(wanted.until, SystemClock().wall_ms())
+    return None if wanted.died_to is None else parse_instant_ms(wanted.died_to, SystemClock().wall_ms())
 
 
 def dead_letter_options(function: F) -> F:
@@ -47,11 +47,13 @@ def dead_letter_options(function: F) -> F:
         origins: tuple[str, ...],
         exceptions: tuple[str, ...],
         groups: tuple[str, ...],
-        since: str | None,
-        until: str | None,
+        died_from: str | None,
+        died_to: str | None,
         **kwargs: Any,
     ) -> Any:
-        return function(*args, wanted=DeadLetterFilter(reasons, origins, exceptions, groups, since, until), **kwargs)
+        return function(
+            *args, wanted=DeadLetterFilter(reasons, origins, exceptions, groups, died_from, died_to), **kwargs
+        )
 
     options = (
         click.option(
@@ -75,14 +77,14 @@ def dead_letter_options(function: F) -> F:
             "--group", "groups", metavar="GLOB", multiple=True, help="Only messages that failed in this group."
         ),
         click.option(
-            "--since",
+            "--died-from",
             metavar="INSTANT",
             callback=_checked_instant,
             help="Start at the first that died then or later: epoch ms, ISO 8601 (UTC unless it says otherwise), or a "
             "duration from now such as -2h.  [default: the beginning]",
         ),
         click.option(
-            "--until",
+            "--died-to",
             metavar="INSTANT",
             callback=_checked_instant,
             help="Stop before the first that died then or later.  [default: the end at the time of the start]",

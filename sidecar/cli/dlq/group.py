@@ -8,7 +8,7 @@ from sidecar.cli.dlq.redrive import redrive
 from sidecar.cli.dlq.report import report
 
 
-@click.group(epilog="Example: retry-sidecar dlq report --since -24h")
+@click.group(epilog="Example: retry-sidecar dlq report --died-from -24h")
 def dlq() -> None:
     """Count dead letters, and send them to the retry topic again."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from sidecar.cli.dlq.filter import bar, dead_letter_options, since_ms, until_ms
+from sidecar.cli.dlq.filter import bar, dead_letter_options, died_from_ms, died_to_ms
 from sidecar.cli.dlq.terms import check, confirm, run_options, show, terms_options
 from sidecar.cli.messages.bulk import Interrupted, interruptible
 from sidecar.cli.options import DEAD_LETTERS, SettingsCommand, settings_options
@@ -25,7 +25,9 @@ from sidecar.settings import Settings
 @dead_letter_options
 @terms_options
 @click.option("--limit", type=click.IntRange(min=1), help="Most messages; the same command again sends the next ones.")
-@click.option("--rate", "per_second", type=click.FloatRange(min=0, min_open=True), help="Most messages in a second.")
+@click.option(
+    "--per-second", "per_second", type=click.FloatRange(min=0, min_open=True), help="Most messages in a second."
+)
 @run_options
 @settings_options(DEAD_LETTERS)
 def redrive(
@@ -63,8 +65,8 @@ def redrive(
         terms,
         RedriveLimits(limit, per_second),
         run_identity(settings, run_name or wanted.run_name),
-        since_ms(wanted),
-        until_ms(wanted),
+        died_from_ms(wanted),
+        died_to_ms(wanted),
         restart,
     )
     if dry_run or not yes:

@@ -10,7 +10,7 @@ from rich.columns import Columns
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sidecar.cli.dlq.filter import NONE, bar, dead_letter_options, dead_letter_table, since_ms, table, until_ms
+from sidecar.cli.dlq.filter import NONE, bar, dead_letter_options, dead_letter_table, died_from_ms, died_to_ms, table
 from sidecar.cli.messages.bulk import Interrupted, interruptible
 from sidecar.cli.options import DEAD_LETTERS, SettingsCommand, json_option, settings_options
 from sidecar.cli.terminal import console, print_json
@@ -27,7 +27,7 @@ from sidecar.settings import Settings
 _ROWS: Final = 20
 
 
-@click.command(cls=SettingsCommand, epilog="Example: retry-sidecar dlq report --since -24h --examples 3")
+@click.command(cls=SettingsCommand, epilog="Example: retry-sidecar dlq report --died-from -24h --examples 3")
 @dead_letter_options
 @click.option(
     "--examples",
@@ -47,7 +47,7 @@ def report(settings: Settings, *, wanted: DeadLetterFilter, examples: int, as_js
     validate_client_properties(settings)
     tune_interpreter()
     count = Count(wanted, examples)
-    found = offset_ranges(settings, Admin(settings), since_ms(wanted), until_ms(wanted))
+    found = offset_ranges(settings, Admin(settings), died_from_ms(wanted), died_to_ms(wanted))
     dialects = dialects_of(settings.dialects)
     reader = KafkaDeadLetterReader(settings, found, f"{settings.group_id}-dlq-report", dialects)
     try:

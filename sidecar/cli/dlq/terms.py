@@ -73,7 +73,9 @@ def run_options(function: F) -> F:
     """Add the options of a run to a command: `run_name`, `restart`, `dry_run`, `yes`, `as_json`."""
     options = (
         click.option("--run", "run_name", metavar="NAME", help="The run to continue.  [default: made from the filter]"),
-        click.option("--restart", is_flag=True, help="Start the run from --since again: sends again what was sent."),
+        click.option(
+            "--restart", is_flag=True, help="Start the run from --died-from again: sends again what was sent."
+        ),
         click.option(
             "--dry-run", is_flag=True, help="Print how many would be sent and show the first; change nothing."
         ),

@@ -94,7 +94,7 @@ def choice_options(function: F) -> F:
         ),
         click.option("--yes", is_flag=True, help="With a filter: do not ask for confirmation."),
         click.option(
-            "--rate",
+            "--per-second",
             "per_second",
             type=click.FloatRange(min=0, min_open=True),
             help="With a filter: maximum number of messages per second.",

@@ -7,7 +7,7 @@ instance does the same. What a filter chooses is listed by an instance: see by_f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -18,7 +18,7 @@ from sidecar.cli.messages.http_control import HttpControl
 from sidecar.cli.options import INSTANCES, SettingsCommand, json_option, settings_options
 from sidecar.cli.terminal import print_json, say
 from sidecar.clock import SystemClock
-from sidecar.contract.control import ControlKind, Outcome, Target, parse_target, render_control
+from sidecar.contract.control import EVERY_ORIGIN, ControlKind, Outcome, Target, parse_target, render_control
 from sidecar.control.client import DEADLINE_S, LOOKUP_DEADLINE_S, ControlClient, ControlResult, Sent
 from sidecar.engine.items import target_text
 from sidecar.errors import CommandFailed
@@ -35,6 +35,7 @@ _WORDS = {
     Outcome.BAD_REQUEST: "refused",
 }
 """The outcomes after which nothing is done, for a person; all others are named as they are."""
+_SWITCHED: Final = frozenset({Outcome.PAUSED, Outcome.RESUMED})
 
 
 def _utf8(_ctx: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
@@ -91,7 +92,7 @@ def cancel(settings: Settings, /, *, targets: Sequence[Target], choice: Choice, 
 
     \b
     With a filter; a journal lets you continue after an interruption:
-      retry-sidecar cancel --origin orders --due-before 1h --dry-run
+      retry-sidecar cancel --origin orders --due-to 1h --dry-run
     """
     _act_on(settings, ControlKind.CANCEL, targets, choice, **how)
 
@@ -121,7 +122,7 @@ def reschedule(
     messages become due at the same instant:
 
     \b
-      retry-sidecar reschedule --origin orders --due-before 1h --delay 6h
+      retry-sidecar reschedule --origin orders --due-to 1h --delay 6h
     """
     if choice.resume is not None and due_ms is None and delay_ms is None:
         at_ms = None
@@ -148,7 +149,7 @@ def fire(settings: Settings, /, *, targets: Sequence[Target], choice: Choice, **
 
     \b
     With a filter, at a limited rate:
-      retry-sidecar fire --origin orders --rate 200
+      retry-sidecar fire --origin orders --per-second 200
     """
     _act_on(settings, ControlKind.FIRE, targets, choice, **how)
 
@@ -327,8 +328,19 @@ def _show(result: ControlResult, due: str) -> None:
     elif (words := _WORDS.get(result.outcome)) is not None:
         say(f"{result.target}: {words}{detail}; control id {result.control_id}", err=True)
     else:
-        pending = " pending" if result.outcome in {Outcome.PAUSED, Outcome.RESUMED} else ""
-        say(f"{result.target}: {result.outcome}{due}, {_messages(result.count)}{pending}{detail}")
+        pending = " pending" if result.outcome in _SWITCHED else ""
+        check = ". Check the name of the topic" if _known(result) is False else ""
+        say(f"{result.target}: {result.outcome}{due}, {_messages(result.count)}{pending}{detail}{check}")
+
+
+def _known(result: ControlResult) -> bool | None:
+    """Tell whether the group knows the origin of a pause or resume; None where that is not known, and for all else."""
+    if result.outcome not in _SWITCHED:
+        return None
+    if result.count or result.target == EVERY_ORIGIN:
+        return True
+    # A resume may have ended a pause.
+    return False if result.known is None and result.outcome is Outcome.PAUSED else result.known
 
 
 def _lookup(control_id: str) -> str:
@@ -347,4 +359,5 @@ def _as_json(result: ControlResult) -> dict[str, object]:
         "count": result.count,
         "detail": result.detail,
         "missing": sorted(result.missing),
+        "known": _known(result),
     }

@@ -129,7 +129,6 @@ def filter_options(function: F) -> F:
         click.option("--partition", type=click.IntRange(min=0), help="Only this partition of the retry topic."),
         click.option(
             "--due-from",
-            "--due-after",
             "due_from_ms",
             metavar="INSTANT",
             callback=read_instant,
@@ -138,7 +137,6 @@ def filter_options(function: F) -> F:
         ),
         click.option(
             "--due-to",
-            "--due-before",
             "due_to_ms",
             metavar="INSTANT",
             callback=read_instant,

@@ -83,7 +83,16 @@ def _result(reply: Reply, target: str) -> ControlResult:
         outcome = None if body["result"] is None else Outcome(body["result"])
         missing = tuple(map(int, body["missing"]))
         return ControlResult(
-            str(body["control_id"]), str(body["target"]), outcome, int(body["count"]), str(body["detail"]), {}, missing
+            *(
+                str(body["control_id"]),
+                str(body["target"]),
+                outcome,
+                int(body["count"]),
+                str(body["detail"]),
+                {},
+                missing,
+            ),
+            known=body.get("known"),
         )
     except (KeyError, TypeError, ValueError):
         raise reply.refusal() from None

@@ -14,7 +14,7 @@ from sidecar.clock import SystemClock
 from sidecar.settings import Settings
 
 
-@click.command("list", cls=SettingsCommand, epilog="Example: retry-sidecar list --origin orders --due-before 10m")
+@click.command("list", cls=SettingsCommand, epilog="Example: retry-sidecar list --origin orders --due-to 10m")
 @filter_options
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(min=1), help="Maximum number of messages.")
 @click.option("--all", "everything", is_flag=True, help="List all messages, page by page.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sidecar.cli.dlq.filter import dead_letter_options, since_ms, until_ms
+from sidecar.cli.dlq.filter import dead_letter_options, died_from_ms, died_to_ms
 from sidecar.cli.dlq.terms import check, confirm, run_options, show, terms_options
 from sidecar.cli.options import DEAD_LETTERS, SettingsCommand, settings_options
 from sidecar.cli.spark.options import engine_options, with_progress
@@ -73,8 +73,8 @@ def redrive(
     job = SparkRedrive(
         RedriveRequest(settings, wanted, terms, run),
         SparkTarget(master, with_progress(conf)),
-        since_ms=since_ms(wanted),
-        until_ms=until_ms(wanted),
+        since_ms=died_from_ms(wanted),
+        until_ms=died_to_ms(wanted),
         restart=restart,
     )
     if dry_run or not yes:

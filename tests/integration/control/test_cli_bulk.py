@@ -113,9 +113,9 @@ def test_what_is_listed_is_what_was_sent_by_cluster_and_by_url_whole_and_in_part
     assert rows(run(world, "list", "--origin", origin, "--limit", "7", "--json", *url)) == listed[:7]
     in_one = rows(run(world, "list", "--origin", origin, "--partition", "1", "--all", "--json", *url))
     assert in_one == [each for each in listed if each["partition"] == 1]
-    window = ("--due-from", str(start_ms + 10_000), "--due-before", str(start_ms + 20_000))
+    window = ("--due-from", str(start_ms + 10_000), "--due-to", str(start_ms + 20_000))
     assert len(rows(run(world, "list", "--origin", origin, *window, "--json", *url))) == 30
-    assert rows(run(world, "list", "--origin", origin, "--due-before", "10m", "--json", *url)) == []
+    assert rows(run(world, "list", "--origin", origin, "--due-to", "10m", "--json", *url)) == []
 
     table = run(world, "list", "--origin", origin, "--limit", "2", *url)
     assert table.stdout.splitlines()[1].startswith(timers[0])
@@ -147,14 +147,14 @@ def test_an_interrupted_and_resumed_bulk_cancel_takes_all_its_own_messages_and_n
     start_ms = now_ms()
     put(world, "cancelled", [start_ms + HOUR_MS + number for number in range(2_000)])
     put(world, "flowing", [now_ms() + 500 + 2 * number for number in range(3_000)])
-    choice = ("--origin", topic(world.stage, "cancelled"), "--due-before", "2h")
+    choice = ("--origin", topic(world.stage, "cancelled"), "--due-to", "2h")
 
     would = json.loads(run(world, "cancel", *choice, "--dry-run", "--json").stdout)
     assert (would["total"], len(would["first"])) == (2_000, 10)
     waits(world, "cancelled", 2_000)
 
     journal = tmp_path / "run.jsonl"
-    command = arguments(world, "cancel", *choice, "--yes", "--rate", "100", "--journal", str(journal))
+    command = arguments(world, "cancel", *choice, "--yes", "--per-second", "100", "--journal", str(journal))
     process = subprocess.Popen(
         [sys.executable, "-m", "sidecar", *command], cwd=ROOT, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
@@ -188,7 +188,7 @@ def done(journal: Path) -> int:
 
 def test_what_is_rescheduled_within_its_own_filter_is_rescheduled_once(world: World, tmp_path: Path) -> None:
     put(world, "moved", [now_ms() + HOUR_MS + 10 * number for number in range(1_500)])
-    choice = ("--origin", topic(world.stage, "moved"), "--due-before", "3h", "--yes", "--json")
+    choice = ("--origin", topic(world.stage, "moved"), "--due-to", "3h", "--yes", "--json")
     at_ms = now_ms() + 2 * HOUR_MS
     moved = json.loads(
         run(world, "reschedule", *choice, "--journal", str(tmp_path / "1"), "--due-ms", str(at_ms)).stdout

@@ -162,9 +162,9 @@ def test_the_report_counts_what_was_sent_to_death_by_all_that_it_says(world: Wor
     chosen = answer(world, "report", "--group", group, "--reason", "f*", "--reason", "origin-*", "--origin", "*-orders")
     assert chosen["by_reason"] == {"fatal": 7}
     assert answer(world, "report", "--group", group, "--exception", "org.*")["total"] == 9
-    assert answer(world, "report", "--group", group, "--since", "1m")["total"] == 0
-    assert answer(world, "report", "--group", group, "--until", "-1h")["total"] == 0
-    assert answer(world, "report", "--group", group, "--since", "-1h", "--until", "now")["total"] == 45
+    assert answer(world, "report", "--group", group, "--died-from", "1m")["total"] == 0
+    assert answer(world, "report", "--group", group, "--died-to", "-1h")["total"] == 0
+    assert answer(world, "report", "--group", group, "--died-from", "-1h", "--died-to", "now")["total"] == 45
     shown = run(world, "report", "--group", group, "--examples", "1")
     assert f"45 dead letters group {group}" in shown.stdout
     assert "fatal, the first 1:" in shown.stdout
@@ -183,7 +183,7 @@ def test_a_redrive_that_is_killed_and_repeated_brings_each_back_once(world: Worl
     assert refused_at_a_terminal(world, *wanted) == 1
     assert len(retry_topic_records(world, marker)) == count, "nothing has changed"
 
-    first = start(world, *wanted, "--yes", "--rate", SLOW)
+    first = start(world, *wanted, "--yes", "--per-second", SLOW)
     await_redriven(world, marker, count)
     first.kill()
     first.communicate()
@@ -221,7 +221,7 @@ def test_a_second_process_of_a_run_takes_it_over_and_the_first_one_says_so(world
     count, origin = 60, topic(world.stage, "fenced")
     marker = exhausted(world, "fenced", count)
     wanted = ("redrive", "--origin", origin, "--yes")
-    first = start(world, *wanted, "--rate", "1")
+    first = start(world, *wanted, "--per-second", "1")
     await_redriven(world, marker, count)
 
     second = answer(world, *wanted)
@@ -333,8 +333,8 @@ def redriven(instance: Sidecar, **request: Any) -> dict[str, Any]:
     """Redrive over HTTP and return the status at the end."""
     status, body = instance.call("POST", REDRIVES, request, {})
     assert status == 202, body
-    eventually(lambda: read(instance, f"{REDRIVES}/{body['id']}")["state"] != "running", WAIT_S, "the redrive ends")
-    return read(instance, f"{REDRIVES}/{body['id']}")
+    eventually(lambda: read(instance, f"{REDRIVES}/{body['run']}")["state"] != "running", WAIT_S, "the redrive ends")
+    return read(instance, f"{REDRIVES}/{body['run']}")
 
 
 def test_http_counts_lists_and_shows_what_the_report_counts(world: World) -> None:
@@ -379,15 +379,15 @@ def test_a_redrive_over_http_that_is_killed_and_asked_for_again_brings_each_back
     wanted = {"origin": [origin], "per_second": float(SLOW)}
     looked = redriven(api, origin=[origin], dry_run=True)
     assert (looked["state"], looked["redriven"], looked["left"]) == ("done", count, {})
-    assert looked["id"] == answer(world, "redrive", "--origin", origin, "--dry-run")["run"], "the command's run"
+    assert looked["run"] == answer(world, "redrive", "--origin", origin, "--dry-run")["run"], "the command's run"
     assert len(retry_topic_records(world, marker)) == count, "nothing has changed"
 
     status, first = api.call("POST", REDRIVES, wanted, {})
-    assert (status, first["id"]) == (202, looked["id"])
+    assert (status, first["run"]) == (202, looked["run"])
     await_redriven(world, marker, count)
     assert api.call("POST", REDRIVES, wanted, {})[0] == 200, "asked twice"
     refused, said = api.call("POST", REDRIVES, {"origin": [origin]}, {})
-    assert (refused, first["id"] in said["message"]) == (409, True)
+    assert (refused, first["run"] in said["message"]) == (409, True)
     api.kill()
     done = len(retry_topic_records(world, marker)) - count
     assert done < count, "killed in the middle"
@@ -408,21 +408,21 @@ def test_one_dead_letter_is_redriven_once_in_its_run_and_a_stopped_run_continues
     world.send(*(Given(b"%d" % each, None, [*fatal, ("retry-group", marker), ("test", marker)]) for each in range(3)))
     one = world.dead(marker, 3)[1]
     name = f"{one.partition}-{one.offset}"
-    assert redriven(api, message=name, dry_run=True)["first"][0]["id"] == name
-    assert redriven(api, message=name)["redriven"] == 1
+    assert redriven(api, id=name, dry_run=True)["first"][0]["id"] == name
+    assert redriven(api, id=name)["redriven"] == 1
     (back,) = [each for each in world.dead(marker, 4) if "retry-redrives" in dict(each.headers)]
     assert back.value == one.value
-    again = redriven(api, message=name)
+    again = redriven(api, id=name)
     assert (again["redriven"], again["handled_before"]) == (0, 1)
-    gone = redriven(api, message="0-99999999")
+    gone = redriven(api, id="0-99999999")
     assert (gone["state"], "no record 0-99999999" in gone["message"]) == ("failed", True)
 
     group, run = marker.decode(), unique("run")
-    status, _ = api.call("POST", REDRIVES, {"id": run, "group": [group], "max_redrives": 1, "per_second": 0.01}, {})
+    status, _ = api.call("POST", REDRIVES, {"run": run, "group": [group], "max_redrives": 1, "per_second": 0.01}, {})
     assert status == 202
     eventually(lambda: read(api, f"{REDRIVES}/{run}")["redriven"] == 1, WAIT_S, "the first is sent")
     assert api.call("DELETE", f"{REDRIVES}/{run}", None, {})[0] == 200
     eventually(lambda: read(api, f"{REDRIVES}/{run}")["state"] == "stopped", WAIT_S, "it stops")
-    rest = redriven(api, id=run, group=[group], max_redrives=1)
+    rest = redriven(api, run=run, group=[group], max_redrives=1)
     assert rest["redriven"] + 1 == 3
     assert rest["left"]["loop-guard"]["fatal"] >= 1

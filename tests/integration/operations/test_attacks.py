@@ -73,7 +73,7 @@ def test_who_has_not_the_token_changes_nothing_and_writes_nothing(
         ("DELETE", f"/pending/messages/id:{name}", None),
         ("PUT", f"/origins/{name}/pause", None),
         ("PUT", "/origins/*/pause", None),
-        ("POST", "/dlq/redrives", {"id": name}),
+        ("POST", "/dlq/redrives", {"run": name}),
         ("POST", "/policies/reload", None),
         ("PUT", f"/connectors/{world.stage.app_id}/stop", None),
         ("PUT", f"/admin/loggers/{name}", {"level": "DEBUG"}),

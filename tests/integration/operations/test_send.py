@@ -40,8 +40,8 @@ def topics(bootstrap: str, unique: Callable[[str], str]) -> Topics:
 
 def test_a_message_has_what_the_options_say(topics: Topics) -> None:
     result = topics.send(
-        *("--delay", "5s", "--key", "k-{n}", "--value", "v-{n}", "--header", "a=1", "--header", "a=2=3"),
-        *("--exception", "com.acme.Down", "--attempt", "2", "--id", "mine"),
+        *("--delay", "5s", "--key", "k-{n}", "--value", "v-{n}", "--header", "a:1", "--header", "a:2:3"),
+        *("--exception", "com.acme.Down", "--attempt", "2", "--retry-id", "mine"),
     )
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == f"1 message sent to {topics.input}\n"
@@ -49,7 +49,7 @@ def test_a_message_has_what_the_options_say(topics: Topics) -> None:
     assert (record.key, record.value) == (b"k-1", b"v-1")
     assert record.headers == (
         ("a", b"1"),
-        ("a", b"2=3"),
+        ("a", b"2:3"),
         ("retry-origin-topic", topics.origin.encode()),
         ("retry-delay-ms", b"5000"),
         ("retry-attempt", b"2"),
@@ -79,7 +79,7 @@ def test_many_messages_arrive_all_and_json_says_where(topics: Topics) -> None:
 
 def test_a_rate_is_not_exceeded(topics: Topics) -> None:
     start_s = SystemClock().monotonic_s()
-    assert topics.send("--count", "11", "--rate", "10").exit_code == 0
+    assert topics.send("--count", "11", "--per-second", "10").exit_code == 0
     assert SystemClock().monotonic_s() - start_s >= 1.0
 
 
@@ -118,7 +118,7 @@ def test_a_message_that_is_too_large_fails_and_says_so(bootstrap: str, topics: T
     [
         (("--delay", "5s", "--due-ms", "1"), "--delay and --due-ms"),
         (("--delay", "soon"), "must be a duration"),
-        (("--header", "novalue"), "must be name=value"),
+        (("--header", "novalue"), "must be NAME:VALUE"),
         (("--client", "no.such.property=1"), "No such configuration property"),
     ],
 )

@@ -69,7 +69,7 @@ def test_a_dead_letter_shows_its_headers_and_its_payload_with_the_token_only() -
         assert_problem(client.get("/dlq/messages/0-9?payload=true"), 401, "Payloads need the API_TOKEN")
         whole = client.get("/dlq/messages/0-9?payload=true", headers=TOKEN).json()
         assert_problem(client.get("/dlq/messages/0-8"), 404, "no record 0-8")
-        assert_problem(client.get("/dlq/messages/9"), 400, "position")
+        assert_problem(client.get("/dlq/messages/9"), 400, "id")
     assert [(each["name"], each["value"]) for each in shown["headers"]] == [("retry-dlq-reason", "fatal")]
     assert not {"key", "value"} & shown.keys()
     assert (whole["key"], whole["value"]) == ("aw==", "dg==")
@@ -77,7 +77,7 @@ def test_a_dead_letter_shows_its_headers_and_its_payload_with_the_token_only() -
 
 def test_a_redrive_is_started_once_and_asked_for_twice() -> None:
     letters = Letters()
-    body = {"id": "june", "reason": ["fatal"], "dry_run": True}
+    body = {"run": "june", "reason": ["fatal"], "dry_run": True}
     with client_of(letters) as client, capture_logs() as lines:
         first, second = (client.request("POST", POST, json=body) for _ in range(2))
         shown = client.get("/dlq/redrives/june").json()
@@ -85,7 +85,7 @@ def test_a_redrive_is_started_once_and_asked_for_twice() -> None:
     assert (first.status_code, second.status_code) == (202, 200)
     assert first.headers["location"] == "/dlq/redrives/june"
     assert first.json() == second.json() == shown == listed["redrives"][0]
-    assert letters.started[0] == RedriveRequest(id="june", reason=["fatal"], dry_run=True)
+    assert letters.started[0] == RedriveRequest(run="june", reason=["fatal"], dry_run=True)
     assert [(line["what"], line["run"], line["outcome"]) for line in lines if line["event"] == "api_change"] == [
         ("redrive", "june", "started"),
         ("redrive", "june", "running"),
@@ -106,8 +106,8 @@ def test_a_redrive_needs_the_token_and_a_body_of_json() -> None:
     [
         ({"reasons": ["fatal"]}, "reasons: unknown parameter"),
         ({"reason": ["fatl"]}, "matches no reason"),
-        ({"message": "17"}, "message"),
-        ({"id": "a b"}, "id"),
+        ({"id": "17"}, "id"),
+        ({"run": "a b"}, "run"),
         ({"per_second": 0}, "per_second"),
         ({"per_second": 10_001}, "per_second"),
         ({"dry_run": "yes"}, "dry_run"),
@@ -127,7 +127,7 @@ def test_a_second_redrive_waits_for_the_one_that_runs() -> None:
 
 
 def test_a_redrive_that_another_instance_runs_is_found_there() -> None:
-    status = RedriveBody.model_validate({**REDRIVE_EXAMPLE, "id": "june"})
+    status = RedriveBody.model_validate({**REDRIVE_EXAMPLE, "run": "june"})
     view = replace(view_of([]), owner="two", url=ELSEWHERE, state="running")
     with client_of(Letters(known={"june": status})) as other:
         neighbours = Neighbours({ELSEWHERE: other})

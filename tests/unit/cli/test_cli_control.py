@@ -132,6 +132,9 @@ def test_what_would_be_refused_is_a_usage_error_and_nothing_is_sent(
         (DONE, "0-5-9: cancelled, 1 message\n"),
         (answered(Outcome.FIRED, 1_200, "id:x"), "id:x: fired, 1,200 messages\n"),
         (answered(Outcome.PAUSED, 17, "orders"), "orders: paused, 17 messages pending\n"),
+        (answered(Outcome.PAUSED, 0, "ordesr"), "ordesr: paused, 0 messages pending. Check the name of the topic\n"),
+        (answered(Outcome.PAUSED, 0, "*"), "*: paused, 0 messages pending\n"),
+        (answered(Outcome.RESUMED, 0, "orders"), "orders: resumed, 0 messages pending\n"),
         (answered(Outcome.FIRED, 2, detail="1 to the DLQ"), "0-5-9: fired, 2 messages (1 to the DLQ)\n"),
     ],
 )
@@ -204,6 +207,7 @@ def test_json_is_one_line_for_each_target(group: Group) -> None:
         "count": 1,
         "detail": "",
         "missing": [],
+        "known": None,
     }
     assert (second["outcome"], second["missing"]) == (None, [0, 2])
 

@@ -53,7 +53,7 @@ def detail(**more: object) -> dict[str, Any]:
 
 
 def test_a_list_asks_for_what_its_options_say(shelf: Shelf) -> None:
-    options = ("--origin", "orders", "--partition", "3", "--due-after", "2027-01-15T08:00:00Z", "--due-to", "9e9")
+    options = ("--origin", "orders", "--partition", "3", "--due-from", "2027-01-15T08:00:00Z", "--due-to", "9e9")
     assert run("list", *options).exit_code == 2
     result = run("list", *options[:-1], str(DUE_MS + 5), "--limit", "7", "--token", "a-token-of-the-tests")
     assert (result.exit_code, result.stdout) == (0, "")
@@ -224,6 +224,13 @@ def control(outcome: str | None, status: int = 200, **more: object) -> Reply:
         (["cancel", TARGET], ("DELETE", PATH), reply(404, {"detail": "?"}, "Not Found"), 1, "404: Not Found"),
         (["reschedule", TARGET, "--due-ms", "5"], ("PATCH", PATH), control("rescheduled"), 0, "rescheduled to 1970"),
         (["pause", "orders"], ("PUT", "/origins/orders/pause"), control("paused"), 0, "paused, 1 message pending"),
+        (
+            ["resume", "ordesr", "--json"],
+            ("PUT", "/origins/ordesr/resume"),
+            control("resumed", count=0, known=False),
+            0,
+            '"known": false',
+        ),
         (["resume", "orders"], ("PUT", "/origins/orders/resume"), control("resumed"), 0, "resumed, 1 message pending"),
         (["outcome", "c/1"], ("GET", "/control/c%2F1"), control("cancelled"), 0, "cancelled, 1 message"),
         (["outcome", "c1"], ("GET", "/control/c1"), reply(404, {"error_code": 404}), 1, "no outcome of control id c1"),

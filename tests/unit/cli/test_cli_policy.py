@@ -80,21 +80,21 @@ def test_explain_shows_the_policy_and_the_whole_schedule(tmp_path: Path) -> None
         (["--origin", "orders"], {"name": "", "chosen_by": None}, None, [60_000, 600_000]),
         (["--origin", "payments"], {"name": "pay*", "chosen_by": "ORIGIN_POLICIES"}, 200.0, [5_000]),
         (
-            ["--origin", "payments", "--policy", "slow", "--header", "retry-attempt=3"],
+            ["--origin", "payments", "--policy", "slow", "--header", "retry-attempt:3"],
             {"name": "slow", "chosen_by": "retry-policy"},
             200.0,
             [480_000],
         ),
         (
-            ["--origin", "orders", "--header", "retry-delay-ms=7", "--header", "retry-remaining=2"],
+            ["--origin", "orders", "--header", "retry-delay-ms:7", "--header", "retry-remaining:2"],
             {"name": "", "chosen_by": None},
             None,
             [7, 600_000],
         ),
         (
             [
-                *("--header", "x-ibm-retry-origin-topic=orders", "--header", "x-ibm-retry-exception-type=E"),
-                *("--header", f"x-ibm-retry-timestamp-ms={AT_MS}"),
+                *("--header", "x-ibm-retry-origin-topic:orders", "--header", "x-ibm-retry-exception-type:E"),
+                *("--header", f"x-ibm-retry-timestamp-ms:{AT_MS}"),
             ],
             {"name": "", "chosen_by": None},
             None,
@@ -152,8 +152,8 @@ origin_policies: {pay*: {dlq_topic: pay-dlq, exception_policies: {Late: slow}}}
     [
         ([], 1, "missing-header"),
         (["--origin", "a b"], 1, "bad-header"),
-        (["--origin", "a", "--header", "retry-control=cancel"], 1, "retry-control"),
-        (["--origin", "a", "--header", "nonsense"], 2, "must be NAME=VALUE, such as retry-attempt=2"),
+        (["--origin", "a", "--header", "retry-control:cancel"], 1, "retry-control"),
+        (["--origin", "a", "--header", "nonsense"], 2, "must be NAME:VALUE, such as retry-attempt:2"),
         (["--origin", "a", "--at", "never"], 2, "never"),
     ],
 )

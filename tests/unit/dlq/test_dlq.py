@@ -109,12 +109,12 @@ def test_a_filter_takes_names_and_globs_of_which_one_of_each_kind_must_match() -
 
 
 def test_a_run_has_the_name_of_its_filter_whatever_the_order() -> None:
-    given = DeadLetterFilter(("fatal", "too-large"), ("orders",), since="-2h")
-    assert given.run_name == DeadLetterFilter(("too-large", "fatal", "fatal"), ("orders",), since="-2h").run_name
+    given = DeadLetterFilter(("fatal", "too-large"), ("orders",), died_from="-2h")
+    assert given.run_name == DeadLetterFilter(("too-large", "fatal", "fatal"), ("orders",), died_from="-2h").run_name
     others = [
         DeadLetterFilter(),
         DeadLetterFilter(("fatal",)),
-        DeadLetterFilter(("fatal", "too-large"), ("orders",), since="-3h"),
+        DeadLetterFilter(("fatal", "too-large"), ("orders",), died_from="-3h"),
     ]
     assert len({each.run_name for each in [given, *others]}) == 4
 
@@ -300,7 +300,7 @@ def test_each_transaction_notes_what_it_sends_and_what_stays_before_it() -> None
         (50, 50, 80),
         # Deleted by age meanwhile.
         (3, 10, 80),
-        # It was here before with a later --until.
+        # It was here before with a later --died-to.
         (90, 90, 90),
     ],
 )
@@ -396,7 +396,7 @@ def test_the_tally_tells_programs_why_each_stays_by_the_reason_of_its_death() ->
     ("given", "says"),
     [
         (["report", "--reason", "no-such"], "matches no reason: allowed are missing-header, "),
-        (["report", "--since", "yesterday"], "must be epoch milliseconds"),
+        (["report", "--died-from", "yesterday"], "must be epoch milliseconds"),
         (["redrive", "--yes", "--to-origin", "a b"], "--to-origin: retry-origin-topic="),
         (["redrive", "--yes", "--to-origin", "dlq"], "--to-origin: dlq is no origin"),
         (["redrive", "--yes", "--run", "a/b"], "--run: 'a/b': allowed are"),
