@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import (
+    OFFSET_INVALID,
     Consumer,
     IsolationLevel,
     KafkaError,
@@ -341,11 +342,18 @@ def _list_offsets(
         moved = []
         for number, future in _ask_offsets(admin, topic, wanted, spec, deadline).items():
             try:
-                found[number] = answer(admin, future, deadline).offset
+                offset = answer(admin, future, deadline).offset
             except KafkaFailed as error:
                 # A broker does not know yet that it leads a partition that was just created or moved.
                 if error.code != "NOT_LEADER_FOR_PARTITION" or deadline.passed:
                     raise
+                moved.append(number)
+                continue
+            if offset != OFFSET_INVALID:  # the library's "unknown", which it gives while a leader moves
+                found[number] = offset
+            elif deadline.passed:
+                raise unavailable(admin, f"the offsets of topic {topic}, partition {number}, are not known")
+            else:
                 moved.append(number)
         if wanted := moved:
             deadline.pause()

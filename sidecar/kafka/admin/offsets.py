@@ -8,7 +8,15 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    OFFSET_INVALID,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
@@ -166,9 +174,14 @@ class LogBounds:
         offsets, errors = {}, {}
         for tp, future in asked.items():
             try:
-                offsets[tp.topic, tp.partition] = future.result().offset
+                offset = future.result().offset
             except KafkaException as cause:
                 errors[tp.topic, tp.partition] = cause.args[0]
+                continue
+            if offset == OFFSET_INVALID:  # the library's "unknown", which it gives while a leader moves
+                self.errors[tp.partition] = ""
+            else:
+                offsets[tp.topic, tp.partition] = offset
         for (topic, number), error in errors.items():
             what = f"bounds of topic {topic}, partition {number}"
             # If other partitions have an answer, the brokers are not away as a whole.

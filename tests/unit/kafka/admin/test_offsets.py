@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
 from sidecar.kafka.admin.offsets import (
     LATE_MAX,
@@ -194,6 +194,19 @@ def test_missing_bounds_of_one_partition_delay_no_other() -> None:
     bounds = LogBounds(admin, {"changelog": [0, 1]})
     assert bounds.result() == {("changelog", 1): Bounds(3, 3)}
     assert bounds.errors == {0: "bounds of topic changelog, partition 0: in the broker's words"}
+
+
+def test_bounds_that_the_library_does_not_know_are_asked_for_again() -> None:
+    """As it said while a leader moved, without an error."""
+
+    class Unknowing(Admin):
+        def list_offsets(self, asked: dict[TopicPartition, object], **_options: object) -> dict[TopicPartition, Any]:
+            return {tp: future(SimpleNamespace(offset=3 if tp.partition else OFFSET_INVALID)) for tp in asked}
+
+    admin: Any = Unknowing()
+    bounds = LogBounds(admin, {"input": [0, 1], "changelog": [0, 1]})
+    assert bounds.result() == {("input", 1): Bounds(3, 3), ("changelog", 1): Bounds(3, 3)}
+    assert bounds.errors == {0: ""}
 
 
 @pytest.mark.parametrize("leader", [None, SimpleNamespace(id=-1)])
