@@ -35,6 +35,8 @@ from tests.integration.scenarios import SESSION, share
 from tests.integration.sidecars import API, LOG_APPEND_TIME, Sidecar, Sidecars, set_stage
 from tests.waiting import eventually
 
+SETTINGS: Final = {**SESSION, "STARTUP_TIMEOUT": "10m"}
+"""No instance ends because the nodes of a busy machine take long to come back."""
 RATES_MS: Final = (1_000, 1_000, 1_000, 700, 250)
 """Mean time between two actions: HTTP at one, two and api, the client class, own records."""
 ROUND_S: Final = 60
@@ -90,8 +92,8 @@ def run(
     sidecars = Sidecars(home)
     try:
         instances = [
-            *(sidecars.make(name, stage, INSTANCE_ID=name, **SESSION) for name in ("one", "two")),
-            *(sidecars.make(name, stage, **SESSION) for name in ("three", "four")),
+            *(sidecars.make(name, stage, INSTANCE_ID=name, **SETTINGS) for name in ("one", "two")),
+            *(sidecars.make(name, stage, **SETTINGS) for name in ("three", "four")),
         ]
         api = sidecars.make("api", stage)
         for each in instances[:2]:

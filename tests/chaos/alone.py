@@ -23,7 +23,7 @@ from sidecar.changelog.offset_mark import OffsetMark
 from sidecar.devbroker.local_cluster import LocalCluster
 from sidecar.runtime.transaction.commit import Step
 from sidecar.store.folder import DATABASE
-from tests.broker import Read, read_committed
+from tests.broker import Read, partitions_of, read_committed
 from tests.integration.cluster.faults import LONG_S
 from tests.integration.cluster.roles import leader
 from tests.integration.control_history import Turn, turn_of
@@ -155,6 +155,8 @@ class Alone:
             self._keep(ends)
             open_ones = self._open_ones(ends)
             delete_changelog(self._stage)
+            for node in self._cluster.nodes:
+                eventually(partial(self._is_gone, node.bootstrap_servers), LONG_S, "the changelog is gone everywhere")
             make_changelog(self._stage)
         finally:
             for each in running:
@@ -167,6 +169,9 @@ class Alone:
         self._rebuild()
         return True
 
+    def _is_gone(self, node: str) -> bool:
+        return partitions_of(node, self._stage.changelog_topic) == 0
+
     def _keep(self, ends: dict[int, int]) -> int:
         """Keep the transactions behind these offsets of the changelog, move these behind them and return the least."""
         topic = self._stage.changelog_topic
@@ -176,7 +181,10 @@ class Alone:
         return min(ends.values())
 
     def _open_ones(self, ends: dict[int, int]) -> Sequence[Read]:
-        """Return the checkpoints behind these offsets whose transactions have not ended."""
+        """Return the checkpoints behind these offsets that are open, or that are aborted and have not been tried again.
+
+        What is tried again has the same sequence.
+        """
         topic, looks = self._stage.changelog_topic, list[Sequence[Read]]()
 
         def at_rest() -> bool:
@@ -186,7 +194,8 @@ class Alone:
             return len(looks) >= _AT_REST and all(each == looks[-1] for each in looks[-_AT_REST:])
 
         eventually(at_rest, LONG_S, "no instance writes")
-        return looks[-1]
+        last = {(each.partition, decode_checkpoint(each.value or b"").sequence): each for each in looks[-1]}
+        return list(last.values())
 
     def _keep_those_that_ended(self, open_ones: Sequence[Read], present: Sequence[Read]) -> None:
         """Keep those that were committed when their topic was gone: the group's offset has the mark of one at least
