@@ -160,7 +160,7 @@ def test_each_alert_can_fire_on_spark_unless_the_table_says_that_it_cannot() -> 
     stage.driver.progressed(progress(tally))
     stage.driver.skewed(0.5)
     stage.driver.failed("fenced")
-    stage.metrics.notify_dead_letters.labels("dropped").inc(0)  # by the notifier, which both engines have
+    stage.metrics.notify_requests.labels("failed").inc(0)  # by the notifier, which both engines have
     stage.metrics.ready.set(1)
     stage.metrics.partitions_without_owner.set(0)
     known = {name for name, values in stage.samples().items() if not all(map(isnan, values.values()))}

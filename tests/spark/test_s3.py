@@ -36,8 +36,8 @@ def test_a_query_continues_from_its_checkpoint_in_s3_after_a_kill(
         assert len(ledger.fired()) < BURST
         one.start([*run, "--state-partitions", "1"])
         read_committed(bootstrap, [stage.origin], WAIT_S, until=lambda seen: len(seen) >= BURST)
+        eventually(lambda: "state_rescaled" in one.log, WAIT_S, "the state has another number of partitions")
         assert one.stop(90) == 0
-        assert "state_rescaled" in one.log
         balance = ledger.balance()
         balance.require_right()
         assert balance.fired == BURST

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -10,7 +11,6 @@ from confluent_kafka.admin import AdminClient
 
 from sidecar.errors import CommandFailed, KafkaFailed
 from sidecar.kafka import config
-from sidecar.kafka import range_reader as range_reader_module
 from sidecar.kafka.range_reader import Range, RangeReader
 from sidecar.model import Record
 from sidecar.settings import Settings
@@ -132,14 +132,12 @@ def test_a_log_that_ends_before_the_range_begins_is_another_one(
         offsets(reader, Range(topic, 0, 50, 60))
 
 
-def test_the_wait_for_records_that_do_not_come_is_bounded(
-    bootstrap: str, reader: RangeReader, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_wait_for_records_that_do_not_come_is_bounded(bootstrap: str, topic: str) -> None:
     produce(bootstrap, topic, b"0", b"1")
-    assert offsets(reader, Range(topic, 0, 0, 2)) == [0, 1], "the connection is there"
-    monkeypatch.setattr(range_reader_module, "STALL_S", 5.0)
-    with pytest.raises(KafkaFailed, match="nothing came for 5 s from offset 2 on, of the range that ends at 9"):
-        offsets(reader, Range(topic, 0, 0, 9))
+    with closing(RangeReader(config.range_reader(Settings(bootstrap_servers=bootstrap)), stall_s=5.0)) as reader:
+        assert offsets(reader, Range(topic, 0, 0, 2)) == [0, 1], "the connection is there"
+        with pytest.raises(KafkaFailed, match="nothing came for 5 s from offset 2 on, of the range that ends at 9"):
+            offsets(reader, Range(topic, 0, 0, 9))
 
 
 def test_a_topic_that_does_not_exist_is_an_error(reader: RangeReader) -> None:
