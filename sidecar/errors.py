@@ -4,6 +4,7 @@ SidecarError
  ├── SettingsInvalid        the operator fixes the settings: exit status 2
  ├── CommandFailed          a command could not do its work: exit status 1
  │    ├── BrokerUnavailable
+ │    │    └── OutcomeUnknown   a command may act all the same: its id finds that out
  │    └── AlreadyRunning     the caller waits for the work that is under way
  ├── KafkaFailed            a broker or the client library refuses a call: the caller decides what to do
  ├── TopicsInvalid          the operator fixes a topic or a permission, and `run` waits: the text has the command
@@ -40,6 +41,18 @@ class CommandFailed(SidecarError):
 
 class BrokerUnavailable(CommandFailed):
     """No broker answered in the time that was given."""
+
+
+class OutcomeUnknown(BrokerUnavailable):
+    """A command was sent, or may have been, and nothing tells yet whether it acts.
+
+    Args:
+        control_id: Its id: look the outcome up, or send the command again with it, which acts once.
+    """
+
+    def __init__(self, text: str, control_id: str) -> None:
+        super().__init__(text)
+        self.control_id = control_id
 
 
 class AlreadyRunning(CommandFailed):

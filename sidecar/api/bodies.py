@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
@@ -15,11 +15,23 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+Applied = Literal["no", "unknown"]
+"""Whether a command that got no outcome was applied."""
+APPLIED: Final = (
+    "Of a change that was not refused and has no outcome. `no`: nothing was changed, so repeat it. `unknown`: it may "
+    "act all the same; look it up, or repeat it with the same `control_id`, which acts once."
+)
+
+
 class ErrorBody(Body):
     """An error, in Kafka Connect's format."""
 
     error_code: int = Field(description="The HTTP status.", examples=[404])
     message: str = Field(description="What is wrong, and what is allowed.", examples=["There is nothing at /pendign."])
+    applied: Applied | None = Field(default=None, description=APPLIED, examples=["no"])
+    control_id: str | None = Field(
+        default=None, description="The id of the command, if `applied` is `unknown` and it has one."
+    )
 
 
 class DueWithin(Body):

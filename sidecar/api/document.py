@@ -19,7 +19,17 @@ _MEDIA: Final = "application/json"
 _ANY_MISTAKE: Final = "Any other error in the request."
 _UNSAID: Final = "Successful Response"
 """FastAPI's description of an answer that the route does not describe."""
-_TOO_MANY: Final = "Too many requests at once; try again in a moment."
+_OF_CHANGES: Final = {
+    "429": "Too many requests at once: nothing was changed. Try again after `Retry-After`.",
+    "503": "The instance is stopping; `applied` says whether the change may act all the same.",
+}
+_OF_READS: Final = {
+    "429": "Too many requests at once. Try again after `Retry-After`.",
+    "503": "The instance is stopping. Ask another one, or again in a moment.",
+}
+_RETRY_AFTER: Final = {
+    "retry-after": {"description": "Seconds until the next try.", "schema": {"type": "integer"}, "example": 1}
+}
 _SCHEMES: Final = {
     "HTTPBearer": {"type": "http", "scheme": "bearer", "description": "API_TOKEN, or API_READ_TOKEN for reading."},
     "HTTPBasic": {"type": "http", "scheme": "basic", "description": "Any user name, with the token as the password."},
@@ -83,9 +93,11 @@ def page_route(title: str) -> APIRouter:
 
 def _complete(responses: dict[str, Any], schemas: dict[str, Any], need: Need) -> None:
     """Add the errors of the guards in front of every route, examples of errors, and what successes bring."""
-    guards = {**_REFUSALS.get(need, {}), "4XX": _ANY_MISTAKE, "503": _TOO_MANY}
+    changes = need is Need.CHANGE
+    guards = {**_REFUSALS.get(need, {}), "4XX": _ANY_MISTAKE, **(_OF_CHANGES if changes else _OF_READS)}
     for status, description in guards.items():
         responses.setdefault(status, {"description": description, "content": {_MEDIA: {"schema": {"$ref": ERROR_REF}}}})
+    responses["429"]["headers"] = _RETRY_AFTER
     for status, response in responses.items():
         content = response.get("content", {}).get(_MEDIA, {})
         if response["description"] == _UNSAID:
@@ -94,3 +106,5 @@ def _complete(responses: dict[str, Any], schemas: dict[str, Any], need: Need) ->
         if content.get("schema") == {"$ref": ERROR_REF} and not {"example", "examples"} & content.keys():
             code = _OF_RANGES.get(status) or int(status)
             content["example"] = {"error_code": code, "message": response["description"]}
+            if changes and status in {"429", "503"}:
+                content["example"]["applied"] = "no" if status == "429" else "unknown"

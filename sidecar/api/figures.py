@@ -8,6 +8,7 @@ from typing import Final
 from starlette.exceptions import HTTPException
 
 from sidecar.api.bodies import ErrorBody
+from sidecar.api.problems import NotNow
 from sidecar.api.source import Source
 from sidecar.engine.group.view import PartitionView, as_of_ms, is_complete
 
@@ -21,7 +22,7 @@ NOT_KNOWN: Final[dict[str, object]] = {
 def require_known(source: Source, partition: int | None = None) -> None:
     """Raise HTTPException while the group is not known, and for a partition that does not exist."""
     if (unread := source.unread()) is not None:
-        raise HTTPException(503, f"{unread}; try again in a second", {"retry-after": "1"})
+        raise NotNow(f"{unread}; try again in a second")
     total = source.partitions_total()
     if partition is not None and total is not None and partition >= total:
         raise HTTPException(

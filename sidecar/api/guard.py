@@ -11,11 +11,10 @@ from typing import Any, Final, Self, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sidecar.api.auth import CALLER, METRICS, PROBES, Caller, Gate
-from sidecar.api.problems import problem
+from sidecar.api.problems import NotNow, problem, too_many
 
 T = TypeVar("T")
 
@@ -23,7 +22,6 @@ BODY_BYTES_MAX: Final = 64 * 1024
 AT_WORK_MAX: Final = 50
 """Most requests of strangers, and of readers, that are answered at a time: other connections are left for probes and
 operators."""
-TOO_MANY: Final = "Too many requests at once; try again in a moment."
 POLICIES: Final = {
     "cache-control": "no-store",
     "content-security-policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -112,7 +110,8 @@ class ShutdownResponder:
             if started or scope["type"] != "http":
                 raise
             text = "The sidecar is stopping. A change may still have been made: ask another instance."
-            await problem(503, text, {"connection": "close", "retry-after": "1"})(scope, receive, send)
+            stopping = NotNow(text, applied="unknown", headers={"connection": "close"})
+            await stopping.answer(scope)(scope, receive, send)
 
 
 class WaitLimit:
@@ -215,7 +214,7 @@ class RateLimiter:
             return
         kind = _kind_of(scope["path"], caller)
         if kind in _BOUNDED and self._entered[kind] >= AT_WORK_MAX:
-            await problem(503, TOO_MANY, {"retry-after": "1"})(scope, receive, send)
+            await too_many().answer(scope)(scope, receive, send)
             return
         self._entered[kind] += 1
         try:
@@ -229,7 +228,7 @@ class RateLimiter:
             async with WaitLimit(self.WAIT_MAX_S):
                 await budget.wait()
         except TimeoutError:
-            await problem(503, TOO_MANY, {"retry-after": "1"})(scope, receive, send)
+            await too_many().answer(scope)(scope, receive, send)
             return
         budget.pay(self.OVERHEAD_S / self.SHARE)
 
@@ -316,7 +315,7 @@ class PaidThread:
         self._lanes: dict[Caller, tuple[CapacityLimiter, Budget]] = {}
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Return what the work returns, and raise what it raises; HTTPException when its turn does not come."""
+        """Return what the work returns, and raise what it raises; NotNow when its turn does not come."""
         elapsed_s = 0.0
 
         def timed() -> T:
@@ -332,7 +331,7 @@ class PaidThread:
             self._lanes[lane] = CapacityLimiter(self._places), Budget()
         limiter, budget = self._lanes[lane]
         if limiter.statistics().tasks_waiting >= self._waiting_max:
-            raise HTTPException(503, TOO_MANY, {"retry-after": "1"})
+            raise too_many()
         turn = WaitLimit(RateLimiter.WAIT_MAX_S)
         try:
             # The place first: who has one waits until the one before has paid.
@@ -346,7 +345,7 @@ class PaidThread:
         except TimeoutError:
             if not turn.passed:
                 raise
-            raise HTTPException(503, TOO_MANY, {"retry-after": "1"}) from None
+            raise too_many() from None
 
 
 class Budget:

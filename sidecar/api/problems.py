@@ -1,10 +1,13 @@
-"""Errors, always in Kafka Connect's shape: `{"error_code": n, "message": "…"}`, never a stack trace."""
+"""Errors, always in Kafka Connect's shape: `{"error_code": n, "message": "…"}`, never a stack trace.
+
+An error that is no refusal says of a command whether it was applied: `"applied": "no"` or `"unknown"`.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -13,6 +16,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.routing import Match
 from starlette.types import Scope
+
+from sidecar.api.auth import Need, needed
+from sidecar.api.bodies import Applied
 
 _STANDARD = {
     404: "There is nothing at {path}; GET /docs lists all paths.",
@@ -28,6 +34,7 @@ _ASKS: Final = "sidecar.asks_what_is_allowed"
 """In a scope that is no request: which methods does a path have?"""
 
 
+TOO_MANY: Final = "Too many requests at once; try again in a moment."
 FAULTS_MAX: Final = 10
 """The most mistakes of one request that an answer lists."""
 
@@ -39,11 +46,52 @@ class Refusing(APIRoute):
         return (Match.NONE, {}) if _ASKS in scope else super().matches(scope)
 
 
-def problem(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """Return an error answer."""
+class NotNow(HTTPException):
+    """What cannot be answered now, and may be asked again.
+
+    Args:
+        message: Why.
+        status: 429 for a limit of the caller, else 503.
+        applied: Of a command: `no`, or `unknown` if it may act all the same.
+        control_id: The id that finds that out, if it has one.
+        headers: Besides `Retry-After`.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 503,
+        applied: Applied = "no",
+        control_id: str = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(status, message, {"retry-after": "1", **(headers or {})})
+        self.applied = applied
+        self.control_id = control_id
+
+    def answer(self, scope: Scope) -> JSONResponse:
+        """Return the answer to this request; only that to a command says whether it was applied."""
+        if needed(scope["method"], scope["path"]) is not Need.CHANGE:
+            return problem(self.status_code, self.detail, self.headers)
+        facts: dict[str, Any] = {"applied": self.applied}
+        if self.control_id:
+            facts["control_id"] = self.control_id
+        return problem(self.status_code, self.detail, self.headers, facts)
+
+
+def too_many() -> NotNow:
+    """Return the error for a caller that asks for too much at once."""
+    return NotNow(TOO_MANY, status=429)
+
+
+def problem(
+    status: int, message: str, headers: Mapping[str, str] | None = None, facts: Mapping[str, Any] | None = None
+) -> JSONResponse:
+    """Return an error answer, with further fields if there are any."""
     # A message may quote the request, and JSON can have half of a surrogate pair in it, which no answer can.
     text = message.encode(errors="backslashreplace").decode()
-    return JSONResponse({"error_code": status, "message": text}, status, headers)
+    return JSONResponse({"error_code": status, "message": text, **(facts or {})}, status, headers)
 
 
 def install(app: FastAPI) -> None:
@@ -64,6 +112,8 @@ async def refuse_repeated(request: Request) -> None:
 
 async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
+    if isinstance(error, NotNow):
+        return error.answer(request.scope)
     message = str(error.detail)
     if message == HTTPException(error.status_code).detail and error.status_code in _STANDARD:
         message = _STANDARD[error.status_code].format(path=request.url.path, method=request.method)
@@ -102,6 +152,8 @@ def _sentence(fault: Mapping[str, object]) -> str:
     return f"{name}: {fault['msg']}, got {fault.get('input')!r:.100}"
 
 
-async def _on_bug(_request: Request, _error: Exception) -> JSONResponse:
+async def _on_bug(request: Request, _error: Exception) -> JSONResponse:
     """Hide the cause from the client; the server logs it with its trace."""
-    return problem(500, "The sidecar failed to answer. See its log.")
+    failed = NotNow("The sidecar failed to answer. See its log.", status=500, applied="unknown")
+    failed.headers = {}
+    return failed.answer(request.scope)

@@ -27,6 +27,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 ASK_S: Final = 15.0
 """Longest silence: a change waits up to 5 s for its owner, and a page for owners that hang."""
+WAIT_MAX_S: Final = 60.0
+"""The longest `Retry-After` that is kept."""
 LOOK_S: Final = 0.05
 ERROR_S: Final = 5.0
 """The time that brokers may be silent before a message says so."""
@@ -37,7 +39,17 @@ _QUIET: Final = 50
 
 
 class Unanswered(CommandFailed):
-    """No answer from this instance: another one may answer, or this one later."""
+    """No answer from this instance: another one may answer, or this one later.
+
+    Args:
+        unknown: A change may have been applied all the same.
+        wait_s: What the instance asks the caller to wait before it asks again.
+    """
+
+    def __init__(self, text: str, *, unknown: bool = False, wait_s: float = 0.0) -> None:
+        super().__init__(text)
+        self.unknown = unknown
+        self.wait_s = wait_s
 
 
 class Reply(NamedTuple):
@@ -48,6 +60,20 @@ class Reply(NamedTuple):
     body: Any
     """None when it is no JSON."""
     reason: str
+    wait_s: float = 0.0
+    """`Retry-After`."""
+
+    @property
+    def unanswered(self) -> Unanswered | None:
+        """The error for an instance that cannot answer now; None for an answer."""
+        if self.status == httpx.codes.TOO_MANY_REQUESTS:
+            return Unanswered(str(self.refusal()), wait_s=self.wait_s)
+        if self.status < httpx.codes.INTERNAL_SERVER_ERROR:
+            return None
+        applied = self.body.get("applied") if isinstance(self.body, dict) else None
+        if applied is None and self.status != httpx.codes.SERVICE_UNAVAILABLE:
+            return None
+        return Unanswered(str(self.refusal()), unknown=applied != "no", wait_s=self.wait_s)
 
     def refusal(self) -> CommandFailed:
         """Return the error for an answer that is not what was asked for."""
@@ -103,9 +129,12 @@ def ask(
         )
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise Unanswered(
-            f"no sidecar answers at {url} ({error}): start `retry-sidecar run`, or set its address with --url"
+            f"no sidecar answers at {url} ({error}): start `retry-sidecar run`, or set its address with --url",
+            unknown=not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.InvalidURL),
         ) from error
-    return Reply(asked, response.status_code, _parsed(response.content), response.reason_phrase)
+    wait = response.headers.get("retry-after", "")
+    wait_s = min(float(wait), WAIT_MAX_S) if wait.isascii() and wait.isdigit() else 0.0
+    return Reply(asked, response.status_code, _parsed(response.content), response.reason_phrase, wait_s)
 
 
 @functools.cache
@@ -165,18 +194,22 @@ class Instances:
         Raises:
             Unanswered: There is none; the text says of each instance why.
         """
-        reasons = []
+        failed = list[Unanswered]()
         for url in sorted(self._urls(), key=lambda url: url != self._good):
             try:
                 reply = ask(url, method, path, self._token, query=query, body=body, authorities=self._authorities)
             except Unanswered as error:
-                reasons.append(str(error))
+                failed.append(error)
                 continue
-            if reply.status != httpx.codes.SERVICE_UNAVAILABLE:
+            if (away := reply.unanswered) is None:
                 self._good = url
                 return reply
-            reasons.append(str(reply.refusal()))
-        raise Unanswered("\n".join(reasons) or self._missing)
+            failed.append(away)
+        raise Unanswered(
+            "\n".join(map(str, failed)) or self._missing,
+            unknown=any(each.unknown for each in failed),
+            wait_s=max((each.wait_s for each in failed), default=0.0),
+        )
 
 
 def where_options(function: F) -> F:

@@ -18,7 +18,7 @@ from sidecar.contract.control import ControlKind, Outcome, Target, parse_target,
 from sidecar.contract.status import OutcomeRecord
 from sidecar.control.outcomes import OutcomeReader
 from sidecar.engine.items import target_text
-from sidecar.errors import BrokerUnavailable, CommandFailed, KafkaFailed
+from sidecar.errors import CommandFailed, KafkaFailed, OutcomeUnknown
 from sidecar.kafka import config
 from sidecar.kafka.admin.cluster import Admin, Deadline, end_offsets, unavailable
 from sidecar.kafka.writer import Writer, Written
@@ -30,6 +30,7 @@ LOOKUP_DEADLINE_S: Final = 30.0
 POLL_S: Final = 0.1
 CLOCKS_APART_MS: Final = 10 * 60_000
 """How long before the creation time in a control id a lookup starts to read."""
+_UNKNOWN_TOPIC: Final = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC")
 
 
 class Sent(NamedTuple):
@@ -125,8 +126,8 @@ class ControlClient:
 
         Raises:
             ValueError: The record would be refused; the text says why.
-            BrokerUnavailable: No answer in time. The record may still be applied: look its id up.
-            CommandFailed: The cluster refuses the record.
+            OutcomeUnknown: No confirmation in time. The record may still be applied: look its id up.
+            CommandFailed: Nothing was written: no broker answers, or the cluster refuses the record.
         """
         return self._send(kind, target, due_ms, scope, control_id, Deadline(deadline_s, self._clock), awaited=True)
 
@@ -147,7 +148,7 @@ class ControlClient:
         """Return the result once every partition has an outcome, or the partial one at the deadline.
 
         Raises:
-            CommandFailed: The status topic cannot be read.
+            OutcomeUnknown: The status topic cannot be read.
         """
         return self._wait(sent, Deadline(deadline_s, self._clock))
 
@@ -227,7 +228,7 @@ class ControlClient:
             else:
                 offsets[written.partition] = written.offset
 
-        asked = 0
+        asked, queued = 0, 0
         for partition in partitions:
             signed = list(headers)
             if token is not None:
@@ -235,22 +236,31 @@ class ControlClient:
             asked += 1
             try:
                 writer.write(topic, None, None, partition=partition, headers=signed, report=report)
+                queued += 1
             except KafkaFailed as error:
                 errors.append(error)
+            except BufferError:
+                errors.append(KafkaFailed("too many records wait to be sent", away=True))
         while len(offsets) + len(errors) < asked:
             if deadline.passed:
-                raise BrokerUnavailable(
+                raise OutcomeUnknown(
                     f"{asked - len(offsets)} of {asked} records of control id {control_id} were not confirmed by topic "
-                    f"{topic} in time: they may still be applied, look the id up"
+                    f"{topic} in time: they may still be applied, look the id up",
+                    control_id,
                 )
             # Another thread may process the report while this one waits.
             writer.poll(min(POLL_S / 10, deadline.left_s))
         if any(error.fatal for error in errors):
             self._writer = self._make_writer()  # the next record is independent of this one
         if errors:
-            raise self._failed(
+            failed = self._failed(
                 errors[0], f"{len(errors)} of {asked} records of control id {control_id} to topic {topic}"
             )
+            refused = sum(error.denied or error.code in _UNKNOWN_TOPIC for error in errors)
+            if offsets or queued > refused:
+                # The answer to a record that was appended can be lost.
+                raise OutcomeUnknown(f"{failed}; they may still be applied, look the id up", control_id) from failed
+            raise failed
         return offsets
 
     def _wait(self, sent: Sent, deadline: Deadline) -> ControlResult:
@@ -260,14 +270,17 @@ class ControlClient:
             with _OutcomeCollector(self._settings, sent.control_id) as reader:
                 reader.start(sent.status_offsets)
                 while len(reader.answers) < len(sent.offsets) and not deadline.passed:
-                    reader.poll()
+                    try:
+                        reader.poll()
+                    except CommandFailed as error:
+                        raise OutcomeUnknown(f"{error}; the record is sent", sent.control_id) from error
                 answers, unsigned = reader.answers, reader.unsigned
         return added_up(sent.control_id, sent.target, sent.offsets, answers, unsigned)
 
     def _failed(self, error: KafkaFailed, what: str) -> CommandFailed:
         if error.away:
             return unavailable(self._admin, str(error))
-        if error.code in ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"):
+        if error.code in _UNKNOWN_TOPIC:
             return CommandFailed(f"{what}: it does not exist: start `retry-sidecar run`, or check the settings")
         return CommandFailed(f"{what}: {error}")
 

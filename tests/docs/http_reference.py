@@ -22,6 +22,8 @@ $ curl -s 'localhost:8080/pending/messages?origin=orders&limit=20'
 
 Every error is `{"error_code": 404, "message": "…"}`; that of a change without effect has the outcome's fields too.
 What is no request of HTTP/1.1 gets a 400 of this form; while a request before it is answered, the connection ends.
+429 is a limit of the caller, 503 what cannot be answered now; both have `Retry-After`, and of a change they say with
+`"applied": "no"` or `"unknown"` whether it may act all the same ([control records](control.md#by-http)).
 A parameter is given once, except `header` and `expand`. A slash within an id is written `%2F`. Requests marked *Token*
 need `API_TOKEN` if it is set, as a bearer token or as the password of HTTP Basic; a `GET` takes `API_READ_TOKEN` too,
 and with `API_READ=open` needs neither, except for payloads. On an address that other machines can reach these

@@ -14,6 +14,8 @@ from urllib.parse import quote, urlencode, urlsplit
 _ANSWER_S: Final = 15.0
 """The longest wait for a response: a sidecar itself waits 5 s for the owner of a partition."""
 _PAUSE_S: Final = 0.2
+_WAIT_MAX_S: Final = 60.0
+"""The longest `Retry-After` that is kept."""
 _RETRIED: Final = (http.client.HTTPException, OSError)
 
 
@@ -43,7 +45,7 @@ class Change:
 
 
 class SidecarRefused(Exception):
-    """A sidecar refused a request, or nothing listens at its address; nothing changed.
+    """A sidecar refused a request, could not carry it out in time, or nothing listens; nothing changed.
 
     Attributes:
         status: The HTTP status; 0 when nothing listens.
@@ -52,6 +54,18 @@ class SidecarRefused(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+
+class _NotNow(SidecarRefused):
+    """Nothing changed, and the request may be repeated.
+
+    Attributes:
+        wait_s: What the sidecar asks to wait before.
+    """
+
+    def __init__(self, status: int, message: str, wait_s: float) -> None:
+        super().__init__(status, message)
+        self.wait_s = wait_s
 
 
 class NoOutcome(Exception):
@@ -99,7 +113,8 @@ class Sidecar:
             origin: Only messages that wait for this topic, where several applications may use the same retry id.
 
         Raises:
-            SidecarRefused: Target or token is wrong, or nothing listens; nothing changed.
+            SidecarRefused: Target or token is wrong, nothing listens, or the sidecar has too much to do or reaches no
+                broker until the deadline; nothing changed.
             NoOutcome: No outcome within the deadline; the change may still take effect.
         """
         return self._change("DELETE", _path(target), None, origin)
@@ -147,35 +162,46 @@ class Sidecar:
             OSError: The sidecar does not answer.
             http.client.HTTPException: What answers is no HTTP server, or ended the connection.
         """
-        status, body = self._ask("GET", f"/control/{quote(control_id, safe='')}", None)
+        status, body, wait_s = self._ask("GET", f"/control/{quote(control_id, safe='')}", None)
         if status == 404:
             return None
-        return _change(status, body, control_id)
+        return _change(status, body, wait_s, control_id)
 
     def _change(self, method: str, path: str, body: object, origin: str | None) -> Change:
         until_s = time.monotonic() + self._deadline_s
         # Known before the response, which can be lost. The sidecar finds an id faster that begins with its time.
         control_id = f"{time.time_ns() // 1_000_000}-{secrets.token_hex(8)}"
         query = urlencode({"control_id": control_id} | ({} if origin is None else {"origin": origin}))
-        try:
-            status, answer = self._ask(method, f"{path}?{query}", body)
-        except ConnectionRefusedError as error:
-            raise SidecarRefused(0, f"nothing listens at {self._host}:{self._port}: {error}") from error
-        except _RETRIED as error:
-            raise NoOutcome(control_id, f"the response of {self._host}:{self._port} was lost: {error}") from error
-        change = _change(status, answer, control_id)
+        reason = ""
+        while True:
+            try:
+                change = _change(*self._ask(method, f"{path}?{query}", body), control_id)
+                break
+            except _NotNow as error:
+                left_s = until_s - time.monotonic()
+                if left_s <= 0:
+                    raise
+                time.sleep(min(left_s, max(_PAUSE_S, error.wait_s)))
+            except NoOutcome as error:
+                change, reason = None, f": {error}"
+                break
+            except ConnectionRefusedError as error:
+                raise SidecarRefused(0, f"nothing listens at {self._host}:{self._port}: {error}") from error
+            except _RETRIED as error:
+                change, reason = None, f": the response of {self._host}:{self._port} was lost: {error}"
+                break
         while change is None:
             if time.monotonic() >= until_s:
-                raise NoOutcome(control_id, f"no outcome of {control_id} within {self._deadline_s:g} s")
+                raise NoOutcome(control_id, f"no outcome of {control_id} within {self._deadline_s:g} s{reason}")
             time.sleep(_PAUSE_S)
             try:
                 change = self.outcome(control_id)
             except (SidecarRefused, NoOutcome, *_RETRIED):
-                # The change was accepted: an instance that cannot answer for a while says nothing about it.
+                # The change may be accepted: an instance that cannot answer for a while says nothing about it.
                 continue
         return change
 
-    def _ask(self, method: str, path: str, body: object) -> tuple[int, dict[str, Any]]:
+    def _ask(self, method: str, path: str, body: object) -> tuple[int, dict[str, Any], float]:
         kind = http.client.HTTPSConnection if self._https else http.client.HTTPConnection
         connection = kind(self._host, self._port, timeout=_ANSWER_S)
         try:
@@ -183,7 +209,9 @@ class Sidecar:
             headers = self._headers if body is None else {**self._headers, "Content-Type": "application/json"}
             connection.request(method, f"{self._path}{path}", content, headers)
             response = connection.getresponse()
-            return response.status, _parsed(response.read())
+            wait = response.headers.get("Retry-After", "")
+            wait_s = min(float(wait), _WAIT_MAX_S) if wait.isascii() and wait.isdigit() else 0.0
+            return response.status, _parsed(response.read()), wait_s
         finally:
             connection.close()
 
@@ -201,10 +229,12 @@ def _parsed(content: bytes) -> dict[str, Any]:
     return body if isinstance(body, dict) else {"message": content[:200].decode(errors="replace")}
 
 
-def _change(status: int, body: dict[str, Any], control_id: str) -> Change | None:
+def _change(status: int, body: dict[str, Any], wait_s: float, control_id: str) -> Change | None:
     """Return the outcome in a response; None while partitions have not answered."""
     if "result" not in body:
         text = f"{status}: {body.get('message', 'no message')}"
+        if status == 429 or (status >= 500 and body.get("applied") == "no"):
+            raise _NotNow(status, text, wait_s)
         # A server that fails may have written the control record before.
         raise SidecarRefused(status, text) if status < 500 else NoOutcome(control_id, text)
     if body["result"] is None:

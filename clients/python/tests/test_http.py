@@ -130,15 +130,39 @@ def test_a_refusal_is_an_error_with_the_sidecars_words(server: Server, status: i
     assert raised.value.status == status
 
 
+TOO_MANY = (429, {"error_code": 429, "message": "too many", "applied": "no"})
+NO_BROKER = (503, {"error_code": 503, "message": "no broker answers", "applied": "no"})
+
+
+def test_what_was_not_applied_is_sent_again_under_the_same_id(server: Server) -> None:
+    assert server.sidecar(TOO_MANY, NO_BROKER, (200, body("fired"))).fire("id:a").outcome is Outcome.FIRED
+    assert [(method, parse_qs(urlsplit(path).query)["control_id"]) for method, path, _, _ in server.requests] == [
+        ("POST", [server.control_id])
+    ] * 3
+
+
+@pytest.mark.parametrize("answer", [TOO_MANY, NO_BROKER])
+def test_what_was_not_applied_until_the_deadline_changed_nothing(server: Server, answer: tuple[int, object]) -> None:
+    with pytest.raises(SidecarRefused, match=r"\d+: ") as raised:
+        server.sidecar(answer, deadline_s=0).cancel("id:a")
+    assert raised.value.status == answer[0]
+
+
+@pytest.mark.parametrize("answer", [(502, {"message": "failed"}), (503, {"message": "?", "applied": "unknown"}), None])
+def test_a_change_that_may_have_been_applied_is_looked_up(server: Server, answer: tuple[int, object] | None) -> None:
+    assert server.sidecar(answer, (200, body("cancelled"))).cancel("id:a").outcome is Outcome.CANCELLED
+    assert server.requests[1][:2] == ("GET", f"/base/control/{server.control_id}")
+
+
 @pytest.mark.parametrize("status", [502, 503])
 def test_a_server_that_fails_may_have_changed_something(server: Server, status: int) -> None:
     with pytest.raises(NoOutcome, match=f"{status}: failed"):
-        server.sidecar((status, {"message": "failed"})).cancel("id:a")
+        server.sidecar((status, {"message": "failed"}), deadline_s=0).cancel("id:a")
 
 
 def test_a_lost_response_is_no_refusal_since_the_change_may_take_effect(server: Server) -> None:
     with pytest.raises(NoOutcome, match="was lost") as raised:
-        server.sidecar(None).cancel("id:a")
+        server.sidecar(None, deadline_s=0).cancel("id:a")
     assert raised.value.control_id == server.control_id
 
 

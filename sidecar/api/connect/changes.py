@@ -26,7 +26,10 @@ _UNCHANGEABLE: Final = (
 _CHANGES: Final[dict[int | str, dict[str, object]]] = {
     404: {"model": ErrorBody, "description": "There is no such connector or task."},
     "4XX": {"model": ErrorBody, "description": "Any other error in the request."},
-    503: {"model": ErrorBody, "description": "No broker answers, or an instance does not."},
+    503: {
+        "model": ErrorBody,
+        "description": "No broker answers, or an instance does not. `applied` is `unknown` if it may act all the same.",
+    },
 }
 
 IncludeTasks = Annotated[bool, Query(alias="includeTasks", description="Restart the tasks.", examples=[True])]

@@ -18,6 +18,7 @@ from sidecar.api.connect.connector import Worker, tasks_of
 from sidecar.api.connect.group import example
 from sidecar.api.connect.levels import LEVELS, Level, Levels
 from sidecar.api.messages.changes import caller, require_json
+from sidecar.api.problems import NotNow
 from sidecar.api.source import Source
 from sidecar.errors import CommandFailed
 
@@ -100,7 +101,7 @@ def logger_routes(source: Source, worker: Worker) -> APIRouter:
             outcome="failed" if failed else "done",
         )
         if failed:
-            raise HTTPException(503, "; ".join(failed))
+            raise NotNow("; ".join(failed), applied="unknown")
         return JSONResponse(affected) if scope.lower() != "cluster" else Response(status_code=204)
 
     return router

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from sidecar.api.connect.connector import Task, Worker
 from sidecar.api.messages.changes import caller
 from sidecar.api.messages.listing import FORWARDED
+from sidecar.api.problems import NotNow
 from sidecar.errors import CommandFailed
 
 log = structlog.get_logger(__name__)
@@ -47,7 +48,8 @@ class Restarter:
             if (said := await to_thread.run_sync(self._restart, who, task, only_failed, limiter=self._limiter))
         ]
         if failed:
-            raise HTTPException(max(status for status, _ in failed), "; ".join(text for _, text in failed))
+            status, text = max(status for status, _ in failed), "; ".join(text for _, text in failed)
+            raise NotNow(text, applied="unknown") if status == 503 else HTTPException(status, text)
 
     def restart_own(self, request: Request, wanted: str, *, only_failed: bool) -> None:
         """Carry out a restart that another instance forwarded, if this instance is the target."""

@@ -37,6 +37,7 @@ from sidecar.api.dlq.bodies import (
 from sidecar.api.guard import PaidThread
 from sidecar.api.messages.changes import caller, refuse_parameters, require_json
 from sidecar.api.messages.listing import FORWARDED, Peers
+from sidecar.api.problems import NotNow
 from sidecar.api.source import Source
 from sidecar.errors import AlreadyRunning, CommandFailed
 
@@ -48,9 +49,8 @@ ASKED_AT_A_TIME: Final = 8
 
 _UNREAD: Final = {
     "model": ErrorBody,
-    "description": "The DLQ cannot be read now, or another request reads it. Retry after `Retry-After`.",
+    "description": "The DLQ cannot be read now. Retry after `Retry-After`.",
 }
-_BUSY: Final[dict[str, object]] = {"model": ErrorBody, "description": "There are too many requests at once."}
 _BAD: Final = {"model": ErrorBody, "description": "A parameter is invalid, or the topic is not a DLQ."}
 _OTHER: Final = {"model": ErrorBody, "description": "Any other error in the request."}
 _CHANGE: Final[dict[int | str, dict[str, object]]] = {
@@ -117,7 +117,7 @@ class DlqDesk:
         except ValueError as cause:
             raise HTTPException(400, str(cause)) from cause
         except CommandFailed as cause:
-            raise HTTPException(503, str(cause), {"retry-after": "1"}) from cause
+            raise NotNow(str(cause)) from cause
 
     def start(self, request: Request, wanted: RedriveRequest) -> tuple[RedriveBody, bool]:
         """Start a redrive and write it to the log."""
@@ -243,7 +243,6 @@ def _add_redrives(router: APIRouter, dead_letters: DeadLetters, desk: DlqDesk) -
             202: {"description": "The redrive has started.", "content": shown},
             400: _BAD,
             409: {"model": ErrorBody, "description": "Another redrive is running on this instance."},
-            503: _BUSY,
         },
         dependencies=[*guards, Depends(require_json)],
     )
@@ -260,7 +259,6 @@ def _add_redrives(router: APIRouter, dead_letters: DeadLetters, desk: DlqDesk) -
         responses={
             200: {"content": {"application/json": {"example": {"redrives": [REDRIVE_EXAMPLE]}}}},
             "4XX": _OTHER,
-            503: _BUSY,
         },
         dependencies=[Depends(refuse_parameters)],
     )
@@ -283,7 +281,6 @@ def _add_redrive(router: APIRouter, desk: DlqDesk, guards: list[params.Depends],
             200: {"content": shown},
             404: none,
             "4XX": _OTHER,
-            503: _BUSY,
         },
         dependencies=[Depends(refuse_parameters)],
     )
@@ -299,7 +296,6 @@ def _add_redrive(router: APIRouter, desk: DlqDesk, guards: list[params.Depends],
             **_CHANGE,
             200: {"description": "The status. It is `running` until the redrive has stopped.", "content": shown},
             404: {"model": ErrorBody, "description": "This instance has no such redrive."},
-            503: _BUSY,
         },
         dependencies=guards,
     )

@@ -16,10 +16,11 @@ from starlette.responses import JSONResponse
 
 from sidecar.api.auth import user_of
 from sidecar.api.bodies import Body, ErrorBody
-from sidecar.api.guard import TOO_MANY, PaidThread
+from sidecar.api.guard import PaidThread
 from sidecar.api.messages.routes import FIRE, TARGET, TargetRoute, TargetText, target_of
+from sidecar.api.problems import NotNow, too_many
 from sidecar.contract.control import ControlKind, Outcome, Target
-from sidecar.errors import CommandFailed
+from sidecar.errors import CommandFailed, OutcomeUnknown
 from sidecar.model import ANY_SCOPE, DUE_MS_MAX, Scope
 
 log = structlog.get_logger(__name__)
@@ -166,6 +167,7 @@ def answered(outcome: Outcome | None, description: str, target: str = TIMER_ID_E
     }
 
 
+CHECK_APPLIED: Final = "`applied` says whether the change may act all the same."
 ANSWERS: Final[dict[int | str, dict[str, object]]] = {
     202: answered(
         None,
@@ -174,7 +176,7 @@ ANSWERS: Final[dict[int | str, dict[str, object]]] = {
     ),
     400: {"model": ErrorBody, "description": "The target or the body is invalid; nothing was changed."},
     "4XX": {"model": ErrorBody, "description": "Any other error in the request."},
-    503: {"model": ErrorBody, "description": "No broker answers, or there are too many changes at once."},
+    503: {"model": ErrorBody, "description": f"No broker answers, or the instance stops. {CHECK_APPLIED}"},
 }
 TIMER_ANSWERS: Final[dict[int | str, dict[str, object]]] = {
     **ANSWERS,
@@ -286,12 +288,15 @@ class ControlDesk:
             except ValueError:
                 outcome = Outcome.BAD_REQUEST.value
                 raise
+            except OutcomeUnknown as cause:
+                outcome, noted = "unanswered", {"control_id": cause.control_id}
+                raise
             finally:
                 log.info("api_change", who=who, what=kind.value, target=shown, outcome=outcome, **noted)
             return result
 
         if self._acting.statistics().tasks_waiting >= WAITING_MAX:
-            raise HTTPException(503, TOO_MANY, {"retry-after": "1"})
+            raise too_many()
         return answer(await self._told(partial(to_thread.run_sync, act, limiter=self._acting)), facts)
 
     async def lookup(self, control_id: str) -> JSONResponse:
@@ -308,8 +313,10 @@ class ControlDesk:
             return await run()
         except ValueError as cause:
             raise HTTPException(400, str(cause)) from cause
+        except OutcomeUnknown as cause:
+            raise NotNow(str(cause), applied="unknown", control_id=cause.control_id) from cause
         except CommandFailed as cause:
-            raise HTTPException(503, str(cause), {"retry-after": "1"}) from cause
+            raise NotNow(str(cause)) from cause
 
 
 def answer(result: Result, facts: Mapping[str, object] = MappingProxyType({})) -> JSONResponse:
@@ -383,7 +390,7 @@ def control_routes(desk: ControlDesk, now_ms: Callable[[], int]) -> APIRouter:
             200: answered(Outcome.CANCELLED, "The outcome; `result` is null while partitions are missing."),
             404: {"model": ErrorBody, "description": "There is no outcome yet, or it is older than one day."},
             "4XX": {"model": ErrorBody, "description": "Any other error in the request."},
-            503: {"model": ErrorBody, "description": "No broker answers, or there are too many lookups at once."},
+            503: {"model": ErrorBody, "description": "No broker answers."},
         },
         dependencies=[Depends(refuse_parameters)],
     )

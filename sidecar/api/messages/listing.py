@@ -25,6 +25,7 @@ from starlette.responses import Response
 from sidecar.api.bodies import Body, ErrorBody
 from sidecar.api.figures import require_known
 from sidecar.api.guard import PaidThread
+from sidecar.api.problems import NotNow
 from sidecar.api.source import Source
 from sidecar.engine.group.view import PartitionView
 from sidecar.engine.selection import Selection
@@ -394,18 +395,14 @@ class Listing:
         total = self._source.partitions_total()
         if total is not None and timer.partition >= total:
             return None
-        away = HTTPException(
-            503,
-            f"The owner of partition {timer.partition} does not answer; try again in a moment.",
-            {"retry-after": "1"},
-        )
+        away = NotNow(f"The owner of partition {timer.partition} does not answer; try again in a moment.")
         owners = self._owners(timer.partition, forwarded=forwarded)
         if owners.own:
             read = partial(self._entries.find, timer, payload=payload)
             try:
                 return await self._reading.run(read)
             except Unread as cause:
-                raise HTTPException(503, str(cause), {"retry-after": "1"}) from cause
+                raise NotNow(str(cause)) from cause
             except (StoreFailed, PartitionStopped) as cause:
                 raise away from cause
         path = f"/pending/messages/{timer}" + ("?payload=true" if payload else "")
@@ -441,7 +438,7 @@ class Listing:
         try:
             return await self._reading.run(read)
         except Unread as cause:
-            raise HTTPException(503, str(cause), {"retry-after": "1"}) from cause
+            raise NotNow(str(cause)) from cause
         except (StoreFailed, PartitionStopped) as cause:
             log.warning("entries_not_read", reason=str(cause))
             return None

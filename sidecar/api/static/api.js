@@ -32,6 +32,12 @@ export async function call(method, path, { body, timeoutMs = TIMEOUT_MS } = {}) 
   }
 }
 
+/** Return an id for a change: it acts once, and its outcome is found when the answer is lost. */
+export function newControlId() {
+  const random = crypto.getRandomValues(new Uint8Array(8));
+  return `${Date.now()}-${Array.from(random, (byte) => byte.toString(16).padStart(2, "0")).join("")}`;
+}
+
 export const get = (path) => call("GET", path);
 
 /** Make a change; the server itself waits some seconds for the owner's answer. */

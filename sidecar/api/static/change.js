@@ -1,12 +1,13 @@
 // Asks for confirmation, makes the change, and explains the result.
 
-import { change, get, messagePath, originPath, token, Unreachable } from "./api.js";
+import { change, get, messagePath, newControlId, originPath, token, Unreachable } from "./api.js";
 import { byId, el, say } from "./dom.js";
 import { listed, plural } from "./format.js";
 
 const ASK_AGAIN_MS = [1000, 2000, 4000, 8000, 15000];
 const DONE = "The outcome is committed to Kafka.";
 const UNTOUCHED = "Nothing was changed.";
+const ASKING = "This dialog looks for its outcome while it is open.";
 
 const listeners = new Set();
 let asked = 0;
@@ -68,7 +69,9 @@ async function carryOut(question, openToken) {
   current = null;
   button.disabled = byId("change-back").disabled = working = true;
   answer.replaceChildren(words("soft", "Asking the owner …"));
-  const said = await change(...request).catch((error) => error);
+  const [method, path, body] = request;
+  const controlId = newControlId();
+  const said = await change(method, `${path}?control_id=${controlId}`, body).catch((error) => error);
   byId("change-back").disabled = working = false;
   if (turn !== asked) return;
   say(byId("change-title"), question.title.replace("?", ""));
@@ -77,9 +80,20 @@ async function carryOut(question, openToken) {
   say(byId("change-back"), "Close");
   byId("change-back").focus();
   show(said, question, answer, openToken);
+  if (mayRepeat(said)) {
+    current = { ...question, fields: [], request: () => request };
+    say(button, "Try again");
+    button.hidden = button.disabled = false;
+  }
   listeners.forEach((listener) => listener(question.subject));
-  if (said.status === 202) await follow(said.body.control_id, question, answer, turn);
+  if (isOpen(said)) await follow(controlId, question, answer, turn);
 }
+
+/** Whether nothing was changed for now: the instance has too much to do, or reaches no broker. */
+const mayRepeat = (said) => said.status === 429 || (said.status >= 500 && said.body.applied === "no");
+
+/** Whether the change may still act: its id has the outcome then. */
+const isOpen = (said) => said instanceof Unreachable || said.status === 202 || (said.status >= 500 && !mayRepeat(said));
 
 function show(said, question, answer, openToken) {
   const lines = explain(said, question);
@@ -110,7 +124,7 @@ function explain(said, question) {
   if (said instanceof Unreachable) {
     return [
       words("bad", "No answer: the change may or may not have been made."),
-      words("soft", `The instance gave ${said.message}. Check before you repeat it.`),
+      words("soft", `The instance gave ${said.message}. ${ASKING}`),
     ];
   }
   if (said instanceof Error) throw said;
@@ -138,8 +152,16 @@ function explain(said, question) {
     case 400:
     case 403:
       return [words("bad", message || "The change was refused."), words("soft", UNTOUCHED)];
+    case 429:
+      return [words("bad", message || "Too many requests at once."), words("soft", UNTOUCHED)];
+    case 500:
+    case 502:
     case 503:
-      return [words("bad", message || "The change cannot be made now."), words("soft", "Check before you repeat it.")];
+    case 504:
+      return [
+        words("bad", message || "The change cannot be made now."),
+        words("soft", mayRepeat(said) ? UNTOUCHED : `The change may or may not have been made. ${ASKING}`),
+      ];
     default:
       return [words("bad", `Unexpected answer ${status}: ${message}`), words("soft", "Check before you repeat it.")];
   }

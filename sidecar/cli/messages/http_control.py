@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
 from typing import Any, Final
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from sidecar.cli.instance import Instances, Reply, Unanswered
 from sidecar.clock import SystemClock
@@ -43,29 +43,48 @@ class HttpControl:
         due_ms: int | None,
         deadline_s: float,
         scope: Scope = ANY_SCOPE,
+        ended: threading.Event | None = None,
     ) -> ControlResult:
         """Return the outcome, or what is known of it at the deadline.
 
+        What an instance has not applied is sent again. What it may have applied is looked up, and sent again under the
+        same id, which acts once.
+
         Raises:
-            Unanswered: No instance answers; it may be applied all the same.
+            Unanswered: No instance answers in time.
             CommandFailed: It is refused: the token, the address, or no sidecar at all.
         """
-        clock, pause = SystemClock(), threading.Event()
+        clock, pause = SystemClock(), ended or threading.Event()
         until_s = clock.monotonic_s() + deadline_s
+        control_id = f"{clock.wall_ms()}-{secrets.token_hex(8)}"
         method, suffix = _CALLS[kind]
         text = target_text(target)
         path = f"/origins/{text}" if kind.is_for_origins else f"/pending/messages/{quote(text, safe='')}"
         body = None if due_ms is None else {"due_ms": due_ms}
-        given = {"origin": scope.origin or None, "group": scope.group}
-        query = urlencode({name: value for name, value in given.items() if value is not None})
-        whole = f"{path}{suffix}?{query}" if query else f"{path}{suffix}"
-        result = _result(self._instances.ask(method, whole, body=body), text)
-        while result.outcome is None and clock.monotonic_s() < until_s:
-            pause.wait(AGAIN_S)
-            # It is sent: that an instance has too much to do now, or restarts, is no answer.
-            with suppress(Unanswered):
-                result = self.lookup(result.control_id) or result
-        return result
+        given = {"control_id": control_id, "origin": scope.origin or None, "group": scope.group}
+        query = {name: value for name, value in given.items() if value is not None}
+        result: ControlResult | None = None
+        may_act = False
+        while True:
+            try:
+                if may_act and (found := self.lookup(result.control_id if result else control_id)) is not None:
+                    result = found
+                elif result is None:
+                    result = _result(self._instances.ask(method, f"{path}{suffix}", query=query, body=body), text)
+                wait_s, error = AGAIN_S, None
+            except Unanswered as cause:
+                wait_s, error = max(AGAIN_S, cause.wait_s), cause
+            may_act = may_act or result is not None or (error is not None and error.unknown)
+            if result is not None and result.outcome is not None:
+                return result
+            # At the deadline once more: what was sent may have its outcome meanwhile.
+            left_s = until_s - clock.monotonic_s()
+            if left_s <= 0 or pause.wait(min(wait_s, left_s)):
+                break
+        if result is not None:
+            return result
+        again = f"it may be applied: look it up with: retry-sidecar outcome {control_id}" if may_act else "not applied"
+        raise Unanswered(f"{kind} {text}: {again}: {error}", unknown=may_act)
 
     def lookup(self, control_id: str) -> ControlResult | None:
         """Return the outcome of a control record, None while it is unknown. Raises CommandFailed."""
@@ -146,19 +165,11 @@ class HttpStream:
         self._pool.shutdown(cancel_futures=True)
 
     def _act(self, timer: TimerId) -> TimerOutcome:
-        """Ask until there is an outcome: twice is not wrong, it is not pending then. Raises CommandFailed."""
-        clock = SystemClock()
-        until_s = clock.monotonic_s() + self._deadline_s
-        while True:
-            left_s = until_s - clock.monotonic_s()
-            try:
-                result = self._control.act(self._kind, timer, due_ms=self._due_ms, deadline_s=left_s)
-            except Unanswered:
-                # Too many calls at once, or an instance that restarts.
-                if left_s <= 0 or self._ended.wait(AGAIN_S):
-                    raise
-                continue
-            if result.outcome is None:
-                numbers = ", ".join(map(str, result.missing))
-                raise Unanswered(f"{timer}: no answer from partition {numbers} in time")
-            return TimerOutcome(timer, result.outcome, result.detail)
+        """Ask until there is an outcome. Raises CommandFailed."""
+        result = self._control.act(
+            self._kind, timer, due_ms=self._due_ms, deadline_s=self._deadline_s, ended=self._ended
+        )
+        if result.outcome is None:
+            numbers = ", ".join(map(str, result.missing))
+            raise Unanswered(f"{timer}: no answer from partition {numbers} in time", unknown=True)
+        return TimerOutcome(timer, result.outcome, result.detail)

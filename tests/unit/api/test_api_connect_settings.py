@@ -206,5 +206,5 @@ def test_an_instance_that_does_not_take_a_level_is_named(
 ) -> None:
     others.answers[TWO] = answered
     answer = client.request("PUT", f"/admin/loggers/{LOGGER}?scope=cluster", json={"level": "INFO"})
-    assert_problem(answer, 503, TWO, words)
+    assert_problem(answer, 503, TWO, words, applied="unknown")
     assert logging.getLogger(LOGGER).level == logging.INFO

@@ -10,10 +10,11 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
+from sidecar.api.messages import changes
 from sidecar.changelog.codec import NextTurn
 from sidecar.contract.control import ControlKind, Outcome
 from sidecar.engine.group.view import OTHERS, PartitionView
-from sidecar.errors import BrokerUnavailable
+from sidecar.errors import BrokerUnavailable, OutcomeUnknown
 from sidecar.model import Scope, TimerId
 from tests.unit.api.test_api import Snapshots, assert_problem
 from tests.unit.api_stage import Client, Desk, Told
@@ -112,7 +113,6 @@ def test_an_outcome_has_its_status(client: Client, desk: Desk, told: Told, statu
     [
         (Told(Outcome.BAD_REQUEST, detail="too far ahead"), 400, "too far ahead"),
         (ValueError("retry-due-ms is wrong"), 400, "retry-due-ms"),
-        (BrokerUnavailable("no broker answers"), 503, "no broker"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_connects_shape(
@@ -120,6 +120,28 @@ def test_what_cannot_be_done_is_said_in_connects_shape(
 ) -> None:
     desk.result = result
     assert_problem(client.request("DELETE", PATH), status, text)
+
+
+@pytest.mark.parametrize("call", [("DELETE", PATH), ("PUT", "/origins/orders/pause")])
+def test_an_error_without_an_outcome_says_whether_the_change_may_act(
+    client: Client, desk: Desk, call: tuple[str, str]
+) -> None:
+    desk.result = BrokerUnavailable("no broker answers")
+    assert_problem(client.request(*call), 503, "no broker", applied="no")
+    desk.result = OutcomeUnknown("not confirmed", "c-9")
+    unknown = client.request(*call)
+    assert_problem(unknown, 503, "not confirmed", applied="unknown", control_id="c-9")
+    assert unknown.headers["retry-after"] == "1"
+
+
+def test_a_change_too_many_is_refused_for_now_and_not_applied(
+    client: Client, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "WAITING_MAX", 0)
+    answer = client.request("DELETE", PATH)
+    assert_problem(answer, 429, "Too many", applied="no")
+    assert answer.headers["retry-after"] == "1"
+    assert desk.acted == []
 
 
 @pytest.mark.parametrize("method", ["GET", "PATCH", "DELETE", "PUT"])
@@ -202,13 +224,13 @@ def test_every_change_is_logged_with_who_what_and_outcome(client: Client, desk: 
         desk.result = Told(None)
         client.request("POST", f"{PATH}/fire")
         client.get(PATH)
-    changes = [line for line in lines if line["event"] == "api_change"]
-    assert [(each["who"], each["what"], each["target"], each["outcome"]) for each in changes] == [
+    noted = [line for line in lines if line["event"] == "api_change"]
+    assert [(each["who"], each["what"], each["target"], each["outcome"]) for each in noted] == [
         ("10.9.8.7", "cancel", str(TIMER), "cancelled"),
         ("10.9.8.7", "pause", "orders", "failed"),
         ("10.9.8.7", "fire", str(TIMER), "unanswered"),
     ]
-    assert changes[0]["control_id"] == "c-1"
+    assert noted[0]["control_id"] == "c-1"
     assert "hidden" not in str(lines)
 
 

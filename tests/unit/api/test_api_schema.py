@@ -172,7 +172,7 @@ def test_every_call_is_described_with_examples_of_request_and_answers(operation:
 
 @pytest.mark.parametrize("operation", operations())
 def test_every_call_has_the_errors_of_the_guards_and_none_of_the_frameworks(operation: dict[str, Any]) -> None:
-    assert {"4XX", "503"} <= operation["responses"].keys()
+    assert {"4XX", "429", "503"} <= operation["responses"].keys()
     assert "422" not in operation["responses"]
 
 

@@ -211,7 +211,7 @@ def control(outcome: str | None, status: int = 200, **more: object) -> Reply:
         (["cancel", TARGET], ("DELETE", PATH), control("cancelled"), 0, f"{TARGET}: cancelled, 1 message"),
         (
             ["cancel", TARGET, "--origin", "orders", "--group", "mail 1"],
-            ("DELETE", f"{PATH}?origin=orders&group=mail+1"),
+            ("DELETE", PATH),
             control("cancelled"),
             0,
             "cancelled, 1 message",
@@ -241,8 +241,57 @@ def test_an_instance_does_what_the_cluster_would_do(
 ) -> None:
     shelf.replies[call] = given
     result = run(*arguments)
-    assert (result.exit_code, shelf.asked) == (status, [(*call, {})]), result.output
+    ((method, path, query),) = shelf.asked
+    assert (result.exit_code, method, path) == (status, *call), result.output
     assert said in result.output
+    assert ("control_id" in query) == (method != "GET")
+    narrowed = {"origin": "orders", "group": "mail 1"} if "--origin" in arguments else {}
+    assert {name: value for name, value in query.items() if name != "control_id"} == narrowed
+
+
+TOO_MANY = reply(429, {"error_code": 429, "message": "too many"}, "Too Many Requests")
+NO_BROKER = reply(503, {"error_code": 503, "message": "no broker", "applied": "no"})
+UNCONFIRMED = reply(503, {"error_code": 503, "message": "not confirmed", "applied": "unknown", "control_id": "x"})
+
+
+@pytest.mark.parametrize(
+    ("answers", "calls"),
+    [
+        ([TOO_MANY, NO_BROKER, control("cancelled")], ["DELETE", "DELETE", "DELETE"]),
+        ([UNCONFIRMED, control("cancelled")], ["DELETE", "GET"]),
+        ([UNCONFIRMED, reply(404, {"error_code": 404}), control("cancelled")], ["DELETE", "GET", "DELETE"]),
+        ([UNCONFIRMED, TOO_MANY, control("cancelled")], ["DELETE", "GET", "GET"]),
+        ([control(None, 202, missing=[2]), TOO_MANY, control("cancelled")], ["DELETE", "GET", "GET"]),
+    ],
+)
+def test_what_is_not_applied_is_sent_again_and_what_may_be_is_looked_up(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, answers: list[Reply], calls: list[str]
+) -> None:
+    """Under one id: it acts once."""
+    monkeypatch.setattr(http_control, "AGAIN_S", 0.001)
+    left, asked, ids = iter(answers), list[str](), set[str]()
+
+    def answering(_url: str, method: str, path: str, *_: Any, query: Any = None, **__: Any) -> Reply:
+        asked.append(method)
+        if method == "DELETE":
+            ids.add(query["control_id"])
+        elif answers[0] is UNCONFIRMED:
+            ids.add(path.rpartition("/")[2])
+        return next(left)
+
+    monkeypatch.setattr(instance, "ask", answering)
+    result = run("cancel", TARGET)
+    assert (result.exit_code, asked, len(ids)) == (0, calls, 1), result.output
+
+
+@pytest.mark.parametrize(("given", "said"), [(NO_BROKER, "not applied"), (UNCONFIRMED, "retry-sidecar outcome ")])
+def test_without_an_outcome_in_time_the_error_says_whether_it_may_act(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, given: Reply, said: str
+) -> None:
+    monkeypatch.setattr(instance, "ask", lambda *_, **__: given)
+    result = run("cancel", TARGET, "--timeout", "0.001")
+    assert result.exit_code == 1
+    assert said in " ".join(result.stderr.split())
 
 
 def test_an_instance_that_does_not_know_yet_is_asked_again(shelf: Shelf) -> None:

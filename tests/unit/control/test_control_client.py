@@ -6,11 +6,16 @@ from typing import Any
 
 import pytest
 
-from sidecar.contract.control import Outcome
+from sidecar.contract.control import ControlKind, Outcome
 from sidecar.contract.status import OutcomeRecord
-from sidecar.control.client import CLOCKS_APART_MS, _made_ms, added_up, found_result
+from sidecar.control import client as client_module
+from sidecar.control.client import CLOCKS_APART_MS, ControlClient, _made_ms, added_up, found_result
+from sidecar.errors import CommandFailed, KafkaFailed, OutcomeUnknown
 from sidecar.kafka.input import record_of
 from sidecar.kafka.status_reader import StatusRead
+from sidecar.kafka.writer import Report, Written
+from sidecar.model import TimerId
+from sidecar.settings import Settings
 from tests.clocks import NOW_MS
 
 
@@ -94,3 +99,79 @@ def test_a_record_whose_headers_cannot_be_read_is_not_signed() -> None:
     assert read is not None
     assert not read.is_signed("app-status", "secret")
     assert read.is_signed("app-status", None)
+
+
+class Writers:
+    """A producer that takes or refuses records as the test says, and reports at once."""
+
+    def __init__(self, *answers: KafkaFailed | type[BufferError] | int | None) -> None:
+        """Take the answers of one record after the other; None: there is no report."""
+        self.answers = iter(answers)
+
+    def write(self, _topic: str, _key: None, _value: None, *, partition: int, report: Report, **_: object) -> None:
+        match next(self.answers):
+            case int(offset):
+                report(Written(partition, offset, None))
+            case KafkaFailed() as error if error.code == "refused at once":
+                raise error
+            case KafkaFailed() as error:
+                report(error)
+            case None:
+                pass
+            case full:
+                raise full
+
+    def poll(self, _timeout_s: float) -> None: ...
+
+    def flush(self, _timeout_s: float) -> int:
+        return 0
+
+    def partition_count(self, _topic: str, _timeout_s: float) -> int:
+        return 2
+
+
+class NoAdmin:
+    bootstrap_servers, last_error = "kafka:9092", ""
+
+    def poll(self, _timeout_s: float) -> None: ...
+
+
+AWAY = KafkaFailed("no answer", code="_MSG_TIMED_OUT", away=True)
+DENIED = KafkaFailed("not allowed", code="TOPIC_AUTHORIZATION_FAILED", denied=True)
+AT_ONCE = KafkaFailed("no such partition", code="refused at once")
+
+
+@pytest.mark.parametrize(
+    ("answers", "unknown"),
+    [
+        ([DENIED, DENIED], False),
+        ([AT_ONCE, DENIED], False),
+        ([BufferError, BufferError], False),
+        ([AWAY, AWAY], True),  # appended, and the answer was lost
+        ([7, DENIED], True),
+        ([None, DENIED], True),
+        ([BufferError, AWAY], True),
+    ],
+)
+def test_a_record_that_was_not_written_is_not_applied_and_one_that_may_be_has_an_id(
+    monkeypatch: pytest.MonkeyPatch, answers: list[Any], unknown: bool
+) -> None:
+    monkeypatch.setattr(client_module, "Admin", lambda _settings: NoAdmin())
+    monkeypatch.setattr(client_module, "Writer", lambda _config: Writers(*answers))
+    with ControlClient(Settings()) as control, pytest.raises(CommandFailed) as raised:
+        control.post(ControlKind.CANCEL, b"x", due_ms=None, deadline_s=0.05, control_id="mine")
+    assert isinstance(raised.value, OutcomeUnknown) == unknown
+    if isinstance(raised.value, OutcomeUnknown):
+        assert raised.value.control_id == "mine"
+
+
+def test_what_fails_before_the_record_is_written_is_not_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent(Writers):
+        def partition_count(self, _topic: str, _timeout_s: float) -> int:
+            raise AWAY
+
+    monkeypatch.setattr(client_module, "Admin", lambda _settings: NoAdmin())
+    monkeypatch.setattr(client_module, "Writer", lambda _config: Silent())
+    with ControlClient(Settings()) as control, pytest.raises(CommandFailed) as raised:
+        control.post(ControlKind.CANCEL, TimerId(0, 1, 2), due_ms=None, deadline_s=0.05)
+    assert not isinstance(raised.value, OutcomeUnknown)
