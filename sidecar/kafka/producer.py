@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -66,6 +66,7 @@ _REFUSALS: Final[Mapping[int, Refusal]] = {
     KafkaError._UNKNOWN_PARTITION: Refusal.GONE,
     KafkaError._MSG_TIMED_OUT: Refusal.SILENT,
     KafkaError._TIMED_OUT: Refusal.SILENT,
+    KafkaError._TRANSPORT: Refusal.SILENT,
     KafkaError.REQUEST_TIMED_OUT: Refusal.SILENT,
     KafkaError.LEADER_NOT_AVAILABLE: Refusal.SILENT,
     KafkaError.NOT_ENOUGH_REPLICAS: Refusal.SILENT,
@@ -117,13 +118,11 @@ class Unwritten(NamedTuple):
 class TransactionalProducer:
     """Owns one librdkafka producer; used by one thread at a time."""
 
-    def __init__(
-        self, config: Mapping[str, Any], clock: Clock, client: Callable[[dict[str, Any]], Producer] = Producer
-    ) -> None:
+    def __init__(self, config: Mapping[str, Any], clock: Clock, client: Any = Producer) -> None:
         self.batch_bytes = int(config["batch.size"])
         self._clock = clock
         try:
-            self._producer = made(client, config)
+            self._producer: Producer = made(client, config)
         except KafkaException as cause:  # it has no token for its login
             raise TransactionFailed(cause.args[0].str(), unknown=False, replace=True) from cause
         self._refused: list[Refused] = []
@@ -201,6 +200,7 @@ class TransactionalProducer:
                 self._producer.list_topics(topic, METADATA_TIMEOUT_S)
                 yield from self._produce(topic, value, key, **more)
             except KafkaException as cause:
+                _raise_if_of_the_producer(cause)
                 text = f"{topic}, partition {more['partition']}, cannot be written: {cause.args[0].str()}"
                 self._unwritten_for[more["partition"]] = text
                 raise TransactionFailed(text, unknown=False, replace=True) from cause
@@ -226,28 +226,29 @@ class TransactionalProducer:
                 # precedence over `on_delivery`. ANY_PARTITION has the same value in the library.
                 produce(topic, value, key, target, report, None, 0, headers)  # type: ignore[arg-type]
             except BufferError:
-                yield from self._write_slowly(Outgoing._make(outgoing), report)
+                yield from self._write_slowly(partition, Outgoing._make(outgoing), report)
             except KafkaException as cause:
                 _raise_if_of_the_producer(cause)
-                yield from self._refuse_or_learn(partition, Outgoing._make(outgoing), report, cause.args[0])
+                yield from self._write_slowly(partition, Outgoing._make(outgoing), report, cause)
 
-    def _write_slowly(self, outgoing: Outgoing, report: Any) -> Waits:
+    def _write_slowly(self, partition: int, outgoing: Outgoing, report: Any, cause: Any = None) -> Waits:
+        """Write what was not queued at once, after a metadata request if its partition is new; or note the refusal."""
         where = {} if outgoing.partition < 0 else {"partition": outgoing.partition}
         more = {"headers": outgoing.headers, "on_delivery": report, **where}
-        yield from self._produce(outgoing.topic, outgoing.value, outgoing.key, **more)
-
-    def _refuse_or_learn(self, partition: int, outgoing: Outgoing, report: Any, error: KafkaError) -> Waits:
-        """Retry after a metadata request if the partition is new; otherwise note the refusal."""
-        if error.code() == KafkaError._UNKNOWN_PARTITION:
-            yield
+        asked = False
+        while cause is None or (cause.args[0].code() == KafkaError._UNKNOWN_PARTITION and not asked):
             try:
-                self._producer.list_topics(outgoing.topic, METADATA_TIMEOUT_S)
-                yield from self._write_slowly(outgoing, report)
-            except KafkaException as cause:
-                error = cause.args[0]
+                if cause is not None:
+                    asked = True
+                    yield
+                    self._producer.list_topics(outgoing.topic, METADATA_TIMEOUT_S)
+                yield from self._produce(outgoing.topic, outgoing.value, outgoing.key, **more)
+            except KafkaException as refusal:
+                _raise_if_of_the_producer(refusal)
+                cause = refusal
             else:
                 return
-        self._refused.append(_refused(partition, outgoing, error))
+        self._refused.append(_refused(partition, outgoing, cause.args[0]))
 
     def _produce(self, topic: str, value: bytes | None, key: bytes | None, **more: Any) -> Waits:
         deadline_s = self._clock.monotonic_s() + QUEUE_TIMEOUT_S

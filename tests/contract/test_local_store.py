@@ -205,6 +205,16 @@ class TestState:
         assert state.store.get(b"a") == b"1"
         assert (state.blocker(), state.quarantines) == (None, 0)
 
+    @pytest.mark.parametrize("error", [StoreFailed("no space left"), StoreCorrupt("a checksum")])
+    def test_a_store_that_failed_takes_nothing_from_a_commit_that_is_under_way(
+        self, state: State, error: StoreFailed
+    ) -> None:
+        store = state.store
+        assert store is not None
+        state.failed(error)
+        with pytest.raises(StoreFailed):
+            put(store, a=b"1")
+
     def test_a_damaged_store_is_set_aside_and_an_empty_one_opened_at_once(self, state: State) -> None:
         assert state.store is not None
         put(state.store, a=b"1")

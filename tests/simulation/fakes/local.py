@@ -66,9 +66,16 @@ class Disk(Faults, MemoryStore):
         """Return the state of a process that starts."""
         return FakeState(self, clock)
 
-    def write(self, prepared: Prepared) -> None:
+    is_open = False
+
+    def _check(self) -> None:
+        if not self.is_open:
+            raise StoreFailed("the store is closed")
         if self.is_full:
             raise StoreFailed("no space left on device")
+
+    def write(self, prepared: Prepared) -> None:
+        self._check()
         assert isinstance(prepared, MemoryBatch)
         if len(batches := prepared.cut()) > 1 and (torn := self.torn_after(len(batches))) is not None:
             super().write(MemoryBatch(batches[:torn]))
@@ -77,8 +84,7 @@ class Disk(Faults, MemoryStore):
         super().write(prepared)
 
     def ingest(self, rows: SortedRows) -> Generator[None]:
-        if self.is_full:
-            raise StoreFailed("no space left on device")
+        self._check()
         yield from super().ingest(rows)
         self.ingested()
 
@@ -93,6 +99,7 @@ class Disk(Faults, MemoryStore):
 
     def make_foreign(self) -> None:
         """The folder is that of another cluster; no process uses it."""
+        self.is_open = True
         self.apply([foreign(self)])
         self.flush()
 
@@ -112,6 +119,7 @@ class FakeState:
         self._disk = disk
         self._clock = clock
         self._store: Disk | None = disk
+        disk.is_open = True
         self._open_at_s = 0.0
         self.quarantines = 0
 
@@ -123,7 +131,7 @@ class FakeState:
         return None if self._store is not None else "the state folder cannot be used"
 
     def failed(self, error: StoreFailed) -> None:
-        self._store = None
+        self._store, self._disk.is_open = None, False
         self._open_at_s = self._clock.monotonic_s() + OPEN_AGAIN_S
         if isinstance(error, StoreCorrupt):
             self._disk.is_corrupt = self._disk.is_full = False
@@ -135,7 +143,7 @@ class FakeState:
         if self._store is None and self._clock.monotonic_s() >= self._open_at_s and not committing:
             self._open_at_s = self._clock.monotonic_s() + OPEN_AGAIN_S
             if not self._disk.is_full:
-                self._store = self._disk
+                self._store, self._disk.is_open = self._disk, True
 
     def close(self) -> None:
         if self._store is not None:

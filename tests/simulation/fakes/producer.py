@@ -40,4 +40,4 @@ class FakeProducer(TransactionalProducer):
             return self.library
 
         properties = config.transactional_producer(settings, transactional_id, batch_bytes, message_timeout_ms)
-        super().__init__(properties, clock, client)  # type: ignore[arg-type]  # as much of it as is used
+        super().__init__(properties, clock, client)

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 from sidecar.engine.ports import Outgoing
 from sidecar.errors import TransactionFailed
 from sidecar.kafka.errors import OF_THE_PRODUCER
-from sidecar.kafka.producer import FEW, TransactionalProducer
+from sidecar.kafka.producer import FEW, Refusal, TransactionalProducer
 from tests.clocks import HandClock
 
 
@@ -63,7 +63,7 @@ class Library:
 def begun(monkeypatch: pytest.MonkeyPatch, fails_at: str, error: KafkaError) -> TransactionalProducer:
     monkeypatch.setattr(Library, "fails_at", fails_at, raising=False)
     monkeypatch.setattr(Library, "error", error, raising=False)
-    made = TransactionalProducer({"batch.size": 1_000}, HandClock(), Library)  # type: ignore[arg-type]
+    made = TransactionalProducer({"batch.size": 1_000}, HandClock(), Library)
     made.init(1.0)
     made.begin()
     return made
@@ -176,3 +176,90 @@ def test_a_record_that_cannot_be_queued_because_of_its_producer_is_not_refused(
         assert (failed.value.unknown, failed.value.replace) == (False, True)
     assert not made.refused
     assert not made.unwritten_for
+
+
+class Full(Library):
+    """Its queue is full at first; then it refuses what it is given."""
+
+    calls_before = 0
+
+    def produce(self, topic: str, value: bytes, key: bytes, *more: object, **named: object) -> None:
+        if len(self.calls) == self.calls_before:
+            self.calls.append("full")
+            raise BufferError
+        super().produce(topic, value, key, *more, **named)
+
+    def poll(self, _timeout_s: float) -> None:
+        self.calls.append("poll")
+
+
+def written_late(monkeypatch: pytest.MonkeyPatch, code: int) -> TransactionalProducer:
+    """Begin a transaction on a full queue that refuses with an error of this code."""
+    monkeypatch.setattr(Full, "fails_at", "produce", raising=False)
+    monkeypatch.setattr(Full, "error", KafkaError(code), raising=False)
+    monkeypatch.setattr(Full, "calls_before", 2)
+    made = TransactionalProducer({"batch.size": 1_000}, HandClock(), Full)
+    made.init(1.0)
+    made.begin()
+    return made
+
+
+def test_what_is_refused_once_a_full_queue_has_room_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = written_late(monkeypatch, KafkaError._UNKNOWN_TOPIC)
+    list(made.write_outgoing(0, [OUTGOING], traced=True))
+    assert [each.why for each in made.refused] == [Refusal.GONE]
+
+
+@pytest.mark.parametrize("code", sorted(OF_THE_PRODUCER))
+def test_a_fence_that_shows_once_a_full_queue_has_room_blames_no_record(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    made = written_late(monkeypatch, code)
+    with pytest.raises(TransactionFailed, match="produce") as failed:
+        list(made.write_outgoing(0, [OUTGOING], traced=True))
+    assert (failed.value.unknown, failed.value.replace) == (False, True)
+    assert not made.refused
+
+
+class Learning(Library):
+    """Does not know a partition; then it is asked for, and another error comes."""
+
+    def produce(self, topic: str, value: bytes, key: bytes, *more: object, **named: object) -> None:
+        if "list_topics" not in self.calls:
+            raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION))
+        super().produce(topic, value, key, *more, **named)
+
+
+@pytest.mark.parametrize("code", sorted(OF_THE_PRODUCER))
+def test_a_fence_that_shows_once_a_partition_is_known_blames_no_record(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr(Learning, "fails_at", "produce", raising=False)
+    monkeypatch.setattr(Learning, "error", KafkaError(code), raising=False)
+    made = TransactionalProducer({"batch.size": 1_000}, HandClock(), Learning)
+    made.init(1.0)
+    made.begin()
+    library = made._producer
+    assert isinstance(library, Learning)
+    for writes in (
+        made.write_outgoing(0, [OUTGOING], traced=True),
+        made.write_changelog("changelog", 0, [(b"k", b"v")]),
+    ):
+        library.calls.clear()
+        with pytest.raises(TransactionFailed, match="produce") as failed:
+            list(writes)
+        assert (failed.value.unknown, failed.value.replace) == (False, True)
+    assert not made.refused
+    assert not made.unwritten_for
+
+
+def test_a_partition_that_no_broker_tells_of_is_silent_and_its_record_not_to_blame(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Learning, "fails_at", "list_topics", raising=False)
+    monkeypatch.setattr(Learning, "error", KafkaError(KafkaError._TRANSPORT), raising=False)
+    made = TransactionalProducer({"batch.size": 1_000}, HandClock(), Learning)
+    made.init(1.0)
+    made.begin()
+    list(made.write_outgoing(0, [OUTGOING], traced=True))
+    assert [each.why for each in made.refused] == [Refusal.SILENT]
