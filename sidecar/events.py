@@ -34,7 +34,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "lost.",
     "changelog_rolled_back": "The changelog lacks a transaction whose input offsets are committed: a broker, or "
     "an operator, aborted its part. The partition ingests the records of that transaction again, and fires what is "
-    "pending in the changelog.",
+    "pending in the changelog, without what a search finds in the origins.",
     "commit_hangs": "A transaction, or the start of a producer, got no answer for so long that the sidecar abandons "
     "it. After a transaction it restores every partition.",
     "committed_offset_gone": "The group's committed offset has expired (check offsets.retention.minutes). The "
@@ -48,6 +48,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "drain_done": "`run --drain` has fired every pending message.",
     "drain_failed": "`run --drain` stops while messages are still pending.",
     "drain_progress": "What `run --drain` is still waiting for.",
+    "delivered_before": "These messages of a transaction that was lost in the changelog are in their origins, and were "
+    "not delivered again; their number by origin.",
     "entries_not_read": "The local store failed to answer a request for single messages.",
     "firing_held": "Spark's query pauses because the driver's clock cannot be trusted.",
     "group_placed": "A new group begins to read the retry topic at START_AT, or at the end of an empty topic. This is "
@@ -82,6 +84,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     "offsets_set_by_others": "Another tool has set the group's offsets. Spark's query continues from its own "
     "checkpoint.",
     "origin_probed": "A closed origin accepts records again.",
+    "origins_not_searched": "After a transaction was lost in the changelog, an origin or a part of it was not "
+    "searched: messages of that transaction that are there may be delivered twice. `fix` gives the permission.",
+    "origins_searched": "After a transaction was lost in the changelog, the origins were searched for its deliveries. "
+    "`found` are not delivered again.",
     "owner_not_reached": "Another instance did not answer a request for its messages.",
     "owner_not_understood": "Another instance answered in a format that this version does not know.",
     "partition_held_back": "The partition's changelog or status topic does not accept writes. The partition is left "

@@ -23,6 +23,9 @@ class OffsetMark(msgspec.Struct, array_like=True, frozen=True):
     input_topic_id: str
     changelog_topic_id: str = ""
     """Of the changelog that has the checkpoint; empty: not noted."""
+    set_back_ms: int = 0
+    """When records were last ingested that had been ingested before, since an operator had set the offset back; 0: not
+    known."""
 
     def __str__(self) -> str:
         return _BEGINNING + msgspec.json.encode(self).decode()

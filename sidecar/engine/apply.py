@@ -58,6 +58,8 @@ def apply_committed(
     partition.checkpoint = partition_plan.checkpoint
     partition.counts = partition_plan.counts
     partition.closures_over = False
+    partition.delivered = partition_plan.delivered_after
+    partition.set_back_ms = partition_plan.set_back_ms
     partition.changelog_offset = changelog_offset
     partition.look_ahead(store, partition_plan.stored_end_ms)
     check_next_due(partition)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
-from sidecar.changelog.codec import Checkpoint, Closed, Closure, Unfinished
+from sidecar.changelog.codec import Closed, Closure, Unfinished
 from sidecar.changelog.entry import MOVING, ORDERED, Head, head, origin_of
 from sidecar.contract.control import EVERY_ORIGIN, ControlKind, Outcome
 from sidecar.engine.allowance import Allowance
@@ -22,6 +22,7 @@ from sidecar.engine.overlay import Overlay
 from sidecar.engine.ports import Origin
 from sidecar.engine.repeats import Repeats, command_of
 from sidecar.engine.selection import in_scope
+from sidecar.engine.standing import Standing
 from sidecar.errors import invariant
 from sidecar.model import StoredOffset, TimerId
 
@@ -53,7 +54,7 @@ class Controls:
 
     Args:
         overlay: The partition as the plan changes it.
-        checkpoint: Checkpoint of the previous transaction.
+        standing: What must not be delivered again.
         origins: Topics that exist by a definite answer of the broker.
         closed: Closed origins, without paused ones.
         allowance: Remaining budget of the partition.
@@ -62,11 +63,12 @@ class Controls:
     def __init__(
         self,
         overlay: Overlay,
-        checkpoint: Checkpoint,
+        standing: Standing,
         origins: Mapping[str, Origin],
         closed: Mapping[str, Closed],
         allowance: Allowance,
     ) -> None:
+        checkpoint = overlay.partition.checkpoint
         self.paused = {name: each for name, each in checkpoint.closed.items() if each.why == Closure.PAUSED}
         self.stopped = checkpoint.stopped
         self.unfinished = checkpoint.unfinished
@@ -76,6 +78,7 @@ class Controls:
         self.outcomes: list[ControlOutcome] = []
         self.cancelled = 0
         self._overlay = overlay
+        self._standing = standing
         self._origins = origins
         self._closed_by_broker = closed
         self.closed: dict[str, Closed]
@@ -115,7 +118,7 @@ class Controls:
             self.unfinished = progress if more and progress.seen_offset >= 0 else None
             if more:
                 return False
-            timers = progress.acted
+            timers = progress.acted or self._fired_before(control)
             outcome = (
                 control.kind.done if timers else Outcome.ORIGIN_PAUSED if progress.skipped else Outcome.NOT_PENDING
             )
@@ -124,6 +127,11 @@ class Controls:
         if not answered:
             self._answer(control, outcome, timers, detail)
         return True
+
+    def _fired_before(self, control: Control) -> int:
+        """Return the number of timers that a record fired in a transaction that was rolled back, as far as known."""
+        is_one = control.kind is ControlKind.FIRE and isinstance(control.target, TimerId)
+        return int(is_one and self._standing.has_met(control.target))  # type: ignore[arg-type]  # the line above
 
     def _is_repeated(self, control: Control) -> bool:
         """Answer a command whose control id was acted on before, without acting again."""
@@ -190,6 +198,8 @@ class Controls:
                 full = True
                 break
             seen = (fixed.offset, fixed.first_ms)
+            if self._standing.has(fixed, origin) and not self._due_now(control):
+                continue
             if control.kind is ControlKind.FIRE and (closed := self.closure_of(origin)) is not None:
                 skipped += 1
                 why = why or f"{origin} is {closed.why}"

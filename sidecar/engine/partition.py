@@ -22,6 +22,7 @@ from typing import Final
 from sidecar.changelog.codec import Checkpoint
 from sidecar.changelog.entry import KEY, due_ms_of
 from sidecar.engine.crossings import Crossings
+from sidecar.engine.delivered import NOTHING, Delivered
 from sidecar.engine.group.activity import Activity
 from sidecar.engine.ports import StoreReader
 from sidecar.engine.rows import BEHIND_PARTITION, Rows, after
@@ -76,6 +77,11 @@ class Partition:
     lanes_from: dict[bytes, int] = field(default_factory=dict)
     """Of lanes that were read lately, the offset below which no timer is pending: see engine/lanes.py."""
     crossings: Crossings = field(default_factory=Crossings)
+    delivered: Delivered = NOTHING
+    """What must not be delivered again after the changelog's part of a transaction was rolled back."""
+    set_back_ms: int = 0
+    """When records were last ingested that had been ingested before, since the group's offset was set back; 0: not
+    known."""
     rows: Rows = field(init=False)
 
     def __post_init__(self) -> None:
@@ -85,6 +91,11 @@ class Partition:
     def watermark(self) -> bytes:
         """The key at or below which no timer is pending."""
         return KEY.pack(self.checkpoint.watermark_ms, self.checkpoint.watermark_offset)
+
+    def set_back_after(self, now_ms: int) -> int:
+        """Return `set_back_ms` after a transaction at this time."""
+        replays = self.checkpoint.next_input_offset < self.checkpoint.highest_input_offset
+        return now_ms if replays else self.set_back_ms
 
     def transition_to(self, state: State, reason: str = "") -> None:
         """Move to another state. Raises InvariantViolated for a move that TRANSITIONS does not have."""
@@ -114,7 +125,7 @@ class Partition:
 
     def wakes_at_ms(self) -> int | None:
         """Return when there is work without new input: a timer is due, or the changelog is out of date."""
-        if self.removed_passed or self.closures_over:
+        if self.removed_passed or self.closures_over or self.delivered.pending:
             return 0
         candidates = [at for at in (self.next_due_ms, self.next_slot_end_ms) if at is not None]
         return min(candidates, default=None)

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Final
 
-from sidecar.changelog.codec import CHECKPOINT_KEY, Checkpoint, Closed, Closure, encode_checkpoint
+from sidecar.changelog.codec import CHECKPOINT_KEY, Checkpoint, Closure, encode_checkpoint
 from sidecar.changelog.entry import (
     BEHIND,
     DEFERRED,
@@ -34,7 +34,7 @@ from sidecar.changelog.entry import (
 )
 from sidecar.contract.sizes import DELIVERY_OVERHEAD_BYTES
 from sidecar.engine.allowance import HEADERS_EACH, Allowance, Headers
-from sidecar.engine.closures import CLOSED_BYTES_MAX, within
+from sidecar.engine.closures import deferral_ms, noted
 from sidecar.engine.controls import Acts, Controls
 from sidecar.engine.dead_letters import dead_of, outgoing_of
 from sidecar.engine.deliver import Due, render_delivery
@@ -48,15 +48,13 @@ from sidecar.engine.rates import Turns
 from sidecar.engine.read_ahead import due_in_turn
 from sidecar.engine.records import block_records, removed_records, tombstones
 from sidecar.engine.replacement import TOO_MANY, replaced
+from sidecar.engine.standing import Standing
 from sidecar.engine.transaction import BLOCK_OVERHEAD_BYTES, PartitionPlan, Plan, Terms
 from sidecar.errors import invariant
 from sidecar.model import OFFSET_MAX, Reason, StoredOffset
-from sidecar.wheel.counts import Counts, SlotKey
+from sidecar.wheel.counts import SlotKey
 from sidecar.wheel.geometry import WIDTHS_MS
 
-DEFERRAL_MIN_MS: Final = 5_000
-DEFERRAL_MAX_MS: Final = 15 * 60_000
-DEFERRED_PER_S: Final = 2_000
 ENTRY_BYTES_MAX: Final = 2**31 - 1
 _TOPIC_OF: Final = itemgetter(0)
 _DUE_MS_OF: Final = itemgetter(5)
@@ -100,7 +98,9 @@ def plan(
             left[partition.number] = batch[ingested:]
             if planner.waits_for:
                 waits_for[partition.number] = planner.waits_for
-        planner.scan(share, share_bytes, headers_due)
+        planner.complete = planner.standing.remove(share, share_bytes, planner.let_next_go)
+        if planner.complete:
+            planner.scan(share, share_bytes, headers_due)
         unresolved |= planner.unresolved | planner.controls.unresolved
         if (partition_plan := planner.finish(ingested)) is not None:
             check_plan(partition, partition_plan, now_ms, terms)
@@ -123,7 +123,8 @@ class _Planner:
         self.allowance = Allowance(
             max(1, terms.deliveries_max // ingesting), max(1, terms.delivery_bytes_max // ingesting), headers
         )
-        self.controls = Controls(self.overlay, self.checkpoint, terms.origins, terms.closed, self.allowance)
+        self.standing = Standing(self.overlay)
+        self.controls = Controls(self.overlay, self.standing, terms.origins, terms.closed, self.allowance)
         self.followers = Followers(self.overlay, self.allowance)
         self.next_input_offset = self.checkpoint.next_input_offset
         self.highest = self.checkpoint.highest_input_offset
@@ -186,7 +187,7 @@ class _Planner:
 
     def _store_plain(self, batch: Sequence[Item], at: int) -> int:
         """Store a run of plain messages; return how many they are."""
-        if self.terms.unstorable:
+        if self.terms.unstorable or self.standing.known:
             return 0
         bytes_max = ENTRY_BYTES_MAX
         if not self.terms.compressed:
@@ -203,7 +204,7 @@ class _Planner:
             self.controls.refuse(item, answered=answered)
             return True
         invariant(type(item) is Control, "an item of no known kind", item=item)
-        acts = Acts(self._dispose_now, self._keep, self._let_next_go)
+        acts = Acts(self._dispose_now, self._keep, self.let_next_go)
         return self.controls.act(item, acts, answered=answered)  # type: ignore[arg-type]  # the invariant above
 
     def _arrive_measured(self, arrival: Arrival, lane: bytes | None = None) -> bool:
@@ -226,6 +227,8 @@ class _Planner:
             detail = f"retry-id: too many timers are pending under this id ({TOO_MANY}); cancel some first"
             return self._refuse(arrival, Reason.BAD_HEADER, detail)
         self.stored += 1
+        if self.standing.known and self.standing.meets_arrival(offset, due_ms, origin):
+            return True
         if due_ms > self.now_ms:
             if seen:
                 self.overlay.store_again(new_entry(arrival, offset, lane), due_ms, due_ms)
@@ -246,7 +249,7 @@ class _Planner:
             self.allowance.bytes -= len(entry)
             self.overlay.take(entry)
         for entry in entries:
-            self._let_next_go(entry, head(entry))
+            self.let_next_go(entry, head(entry))
         self.cancelled += len(entries)
         return True
 
@@ -259,7 +262,7 @@ class _Planner:
         self._dead_letter(entry, fixed, reason, detail, "intake")
         return True
 
-    def _let_next_go(self, entry: bytes, fixed: Head) -> None:
+    def let_next_go(self, entry: bytes, fixed: Head) -> None:
         """Look again, in the next plan, at the timer that waits behind one that goes out of turn."""
         if (waiting := self.overlay.next_behind(entry, fixed)) is not None:
             self.overlay.take(waiting)
@@ -290,7 +293,7 @@ class _Planner:
                     break
         self.overlay.delete(self.scanned)
         left = limit - len(self.scanned) if self.complete else 0
-        self.followers.go(left, self._dispose, self._let_next_go)
+        self.followers.go(left, self._dispose, self.let_next_go)
 
     def _dispose_of(self, due: Iterable[Due]) -> bool:
         """Dispose of due timers; stop at one with an unknown origin and return False."""
@@ -346,7 +349,7 @@ class _Planner:
 
     def _dispose_now(self, entry: bytes, fixed: Head, origin: str) -> bool:
         """Dispose of a timer that a control record makes due: it waits neither for a turn nor behind another one."""
-        return self._dispose(entry, fixed, origin, in_turn=False)
+        return not self.standing.meets(fixed, origin) and self._dispose(entry, fixed, origin, in_turn=False)
 
     def _dispose(
         self, entry: bytes, fixed: Head, origin: str, rendered: Outgoing | None = None, *, in_turn: bool = True
@@ -407,9 +410,7 @@ class _Planner:
     def _defer(self, entry: bytes, fixed: Head, origin: str, since_ms: int) -> bool:
         """Store a due timer again, as much later as it has waited since its origin closed; return as `_dispose`."""
         # What made it late before says nothing about the origin.
-        waited_ms = self.now_ms - max(fixed.requested_ms, since_ms)
-        spread_ms = self.overlay.deferred(origin) * 1000 // DEFERRED_PER_S
-        delay_ms = min(max(waited_ms, spread_ms, DEFERRAL_MIN_MS), DEFERRAL_MAX_MS)
+        delay_ms = deferral_ms(self.now_ms - max(fixed.requested_ms, since_ms), self.overlay.deferred(origin))
         return self._move(entry, fixed, origin, self.now_ms + delay_ms, DEFERRED, self.deferred)
 
     def _move(self, entry: bytes, fixed: Head, origin: str, due_ms: int, flags: int, counts: dict[str, int]) -> bool:
@@ -438,7 +439,9 @@ class _Planner:
         records += removed_records(self.overlay, watermark)
         records += tombstones(self.overlay, self.store, watermark)
         changed = self.partition.closures_over or self.controls.unfinished != self.checkpoint.unfinished
-        if not (ingested or self.deliveries or self.dead_letters or records or self.scanned or changed):
+        if not (
+            ingested or self.deliveries or self.dead_letters or records or self.scanned or changed or self.standing.met
+        ):
             return None
         due_ms, offset = KEY.unpack(watermark)
         counts = self.partition.counts.plus(self.overlay.delta)
@@ -450,7 +453,7 @@ class _Planner:
             highest_input_offset=self.highest,
             input_topic_id=self.checkpoint.input_topic_id,
             wall_ms=self.now_ms,
-            closed=self._closed(counts),
+            closed=noted(self.terms.closed, self.controls.paused, counts.origins),
             unfinished=self.controls.unfinished,
             has_fired=self.checkpoint.has_fired or bool(self.deliveries),
             offset_base=self.offset_base,
@@ -478,6 +481,9 @@ class _Planner:
             deferred=self.deferred,
             held=self.held,
             put_behind=self.put_behind,
+            delivered_before=self.standing.counts,
+            delivered_after=self.standing.after(self.next_input_offset),
+            set_back_ms=self.partition.set_back_after(self.now_ms),
             mutations=self.overlay.mutations,
             ingested=ingested,
             stored=self.stored,
@@ -487,12 +493,6 @@ class _Planner:
             taken=frozenset(self.overlay.taken),
             stored_end_ms=min(((slot + 1) * WIDTHS_MS[level] for level, slot in self.overlay.groups), default=None),
         )
-
-    def _closed(self, counts: Counts) -> dict[str, Closed]:
-        """Return the closed origins with pending timers, and all paused ones."""
-        paused = self.controls.paused
-        closed = {name: why for name, why in self.terms.closed.items() if name in counts.origins}
-        return {**within(closed, CLOSED_BYTES_MAX), **paused}
 
     def _watermark(self) -> bytes:
         if self.complete:

@@ -136,9 +136,9 @@ def _check_conservation(partition: Partition, part: PartitionPlan) -> None:
         rejected=part.rejected,
         dead_letters=len(part.dead_letters),
     )
-    fired = len(part.fired_dues_ms)
+    fired, stood = len(part.fired_dues_ms), sum(part.delivered_before.values())
     invariant(
-        after - before == part.stored - fired - dead - part.cancelled,
+        after - before == part.stored - fired - dead - part.cancelled - stood,
         "timers are lost or come from nowhere",
         partition=part.number,
         before=before,
@@ -147,6 +147,7 @@ def _check_conservation(partition: Partition, part: PartitionPlan) -> None:
         fired=fired,
         dead=dead,
         cancelled=part.cancelled,
+        delivered_before=stood,
     )
 
 

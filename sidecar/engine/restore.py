@@ -51,6 +51,7 @@ from sidecar.changelog.entry import (
 from sidecar.engine import hot
 from sidecar.engine.apply import check_next_due
 from sidecar.engine.crossings import Crossings
+from sidecar.engine.delivered import NOTHING
 from sidecar.engine.lanes import lane_of_entry
 from sidecar.engine.partition import Partition
 from sidecar.engine.plan_checks import check_counts
@@ -136,6 +137,7 @@ class Restore:
         # They may know what was never committed.
         self.partition.lanes_from.clear()
         self.partition.crossings = Crossings()
+        self.partition.delivered = NOTHING
         value = self._store.get(self.rows.meta)
         meta = None if value is None else decode_meta(value)
         if meta is None or meta.changelog_offset == NOT_RESTORED or not meta.checkpoint.sequence:
@@ -181,14 +183,15 @@ class Restore:
         """Whether the log has yet to prove that the store's last checkpoint was committed, or that it has the same."""
         return self._to_confirm >= 0 or self._standing is not None
 
-    def start_over(self) -> None:
-        """Wipe the store, as the log does not confirm it; the whole log must be read again.
+    def start_over(self) -> Checkpoint:
+        """Wipe the store, as the log does not confirm it; return its checkpoint. The whole log must be read again.
 
         Raises:
             ChangelogLost: The log has been read, and lacks what the rows have, which stay.
         """
         if self._standing is not None and not replaces(self.partition.checkpoint, self._log, self._standing):
             raise ChangelogLost(why_not(self._log, self._standing))
+        wiped = self.partition.checkpoint if self._standing is None else self._standing.checkpoint
         self._standing = None
         self._wipe()
         self._settle_from = self.rows.timer
@@ -196,6 +199,7 @@ class Restore:
         self._unproven = None
         self.refuted = False
         self.timers = 0
+        return wiped
 
     def _wipe(self) -> None:
         wiped = Mutations()

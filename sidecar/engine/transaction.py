@@ -9,6 +9,7 @@ from typing import Final
 from sidecar.changelog.codec import BLOCK_BYTES_MAX, Checkpoint, Closed
 from sidecar.changelog.entry import KEY, KEY_BYTES, Head, origin_of, payload_of
 from sidecar.contract.sizes import BATCH_BYTES, DELIVERY_OVERHEAD_BYTES, FRAMING_BYTES
+from sidecar.engine.delivered import NOTHING, Delivered
 from sidecar.engine.dlqs import PolicyDlqs
 from sidecar.engine.items import ControlOutcome, Dropped, Item
 from sidecar.engine.partition import Partition
@@ -165,6 +166,12 @@ class PartitionPlan:
     """Keys of the timers that are removed before their due."""
     put_behind: Mapping[str, int] = field(default_factory=dict)
     """Ordered timers that were put behind another one, by origin."""
+    delivered_before: Mapping[str, int] = field(default_factory=dict)
+    """Messages that are not delivered, since an earlier transaction has delivered them, by origin."""
+    delivered_after: Delivered = NOTHING
+    """What the partition must not deliver again after this transaction."""
+    set_back_ms: int = 0
+    """See `Partition.set_back_ms`."""
 
     @property
     def watermark(self) -> bytes:

@@ -163,6 +163,14 @@ def range_reader(settings: Settings) -> Config:
     return _client(settings, "ranges", tuning=tuning, guarantees=guarantees, foreign=_PRODUCER_ONLY)
 
 
+def origin_reader(settings: Settings) -> Config:
+    """Return the configuration of the consumer that searches origins; it is assigned manually and never commits.
+
+    Its group is that of the restores, for which the sidecar has the permission.
+    """
+    return {**range_reader(settings), "group.id": changelog_reader(settings)["group.id"]}
+
+
 def round_trip_reader(settings: Settings) -> Config:
     """Return the configuration of the consumer of one delivery; it is assigned manually and never commits."""
     guarantees = _reading(f"{settings.group_id}-round-trip")

@@ -99,8 +99,13 @@ class LogReader:
 
     def is_held_back(self, end: End) -> bool:
         """Return whether an open transaction holds records back behind an end that `read` has just returned."""
-        known = self._consumer.get_watermark_offsets(TopicPartition(self._topic, end.partition), cached=True)
-        return known is not None and end.offset < known[1]
+        high = self.high_watermark(end.partition)
+        return high is not None and end.offset < high
+
+    def high_watermark(self, partition: int) -> int | None:
+        """Return the end of a partition at any isolation level, as it was at the last read; None before the first."""
+        known = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
+        return None if known is None or known[1] < 0 else known[1]
 
     def partition_count(self, timeout_s: float) -> int:
         """Return the number of partitions. Raises KafkaFailed."""

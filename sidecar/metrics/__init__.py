@@ -148,6 +148,12 @@ DECLARATIONS = (
     Declaration(
         "changelog_rolled_back_total", "counter", "Committed transactions that the changelog lacks.", ("partition",)
     ),
+    Declaration(
+        "delivered_before_total",
+        "counter",
+        "Messages that were not delivered again: the changelog lacked the transaction, their origin had them.",
+        ("origin",),
+    ),
     Declaration("reloads_total", "counter", "Reloads of the policies: accepted, or rejected.", ("outcome",)),
     Declaration(
         "last_reload_successful",
@@ -383,6 +389,7 @@ class Metrics:
         self.put_behind = ByOrigin(self._counter("put_behind_total"))
         self.changelog_bytes = self._counter("changelog_bytes_total")
         self.changelog_rolled_back = self._counter("changelog_rolled_back_total")
+        self.delivered_before = ByOrigin(self._counter("delivered_before_total"))
         self.commit_seconds = self._histogram("commit_seconds")
         self.restore_seconds = self._histogram("restore_seconds")
         self.clock_skew_seconds = self._gauge("clock_skew_seconds")
@@ -430,10 +437,12 @@ class Metrics:
         rejected: int,
         controls: int,
         cancelled: int,
+        delivered_before: Mapping[str, int] = {},
     ) -> None:
         """Count what a committed plan did, in the words of `PartitionPlan`; dead letters by reason."""
-        by_label: list[Counter | ByOrigin] = [self.fired, self.dead_lettered, self.deferred, self.held, self.put_behind]
-        counted = fired, dead_lettered, deferred, held, put_behind
+        by_label: list[Counter | ByOrigin] = [self.fired, self.dead_lettered, self.deferred, self.held]
+        by_label += [self.put_behind, self.delivered_before]
+        counted = fired, dead_lettered, deferred, held, put_behind, delivered_before
         for counter, counts in zip(by_label, counted, strict=True):
             for label, count in counts.items():
                 counter.labels(label).inc(count)

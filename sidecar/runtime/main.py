@@ -24,12 +24,13 @@ from sidecar.kafka.admin.dlq_size import DlqSize
 from sidecar.kafka.admin.marker_watch import MarkerWatch
 from sidecar.kafka.admin.offsets import Brokers
 from sidecar.kafka.admin.topic_watch import TopicWatch
-from sidecar.kafka.admin.topics import TopicFacts, grow_internal
+from sidecar.kafka.admin.topics import TopicFacts, grant_command, grow_internal
 from sidecar.kafka.changelog import ChangelogReader
 from sidecar.kafka.clock_guard import ClockGuard
 from sidecar.kafka.fences import Fences
 from sidecar.kafka.input import InputConsumer, Rebalanced
 from sidecar.kafka.lso_monitor import LsoMonitor
+from sidecar.kafka.origin_search import OriginSearch
 from sidecar.kafka.producer import TransactionalProducer
 from sidecar.kafka.tokens import tokens_of
 from sidecar.kafka.writer import Writer
@@ -45,6 +46,7 @@ from sidecar.runtime.partitions.inheritance import Inheritance
 from sidecar.runtime.partitions.leftovers import Leftovers
 from sidecar.runtime.partitions.recovery import Recovery
 from sidecar.runtime.partitions.restarts import Restarts
+from sidecar.runtime.partitions.search import Searches
 from sidecar.runtime.partitions.start_offsets import Topics
 from sidecar.runtime.reloads import Reloads
 from sidecar.runtime.reporting.snapshot import Snapshots
@@ -212,12 +214,14 @@ def build(
     fences = Fences(clock, settings.instance_id, config.transaction_timeout_s(settings), start.is_outrun)
     loop: Loop
     brokers = Brokers(admin, {**config.committed_reader(settings), **client_log})
+    ingest = _ingest(settings, catalogue)
     recovery = Recovery(
         brokers,
         ChangelogReader({**config.changelog_reader(settings), **client_log}, settings.changelog_topic),
         clock,
         Topics(settings.input_topic, settings.changelog_topic, settings.group_id),
         Identity(facts.cluster_id, facts.changelog_topic_id, settings.changelog_topic),
+        _searches(settings, clock, ingest),
         running=lambda partition, next_offset: loop.running(partition, next_offset),  # noqa: PLW0108 - made below
         restored=metrics.restore_seconds.observe,
         input_lost=lambda partition, records: metrics.input_lost.labels(partition).inc(records),
@@ -231,7 +235,7 @@ def build(
             state=state,
             catalogue=catalogue,
             closed=ClosedOrigins(catalogue),
-            ingest=_ingest(settings, catalogue),
+            ingest=ingest,
             recovery=recovery,
             guard=guard,
             fences=fences,
@@ -258,6 +262,18 @@ def build(
         )
     )
     return loop
+
+
+def _searches(settings: Settings, clock: Clock, ingest: Ingest) -> Searches:
+    def may_be_searched(topic: str) -> bool:
+        return ingest.policy.origin_allowed(topic)
+
+    return Searches(
+        partial(OriginSearch, config.origin_reader(settings), settings.input_topic, may_be_searched),
+        clock,
+        settings.max_clock_skew_ms,
+        lambda topic: grant_command(settings, "Read", f"--topic {topic}"),
+    )
 
 
 def _login_blocker(settings: Settings) -> Callable[[], str | None]:

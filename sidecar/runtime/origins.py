@@ -14,8 +14,8 @@ from typing import Final
 import structlog
 
 from sidecar.changelog.codec import Closed, Closure
+from sidecar.engine.closures import DEFERRAL_MAX_MS
 from sidecar.engine.partition import Partition
-from sidecar.engine.plan import DEFERRAL_MAX_MS
 from sidecar.kafka.producer import Refusal, Refused
 from sidecar.runtime.ports import Catalogue
 

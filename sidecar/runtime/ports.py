@@ -16,6 +16,7 @@ from sidecar.engine.rows import Identity
 from sidecar.errors import StoreFailed
 from sidecar.kafka.admin.offsets import Bounds, Committed
 from sidecar.kafka.input import Rebalanced
+from sidecar.kafka.origin_search import Found, Wanted
 from sidecar.kafka.producer import Refused, Unwritten, Waits
 from sidecar.kafka.writer import Report
 from sidecar.model import Headers, Record
@@ -208,6 +209,18 @@ class TopicsQuestion(Question, Protocol):
     def errors(self, numbers: Sequence[int]) -> Mapping[int, str]:
         """Return the partitions that cannot be used, and why; empty text while nothing but waiting is needed."""
         ...
+
+
+class SearchQuestion(Question, Protocol):
+    """For deliveries in origins: `kafka.origin_search.OriginSearch`."""
+
+    def result(self) -> Found:
+        """Return what was found."""
+        ...
+
+
+AskOrigins = Callable[[Sequence[Wanted]], SearchQuestion]
+"""Searches the origins for some partitions at once."""
 
 
 class Brokers(Protocol):
@@ -427,9 +440,8 @@ class Recoveries(Protocol):
         """Whether any partition is recovering."""
         ...
 
-    @property
-    def on_committed(self) -> Callable[[Iterable[int]], None]:
-        """Callback that gets the partitions of a committed transaction."""
+    def on_committed(self, partitions: Mapping[int, Partition]) -> None:
+        """Note the partitions of a committed transaction."""
         ...
 
     def start(self, partitions: Iterable[Partition]) -> None:

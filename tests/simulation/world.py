@@ -12,8 +12,8 @@ from sidecar.changelog.codec import Closure as Why
 from sidecar.changelog.entry import head, lasting
 from sidecar.changelog.fold import fold
 from sidecar.contract.control import ControlKind, render_control, sign_control
-from sidecar.engine import plan as planning
 from sidecar.engine.apply import apply_committed
+from sidecar.engine.closures import DEFERRAL_MAX_MS
 from sidecar.engine.ingest import Ingest
 from sidecar.engine.items import Arrival, Item, Ordered
 from sidecar.engine.overlay import Overlay
@@ -224,7 +224,7 @@ class World:
         assert have == truth, ("lost or risen again", have, truth)
         check_rows(self.partition, store)
         bumps_ms = self.base + len(self.inputs) + self.set_back
-        latest_ms = max(self.greatest_ms, self.now_ms) + planning.DEFERRAL_MAX_MS + bumps_ms
+        latest_ms = max(self.greatest_ms, self.now_ms) + DEFERRAL_MAX_MS + bumps_ms
         check_deferrals(store, rows, latest_ms, bumps_ms)
         for entry in rows_of(store, rows.timer).values():
             fixed = head(entry)

@@ -51,6 +51,7 @@ CONTRACT = {
 }
 ADDED = {
     "changelog_rolled_back_total": ("partition",),
+    "delivered_before_total": ("origin",),
     "input_lost_total": ("partition",),
     "store_free_bytes": (),
     "ready": (),

@@ -10,6 +10,7 @@ Rebalance, abort, fence, unknown outcome and store failure all end here:
       the broker has rolled back what it reported as such, and the whole log is read
     6 the input is read from the committed offset; if the sidecar committed it, from that of the checkpoint in the log,
       since the broker may have rolled back one of the two alone
+    7 if the log lacks a transaction that was committed, its deliveries are searched for in the origins (search.py)
 
 Nothing here blocks: `advance` does a slice and returns.
 """
@@ -25,8 +26,10 @@ from typing import Final
 import msgspec
 import structlog
 
+from sidecar.changelog.codec import Checkpoint
 from sidecar.changelog.offset_mark import OffsetMark
 from sidecar.clock import Clock
+from sidecar.engine.delivered import NOTHING, Delivered
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.ports import Store
 from sidecar.engine.restore import Restore, to_spill
@@ -34,6 +37,7 @@ from sidecar.engine.rows import Identity
 from sidecar.engine.wholeness import ChangelogLost, Log, missing
 from sidecar.errors import PartitionStopped, invariant
 from sidecar.kafka.admin.offsets import Bounds, Committed
+from sidecar.runtime.partitions.search import Searches
 from sidecar.runtime.partitions.start_offsets import PartitionOffsets, StartOffsets, Topics
 from sidecar.runtime.ports import Brokers, ChangelogReader
 
@@ -64,6 +68,8 @@ class _Restoring:
     moved_s: float
     """When a record was last read (monotonic)."""
     read: bool = False
+    next_offset: int = 0
+    """Of the input, once the log has been read."""
 
     @property
     def mark(self) -> OffsetMark | None:
@@ -86,6 +92,7 @@ class Recovery:
         clock: Clock,
         topics: Topics,
         identity: Identity,
+        searches: Searches,
         *,
         running: Callable[[Partition, int], None],
         restored: Callable[[float], None],
@@ -113,7 +120,16 @@ class Recovery:
         self._lost_to: dict[int, int] = {}
         """Input offset up to which lost records are counted: recovery may repeat before anything is committed."""
         self._restoring: dict[int, _Restoring] = {}
-        self.on_committed = self._start_offsets.on_committed
+        self._searches = searches
+        self._searching: dict[int, _Restoring] = {}
+        """Those that only wait for a search of their origins."""
+        self._wiped: dict[int, Checkpoint] = {}
+        """The last checkpoint of a store that the log did not confirm."""
+
+    def on_committed(self, partitions: Mapping[int, Partition]) -> None:
+        """Note the partitions of a committed transaction."""
+        self._start_offsets.on_committed(partitions)
+        self._searches.on_committed(partitions)
 
     def start(self, partitions: Iterable[Partition]) -> None:
         """Start the recovery of partitions, in whatever state they are."""
@@ -125,6 +141,8 @@ class Recovery:
     def drop(self, number: int) -> None:
         """Stop the recovery of a partition."""
         self._start_offsets.drop(number)
+        self._searches.drop(number)
+        self._searching.pop(number, None)
         if (restoring := self._restoring.pop(number, None)) is not None:
             restoring.restore.close()
             self._reader.stop(number)
@@ -146,13 +164,13 @@ class Recovery:
     @property
     def busy(self) -> bool:
         """Whether any partition is recovering."""
-        return self._start_offsets.busy or bool(self._restoring)
+        return self._start_offsets.busy or bool(self._restoring or self._searching)
 
     def progress(self, number: int) -> tuple[float, int]:
         """Return the completed fraction of a restore, and the number of changelog records still to read."""
         restoring = self._restoring.get(number)
         if restoring is None:
-            return 0.0, 0
+            return float(number in self._searching), 0
         position = max(restoring.restore.partition.changelog_offset, restoring.start)
         return restoring.restored(position), max(0, restoring.target - position)
 
@@ -182,6 +200,9 @@ class Recovery:
             self._begin(store, offsets)
         if self._restoring:
             self._restore_slices(SLICE_S if others_run else SLICE_ALONE_S)
+        if self._searching:
+            for number, delivered in self._searches.advance(store):
+                self._run(self._searching.pop(number), delivered)
 
     def _begin(self, store: Store, offsets: PartitionOffsets) -> None:
         partition, changelog = offsets.partition, offsets.changelog_bounds
@@ -260,7 +281,7 @@ class Recovery:
         self._guarded(number, partial(self._wipe, number, self._restoring[number]))
 
     def _wipe(self, number: int, restoring: _Restoring) -> None:
-        restoring.restore.start_over()
+        self._wiped[number] = restoring.restore.start_over()
         log.warning("store_not_confirmed", partition=number, changelog_offset=restoring.start)
         restoring.start = restoring.log.start
         restoring.read = False
@@ -288,8 +309,33 @@ class Recovery:
         if lost := missing(partition.checkpoint, restoring.log, restoring.mark):
             raise ChangelogLost(lost)
         restore.finish(restoring.target, secrets.randbits(63) | 1)
-        next_offset = self._place_in_input(partition, restoring)
+        restoring.next_offset = self._place_in_input(partition, restoring)
+        partition.set_back_ms = 0 if restoring.mark is None else restoring.mark.set_back_ms
         del self._restoring[partition.number]
+        lacks_to = self._lacks_to(partition, restoring)
+        if lacks_to is None and not self._searches.knows(partition.number):
+            self._run(restoring, NOTHING)
+            return
+        self._searching[partition.number] = restoring
+        self._searches.want(partition, restoring.next_offset, lacks_to)
+
+    def _lacks_to(self, partition: Partition, restoring: _Restoring) -> int | None:
+        """Return the input offset behind the last transaction that the log lacks; None when it lacks none.
+
+        What it lacks is known from the group's committed offset or from the store that was wiped.
+        """
+        checkpoint, mark, wiped = partition.checkpoint, restoring.mark, self._wiped.get(partition.number)
+        lost: list[int] = []
+        if mark is not None and restoring.committed is not None and mark.sequence > checkpoint.sequence:
+            lost.append(restoring.committed.offset if mark.input_topic_id == restoring.input_topic_id else 0)
+        if wiped is not None and wiped.sequence > checkpoint.sequence:
+            lost.append(wiped.next_input_offset if wiped.meets(restoring.input_topic_id) else 0)
+        return min(max(lost), restoring.input_bounds.end) if lost else None
+
+    def _run(self, restoring: _Restoring, delivered: Delivered) -> None:
+        restore = restoring.restore
+        partition = restore.partition
+        partition.delivered = delivered
         partition.transition_to(State.RUNNING)
         took_s = self._clock.monotonic_s() - restoring.began_s
         self._restored(took_s)
@@ -300,7 +346,7 @@ class Recovery:
             timers_read=restore.timers,
             seconds=round(took_s, 3),
         )
-        self._running(partition, next_offset)
+        self._running(partition, restoring.next_offset)
 
     def _place_in_input(self, partition: Partition, restoring: _Restoring) -> int:
         """Return the next offset in the current topic, and put it into the checkpoint for later owners."""

@@ -45,6 +45,7 @@ def tally(metrics: Metrics, spans: Spans | None, result: Result) -> None:
             deferred=partition_plan.deferred,
             held=partition_plan.held,
             put_behind=partition_plan.put_behind,
+            delivered_before=partition_plan.delivered_before,
             stored=partition_plan.stored,
             dropped=len(partition_plan.dropped),
             rejected=partition_plan.rejected,
@@ -70,6 +71,8 @@ def tally(metrics: Metrics, spans: Spans | None, result: Result) -> None:
                 target=answer.target,
                 detail=answer.detail,
             )
+        if partition_plan.delivered_before:
+            log.info("delivered_before", partition=partition_plan.number, origins=dict(partition_plan.delivered_before))
         if partition_plan.dropped:
             first = partition_plan.dropped[0]
             log.info(

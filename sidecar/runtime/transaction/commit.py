@@ -170,7 +170,8 @@ class Writing:
 def _mark(partition: Partition, partition_plan: PartitionPlan) -> str:
     after = partition_plan.checkpoint
     began_at = partition.checkpoint.next_input_offset
-    return str(OffsetMark(after.sequence, began_at, after.input_topic_id, after.changelog_topic_id))
+    topic_ids = after.input_topic_id, after.changelog_topic_id
+    return str(OffsetMark(after.sequence, began_at, *topic_ids, partition_plan.set_back_ms))
 
 
 def _check(work: Work, offsets: Mapping[int, int]) -> None:

@@ -16,8 +16,11 @@ LATE_S: Final = 0.05
 READ_MAX: Final = 40
 
 
-class _Question(ABC):
+class Question(ABC):
     """Looks at the cluster once, at some moment between question and answer."""
+
+    needs_coordinator = True
+    timeout_s = REQUEST_TIMEOUT_S
 
     def __init__(self, cluster: Cluster, link: Link, rng: random.Random | None = None) -> None:
         rng = rng or cluster.rng
@@ -32,14 +35,14 @@ class _Question(ABC):
         now_s = self._cluster.timeline.now_s
         if not self._seen and now_s >= self._seen_s:
             try:
-                self._cluster.reach(self._link, coordinator=True)
+                self._cluster.reach(self._link, coordinator=self.needs_coordinator)
             except Unreachable:
-                self._seen = now_s - self._asked_s > REQUEST_TIMEOUT_S
+                self._seen = now_s - self._asked_s > self.timeout_s
                 if self._seen:
                     self.give_up()
             else:
                 self._seen = self.look()
-                if not self._seen and now_s - self._asked_s > REQUEST_TIMEOUT_S:
+                if not self._seen and now_s - self._asked_s > self.timeout_s:
                     self._seen = True
                     self.give_up()
         return self._seen and now_s >= self._ready_s
@@ -53,7 +56,7 @@ class _Question(ABC):
         """End the wait: no answer came in time."""
 
 
-class FakeCommitted(_Question):
+class FakeCommitted(Question):
     """Implements `sidecar.runtime.ports.CommittedQuestion`."""
 
     def __init__(self, cluster: Cluster, link: Link, partitions: Sequence[int]) -> None:
@@ -86,7 +89,7 @@ class FakeCommitted(_Question):
         return self._offsets
 
 
-class FakeTopics(_Question):
+class FakeTopics(Question):
     """Implements `sidecar.runtime.ports.TopicsQuestion`."""
 
     def __init__(self, cluster: Cluster, link: Link, names: Sequence[str]) -> None:
@@ -124,7 +127,7 @@ class FakeTopics(_Question):
         }
 
 
-class FakeBounds(_Question):
+class FakeBounds(Question):
     """Implements `sidecar.runtime.ports.BoundsQuestion`."""
 
     def __init__(

@@ -158,7 +158,7 @@ class Topic:
         self.logs = [Log() for _ in range(partitions)]
         self.max_bytes = max_bytes
         self.compacted = compacted
-        self.may_write = self.may_describe = True
+        self.may_write = self.may_describe = self.may_read = True
 
     def grow(self, partitions: int) -> None:
         """Add partitions up to this number."""

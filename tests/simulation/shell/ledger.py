@@ -60,6 +60,8 @@ class Sent:
     """An operator took it away: it may not leave any more."""
     replays: int = 0
     """How often an operator set the group's offset back to before it."""
+    is_back: bool = False
+    """Pending again in the changelog, which lacks the transaction that delivered it; it must not come twice."""
     is_lost: bool = False
     """Deleted from the retry topic, maybe before it was read."""
     is_former: bool = False
@@ -88,6 +90,9 @@ class Ledger:
         self.dead = 0
         self.origin_timeout_s = 0.0
         """For so long an origin is closed at least before what is due for it dies; 0: another rule may be at work."""
+        self.forgives = True
+        """What a transaction delivered that was rolled back in the changelog may come twice: something can keep the
+        search of the origins from finding it."""
         self.is_recreated = False
         """There was another retry topic before."""
         self._took_s: dict[str, float] = {}
@@ -194,6 +199,9 @@ class Ledger:
         self._check_order(fired)
         for message in self.sent.values():
             if message.partition in rolled_back and len(message.out) > out[id(message)]:
+                if not self.forgives:
+                    message.is_back = True
+                    continue
                 message.replays += 1  # it is pending again
                 self._replayed.setdefault((id(transaction), message.partition), []).append(message)
         for partition in transaction.offsets:
@@ -317,7 +325,7 @@ class Ledger:
             assert number not in pending or self.sent[number].replays, ("two timers of one message", number)
             pending.add(number)
         for message in self.sent.values():
-            if message.partition != partition or message.replays:
+            if message.partition != partition or message.replays or message.is_back:
                 continue
             if message.is_touched:
                 self._note_removed(message, taken, is_pending=message.number in pending)
@@ -360,7 +368,7 @@ class Ledger:
 
 def _is_out_of_turn(message: Sent) -> bool:
     """Whether its order and its turn are its own: an operator meant it, or it came more than once."""
-    return message.is_touched or message.is_former or bool(message.replays)
+    return message.is_touched or message.is_former or message.is_back or bool(message.replays)
 
 
 def _foreign(headers: Headers) -> list[tuple[str, bytes | None]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from sidecar.kafka.admin.topics import TopicFacts
 from sidecar.kafka.clock_guard import ClockGuard
 from sidecar.kafka.fences import Fences
 from sidecar.kafka.input import Rebalanced
+from sidecar.kafka.origin_search import Wanted
 from sidecar.metrics import Metrics
 from sidecar.policy import Policy
 from sidecar.runtime.components import Components
@@ -28,6 +29,7 @@ from sidecar.runtime.partitions.inheritance import Inheritance
 from sidecar.runtime.partitions.leftovers import Leftovers
 from sidecar.runtime.partitions.recovery import Recovery
 from sidecar.runtime.partitions.restarts import Restarts
+from sidecar.runtime.partitions.search import Searches
 from sidecar.runtime.partitions.start_offsets import Topics
 from sidecar.runtime.ports import Producer
 from sidecar.runtime.reporting.snapshot import Snapshots
@@ -42,6 +44,7 @@ from tests.simulation.fakes.consumer import FakeConsumer
 from tests.simulation.fakes.local import Disk, FakeAdmin, FakeExecutor, FakeStarts, FakeWriter, Killed, Strangers
 from tests.simulation.fakes.producer import FakeProducer
 from tests.simulation.fakes.rocks import RocksDisk
+from tests.simulation.fakes.searching import FakeSearch
 from tests.simulation.fakes.timeline import InstanceClock
 
 CLUSTER_ID: Final = "cluster"
@@ -117,12 +120,14 @@ class Process:
         facts = self._facts()
         brokers = FakeBrokers(cluster, self.link)
         own = FakeBrokers(cluster, self.link, random.Random(self._runs))  # what it asks does not change a seed's story
+        ingest = _ingest(settings, catalogue)
         recovery = Recovery(
             brokers,
             FakeChangelogReader(cluster, self.link, settings.changelog_topic),
             clock,
             Topics(settings.input_topic, settings.changelog_topic, settings.group_id),
             Identity(CLUSTER_ID, facts.changelog_topic_id, settings.changelog_topic),
+            self._searches(ingest),
             running=lambda partition, next_offset: self._loop.running(partition, next_offset),  # noqa: PLW0108 - made below
             restored=metrics.restore_seconds.observe,
             input_lost=lambda partition, records: metrics.input_lost.labels(partition).inc(records),
@@ -136,7 +141,7 @@ class Process:
                 state=state,
                 catalogue=catalogue,
                 closed=ClosedOrigins(catalogue),
-                ingest=_ingest(settings, catalogue),
+                ingest=ingest,
                 recovery=recovery,
                 guard=guard,
                 fences=fences,
@@ -225,6 +230,15 @@ class Process:
         )
         self.consumer.idle_takes_s = self._idle_takes_s
         return self.consumer
+
+    def _searches(self, ingest: Ingest) -> Searches:
+        rng = random.Random(self._runs)  # what it asks does not change a seed's story
+
+        def ask(wanted: Sequence[Wanted]) -> FakeSearch:
+            allowed = ingest.policy.origin_allowed
+            return FakeSearch(self.cluster, self.link, rng, self.settings.input_topic, allowed, wanted)
+
+        return Searches(ask, self.clock, self.settings.max_clock_skew_ms, str)
 
     def _make_producer(self, batch_bytes: int, message_timeout_ms: int) -> Producer:
         transactional_id = self.settings.transactional_id_prefix + self.instance_id

@@ -11,9 +11,9 @@ from sidecar.changelog.entry import KEY
 from sidecar.contract.control import ControlKind, Outcome, Target
 from sidecar.contract.signature import AGE_MAX_MS
 from sidecar.engine import controls
+from sidecar.engine.closures import DEFERRAL_MIN_MS
 from sidecar.engine.ingest import Ingest
 from sidecar.engine.items import BadControl, Control, Item
-from sidecar.engine.plan import DEFERRAL_MIN_MS
 from sidecar.engine.repeats import REMEMBERED_MAX, REMEMBERED_MS
 from sidecar.engine.transaction import PartitionPlan, Terms
 from sidecar.model import Scope, TimerId

@@ -11,9 +11,8 @@ from sidecar.changelog.codec import Closed, Closure, encode_checkpoint
 from sidecar.changelog.entry import DEFERRED, KEY
 from sidecar.contract.control import EVERY_ORIGIN, ControlKind, Outcome
 from sidecar.engine import controls
-from sidecar.engine.closures import CLOSED_BYTES_MAX
+from sidecar.engine.closures import CLOSED_BYTES_MAX, DEFERRAL_MAX_MS, DEFERRAL_MIN_MS
 from sidecar.engine.group.view import closed_origins
-from sidecar.engine.plan import DEFERRAL_MAX_MS, DEFERRAL_MIN_MS
 from sidecar.engine.ports import Origin
 from sidecar.engine.transaction import PartitionPlan, Terms
 from sidecar.model import Headers, Reason, TimerId

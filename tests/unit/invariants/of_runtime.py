@@ -172,7 +172,7 @@ def lose_count() -> None:
 
 def recover(committed: int | None = None, log_start: int = 0, times: int = 1) -> None:
     recovery = Recovery(
-        *(Mock(), Mock(), HandClock(), Topics("retry", "changelog", "g"), Identity("cluster", "topic")),
+        *(Mock(), Mock(), HandClock(), Topics("retry", "changelog", "g"), Identity("cluster", "topic"), Mock()),
         running=Mock(),
         restored=Mock(),
         input_lost=Mock(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -12,6 +13,7 @@ from sidecar.engine.restore import ChangelogRead
 from sidecar.kafka.admin.offsets import Bounds
 from sidecar.kafka.admin.offsets import Committed as CommittedOffset
 from sidecar.runtime.partitions.recovery import STALLED_S, Recovery
+from sidecar.runtime.partitions.search import Searches
 from sidecar.runtime.partitions.start_offsets import PARTITION_BACK_OFF_MAX_S, PARTITION_BACK_OFF_S, Topics
 from tests.clocks import HandClock
 from tests.simulation.memory_store import MemoryStore
@@ -115,6 +117,7 @@ class Stage:
             self.clock,
             TOPICS,
             IDENTITY,
+            Searches(Mock(), self.clock, 60_000, str),
             running=lambda _partition, _offset: None,
             restored=lambda _seconds: None,
             input_lost=lambda partition, records: self.lost.append((partition, records)),
@@ -208,7 +211,7 @@ def test_a_partition_whose_changelog_takes_nothing_is_held_back_longer_each_time
         waits.append(round(stage.clock.now_s - began_s))
     assert waits == sorted(waits)
     assert PARTITION_BACK_OFF_MAX_S <= waits[-1] <= PARTITION_BACK_OFF_MAX_S + 4 * STEP_S
-    stage.recovery.on_committed([1])
+    stage.recovery.on_committed({1: stage.partitions[1]})
     stage.recovery.back_off({1: "it takes nothing"}, 2, others_run=True)
     stage.recovery.start(stage.partitions)
     began_s = stage.clock.now_s
@@ -242,7 +245,7 @@ def test_a_partition_that_failed_alone_is_held_back_and_longer_only_if_another_w
     stage.recovery.start(stage.partitions)
     stage.advance(4)
     assert stage.shown() == [(State.RESTORING, ""), (State.ASSIGNED, "timed out")]
-    stage.recovery.on_committed([0])
+    stage.recovery.on_committed({0: stage.partitions[0]})
     assert [*fail_alone(), *fail_alone()] == [2 * PARTITION_BACK_OFF_S] * 2
 
 

@@ -10,12 +10,16 @@ from structlog.testing import capture_logs
 
 from sidecar.changelog.codec import CHECKPOINT_KEY, Checkpoint, encode_checkpoint
 from sidecar.changelog.offset_mark import OffsetMark
-from sidecar.engine.partition import Partition
+from sidecar.engine.delivered import Delivered, Delivery
+from sidecar.engine.partition import Partition, State
 from sidecar.engine.ports import Mutations
 from sidecar.engine.restore import ChangelogRead
 from sidecar.engine.rows import meta_row
 from sidecar.kafka.admin.offsets import Bounds, Committed
+from sidecar.kafka.origin_search import Found, Wanted
+from sidecar.model import StoredOffset
 from sidecar.runtime.partitions.recovery import Recovery
+from sidecar.runtime.partitions.search import Searches
 from sidecar.runtime.partitions.start_offsets import Topics
 from tests.clocks import HandClock
 from tests.simulation.memory_store import MemoryStore
@@ -23,7 +27,9 @@ from tests.simulation.stage import IDENTITY
 
 TOPIC = "an-id"
 EVENTS = {"changelog_rolled_back", "committed_offset_rolled_back", "committed_offset_gone"}
-HERE = Checkpoint(sequence=7, next_input_offset=40, input_topic_id=TOPIC)
+SKEW_MS = 60_000
+WALL_MS = 1_700_000_000_000
+HERE = Checkpoint(sequence=7, next_input_offset=40, highest_input_offset=40, input_topic_id=TOPIC, wall_ms=WALL_MS)
 
 
 class Cluster:
@@ -36,9 +42,14 @@ class Cluster:
         """Of the changelog, of which nothing is stable then."""
         self.store = MemoryStore()
         self._log = [] if checkpoint is None else [ChangelogRead(0, CHECKPOINT_KEY, encode_checkpoint(checkpoint))]
+        self._unread: list[ChangelogRead] = []
         self._committed = committed
         self._clock = HandClock()
         self.rolled_back: list[int] = []
+        self.wanted: list[Wanted] = []
+        """What is to be searched for in the origins."""
+        self.found = Found()
+        self.partition = Partition(0)
         self._next: list[int] = []
         self._recovery = Recovery(
             Question(self),
@@ -46,19 +57,41 @@ class Cluster:
             self._clock,
             Topics("retry", "changelog", "group"),
             IDENTITY,
+            Searches(self._search, self._clock, SKEW_MS, str),
             running=lambda _partition, offset: self._next.append(offset),
             restored=lambda _seconds: None,
             input_lost=lambda _partition, _records: None,
             rolled_back=self.rolled_back.append,
         )
 
+    def knows(self, checkpoint: Checkpoint, offset: int) -> None:
+        """The store has applied a transaction whose checkpoint had this offset in the changelog."""
+        rows = Mutations()
+        row = meta_row(IDENTITY, checkpoint, offset + 1, restored=True, to_confirm=offset)
+        rows.rows[self.partition.rows.meta] = row
+        self.store.apply([rows])
+
+    def again(self) -> None:
+        """Recover once more."""
+        self._recovery.start([self.partition])
+        self._advance(9)
+        assert self.partition.state is State.RUNNING
+
+    def committed_one(self) -> None:
+        """A transaction was committed since."""
+        self._recovery.on_committed({0: self.partition})
+
     def recovered(self) -> tuple[int, set[str]]:
         """Return the offset from which the input is read, and what is said of it."""
-        self._recovery.start([Partition(0)])
+        self._recovery.start([self.partition])
         with capture_logs() as lines:
             self._advance(9)
         (offset,) = self._next
         return offset, EVENTS & {str(line["event"]) for line in lines}
+
+    def _search(self, wanted: Sequence[Wanted]) -> AskedOrigins:
+        self.wanted += wanted
+        return AskedOrigins(self)
 
     def left_open(self) -> list[tuple[int, Committed] | None]:
         """Return what is said at first, and after a while."""
@@ -79,13 +112,15 @@ class Cluster:
 
     # The changelog's reader
 
-    def start(self, partition: int, offset: int) -> None: ...
+    def start(self, partition: int, offset: int) -> None:
+        assert partition == 0
+        self._unread = [] if self._end else [each for each in self._log if each.offset >= offset]
 
     def stop(self, partition: int) -> None: ...
 
     def read(self, _timeout_s: float) -> dict[int, list[ChangelogRead]]:
         self._clock.now_s += 0.001
-        read, self._log = ([], []) if self._end else (self._log, [])
+        read, self._unread = self._unread, []
         return {0: read} if read else {}
 
     def take_lost(self) -> Sequence[int]:
@@ -128,6 +163,11 @@ class AskedBounds(Asked):
 
     def result(self) -> dict[tuple[str, int], Bounds]:
         return self._cluster.bounds()
+
+
+class AskedOrigins(Asked):
+    def result(self) -> Found:
+        return self._cluster.found
 
 
 class Question:
@@ -194,6 +234,58 @@ def test_without_a_committed_offset_the_checkpoint_has_it() -> None:
     assert Cluster(HERE, None).recovered() == (40, {"committed_offset_gone"})
 
 
+# What such a transaction delivered
+
+
+def test_its_deliveries_are_searched_for_where_the_input_is_read_again() -> None:
+    cluster = Cluster(HERE, marked(60, 8, 40))
+    cluster.found = Found({0: [Delivery(StoredOffset(41), 5, "orders")]}, records=9)
+    cluster.recovered()
+    assert cluster.wanted == [Wanted(0, [], WALL_MS - 2 * SKEW_MS, Bounds(40, 60))]
+    assert cluster.partition.delivered == Delivered(again=frozenset({(41, "orders")}), until=60)
+    assert cluster.partition.state is State.RUNNING
+
+
+def test_only_while_the_changelog_lacks_it() -> None:
+    for committed in (marked(40, 7, 30), marked(30, 6, 25), Committed(10, ""), None):
+        cluster = Cluster(HERE, committed)
+        cluster.recovered()
+        assert not cluster.wanted
+
+
+def test_what_a_store_had_that_the_changelog_lacks_is_searched_for_though_the_offset_was_rolled_back_too() -> None:
+    cluster = Cluster(HERE, marked(40, 7, 30))
+    ahead = msgspec.structs.replace(HERE, sequence=9, next_input_offset=55, assignment=5)
+    cluster.knows(ahead, offset=1)
+    cluster.recovered()
+    assert cluster.wanted == [Wanted(0, [], WALL_MS - 2 * SKEW_MS, Bounds(40, 55))]
+
+
+def test_a_recovery_that_repeats_does_not_search_again_before_something_was_committed() -> None:
+    cluster = Cluster(HERE, marked(60, 8, 40))
+    cluster.found = Found({0: [Delivery(StoredOffset(41), 5, "orders")]})
+    cluster.recovered()
+    found = cluster.partition.delivered
+    cluster.again()
+    assert cluster.partition.delivered == found
+    assert len(cluster.wanted) == 1
+    cluster.committed_one()
+    cluster.again()
+    assert len(cluster.wanted) == 2
+
+
+def test_without_a_checkpoint_nothing_tells_where_to_search() -> None:
+    cluster = Cluster(None, marked(600, 1, 500))
+    cluster.recovered()
+    assert not cluster.wanted
+
+
+def test_what_was_delivered_before_an_operator_set_the_offset_back_does_not_count() -> None:
+    cluster = Cluster(HERE, Committed(60, str(OffsetMark(8, 40, TOPIC, set_back_ms=WALL_MS - 1_000))))
+    cluster.recovered()
+    assert [each.since_ms for each in cluster.wanted] == [WALL_MS - 1_000 + 2 * SKEW_MS]
+
+
 # A transaction that has no marker in the changelog
 
 APPLIED = msgspec.structs.replace(HERE, assignment=5)
@@ -203,9 +295,7 @@ OFFSET = 7
 
 def stuck(end: int = OFFSET + 1, sequence: int = 7, applied: Checkpoint = APPLIED) -> Cluster:
     cluster = Cluster(None, marked(40, sequence, 30), end=end)
-    rows = Mutations()
-    rows.rows[Partition(0).rows.meta] = meta_row(IDENTITY, applied, OFFSET + 1, restored=True, to_confirm=OFFSET)
-    cluster.store.apply([rows])
+    cluster.knows(applied, OFFSET)
     return cluster
 
 
