@@ -125,8 +125,8 @@ class Scope(NamedTuple):
 
     origin: str = ""
     group: str | None = None
-    dialect: int = 0
-    """The code of the dialect that the timer came in."""
+    dialects: tuple[int, ...] = ()
+    """The codes of the dialects that the timer may have come in."""
 
 
 ANY_SCOPE: Final = Scope()

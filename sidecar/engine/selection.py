@@ -59,7 +59,7 @@ def in_scope(entry: bytes, fixed: Head, scope: Scope) -> bool:
     """Return whether a timer is one that a request means; the payload is read only for a group."""
     return (
         scope.origin in {"", origin_of(entry, fixed)}
-        and scope.dialect in {0, fixed.dialect}
+        and (not scope.dialects or fixed.dialect in scope.dialects)
         and (scope.group is None or group_of(payload_of(entry, fixed)[2]) == scope.group)
     )
 

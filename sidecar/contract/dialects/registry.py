@@ -60,7 +60,13 @@ def parse(record: Record, dialects: Sequence[Dialect]) -> Request | ControlReque
         if dialect.claims(values) or (dialect.reads_payload and dialect.takes(record, values)):
             request = dialect.parse(record, values)
             if isinstance(request, Cancel):
-                return _cancelled(record, request)
+                if dialect.claims(values):
+                    return _cancelled(record, request)
+                if named := [each for each in dialects if each.claims(values)]:
+                    return parse(record, named)
+                # Nothing in the record tells these dialects apart.
+                same = tuple(each.code for each in dialects if each.reads_payload and each.takes(record, values))
+                return _cancelled(record, Cancel(request.retry_id, request.scope._replace(dialects=same)))
             if dialect.code != Native.code and (POLICY in values or FIRST_MS in values):
                 return _with_policy(request, values)
             return request

@@ -54,7 +54,7 @@ class Scheduler:
     def scope_of(self, values: HeaderValues, code: int) -> Scope:
         """Return which timers a tombstone means: this dialect's, of the target that it names. Raises HeaderError."""
         target = self.origin_of(values)
-        return Scope("" if target is None else read_topic(self.origin_header, target), dialect=code)
+        return Scope("" if target is None else read_topic(self.origin_header, target), dialects=(code,))
 
     def bare(self, value: bytes | None) -> bytes | None:
         """Return the value as it is."""

@@ -62,7 +62,7 @@ class Sky(Scheduler):
         try:
             retry_id = schedule_id(record.key)
             if not record.value:
-                return Cancel(retry_id, Scope(dialect=self.code))
+                return Cancel(retry_id, Scope(dialects=(self.code,)))
             envelope = _envelope(record.value)
             envelope.message()
             return Request(

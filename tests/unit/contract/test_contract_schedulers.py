@@ -106,10 +106,28 @@ def test_a_schedule_without_a_target_key_is_delivered_without_a_key() -> None:
     ],
 )
 def test_a_tombstone_cancels_what_its_dialect_has_pending_under_its_key(profile: str, headers: Headers) -> None:
-    scope = Scope("orders" if headers is ETF1 else "", dialect=DIALECTS[profile].code)
+    scope = Scope("orders" if headers is ETF1 else "", dialects=(DIALECTS[profile].code,))
     assert parsed(profile, headers, value=None) == ControlRequest(
         "tombstone-3-9", "id:id-1", ControlKind.CANCEL, b"id-1", needs_signature=False, scope=scope
     )
+
+
+@pytest.mark.parametrize(
+    ("headers", "named", "origin"),
+    [
+        ([], ("sky", "karafka", "etf1"), ""),
+        (ETF1[1:2], ("etf1",), "orders"),
+        ([KARAFKA[0], ("schedule_source_type", b"cancel")], ("karafka",), ""),
+    ],
+)
+def test_a_tombstone_that_names_no_dialect_is_of_each_that_sends_such_ones(
+    headers: Headers, named: tuple[str, ...], origin: str
+) -> None:
+    accepted = [DIALECTS[name] for name in ("native", "karafka", "etf1", "timebridge", "sky")]
+    found = parse(Record(3, 9, 5, b"id-1", None, headers), accepted)
+    assert isinstance(found, ControlRequest)
+    assert set(found.scope.dialects) == {DIALECTS[name].code for name in named}
+    assert found.scope.origin == origin
 
 
 def test_a_tombstone_whose_target_is_no_topic_is_a_bad_header() -> None:

@@ -71,7 +71,7 @@ def test_a_record_that_names_an_origin_leaves_the_others_of_its_id() -> None:
     assert stage.dues() == [NOW + 50, NOW + 52, NOW + 54, NOW + 56]
 
 
-@pytest.mark.parametrize("scope", [Scope("B"), Scope(group="billing"), Scope(dialect=5)])
+@pytest.mark.parametrize("scope", [Scope("B"), Scope(group="billing"), Scope(dialects=(5,))])
 def test_a_timer_outside_the_scope_of_a_record_is_not_pending_for_it(scope: Scope) -> None:
     stage = stage_of(1)
     for target in (b"x", TimerId(0, 0, NOW + 1000)):
