@@ -131,7 +131,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "status_not_written": "The status topic does not accept writes: other instances see stale figures for this one.",
     "status_reader_failed": "The reader of the status topic failed and is reopened.",
     "status_refused": "A record of the status topic is not signed with API_TOKEN: another program writes to it, or an "
-    "instance has a different token. Logged once.",
+    "instance, `owner`, has a different token. Logged once.",
     "stopped_partitions_left": "The query goes on under other settings or another version, or ends, although something "
     "was sent ahead of these partitions that their states do not have: they are stopped. The version and the settings "
     "that sent it must run first when they can be read again.",

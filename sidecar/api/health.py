@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fastapi import APIRouter
 from pydantic import JsonValue
 from starlette.responses import JSONResponse
@@ -25,8 +27,8 @@ def _connect_body(health: Health) -> dict[str, JsonValue]:
     return {"status": status, "message": message, "details": dict(health.details)}
 
 
-def _probe(good: bool, health: Health) -> JSONResponse:
-    body = {"status": "ok" if good else "failed", "reasons": [] if good else list(health.reasons)}
+def _probe(good: bool, reasons: Sequence[str]) -> JSONResponse:
+    body = {"status": "ok" if good else "failed", "reasons": list(reasons)}
     return JSONResponse(body, _status_code(good))
 
 
@@ -81,7 +83,7 @@ def health_routes(source: Source, *, actuator: bool) -> APIRouter:
     )
     async def livez() -> JSONResponse:
         now = source.health()
-        return _probe(now.live, now)
+        return _probe(now.live, () if now.live else now.reasons)
 
     @router.get(
         "/readyz",
@@ -92,7 +94,7 @@ def health_routes(source: Source, *, actuator: bool) -> APIRouter:
     )
     async def readyz() -> JSONResponse:
         now = source.health()
-        return _probe(now.live and now.ready, now)
+        return _probe(now.live and now.ready, now.reasons)
 
     if actuator:
         _add_actuator(router, source)

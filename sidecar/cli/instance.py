@@ -16,6 +16,7 @@ import structlog
 
 from sidecar import log
 from sidecar.clock import SystemClock
+from sidecar.contract.signature import tokens_of
 from sidecar.errors import CommandFailed
 from sidecar.serving.tls import client_context
 from sidecar.settings import Settings
@@ -111,7 +112,7 @@ def ask(
         url: The address of the instance.
         method: The method.
         path: The path.
-        token: API_TOKEN, or API_READ_TOKEN.
+        token: API_TOKEN, or API_READ_TOKEN; the first token is sent.
         query: The parameters.
         body: What is sent as JSON.
         timeout_s: Longest silence.
@@ -124,7 +125,7 @@ def ask(
             asked,
             params=query,
             json=body,
-            headers={} if token is None else {"Authorization": f"Bearer {token}"},
+            headers={} if token is None else {"Authorization": f"Bearer {tokens_of(token)[0]}"},
             timeout=timeout_s,
         )
     except (httpx.HTTPError, httpx.InvalidURL) as error:

@@ -14,6 +14,7 @@ from sidecar.api.connect.plugins import connector_config
 from sidecar.api.messages.listing import Entries
 from sidecar.api.source import Reloaded
 from sidecar.clock import Clock
+from sidecar.contract.signature import tokens_of
 from sidecar.engine.ports import Store
 from sidecar.metrics import Metrics
 from sidecar.serving.control_calls import LazyCommands
@@ -54,8 +55,8 @@ def make_server(
     )
     advertised = urlsplit(settings.http_advertised_url or "").hostname
     gate = Gate(
-        [] if settings.api_token is None else [settings.api_token],
-        [] if settings.api_read_token is None else [settings.api_read_token],
+        tokens_of(settings.api_token),
+        tokens_of(settings.api_read_token),
         loopback=settings.http_is_loopback,
         open_reads=settings.api_read == "open",
         own_hosts=[] if advertised is None else [advertised],

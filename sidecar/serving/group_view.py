@@ -19,8 +19,8 @@ from sidecar.contract import status
 from sidecar.contract.status import OutcomeRecord, parse_outcome_key
 from sidecar.engine.group.activity import Activity
 from sidecar.engine.group.merge import BrokerTime, Outcomes, Published, Standing, Start, StatusPosition, group_views
-from sidecar.engine.group.view import PartitionView
-from sidecar.errors import KafkaFailed
+from sidecar.engine.group.view import FIGURE_AGE_MAX_MS, PartitionView
+from sidecar.errors import KafkaFailed, printable
 from sidecar.kafka import config
 from sidecar.kafka.status_reader import StatusRead, StatusReader
 from sidecar.log import librdkafka_logger
@@ -32,6 +32,8 @@ READ_S: Final = 0.2
 AGAIN_S: Final = 1.0
 FIRST_READ_S: Final = 15.0
 """How long the first read of the topic may take before incomplete answers are given."""
+NAMED_MAX: Final = 10
+OWNER_CHARS_MAX: Final = 100
 
 
 class StatusSource(Protocol):
@@ -92,6 +94,9 @@ class ClusterView:
         self._said = ""
         self.refused = 0
         """Number of records without a valid signature."""
+        self._instance_id = instance_id
+        self._unverified: dict[int, tuple[str, int]] = {}
+        """By partition: who says to own it in the last record without a valid signature, and when it was stamped."""
 
     # Called by any thread
 
@@ -122,6 +127,12 @@ class ClusterView:
     def activity(self, partition: int) -> Activity | None:
         """Return the activity of a partition as published by its owners; None when there is none."""
         return self._standings.get(partition, Standing()).activity
+
+    def unverified(self) -> list[str]:
+        """Return other instances whose latest records have no valid signature, as they call themselves."""
+        broker_ms = self._time.now_ms(self._clock.monotonic_s(), self._clock.wall_ms())
+        recent = dict(self._unverified).values()
+        return sorted({owner for owner, stamped_ms in recent if broker_ms - stamped_ms < FIGURE_AGE_MAX_MS})[:NAMED_MAX]
 
     def unread(self) -> str | None:
         """Return why there is no view of the group yet; None once the topic was read, or took too long."""
@@ -194,9 +205,7 @@ class ClusterView:
 
     def _add_view(self, record: StatusRead, standings: dict[int, Standing]) -> None:
         if not self._is_signed(record):
-            self.refused += 1
-            if self.refused == 1:
-                log.warning("status_refused", topic=self._topic, partition=record.partition, offset=record.offset)
+            self._refuse(record)
             return
         view = PartitionView.from_json(record.value)
         if view is not None and view.partition == record.partition:
@@ -204,6 +213,16 @@ class ClusterView:
             standings[record.partition] = before.joined(
                 Published(view, StatusPosition(record.stamped_ms, record.offset))
             )
+
+    def _refuse(self, record: StatusRead) -> None:
+        self.refused += 1
+        view = PartitionView.from_json(record.value)
+        owner = "" if view is None else printable(view.owner[:OWNER_CHARS_MAX])
+        place = {"topic": self._topic, "partition": record.partition, "offset": record.offset}
+        if self.refused == 1:
+            log.warning("status_refused", owner=owner, **place)
+        if owner and owner != self._instance_id:
+            self._unverified[record.partition] = (owner, record.stamped_ms)
 
     def _add_start(self, record: StatusRead) -> None:
         start = Start(StatusPosition(record.stamped_ms, record.offset), record.value)
@@ -278,6 +297,17 @@ class GroupSource:
             return replace(health, live=False, ready=False, reasons=reasons)
         if (unread := self._cluster.unread()) is not None:
             return replace(health, ready=False, reasons=(*health.reasons, unread))
+        if names := self._cluster.unverified():
+            # Whoever may write to the topic can bring this about, so it must not take the instance out of service.
+            text = (
+                f"the status records of {', '.join(names)} are not signed with a token of API_TOKEN here, so it is not "
+                "shown as an owner: give all instances the same tokens, see Rotate API_TOKEN in the runbook"
+            )
+            return replace(
+                health,
+                reasons=(*health.reasons, text),
+                details={**health.details, "unverified_instances": [*names]},
+            )
         return health
 
     def now_ms(self) -> int:

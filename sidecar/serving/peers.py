@@ -10,6 +10,7 @@ import httpx
 
 from sidecar.api.messages.listing import FORWARDED
 from sidecar.clock import Clock
+from sidecar.contract.signature import tokens_of
 from sidecar.errors import CommandFailed
 
 WAIT_S: Final = 2.0
@@ -26,7 +27,7 @@ class HttpPeers:
 
     Args:
         clock: Measures how long a response takes.
-        token: API_TOKEN, which the whole group shares.
+        token: API_TOKEN, which the whole group shares; its first token is sent.
         tls: Verifies the certificates of instances.
         tls_only: Whether only https addresses are asked, so that the token never travels in clear.
     """
@@ -54,7 +55,7 @@ class HttpPeers:
     def _headers(self) -> dict[str, str]:
         headers = {FORWARDED: "1", "accept-encoding": "identity"}
         if self._token is not None:
-            headers["authorization"] = f"Bearer {self._token}"
+            headers["authorization"] = f"Bearer {tokens_of(self._token)[0]}"
         return headers
 
     def _ask(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from typing import NamedTuple, cast
 
+from sidecar.contract.signature import tokens_of
 from sidecar.settings import client
 from sidecar.settings.kinds import is_topic_name, show_duration
 from sidecar.settings.table import Settings
@@ -240,8 +241,8 @@ def _http_is_complete(settings: Settings) -> Iterator[Contradiction]:
     names = ("API_READ_TOKEN", "API_TOKEN")
     if settings.api_token is None:
         yield Contradiction(names, "API_READ_TOKEN: is set, but API_TOKEN is not: changes would need no token")
-    elif settings.api_token == settings.api_read_token:
-        yield Contradiction(names, "API_READ_TOKEN: is the API_TOKEN: whoever may read only needs another one")
+    elif set(tokens_of(settings.api_token)) & set(tokens_of(settings.api_read_token)):
+        yield Contradiction(names, "API_READ_TOKEN: has a token of API_TOKEN: whoever may read only needs another one")
 
 
 _Check = Callable[[Settings], Iterator[Contradiction]]

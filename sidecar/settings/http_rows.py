@@ -27,9 +27,10 @@ TLS_CA: Final = Setting(
     default_text="those of the system",
 )
 API_TOKEN: Final = Setting(
-    kinds.TOKEN,
-    "Bearer token of the HTTP API. On a host other than loopback, requests that change something answer 403 until it "
-    "is set. Other users of the machine can read a command line: prefer the environment.",
+    kinds.TOKENS,
+    "Bearer token of the HTTP API. Of several the first signs and is sent to other instances, and each is accepted: "
+    "docs/how-to/runbook.md has the steps of a rotation. On a host other than loopback, requests that change something "
+    "answer 403 until it is set. Other users of the machine can read a command line: prefer the environment.",
     secret=True,
 )
 API_READ: Final = Setting(
@@ -38,5 +39,5 @@ API_READ: Final = Setting(
     "always are; payloads never, except on loopback while no token is set.",
 )
 API_READ_TOKEN: Final = Setting(
-    kinds.TOKEN, "Second token of the HTTP API, which reads and changes nothing. Needs API_TOKEN.", secret=True
+    kinds.TOKENS, "Token of the HTTP API that reads and changes nothing. Needs API_TOKEN.", secret=True
 )

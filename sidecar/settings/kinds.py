@@ -28,7 +28,7 @@ _SERVER = re.compile(
 )
 _HOST = re.compile(r"[A-Za-z0-9.:_-]+")
 _URL = re.compile(r"[!-~]{1,2000}")
-_TOKEN = re.compile(r"[!-~]{16,}")
+_TOKEN = re.compile(r"[!-+\--~]{16,}")
 _LINE = r"[^\x00-\x20\x7f](?:[^\x00-\x1f\x7f]*[^\x00-\x20\x7f])?"
 _DAY = "(?:0[1-9]|[12][0-9]|3[01])"
 _CLOCK = "(?:[01][0-9]|2[0-3])(?::?[0-5][0-9](?::?[0-5][0-9](?:[.,][0-9]+)?)?)?"
@@ -245,6 +245,14 @@ def _parse_topic_globs(text: str) -> tuple[str, ...]:
     return globs
 
 
+def _parse_tokens(text: str) -> str:
+    """Return tokens separated by commas; a file may also have one a line."""
+    tokens = [each.strip() for each in text.replace("\n", ",").split(",")]
+    if not all(map(_TOKEN.fullmatch, tokens)) or len(set(tokens)) < len(tokens):
+        raise ValueError
+    return ",".join(tokens)
+
+
 def _parse_class_globs(text: str) -> tuple[str, ...]:
     globs = _items(text)
     if any(not glob.isprintable() or " " in glob for glob in globs):
@@ -349,7 +357,12 @@ BASE_URL = Kind(
 FILE = Kind("the path of a file", _parse_path, form=forms.Text(_LINE))
 FOLDER = Kind("the path of a folder", _parse_path)
 HOST = Kind("an IP address or a host name", _matching(_HOST))
-TOKEN = Kind("16 or more printable ASCII characters without spaces", _matching(_TOKEN))
+TOKENS = Kind(
+    "one or more different tokens, separated by commas, each of 16 or more printable ASCII characters without spaces "
+    "and commas",
+    _parse_tokens,
+    is_list=True,
+)
 FUNCTION = Kind(
     "a function as module:function, such as sidecar.kafka.msk_iam:token",
     _matching(_FUNCTION),

@@ -35,7 +35,8 @@ A secret can be in a file, as Kubernetes and Docker mount it. Name the file in p
 {file_names}, in YAML `api_token_file`, on the command line `--api-token-file`.
 For a secret property of the Kafka clients, append `_FILE` or `.file` to its name:
 `KAFKA_RETRY_CLIENT_SASL_PASSWORD_FILE=/run/secrets/password`, in YAML
-`client: {{sasl.password.file: /run/secrets/password}}`. Every property counts as secret that is not known to be
+`client: {{sasl.password.file: /run/secrets/password}}`. Several tokens are in one file, one a line or separated by
+commas. Every property counts as secret that is not known to be
 harmless, such as `sasl.oauthbearer.config`: no command, log line or request shows its value. Names of users and paths
 are harmless, and so are times, sizes and switches.
 

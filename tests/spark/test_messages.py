@@ -29,7 +29,7 @@ def messages_of(one: Sidecar, query: str = "") -> dict[str, Any]:
 
     def answered() -> bool:
         status, body = one.call("GET", f"/pending/messages{query}", None, TOKEN)
-        assert status in {200, 503}, body
+        assert status in {200, 429, 503}, body
         found.update(body)
         return status == 200
 
@@ -42,7 +42,7 @@ def shown(one: Sidecar, target: str, query: str = "") -> tuple[int, Any]:
 
     def answered() -> tuple[int, Any] | None:
         status, body = one.call("GET", f"/pending/messages/{quote(target)}{query}", None, TOKEN)
-        return None if status == 503 else (status, body)
+        return None if status in {429, 503} else (status, body)
 
     found = eventually(answered, WAIT_S, f"{one.name} answers")
     assert found is not None

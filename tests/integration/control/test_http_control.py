@@ -64,7 +64,7 @@ def look(sidecar: Sidecar, path: str) -> tuple[int, Any]:
 
     def told() -> tuple[int, Any] | None:
         status, body = call(sidecar, "GET", path)
-        late = status == 503 or (status == 200 and body.get("complete") is False)
+        late = status in {429, 503} or (status == 200 and body.get("complete") is False)
         return None if late else (status, body)
 
     found = eventually(told, ANSWERED_S, f"{path} is answered")

@@ -312,9 +312,9 @@ def test_many_clients_at_once_are_all_answered(server: Server) -> None:
     statuses: list[int] = []
 
     def answer() -> int | None:
-        # 503 is the answer of a machine that has no time for all of them at once: the client asks again.
+        # 429 is the answer of a machine that has no time for all of them at once: the client asks again.
         status = httpx.get(server.url + "/pending", timeout=120.0).status_code
-        return None if status == 503 else status
+        return None if status == 429 else status
 
     def ask() -> None:
         statuses.append(eventually(answer, 120.0, "a client gets its answer") or 0)

@@ -157,7 +157,7 @@ def test_a_value_that_its_setting_does_not_take_is_refused_without_showing_it(tm
     path = tmp_path / "secret"
     path.write_text("too short\n", encoding="utf-8")
     (line,) = _problems({"API_TOKEN_FILE": str(path)})
-    assert line.startswith(f"API_TOKEN: {MASK} is not allowed: it must be 16 or more")
+    assert line.startswith(f"API_TOKEN: {MASK} is not allowed: it must be one or more different tokens")
     assert line.endswith(f"(from environment KAFKA_RETRY_API_TOKEN_FILE, file {path})")
 
 

@@ -264,7 +264,8 @@ def test_all_mistakes_of_all_sources_are_reported_at_once(tmp_path: Path) -> Non
             "(from environment KAFKA_RETRY_HTTP_PORT)"
         ),
         (
-            "API_TOKEN: *** is not allowed: it must be 16 or more printable ASCII characters without spaces "
+            "API_TOKEN: *** is not allowed: it must be one or more different tokens, separated by commas, each of 16 "
+            "or more printable ASCII characters without spaces and commas "
             "(from environment KAFKA_RETRY_API_TOKEN)"
         ),
     )

@@ -55,7 +55,7 @@ def test_any_text_is_a_value_or_a_value_error(text: str) -> None:
         kinds.SERVERS,
         kinds.TOPIC_GLOBS,
         kinds.CLASS_GLOBS,
-        kinds.TOKEN,
+        kinds.TOKENS,
         kinds.TEXT,
         kinds.URL,
     ):
@@ -87,7 +87,7 @@ ALLOWED: list[tuple[Kind, str, object]] = [
     (kinds.FILE, "/etc/x.json", Path("/etc/x.json")),
     (kinds.URL, "https://me:pass@hooks.example.com:8443/T/B?x=1", "https://me:pass@hooks.example.com:8443/T/B?x=1"),
     (kinds.URL, "http://[::1]:9093/api/v2/alerts", "http://[::1]:9093/api/v2/alerts"),
-    (kinds.TOKEN, "0123456789-abc~!", "0123456789-abc~!"),
+    (kinds.TOKENS, "0123456789-abc~!", "0123456789-abc~!"),
 ]
 
 
@@ -134,9 +134,12 @@ REFUSED: list[tuple[Kind, str]] = [
     (kinds.TEXT, "two\nlines"),
     (kinds.FOLDER, ""),
     (kinds.FOLDER, "~no-such-user/x"),
-    (kinds.TOKEN, "a-token of the tests"),
-    (kinds.TOKEN, "a-token-of-15-ch"[:15]),
-    (kinds.TOKEN, "ein-langer-schlüssel"),
+    (kinds.TOKENS, "a-token of the tests"),
+    (kinds.TOKENS, "a-token-of-15-ch"[:15]),
+    (kinds.TOKENS, "ein-langer-schlüssel"),
+    (kinds.TOKENS, "a-token-of-the-tests,short"),
+    (kinds.TOKENS, "a-token-of-the-tests,a-token-of-the-tests"),
+    (kinds.TOKENS, "a-token-of-the-tests,"),
 ]
 
 
