@@ -24,34 +24,58 @@ class ChangelogReader:
     """Reads any number of partitions; used by one thread."""
 
     def __init__(self, config: Mapping[str, Any], topic: str) -> None:
+        self._config = config
         self._topic = topic
-        with translated():
-            self._consumer = made(Consumer, config)
-        self._assigned: set[int] = set()
+        self._topic_id = ""
+        self._assigned: dict[int, int] = {}
+        """The partitions that are read, and where each began."""
         self._lost: set[int] = set()
         self._errors: dict[int, str] = {}
         self._limit = 16
+        self._connect()
+
+    def _connect(self) -> None:
+        with translated():
+            self._consumer = made(Consumer, self._config)
         # Of a topic that it does not know yet, the library looks for the leaders only once a second.
         self._learning = threading.Thread(target=self._learn, name="changelog", daemon=True)
         self._learning.start()
+
+    def _meet(self, topic_id: str) -> None:
+        """Read the topic with this id from now on.
+
+        The library goes on to ask the former leaders of a topic that was made anew: the new leaders' epochs are lower
+        than those that it knows, so it takes them for outdated (librdkafka #4898). A new client knows nothing.
+        """
+        if self._topic_id and topic_id and topic_id != self._topic_id:
+            places = [
+                TopicPartition(self._topic, number, max(began, self.position(number)))
+                for number, began in self._assigned.items()
+            ]
+            self.close()
+            self._connect()
+            if places:
+                self._consumer.incremental_assign(places)
+        self._topic_id = topic_id or self._topic_id
 
     def _learn(self) -> None:
         with contextlib.suppress(KafkaException):  # reading shows what is wrong
             self._consumer.list_topics(self._topic, METADATA_S)
 
-    def start(self, partition: int, offset: int) -> None:
-        """Read a partition from `offset` on."""
+    def start(self, partition: int, offset: int, topic_id: str = "") -> None:
+        """Read a partition from `offset` on, of the topic with this id; empty: not known."""
         invariant(
             offset >= 0, "the changelog is to be read from an offset that is none", partition=partition, offset=offset
         )
         self.stop(partition)
+        self._meet(topic_id)
         self._consumer.incremental_assign([TopicPartition(self._topic, partition, offset)])
-        self._assigned.add(partition)
+        self._assigned[partition] = offset
 
     def stop(self, partition: int) -> None:
         """Stop reading a partition."""
         if partition in self._assigned:
-            self._assigned.discard(partition)
+            del self._assigned[partition]
             self._errors.pop(partition, None)
             self._consumer.incremental_unassign([TopicPartition(self._topic, partition)])
 

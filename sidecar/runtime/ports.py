@@ -242,8 +242,8 @@ class Brokers(Protocol):
 class ChangelogReader(Protocol):
     """Reads committed records of changelog partitions: `kafka.changelog.ChangelogReader`."""
 
-    def start(self, partition: int, offset: int) -> None:
-        """Read a partition from `offset` on."""
+    def start(self, partition: int, offset: int, topic_id: str = "") -> None:
+        """Read a partition from `offset` on, of the topic with this id; empty: not known."""
         ...
 
     def stop(self, partition: int) -> None:

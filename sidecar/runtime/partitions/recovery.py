@@ -235,7 +235,7 @@ class Recovery:
             read=start >= changelog.end,
         )
         if start < changelog.end:
-            self._reader.start(number, start)
+            self._reader.start(number, start, self.identity.changelog_topic_id)
         elif restore.unconfirmed:
             self._start_over(number)
 
@@ -285,7 +285,7 @@ class Recovery:
         log.warning("store_not_confirmed", partition=number, changelog_offset=restoring.start)
         restoring.start = restoring.log.start
         restoring.read = False
-        self._reader.start(number, restoring.start)
+        self._reader.start(number, restoring.start, self.identity.changelog_topic_id)
 
     def _report_error(self, partition: Partition) -> None:
         error = self._reader.error_of(partition.number)

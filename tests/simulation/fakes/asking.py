@@ -198,7 +198,7 @@ class FakeChangelogReader:
         self._lost: list[int] = []
         self._errors: dict[int, str] = {}
 
-    def start(self, partition: int, offset: int) -> None:
+    def start(self, partition: int, offset: int, topic_id: str = "") -> None:
         self.stop(partition)
         self._positions[partition] = offset
 

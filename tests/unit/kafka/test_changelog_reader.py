@@ -45,15 +45,21 @@ class Consumer:
 
     given: list[Given]
     asked: list[str]
+    assigned: list[tuple[int, int]]
 
     def __init__(self, _config: dict[str, Any]) -> None:
         Consumer.given = []
         Consumer.asked = []
+        Consumer.assigned = []
 
     def list_topics(self, topic: str, _timeout_s: float) -> None:
         Consumer.asked.append(topic)
 
-    def incremental_assign(self, _places: list[TopicPartition]) -> None: ...
+    def incremental_assign(self, places: list[TopicPartition]) -> None:
+        Consumer.assigned += [(each.partition, each.offset) for each in places]
+
+    def position(self, places: list[TopicPartition]) -> list[TopicPartition]:
+        return [TopicPartition(each.topic, each.partition, 7 if each.partition else -1001) for each in places]
 
     def incremental_unassign(self, _places: list[TopicPartition]) -> None: ...
 
@@ -104,6 +110,19 @@ def test_what_was_wrong_is_forgotten_with_the_partition(reader: ChangelogReader)
     read(reader, Given(0, KafkaError.TOPIC_AUTHORIZATION_FAILED))
     reader.start(0, 0)
     assert reader.error_of(0) == ""
+
+
+def test_a_topic_that_was_made_anew_is_read_by_a_new_client(reader: ChangelogReader) -> None:
+    """The library would ask the former leaders for ever: their epochs are higher."""
+    reader.start(2, 3, "former")
+    reader.start(2, 3, "former")
+    assert Consumer.assigned == [(0, 0), (1, 0), (2, 3), (2, 3)]
+    reader.start(2, 0, "new")
+    assert Consumer.assigned == [(0, 0), (1, 7), (2, 0)], "a new client, which reads on with the others"
+    reader.start(2, 1)
+    assert Consumer.assigned[-1] == (2, 1)
+    assert len(Consumer.assigned) == 4, "no new client where the id is not known"
+    reader.close()
 
 
 def test_an_error_of_a_broker_is_no_partitions(reader: ChangelogReader) -> None:

@@ -112,7 +112,7 @@ class Cluster:
 
     # The changelog's reader
 
-    def start(self, partition: int, offset: int) -> None:
+    def start(self, partition: int, offset: int, topic_id: str = "") -> None:
         assert partition == 0
         self._unread = [] if self._end else [each for each in self._log if each.offset >= offset]
 
