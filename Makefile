@@ -30,6 +30,10 @@ PYTEST = $(BIN)/python -m pytest -q --durations=30 --dist loadscope --no-loadsco
 unexport PYTHONDONTWRITEBYTECODE
 MINUTES = 60
 WORLDS = 1000
+SAMPLE = 150
+SEED = 1
+# A list that `make mutate` wrote: build/mutants.json of an earlier tree.
+BEFORE =
 FIGURES = store fire both lateness restart
 REF =
 FIRST = 0
@@ -53,7 +57,7 @@ OTELCOL = $(TOOLS)/otelcol-$(OTEL_VERSION)/otelcol
 TOXIPROXY = $(TOOLS)/toxiproxy-$(TOXIPROXY_VERSION)/toxiproxy
 
 .DEFAULT_GOAL = help
-.PHONY: help demo demo-spark test test-fast test-all test-rough test-pure sanitize test-spark test-spark-cluster test-cluster test-logins test-spring-kafka test-otel test-schema test-clients test-image chaos soak-spark check simulate bench bench-operating bench-attacks bench-large bench-compare bench-spark docs push-docs dist wheels charts check-release push-charts sign audit sbom lock lint-workflows helm kustomize promtool toxiproxy collector clean
+.PHONY: help demo demo-spark test test-fast test-all test-rough test-pure mutate sanitize test-spark test-spark-cluster test-cluster test-logins test-spring-kafka test-otel test-schema test-clients test-image chaos soak-spark check simulate bench bench-operating bench-attacks bench-large bench-compare bench-spark docs push-docs dist wheels charts check-release push-charts sign audit sbom lock lint-workflows helm kustomize promtool toxiproxy collector clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,6 +82,12 @@ test-rough: $(TEST_STAMP) ## Run the same on a machine that stands still 100 tim
 
 test-pure: $(TEST_STAMP) ## The quick tests of what is compiled, on Python alone
 	SIDECAR_PURE_PYTHON=1 $(PYTEST) -n auto tests/unit/engine tests/property tests/simulation
+
+mutate: $(TEST_STAMP) ## Make SAMPLE=150 small mistakes in the core and list those that no quick test notices
+	$(PIP) install --require-hashes -r requirements/mutate.lock
+	$(PYTEST) -n auto tests/simulation/test_mistakes.py tests/simulation/test_worlds.py
+	@mkdir -p build
+	$(BIN)/python -m tests.mutants --sample $(SAMPLE) --seed $(SEED) --out build/mutants.json $(if $(BEFORE),--before $(BEFORE))
 
 sanitize: $(TEST_STAMP) ## The comparison of compiled code and Python under address and undefined-behaviour sanitizers
 	SIDECAR_HOT=require SIDECAR_HOT_FLAGS="-O1 -g -fsanitize=address,undefined -fno-omit-frame-pointer" \
@@ -202,6 +212,7 @@ lock: $(TEST_STAMP) ## Update requirements/*.lock from pyproject.toml; LOCK=--up
 	$(COMPILE) pyproject.toml requirements/build.in --extra demo --output-file requirements/run.lock
 	$(COMPILE) pyproject.toml requirements/build.in --extra demo --group test --group lint --group docs \
 		--constraint requirements/run.lock --output-file requirements/test.lock
+	$(COMPILE) --group mutate --constraint requirements/test.lock --output-file requirements/mutate.lock
 	$(COMPILE) pyproject.toml requirements/build.in --extra otel --constraint requirements/run.lock \
 		--output-file requirements/image.lock
 	$(COMPILE) pyproject.toml requirements/build.in --extra demo --extra spark --group test --constraint requirements/test.lock \
