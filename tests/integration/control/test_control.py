@@ -91,13 +91,6 @@ def test_what_is_cancelled_before_it_is_due_is_never_delivered(bootstrap: str, t
         assert delivered(world.stage, b"cancelled") == 0
 
 
-def test_what_has_fired_is_not_pending(world: World, client: ControlClient) -> None:
-    timer = put(world, b"fired before", now_ms() - 1)
-    world.fired(b"fired before")
-    for kind in (ControlKind.CANCEL, ControlKind.FIRE):
-        assert client.act(kind, timer, deadline_s=DEADLINE_S).outcome is Outcome.NOT_PENDING
-
-
 def test_a_partition_that_does_not_exist_holds_nothing(client: ControlClient) -> None:
     assert client.act(ControlKind.CANCEL, TimerId(99, 0, 0), deadline_s=DEADLINE_S).outcome is Outcome.NOT_PENDING
 
@@ -111,34 +104,6 @@ def test_rescheduled_to_an_earlier_time_it_comes_then(world: World, client: Cont
     assert fired.header("retry-was-due-ms") == b"%d" % due_ms
     assert fired.header("retry-timer-id") == str(timer).encode(), "its id stays"
     assert fired.timestamp_ms >= due_ms
-
-
-def test_rescheduled_to_a_later_time_it_does_not_come_before(world: World, client: ControlClient) -> None:
-    due_ms = now_ms() + 12_000
-    timer = put(world, b"later", due_ms)
-    assert client.act(ControlKind.RESCHEDULE, timer, due_ms=due_ms + 4_000, deadline_s=DEADLINE_S).count == 1
-    (fired,) = world.fired(b"later")
-    assert fired.timestamp_ms >= due_ms + 4_000
-    assert delivered(world.stage, b"later") == 1
-
-
-def test_fired_by_command_it_comes_at_once_and_once(world: World, client: ControlClient) -> None:
-    timer = put(world, b"now", now_ms() + FAR_MS)
-    assert client.act(ControlKind.FIRE, timer, deadline_s=DEADLINE_S).outcome is Outcome.FIRED
-    world.fired(b"now")
-    assert client.act(ControlKind.FIRE, timer, deadline_s=DEADLINE_S).outcome is Outcome.NOT_PENDING
-    assert delivered(world.stage, b"now") == 1
-
-
-def test_a_retry_id_is_looked_for_in_every_partition(world: World, client: ControlClient) -> None:
-    named = ("retry-id", "größe".encode())
-    for partition in (0, 1, 1):
-        put(world, b"named", now_ms() + FAR_MS, named, partition=partition)
-    result = client.act(ControlKind.CANCEL, "größe".encode(), deadline_s=DEADLINE_S)
-    assert (result.outcome, result.count, result.target) == (Outcome.CANCELLED, 3, "id:größe")
-    assert {number: each.count for number, each in result.answers.items()} == {0: 1, 1: 2}
-    assert client.act(ControlKind.CANCEL, "größe".encode(), deadline_s=DEADLINE_S).outcome is Outcome.NOT_PENDING
-    assert client.lookup(result.control_id) == result
 
 
 def test_a_control_id_that_is_used_again_keeps_its_first_outcome(world: World, client: ControlClient) -> None:
@@ -185,17 +150,6 @@ def test_a_paused_origin_waits_even_through_a_restart_and_a_resumed_one_goes_on(
         assert (resumed.outcome, resumed.count) == (Outcome.RESUMED, 1)
         eventually(lambda: paused() == 1, 60.0, "it comes after all")
         eventually(lambda: 'state="paused"' not in scrape(one), DEADLINE_S, "the metrics say so")
-
-
-def test_a_fire_for_a_paused_origin_is_refused(stage: Stage, sidecars: Sidecars) -> None:
-    sidecars.start("one", stage)
-    with ControlClient(settings_of(stage)) as client:
-        client.act(ControlKind.PAUSE, stage.origin, deadline_s=DEADLINE_S)
-        due_ms = now_ms() + FAR_MS
-        (sent,) = send(stage.bootstrap, stage.input_topic, message(stage, b"x", due_ms))
-        result = client.act(ControlKind.FIRE, TimerId(sent.partition, sent.offset, due_ms), deadline_s=DEADLINE_S)
-        assert (result.outcome, result.count) == (Outcome.ORIGIN_PAUSED, 0)
-        assert f"{stage.origin} is paused" in result.detail
 
 
 def test_with_a_token_only_signed_records_are_obeyed(stage: Stage, sidecars: Sidecars) -> None:

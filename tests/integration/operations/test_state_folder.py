@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 
 from tests.broker import unique
-from tests.integration.ledger import Ledger
 from tests.integration.messages import Given, Pairs, World, native, now_ms
 from tests.integration.sidecars import Sidecar, Sidecars, Stage
 from tests.waiting import eventually
@@ -28,32 +26,6 @@ def due_at(stage: Stage, marker: bytes, due_ms: int) -> Pairs:
 
 def wait_for_pending(sidecar: Sidecar, count: int) -> None:
     eventually(lambda: sidecar.pending() == count, 30, f"{count} wait")
-
-
-def test_a_stale_folder_put_back_fires_nothing_twice_and_loses_nothing(
-    stage: Stage, sidecars: Sidecars, marker: bytes, tmp_path: Path
-) -> None:
-    one = sidecars.start("one", stage)
-    world = World(stage, one)
-    world.send(*(Given(b"early %d" % n, headers=native(stage, marker, 8_000), partition=n % 4) for n in range(40)))
-    world.send(*(Given(b"late %d" % n, headers=native(stage, marker, 15_000), partition=n % 4) for n in range(40)))
-    wait_for_pending(one, 80)
-    assert one.stop() == 0
-    shutil.copytree(one.state_dir, tmp_path / "copy")
-    one.start()
-    assert len(world.fired(marker, 40)) == 40
-    world.send(*(Given(b"new %d" % n, headers=native(stage, marker, 4_000), partition=n % 4) for n in range(40)))
-    ledger, ends = Ledger(stage), dict.fromkeys(range(4), 30)
-    eventually(lambda: ledger.committed_offsets() == ends, 30, "the new ones are taken in")
-    one.kill()
-    shutil.rmtree(one.state_dir)
-    shutil.copytree(tmp_path / "copy", one.state_dir)
-    one.start()
-    fired = world.fired(marker, 120)
-    wait_for_pending(one, 0)
-    expected = {b"%s %d" % (word, n) for word in (b"early", b"late", b"new") for n in range(40)}
-    assert {record.value for record in fired} == expected
-    assert len(world.fired(marker, 120)) == 120
 
 
 def test_a_folder_of_another_application_on_the_cluster_is_set_aside_and_rebuilt(

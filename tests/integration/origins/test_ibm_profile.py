@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.broker import unique
-from tests.integration.messages import Given, World, names, now_ms, one_sidecar, scrape
+from tests.integration.messages import Given, World, now_ms, one_sidecar, scrape
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
@@ -62,17 +62,6 @@ def test_a_retriable_message_fires_after_the_delay_of_its_attempt_counted_from_i
     assert fired.timestamp_ms >= base_ms + delay_ms
 
 
-def test_values_in_double_quotes_are_read_and_written_back_in_quotes(world: World, marker: bytes) -> None:
-    quoted = [
-        (name, b'"%s"' % value if name.startswith("x-ibm") and value is not None else value)
-        for name, value in ibm(world, marker, b"com.ibm.Retriable", now_ms(), ("x-ibm-retry-attempts", b"1"))
-    ]
-    world.send(Given(headers=quoted))
-    (fired,) = world.fired(marker)
-    assert fired.header("x-ibm-retry-attempts") == b'"2"'
-    assert fired.header("x-ibm-retry-origin-topic") == b'"%s"' % world.stage.origin.encode()
-
-
 @pytest.mark.parametrize(
     ("exception", "attempts", "reason"),
     [
@@ -91,14 +80,6 @@ def test_what_cannot_be_retried_goes_to_the_dlq_as_it_came(
     assert dead.header("retry-dlq-reason") == reason
     assert list(dead.headers[: len(came)]) == came
     assert dead.header("__connect.errors.exception.class.name") == exception
-
-
-def test_a_missing_header_is_a_dead_letter_that_names_it(world: World, marker: bytes) -> None:
-    world.send(Given(headers=ibm(world, marker, b"com.ibm.Retriable", now_ms())[1:]))
-    (dead,) = world.dead(marker)
-    assert dead.header("retry-dlq-reason") == b"missing-header"
-    assert b"x-ibm-retry-origin-topic" in (dead.header("retry-dlq-detail") or b"")
-    assert "x-ibm-retry-exception-type" in names(dead)
 
 
 def test_droppable_ones_and_those_whose_origin_is_the_dlq_are_dropped_and_counted(world: World, marker: bytes) -> None:
