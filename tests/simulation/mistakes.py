@@ -71,7 +71,7 @@ MISTAKES: Final = (
             "if due_ms + 2_000 >= latest_ms:",
         ),
         shell,
-        (186,),
+        (138,),
     ),
     Mistake(
         CompiledMutation(
@@ -81,7 +81,7 @@ MISTAKES: Final = (
             "if last.slot is None or last.level != level:",
         ),
         shell,
-        (105, 107),
+        (110,),
     ),
     Mistake(
         CompiledMutation(
@@ -109,7 +109,7 @@ MISTAKES: Final = (
             compiled=True,
         ),
         shell,
-        (119, 125),
+        (126,),
     ),
     Mistake(
         Mutation("a file deletes nothing", "store.rocks:RocksStore.ingest", "del writer[row]", "pass", compiled=True),

@@ -39,7 +39,10 @@ def take_right(world: World) -> None:
     def give() -> None:
         topic.may_write = topic.may_describe = True
 
-    world.until(world.rng.choice([1, 10, 40]), give)
+    seconds = world.rng.choice([1, 10, 40])
+    if not topic.may_describe:
+        world.hidden_s.append((world.timeline.now_s, world.timeline.now_s + seconds))
+    world.until(seconds, give)
 
 
 def delete_origin(world: World) -> None:

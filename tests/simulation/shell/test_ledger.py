@@ -11,11 +11,12 @@ import pytest
 
 from sidecar.changelog.codec import CHECKPOINT_KEY, Checkpoint, encode_checkpoint
 from sidecar.contract.dead_letter import render_dead_letter
+from sidecar.kafka.admin.catalogue import FORBIDDEN_AFTER_S
 from sidecar.model import Headers, Reason
 from tests.simulation.fakes.cluster import Cluster
 from tests.simulation.fakes.logs import Row, Transaction
 from tests.simulation.fakes.timeline import Timeline
-from tests.simulation.shell.ledger import HEADERS_MAX, Fate, Ledger, Sent
+from tests.simulation.shell.ledger import HEADERS_MAX, Fate, Ledger, Sent, check_stops
 from tests.simulation.shell.senders import BILLS
 from tests.simulation.shell.world import CHANGELOG, DLQ, INPUT
 
@@ -158,3 +159,17 @@ def test_an_origin_is_away_since_the_first_outage_after_it_took_a_message(*, tak
     detail = f"{ORIGIN} has been unreachable for longer than ORIGIN_TIMEOUT"
     with nullcontext() if is_excused else pytest.raises(AssertionError, match="open not long ago"):
         judged.commit(2, *dead, stage="fire", reason=Reason.UNFIREABLE, detail=detail)
+
+
+@pytest.mark.parametrize(
+    ("hidden_s", "is_excused"),
+    [((), False), (((0.0, 1.0),), True), (((0.0, 0.5),), False), (((15.0, 20.0),), False)],
+    ids=["all could be seen", "while it waited", "before it was due", "when it was out"],
+)
+def test_a_message_may_wait_for_the_second_answer_about_an_origin_that_may_not_be_seen(
+    hidden_s: Sequence[tuple[float, float]], *, is_excused: bool
+) -> None:
+    sent = Sent(1, "good", ORIGIN, 1_000, b"k", b"v", [], Fate.FIRED)
+    sent.out.append((ORIGIN, 1.0 + 10.0 + FORBIDDEN_AFTER_S))
+    with nullcontext() if is_excused else pytest.raises(AssertionError, match="s late"):
+        check_stops([sent], 0, 10.0, hidden_s=hidden_s)

@@ -79,6 +79,8 @@ class World:
             self.ledger.origin_timeout_s = self.origin_timeout_ms / 1000
         self.silent: set[str] = set()
         """What gave no answer for a while."""
+        self.hidden_s: list[tuple[float, float]] = []
+        """From when until when an origin might not be looked at."""
         self.controls = 0
         self.bad_partitions: set[int] = set()
         """Of the retry topic: what is in them may wait."""
@@ -234,7 +236,7 @@ class World:
             sent = self.ledger.sent.values()
             unhindered = [each for each in sent if each.is_good and each.partition not in self.bad_partitions]
             longest_s = CALM_STOP_S * max(1, len(self.silent))
-            check_stops(self._free(unhindered), START_MS, longest_s, self.cluster.refusals_s, held_s)
+            check_stops(*(self._free(unhindered), START_MS, longest_s, self.cluster.refusals_s, held_s, self.hidden_s))
         self._run_until(self.timeline.now_s + AT_LAST_S, self.ledger.waiting())
         assert not (left := self.ledger.waiting()), ("messages still wait", left[:3])
         self.ledger.check_rates()
