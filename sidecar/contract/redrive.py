@@ -42,6 +42,8 @@ _GOLDEN: Final = 0.6180339887498949
 class SkipReason(StrEnum):
     """The reason why a dead letter is not redriven."""
 
+    DISCARDED = "discarded"
+    """By an operator, which who calls `redrive` knows."""
     NOT_A_DEAD_LETTER = "not-a-dead-letter"
     TRUNCATED = "truncated"
     LOOP_GUARD = "loop-guard"

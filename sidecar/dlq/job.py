@@ -11,6 +11,7 @@ from typing import Final
 from sidecar.clock import Clock, SystemClock
 from sidecar.contract import dialects_of
 from sidecar.contract.redrive import RedriveTerms
+from sidecar.dlq.discards import Discard, DiscardLog, Place
 from sidecar.dlq.filter import DeadLetterFilter
 from sidecar.dlq.reader import (
     KafkaDeadLetterReader,
@@ -113,7 +114,7 @@ class RedriveJob:
             stopping: Returns whether to stop.
             advanced: Called with the number of remaining offsets.
         """
-        policy, limit = self._new_policy(), self.limits.limit
+        policy, limit = self._new_policy(self._discards()), self.limits.limit
         self.tally = Tally()
         with closing(self._reader(self._ahead())) as reader:
             while not reader.done:
@@ -136,6 +137,7 @@ class RedriveJob:
             CommandFailed: The run cannot continue.
         """
         self.tally, self.sent = Tally(), 0
+        discards = self._discards()
         ahead = take_over(self.settings, self.run, self.retry_topic, self.whole, restart=self.restart)
         self._note_ahead(ahead)
         before: RedriveRun | None = None
@@ -148,7 +150,7 @@ class RedriveJob:
                 start = max(offsets.start, next_of_run(self.settings, self.run, number))
                 offsets = offsets._replace(start=start, end=max(start, offsets.end))
                 with closing(self._reader({number: offsets})) as reader:
-                    policy = self._new_policy()
+                    policy = self._new_policy(discards)
                     before = RedriveRun(reader, producer, policy, self.limits, stopping, self.clock, before)
                     if not self._run(before, rest, advanced):
                         return False
@@ -175,8 +177,11 @@ class RedriveJob:
         finally:
             self.sent = redrive_run.sent
 
-    def _new_policy(self) -> RedrivePolicy:
-        return RedrivePolicy(self.settings, self.retry_topic, self.wanted, self.terms, self.clock)
+    def _new_policy(self, discards: Mapping[Place, Discard]) -> RedrivePolicy:
+        return RedrivePolicy(self.settings, self.retry_topic, self.wanted, self.terms, self.clock, discards)
+
+    def _discards(self) -> Mapping[Place, Discard]:
+        return DiscardLog(self.settings, self.admin, self.clock).read()
 
     def _reader(self, ahead: Mapping[int, OffsetRange]) -> KafkaDeadLetterReader:
         return KafkaDeadLetterReader(self.settings, ahead, self.run.group_id, dialects_of(self.settings.dialects))

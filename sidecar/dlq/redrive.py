@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from sidecar.clock import Clock
@@ -16,6 +17,7 @@ from sidecar.contract.dialects.native import GROUP, ORIGIN_TOPIC
 from sidecar.contract.redrive import RedriveTerms, Skipped, SkipReason, share_of
 from sidecar.contract.redrive import redrive as redriven_headers
 from sidecar.contract.sizes import record_bytes
+from sidecar.dlq.discards import Discard, Place, discard_of
 from sidecar.dlq.filter import DeadLetterFilter
 from sidecar.dlq.reader import DlqRecord, OffsetRange, RedriveProducer, RunIdentity
 from sidecar.engine import hot
@@ -44,11 +46,19 @@ class RedrivePolicy:
         wanted: The filter for dead letters.
         terms: The terms of the redrive.
         clock: The clock from which delays count.
+        discards: The dead letters that stay because somebody has decided it.
     """
 
     def __init__(
-        self, settings: Settings, retry_topic: Topic, wanted: DeadLetterFilter, terms: RedriveTerms, clock: Clock
+        self,
+        settings: Settings,
+        retry_topic: Topic,
+        wanted: DeadLetterFilter,
+        terms: RedriveTerms,
+        clock: Clock,
+        discards: Mapping[Place, Discard] = MappingProxyType({}),
     ) -> None:
+        self._discards = discards
         self._topic = retry_topic
         self._bytes_max = retry_topic.max_message_bytes
         self._matches = wanted.matcher()
@@ -59,6 +69,9 @@ class RedrivePolicy:
 
     def decide(self, record: DlqRecord) -> Outgoing | Skipped | None:
         """Return the record for the retry topic, why it is skipped, or None when the filter excludes it."""
+        if self._discards and (discard := discard_of(self._discards, record)) is not None:
+            skipped = Skipped(SkipReason.DISCARDED, f"{discard.who}: {discard.why}")
+            return skipped if self._matches(record.dead_letter) else None
         if self._plain is not None:
             # By offset, not by count: a continued run does not restart the spread.
             share = share_of(record[1] + record[0]) if self._terms.spread_ms else 0.0

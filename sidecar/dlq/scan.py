@@ -13,11 +13,13 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from struct import Struct, error
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from sidecar.clock import Clock
 from sidecar.contract import dialects_of
 from sidecar.contract.sizes import record_bytes
+from sidecar.dlq.discards import Discard, Place, discard_of
 from sidecar.dlq.filter import DeadLetterFilter
 from sidecar.dlq.reader import DlqRecord, KafkaDeadLetterReader, OffsetRange
 from sidecar.errors import BrokerUnavailable
@@ -94,6 +96,7 @@ def scan(
     wanted: DeadLetterFilter,
     position: ScanPosition | None,
     look: Callable[[Mapping[int, OffsetRange]], Look],
+    discards: Mapping[Place, Discard] = MappingProxyType({}),
 ) -> Scanned:
     """Look at the newest records of a range that are older than a position.
 
@@ -102,6 +105,7 @@ def scan(
         wanted: The filter for dead letters.
         position: Where the look before stopped; None: the end.
         look: Reads a window; see `KafkaLook`.
+        discards: The dead letters to leave out.
 
     Raises:
         CommandFailed: The DLQ may not be read, or no record came in time.
@@ -123,7 +127,8 @@ def scan(
     matches = wanted.matcher()
     seen = {number: found for number, found in records.items() if number in covered}
     matching = {
-        number: [each for each in reversed(found) if matches(each.dead_letter)] for number, found in seen.items()
+        number: [each for each in reversed(found) if matches(each.dead_letter) and discard_of(discards, each) is None]
+        for number, found in seen.items()
     }
     read = sum(map(len, seen.values()))
     return Scanned(matching, read, ScanPosition(following, left) if left else None, firsts)

@@ -9,20 +9,26 @@ from dataclasses import replace
 from typing import Any, Final
 
 from sidecar.api.dlq.bodies import (
+    DISCARDS_SHOWN_MAX,
     NAMES_MAX,
     CountsBody,
     DeadLetterBody,
     DeadLetterDetailBody,
     DeadLettersBody,
+    DiscardBody,
+    DiscardRequest,
+    DiscardsBody,
     FilterFields,
     ListQuery,
     RedriveBody,
     RedriveRequest,
     ScanQuery,
+    read_position,
 )
 from sidecar.clock import Clock
 from sidecar.contract import dialects_of
 from sidecar.dlq.count import Count
+from sidecar.dlq.discards import Discard, DiscardLog, Place, discard_of
 from sidecar.dlq.filter import DeadLetterFilter
 from sidecar.dlq.reader import DlqRecord, KafkaDeadLetterReader, OffsetRange, offset_ranges
 from sidecar.dlq.scan import SECONDS_MAX, KafkaLook, Scanned, ScanPosition, newest, scan
@@ -78,13 +84,40 @@ class KafkaDeadLetters:
         record = self._read(settings, partition, log._replace(start=offset, end=offset + 1))
         if record is None:
             return None
+        discard = discard_of(self._discards(settings), record)
         found: dict[str, Any] = {
             **body_of(record).model_dump(),
+            "discarded": None if discard is None else discard_body(partition, offset, discard),
             **HeaderRoom().shown(record.headers or ()),
         }
         if payload:
             found |= {"key": base64_of(record.key), "value": base64_of(record.value)}
         return DeadLetterDetailBody.model_validate(found)
+
+    def discard(self, request: DiscardRequest, who: str) -> DiscardBody | None:
+        """Discard a dead letter."""
+        settings = self._settings_of(request.topic)
+        partition, offset = read_position(request.id)
+        whole = offset_ranges(settings, self._made_admin(), None, None, Deadline(ASK_S, self._clock))
+        log = whole.get(partition)
+        if log is None or not log.start <= offset < log.end:
+            return None
+        record = self._read(settings, partition, log._replace(start=offset, end=offset + 1))
+        if record is None:
+            return None
+        made = self._discard_log(settings).add([record], who, request.why, whole)
+        return discard_body(partition, offset, made)
+
+    def take_back(self, topic: str | None, partition: int, offset: int) -> bool:
+        """End a discard."""
+        return bool(self._discard_log(self._settings_of(topic)).take_back([(partition, offset)]))
+
+    def discards(self, topic: str | None) -> DiscardsBody:
+        """Return the discarded dead letters, latest first."""
+        settings = self._settings_of(topic)
+        found = sorted(self._discards(settings).items(), key=lambda each: each[1].at_ms, reverse=True)
+        shown = [discard_body(*place, discard) for place, discard in found[:DISCARDS_SHOWN_MAX]]
+        return DiscardsBody(topic=settings.dlq_topic, total=len(found), discards=shown)
 
     def start(self, request: RedriveRequest) -> tuple[RedriveBody, bool]:
         """Start a redrive."""
@@ -114,7 +147,14 @@ class KafkaDeadLetters:
         position = None if query.cursor is None else ScanPosition.from_cursor(query.cursor)
         deadline = Deadline(ASK_S, self._clock)
         whole = offset_ranges(settings, self._made_admin(), query.died_from, query.died_to, deadline)
-        return settings, scan(whole, wanted, position, KafkaLook(settings, self._clock))
+        look, discards = KafkaLook(settings, self._clock), self._discards(settings)
+        return settings, scan(whole, wanted, position, look, discards)
+
+    def _discard_log(self, settings: Settings) -> DiscardLog:
+        return DiscardLog(settings, self._made_admin(), self._clock)
+
+    def _discards(self, settings: Settings) -> Mapping[Place, Discard]:
+        return self._discard_log(settings).read(Deadline(ASK_S, self._clock))
 
     def _read(self, settings: Settings, partition: int, only: OffsetRange) -> DlqRecord | None:
         """Return the record of a range of one offset, None for a transaction marker."""
@@ -166,6 +206,11 @@ def filter_of(query: FilterFields) -> DeadLetterFilter:
         None if query.died_from is None else str(query.died_from),
         None if query.died_to is None else str(query.died_to),
     )
+
+
+def discard_body(partition: int, offset: int, discard: Discard) -> DiscardBody:
+    """Return a discard as JSON shows it."""
+    return DiscardBody(id=f"{partition}-{offset}", who=discard.who, why=discard.why, at_ms=discard.at_ms)
 
 
 def body_of(record: DlqRecord) -> DeadLetterBody:

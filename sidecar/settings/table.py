@@ -410,9 +410,15 @@ class Settings:
         return f"{self.streams_app_id}-status"
 
     @property
+    def discards_topic(self) -> str:
+        """Which dead letters are discarded; created with the first one."""
+        return f"{self.streams_app_id}-discards"
+
+    @property
     def own_topics(self) -> frozenset[str]:
         """The topics that are never an origin, whatever ORIGIN_TOPICS says."""
-        return frozenset({self.input_topic, *self.dlq_topics, self.changelog_topic, self.status_topic})
+        internal = {self.changelog_topic, self.status_topic, self.discards_topic}
+        return frozenset({self.input_topic, *self.dlq_topics, *internal})
 
     @property
     def dlq_topics(self) -> tuple[str, ...]:

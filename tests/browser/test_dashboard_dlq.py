@@ -112,6 +112,24 @@ def test_a_redrive_is_previewed_confirmed_and_followed(open_page: Open, keep: Ke
     assert (letters.started[-1].id, letters.started[-1].reason) == ("0-7", ["bad-header"])
 
 
+def test_a_dead_letter_is_discarded_with_a_reason_and_taken_back(open_page: Open) -> None:
+    letters = Letters(some_letters())
+    with serving(source(), letters=letters) as url:
+        page = open_page(url)
+        looked(page)
+        page.get_by_role("button", name="0-9").click()
+        drawer = page.locator("#letter")
+        drawer.get_by_label("Why it is discarded").fill(HOSTILE)
+        drawer.get_by_role("button", name="Discard").click()
+        expect(drawer).to_contain_text(f"by 127.0.0.1: {HOSTILE}")
+        assert [each.why for each in letters.discarded.values()] == [HOSTILE]
+        assert faults(page) == []
+        drawer.get_by_role("button", name="Take back").click()
+        expect(drawer.get_by_role("button", name="Discard")).to_be_visible()
+    assert letters.discarded == {}
+    assert "owned" not in page.title()
+
+
 def test_a_dlq_that_cannot_be_read_says_so(open_page: Open) -> None:
     with serving(source(), letters=Letters(trouble=BrokerUnavailable("no record within 3 s"))) as url:
         page = open_page(url)

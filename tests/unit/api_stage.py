@@ -19,6 +19,9 @@ from sidecar.api.dlq.bodies import (
     DeadLetterBody,
     DeadLetterDetailBody,
     DeadLettersBody,
+    DiscardBody,
+    DiscardRequest,
+    DiscardsBody,
     ListQuery,
     RedriveBody,
     RedriveRequest,
@@ -181,6 +184,7 @@ class Letters:
     asked: list[ScanQuery] = field(default_factory=list)
     started: list[RedriveRequest] = field(default_factory=list)
     known: dict[str, RedriveBody] = field(default_factory=dict)
+    discarded: dict[str, DiscardBody] = field(default_factory=dict)
 
     def counts(self, query: ScanQuery) -> CountsBody:
         reasons = [each.reason for each in self._matching(query)]
@@ -190,7 +194,7 @@ class Letters:
 
     def page(self, query: ListQuery) -> DeadLettersBody:
         found = self._matching(query)[: query.limit]
-        bare = {"headers", "headers_truncated", "key", "value"}
+        bare = {"discarded", "headers", "headers_truncated", "key", "value"}
         messages = [DeadLetterBody.model_validate(each.model_dump(exclude=bare)) for each in found]
         return DeadLettersBody(**self._facts(query), messages=messages)
 
@@ -198,9 +202,31 @@ class Letters:
         if self.trouble is not None:
             raise self.trouble
         found = next((each for each in self.held if each.id == f"{partition}-{offset}"), None)
-        if found is None or payload:
+        if found is None:
+            return None
+        found = found.model_copy(update={"discarded": self.discarded.get(found.id)})
+        if payload:
             return found
         return DeadLetterDetailBody.model_validate(found.model_dump(exclude={"key", "value"}))
+
+    def discard(self, request: DiscardRequest, who: str) -> DiscardBody | None:
+        if self.trouble is not None:
+            raise self.trouble
+        if all(each.id != request.id for each in self.held):
+            return None
+        made = DiscardBody(id=request.id, who=who, why=request.why, at_ms=NOW_MS)
+        self.discarded[request.id] = made
+        return made
+
+    def take_back(self, topic: str | None, partition: int, offset: int) -> bool:
+        if self.trouble is not None:
+            raise self.trouble
+        return self.discarded.pop(f"{partition}-{offset}", None) is not None
+
+    def discards(self, topic: str | None) -> DiscardsBody:
+        if self.trouble is not None:
+            raise self.trouble
+        return DiscardsBody(topic="dlq", total=len(self.discarded), discards=list(self.discarded.values()))
 
     def start(self, request: RedriveRequest) -> tuple[RedriveBody, bool]:
         if self.trouble is not None:

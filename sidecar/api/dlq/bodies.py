@@ -15,6 +15,7 @@ LIMIT: Final = 50
 LIMIT_MAX: Final = 500
 NAMES_MAX: Final = 100
 """The most names or globs of one kind in a filter, and the most names of one kind in an answer."""
+DISCARDS_SHOWN_MAX: Final = 1_000
 PER_SECOND: Final = 1_000.0
 PER_SECOND_MAX: Final = 10_000.0
 CURSOR_CHARS_MAX: Final = 12_000
@@ -165,6 +166,52 @@ class RedriveRequest(FilterFields):
     )
 
 
+class DiscardRequest(BaseModel):
+    """The dead letter to discard, and why."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, json_schema_extra={"examples": [{"id": "0-17", "why": "a test order"}]}
+    )
+
+    topic: TopicName = None
+    id: str = Field(description="The dead letter, `<partition>-<offset>`.", pattern=POSITION_PATTERN)
+    why: str = Field(description="The reason, for people.", min_length=1, max_length=500)
+
+
+class DiscardQuery(BaseModel):
+    """The DLQ of a discarded dead letter."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    topic: TopicName = None
+
+
+class DiscardBody(Body):
+    """Who has discarded a dead letter, and why."""
+
+    id: str = Field(description="`<partition>-<offset>` on the DLQ.", examples=["0-17"])
+    who: str = Field(description="Address of the caller, after the user name of HTTP Basic or of the command's system.")
+    why: str
+    at_ms: int
+
+
+class TakenBackBody(Body):
+    """The dead letter whose discard has ended."""
+
+    id: str = Field(description="`<partition>-<offset>` on the DLQ.", examples=["0-17"])
+    taken_back: bool = True
+
+
+class DiscardsBody(Body):
+    """The discarded dead letters of a DLQ, latest first."""
+
+    topic: str
+    total: int = Field(
+        description="Number of discarded dead letters; those that retention deletes are taken away later."
+    )
+    discards: list[DiscardBody] = Field(max_length=DISCARDS_SHOWN_MAX)
+
+
 class PlaceBody(Body):
     """A record of the retry topic, which retention may have deleted since."""
 
@@ -195,6 +242,9 @@ class DeadLetterBody(Body):
 class DeadLetterDetailBody(DeadLetterBody):
     """One dead letter with its headers and, on request, its payload."""
 
+    discarded: DiscardBody | None = Field(
+        default=None, description="Who has discarded it, and why; null if nobody has."
+    )
     headers: list[HeaderBody]
     headers_truncated: bool = Field(default=False, description="True if there are more headers than shown.")
     key: str | None = Field(default=None, description="Base64, or null; only with ?payload=true.")
@@ -298,6 +348,12 @@ DEAD_LETTERS_EXAMPLE: Final[dict[str, Any]] = {**_SCAN_EXAMPLE, "messages": [DEA
 DEAD_LETTER_DETAIL_EXAMPLE: Final[dict[str, Any]] = {
     **DEAD_LETTER_EXAMPLE,
     "headers": [{"name": "retry-dlq-reason", "value": "fatal"}],
+}
+DISCARD_EXAMPLE: Final[dict[str, Any]] = {
+    "id": "0-17",
+    "who": "alice@10.0.0.7",
+    "why": "a test order",
+    "at_ms": _NOW_MS,
 }
 REDRIVE_EXAMPLE: Final[dict[str, Any]] = {
     "run": "13b95c1f4d",

@@ -20,18 +20,24 @@ from sidecar.api.dlq.bodies import (
     COUNTS_EXAMPLE,
     DEAD_LETTER_DETAIL_EXAMPLE,
     DEAD_LETTERS_EXAMPLE,
+    DISCARD_EXAMPLE,
     ID_PATTERN,
     POSITION_PATTERN,
     REDRIVE_EXAMPLE,
     CountsBody,
     DeadLetterDetailBody,
     DeadLettersBody,
+    DiscardBody,
+    DiscardQuery,
+    DiscardRequest,
+    DiscardsBody,
     ListQuery,
     RedriveBody,
     RedriveRequest,
     RedrivesBody,
     ScanQuery,
     ShowQuery,
+    TakenBackBody,
     read_position,
 )
 from sidecar.api.guard import PaidThread
@@ -53,6 +59,7 @@ _UNREAD: Final = {
 }
 _BAD: Final = {"model": ErrorBody, "description": "A parameter is invalid, or the topic is not a DLQ."}
 _OTHER: Final = {"model": ErrorBody, "description": "Any other error in the request."}
+_NO_RECORD: Final = {"model": ErrorBody, "description": "The DLQ has no such record."}
 _CHANGE: Final[dict[int | str, dict[str, object]]] = {
     "4XX": _OTHER,
 }
@@ -76,6 +83,18 @@ class DeadLetters(Protocol):
 
     def find(self, topic: str | None, partition: int, offset: int, *, payload: bool) -> DeadLetterDetailBody | None:
         """Return one dead letter, None when the DLQ has no such record."""
+        ...
+
+    def discard(self, request: DiscardRequest, who: str) -> DiscardBody | None:
+        """Discard a dead letter; None when the DLQ has no such record. Called as the first three."""
+        ...
+
+    def take_back(self, topic: str | None, partition: int, offset: int) -> bool:
+        """End a discard; return whether there was one. Called as the first three."""
+        ...
+
+    def discards(self, topic: str | None) -> DiscardsBody:
+        """Return the discarded dead letters. Called as the first three."""
         ...
 
     def start(self, request: RedriveRequest) -> tuple[RedriveBody, bool]:
@@ -141,6 +160,30 @@ class DlqDesk:
         log.info("api_change", who=caller(request), what="redrive-stop", target=run, outcome=status.state)
         return status
 
+    async def discard(self, request: Request, wanted: DiscardRequest) -> DiscardBody:
+        """Discard a dead letter and write it to the log."""
+        made: DiscardBody | None = None
+        who, outcome = caller(request), "failed"
+        try:
+            made = await self.read(partial(self._dead_letters.discard, wanted, who))
+            outcome = "not-found" if made is None else "discarded"
+        finally:
+            log.info("api_change", who=who, what="discard", target=wanted.id, outcome=outcome)
+        if made is None:
+            raise HTTPException(404, f"The DLQ has no record {wanted.id}: it was deleted, or never existed.")
+        return made
+
+    async def take_back(self, request: Request, topic: str | None, position: str) -> None:
+        """End a discard and write it to the log."""
+        outcome = "failed"
+        try:
+            there = await self.read(partial(self._dead_letters.take_back, topic, *read_position(position)))
+            outcome = "taken-back" if there else "not-found"
+        finally:
+            log.info("api_change", who=caller(request), what="discard-undo", target=position, outcome=outcome)
+        if not there:
+            raise HTTPException(404, f"Dead letter {position} is not discarded.")
+
     async def status(self, run: str, *, forwarded: bool) -> RedriveBody:
         """Return the status of a redrive of any instance."""
         if (own := self._dead_letters.redrive(run)) is not None:
@@ -205,7 +248,7 @@ def dlq_routes(dead_letters: DeadLetters, source: Source, peers: Peers, gate: Ga
         responses={
             200: {"content": {"application/json": {"example": DEAD_LETTER_DETAIL_EXAMPLE}}},
             400: _BAD,
-            404: {"model": ErrorBody, "description": "The DLQ has no such record."},
+            404: _NO_RECORD,
             "4XX": _OTHER,
             503: _UNREAD,
         },
@@ -221,8 +264,54 @@ def dlq_routes(dead_letters: DeadLetters, source: Source, peers: Peers, gate: Ga
         made = await desk.read(lambda: shown.model_dump_json(exclude_unset=True).encode())
         return Response(made, media_type="application/json")
 
+    _add_discards(router, dead_letters, desk)
     _add_redrives(router, dead_letters, desk)
     return router
+
+
+def _add_discards(router: APIRouter, dead_letters: DeadLetters, desk: DlqDesk) -> None:
+    errors: dict[int | str, dict[str, object]] = {400: _BAD, "4XX": _OTHER, 503: _UNREAD}
+    shown = {"application/json": {"example": DISCARD_EXAMPLE}}
+    all_shown = {"application/json": {"example": {"topic": "dlq", "total": 1, "discards": [DISCARD_EXAMPLE]}}}
+
+    @router.get(
+        "/dlq/discards",
+        summary="List discarded dead letters",
+        description="Those that lists and counts leave out and redrives skip, latest first, at most 1,000.",
+        response_model=DiscardsBody,
+        responses={**errors, 200: {"content": all_shown}},
+    )
+    async def list_discards(query: Annotated[DiscardQuery, Query()]) -> JSONResponse:
+        return JSONResponse((await desk.read(partial(dead_letters.discards, query.topic))).model_dump())
+
+    @router.post(
+        "/dlq/discards",
+        summary="Discard a dead letter",
+        description="Lists and counts leave it out and redrives skip it, on every instance, until it is taken back. "
+        "The record stays on the DLQ. A redrive that is running may still send it.",
+        response_model=DiscardBody,
+        responses={**errors, 200: {"content": shown}, 404: _NO_RECORD},
+        dependencies=[Depends(refuse_parameters), Depends(require_json)],
+    )
+    async def discard_dead_letter(request: Request, wanted: DiscardRequest) -> JSONResponse:
+        return JSONResponse((await desk.discard(request, wanted)).model_dump())
+
+    @router.delete(
+        "/dlq/discards/{id}",
+        summary="Take a discard back",
+        description="The dead letter is listed, counted and redriven again.",
+        response_model=TakenBackBody,
+        responses={
+            **errors,
+            200: {"content": {"application/json": {"example": {"id": "0-17", "taken_back": True}}}},
+            404: {"model": ErrorBody, "description": "It is not discarded."},
+        },
+    )
+    async def take_discard_back(
+        request: Request, position: PositionText, query: Annotated[DiscardQuery, Query()]
+    ) -> JSONResponse:
+        await desk.take_back(request, query.topic, position)
+        return JSONResponse(TakenBackBody(id=position).model_dump())
 
 
 def _add_redrives(router: APIRouter, dead_letters: DeadLetters, desk: DlqDesk) -> None:

@@ -181,6 +181,7 @@ function drawn(each, payload) {
   const parts = [
     el("div", { class: "row actions", role: "group", "aria-label": "Actions" },
       el("button", { type: "button", onclick: () => askRedrive(wanted(each), `dead letter ${each.id}`) }, "Redrive …")),
+    discarding(each),
     el("dl", { class: "fields" }, ...fields.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])),
   ];
   if (each.truncated) parts.push(notice("warn", "A part of the message did not fit on the DLQ: it cannot be redriven."));
@@ -188,6 +189,30 @@ function drawn(each, payload) {
   if (payload) parts.push(content("Key", each.key), content("Value", each.value));
   else parts.push(el("button", { type: "button", onclick: () => openLetter(each.id, true) }, "Show key and value"));
   return parts;
+}
+
+/** Return the form that discards a dead letter, or what takes that back. */
+function discarding(each) {
+  const topic = filter.topic ? { topic: filter.topic } : {};
+  const answer = el("p", { role: "status" });
+  const act = async (...request) => {
+    const said = await change(...request).catch((error) => error);
+    if (said.status < 300) await openLetter(each.id);
+    else answer.replaceChildren(...refused(said, "This needs the API token."));
+  };
+  if (each.discarded) {
+    const { who, why, at_ms } = each.discarded;
+    const undo = () => act("DELETE", `dlq/discards/${each.id}?${new URLSearchParams(topic)}`);
+    return el("div", {},
+      notice("warn", `Discarded ${distance(at_ms, now())} by ${who}: ${why}`),
+      el("button", { type: "button", onclick: undo }, "Take back"), answer);
+  }
+  const why = el("input", { type: "text", maxlength: 500, required: true, "aria-label": "Why it is discarded", placeholder: "why" });
+  const submit = (event) => {
+    event.preventDefault();
+    act("POST", "dlq/discards", { ...topic, id: each.id, why: why.value });
+  };
+  return el("form", { class: "row", onsubmit: submit }, why, el("button", { type: "submit" }, "Discard"), answer);
 }
 
 // Redrives

@@ -16,6 +16,7 @@ from sidecar.cli.options import DEAD_LETTERS, SettingsCommand, json_option, sett
 from sidecar.cli.terminal import console, print_json
 from sidecar.contract import dialects_of
 from sidecar.dlq.count import KINDS, Count, sorted_names
+from sidecar.dlq.discards import DiscardLog, discard_of
 from sidecar.dlq.filter import DeadLetterFilter
 from sidecar.dlq.reader import KafkaDeadLetterReader, offset_ranges
 from sidecar.errors import printable
@@ -46,8 +47,9 @@ def report(settings: Settings, *, wanted: DeadLetterFilter, examples: int, as_js
     """
     validate_client_properties(settings)
     tune_interpreter()
-    count = Count(wanted, examples)
-    found = offset_ranges(settings, Admin(settings), died_from_ms(wanted), died_to_ms(wanted))
+    count, admin = Count(wanted, examples), Admin(settings)
+    discards = DiscardLog(settings, admin).read()
+    found = offset_ranges(settings, admin, died_from_ms(wanted), died_to_ms(wanted))
     dialects = dialects_of(settings.dialects)
     reader = KafkaDeadLetterReader(settings, found, f"{settings.group_id}-dlq-report", dialects)
     try:
@@ -55,7 +57,7 @@ def report(settings: Settings, *, wanted: DeadLetterFilter, examples: int, as_js
             while not reader.done:
                 if stop.asked:
                     raise Interrupted("interrupted")
-                count.add(reader.read())
+                count.add(each for each in reader.read() if discard_of(discards, each) is None)
                 shown(reader.remaining)
     finally:
         reader.close()

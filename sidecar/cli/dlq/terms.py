@@ -130,6 +130,7 @@ def _lines_of_skipped(tally: Tally) -> Iterator[str]:
     if tally.filtered:
         yield f"{tally.filtered:,} do not match the filter"
     hints = {
+        SkipReason.DISCARDED: "were discarded: take that back with `dlq discard --undo`",
         SkipReason.WOULD_DIE_AGAIN: "would only die again: name the reason with --reason, or fix them with --to-origin",
         SkipReason.LOOP_GUARD: "were redriven as often as --max-redrives allows",
         SkipReason.TRUNCATED: "are incomplete on the DLQ: they can never be redriven",

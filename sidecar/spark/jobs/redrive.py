@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from sidecar.clock import SystemClock
 from sidecar.contract import dialects_of
 from sidecar.contract.dead_letter import DeadLetter
 from sidecar.contract.redrive import RedriveTerms
+from sidecar.dlq.discards import Discard, DiscardLog, Place
 from sidecar.dlq.filter import DeadLetterFilter
 from sidecar.dlq.job import take_over
 from sidecar.dlq.reader import (
@@ -58,6 +59,7 @@ class RedriveRequest:
     wanted: DeadLetterFilter
     terms: RedriveTerms
     run: RunIdentity
+    discards: Mapping[Place, Discard] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +88,10 @@ class SparkRedrive:
         self, request: RedriveRequest, target: SparkTarget, *, since_ms: int | None, until_ms: int | None, restart: bool
     ) -> None:
         settings = request.settings
-        self._request = request
         self._target = target
         self._restart = restart
         admin = Admin(settings)
+        self._request = replace(request, discards=DiscardLog(settings, admin).read())
         self._retry_topic = require_topic(admin, settings.input_topic, "WRITE")
         self._whole = offset_ranges(settings, admin, since_ms, until_ms)
 
@@ -181,7 +183,7 @@ class _Sending:
 
 
 def _policy(request: RedriveRequest, retry_topic: Topic) -> RedrivePolicy:
-    return RedrivePolicy(request.settings, retry_topic, request.wanted, request.terms, SystemClock())
+    return RedrivePolicy(request.settings, retry_topic, request.wanted, request.terms, SystemClock(), request.discards)
 
 
 def _records(slices: Iterator[Sequence[Record]], settings: Settings) -> Iterator[Sequence[DlqRecord]]:

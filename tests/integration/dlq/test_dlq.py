@@ -29,6 +29,7 @@ pytestmark = pytest.mark.broker
 ORIGINS = ("killed", "fenced", "mended", "limited", "listed", "asked")
 API = ("-m", "sidecar", "api")
 REDRIVES = "/dlq/redrives"
+DISCARDS = "/dlq/discards"
 SMALL_BYTES = 2_000
 WAIT_S = 60.0
 SLOW = "4"
@@ -72,6 +73,12 @@ def answer(world: World, *given: str) -> dict[str, Any]:
     assert result.exit_code == 0, result.output
     body: dict[str, Any] = json.loads(result.stdout)
     return body
+
+
+def lines(world: World, *given: str) -> list[dict[str, Any]]:
+    result = run(world, *given, "--json")
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def start(world: World, *given: str) -> subprocess.Popen[str]:
@@ -426,3 +433,43 @@ def test_one_dead_letter_is_redriven_once_in_its_run_and_a_stopped_run_continues
     rest = redriven(api, run=run, group=[group], max_redrives=1)
     assert rest["redriven"] + 1 == 3
     assert rest["left"]["loop-guard"]["fatal"] >= 1
+
+
+def test_what_is_discarded_is_listed_counted_and_redriven_no_more_wherever_it_is_asked(
+    world: World, api: Sidecar
+) -> None:
+    marker = unique("m").encode()
+    group = marker.decode()
+    fatal: Pairs = [("retry-origin-topic", world.stage.origin.encode()), ("retry-exception", b"com.acme.Fatal")]
+    world.send(*(Given(b"%d" % each, None, [*fatal, ("retry-group", marker), ("test", marker)]) for each in range(4)))
+    names = [f"{each.partition}-{each.offset}" for each in world.dead(marker, 4)]
+    assert [each["id"] for each in lines(world, "list", "--group", group)] == sorted(
+        names, key=lambda each: int(each.split("-")[1]), reverse=True
+    )
+    by_http, by_command = names[:2]
+    status, made = api.call("POST", DISCARDS, {"id": by_http, "why": "a test order"}, {})
+    assert (status, made["id"], made["why"]) == (200, by_http, "a test order")
+    (told,) = lines(world, "discard", by_command, "--why", "another one")
+    assert (told["id"], "@" in told["who"]) == (by_command, True)
+    for instance in (world.sidecar, api):
+        seen = read(instance, f"/dlq/messages?group={group}")["messages"]
+        assert {each["id"] for each in seen} == set(names[2:])
+        assert read(instance, f"/dlq?group={group}")["total"] == 2
+        assert [each["id"] for each in read(instance, DISCARDS)["discards"]][:2] == [by_command, by_http]
+        assert read(instance, f"/dlq/messages/{by_http}")["discarded"] == made
+    assert answer(world, "report", "--group", group)["total"] == 2
+    (shown,) = lines(world, "get", by_command)
+    assert shown["discarded"]["why"] == "another one"
+    tally = answer(world, "redrive", "--group", group, "--yes")
+    assert (tally["redriven"], tally["left"]["discarded"]) == (2, {"fatal": 2})
+    assert redriven(api, id=by_http)["left"]["discarded"] == {"fatal": 1}
+    assert "com.acme" not in str(tally["first_left"][0]["because"])
+
+    (undone,) = lines(world, "discard", by_http, "--undo")
+    assert undone == {"id": by_http, "taken_back": True}
+    taken_back = {"id": by_command, "taken_back": True}
+    assert api.call("DELETE", f"{DISCARDS}/{by_command}", None, {}) == (200, taken_back)
+    assert api.call("DELETE", f"{DISCARDS}/{by_command}", None, {})[0] == 404
+    assert api.call("POST", DISCARDS, {"id": "0-99999999", "why": "x"}, {})[0] == 404
+    assert read(world.sidecar, f"/dlq/messages/{by_http}")["discarded"] is None
+    assert redriven(api, id=by_http, run=unique("run"))["redriven"] == 1

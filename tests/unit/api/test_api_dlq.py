@@ -140,3 +140,36 @@ def test_a_redrive_that_another_instance_runs_is_found_there() -> None:
             )
             assert_problem(client.request("DELETE", "/dlq/redrives/june"), 404, "on the instance that runs it")
     assert len(neighbours.asked) == asked, "a forwarded request is not sent on"
+
+
+def test_a_dead_letter_is_discarded_with_who_and_why_and_taken_back() -> None:
+    letters = Letters([letter(9)])
+    with client_of(letters) as client, capture_logs() as lines:
+        made = client.request("POST", "/dlq/discards", json={"id": "0-9", "why": "a test"})
+        listed = client.get("/dlq/discards").json()
+        assert_problem(
+            client.request("POST", "/dlq/discards", json={"id": "0-8", "why": "a test"}), 404, "no record 0-8"
+        )
+        taken = client.request("DELETE", "/dlq/discards/0-9")
+        assert_problem(client.request("DELETE", "/dlq/discards/0-9"), 404, "not discarded")
+    assert (made.status_code, made.json()["why"]) == (200, "a test")
+    assert listed == {"topic": "dlq", "total": 1, "discards": [made.json()]}
+    assert (taken.status_code, taken.json()) == (200, {"id": "0-9", "taken_back": True})
+    changes = [line for line in lines if line["event"] == "api_change"]
+    assert [(line["what"], line["target"], line["outcome"]) for line in changes] == [
+        ("discard", "0-9", "discarded"),
+        ("discard", "0-8", "not-found"),
+        ("discard-undo", "0-9", "taken-back"),
+        ("discard-undo", "0-9", "not-found"),
+    ]
+    assert all(line["who"] == made.json()["who"] for line in changes)
+
+
+@pytest.mark.parametrize(
+    "body", [{"id": "0-9"}, {"id": "0-9", "why": ""}, {"id": "0-9", "why": "x" * 501}, {"why": "x"}]
+)
+def test_a_discard_needs_its_reason(body: dict[str, Any]) -> None:
+    letters = Letters([letter(9)])
+    with client_of(letters) as client:
+        assert client.request("POST", "/dlq/discards", json=body).status_code == 400
+    assert not letters.discarded

@@ -14,6 +14,7 @@ from sidecar.contract import render_dead_letter
 from sidecar.contract.dead_letter import DeadLetter, RecordLocation
 from sidecar.contract.redrive import RedriveTerms, Skipped, SkipReason
 from sidecar.dlq.count import NAMES_MAX, OTHERS, Count
+from sidecar.dlq.discards import Discard
 from sidecar.dlq.filter import DeadLetterFilter
 from sidecar.dlq.reader import DlqRecord, OffsetRange
 from sidecar.dlq.redrive import RedriveLimits, RedrivePolicy, RedriveRun, Tally, still_ahead
@@ -57,6 +58,22 @@ def settings() -> Settings:
 
 def policy(terms: RedriveTerms | None = None, wanted: DeadLetterFilter | None = None) -> RedrivePolicy:
     return RedrivePolicy(settings(), RETRY, wanted or DeadLetterFilter(), terms or RedriveTerms(), HandClock())
+
+
+def test_what_is_discarded_stays_and_another_record_at_its_place_does_not() -> None:
+    """A DLQ that was made anew begins its offsets anew."""
+    found = record(NATIVE, offset=7)
+    kept = Discard("alice@laptop", "a test", 0, found.timestamp_ms)
+    for discard, stays in ((kept, True), (Discard("alice@laptop", "a test", 0, found.timestamp_ms - 1), False)):
+        decided = RedrivePolicy(
+            settings(), RETRY, DeadLetterFilter(), RedriveTerms(), HandClock(), {(0, 7): discard}
+        ).decide(found)
+        assert (decided == Skipped(SkipReason.DISCARDED, "alice@laptop: a test")) is stays
+        assert isinstance(decided, Outgoing) is not stays
+    others = RedrivePolicy(
+        settings(), RETRY, DeadLetterFilter(("too-old",)), RedriveTerms(), HandClock(), {(0, 7): kept}
+    )
+    assert others.decide(found) is None, "the filter comes first"
 
 
 # Reading

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.contract.dead_letter import DeadLetter
+from sidecar.dlq.discards import Discard
 from sidecar.dlq.filter import DeadLetterFilter
 from sidecar.dlq.reader import DlqRecord, OffsetRange
 from sidecar.dlq.scan import RECORDS_MAX, Look, ScanPosition, newest, scan
@@ -87,6 +88,15 @@ def test_a_page_has_the_newest_first_over_all_partitions_and_only_what_matches()
     assert position is not None
     page, _ = newest(scan(log.whole, DeadLetterFilter(("bad-header",)), position, log), 2)
     assert [(each.partition, each.offset) for each in page] == [(1, 30), (0, 27)]
+
+
+def test_what_is_discarded_is_left_out_of_a_page_and_counts_as_read() -> None:
+    log = Log([30, 40])
+    discards = {(1, 36): Discard("alice", "a test", 0, 36_000), (1, 33): Discard("alice", "of another log", 0, 1)}
+    found = scan(log.whole, DeadLetterFilter(("bad-header",)), None, log, discards)
+    page, _ = newest(found, 3)
+    assert [(each.partition, each.offset) for each in page] == [(1, 39), (1, 33), (0, 30)]
+    assert found.read == scan(log.whole, DeadLetterFilter(("bad-header",)), None, log).read
 
 
 def test_an_empty_dlq_has_nothing_left_to_look_at() -> None:

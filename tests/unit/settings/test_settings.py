@@ -74,7 +74,7 @@ def test_names_that_follow_from_others_are_derived() -> None:
     assert settings.changelog_topic == "app-store-changelog"
     assert settings.status_topic == "app-status"
     assert settings.transactional_id_prefix == "app-"
-    assert settings.own_topics == {"retry", "dlq", "app-store-changelog", "app-status"}
+    assert settings.own_topics == {"retry", "dlq", "app-store-changelog", "app-status", "app-discards"}
     assert dataclasses.replace(settings, streams_app_id="other").group_id == "connect-other"
     assert load(environ=env(GROUP_ID="mine")).group_id == "mine"
 
