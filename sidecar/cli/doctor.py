@@ -18,12 +18,13 @@ from sidecar.clock import SystemClock
 from sidecar.contract.status import CLOCK_KEY
 from sidecar.engine import hot
 from sidecar.errors import CommandFailed, KafkaFailed, TopicsInvalid, printable
-from sidecar.kafka.admin.cluster import Admin, Cluster, Deadline, Topic, describe_cluster
+from sidecar.kafka.admin.cluster import Admin, Cluster, Deadline, Topic, describe_cluster, describe_topics
 from sidecar.kafka.admin.first_start import open_question
 from sidecar.kafka.admin.topics import check_topics, configure_command, look, notes
 from sidecar.kafka.config import TRANSACTION_TIMEOUT_MS, library_versions, validate_client_properties
 from sidecar.kafka.old_timestamps import look_for_old, retention_ms
 from sidecar.kafka.probes import describe_group, measure_clock, try_transactions
+from sidecar.policy.globs import Globs
 from sidecar.settings import GROUPS, Settings
 from sidecar.settings.kinds import show_duration
 
@@ -100,7 +101,7 @@ def examine(settings: Settings, timeout_s: float) -> Iterator[Check]:
         yield Check("broker", PROBLEM, str(error), "start a broker (`retry-sidecar broker`), or set BOOTSTRAP_SERVERS")
         return
     yield _broker(settings, cluster)
-    for part in (_topics, _group, _start, _timestamps, _transactions, _clock):
+    for part in (_topics, _origins, _group, _start, _timestamps, _transactions, _clock):
         name = part.__name__.removeprefix("_")
         try:
             yield from part(admin, settings, timeout_s)
@@ -154,6 +155,16 @@ def _permissions(settings: Settings, role: str, topic: Topic) -> Iterator[Check]
         operations = " ".join(f"--operation {permission.capitalize()}" for permission in missing)
         fix = _acl(settings, f"{operations} --topic {topic.name}")
         yield Check(f"topic {role}", PROBLEM, f"{topic.name}: the permission {names} is missing", fix)
+
+
+def _origins(admin: Admin, settings: Settings, timeout_s: float) -> Iterator[Check]:
+    """Show which origins cannot be searched for what a transaction delivered that was lost in the changelog."""
+    if not (names := sorted(Globs(settings.origin_topics).plain)):
+        return
+    for name, topic in describe_topics(admin, names, Deadline(timeout_s)).items():
+        if isinstance(topic, Topic) and "READ" not in topic.operations:
+            text = f"{name}: no permission Read, which is optional: messages that a broker half rolled back come twice"
+            yield Check("topic origin", NOTE, text, _acl(settings, f"--operation Read --topic {name}"))
 
 
 def _group(admin: Admin, settings: Settings, timeout_s: float) -> Iterator[Check]:

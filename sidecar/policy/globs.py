@@ -24,6 +24,11 @@ class Globs:
     def __bool__(self) -> bool:
         return bool(self._names or self._matchers)
 
+    @property
+    def plain(self) -> frozenset[str]:
+        """The names of the list, without its globs."""
+        return self._names
+
     def names(self, text: str) -> bool:
         """Return whether the list has this very name, not just a glob that matches it."""
         return text in self._names

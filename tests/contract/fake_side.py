@@ -10,7 +10,8 @@ from sidecar.clock import Clock
 from sidecar.kafka.admin.catalogue import Catalogue
 from sidecar.kafka.fences import Fences
 from sidecar.kafka.input import Rebalanced
-from sidecar.runtime.ports import Brokers, ChangelogReader, Consumer, Executor, Producer, Writer
+from sidecar.kafka.origin_search import Wanted
+from sidecar.runtime.ports import Brokers, ChangelogReader, Consumer, Executor, Producer, SearchQuestion, Writer
 from sidecar.settings import Settings
 from tests.contract.side import WAIT_S, Fields, Seen
 from tests.simulation.fakes.asking import FakeBrokers, FakeChangelogReader
@@ -19,6 +20,7 @@ from tests.simulation.fakes.consumer import FakeConsumer
 from tests.simulation.fakes.local import FakeAdmin, FakeExecutor, FakeWriter
 from tests.simulation.fakes.logs import Row
 from tests.simulation.fakes.producer import FakeProducer
+from tests.simulation.fakes.searching import FakeSearch
 from tests.simulation.fakes.timeline import InstanceClock, Timeline
 
 SETTINGS = Settings(streams_app_id="app", client={"compression.type": "none"})
@@ -89,6 +91,10 @@ class FakeSide:
 
     def reader(self) -> ChangelogReader:
         return FakeChangelogReader(self._cluster, self._link, self.changelog)
+
+    def search(self, wanted: Sequence[Wanted]) -> SearchQuestion:
+        rng = random.Random(3)
+        return FakeSearch(self._cluster, self._link, rng, self.topic, lambda _topic: True, wanted)
 
     def writer(self) -> Writer:
         return FakeWriter(self._cluster, self._link)

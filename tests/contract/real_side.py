@@ -17,6 +17,7 @@ from sidecar.kafka.admin.offsets import Brokers
 from sidecar.kafka.changelog import ChangelogReader
 from sidecar.kafka.fences import Fences
 from sidecar.kafka.input import InputConsumer, Rebalanced
+from sidecar.kafka.origin_search import OriginSearch, Wanted
 from sidecar.kafka.producer import TransactionalProducer
 from sidecar.kafka.writer import Writer
 from sidecar.runtime.ports import Producer
@@ -97,6 +98,9 @@ class RealSide:
         made = ChangelogReader({**config.changelog_reader(self._settings), **self._quiet}, self.changelog)
         self._ends.callback(made.close)
         return made
+
+    def search(self, wanted: Sequence[Wanted]) -> OriginSearch:
+        return OriginSearch(config.origin_reader(self._settings), self.topic, lambda _topic: True, wanted)
 
     def writer(self) -> Writer:
         return Writer(config.status_producer(self._settings))

@@ -7,8 +7,18 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from sidecar.clock import Clock
 from sidecar.kafka.input import Rebalanced
+from sidecar.kafka.origin_search import Wanted
 from sidecar.model import Headers
-from sidecar.runtime.ports import Brokers, Catalogue, ChangelogReader, Consumer, Executor, Producer, Writer
+from sidecar.runtime.ports import (
+    Brokers,
+    Catalogue,
+    ChangelogReader,
+    Consumer,
+    Executor,
+    Producer,
+    SearchQuestion,
+    Writer,
+)
 
 T = TypeVar("T")
 Fields = Sequence[tuple[str, bytes | None]]
@@ -70,6 +80,8 @@ class Side(Protocol):
     def brokers(self) -> Brokers: ...
 
     def reader(self) -> ChangelogReader: ...
+
+    def search(self, wanted: Sequence[Wanted]) -> SearchQuestion: ...
 
     def writer(self) -> Writer: ...
 

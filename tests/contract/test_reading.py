@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from sidecar.engine.delivered import Delivery
+from sidecar.engine.ports import Outgoing
 from sidecar.engine.restore import ChangelogRead
-from sidecar.kafka.admin.offsets import Committed
-from sidecar.model import Record
-from sidecar.runtime.ports import ChangelogReader, Consumer
+from sidecar.kafka.admin.offsets import Bounds, Committed
+from sidecar.kafka.origin_search import Found, Wanted
+from sidecar.model import ANY_PARTITION, Headers, Record, StoredOffset
+from sidecar.runtime.ports import ChangelogReader, Consumer, Producer
 from tests.contract.side import Listener, Side, drained
 
 pytestmark = pytest.mark.broker
@@ -271,3 +274,62 @@ class TestChangelogReader:
         assert not [records for _ in range(5) for records in reader.read(0.05).values()]
         reader.start(0, 1)
         assert [each.key for each in self.read_to(side, reader, 2)] == [b"b"]
+
+
+class TestSearch:
+    """Of origins, for what a transaction delivered that was lost in the changelog."""
+
+    def deliver(self, producer: Producer, origin: str, timer: bytes) -> None:
+        headers: Headers = [("trace", None), ("retry-timer-id", timer)]
+        record = Outgoing(origin, ANY_PARTITION, b"k", b"v", headers, 0, bytes(16))
+        drained(producer.write_outgoing(0, [record], traced=False))
+
+    def searched(self, side: Side, *wanted: Wanted) -> Found:
+        asked = side.search(wanted)
+        side.eventually(asked.done, "the search is over")
+        return asked.result()
+
+    def test_what_is_committed_is_found_and_what_was_aborted_or_is_open_is_not(self, side: Side) -> None:
+        origin = side.name("orders")
+        side.create(side.topic, 1)
+        side.create(origin, 2)
+        began_ms = side.clock.wall_ms() - 60_000
+        producer, other = side.producer(side.name("tid")), side.producer(side.name("tid"))
+        for each in (producer, other):
+            each.init(30.0)
+        for timer, end in ((b"0-1-5", producer.commit), (b"0-2-5", producer.abort), (b"1-3-5", producer.commit)):
+            producer.begin()
+            self.deliver(producer, origin, timer)
+            end()
+        side.committed(origin, lambda seen: len(seen) == 2)
+        found = self.searched(side, *(Wanted(number, [origin], began_ms, Bounds(0, 0)) for number in (0, 1)))
+        assert found.deliveries == {
+            0: [Delivery(StoredOffset(1), 5, origin)],
+            1: [Delivery(StoredOffset(3), 5, origin)],
+        }
+        assert found.unread == {}
+        later = self.searched(side, Wanted(0, [origin], side.clock.wall_ms() + 60_000, Bounds(0, 0)))
+        assert later.deliveries == {0: []}
+        other.begin()
+        self.deliver(other, origin, b"0-4-5")
+        found = self.searched(side, Wanted(0, [origin], began_ms, Bounds(0, 0)))
+        assert [each.offset for each in found.deliveries[0]] == [1]
+
+    def test_records_that_are_read_again_name_origins(self, side: Side) -> None:
+        origin = side.name("orders")
+        side.create(side.topic, 1)
+        side.create(origin, 1)
+        side.send(side.topic, 0, None, b"v", [("retry-origin-topic", origin.encode())])
+        producer = side.producer(side.name("tid"))
+        producer.init(30.0)
+        producer.begin()
+        self.deliver(producer, origin, b"0-0-5")
+        producer.commit()
+        side.committed(origin, lambda seen: len(seen) == 1)
+        found = self.searched(side, Wanted(0, [], side.clock.wall_ms() - 60_000, Bounds(0, 1)))
+        assert found.deliveries == {0: [Delivery(StoredOffset(0), 5, origin)]}
+
+    def test_a_topic_that_does_not_exist_is_said(self, side: Side) -> None:
+        side.create(side.topic, 1)
+        name = side.name("gone")
+        assert self.searched(side, Wanted(0, [name], 0, Bounds(0, 0))).unread.keys() == {name}

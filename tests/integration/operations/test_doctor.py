@@ -258,6 +258,21 @@ def test_each_missing_right_is_a_problem_with_the_command_that_grants_it(
     assert report["topic changelog"]["state"] == "ok"
 
 
+def test_an_origin_that_cannot_be_read_is_a_note_with_the_command_that_grants_it(
+    guarded: str, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    settings, read, unread = _settings(guarded, unique), unique("read"), unique("unread")
+    ensure_topics(Admin(settings), settings, partitions=1)
+    for name in (read, unread):
+        create_topic(guarded, name, 1)
+    _deny(guarded, (ResourceType.TOPIC, unread, AclOperation.READ))
+    found = _run(settings, tmp_path, "--json", "--origin-topics", f"{read},{unread},other-*")
+    assert found.exit_code == 0
+    (note,) = [each for each in json.loads(found.stdout)["checks"] if each["name"] == "topic origin"]
+    assert note["state"] == "note"
+    assert note["do"].endswith(f"--operation Read --topic {unread}")
+
+
 def test_without_the_right_to_create_the_command_for_somebody_else_is_named(
     guarded: str, unique: Callable[[str], str]
 ) -> None:
