@@ -124,7 +124,7 @@ class Disturber:
             heal(self._cluster)
             running = [each for each in self._instances if each in self._wanted]
             self.faults[name] += self.alone.act(name, running)
-        except AssertionError as error:
+        except (AssertionError, KafkaException, BrokerUnavailable) as error:
             self.wrong.append(f"{name}: {error}")
             print(f"wrong: {self.wrong[-1]}", file=sys.stderr, flush=True)
 
