@@ -35,7 +35,7 @@ DEFECTS: Final = (
             "self.unstorable[place] = text",
             "pass",
         ),
-        seeds=(4,),
+        seeds=(146,),
     ),
     Defect(
         Mutation(
