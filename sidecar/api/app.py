@@ -21,12 +21,13 @@ from sidecar.api.connect.routes import connector_routes, info_route
 from sidecar.api.dlq.routes import DeadLetters, dlq_routes
 from sidecar.api.guard import AnswerHeaders, RateLimiter, RequestShape, ShutdownResponder
 from sidecar.api.health import health_routes
+from sidecar.api.instances import OtherInstances
 from sidecar.api.messages.changes import Commands, ControlDesk, control_routes
 from sidecar.api.messages.listing import Entries, Listing, Peers
 from sidecar.api.messages.routes import message_routes
 from sidecar.api.origins import origin_routes
 from sidecar.api.pending import PendingShortcut, pending_routes
-from sidecar.api.policies import policy_routes
+from sidecar.api.policies import ReloadDesk, policy_routes
 from sidecar.api.source import Reloaded, Source
 from sidecar.api.ui import ui_routes
 from sidecar.metrics import Metrics
@@ -95,8 +96,10 @@ def create_app(
         app.include_router(control_routes(desk, source.now_ms))
         app.include_router(message_routes(Listing(source, operations.entries, operations.peers), operations.gate))
         app.include_router(origin_routes(source, desk))
-        app.include_router(dlq_routes(operations.dead_letters, source, operations.peers, operations.gate))
-        app.include_router(policy_routes(operations.reload))
+        instance_id = operations.worker.instance_id
+        others = OtherInstances(source, operations.peers, instance_id)
+        app.include_router(dlq_routes(operations.dead_letters, others, instance_id, operations.gate))
+        app.include_router(policy_routes(ReloadDesk(operations.reload, others, instance_id)))
         group = ConnectGroup(source, operations.worker)
         app.include_router(connector_routes(group))
         app.include_router(change_routes(group, desk))

@@ -121,10 +121,18 @@ class KafkaDeadLetters:
 
     def start(self, request: RedriveRequest) -> tuple[RedriveBody, bool]:
         """Start a redrive."""
+        settings, wanted = self._wanted(request)
+        return self._redrives.start(settings, wanted, request)
+
+    def run_of(self, request: RedriveRequest) -> str:
+        """Return the name of the run that a request starts."""
+        return request.run or self._wanted(request)[1].run_name
+
+    def _wanted(self, request: RedriveRequest) -> tuple[Settings, DeadLetterFilter]:
         settings = self._settings_of(request.topic)
         main = settings.dlq_topic == self._settings.dlq_topic
         wanted = replace(filter_of(request), topic="" if main else settings.dlq_topic, only=request.id or "")
-        return self._redrives.start(settings, wanted, request)
+        return settings, wanted
 
     def redrive(self, run: str) -> RedriveBody | None:
         """Return the status of a redrive of this process."""

@@ -74,10 +74,10 @@ A policy can set: {per_origin}.
   equal length the first in alphabetical order applies; their order in the file does not matter.
 - The policy applies when a message is ingested. A message that is already pending keeps its due time and its limit.
 
-A running sidecar reads its policies again on SIGHUP, or on [`POST /policies/reload`](http.md) with the token; each
-instance reads its own. It takes over the settings of this and the next two sections, `ORIGIN_TOPICS` and `MAX_DELAY`. A
-mistake in any setting changes nothing, and the log or the answer names it. Other settings that changed keep their
-values until a restart. The Spark engine reads its policies when the query starts.
+A running sidecar reads its policies again on SIGHUP. [`POST /policies/reload`](http.md) with the token makes all
+instances do so; each reads its own. It takes over the settings of this and the next two sections, `ORIGIN_TOPICS` and
+`MAX_DELAY`. A mistake in any setting changes nothing, and the log or the answer names it. Other settings that changed
+keep their values until a restart. The Spark engine reads its policies when the query starts.
 
 ## Policies by name
 

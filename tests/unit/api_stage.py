@@ -152,6 +152,16 @@ class Neighbours:
         answer = self.clients[url].get(path, headers=headers)
         return answer.status_code, answer.content
 
+    def send(self, method: str, url: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        self.asked.append((url, path))
+        if url not in self.clients:
+            raise CommandFailed(f"{url} does not answer")
+        headers = {"x-retry-sidecar-forwarded": "1", "authorization": "Bearer secret"}
+        if body is not None:
+            headers["content-type"] = "application/json"
+        answer = self.clients[url].request(method, path, content=body, headers=headers)
+        return answer.status_code, answer.content
+
 
 @dataclass
 class Others:
@@ -185,6 +195,7 @@ class Letters:
     started: list[RedriveRequest] = field(default_factory=list)
     known: dict[str, RedriveBody] = field(default_factory=dict)
     discarded: dict[str, DiscardBody] = field(default_factory=dict)
+    stopped: list[str] = field(default_factory=list)
 
     def counts(self, query: ScanQuery) -> CountsBody:
         reasons = [each.reason for each in self._matching(query)]
@@ -232,11 +243,14 @@ class Letters:
         if self.trouble is not None:
             raise self.trouble
         self.started.append(request)
-        run = request.run or "13b95c1f4d"
+        run = self.run_of(request)
         began = run not in self.known
         fields = {**REDRIVE_EXAMPLE, "run": run, "dry_run": request.dry_run}
         status = self.known.setdefault(run, RedriveBody.model_validate(fields))
         return status, began
+
+    def run_of(self, request: RedriveRequest) -> str:
+        return request.run or "13b95c1f4d"
 
     def redrive(self, run: str) -> RedriveBody | None:
         return self.known.get(run)
@@ -245,6 +259,7 @@ class Letters:
         return list(self.known.values())
 
     def stop(self, run: str) -> RedriveBody | None:
+        self.stopped.append(run)
         return self.known.get(run)
 
     def _matching(self, query: ScanQuery) -> list[DeadLetterDetailBody]:

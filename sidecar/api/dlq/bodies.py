@@ -309,12 +309,14 @@ class RedriveBody(Body):
     )
     remaining: int | None = Field(description="Number of offsets that are not read yet; null if not known.")
     message: str = Field(description="Why it failed; empty otherwise.")
+    instance: str = Field(default="", description="The instance that runs it.", examples=["sidecar-0"])
 
 
 class RedrivesBody(Body):
-    """The redrives of this instance, newest first."""
+    """The redrives of all instances, newest first."""
 
     redrives: list[RedriveBody]
+    missing: list[str] = Field(description="Instances that do not answer; their redrives are not listed.")
 
 
 DEAD_LETTER_EXAMPLE: Final[dict[str, Any]] = {
@@ -371,4 +373,5 @@ REDRIVE_EXAMPLE: Final[dict[str, Any]] = {
     "handled_before": 0,
     "remaining": 180,
     "message": "",
+    "instance": "sidecar-0",
 }

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Final, Protocol, TypeVar
+from typing import Annotated, Final, NamedTuple, Protocol, TypeVar
 
 import structlog
-from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, Path, Query, Request, params
-from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from sidecar.api.auth import Gate
-from sidecar.api.bodies import ErrorBody
+from sidecar.api.bodies import Applied, ErrorBody
 from sidecar.api.dlq.bodies import (
     COUNTS_EXAMPLE,
     DEAD_LETTER_DETAIL_EXAMPLE,
@@ -41,17 +38,16 @@ from sidecar.api.dlq.bodies import (
     read_position,
 )
 from sidecar.api.guard import PaidThread
+from sidecar.api.instances import OtherInstances, PeerResponse
 from sidecar.api.messages.changes import caller, refuse_parameters, require_json
-from sidecar.api.messages.listing import FORWARDED, Peers
+from sidecar.api.messages.listing import FORWARDED
 from sidecar.api.problems import NotNow
-from sidecar.api.source import Source
 from sidecar.errors import AlreadyRunning, CommandFailed
 
 log = structlog.get_logger(__name__)
 R = TypeVar("R")
 
 SCANS_AT_A_TIME: Final = 1
-ASKED_AT_A_TIME: Final = 8
 
 _UNREAD: Final = {
     "model": ErrorBody,
@@ -106,6 +102,10 @@ class DeadLetters(Protocol):
         """
         ...
 
+    def run_of(self, request: RedriveRequest) -> str:
+        """Return the name of the run that a request starts. Raises ValueError as `start` does."""
+        ...
+
     def redrive(self, run: str) -> RedriveBody | None:
         """Return the status of a redrive of this instance, None when it has none of that name."""
         ...
@@ -120,30 +120,34 @@ class DeadLetters(Protocol):
 
 
 class DlqDesk:
-    """Reads one look at a time in a thread of its own, and asks other instances for redrives of theirs."""
+    """Reads one look at a time in a thread of its own, and asks other instances about redrives of theirs."""
 
-    def __init__(self, dead_letters: DeadLetters, source: Source, peers: Peers) -> None:
+    def __init__(self, dead_letters: DeadLetters, others: OtherInstances, instance_id: str) -> None:
         self._dead_letters = dead_letters
-        self._source = source
-        self._peers = peers
+        self._others = others
+        self._instance_id = instance_id
         self._scanning = PaidThread(SCANS_AT_A_TIME)
-        self._asking = CapacityLimiter(ASKED_AT_A_TIME)
 
-    async def read(self, work: Callable[[], R]) -> R:
+    async def read(self, work: Callable[[], R], applied: Applied = "no") -> R:
         """Return what a look returns."""
         try:
             return await self._scanning.run(work)
         except ValueError as cause:
             raise HTTPException(400, str(cause)) from cause
         except CommandFailed as cause:
-            raise NotNow(str(cause)) from cause
+            raise NotNow(str(cause), applied=applied) from cause
 
-    def start(self, request: Request, wanted: RedriveRequest) -> tuple[RedriveBody, bool]:
-        """Start a redrive and write it to the log."""
+    async def start(self, request: Request, wanted: RedriveRequest) -> tuple[RedriveBody, bool]:
+        """Start a redrive and write it to the log; one that another instance runs is found there."""
         facts: dict[str, object] = {"outcome": "failed"}
         try:
-            status, started = self._dead_letters.start(wanted)
-            facts = {"outcome": "started" if started else "running", "run": status.run, "dry_run": status.dry_run}
+            if (place := await self._running_elsewhere(request, wanted)) is not None:
+                status, started = await self._pass_on(place, wanted)
+            else:
+                made, started = self._dead_letters.start(wanted)
+                status = self._named(made)
+            outcome = "started" if started else "running"
+            facts = {"outcome": outcome, "run": status.run, "dry_run": status.dry_run, "instance": status.instance}
         except ValueError as cause:
             raise HTTPException(400, str(cause)) from cause
         except AlreadyRunning as cause:
@@ -152,12 +156,22 @@ class DlqDesk:
             log.info("api_change", who=caller(request), what="redrive", target=wanted.id or "filter", **facts)
         return status, started
 
-    def stop(self, request: Request, run: str) -> RedriveBody:
-        """Ask a redrive of this instance to stop."""
-        status = self._dead_letters.stop(run)
-        if status is None:
-            raise HTTPException(404, f"This instance has no redrive {run}; stop it on the instance that runs it.")
-        log.info("api_change", who=caller(request), what="redrive-stop", target=run, outcome=status.state)
+    async def stop(self, request: Request, run: str) -> RedriveBody:
+        """Ask a redrive to stop, on the instance that runs it."""
+        found, silent = await self._found(run, forwarded=FORWARDED in request.headers)
+        if silent and (found is None or found.status.state != "running"):
+            raise NotNow(f"{', '.join(silent)} does not answer, and may run redrive {run}.")
+        if found is None:
+            raise HTTPException(404, f"No instance has a redrive {run}. The progress of a run is kept.")
+        if (place := found.place) is None:
+            status = self._named(self._dead_letters.stop(run) or found.status)
+        else:
+            answer = await self._others.ask(place.instance, place.url, "DELETE", f"/dlq/redrives/{run}")
+            if (asked := answer.read(RedriveBody)) is None:
+                raise NotNow(f"{place.instance}, which runs redrive {run}, does not answer.", applied="unknown")
+            status = _of(asked, answer)
+        facts = {"outcome": status.state, "instance": status.instance}
+        log.info("api_change", who=caller(request), what="redrive-stop", target=run, **facts)
         return status
 
     async def discard(self, request: Request, wanted: DiscardRequest) -> DiscardBody:
@@ -165,7 +179,7 @@ class DlqDesk:
         made: DiscardBody | None = None
         who, outcome = caller(request), "failed"
         try:
-            made = await self.read(partial(self._dead_letters.discard, wanted, who))
+            made = await self.read(partial(self._dead_letters.discard, wanted, who), "unknown")
             outcome = "not-found" if made is None else "discarded"
         finally:
             log.info("api_change", who=who, what="discard", target=wanted.id, outcome=outcome)
@@ -177,7 +191,7 @@ class DlqDesk:
         """End a discard and write it to the log."""
         outcome = "failed"
         try:
-            there = await self.read(partial(self._dead_letters.take_back, topic, *read_position(position)))
+            there = await self.read(partial(self._dead_letters.take_back, topic, *read_position(position)), "unknown")
             outcome = "taken-back" if there else "not-found"
         finally:
             log.info("api_change", who=caller(request), what="discard-undo", target=position, outcome=outcome)
@@ -186,28 +200,76 @@ class DlqDesk:
 
     async def status(self, run: str, *, forwarded: bool) -> RedriveBody:
         """Return the status of a redrive of any instance."""
-        if (own := self._dead_letters.redrive(run)) is not None:
-            return own
-        urls = set() if forwarded else {view.url for view in self._source.views() if view.url and view.owner}
-        answers = await asyncio.gather(*(self._ask(url, f"/dlq/redrives/{run}") for url in sorted(urls)))
-        if (found := next((each for each in answers if each is not None), None)) is not None:
-            return found
-        raise HTTPException(404, f"No instance that answers has a redrive {run}. The progress of a run is kept.")
+        found, _ = await self._found(run, forwarded=forwarded)
+        if found is None:
+            raise HTTPException(404, f"No instance that answers has a redrive {run}. The progress of a run is kept.")
+        return found.status
 
-    async def _ask(self, url: str, path: str) -> RedriveBody | None:
-        get = partial(self._peers.get, url, path)
-        try:
-            status, body = await to_thread.run_sync(get, limiter=self._asking)
-            return RedriveBody.model_validate_json(body) if status == 200 else None
-        except (CommandFailed, ValidationError) as cause:
-            log.info("owner_not_reached", url=url, reason=str(cause))
+    async def all(self, *, forwarded: bool) -> RedrivesBody:
+        """Return the redrives of all instances, newest first."""
+        found = [self._named(each) for each in self._dead_letters.redrives()]
+        missing = list[str]()
+        for answer in [] if forwarded else await self._others.ask_all("GET", "/dlq/redrives"):
+            listed = answer.read(RedrivesBody)
+            if listed is None:
+                missing.append(answer.instance)
+            else:
+                found += [_of(each, answer) for each in listed.redrives]
+        found.sort(key=lambda each: each.began_ms, reverse=True)
+        return RedrivesBody(redrives=found, missing=missing)
+
+    async def _found(self, run: str, *, forwarded: bool) -> tuple[_Found | None, list[str]]:
+        """Return where a redrive of this name runs, or ran last, and which instances do not answer."""
+        own = self._dead_letters.redrive(run)
+        found = [] if own is None else [_Found(self._named(own), None)]
+        if forwarded or (own is not None and own.state == "running"):
+            return (found[0] if found else None), []
+        answers = await self._others.ask_all("GET", f"/dlq/redrives/{run}")
+        read = [(answer, answer.read(RedriveBody)) for answer in answers]
+        found += [_Found(_of(status, answer), answer) for answer, status in read if status is not None]
+        best = max(found, key=lambda each: (each.status.state == "running", each.status.began_ms), default=None)
+        return best, [answer.instance for answer in answers if answer.status not in {200, 404}]
+
+    async def _running_elsewhere(self, request: Request, wanted: RedriveRequest) -> PeerResponse | None:
+        """Return the instance that runs this redrive, None if none does or it is this one."""
+        if FORWARDED in request.headers:
             return None
+        # One that does not answer is ended by the fence of the run, if it is alive: see ADR 41.
+        found, _ = await self._found(self._dead_letters.run_of(wanted), forwarded=False)
+        return None if found is None or found.status.state != "running" else found.place
+
+    async def _pass_on(self, place: PeerResponse, wanted: RedriveRequest) -> tuple[RedriveBody, bool]:
+        """Send a start to the instance that runs the redrive: it knows whether this is the same one."""
+        body = wanted.model_dump_json(exclude_unset=True).encode()
+        answer = await self._others.ask(place.instance, place.url, "POST", "/dlq/redrives", body)
+        if (status := answer.read(RedriveBody)) is not None:
+            return _of(status, answer), answer.status == 202
+        run = self._dead_letters.run_of(wanted)
+        if answer.status == 409:
+            raise AlreadyRunning(
+                f"{place.instance} runs redrive {run} with other terms: wait until GET /dlq/redrives/{run} says that "
+                "it has ended, or stop it with DELETE"
+            )
+        raise NotNow(f"{place.instance}, which runs redrive {run}, does not answer.", applied="unknown")
+
+    def _named(self, status: RedriveBody) -> RedriveBody:
+        return status.model_copy(update={"instance": self._instance_id})
 
 
-def dlq_routes(dead_letters: DeadLetters, source: Source, peers: Peers, gate: Gate) -> APIRouter:
+class _Found(NamedTuple):
+    status: RedriveBody
+    place: PeerResponse | None
+    """None: this instance."""
+
+
+def _of(status: RedriveBody, answer: PeerResponse) -> RedriveBody:
+    return status.model_copy(update={"instance": answer.instance})
+
+
+def dlq_routes(dead_letters: DeadLetters, others: OtherInstances, instance_id: str, gate: Gate) -> APIRouter:
     """Return the routes about dead letters."""
     router = APIRouter(tags=["dlq"])
-    desk = DlqDesk(dead_letters, source, peers)
+    desk = DlqDesk(dead_letters, others, instance_id)
 
     @router.get(
         "/dlq",
@@ -265,7 +327,7 @@ def dlq_routes(dead_letters: DeadLetters, source: Source, peers: Peers, gate: Ga
         return Response(made, media_type="application/json")
 
     _add_discards(router, dead_letters, desk)
-    _add_redrives(router, dead_letters, desk)
+    _add_redrives(router, desk)
     return router
 
 
@@ -314,7 +376,7 @@ def _add_discards(router: APIRouter, dead_letters: DeadLetters, desk: DlqDesk) -
         return JSONResponse(TakenBackBody(id=position).model_dump())
 
 
-def _add_redrives(router: APIRouter, dead_letters: DeadLetters, desk: DlqDesk) -> None:
+def _add_redrives(router: APIRouter, desk: DlqDesk) -> None:
     guards = [Depends(refuse_parameters)]
     shown = {"application/json": {"example": REDRIVE_EXAMPLE}}
 
@@ -323,36 +385,41 @@ def _add_redrives(router: APIRouter, dead_letters: DeadLetters, desk: DlqDesk) -
         summary="Redrive dead letters",
         description="Sends dead letters to the retry topic again, in the background, each once in a run: see "
         "[Redrive dead letters](../how-to/dlq.md). Poll `GET /dlq/redrives/{run}`. An instance runs one redrive "
-        "at a time.",
+        "at a time. A run that another instance runs is found there and not started again.",
         status_code=202,
         response_model=RedriveBody,
         responses={
             **_CHANGE,
             200: {"model": RedriveBody, "description": "The same redrive is running already.", "content": shown},
+            503: {"model": ErrorBody, "description": "The instance that runs this redrive does not answer any more."},
             202: {"description": "The redrive has started.", "content": shown},
             400: _BAD,
-            409: {"model": ErrorBody, "description": "Another redrive is running on this instance."},
+            409: {
+                "model": ErrorBody,
+                "description": "Another redrive is running on this instance, or this run with other terms.",
+            },
         },
         dependencies=[*guards, Depends(require_json)],
     )
     async def redrive_dead_letters(request: Request, wanted: RedriveRequest) -> JSONResponse:
-        status, started = desk.start(request, wanted)
+        status, started = await desk.start(request, wanted)
         place = {"location": f"/dlq/redrives/{status.run}"}
         return JSONResponse(status.model_dump(), 202 if started else 200, place)
 
     @router.get(
         "/dlq/redrives",
         summary="List redrives",
-        description="The last 100 redrives that this instance has run since it started, newest first.",
+        description="The last 100 redrives that each instance has run since it started, newest first. `missing` "
+        "names instances that do not answer.",
         response_model=RedrivesBody,
         responses={
-            200: {"content": {"application/json": {"example": {"redrives": [REDRIVE_EXAMPLE]}}}},
+            200: {"content": {"application/json": {"example": {"redrives": [REDRIVE_EXAMPLE], "missing": []}}}},
             "4XX": _OTHER,
         },
         dependencies=[Depends(refuse_parameters)],
     )
-    async def list_redrives() -> JSONResponse:
-        return JSONResponse(RedrivesBody(redrives=list(dead_letters.redrives())).model_dump())
+    async def list_redrives(request: Request) -> JSONResponse:
+        return JSONResponse((await desk.all(forwarded=FORWARDED in request.headers)).model_dump())
 
     _add_redrive(router, desk, guards, shown)
 
@@ -379,14 +446,16 @@ def _add_redrive(router: APIRouter, desk: DlqDesk, guards: list[params.Depends],
     @router.delete(
         "/dlq/redrives/{run}",
         summary="Stop a redrive",
-        description="Stops after the transaction at hand. The same request to `POST /dlq/redrives` continues the run.",
+        description="Stops it after the transaction at hand, on whichever instance runs it. The same request "
+        "to `POST /dlq/redrives` continues the run.",
         response_model=RedriveBody,
         responses={
             **_CHANGE,
             200: {"description": "The status. It is `running` until the redrive has stopped.", "content": shown},
-            404: {"model": ErrorBody, "description": "This instance has no such redrive."},
+            404: none,
+            503: {"model": ErrorBody, "description": "An instance that runs it, or may run it, does not answer."},
         },
         dependencies=guards,
     )
     async def stop_redrive(request: Request, run: RedriveText) -> JSONResponse:
-        return JSONResponse(desk.stop(request, run).model_dump())
+        return JSONResponse((await desk.stop(request, run)).model_dump())

@@ -283,6 +283,10 @@ class Peers(Protocol):
         """
         ...
 
+    def send(self, method: str, url: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        """Send a request that changes something; return status and body. Raises CommandFailed as `get` does."""
+        ...
+
 
 class _Owners(NamedTuple):
     own: frozenset[int]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -132,13 +134,12 @@ def test_a_redrive_that_another_instance_runs_is_found_there() -> None:
     with client_of(Letters(known={"june": status})) as other:
         neighbours = Neighbours({ELSEWHERE: other})
         with Client(Snapshots([view]), letters=Letters(), peers=neighbours) as client:
-            assert client.get("/dlq/redrives/june").json() == status.model_dump()
+            assert client.get("/dlq/redrives/june").json() == {**status.model_dump(), "instance": "two"}
             assert_problem(client.get("/dlq/redrives/july"), 404, "has a redrive july")
             asked = len(neighbours.asked)
             assert_problem(
                 client.get("/dlq/redrives/june", headers={"x-retry-sidecar-forwarded": "1"}), 404, "has a redrive june"
             )
-            assert_problem(client.request("DELETE", "/dlq/redrives/june"), 404, "on the instance that runs it")
     assert len(neighbours.asked) == asked, "a forwarded request is not sent on"
 
 
@@ -173,3 +174,65 @@ def test_a_discard_needs_its_reason(body: dict[str, Any]) -> None:
     with client_of(letters) as client:
         assert client.request("POST", "/dlq/discards", json=body).status_code == 400
     assert not letters.discarded
+
+
+class Two:
+    """Two instances; `two` owns a partition, and so is known to `one`."""
+
+    def __init__(self, stack: ExitStack, state: str = "running", *, away: bool = False) -> None:
+        fields = {**REDRIVE_EXAMPLE, "run": "june", "state": state}
+        self.mine, self.theirs = Letters(), Letters(known={"june": RedriveBody.model_validate(fields)})
+        self.peers = Neighbours()
+        view = replace(view_of([]), owner="two", url=ELSEWHERE, state="running")
+        if not away:
+            self.peers.clients[ELSEWHERE] = stack.enter_context(client_of(self.theirs))
+        self.one = stack.enter_context(Client(Snapshots([view]), letters=self.mine, peers=self.peers))
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as made:
+        yield made
+
+
+def test_a_redrive_is_stopped_on_the_instance_that_runs_it(stack: ExitStack) -> None:
+    two = Two(stack)
+    answer = two.one.request("DELETE", "/dlq/redrives/june")
+    assert (answer.status_code, answer.json()["instance"]) == (200, "two")
+    assert (two.theirs.stopped, two.mine.stopped) == (["june"], [])
+    assert_problem(two.one.request("DELETE", "/dlq/redrives/july"), 404, "No instance has a redrive july")
+
+
+def test_a_redrive_is_started_once_in_the_group(stack: ExitStack) -> None:
+    two = Two(stack)
+    answer = two.one.request("POST", POST, json={"run": "june", "reason": ["fatal"]})
+    assert (answer.status_code, answer.json()["instance"]) == (200, "two")
+    assert two.mine.started == []
+    assert two.theirs.started == [RedriveRequest(run="june", reason=["fatal"])], "it knows whether it is the same one"
+    other = two.one.request("POST", POST, json={"run": "july"})
+    assert (other.status_code, other.json()["instance"], len(two.mine.started)) == (202, "one", 1)
+    two.theirs.trouble = AlreadyRunning("june is running on this instance with other terms")
+    assert_problem(two.one.request("POST", POST, json={"run": "june"}), 409, "two runs redrive june with other terms")
+
+
+def test_a_redrive_that_has_ended_elsewhere_continues_where_it_is_asked_for(stack: ExitStack) -> None:
+    two = Two(stack, "stopped")
+    answer = two.one.request("POST", POST, json={"run": "june"})
+    assert (answer.status_code, answer.json()["instance"]) == (202, "one")
+    assert two.one.get("/dlq/redrives/june").json()["instance"] == "one", "the one that runs, not the one that ended"
+
+
+def test_each_instance_lists_the_redrives_of_the_group(stack: ExitStack) -> None:
+    two = Two(stack)
+    two.one.request("POST", POST, json={"run": "july"})
+    listed = two.one.get(POST).json()
+    assert sorted((each["run"], each["instance"]) for each in listed["redrives"]) == [("july", "one"), ("june", "two")]
+    assert listed["missing"] == []
+
+
+def test_an_instance_that_does_not_answer_is_named(stack: ExitStack) -> None:
+    two = Two(stack, away=True)
+    assert two.one.get(POST).json() == {"redrives": [], "missing": ["two"]}
+    answer = two.one.request("DELETE", "/dlq/redrives/june")
+    assert_problem(answer, 503, "two does not answer, and may run redrive june", applied="no")
+    assert two.one.request("POST", POST, json={"run": "june"}).status_code == 202, "the fence of the run ends the other"
