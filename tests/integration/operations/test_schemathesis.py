@@ -37,6 +37,7 @@ BEYOND_SCHEMA_LIVE: Final = {
     ("PUT", "/admin/loggers/{name}"): ("unsupported_method",),
     # To delete a redrive is to stop it: its status stays.
     ("POST", "/dlq/redrives"): ("unsupported_method", "use_after_free"),
+    ("POST", "/dlq/discards"): ("unsupported_method", "positive_data_acceptance"),
     ("GET", "/dlq/redrives/{run}"): ("use_after_free",),
     ("DELETE", "/dlq/redrives/{run}"): ("use_after_free",),
 }
