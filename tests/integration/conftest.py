@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.broker import unique
 from tests.integration.sidecars import Sidecars, Stage, set_stage
 
 
@@ -14,6 +15,12 @@ from tests.integration.sidecars import Sidecars, Stage, set_stage
 def stage(bootstrap: str) -> Stage:
     """Topics of this test's own on the shared broker: four input partitions, a DLQ, one origin."""
     return set_stage(bootstrap)
+
+
+@pytest.fixture
+def marker() -> bytes:
+    """What marks the messages of this test alone."""
+    return unique("m").encode()
 
 
 @pytest.fixture

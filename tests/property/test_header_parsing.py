@@ -5,10 +5,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.contract import DIALECTS, DIALECTS_BY_CODE, ControlRequest, Dialect, parse, render_dead_letter
+from sidecar.contract import DIALECTS, DIALECTS_BY_CODE, ControlRequest, Dialect, parse
 from sidecar.contract.dialects.native import CONTROL
 from sidecar.model import ATTEMPTS_MAX, DUE_MS_MAX, Drop, Headers, Reason, Record, Rejection, Request, Schedule, TimerId
 from sidecar.policy import Policy, PolicyConfig
+from tests.dead_letters import dead
 
 OURS = [
     "retry-origin-topic",
@@ -152,19 +153,6 @@ def test_a_fired_record_keeps_foreign_headers_byte_for_byte_and_can_be_sent_agai
 def test_a_dead_letter_keeps_all_headers_and_dying_twice_adds_nothing(
     headers: Headers | None, reason: Reason, detail: str, timestamp_ms: int
 ) -> None:
-    def dead(came: Headers | None) -> Headers:
-        return render_dead_letter(
-            came,
-            reason=reason,
-            detail=detail,
-            topic="retry",
-            partition=0,
-            offset=0,
-            timestamp_ms=timestamp_ms,
-            connector_name="app",
-            stage="KAFKA_CONSUME",
-        )
-
-    once = dead(headers)
+    once = dead(headers, reason, detail=detail, timestamp_ms=timestamp_ms)
     assert once[: len(headers or [])] == (headers or [])
-    assert dead(once) == once
+    assert dead(once, reason, detail=detail, timestamp_ms=timestamp_ms) == once

@@ -19,8 +19,9 @@ from sidecar.kafka.admin.cluster import Topic
 from sidecar.model import Headers, Reason
 from sidecar.settings import Settings
 from tests.clocks import HandClock
+from tests.dead_letters import dead
 from tests.property.test_header_parsing import any_lists
-from tests.property.test_redrive import dead, legal, mangled, reasons
+from tests.property.test_redrive import legal, mangled, reasons
 
 pytestmark = pytest.mark.skipif(not hot.COMPILED, reason="the hot path is not compiled here: it needs a C compiler")
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sidecar.contract import DIALECTS, DIALECTS_BY_CODE, Dialect, parse, render_dead_letter
+from sidecar.contract import DIALECTS, DIALECTS_BY_CODE, Dialect, parse
 from sidecar.contract.dead_letter import REDRIVES, DeadLetter
 from sidecar.contract.redrive import MAX_REDRIVES, WOULD_DIE_AGAIN, RedriveTerms, Skipped, SkipReason, redrive, share_of
 from sidecar.model import DUE_MS_MAX, Headers, Reason, Request
+from tests.dead_letters import dead
 from tests.property.test_header_parsing import accepted_lists, any_lists, foreign_lists, names, orders, record, values
 
 NOW_MS = 1_800_000_000_000
@@ -54,21 +55,6 @@ terms = st.builds(
     to_origin=st.sampled_from(["", "payments"]),
     named=st.frozensets(reasons.map(str)),
 )
-
-
-def dead(headers: Headers | None, reason: Reason, *, truncated: bool = False) -> Headers:
-    rendered = render_dead_letter(
-        headers,
-        reason=reason,
-        detail="because",
-        topic="retry",
-        partition=3,
-        offset=99,
-        timestamp_ms=1_700,
-        connector_name="app",
-        stage="intake",
-    )
-    return [*rendered, ("retry-dlq-truncated", b"value")] if truncated else rendered
 
 
 @settings(max_examples=200)

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from sidecar.model import TimerId
-from tests.broker import create_topic, make_topic_anew, partitions_of, read_committed, unique
+from tests.broker import create_topic, make_topic_anew, partitions_of, read_committed
 from tests.integration.messages import Given, Pairs, Sent, World, marked, native, now_ms, scrape, send
 from tests.integration.sidecars import LOG_APPEND_TIME, Sidecar, Sidecars, Stage
 from tests.waiting import eventually
@@ -22,11 +22,6 @@ pytestmark = pytest.mark.broker
 RPC_S = 15.0
 TOKEN: Final = "token-of-sixteen-or-more"
 LOGIN: Final = {"authorization": f"Bearer {TOKEN}"}
-
-
-@pytest.fixture
-def marker() -> bytes:
-    return unique("m").encode()
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker import unique
 from tests.integration.killable import command, set_clock
 from tests.integration.messages import Given, Launch, Pairs, World, native, now_ms, one_sidecar
 from tests.integration.sidecars import READY_S
@@ -27,11 +26,6 @@ FAR_MS = 3_600_000
 def world(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with one_sidecar(bootstrap, tmp_path_factory.mktemp("order")) as world:
         yield world
-
-
-@pytest.fixture
-def marker() -> bytes:
-    return unique("m").encode()
 
 
 def due_at(world: World, marker: bytes, due_ms: int) -> Pairs:

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Message, Producer
 from retry_sidecar import RetryTopic, is_for_group
 
-from tests.broker import create_topic, read_committed, unique
+from tests.broker import create_topic, read_committed
 from tests.integration.messages import Given, World, murmur2_partition, names, native, now_ms, one_sidecar
 from tests.integration.sidecars import LOG_APPEND_TIME, Stage
 from tests.waiting import eventually
@@ -29,11 +29,6 @@ def _more_origins(stage: Stage) -> None:
 def world(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with one_sidecar(bootstrap, tmp_path_factory.mktemp("round"), origins=_more_origins) as world:
         yield world
-
-
-@pytest.fixture
-def marker() -> bytes:
-    return unique("m").encode()
 
 
 @pytest.mark.parametrize("key", [None, b"", b"k", bytes(range(256))], ids=["null", "empty", "text", "bytes"])

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker import unique
 from tests.integration.killable import command, set_clock
 from tests.integration.messages import Given, World, native, now_ms
 from tests.integration.sidecars import Sidecar, Sidecars, Stage
@@ -23,11 +22,6 @@ def reasons(sidecar: Sidecar) -> str:
 @pytest.fixture
 def offset(tmp_path: Path) -> Path:
     return tmp_path / "offset"
-
-
-@pytest.fixture
-def marker() -> bytes:
-    return unique("m").encode()
 
 
 @pytest.fixture

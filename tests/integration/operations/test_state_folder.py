@@ -6,17 +6,11 @@ import shutil
 
 import pytest
 
-from tests.broker import unique
 from tests.integration.messages import Given, Pairs, World, native, now_ms
 from tests.integration.sidecars import Sidecar, Sidecars, Stage
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
-
-
-@pytest.fixture
-def marker() -> bytes:
-    return unique("m").encode()
 
 
 def due_at(stage: Stage, marker: bytes, due_ms: int) -> Pairs:

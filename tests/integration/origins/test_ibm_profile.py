@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker import unique
 from tests.integration.messages import Given, World, now_ms, one_sidecar, scrape
 from tests.waiting import eventually
 
@@ -28,11 +27,6 @@ def world(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         PUNCTUATION_INTERVAL_MS="50",
     ) as world:
         yield world
-
-
-@pytest.fixture
-def marker() -> bytes:
-    return unique("m").encode()
 
 
 def ibm(

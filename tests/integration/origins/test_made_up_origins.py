@@ -30,11 +30,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield world
 
 
-@pytest.fixture
-def marker() -> bytes:
-    return unique("m").encode()
-
-
 def to(topic: str, marker: bytes, delay_ms: int = 1) -> Pairs:
     return [("retry-origin-topic", topic.encode()), ("retry-delay-ms", b"%d" % delay_ms), ("test", marker)]
 

@@ -45,11 +45,6 @@ def admin(world: World) -> AdminClient:
     return AdminClient({"bootstrap.servers": world.stage.bootstrap})
 
 
-@pytest.fixture
-def marker() -> bytes:
-    return unique("m").encode()
-
-
 def to(topic: str, marker: bytes, delay_ms: int) -> Pairs:
     return [("retry-origin-topic", topic.encode()), ("retry-delay-ms", b"%d" % delay_ms), ("test", marker)]
 

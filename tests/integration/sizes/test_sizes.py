@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.broker import create_topic, unique
+from tests.broker import create_topic
 from tests.integration.messages import Given, Pairs, World, native, noise, now_ms, one_sidecar
 from tests.integration.sidecars import Stage
 from tests.waiting import eventually
@@ -25,11 +25,6 @@ def _origins(stage: Stage) -> None:
 def world(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with one_sidecar(bootstrap, tmp_path_factory.mktemp("sizes"), origins=_origins) as world:
         yield world
-
-
-@pytest.fixture
-def marker() -> bytes:
-    return unique("m").encode()
 
 
 def to(topic: str, marker: bytes, due_ms: int) -> Pairs:

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 
-from tests.broker import create_topic, read_committed, unique
+from tests.broker import create_topic, read_committed
 from tests.integration.messages import Given, Pairs, World, marked, names, native, noise, one_sidecar
 from tests.integration.sidecars import Stage
 from tests.waiting import eventually
@@ -53,11 +53,6 @@ def send_compressed(world: World, given: Given) -> None:
         partition=given.partition,
     )
     assert producer.flush(30) == 0
-
-
-@pytest.fixture
-def marker() -> bytes:
-    return unique("m").encode()
 
 
 def fatal(stage: Stage, marker: bytes, *more: tuple[str, bytes | None]) -> Pairs:

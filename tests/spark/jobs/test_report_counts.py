@@ -10,13 +10,14 @@ import pytest
 
 from sidecar.cli.spark.page import page
 from sidecar.cli.spark.report import to_json
-from sidecar.contract import DIALECTS, render_dead_letter
+from sidecar.contract import DIALECTS
 from sidecar.dlq.count import OTHERS
-from sidecar.model import Headers, Reason, Record
+from sidecar.model import Headers, Record
 from sidecar.policy import Policy, PolicyConfig
 from sidecar.settings import Settings
 from sidecar.spark.jobs.job import said_by
 from sidecar.spark.jobs.report import HOUR_MS, CountKey, Dimension, Kind, NameCounts, Report, death_of, retry_of
+from tests.dead_letters import dead
 
 POLICY = Policy(PolicyConfig(origin_topics=("orders",), droppable=("Boring",), fatal=("Fatal",), delays_ms=(10, 10)))
 DIALECTS_OF_ALL = list(DIALECTS.values())
@@ -53,17 +54,7 @@ def test_a_record_that_was_to_wait_is_a_retry_and_no_other_is() -> None:
 
 
 def test_a_dead_letter_counts_by_the_hour_of_its_death() -> None:
-    headers = render_dead_letter(
-        [ORIGIN, ("retry-attempt", b"2")],
-        reason=Reason.FATAL,
-        detail="",
-        topic="retry",
-        partition=0,
-        offset=0,
-        timestamp_ms=1,
-        connector_name="app",
-        stage="intake",
-    )
+    headers = dead([ORIGIN, ("retry-attempt", b"2")])
     assert death_of(record(*headers), DIALECTS_OF_ALL) == CountKey(
         Kind.DEAD, "orders", "sidecar.Fatal", 2, 5 * HOUR_MS, "fatal"
     )

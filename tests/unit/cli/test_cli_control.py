@@ -233,11 +233,6 @@ def test_an_outcome_is_looked_up(group: Group, found: ControlResult | None, stat
         assert json.loads(run("outcome", "c-1", "--json").stdout)["target"] == found.target
 
 
-@pytest.mark.parametrize("name", ["cancel", "reschedule", "fire", "pause", "resume", "outcome"])
-def test_help_has_an_example_of_that_command(name: str) -> None:
-    assert f"Example: retry-sidecar {name} " in run(name, "--help").output
-
-
 def test_no_broker_is_said_as_such() -> None:
     result = run("cancel", "0-5-9", "--bootstrap-servers", "127.0.0.1:1", "--timeout", "0.3")
     assert result.exit_code == 1

@@ -42,6 +42,11 @@ def shown(*words: str) -> str:
     return result.output
 
 
+@pytest.mark.parametrize("words", LEAVES, ids=" ".join)
+def test_every_command_has_an_example_of_itself(words: tuple[str, ...]) -> None:
+    assert f"retry-sidecar {' '.join(words)}" in shown(*words).partition("Example:")[2]
+
+
 def test_every_setting_is_in_one_group() -> None:
     grouped = [attribute for group in GROUPS.values() for attribute in group]
     assert sorted(grouped) == sorted(setting.attribute for setting in SETTINGS)

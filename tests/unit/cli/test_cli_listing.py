@@ -406,11 +406,6 @@ def test_a_run_that_cannot_go_on_says_how_to_resume_it(shelf: Shelf, stored: lis
     )
 
 
-@pytest.mark.parametrize("name", ["list", "get", "cancel", "reschedule", "fire", "pending", "run"])
-def test_help_has_an_example(name: str) -> None:
-    assert f"Example: retry-sidecar {name}" in CliRunner().invoke(cli.main, [name, "--help"]).output
-
-
 # Instants
 
 

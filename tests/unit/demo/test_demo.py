@@ -15,7 +15,6 @@ from rich.console import Console
 from sidecar import cli
 from sidecar.cli import demo as demo_command
 from sidecar.clock import SystemClock
-from sidecar.contract.dead_letter import render_dead_letter
 from sidecar.demo import process, screen, show
 from sidecar.demo.ledger import Ledger, Position, draw_up
 from sidecar.demo.plan import (
@@ -37,6 +36,7 @@ from sidecar.errors import CommandFailed
 from sidecar.metrics import Metrics
 from sidecar.model import Headers, Reason
 from sidecar.spark import java, session
+from tests.dead_letters import dead
 
 
 def row(topic: str, headers: Headers, timestamp_ms: int = 1_000) -> Row:
@@ -129,17 +129,7 @@ def test_a_fired_record_names_the_position_it_came_from() -> None:
 
 
 def test_a_dead_letter_names_the_position_it_came_from() -> None:
-    headers = render_dead_letter(
-        [(PLAN, b"bad-delay")],
-        reason=Reason.BAD_HEADER,
-        detail="d",
-        topic="retry",
-        partition=1,
-        offset=22,
-        timestamp_ms=5,
-        connector_name="c",
-        stage="s",
-    )
+    headers = dead([(PLAN, b"bad-delay")], Reason.BAD_HEADER, partition=1, offset=22)
     out = as_output(row("dlq", headers))
     assert (out.position, out.outcome) == (Position(1, 22), "bad-header")
     assert out.content.headers == [(PLAN, b"bad-delay")]

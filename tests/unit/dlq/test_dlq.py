@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 
 from sidecar import cli
-from sidecar.contract import render_dead_letter
 from sidecar.contract.dead_letter import DeadLetter, RecordLocation
 from sidecar.contract.redrive import RedriveTerms, Skipped, SkipReason
 from sidecar.dlq.count import NAMES_MAX, OTHERS, Count
@@ -24,25 +23,11 @@ from sidecar.kafka.admin.cluster import Topic
 from sidecar.model import Headers, Reason
 from sidecar.settings import Settings
 from tests.clocks import HandClock
+from tests.dead_letters import dead
 
 HOUR_MS = 3_600_000
 NATIVE: Headers = [("retry-origin-topic", b"orders"), ("retry-exception", b"com.acme.Late"), ("retry-group", b"shop")]
 RETRY = Topic("retry", "id", 4, 1, frozenset(), {"max.message.bytes": "10000"})
-
-
-def dead(headers: Headers, reason: Reason = Reason.FATAL, *, topic: str = "retry", truncated: bool = False) -> Headers:
-    rendered = render_dead_letter(
-        headers,
-        reason=reason,
-        detail="because",
-        topic=topic,
-        partition=3,
-        offset=99,
-        timestamp_ms=1_700,
-        connector_name="app",
-        stage="intake",
-    )
-    return [*rendered, ("retry-dlq-truncated", b"value")] if truncated else rendered
 
 
 def record(

@@ -8,7 +8,6 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.contract.dead_letter import render_dead_letter
 from sidecar.model import Headers, Reason
 from sidecar.notify.summary import (
     FIELDS,
@@ -22,6 +21,7 @@ from sidecar.notify.summary import (
     Source,
     Summary,
 )
+from tests.dead_letters import dead as dead_letter
 
 SOURCE = Source("kafka-retry", "sidecar-0", "dlq")
 
@@ -33,17 +33,7 @@ def dead(reason: Reason = Reason.FATAL, origin: str = "orders", exception: str =
         ("retry-exception", exception.encode()),
         ("retry-group", b"shop"),
     ]
-    return render_dead_letter(
-        came,
-        reason=reason,
-        detail="it failed",
-        topic="retry",
-        partition=2,
-        offset=41,
-        timestamp_ms=1_770_000_000_000,
-        connector_name="kafka-retry",
-        stage="KEY_CONVERTER",
-    )
+    return dead_letter(came, reason, detail="it failed", partition=2, offset=41, timestamp_ms=1_770_000_000_000)
 
 
 def summary_of(*headers: tuple[Reason, Headers]) -> dict[str, Any]:

@@ -194,16 +194,5 @@ def record(partition: int, offset: int, origin: str = "orders") -> Record:
 
 
 def _ingest(origins: Mapping[str, Origin]) -> Ingest:
-    config = PolicyConfig(
-        input_topic="retry",
-        dlq_topic="dlq",
-        internal_topics=frozenset(),
-        origin_topics=("*",),
-        delays_ms=(1000,),
-        max_attempts=None,
-        max_delay_ms=86_400_000,
-        droppable=(),
-        retriable=(),
-        fatal=(),
-    )
+    config = PolicyConfig(delays_ms=(1000,), max_delay_ms=86_400_000)
     return Ingest(Policy(config), list(DIALECTS.values()), origins, {}, input_topic="retry", app_id="app", forbidden={})

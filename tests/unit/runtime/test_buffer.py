@@ -34,20 +34,7 @@ def forbidden() -> dict[str, float]:
 
 @pytest.fixture
 def buffer(origins: dict[str, Origin], unknown: dict[str, float], forbidden: dict[str, float]) -> Buffer:
-    policy = Policy(
-        PolicyConfig(
-            input_topic="retry",
-            dlq_topic="dlq",
-            internal_topics=frozenset(),
-            origin_topics=("*",),
-            delays_ms=(1000,),
-            max_attempts=None,
-            max_delay_ms=86_400_000,
-            droppable=(),
-            retriable=(),
-            fatal=(),
-        )
-    )
+    policy = Policy(PolicyConfig(delays_ms=(1000,), max_delay_ms=86_400_000))
     ingest = Ingest(
         policy,
         list(DIALECTS.values()),

@@ -273,11 +273,6 @@ def test_counters_that_disagree_with_the_timers_are_reported(tmp_path: Path) -> 
     assert "partition 0: its counters say 10 and 4 messages are pending" in result.stderr
 
 
-def test_help_has_an_example() -> None:
-    result = CliRunner().invoke(cli.main, ["state", "inspect", "--help"])
-    assert "Example: retry-sidecar state inspect --state-dir" in result.output
-
-
 def test_without_a_broker_the_changelog_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rebuild, "ASK_S", 0.3)
     arguments = ["state", "inspect", "--changelog", "--bootstrap-servers", "127.0.0.1:1"]
