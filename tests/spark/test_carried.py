@@ -18,7 +18,7 @@ from tests.spark.queries import command, deliveries
 from tests.spark.stream.test_sink import settings_of
 from tests.spark.test_unfinished import END_S, take_back, write
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 def write_as_the_java_source(checkpoint: Path, topic: str) -> list[dict[str, dict[str, int]]]:

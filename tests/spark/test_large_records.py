@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.sidecars import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 BATCH_BYTES = 16 * 1024 * 1024
 

@@ -16,7 +16,7 @@ from tests.integration.token_server import login_settings, token_server
 from tests.spark.queries import WAIT_S, command, deliveries
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tests.integration.sidecars import API, Sidecar, Sidecars, Stage
 from tests.spark.queries import WAIT_S, command
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 HOUR_MS = 3_600_000
 TOKEN = {"authorization": "Bearer a-token-of-sixteen"}

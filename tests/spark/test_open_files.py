@@ -18,7 +18,7 @@ from tests.integration.sidecars import Sidecar, Sidecars, Stage
 from tests.spark.queries import WAIT_S, command
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 BATCHES = 50
 WARM = 10

@@ -10,7 +10,7 @@ from tests.integration.dlq import test_dlq_reasons
 from tests.integration.messages import Launch
 from tests.spark.queries import WAIT_S, command
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 class TestReasonsOnSpark(test_dlq_reasons.TestReasons):

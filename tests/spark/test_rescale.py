@@ -15,7 +15,7 @@ from tests.spark.queries import WAIT_S, command
 from tests.spark.test_run import kill_with_its_jvm
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 END_S = 90.0
 PER_SECOND = 40

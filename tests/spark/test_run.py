@@ -21,7 +21,7 @@ from tests.integration.sidecars import Sidecar, Sidecars, Stage
 from tests.spark.queries import WAIT_S, command, deliveries
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 BURST = 3_000
 LATER_MS = 10

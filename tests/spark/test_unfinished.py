@@ -25,7 +25,7 @@ from tests.spark.queries import WAIT_S, command, deliveries
 from tests.spark.stream.test_sink import settings_of
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 END_S = 90.0
 

@@ -19,7 +19,7 @@ from tests.spark.cluster.standalone import StandaloneCluster
 from tests.spark.cluster.trap import AFTER_COMMIT, BEFORE_COMMIT, FREEZE, KILL
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 WAIT_S = 180.0
 BURST = 3_000

@@ -15,7 +15,7 @@ from tests.integration.sidecars import Sidecars, Stage
 from tests.spark.queries import WAIT_S, command, deliveries
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 EACH = 200
 

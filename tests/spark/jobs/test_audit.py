@@ -19,7 +19,7 @@ from tests.integration.sidecars import Sidecars, Stage
 from tests.spark.queries import deliveries
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 def test_planted_faults_are_found_and_nothing_else(

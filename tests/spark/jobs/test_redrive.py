@@ -22,7 +22,7 @@ from tests.integration.sidecars import Sidecars, Stage
 from tests.spark.jobs.dead_letters import dead
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 MARK = b"m"
 

@@ -25,7 +25,7 @@ from tests.spark.queries import WAIT_S, command, deliveries
 from tests.spark.test_run import kill_with_its_jvm
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 NEAR, SOON, FAR = 60, 40, 30
 SOON_MS = 20_000
