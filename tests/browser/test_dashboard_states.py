@@ -316,7 +316,9 @@ def test_an_answer_that_is_late_is_waited_for(open_page: Open, url: str, desk: D
     answer = answered(page)
     expect(answer).to_contain_text("Not answered yet.")
     expect(answer).to_contain_text("owner of partition 2")
-    desk.known["c 1"] = Told(Outcome.CANCELLED, 1, control_id="c 1")
+    [control_id] = desk.ids
+    assert control_id is not None
+    desk.known[control_id] = Told(Outcome.CANCELLED, 1, control_id=control_id)
     expect(answer).to_contain_text("Cancelled: 1 message will not be delivered.")
     assert [kind for kind, _, _ in desk.acted] == [ControlKind.CANCEL]
 
