@@ -114,7 +114,7 @@ MISTAKES: Final = (
     Mistake(
         Mutation("a file deletes nothing", "store.rocks:RocksStore.ingest", "del writer[row]", "pass", compiled=True),
         shell,
-        (145,),
+        (361,),
     ),
     Mistake(
         Mutation(
