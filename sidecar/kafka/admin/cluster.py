@@ -62,6 +62,19 @@ class Deadline:
         self._pause.wait(min(pause_s, self.left_s))
 
 
+class _LastError:
+    """What a client's library last said of its connections. It is no part of the client: in a cycle with it, a client
+    that nobody holds any more would be destroyed by the garbage collector, on whatever thread that runs, and the
+    library ends the process when that is the client's own."""
+
+    text: str | None = None
+
+    def __call__(self, error: KafkaError) -> None:
+        # This summary comes last and says least.
+        if error.code() != KafkaError._ALL_BROKERS_DOWN or self.text is None:
+            self.text = error.str()
+
+
 class Admin(AdminClient):
     """An admin client that remembers why it cannot reach the brokers.
 
@@ -72,19 +85,19 @@ class Admin(AdminClient):
     def __init__(self, settings: Settings, logger: logging.Logger | None = None) -> None:
         require_token(settings)
         self.bootstrap_servers = settings.bootstrap_servers
-        self.last_error: str | None = None
-        properties: dict[str, Any] = {**config.admin(settings), "error_cb": self._remember}
+        self._last_error = _LastError()
+        properties: dict[str, Any] = {**config.admin(settings), "error_cb": self._last_error}
         # A caller without a logger shows the errors itself.
         super().__init__(properties, logger=logger or config.quiet_logger())
+
+    @property
+    def last_error(self) -> str | None:
+        """Why the brokers could not be reached; None: nothing was said."""
+        return self._last_error.text
 
     def partition_count(self, topic: str, timeout_s: float) -> int:
         """Return how many partitions a topic has. Raises KafkaFailed."""
         return partition_count(self, topic, timeout_s)
-
-    def _remember(self, error: KafkaError) -> None:
-        # This summary comes last and says least.
-        if error.code() != KafkaError._ALL_BROKERS_DOWN or self.last_error is None:
-            self.last_error = error.str()
 
 
 class Topic(NamedTuple):
