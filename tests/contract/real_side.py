@@ -44,6 +44,7 @@ class RealSide:
         self.changelog = self._settings.changelog_topic
         self.clock: Clock = SystemClock()
         self._quiet = {"logger": config.quiet_logger()}
+        self._admin = Admin(self._settings, config.quiet_logger())  # what it asks ends with it
         self._ends = ExitStack()
 
     def create(self, name: str, partitions: int, max_bytes: int = 1_000_000, *, compacted: bool = False) -> None:
@@ -53,8 +54,7 @@ class RealSide:
         broker.create_topic(self._bootstrap, name, partitions, {**stamped, **cleanup})
 
     def delete(self, name: str) -> None:
-        admin = Admin(self._settings, config.quiet_logger())
-        admin.delete_topics([name])[name].result(WAIT_S)
+        self._admin.delete_topics([name])[name].result(WAIT_S)
 
     def recreate(self, name: str, partitions: int) -> None:
         broker.make_topic_anew(self._bootstrap, name, partitions)
@@ -91,8 +91,7 @@ class RealSide:
         return made
 
     def brokers(self) -> Brokers:
-        admin = Admin(self._settings, config.quiet_logger())
-        return Brokers(admin, {**config.committed_reader(self._settings), **self._quiet})
+        return Brokers(self._admin, {**config.committed_reader(self._settings), **self._quiet})
 
     def reader(self) -> ChangelogReader:
         made = ChangelogReader({**config.changelog_reader(self._settings), **self._quiet}, self.changelog)
@@ -111,7 +110,7 @@ class RealSide:
         return made
 
     def catalogue(self) -> Catalogue:
-        return Catalogue(Admin(self._settings, config.quiet_logger()))
+        return Catalogue(self._admin)
 
     def close(self) -> None:
         self._ends.close()
