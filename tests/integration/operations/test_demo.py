@@ -42,7 +42,7 @@ class Demo:
     def stays_up(self) -> bool:
         if self.process.poll() is not None:
             raise AssertionError(f"ended with status {self.process.returncode}:\n{self.err.read_text()}")
-        return bool(self.found("(until Ctrl-C)"))
+        return bool(self.found("(try: retry-sidecar send)"))  # the last line
 
 
 @pytest.fixture
