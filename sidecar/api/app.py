@@ -21,9 +21,9 @@ from sidecar.api.connect.routes import connector_routes, info_route
 from sidecar.api.dlq.routes import DeadLetters, dlq_routes
 from sidecar.api.guard import AnswerHeaders, RateLimiter, RequestShape, ShutdownResponder
 from sidecar.api.health import health_routes
-from sidecar.api.instances import OtherInstances
+from sidecar.api.instances import OtherInstances, Peers
 from sidecar.api.messages.changes import Commands, ControlDesk, control_routes
-from sidecar.api.messages.listing import Entries, Listing, Peers
+from sidecar.api.messages.listing import Entries, Listing
 from sidecar.api.messages.routes import message_routes
 from sidecar.api.origins import origin_routes
 from sidecar.api.pending import PendingShortcut, pending_routes
@@ -92,12 +92,13 @@ def create_app(
     app.include_router(health_routes(source, actuator=actuator))
     if operations is not None:
         desk = ControlDesk(operations.commands)
+        instance_id = operations.worker.instance_id
+        # Apart from each other: lists that wait for an instance hold up no command.
+        listed, others = (OtherInstances(source, operations.peers, instance_id) for _ in range(2))
         # The longer paths come first: a target may contain slashes.
         app.include_router(control_routes(desk, source.now_ms))
-        app.include_router(message_routes(Listing(source, operations.entries, operations.peers), operations.gate))
+        app.include_router(message_routes(Listing(source, operations.entries, listed), operations.gate))
         app.include_router(origin_routes(source, desk))
-        instance_id = operations.worker.instance_id
-        others = OtherInstances(source, operations.peers, instance_id)
         app.include_router(dlq_routes(operations.dead_letters, others, instance_id, operations.gate))
         app.include_router(policy_routes(ReloadDesk(operations.reload, others, instance_id)))
         group = ConnectGroup(source, operations.worker)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import structlog
 from anyio import CapacityLimiter, to_thread
 from pydantic import BaseModel, ValidationError
 
-from sidecar.api.messages.listing import Peers
 from sidecar.api.source import Source
 from sidecar.errors import CommandFailed
 
@@ -18,6 +18,36 @@ log = structlog.get_logger(__name__)
 B = TypeVar("B", bound=BaseModel)
 
 ASKED_AT_A_TIME: Final = 8
+FORWARDED: Final = "x-retry-sidecar-forwarded"
+"""A request with this header comes from another instance: it is answered for the own partitions and not sent on."""
+
+
+class Others(Protocol):
+    """Changes something at other instances; called from worker threads."""
+
+    def send(self, method: str, url: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        """Return status and body of a call with the token. Raises CommandFailed when there is no answer in time.
+
+        Args:
+            method: POST, PUT or DELETE.
+            url: The address of the instance.
+            path: Path and query.
+            body: JSON.
+        """
+        ...
+
+
+class Peers(Others, Protocol):
+    """Asks other instances, too."""
+
+    def get(self, url: str, path: str) -> tuple[int, bytes]:
+        """Return status and body of a GET. Raises CommandFailed when there is no answer in time.
+
+        Args:
+            url: The address of the instance.
+            path: Path and query.
+        """
+        ...
 
 
 class PeerResponse(NamedTuple):
@@ -31,9 +61,9 @@ class PeerResponse(NamedTuple):
     problem: str
     """Why there is none."""
 
-    def read(self, model: type[B]) -> B | None:
-        """Return a good answer, None for anything else: any program may answer at an address."""
-        if self.status not in {200, 202}:
+    def read(self, model: type[B], statuses: Collection[int] = (200, 202)) -> B | None:
+        """Return an answer with one of these statuses, None for anything else: any program may answer at an address."""
+        if self.status not in statuses:
             return None
         try:
             return model.model_validate_json(self.body)

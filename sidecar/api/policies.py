@@ -14,9 +14,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from sidecar.api.bodies import APPLIED, Applied, Body, ErrorBody
-from sidecar.api.instances import OtherInstances, PeerResponse
+from sidecar.api.instances import FORWARDED, OtherInstances, PeerResponse
 from sidecar.api.messages.changes import caller, refuse_parameters
-from sidecar.api.messages.listing import FORWARDED
 from sidecar.api.source import Reloaded
 from sidecar.errors import SettingsInvalid
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import httpx
 
-from sidecar.api.messages.listing import FORWARDED
+from sidecar.api.instances import FORWARDED
 from sidecar.clock import Clock
 from sidecar.contract.signature import tokens_of
 from sidecar.errors import CommandFailed
@@ -21,7 +21,7 @@ ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
 
 
 class HttpPeers:
-    """Implements `sidecar.api.messages.listing.Peers` and `sidecar.api.connect.Others`.
+    """Implements `sidecar.api.instances.Peers`.
 
     Follows no redirects and uses no proxy.
 

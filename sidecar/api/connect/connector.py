@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import urlsplit
 
 from sidecar.api.connect.bodies import (
@@ -23,6 +23,7 @@ from sidecar.api.connect.bodies import (
     TaskStateName,
     TaskStatus,
 )
+from sidecar.api.instances import Others
 from sidecar.changelog.codec import Closure
 from sidecar.contract.control import EVERY_ORIGIN
 from sidecar.engine.group.view import STOPPED, PartitionView
@@ -32,21 +33,6 @@ CONNECTOR_CLASS: Final = "io.retrysidecar.RetrySidecarConnector"
 TASK_CLASS: Final = "io.retrysidecar.RetrySidecarTask"
 CONNECT_VERSION: Final = "4.3.1"
 """Tools choose by it what they call: this one has all that is answered here."""
-
-
-class Others(Protocol):
-    """Changes something at other instances; called from worker threads."""
-
-    def send(self, method: str, url: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-        """Return status and body of a call with the token. Raises CommandFailed when there is no answer in time.
-
-        Args:
-            method: POST or PUT.
-            url: The address of the instance.
-            path: Path and query.
-            body: JSON.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from fastapi import Request
 from starlette.exceptions import HTTPException
 
 from sidecar.api.connect.connector import Task, Worker
+from sidecar.api.instances import FORWARDED
 from sidecar.api.messages.changes import caller
-from sidecar.api.messages.listing import FORWARDED
 from sidecar.api.problems import NotNow
 from sidecar.errors import CommandFailed
 

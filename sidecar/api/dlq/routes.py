@@ -38,9 +38,8 @@ from sidecar.api.dlq.bodies import (
     read_position,
 )
 from sidecar.api.guard import PaidThread
-from sidecar.api.instances import OtherInstances, PeerResponse
+from sidecar.api.instances import FORWARDED, OtherInstances, PeerResponse
 from sidecar.api.messages.changes import caller, refuse_parameters, require_json
-from sidecar.api.messages.listing import FORWARDED
 from sidecar.api.problems import NotNow
 from sidecar.errors import AlreadyRunning, CommandFailed
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from struct import Struct, error
@@ -17,19 +17,19 @@ from typing import Annotated, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
 import structlog
-from anyio import CapacityLimiter, to_thread
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from sidecar.api.bodies import Body, ErrorBody
 from sidecar.api.figures import require_known
 from sidecar.api.guard import PaidThread
+from sidecar.api.instances import OtherInstances
 from sidecar.api.problems import NotNow
 from sidecar.api.source import Source
 from sidecar.engine.group.view import PartitionView
 from sidecar.engine.selection import Selection
-from sidecar.errors import CommandFailed, PartitionStopped, StoreFailed
+from sidecar.errors import PartitionStopped, StoreFailed
 from sidecar.model import DUE_MS_MAX, TimerId
 
 log = structlog.get_logger(__name__)
@@ -46,10 +46,7 @@ B = TypeVar("B", bound=Body)
 LIMIT_MAX: Final = 1_000
 LIMIT: Final = 100
 READS_AT_A_TIME: Final = 2
-ASKED_AT_A_TIME: Final = 8
 RUNNING: Final = "running"
-FORWARDED: Final = "x-retry-sidecar-forwarded"
-"""A request with this header comes from another instance: it is answered for the own partitions and not sent on."""
 
 _CURSOR: Final = Struct(">QIQ")
 _NOW_MS = 1_770_000_000_000
@@ -271,23 +268,6 @@ class Entries(Protocol):
     def named(self, retry_id: bytes, partitions: Collection[int], *, payload: bool) -> Named: ...
 
 
-class Peers(Protocol):
-    """Asks other instances; called from worker threads."""
-
-    def get(self, url: str, path: str) -> tuple[int, bytes]:
-        """Return status and body of a GET. Raises CommandFailed when there is no answer in time.
-
-        Args:
-            url: The address of the instance.
-            path: Path and query.
-        """
-        ...
-
-    def send(self, method: str, url: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-        """Send a request that changes something; return status and body. Raises CommandFailed as `get` does."""
-        ...
-
-
 class _Owners(NamedTuple):
     own: frozenset[int]
     others: Mapping[str, frozenset[int]]
@@ -314,15 +294,14 @@ class Listing:
     Args:
         source: Says who owns which partition.
         entries: The own partitions'.
-        peers: The other instances.
+        others: The other instances.
     """
 
-    def __init__(self, source: Source, entries: Entries, peers: Peers) -> None:
+    def __init__(self, source: Source, entries: Entries, others: OtherInstances) -> None:
         self._source = source
         self._entries = entries
-        self._peers = peers
+        self._others = others
         self._reading = PaidThread(READS_AT_A_TIME)
-        self._asking = CapacityLimiter(ASKED_AT_A_TIME)
 
     def require_known(self, partition: int | None = None) -> None:
         """Raise HTTPException while the group is not known or cannot be listed, and for a strange partition."""
@@ -411,10 +390,10 @@ class Listing:
                 raise away from cause
         path = f"/pending/messages/{timer}" + ("?payload=true" if payload else "")
         for url in owners.others:
-            status, body = await self._ask(url, path)
-            if status == 404 and _parsed(ErrorBody, body) is not None:
+            answer = await self._others.ask("", url, "GET", path)
+            if answer.read(ErrorBody, {404}) is not None:
                 return None
-            if status == 200 and (found := _parsed(MessageDetailBody, body)) is not None and found.id == str(timer):
+            if (found := answer.read(MessageDetailBody, {200})) is not None and found.id == str(timer):
                 return found
         raise away
 
@@ -451,32 +430,12 @@ class Listing:
         self, others: Mapping[str, frozenset[int]], path: str, model: type[B]
     ) -> list[tuple[frozenset[int], B]]:
         """Return the good answers of other instances, each with the partitions that it was asked for."""
-        asked: list[Awaitable[tuple[int, bytes]]] = [self._ask(url, path) for url in others]
-        answers = await asyncio.gather(*asked)
-        found = []
-        for partitions, (status, body) in zip(others.values(), answers, strict=True):
-            if status == 200 and (parsed := _parsed(model, body)) is not None:
-                found.append((partitions, parsed))
-        return found
-
-    async def _ask(self, url: str, path: str) -> tuple[int, bytes]:
-        """Return status and body; status 0 when there is no answer."""
-        get = partial(self._peers.get, url, path)
-        try:
-            return await to_thread.run_sync(get, limiter=self._asking)
-        except CommandFailed as cause:
-            log.info("owner_not_reached", url=url, reason=str(cause))
-            return 0, b""
+        answers = await asyncio.gather(*(self._others.ask("", url, "GET", path) for url in others))
+        read = [
+            (partitions, answer.read(model, {200})) for partitions, answer in zip(others.values(), answers, strict=True)
+        ]
+        return [(partitions, body) for partitions, body in read if body is not None]
 
 
 def _url(view: PartitionView) -> str | None:
     return view.url if view.owner and view.state == RUNNING else None
-
-
-def _parsed(model: type[B], body: bytes) -> B | None:
-    """Return an instance's answer, None for anything else: any program may answer at an address."""
-    try:
-        return model.model_validate_json(body)
-    except ValidationError as cause:
-        log.warning("owner_not_understood", model=model.__name__, faults=cause.error_count())
-        return None

@@ -15,10 +15,10 @@ from starlette.types import Scope
 
 from sidecar.api.auth import Gate
 from sidecar.api.bodies import ErrorBody
+from sidecar.api.instances import FORWARDED
 from sidecar.api.messages.listing import (
     CURSOR_EXAMPLE,
     DETAIL_EXAMPLE,
-    FORWARDED,
     LIMIT,
     LIMIT_MAX,
     MESSAGES_EXAMPLE,
