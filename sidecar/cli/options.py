@@ -12,7 +12,7 @@ import click
 
 from sidecar.cli.terminal import say
 from sidecar.settings import GROUPS, SETTINGS, Settings, load
-from sidecar.settings.table import default_text
+from sidecar.settings.show import default_text
 
 P = ParamSpec("P")
 R = TypeVar("R")

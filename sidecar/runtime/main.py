@@ -14,6 +14,7 @@ from sidecar.clock import Clock, SystemClock
 from sidecar.contract import dialects_of
 from sidecar.engine import hot
 from sidecar.engine.ingest import Ingest
+from sidecar.engine.partition import Partition
 from sidecar.engine.rows import Identity
 from sidecar.errors import InvariantViolated
 from sidecar.interpreter import tune_interpreter
@@ -215,17 +216,9 @@ def build(
     loop: Loop
     brokers = Brokers(admin, {**config.committed_reader(settings), **client_log})
     ingest = _ingest(settings, catalogue)
-    recovery = Recovery(
-        brokers,
-        ChangelogReader({**config.changelog_reader(settings), **client_log}, settings.changelog_topic),
-        clock,
-        Topics(settings.input_topic, settings.changelog_topic, settings.group_id),
-        Identity(facts.cluster_id, facts.changelog_topic_id, settings.changelog_topic),
-        _searches(settings, clock, ingest),
+    recovery = _recovery(
+        *(settings, clock, facts, brokers, metrics, _searches(settings, clock, ingest), client_log),
         running=lambda partition, next_offset: loop.running(partition, next_offset),  # noqa: PLW0108 - made below
-        restored=metrics.restore_seconds.observe,
-        input_lost=lambda partition, records: metrics.input_lost.labels(partition).inc(records),
-        rolled_back=lambda partition: metrics.changelog_rolled_back.labels(partition).inc(),
     )
     loop = Loop(
         Components(
@@ -262,6 +255,31 @@ def build(
         )
     )
     return loop
+
+
+def _recovery(
+    settings: Settings,
+    clock: Clock,
+    facts: TopicFacts,
+    brokers: Brokers,
+    metrics: Metrics,
+    searches: Searches,
+    client_log: Mapping[str, Any],
+    *,
+    running: Callable[[Partition, int], None],
+) -> Recovery:
+    return Recovery(
+        brokers,
+        ChangelogReader({**config.changelog_reader(settings), **client_log}, settings.changelog_topic),
+        clock,
+        Topics(settings.input_topic, settings.changelog_topic, settings.group_id),
+        Identity(facts.cluster_id, facts.changelog_topic_id, settings.changelog_topic),
+        searches,
+        running=running,
+        restored=metrics.restore_seconds.observe,
+        input_lost=lambda partition, records: metrics.input_lost.labels(partition).inc(records),
+        rolled_back=lambda partition: metrics.changelog_rolled_back.labels(partition).inc(),
+    )
 
 
 def _searches(settings: Settings, clock: Clock, ingest: Ingest) -> Searches:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from sidecar.settings import client
 from sidecar.settings.setting import WITHOUT_MEANING, Setting
-from sidecar.settings.table import BY_FILE, SETTINGS, Settings, default_text, per_origin, per_policy
+from sidecar.settings.table import BY_FILE, SETTINGS, Settings, per_origin, per_policy
 
 _PAGE = """\
 # Settings
@@ -185,3 +186,13 @@ def reference_page() -> str:
 def _reference_row(setting: Setting) -> str:
     default = default_text(setting).replace("<", "&lt;").replace(">", "&gt;").replace("*", r"\*")
     return f"| {setting.name} | {default} | {setting.kind.allowed} | {setting.help} |"
+
+
+def default_text(setting: Setting) -> str:
+    """Return the default as the documentation shows it."""
+    if setting.default_text:
+        return setting.default_text
+    default = next(item.default for item in dataclasses.fields(Settings) if item.name == setting.attribute)
+    if default is None:
+        return "none"
+    return setting.show(default) or "empty"

@@ -494,13 +494,3 @@ BY_NAME = {setting.name: setting for setting in SETTINGS}
 BY_ALIAS = {alias: setting for setting in SETTINGS for alias in setting.aliases}
 BY_FILE = {setting.file_name: setting for setting in SETTINGS if setting.secret}
 """The settings that files can contain, by the names that give the files."""
-
-
-def default_text(setting: Setting) -> str:
-    """Return the default as the documentation shows it."""
-    if setting.default_text:
-        return setting.default_text
-    default = next(item.default for item in dataclasses.fields(Settings) if item.name == setting.attribute)
-    if default is None:
-        return "none"
-    return setting.show(default) or "empty"
