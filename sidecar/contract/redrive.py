@@ -36,6 +36,8 @@ _DEATH_PREFIXES: Final = ("retry-dlq-", "__connect.errors.")
 _OF_DEATH: Final = GIVEN_AT_DEATH | {REDRIVES}
 """Most of the headers that a death gives; all of them are known by the prefixes too, at a higher cost."""
 _OWN: Final = Native()
+REASON_CHARS_MAX: Final = 500
+"""Most characters of why, or by whom, a dead letter was discarded."""
 _GOLDEN: Final = 0.6180339887498949
 
 

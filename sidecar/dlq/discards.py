@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from sidecar.clock import Clock, SystemClock
+from sidecar.contract.redrive import REASON_CHARS_MAX
 from sidecar.dlq.reader import DlqRecord, OffsetRange
 from sidecar.errors import BrokerUnavailable, CommandFailed, KafkaFailed
 from sidecar.kafka import config
@@ -31,7 +32,6 @@ from sidecar.settings import Settings
 
 DISCARDS_MAX: Final = 10_000
 """The most discards of one DLQ whose dead letters are still there."""
-TEXT_CHARS_MAX: Final = 500
 ASK_S: Final = 10.0
 _READ_MAX: Final = 1_000
 _POLL_S: Final = 0.2
@@ -114,7 +114,7 @@ class DiscardLog:
         deadline = Deadline(ASK_S, self._clock)
         self._ensure(deadline)
         known, at_ms = self.read(deadline), self._clock.wall_ms()
-        made = Discard(who[:TEXT_CHARS_MAX], why[:TEXT_CHARS_MAX], at_ms, 0)
+        made = Discard(who[:REASON_CHARS_MAX], why[:REASON_CHARS_MAX], at_ms, 0)
         new = {
             (each.partition, each.offset): msgspec.structs.replace(made, died_ms=each.timestamp_ms) for each in records
         }

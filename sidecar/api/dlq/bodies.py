@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from sidecar.api.bodies import Body
 from sidecar.api.messages.listing import HeaderBody
+from sidecar.contract.redrive import REASON_CHARS_MAX
 from sidecar.model import DUE_MS_MAX, Reason
 from sidecar.policy.globs import Globs
 
@@ -175,7 +176,7 @@ class DiscardRequest(BaseModel):
 
     topic: TopicName = None
     id: str = Field(description="The dead letter, `<partition>-<offset>`.", pattern=POSITION_PATTERN)
-    why: str = Field(description="The reason, for people.", min_length=1, max_length=500)
+    why: str = Field(description="The reason, for people.", min_length=1, max_length=REASON_CHARS_MAX)
 
 
 class DiscardQuery(BaseModel):

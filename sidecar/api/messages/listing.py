@@ -431,10 +431,8 @@ class Listing:
     ) -> list[tuple[frozenset[int], B]]:
         """Return the good answers of other instances, each with the partitions that it was asked for."""
         answers = await asyncio.gather(*(self._others.ask("", url, "GET", path) for url in others))
-        read = [
-            (partitions, answer.read(model, {200})) for partitions, answer in zip(others.values(), answers, strict=True)
-        ]
-        return [(partitions, body) for partitions, body in read if body is not None]
+        bodies = [answer.read(model, {200}) for answer in answers]
+        return [(asked, body) for asked, body in zip(others.values(), bodies, strict=True) if body is not None]
 
 
 def _url(view: PartitionView) -> str | None:

@@ -25,6 +25,7 @@ from sidecar.cli.instants import shown_instant
 from sidecar.cli.options import DEAD_LETTERS, SettingsCommand, json_option, settings_options
 from sidecar.cli.terminal import console, print_json, say
 from sidecar.clock import SystemClock
+from sidecar.contract.redrive import REASON_CHARS_MAX
 from sidecar.dlq.filter import DeadLetterFilter
 from sidecar.errors import CommandFailed, printable
 from sidecar.kafka.config import validate_client_properties
@@ -142,7 +143,7 @@ def _show(dead_letter: DeadLetterDetailBody, *, payload: bool) -> None:
 
 @click.command(cls=SettingsCommand, epilog='Example: retry-sidecar dlq discard 0-17 0-21 --why "test orders"')
 @click.argument("positions", metavar="ID...", nargs=-1, callback=_position)
-@click.option("--why", help="The reason, for people; at most 500 characters.")
+@click.option("--why", help=f"The reason, for people; at most {REASON_CHARS_MAX} characters.")
 @click.option("--undo", is_flag=True, help="Take discards back.")
 @click.option("--list", "listed", is_flag=True, help="Show what is discarded, with who and why.")
 @json_option
@@ -160,8 +161,8 @@ def discard(
     """
     if listed + undo + (why is not None) != 1 or listed is bool(positions):
         raise click.UsageError("give IDs with --why, IDs with --undo, or --list alone")
-    if why is not None and not 0 < len(why) <= 500:
-        raise click.UsageError(f"--why: has {len(why)} characters: allowed are 1 to 500")
+    if why is not None and not 0 < len(why) <= REASON_CHARS_MAX:
+        raise click.UsageError(f"--why: has {len(why)} characters: allowed are 1 to {REASON_CHARS_MAX}")
     dead_letters = _dead_letters(settings)
     if listed:
         _show_discards(dead_letters, as_json=as_json)

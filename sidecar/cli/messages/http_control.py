@@ -101,18 +101,8 @@ def _result(reply: Reply, target: str) -> ControlResult:
     try:
         outcome = None if body["result"] is None else Outcome(body["result"])
         missing = tuple(map(int, body["missing"]))
-        return ControlResult(
-            *(
-                str(body["control_id"]),
-                str(body["target"]),
-                outcome,
-                int(body["count"]),
-                str(body["detail"]),
-                {},
-                missing,
-            ),
-            known=body.get("known"),
-        )
+        texts = str(body["control_id"]), str(body["target"]), outcome, int(body["count"]), str(body["detail"])
+        return ControlResult(*texts, {}, missing, known=body.get("known"))
     except (KeyError, TypeError, ValueError):
         raise reply.refusal() from None
 
