@@ -87,7 +87,6 @@ def _pairs(_ctx: click.Context, _parameter: click.Parameter, texts: tuple[str, .
 @click.option("--count", default=1, show_default=True, type=click.IntRange(min=1), help="Number of messages.")
 @click.option(
     "--per-second",
-    "per_second",
     type=click.FloatRange(min=0, min_open=True),
     help="Maximum number of messages per second.",
 )

@@ -45,7 +45,7 @@ class SkipReason(StrEnum):
     """The reason why a dead letter is not redriven."""
 
     DISCARDED = "discarded"
-    """By an operator, which who calls `redrive` knows."""
+    """By an operator. Only the caller of `redrive` knows the discards."""
     NOT_A_DEAD_LETTER = "not-a-dead-letter"
     TRUNCATED = "truncated"
     LOOP_GUARD = "loop-guard"

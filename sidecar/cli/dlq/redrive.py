@@ -25,9 +25,7 @@ from sidecar.settings import Settings
 @dead_letter_options
 @terms_options
 @click.option("--limit", type=click.IntRange(min=1), help="Most messages; the same command again sends the next ones.")
-@click.option(
-    "--per-second", "per_second", type=click.FloatRange(min=0, min_open=True), help="Most messages in a second."
-)
+@click.option("--per-second", type=click.FloatRange(min=0, min_open=True), help="Most messages in a second.")
 @run_options
 @settings_options(DEAD_LETTERS)
 def redrive(
