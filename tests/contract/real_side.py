@@ -44,8 +44,9 @@ class RealSide:
         self.changelog = self._settings.changelog_topic
         self.clock: Clock = SystemClock()
         self._quiet = {"logger": config.quiet_logger()}
-        self._admin = Admin(self._settings, config.quiet_logger())  # what it asks ends with it
         self._ends = ExitStack()
+        # Ended here, not by the garbage collector: on the client's own thread the library aborts the process.
+        self._admin = self._ends.enter_context(Admin(self._settings, config.quiet_logger()))
 
     def create(self, name: str, partitions: int, max_bytes: int = 1_000_000, *, compacted: bool = False) -> None:
         # As the status topic has it; nothing else here depends on it.
