@@ -45,6 +45,7 @@ from sidecar.model import StoredOffset
 VERSION: Final = 1
 BLOCK_BYTES_MAX: Final = 512 * 1024
 FORMER_ASSIGNMENTS_MAX: Final = 16
+REBUILT_FROM_MAX: Final = 16
 
 CHECKPOINT_KEY: Final = b"c"
 _BLOCK_KEY: Final = Struct(">cQQH")
@@ -127,6 +128,14 @@ class FormerAssignment(msgspec.Struct, frozen=True, array_like=True):
     """Of its last committed checkpoint."""
 
 
+class FormerChangelog(msgspec.Struct, frozen=True, array_like=True):
+    """A changelog that is gone, whose rows were written to the present one."""
+
+    topic_id: str
+    next_offset: int
+    """Of the first record that those rows may lack."""
+
+
 class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     """The state of a partition after one transaction; the last one in the log holds."""
 
@@ -162,6 +171,8 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     changelog_topic_id: str = ""
     """The changelog that has everything up to here, as far as its writer knew; empty: not noted. In one that was made
     anew under a running instance, the first checkpoints name the former topic."""
+    rebuilt_from: tuple[FormerChangelog, ...] = ()
+    """The changelogs from whose rows this one was written again, oldest first, at most REBUILT_FROM_MAX."""
 
     @property
     def fired_to_ms(self) -> int | None:
@@ -189,6 +200,24 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
             return True
         lasts = {each.number: each.last_sequence for each in self.former} | {self.assignment: self.sequence}
         return bool(earlier.assignment) and earlier.sequence <= lasts.get(earlier.assignment, -1)
+
+    def rebuilt(self, topic_id: str, former_id: str, next_offset: int) -> Checkpoint:
+        """Return this checkpoint as the first one of a changelog that is written again from rows.
+
+        Args:
+            topic_id: Of the changelog that is written.
+            former_id: Of the changelog that the rows are of; it can be the same one.
+            next_offset: Of the first record in it that the rows may lack.
+        """
+        ends = {each.topic_id: each.next_offset for each in self.rebuilt_from}
+        if former_id != topic_id:
+            ends[former_id] = max(next_offset, ends.pop(former_id, 0))
+        latest = tuple(FormerChangelog(*each) for each in ends.items())[-REBUILT_FROM_MAX:]
+        return msgspec.structs.replace(self, changelog_topic_id=topic_id, rebuilt_from=latest)
+
+    def has(self, topic_id: str, next_offset: int) -> bool:
+        """Return whether it has what a former changelog had below an offset."""
+        return any(each.topic_id == topic_id and next_offset <= each.next_offset for each in self.rebuilt_from)
 
     def stored_offset(self, input_offset: int) -> StoredOffset:
         """Return the stored offset of timers, from an offset in the input topic."""

@@ -463,6 +463,7 @@ class _Planner:
             stopped=self.controls.stopped,
             acted=self.controls.repeats.kept(),
             changelog_topic_id=self.checkpoint.changelog_topic_id,
+            rebuilt_from=self.checkpoint.rebuilt_from,
         )
         records.append((CHECKPOINT_KEY, encode_checkpoint(checkpoint)))
         for suffix, value in counts.rows(self.overlay.delta):

@@ -92,10 +92,9 @@ def rewriting(meta: Meta, present: Present, mark: OffsetMark | None, topic_id: s
     committed = max(present.last.sequence, 0 if mark is None else mark.sequence)
     sequence = max(base.sequence, committed, present.greatest_sequence) + 1
     seen = max(own.highest_input_offset, present.last.highest_input_offset)
-    checkpoint = replace(
-        base.assigned(assignment), sequence=sequence, changelog_topic_id=topic_id, highest_input_offset=seen
-    )
-    return Rewriting(checkpoint, max(0, committed - base.sequence))
+    checkpoint = replace(base.assigned(assignment), sequence=sequence, highest_input_offset=seen)
+    rebuilt = checkpoint.rebuilt(topic_id, meta.changelog_topic_id, meta.changelog_offset)
+    return Rewriting(rebuilt, max(0, committed - base.sequence))
 
 
 def given_up(

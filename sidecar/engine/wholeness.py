@@ -75,7 +75,7 @@ def replaces(found: Checkpoint, log: Log, standing: Meta) -> bool:
     if standing.changelog_topic_id == topic_id and standing.changelog_offset <= log.end:
         # The rows are of a transaction that was rolled back, or so old that the log's start has passed them.
         return bool(found.sequence) or (not log.start and log.end > 0)
-    return found.follows(standing.checkpoint)
+    return found.has(standing.changelog_topic_id, standing.changelog_offset) or found.follows(standing.checkpoint)
 
 
 def why_not(log: Log, standing: Meta) -> str:

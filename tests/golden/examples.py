@@ -21,6 +21,7 @@ from sidecar.changelog.codec import (
     Closure,
     Engine,
     FormerAssignment,
+    FormerChangelog,
     NextTurn,
     RemovedKey,
     Unfinished,
@@ -166,7 +167,11 @@ HALTED: Final = replace(
     acted=(Acted(bytes(range(8)), bytes(8), NOW + 60_000, "stopped", 7),),
 )
 META_5: Final = replace(META_4, checkpoint=HALTED)
-NAMED: Final = replace(HALTED, changelog_topic_id="changelog-id")
+NAMED: Final = replace(
+    HALTED,
+    changelog_topic_id="changelog-id",
+    rebuilt_from=(FormerChangelog("former-id", 40), FormerChangelog("id-before", 97)),
+)
 MARKED: Final = MarkedCheckpoint(
     **asdict(replace(NAMED, engine=Engine.SPARK)),
     mark=Mark(14, "4f1c", 7, "d1", "w1", [Closing("größe", "unreachable", 13)], 2, "d2", DUE, 49),

@@ -88,6 +88,32 @@ def test_a_new_log_has_what_the_rows_have_and_replaces_them(seed: int) -> None:
     )
 
 
+def test_a_rebuilt_log_replaces_the_rows_of_folders_that_are_no_further_for_ever() -> None:
+    stage, log = lived(), list[ChangelogRead]()
+    standing = meta_of(stage.store)
+    written(stage, log)
+    last = codec.decode_checkpoint(log[-1].value or b"")
+    for number in range(1_000, 1_000 + 2 * codec.FORMER_ASSIGNMENTS_MAX):
+        last = replace(last.assigned(number), sequence=last.sequence + 1)
+    assert not last.follows(standing.checkpoint), "the history of assignments does not reach back so far"
+    older = replace(standing, changelog_offset=standing.changelog_offset - 1)
+    further = replace(standing, changelog_offset=standing.changelog_offset + 1)
+    elsewhere = replace(standing, changelog_topic_id="never known")
+    wiped = [replaces(last, log_of(log), each) for each in (standing, older, further, elsewhere)]
+    assert wiped == [True, True, False, False]
+
+
+def test_what_is_rebuilt_again_names_the_former_topics_up_to_a_bound() -> None:
+    last = Checkpoint(sequence=1)
+    for number in range(codec.REBUILT_FROM_MAX + 4):
+        last = last.rebuilt(f"topic {number + 1}", f"topic {number}", number)
+    last = last.rebuilt("the last", "topic 10", 5).rebuilt("the last", "the last", 99)
+    named = [each.topic_id for each in last.rebuilt_from]
+    assert len(named) == codec.REBUILT_FROM_MAX
+    assert (named[0], named[-1]) == ("topic 4", "topic 10")
+    assert (last.has("topic 10", 10), last.has("topic 10", 11), last.has("the last", 1)) == (True, False, False)
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_a_command_that_was_interrupted_at_any_record_goes_on(seed: int) -> None:
     stage, log = lived(seed), list[ChangelogRead]()
