@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from sidecar.contract.dialects import native
 from sidecar.contract.dialects.dialect import HeaderValues
+from sidecar.contract.filter import FILTER_BYTES_MAX, FILTER_PREFIX, MessageFilter, read_filter
 from sidecar.contract.signature import AGE_MAX_MS, sign, signed_at_ms
 from sidecar.contract.values import (
     INT32_MAX,
@@ -100,8 +101,8 @@ _DONE: Final = {
     ControlKind.STOP: Outcome.STOPPED,
 }
 
-Target = TimerId | bytes | str
-"""A timer id, a retry id (bytes), or an origin topic (EVERY_ORIGIN: all of them)."""
+Target = TimerId | bytes | MessageFilter | str
+"""A timer id, a retry id (bytes), a filter, or an origin topic (EVERY_ORIGIN: all of them)."""
 
 
 class ControlRequest(NamedTuple):
@@ -165,8 +166,8 @@ def render_control(
     if due_ms is not None:
         headers.append((DUE_MS, b"%d" % due_ms))
     headers.append((CONTROL_ID, control_id.encode()))
-    partition = target.partition if isinstance(target, TimerId) else 0
-    parsed = parse_control(Record(partition, 0, 0, None, None, headers), dict(headers))
+    partition = target.partition if isinstance(target, TimerId | MessageFilter) else 0
+    parsed = parse_control(Record(partition or 0, 0, 0, None, None, headers), dict(headers))
     problem = parsed.detail if isinstance(parsed, Rejection) else parsed.problem
     if problem:
         raise ValueError(problem)
@@ -253,6 +254,14 @@ def _target(kind: ControlKind, values: HeaderValues, partition: int) -> Target:
                 f"{TARGET}={shown(values[TARGET])}: allowed is {EVERY_ORIGIN}: a stop is of the whole group"
             )
         return read_topic(TARGET, values[TARGET])
+    if (values[TARGET] or b"").startswith(FILTER_PREFIX.encode()):
+        wanted = read_filter(TARGET, values[TARGET] or b"")
+        if wanted.partition not in {None, partition}:
+            raise HeaderError(
+                f"{TARGET}={wanted}: this filter is for partition {wanted.partition} and the record was sent to "
+                f"{partition}: send it there"
+            )
+        return wanted
     target = _timer_target(values[TARGET])
     if isinstance(target, TimerId) and target.partition != partition:
         raise HeaderError(
@@ -304,5 +313,5 @@ def _due_ms(kind: ControlKind, values: HeaderValues) -> int:
 
 
 def _shown_target(value: bytes | None) -> str:
-    text = "" if value is None else value[: 4 * _TARGET_CHARS_SHOWN].decode(errors="replace")
-    return text[:_TARGET_CHARS_SHOWN]
+    text = "" if value is None else value[:FILTER_BYTES_MAX].decode(errors="replace")
+    return text if text.startswith(FILTER_PREFIX) else text[:_TARGET_CHARS_SHOWN]

@@ -1,28 +1,33 @@
 """Applies control records within a plan, a bounded number of timers at a time.
 
-A record that names a retry id can target any number of timers. The next transaction continues where one stopped: the
-record stays at the head of its partition until it is done, and the checkpoint has its progress. Its targets are all
-timers pending under the id when the record is reached, since later records of the partition wait for it; timers that
-come due meanwhile fire, and are not counted.
+A record that names a retry id or has a filter can target any number of timers. The next transaction continues where
+one stopped: the record stays at the head of its partition until it is done, and the checkpoint has its progress. Its
+targets are all timers that are pending and meant when the record is reached, since later records of the partition wait
+for it; timers that come due meanwhile fire, and are not counted.
+
+The timers of a retry id are gone through in the order of their ids, those of a filter in that of their keys (due,
+offset). A timer only ever moves to a later key while such a record goes on (`Overlay.stays_above`), so none escapes it.
+One that it has moved itself may come again: it is where the record wants it, and is left alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
 from sidecar.changelog.codec import Closed, Closure, Unfinished
-from sidecar.changelog.entry import MOVING, ORDERED, Head, head, origin_of
+from sidecar.changelog.entry import KEY, MOVING, ORDERED, Head, head, origin_of
 from sidecar.contract.control import EVERY_ORIGIN, ControlKind, Outcome
+from sidecar.contract.filter import MessageFilter
 from sidecar.engine.allowance import Allowance
 from sidecar.engine.items import BadControl, Control, ControlOutcome, target_text
 from sidecar.engine.overlay import Overlay
-from sidecar.engine.ports import Origin
 from sidecar.engine.repeats import Repeats, command_of
-from sidecar.engine.selection import in_scope
+from sidecar.engine.selection import in_scope, selection_of
 from sidecar.engine.standing import Standing
+from sidecar.engine.transaction import Terms
 from sidecar.errors import invariant
 from sidecar.model import StoredOffset, TimerId
 
@@ -55,8 +60,7 @@ class Controls:
     Args:
         overlay: The partition as the plan changes it.
         standing: What must not be delivered again.
-        origins: Topics that exist by a definite answer of the broker.
-        closed: Closed origins, without paused ones.
+        terms: Terms of the plan.
         allowance: Remaining budget of the partition.
     """
 
@@ -64,8 +68,7 @@ class Controls:
         self,
         overlay: Overlay,
         standing: Standing,
-        origins: Mapping[str, Origin],
-        closed: Mapping[str, Closed],
+        terms: Terms,
         allowance: Allowance,
     ) -> None:
         checkpoint = overlay.partition.checkpoint
@@ -79,8 +82,7 @@ class Controls:
         self.cancelled = 0
         self._overlay = overlay
         self._standing = standing
-        self._origins = origins
-        self._closed_by_broker = closed
+        self._terms = terms
         self.closed: dict[str, Closed]
         """Closed origins by name; EVERY_ORIGIN can be one of the names."""
         self.closure_of: Callable[[str], Closed | None]
@@ -88,16 +90,19 @@ class Controls:
         group must cost nothing while there is none."""
         self._close()
         self._allowance = allowance
+        self._note_progress()
 
     def begin(self, first_offset: int) -> None:
         """Begin a batch: an unfinished record is continued only if it comes first."""
         if self.unfinished is not None and self.unfinished.control_offset != first_offset:
             self.unfinished = None  # the group's offset was set back
+            self._note_progress()
 
     def refuse(self, bad: BadControl, *, answered: bool) -> None:
         """Record the outcome of a control record that cannot be applied."""
         started = self.unfinished
         self.unfinished = None
+        self._note_progress()
         if not answered:
             timers = 0 if started is None else started.acted  # its signature grew old meanwhile
             self.outcomes.append(
@@ -112,10 +117,9 @@ class Controls:
         if control.kind.is_for_origins:
             outcome, timers, detail = self._switch(control.kind, str(control.target))
         else:
-            if self._allowance.exhausted:
+            if self._allowance.exhausted or self._must_wait(control):
                 return False
             progress, detail, more = self._act_on(control, acts)
-            self.unfinished = progress if more and progress.seen_offset >= 0 else None
             if more:
                 return False
             timers = progress.acted or self._fired_before(control)
@@ -172,14 +176,31 @@ class Controls:
 
     def _close(self) -> None:
         """Recompute the closed origins."""
-        self.closed = {**self._closed_by_broker, **self.paused}
+        self.closed = {**self._terms.closed, **self.paused}
         every = self.paused.get(EVERY_ORIGIN)
         self.closure_of = self.closed.get if every is None else lambda _: every
+
+    def _must_wait(self, control: Control) -> bool:
+        """Return whether a filter begins or goes on with the next plan: it goes through what is committed."""
+        by_filter = isinstance(control.target, MessageFilter)
+        return by_filter and (self._overlay.is_changed or bool(self._standing.known.pending))
+
+    def _note_progress(self, control: Control | None = None) -> None:
+        """Keep the timers in their places to which an unfinished record comes in their order.
+
+        Args:
+            control: The record; None: not read yet. If it names a retry id, some timers wait longer than they must.
+        """
+        begun = self.unfinished
+        by_id = control is not None and not isinstance(control.target, MessageFilter)
+        far = None if begun is None or by_id else KEY.pack(begun.seen_first_ms, begun.seen_offset)
+        self._overlay.stays_above = far
 
     def _act_on(self, control: Control, acts: Acts) -> tuple[Unfinished, str, bool]:
         """Apply to the next targets; return the progress, a text about skipped ones, and whether there are more."""
         progress = self.unfinished or Unfinished(control.offset)
         entries, full = self._targets(control, progress)
+        is_meant, by_filter = _matcher(control), isinstance(control.target, MessageFilter)
         acted, skipped, dead = progress.acted, progress.skipped, progress.dead
         seen = (progress.seen_offset, progress.seen_first_ms)
         why = ""
@@ -190,31 +211,46 @@ class Controls:
                 break
             self._allowance.bytes -= len(entry)
             fixed = head(entry)
-            if not in_scope(entry, fixed, control.scope):
-                seen = (fixed.offset, fixed.first_ms)
+            place = (fixed.offset, fixed.due_ms if by_filter else fixed.first_ms)
+            if not is_meant(entry, fixed):
+                seen = place
                 continue
             origin = origin_of(entry, fixed)
             if self._due_now(control) and self.is_unknown(origin):
                 full = True
                 break
-            seen = (fixed.offset, fixed.first_ms)
+            seen = place
             if self._standing.has(fixed, origin) and not self._due_now(control):
                 continue
-            if control.kind is ControlKind.FIRE and (closed := self.closure_of(origin)) is not None:
+            if blocker := self._blocker(control, entry, fixed, origin):
                 skipped += 1
-                why = why or f"{origin} is {closed.why}"
+                why = why or blocker
                 continue
             dead += self._change(control, entry, fixed, acts)
             acted += 1
             if fixed.flags & ORDERED:
                 ordered.append((entry, fixed))
-        # Behind the last target: it may move targets.
-        for entry, fixed in ordered:
-            acts.let_next_go(entry, fixed)
         progress = replace(
             progress, acted=acted, skipped=skipped, dead=dead, seen_offset=seen[0], seen_first_ms=seen[1]
         )
+        self.unfinished = progress if full and progress.seen_offset >= 0 else None
+        self._note_progress(control)
+        # Behind the last target: it may move targets.
+        for entry, fixed in ordered:
+            acts.let_next_go(entry, fixed)
         return progress, _detail(progress, why), full
+
+    def _blocker(self, control: Control, entry: bytes, fixed: Head, origin: str) -> str:
+        """Return why a fire leaves a timer as it is, empty when it does not."""
+        if control.kind is not ControlKind.FIRE:
+            return ""
+        if (closed := self.closure_of(origin)) is not None:
+            return f"{origin} is {closed.why}"
+        # It would be put off again and again in front of a filter.
+        by_filter = isinstance(control.target, MessageFilter)
+        if by_filter and self._terms.is_stuck(self._overlay.partition.number, entry, fixed, origin):
+            return f"{origin} cannot take it, and its DLQ cannot be written now"
+        return ""
 
     def _targets(self, control: Control, progress: Unfinished) -> tuple[Iterable[bytes], bool]:
         """Return the entries to process now, and whether there may be more."""
@@ -225,10 +261,24 @@ class Controls:
             keys, cost = self._overlay.named_keys(target, seen, limit)
             self._allowance.timers -= cost
             return map(self._overlay.pending_at, keys), len(keys) == limit
+        if isinstance(target, MessageFilter):
+            return self._in_range(target, progress)
         invariant(isinstance(target, TimerId), "a control record names neither timer nor retry id", target=target)
         self._allowance.timers -= 1
         entry = self._overlay.find_meant(target.offset, target.first_ms)  # type: ignore[union-attr]  # the invariant above
         return (() if entry is None else (entry,)), False
+
+    def _in_range(self, wanted: MessageFilter, progress: Unfinished) -> tuple[Sequence[bytes], bool]:
+        """Return the next timers that are due when a filter says, and whether there may be more."""
+        if wanted.origin is not None and not self._waiting(wanted.origin):
+            return (), False
+        lower = KEY.pack(wanted.due_from, 0)
+        if progress.seen_offset >= 0:
+            lower = max(lower, KEY.pack(progress.seen_first_ms, progress.seen_offset) + b"\0")
+        limit, limit_bytes = self._allowance.timers, self._allowance.bytes
+        entries = self._overlay.scan(lower, KEY.pack(wanted.due_to, 0), limit, limit_bytes)
+        self._allowance.timers -= max(1, len(entries))
+        return entries, len(entries) >= limit or sum(map(len, entries)) >= limit_bytes
 
     def _due_now(self, control: Control) -> bool:
         """Return whether the record makes its targets due."""
@@ -237,7 +287,7 @@ class Controls:
 
     def is_unknown(self, origin: str) -> bool:
         """Return whether a delivery must wait for the lookup of its origin, as a message does at ingest."""
-        unknown = origin not in self._origins and self.closure_of(origin) is None
+        unknown = origin not in self._terms.origins and self.closure_of(origin) is None
         if unknown:
             self.unresolved.add(origin)
         return unknown
@@ -258,6 +308,21 @@ class Controls:
             moved = place + entry[MOVING.size :]
             return acts.dispose(moved, head(moved), origin)
         return False
+
+
+def _matcher(control: Control) -> Callable[[bytes, Head], bool]:
+    """Return what tells whether a record means a timer that its target leads to."""
+    target, scope = control.target, control.scope
+    if not isinstance(target, MessageFilter):
+        return lambda entry, fixed: in_scope(entry, fixed, scope)
+    matches = selection_of(target).matcher()
+    # What it has moved comes again, and is no target then; nor is what had this due before.
+    done_ms = control.due_ms if control.kind is ControlKind.RESCHEDULE else -1
+
+    def is_meant(entry: bytes, fixed: Head) -> bool:
+        return fixed.requested_ms != done_ms and matches(entry, fixed) and in_scope(entry, fixed, scope)
+
+    return is_meant
 
 
 def _detail(progress: Unfinished, why: str) -> str:

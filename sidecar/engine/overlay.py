@@ -77,10 +77,17 @@ class Overlay:
         self.lanes = Lanes(partition, store, self.watermark)
         if keeps_order:
             self.lanes.begin()
+        self.stays_above: bytes | None = None
+        """A filter that goes on comes to the timers above this key later: none of them moves to an earlier due."""
         self._level_ends_ms = level_ends_ms(now_ms)
         self._named: dict[bytes, set[bytes]] = {}
 
     # Reads
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the partition is not what the store holds any more."""
+        return bool(self.mutations.rows)
 
     @property
     def delta(self) -> CountsDelta:
@@ -136,6 +143,18 @@ class Overlay:
         entry = self.entry_at(key)
         invariant(entry is not None, "no timer is pending at this key", key=key)
         return entry or b""
+
+    def scan(self, lower: bytes, upper: bytes, limit: int, limit_bytes: int) -> Sequence[bytes]:
+        """Return the first pending entries of a range of timer keys in key order, until one of the limits is reached.
+
+        Nothing may have been changed.
+        """
+        invariant(not self.is_changed, "timers are looked through that the plan has changed", lower=lower)
+        lower = max(lower, self.watermark + b"\0")
+        if lower >= upper:
+            return ()
+        prefix = self.rows.timer
+        return self._store.scan(prefix + lower, prefix + upper, limit=limit, limit_bytes=limit_bytes)
 
     def _named_dues(self, retry_id: bytes, lower: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Return the first rows of a retry id from `lower` on, with their stored dues."""
@@ -347,9 +366,14 @@ class Overlay:
         return self.lanes.ahead(entry, fixed) if self.is_ordered(fixed) else None
 
     def next_behind(self, entry: bytes, fixed: Head) -> bytes | None:
-        """Return the timer that waits behind one that goes out of turn, None when none does or it is due soon."""
+        """Return the timer that waits behind one that goes out of turn, None when none does or it is due soon.
+
+        Neither does one that must stay in its place: it is looked at when it comes due there.
+        """
         key = self.lanes.next_behind(entry, fixed) if self.is_ordered(fixed) else None
         if key is None or due_ms_of(key) <= self.now_ms + 1:
+            return None
+        if self.stays_above is not None and key > self.stays_above:
             return None
         waiting = self.pending_at(key)
         return waiting if waiting[FLAGS_AT] & BEHIND else None

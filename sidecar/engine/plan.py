@@ -124,7 +124,7 @@ class _Planner:
             max(1, terms.deliveries_max // ingesting), max(1, terms.delivery_bytes_max // ingesting), headers
         )
         self.standing = Standing(self.overlay)
-        self.controls = Controls(self.overlay, self.standing, terms.origins, terms.closed, self.allowance)
+        self.controls = Controls(self.overlay, self.standing, terms, self.allowance)
         self.followers = Followers(self.overlay, self.allowance)
         self.next_input_offset = self.checkpoint.next_input_offset
         self.highest = self.checkpoint.highest_input_offset

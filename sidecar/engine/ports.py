@@ -51,6 +51,10 @@ class StoreReader(Protocol):
         """Return the values of the first rows of a range, in order, until one of the limits is reached."""
         ...
 
+    def scan(self, lower: bytes, upper: bytes, *, limit: int, limit_bytes: int) -> Sequence[bytes]:
+        """Do the same as `values` for timers that need not be due."""
+        ...
+
     def items(self, lower: bytes, upper: bytes, *, limit: int) -> Sequence[tuple[bytes, bytes]]:
         """Return the first `limit` rows of a range, in order."""
         ...

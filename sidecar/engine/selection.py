@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from sidecar.changelog.entry import KEY, KEY_BYTES, Head, head, origin_of, payload_of
 from sidecar.contract.dead_letter import exception_of, group_of
+from sidecar.contract.filter import MessageFilter
 from sidecar.engine.ports import StoreReader
 from sidecar.engine.rows import Rows, after, decode_due
 from sidecar.errors import StoreFailed
@@ -53,6 +54,11 @@ class Selection(NamedTuple):
             )
 
         return matches
+
+
+def selection_of(wanted: MessageFilter) -> Selection:
+    """Return what a filter says besides partition and due time."""
+    return Selection(wanted.origin, wanted.exception, wanted.group, wanted.key, tuple(wanted.headers))
 
 
 def in_scope(entry: bytes, fixed: Head, scope: Scope) -> bool:

@@ -113,6 +113,15 @@ class Terms:
             return ""
         return f"{entry_bytes} bytes; the changelog takes {self.changelog_max_message_bytes} (max.message.bytes)"
 
+    def is_stuck(self, partition: int, entry: bytes, fixed: Head, origin: str) -> bool:
+        """Return whether a timer can neither fire nor go to its DLQ for now, though its origin is open."""
+        topic = self.origins.get(origin)
+        return (
+            topic is not None
+            and not self.entry_may_die(entry, fixed)
+            and self.why_unfireable(partition, entry, fixed, topic) is not None
+        )
+
     def why_dead(self, partition: int, entry: bytes, fixed: Head) -> str:
         """Return why a timer that the changelog cannot hold goes to its DLQ, empty when it does not, or not now."""
         said = self.why_unstorable(partition, fixed.offset, len(entry))

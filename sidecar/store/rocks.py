@@ -222,6 +222,8 @@ class RocksStore:
             rows.status()
         return found
 
+    scan = values
+
     def items(self, lower: bytes, upper: bytes, *, limit: int) -> Sequence[tuple[bytes, bytes]]:
         found: list[tuple[bytes, bytes]] = []
         with self._classified():

@@ -125,6 +125,8 @@ class SqliteStore:
             rows.close()
         return found
 
+    scan = values
+
     def _select(self, columns: str, lower: bytes, upper: bytes, limit: int) -> list[Any]:
         invariant(lower <= upper, "a scan ends before it begins", lower=lower, upper=upper)
         with self._classified():

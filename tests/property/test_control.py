@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from sidecar.contract import ControlRequest, parse
 from sidecar.contract.control import SIGNATURE, SIGNED, sign_control, signature_problem
+from sidecar.contract.filter import FILTER_BYTES_MAX, FILTER_PREFIX, MessageFilter
 from sidecar.contract.status import OutcomeRecord, outcome_key, parse_outcome_key
 from sidecar.engine.ingest import Ingest
 from sidecar.engine.items import BadControl, Control, Dead, target_text
@@ -29,13 +30,22 @@ good = st.sampled_from(
         b"1700000000000",
     ]
 )
-odd = st.sampled_from([b"", b"id:", b"\xff", b"9" * 5000, b"1-2-" + b"9" * 40, "²-1-1".encode(), b"1:", b"1.", b"."])
+filters = st.builds(
+    MessageFilter,
+    origin=st.none() | st.just("orders"),
+    due_to=st.integers(0, 2**63 - 1),
+    exception=st.none() | st.text(max_size=20),
+    header=st.lists(st.text(st.characters(codec="utf-8"), max_size=9).map("tenant:".__add__), max_size=3).map(tuple),
+).map(lambda wanted: str(wanted).encode())
+odd = st.sampled_from(
+    [b"", b"id:", b"\xff", b"9" * 5000, b"1-2-" + b"9" * 40, "²-1-1".encode(), b"1:", b"1.", b"."]
+) | st.binary().map(b"filter:".__add__)
 values = good | odd | st.binary(max_size=300) | st.text(max_size=20).map(str.encode) | st.none()
 names = st.sampled_from([*SIGNED, SIGNATURE, "retry-control-other", "trace"])
 loose_lists = st.lists(st.tuples(names, values), max_size=8).map(lambda headers: [("retry-control", b"fire"), *headers])
 tidy_lists = st.fixed_dictionaries(
     {"retry-control": good, "retry-control-id": st.text(min_size=1, max_size=9).map(str.encode)},
-    optional={"retry-target": good | odd, "retry-due-ms": st.integers(-1, 2**70).map(lambda n: b"%d" % n)},
+    optional={"retry-target": good | filters | odd, "retry-due-ms": st.integers(-1, 2**70).map(lambda n: b"%d" % n)},
 ).map(lambda headers: list(headers.items()))
 INTAKES = [
     Ingest(Policy(PolicyConfig()), [], {}, (), input_topic="r", app_id="a", api_token=token) for token in (None, "t")
@@ -54,7 +64,7 @@ def test_any_headers_give_a_command_an_answer_or_a_dead_letter(
     if isinstance(parsed, Rejection):
         assert isinstance(item, Dead)
         return
-    assert len(parsed.target_text) <= 300
+    assert len(parsed.target_text) <= (FILTER_BYTES_MAX if parsed.target_text.startswith(FILTER_PREFIX) else 300)
     if isinstance(item, Control):
         assert not parsed.problem
         assert target_text(item.target) == parsed.target_text

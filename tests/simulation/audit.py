@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from sidecar.changelog.entry import (
     BEHIND,
     DEFERRED,
@@ -16,6 +18,7 @@ from sidecar.changelog.entry import (
     retry_id_of,
 )
 from sidecar.changelog.fold import Folded
+from sidecar.engine.overlay import Overlay
 from sidecar.engine.partition import Partition
 from sidecar.engine.ports import StoreReader
 from sidecar.engine.rows import Rows, after, decode_meta, lane_of
@@ -24,6 +27,7 @@ from sidecar.wheel.geometry import slot_of
 from tests.simulation.reference import Id
 
 ALL = 1_000_000
+Truth = Mapping[Id, tuple[int, str, bytes | None]]
 
 
 def rows_of(store: StoreReader, prefix: bytes) -> dict[bytes, bytes]:
@@ -137,3 +141,11 @@ def check_fold(partition: Partition, store: StoreReader, folded: Folded) -> None
 
 def _same(what: str, ours: object, theirs: object) -> None:
     assert ours == theirs, (what + " differs", ours, theirs)
+
+
+def check_names(overlay: Overlay, truth: Truth, retry_ids: Iterable[bytes]) -> None:
+    """Every timer is found under its retry id, and no other."""
+    for retry_id in retry_ids:
+        keys, _ = overlay.named_keys(retry_id, None, ALL)
+        named = [(fixed.offset, fixed.first_ms) for fixed in map(head, map(overlay.pending_at, keys))]
+        assert sorted(named) == sorted(key for key, timer in truth.items() if timer[2] == retry_id), retry_id

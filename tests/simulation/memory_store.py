@@ -71,6 +71,8 @@ class MemoryStore:
             size += len(self.rows[row])
         return found
 
+    scan = values
+
     def items(self, lower: bytes, upper: bytes, *, limit: int) -> Sequence[tuple[bytes, bytes]]:
         return [(row, self.rows[row]) for row, _ in zip(self._range(lower, upper), range(limit), strict=False)]
 

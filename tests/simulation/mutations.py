@@ -218,8 +218,8 @@ MUTATIONS = (
     ),
     Mutation(
         "a control record that is done in part counts as done",
-        "engine.controls:Controls.act",
-        "progress if more and progress.seen_offset >= 0 else None",
+        "engine.controls:Controls._act_on",
+        "progress if full and progress.seen_offset >= 0 else None",
         "None",
     ),
     Mutation(
@@ -236,14 +236,50 @@ MUTATIONS = (
     ),
     Mutation(
         "fires by command to an origin that is not open",
-        "engine.controls:Controls._act_on",
+        "engine.controls:Controls._blocker",
         "self.closure_of(origin)) is not None",
         "self.closure_of(origin)) == 0",
     ),
     Mutation(
+        "a filter begins with what is not committed",
+        "engine.controls:Controls._must_wait",
+        "return by_filter and",
+        "return False and",
+    ),
+    Mutation(
+        "a filter begins again in each transaction",
+        "engine.controls:Controls._in_range",
+        "progress.seen_offset >= 0",
+        "False",
+    ),
+    Mutation(
+        "a filter goes by the ids of its timers",
+        "engine.controls:Controls._act_on",
+        "fixed.due_ms if by_filter",
+        "fixed.first_ms if by_filter",
+    ),
+    Mutation(
+        "a filter moves again what it has moved",
+        "engine.controls:_matcher",
+        "fixed.requested_ms != done_ms and",
+        "",
+    ),
+    Mutation(
+        "a filter ends where a transaction does",
+        "engine.controls:Controls._in_range",
+        "len(entries) >= limit or sum(map(len, entries)) >= limit_bytes",
+        "False",
+    ),
+    Mutation(
+        "a filter takes what is due outside of it",
+        "engine.controls:Controls._in_range",
+        "KEY.pack(wanted.due_to, 0)",
+        "KEY.pack(2**63, 0)",
+    ),
+    Mutation(
         "fires by command to an unknown origin",
         "engine.controls:Controls.is_unknown",
-        "origin not in self._origins",
+        "origin not in self._terms.origins",
         "False",
     ),
     Mutation("an overdue arrival is stored", "engine.plan:_Planner._arrive", "due_ms > self.now_ms", "True"),

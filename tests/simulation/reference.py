@@ -10,8 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+ALWAYS_MS = 2**62
 Id = tuple[int, int]
 """Input offset and first due: with the partition this is the timer id."""
+Met = Mapping[int, Sequence[Id]]
+"""By the offset of a filter, the timers that stand where it looks in a transaction, whether it means them or not."""
 
 
 class Send(NamedTuple):
@@ -29,12 +32,22 @@ class Send(NamedTuple):
         return now_ms + self.delay_ms if self.due_ms is None else self.due_ms
 
 
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A filter: an origin, or any, and when messages are due."""
+
+    origin: str | None
+    due_from_ms: int
+    due_to_ms: int
+    """Exclusive."""
+
+
 class Command(NamedTuple):
-    """A control record; the target is a timer id, a retry id or an origin. A "forged" one is signed by a stranger."""
+    """A control record; the target is a timer id, a retry id, a filter or an origin. A "forged" one is a stranger's."""
 
     offset: int
     kind: str
-    target: Id | bytes | str
+    target: Id | bytes | Match | str
     due_ms: int = 0
 
 
@@ -49,7 +62,8 @@ class Closure(NamedTuple):
 
 
 class Partial(NamedTuple):
-    """A control record that the transaction did in part: up to and with this timer, in the order of their ids."""
+    """A control record that the transaction did in part: up to and with this timer, in the order of their ids. How far
+    a filter came is in `Transaction.met`."""
 
     command: Command
     seen: Id
@@ -68,6 +82,7 @@ class Transaction(NamedTuple):
     known: frozenset[str]
     closed: Mapping[str, Closure]
     timeout_ms: int
+    met: Met
 
 
 @dataclass(slots=True)
@@ -238,6 +253,8 @@ class Ledger:
         if isinstance(target, bytes):
             named = sorted(self._named(target))
             hit = [each for each in named if each > progress.seen and (upto is None or each <= upto)]
+        elif isinstance(target, Match):
+            hit = self._meant(command, target)
         else:
             assert isinstance(target, tuple)
             hit = [target] if target in self.pending else []
@@ -253,8 +270,18 @@ class Ledger:
                 timer.requested_ms = timer.earliest_ms = command.due_ms
                 if command.due_ms <= self._now_ms:
                     self._leave(timer_id)
+        if upto is None and isinstance(target, Match) and target.due_to_ms >= ALWAYS_MS and kind == "cancel":
+            left = [each for each, timer in self.pending.items() if target.origin in {None, timer.origin}]
+            assert target.due_from_ms or not left, ("a filter has left some that it means", target, left)
         acted, skipped = progress.acted + len(chosen), progress.skipped + len(hit) - len(chosen)
         return Progress(progress.offset, acted, skipped, upto or progress.seen)
+
+    def _meant(self, command: Command, target: Match) -> list[Id]:
+        """Return what a filter means of the timers that it met; a reschedule leaves what is to be due then already."""
+        met = [each for each in self._transaction.met[command.offset] if each in self.pending]
+        met = [each for each in met if target.origin in {None, self.pending[each].origin}]
+        moves = command.kind == "reschedule"
+        return [each for each in met if not moves or self.pending[each].requested_ms != command.due_ms]
 
     def _scanned(self) -> list[Id]:
         for timer_id in self._fired:

@@ -11,10 +11,8 @@ from sidecar.changelog.codec import Closed
 from sidecar.changelog.codec import Closure as Why
 from sidecar.changelog.entry import head, lasting
 from sidecar.changelog.fold import fold
-from sidecar.contract.control import ControlKind, render_control, sign_control
 from sidecar.engine.apply import apply_committed
 from sidecar.engine.closures import DEFERRAL_MAX_MS
-from sidecar.engine.ingest import Ingest
 from sidecar.engine.items import Arrival, Item, Ordered
 from sidecar.engine.overlay import Overlay
 from sidecar.engine.partition import Partition, State
@@ -24,12 +22,22 @@ from sidecar.engine.rates import LATE_MS, every_ns
 from sidecar.engine.restore import ChangelogRead, Restore, to_spill
 from sidecar.engine.rows import Identity, lane_of
 from sidecar.engine.transaction import PartitionPlan, Terms
-from sidecar.model import Record, StoredOffset, TimerId
-from sidecar.policy import Policy, PolicyConfig
-from tests.simulation.audit import check_deferrals, check_fold, check_rows, rows_of, timers_of
+from sidecar.model import StoredOffset
+from tests.simulation.audit import check_deferrals, check_fold, check_names, check_rows, rows_of, timers_of
+from tests.simulation.commands import by_filter, item_of, met_by_filters
 from tests.simulation.memory_log import MemoryLog
 from tests.simulation.memory_store import MemoryStore
-from tests.simulation.reference import Closure, Command, Id, Input, Ledger, Partial, Send, Transaction
+from tests.simulation.reference import (
+    Closure,
+    Command,
+    Id,
+    Input,
+    Ledger,
+    Met,
+    Partial,
+    Send,
+    Transaction,
+)
 
 START_MS = 1_700_000_000_000
 ORIGINS = ("A", "B", "C.c-c_c")
@@ -44,8 +52,6 @@ RATE = 2.0
 BUMPS_MS = 100
 """A key is never used twice, so a timer's stored due may be that much after its turn."""
 IDENTITY = Identity("cluster", "topic")
-TOKEN = "token"
-INGEST = Ingest(Policy(PolicyConfig()), [], {}, (), input_topic="retry", app_id="app", api_token=TOKEN)
 WAKES_MAX = 5_000
 
 
@@ -129,6 +135,8 @@ class World:
             assert isinstance(command, Command)
             partial = Partial(command, (unfinished.seen_offset, unfinished.seen_first_ms))
         taken = taken[: partition_plan.ingested]
+        done = [*taken, *([partial.command] if partial else [])]
+        met = met_by_filters(done, self.partition, self.store, partition_plan.checkpoint.unfinished, self.base)
         assert made.left.get(0, []) == items[partition_plan.ingested :], ("items are lost", items, made.left)
         self.trace.append(
             ("plan", self.now_ms, ends, partition_plan.checkpoint, [str(item) for item in taken], partial)
@@ -151,7 +159,7 @@ class World:
         written_to = self.log.commit(partition_plan.records)
         self.committed = partition_plan.checkpoint.next_input_offset
         self.ledger.skip(self.base + self.start)
-        self._tell_ledger(partition_plan, taken, partial, known)
+        self._tell_ledger(partition_plan, taken, partial, known, met)
         if ends == "applied":
             if not self._apply_before_commit:
                 apply_committed(self.store, self.partition, partition_plan, IDENTITY, written_to)
@@ -160,7 +168,7 @@ class World:
 
     def _item(self, item: Input) -> Item:
         if isinstance(item, Command):
-            return self._control(item)
+            return item_of(item, self.base, self.now_ms)
         due_ms = item.due_at(self.now_ms)
         body = lasting(
             due_ms,
@@ -179,21 +187,13 @@ class World:
             return arrival
         return Ordered(arrival.offset, arrival, lane_of(item.origin, item.key))
 
-    def _control(self, command: Command) -> Item:
-        """Make a control record as any language would, and let ingest read it."""
-        forged = command.kind == "forged"
-        kind = ControlKind.CANCEL if forged else ControlKind(command.kind)
-        target = TimerId(0, *command.target) if isinstance(command.target, tuple) else command.target
-        due_ms = max(0, command.due_ms) if kind is ControlKind.RESCHEDULE else None
-        headers = render_control(kind, target, f"command-{command.offset}", due_ms)
-        headers.append(sign_control(headers, "a stranger's" if forged else TOKEN, "retry", 0, self.now_ms))
-        offset = command.offset - self.base
-        item = INGEST.examine(Record(0, offset, self.now_ms, None, None, headers), self.now_ms)
-        assert not isinstance(item, str)
-        return item
-
     def _tell_ledger(
-        self, partition_plan: PartitionPlan, taken: Sequence[Input], partial: Partial | None, known: frozenset[str]
+        self,
+        partition_plan: PartitionPlan,
+        taken: Sequence[Input],
+        partial: Partial | None,
+        known: frozenset[str],
+        met: Met,
     ) -> None:
         scanned = self.ledger.commit(
             Transaction(
@@ -209,6 +209,7 @@ class World:
                 known,
                 {name: closure for name, (_, closure) in self.closed.items()},
                 TIMEOUT_MS,
+                met,
             )
         )
         sources = {_id_of(fire): fire.source for fire in partition_plan.deliveries}
@@ -235,10 +236,7 @@ class World:
         overlay = Overlay(self.partition, store, self.now_ms)
         for offset, first_ms in truth:
             assert overlay.find(StoredOffset(offset), first_ms) is not None, ("not found by its id", offset, first_ms)
-        for retry_id in RETRY_IDS:
-            keys, _ = overlay.named_keys(retry_id, None, 1_000_000)
-            named = [(fixed.offset, fixed.first_ms) for fixed in map(head, map(overlay.pending_at, keys))]
-            assert sorted(named) == sorted(key for key, timer in truth.items() if timer[2] == retry_id), retry_id
+        check_names(overlay, truth, RETRY_IDS)
         if self.rng.random() < 0.3:
             self._check_fold(self.log.compacted(self.rng))
 
@@ -327,6 +325,10 @@ class World:
             return
         kind = rng.choice(["cancel", "reschedule", "reschedule", "fire", "cancel", "fire", "forged"])
         self._record(Command(self._next_offset, kind, self._target(), self._due_ms()))
+
+    def filter(self) -> None:
+        origin = self.rng.choice([None, *ORIGINS, *ORIGINS])
+        self._record(by_filter(self.rng, self._next_offset, origin, [self._due_ms() for _ in range(3)]))
 
     def pause(self) -> None:
         kind = self.rng.choice(["pause", "pause", "resume"])
@@ -478,6 +480,7 @@ ACTS = (
     Act(36, World.send),
     Act(17, World.command),
     Act(2, World.shuffle_one_timer),
+    Act(4, World.filter),
     Act(5, World.pause),
     Act(2, World.pause_all),
     Act(4, World.turn_origin),

@@ -154,6 +154,31 @@ class ShardStore:
         self._due_slots.add(slot)
         return True
 
+    def scan(self, lower: bytes, upper: bytes, *, limit: int, limit_bytes: int) -> Sequence[bytes]:
+        """Return timers of any slots in key order. A slot is in none, so those in which they may be are read whole."""
+        least, end = _least_entry(lower[BEHIND_PARTITION]), upper[BEHIND_PARTITION]
+        found: list[bytes] = []
+        for begin_ms, slot_key in self._slots_between(least, end):
+            bound = KEY.pack(begin_ms, 0)
+            ready = [entry for entry in found if entry < bound]
+            if len(ready) >= limit or sum(map(len, ready)) >= limit_bytes:
+                break
+            for block in self.pending_in(slot_key):
+                found += (entry for entry in block if least <= entry and entry[:KEY_BYTES] < end)
+                found = _first(found, limit, limit_bytes)
+        return found
+
+    def _slots_between(self, least: bytes, end: bytes) -> list[tuple[int, SlotKey]]:
+        """Return the slots that may have timers of a range, by the least due that these may have."""
+        (least_ms, _), (end_ms, _) = KEY.unpack_from(least), KEY.unpack_from(end)
+        slots = [
+            (begin_ms, slot_key)
+            for slot_key, slot in self._blocks.slots.items()
+            if (begin_ms := max(slot_start_ms(slot.slot, slot.level), slot.least_due_ms)) < end_ms
+            and slot_end_ms(slot.slot, slot.level) > least_ms
+        ]
+        return sorted(slots)
+
     def read_directories(self, slot_keys: Iterable[SlotKey]) -> None:
         """Read the directories of slots ahead, in few round trips."""
         self._state.fetch(self._blocks.directories(slot_keys))
@@ -390,6 +415,17 @@ class ShardStore:
             return False
         fixed = head(entry)
         return fixed.first_ms == named.first_ms and retry_id_of(entry, fixed) == retry_id
+
+
+def _first(entries: list[bytes], limit: int, limit_bytes: int) -> list[bytes]:
+    """Return the first entries in key order, up to the one that reaches a limit."""
+    entries = sorted(entries)[:limit]
+    size = 0
+    for at, entry in enumerate(entries, 1):
+        size += len(entry)
+        if size >= limit_bytes:
+            return entries[:at]
+    return entries
 
 
 def _least_entry(lower: bytes) -> bytes:

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from sidecar.changelog.codec import Checkpoint, Engine
 from sidecar.contract.control import ControlKind, Target
+from sidecar.contract.filter import MessageFilter
 from sidecar.engine.items import Arrival, Item
 from sidecar.engine.partition import Partition, State
 from sidecar.engine.plan import plan
 from sidecar.engine.transaction import PartitionPlan, Terms
-from sidecar.model import TimerId
+from sidecar.model import DUE_MS_MAX, TimerId
 from sidecar.spark.state import blocks, pages, retry_ids, shard_store
 from sidecar.spark.state.entries import META, Meta, decode_meta, encode
 from sidecar.spark.state.shard_store import ShardStore
@@ -54,9 +55,10 @@ class Twin:
 delays = st.integers(-5, 1500) | st.integers(0, 200_000) | st.integers(0, 10**8)
 ids = st.sampled_from([None, b"a", b"b"])
 sends = st.tuples(st.just("send"), delays, st.sampled_from("AB"), ids, st.booleans())
+filters = st.tuples(st.none() | st.sampled_from("AB"), st.none() | st.integers(-5, 10**6), st.integers(0, 10**8))
 commands = st.tuples(
     st.sampled_from([ControlKind.CANCEL, ControlKind.FIRE, ControlKind.RESCHEDULE]),
-    st.sampled_from([b"a", b"b"]) | st.integers(0, 30),
+    st.sampled_from([b"a", b"b"]) | st.integers(0, 30) | filters,
     delays,
 )
 pauses = st.tuples(st.sampled_from([ControlKind.PAUSE, ControlKind.RESUME]), st.sampled_from("AB"), st.just(0))
@@ -136,6 +138,10 @@ def _item(stage: Stage, now_ms: int, act: tuple[object, ...], ids: list[TimerId]
     to: Target
     if isinstance(target, int):
         to = ids[target % len(ids)] if ids else TimerId(0, 5, 5)
+    elif isinstance(target, tuple):
+        origin, from_ms, span_ms = target
+        start_ms = 0 if from_ms is None else now_ms + from_ms
+        to = MessageFilter(origin, due_from=start_ms, due_to=DUE_MS_MAX if from_ms is None else start_ms + span_ms)
     else:
         assert isinstance(target, str | bytes)
         to = target

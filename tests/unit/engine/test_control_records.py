@@ -16,6 +16,7 @@ from sidecar.contract.control import (
     sign_control,
     signature_problem,
 )
+from sidecar.contract.filter import FILTER_BYTES_MAX, MessageFilter
 from sidecar.contract.status import OutcomeRecord, outcome_key, parse_outcome_key
 from sidecar.engine.ingest import Ingest
 from sidecar.engine.items import BadControl, Control, ControlOutcome, Dead, outcome_records
@@ -56,6 +57,9 @@ def problem(*changes: tuple[str, bytes | None], without: str = "", partition: in
         (ControlKind.FIRE, b"order-7", None),
         (ControlKind.RESCHEDULE, "größe id:x".encode(), NOW_MS),
         (ControlKind.RESCHEDULE, TimerId(3, 2**63 - 1, DUE_MS_MAX), DUE_MS_MAX),
+        (ControlKind.CANCEL, MessageFilter(), None),
+        (ControlKind.FIRE, MessageFilter("orders", 3, 5, 9, "com.*", "größe", "k", ("a:b", "c:d:e")), None),
+        (ControlKind.RESCHEDULE, MessageFilter(due_to=NOW_MS), NOW_MS),
         (ControlKind.PAUSE, "orders", None),
         (ControlKind.RESUME, "orders", None),
         (ControlKind.PAUSE, "*", None),
@@ -90,6 +94,14 @@ def test_an_origin_that_is_no_topic_and_an_empty_group_are_refused(scope: Scope)
         (ControlKind.CANCEL, b"", "c", None),
         (ControlKind.CANCEL, bytes(257), "c", None),
         (ControlKind.PAUSE, b"order-7", "c", None),
+        (ControlKind.PAUSE, MessageFilter(), "c", None),
+        (ControlKind.CANCEL, MessageFilter("no topic"), "c", None),
+        (ControlKind.CANCEL, MessageFilter(due_from=9, due_to=8), "c", None),
+        (ControlKind.CANCEL, MessageFilter(due_from=-1), "c", None),
+        (ControlKind.CANCEL, MessageFilter(header=("tenant",)), "c", None),
+        (ControlKind.CANCEL, MessageFilter(header=("a:b",) * 9), "c", None),
+        (ControlKind.CANCEL, MessageFilter(key="k" * 501), "c", None),
+        (ControlKind.CANCEL, MessageFilter(header=("a:" + "b" * 990,) * 8), "c", None),
         (ControlKind.PAUSE, "orders*", "c", None),
         (ControlKind.STOP, "orders", "c", None),
         (ControlKind.FIRE, "*", "c", None),
@@ -124,6 +136,37 @@ def test_so_is_one_with_two_control_ids_or_none() -> None:
 )
 def test_a_target_that_names_nothing_is_a_bad_request(target: bytes | None) -> None:
     assert "retry-target" in problem(("retry-target", target))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"origins":"a"}',
+        '{"due_to":"1"}',
+        '{"due_to":1.5}',
+        '{"key":null,"x":1}',
+        "ÿ",
+        '"\\ud800"',
+        "[" * (FILTER_BYTES_MAX - 7),
+        "[" * FILTER_BYTES_MAX,
+        '{"origin":"orders\\n"}',
+    ],
+)
+def test_a_filter_that_cannot_be_read_is_a_bad_request(text: str) -> None:
+    said = problem(("retry-target", b"filter:" + text.encode("latin-1")))
+    assert "retry-target=" in said
+    assert len(said) < 500
+
+
+def test_a_filter_for_one_partition_is_not_for_another() -> None:
+    target = str(MessageFilter(partition=3)).encode()
+    assert target == b'filter:{"partition":3}'
+    assert problem(("retry-target", target)) == ""
+    assert "for partition 3 and the record was sent to 4" in problem(("retry-target", target), partition=4)
 
 
 def test_a_timer_of_another_partition_is_a_bad_request() -> None:

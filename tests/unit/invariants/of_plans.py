@@ -156,6 +156,13 @@ def store_what_is_due() -> None:
     made.store_again(stored(made), NOW, NOW)
 
 
+def look_through_changes() -> None:
+    stage = Stage()
+    overlay = Overlay(stage.partition, stage.store, NOW)
+    overlay.store_new(StoredOffset(0), NOW + 5, stage.send(NOW + 5).lasting, "A", None)
+    overlay.scan(b"", b"\xff", 9, 9)
+
+
 def remove_twice() -> None:
     made = overlay()
     entry = stored(made)
@@ -300,6 +307,7 @@ BREAKS: Final[dict[str, Callable[[], object]]] = {
     "timers are counted that have no row, or the other way round": count_without_rows,
     "a timer is stored that is due or passed already": store_what_is_due,
     "a timer is removed twice": remove_twice,
+    "timers are looked through that the plan has changed": look_through_changes,
     "a slot has another number of timers than of origins": lose_an_origin,
     "a timer is in a slot that does not hold its due": misplace_a_timer,
     "a counter fell below zero": fall_below_zero,
