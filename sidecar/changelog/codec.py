@@ -8,9 +8,7 @@ Key, by kind (big-endian; the first byte names the kind):
                  │'b'│ slot end u64  │ sequence u64 │ part u16 │
     removed      ├───┼───────────────┼──────────────┼──────────┘
                  │'r'│ offset u64    │ due u64      │
-    removed list ├───┼───────────────┼──────────────┘
-                 │'r'│ offset u64    │
-                 └───┴───────────────┘
+                 └───┴───────────────┴──────────────┘
 Value, whatever the kind (a tombstone has none):
 
     ┌────────────┬───────────────────────┬──────┐
@@ -24,8 +22,6 @@ Body of a block (n entries of k origins):
     │          │       │       │      of these deferred u32)                  │                  │             │
     └──────────┴───────┴───────┴──────────────────────────────────────────────┴──────────────────┴─────────────┘
 Body of a removed record: empty. Its key names a timer key that is no longer pending.
-Body of a removed list: n × due u64, ascending: the dues at which this input offset is no longer pending. It is read
-and never written: it would grow with each time that one timer is moved.
 """
 
 from __future__ import annotations
@@ -38,7 +34,7 @@ from zlib import crc32
 
 import msgspec
 
-from sidecar.changelog.entry import HEAD, decode_offset
+from sidecar.changelog.entry import HEAD
 from sidecar.errors import FormatUnknown, RecordCorrupt, invariant
 from sidecar.model import StoredOffset
 
@@ -50,8 +46,6 @@ REBUILT_FROM_MAX: Final = 16
 CHECKPOINT_KEY: Final = b"c"
 _BLOCK_KEY: Final = Struct(">cQQH")
 _REMOVED_KEY: Final = Struct(">cQQ")
-_REMOVED_LIST_KEY: Final = Struct(">cQ")
-_DUE_BYTES: Final = 8
 _FRAME: Final = Struct(">BI")
 _BLOCK_HEAD: Final = Struct(">BIH")
 _ORIGIN_LENGTH: Final = Struct(">H")
@@ -157,15 +151,15 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     offset_base: int = 0
     """Added to an offset of this topic to get its stored offset: those of all former topics lie below."""
     has_fired: bool = False
-    """Whether the partition has ever fired anything; False also in what a release wrote that does not note it."""
+    """Whether the partition has ever fired anything."""
     turns: Mapping[str, NextTurn] = {}
     """The next turn of each origin that has a rate, where that is not over."""
     assignment: int = 0
-    """Random number of the assignment that wrote it; 0 in what a release wrote that does not note it."""
+    """Random number of the assignment that wrote it; 0: none has."""
     former: tuple[FormerAssignment, ...] = ()
     """The assignments before it that committed something, oldest first, at most FORMER_ASSIGNMENTS_MAX."""
     stopped: bool = False
-    """Whether the pause of all origins in `closed` is a stop. A release that does not note it reads a pause."""
+    """Whether the pause of all origins in `closed` is a stop."""
     acted: tuple[Acted, ...] = ()
     """The latest commands that the partition has acted on, oldest first."""
     changelog_topic_id: str = ""
@@ -270,11 +264,10 @@ class BlockKey(NamedTuple):
 
 
 class RemovedKey(NamedTuple):
-    """The key of the timers of one input offset that are no longer pending."""
+    """The key of a timer that is no longer pending."""
 
     offset: StoredOffset
-    due_ms: int | None
-    """None: the value lists the dues."""
+    due_ms: int
 
 
 class Block(NamedTuple):
@@ -309,9 +302,9 @@ def block_key(key: BlockKey) -> bytes:
     return _BLOCK_KEY.pack(b"b", *key)
 
 
-def removed_key(offset: StoredOffset, due_ms: int | None) -> bytes:
-    """Return the record key of one removed timer key, or of the list of an offset's removed dues."""
-    return _REMOVED_LIST_KEY.pack(b"r", offset) if due_ms is None else _REMOVED_KEY.pack(b"r", offset, due_ms)
+def removed_key(offset: StoredOffset, due_ms: int) -> bytes:
+    """Return the record key of a removed timer key."""
+    return _REMOVED_KEY.pack(b"r", offset, due_ms)
 
 
 def decode_key(key: bytes | None) -> BlockKey | RemovedKey | None:
@@ -322,8 +315,6 @@ def decode_key(key: bytes | None) -> BlockKey | RemovedKey | None:
         return BlockKey(*_BLOCK_KEY.unpack(key)[1:])
     if key and key[:1] == b"r" and len(key) == _REMOVED_KEY.size:
         return RemovedKey(*_REMOVED_KEY.unpack(key)[1:])
-    if key and key[:1] == b"r" and len(key) == _REMOVED_LIST_KEY.size:
-        return RemovedKey(decode_offset(key[1:], "big"), None)
     raise FormatUnknown(f"the key {key!r} is of no kind that this version knows")
 
 
@@ -380,26 +371,10 @@ def decode_checkpoint_as(value: bytes, decoder: msgspec.msgpack.Decoder[AnyCheck
         raise RecordCorrupt(f"the checkpoint does not decode: {cause}") from cause
 
 
-def decode_removed(key: RemovedKey, value: bytes) -> frozenset[int]:
-    """Return the dues at which the key's offset is no longer pending. Raises FormatUnknown, RecordCorrupt."""
-    if key.due_ms is None:
-        return decode_removed_list(value)
+def check_removed(value: bytes) -> None:
+    """Raise FormatUnknown or RecordCorrupt unless it is the record value of a removed timer key."""
     if body := _body(value):
         raise RecordCorrupt(f"{len(body)} bytes in a removed record, which says all in its key")
-    return frozenset({key.due_ms})
-
-
-def decode_removed_list(value: bytes) -> frozenset[int]:
-    """Return the dues of a list. Raises FormatUnknown, RecordCorrupt."""
-    body = _body(value)
-    if not body or len(body) % _DUE_BYTES:
-        raise RecordCorrupt(f"{len(body)} bytes are no whole number of dues, at least one")
-    return frozenset(unpack_from(f">{len(body) // _DUE_BYTES}Q", body))
-
-
-def greatest_due_ms(value: bytes) -> int:
-    """Return the greatest due of a list, which comes last; of the bytes of a single due it is that one."""
-    return int.from_bytes(value[-_DUE_BYTES:], "big")
 
 
 def encode_block(level: int, origins: Mapping[str, tuple[int, int]], entries: Sequence[bytes]) -> bytes:

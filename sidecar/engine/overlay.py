@@ -9,7 +9,6 @@ from itertools import islice
 from operator import itemgetter
 from typing import Final
 
-from sidecar.changelog.codec import decode_removed_list
 from sidecar.changelog.entry import (
     BEHIND,
     DEFERRED,
@@ -183,12 +182,8 @@ class Overlay:
     def _is_used(self, due_ms: int, offset: StoredOffset) -> bool:
         """Return whether a timer of the offset has or had this due, unless the watermark has passed it."""
         key = KEY.pack(due_ms, offset)
-        if key in self.taken or self._store.get(self.rows.removed + key) is not None:
-            return True
-        listed = self._store.get(self.rows.removed_list_row(offset))
-        if listed is not None and due_ms in decode_removed_list(listed):
-            return True
-        return self.entry_at(key) is not None
+        removed = key in self.taken or self._store.get(self.rows.removed + key) is not None
+        return removed or self.entry_at(key) is not None
 
     def deferred(self, origin: str) -> int:
         """Return how many timers of an origin are deferred."""

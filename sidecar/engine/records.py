@@ -12,7 +12,6 @@ from sidecar.changelog.codec import (
     BlockKey,
     block_key,
     encode_block,
-    greatest_due_ms,
     removed_key,
 )
 from sidecar.changelog.entry import DEFERRED, FLAGS_AT, KEY, LEVEL_AT, due_ms_of
@@ -81,13 +80,7 @@ def tombstones(overlay: Overlay, store: StoreReader, watermark: bytes) -> list[C
     for row in store.keys(rows.removed, upper, limit=TOMBSTONES_MAX):
         due_ms, offset = rows.removed_timer_of(row)
         changes[row] = None
-        list_row = rows.removed_list_row(offset)
-        listed = store.get(list_row)
-        if listed is not None and greatest_due_ms(listed) == due_ms:
-            changes[list_row] = None
-            records.append((removed_key(offset, None), None))
-        else:
-            records.append((removed_key(offset, due_ms), None))
+        records.append((removed_key(offset, due_ms), None))
     return records
 
 

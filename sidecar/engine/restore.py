@@ -27,12 +27,11 @@ from sidecar.changelog.codec import (
     Checkpoint,
     Engine,
     RemovedKey,
+    check_removed,
     decode_block_head,
     decode_checkpoint,
     decode_key,
-    decode_removed,
     entries_of,
-    greatest_due_ms,
 )
 from sidecar.changelog.entry import (
     DEFERRED,
@@ -404,26 +403,20 @@ class Restore:
 
     def _removed(self, key: RemovedKey, value: bytes | None, mutations: Mutations, delta: CountsDelta) -> None:
         offset, due_ms = key
-        dues = frozenset[int]() if value is None else decode_removed(key, value)
-        if due_ms is not None:
-            mutations.rows[self.rows.removed_row(due_ms, offset)] = b"" if dues else None
-        else:
-            row = self.rows.removed_list_row(offset)
-            before = mutations.rows[row] if row in mutations.rows else self._store.get(row)
-            if before is not None:
-                mutations.rows[self.rows.removed_row(greatest_due_ms(before), offset)] = None
-            mutations.rows[row] = value
-            if dues:
-                mutations.rows[self.rows.removed_row(max(dues), offset)] = b""
+        row = self.rows.removed_row(due_ms, offset)
+        if value is None:
+            mutations.rows[row] = None
+            return
+        check_removed(value)
+        mutations.rows[row] = b""
         timers = self._timers(mutations)
-        if self._plain and dues:
+        if self._plain:
             self._plain.pour(timers)
-        for due_ms in dues:
-            timer = self.rows.timer + KEY.pack(due_ms, offset)
-            entry = timers[timer] if timer in timers else self._store.get(timer)
-            if entry is not None:
-                self._drop(entry, mutations, delta)
-                timers[timer] = None
+        timer = self.rows.timer + KEY.pack(due_ms, offset)
+        entry = timers[timer] if timer in timers else self._store.get(timer)
+        if entry is not None:
+            self._drop(entry, mutations, delta)
+            timers[timer] = None
 
     def _drop(self, entry: bytes, mutations: Mutations, delta: CountsDelta) -> None:
         fixed = head(entry)

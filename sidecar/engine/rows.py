@@ -2,8 +2,7 @@
 
     t | due u64 | offset u64                     → entry          a timer; these rows sort in the order of firing
     b | slot end u64 | sequence u64 | part u16   → nothing        directory of blocks in the changelog
-    v | due u64 | offset u64                     → nothing        a removed timer key, or the greatest one of a list
-    r | offset u64                               → n × due u64    a list of removed dues
+    v | due u64 | offset u64                     → nothing        a removed timer key
     o | offset u64 | first due u64               → due u64        stored due of a timer, iff it is not the first due
     k | lane | offset u64 | first due u64        → due u64        stored due of an ordered timer
     n | length u16 | retry id | offset | first   → due u64        timers of a retry id
@@ -27,13 +26,12 @@ from sidecar.errors import FormatUnknown, RecordCorrupt
 from sidecar.model import StoredOffset
 
 FORMAT: Final = 2
-FORMATS_READ: Final = frozenset({1, FORMAT})
 
 KIND: Final = slice(0, 1)
 BEHIND_PARTITION: Final = slice(5, None)
 """In a `t` and a `v` row this is the timer's key."""
 LEADING_OFFSET: Final = slice(5, 13)
-"""In an `r` and an `o` row."""
+"""In an `o` row."""
 NAMED_OFFSET: Final = slice(-16, -8)
 """In an `n` and a `k` row."""
 LANE_BYTES: Final = 16
@@ -52,7 +50,6 @@ class Identity(NamedTuple):
     cluster_id: str
     changelog_topic_id: str
     changelog_topic: str = ""
-    """Its name; empty in what a release wrote that does not note it."""
 
     def of(self, checkpoint: Checkpoint) -> Identity:
         """Return the identity of the changelog that has what a checkpoint stands for."""
@@ -90,14 +87,13 @@ def lane_of(origin: str, key: bytes) -> bytes:
 class Rows:
     """Encodes and decodes the row keys of a partition."""
 
-    __slots__ = ("block", "counter", "elsewhere", "lane", "meta", "moved", "named", "removed", "removed_list", "timer")
+    __slots__ = ("block", "counter", "elsewhere", "lane", "meta", "moved", "named", "removed", "timer")
 
     def __init__(self, partition: int) -> None:
         number = partition.to_bytes(4, "big")
         self.timer = b"t" + number
         self.block = b"b" + number
         self.removed = b"v" + number
-        self.removed_list = b"r" + number
         self.moved = b"o" + number
         self.named = b"n" + number
         self.lane = b"k" + number
@@ -118,9 +114,6 @@ class Rows:
 
     def removed_row(self, due_ms: int, offset: StoredOffset) -> bytes:
         return self.removed + _PAIR.pack(due_ms, offset)
-
-    def removed_list_row(self, offset: StoredOffset) -> bytes:
-        return self.removed_list + _DUE.pack(offset)
 
     def removed_timer_of(self, row: bytes) -> tuple[int, StoredOffset]:
         """Return due and offset of a `v` row."""
@@ -186,8 +179,8 @@ def decode_meta(value: bytes) -> Meta:
         meta = _meta_decoder.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError) as cause:
         raise RecordCorrupt(f"the meta row of a partition does not decode: {cause}") from cause
-    if meta.format not in FORMATS_READ:
-        raise FormatUnknown(f"rows of format {meta.format}; this version reads up to {FORMAT}")
+    if meta.format != FORMAT:
+        raise FormatUnknown(f"rows of format {meta.format}; this version reads {FORMAT}")
     return meta
 
 

@@ -11,6 +11,7 @@ from py4j.protocol import Py4JJavaError
 
 from sidecar import __version__
 from sidecar.errors import CommandFailed, SettingsInvalid, SidecarError
+from sidecar.spark.source.offsets import decode_position
 from sidecar.spark.stream.step import Rules
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The start offsets by partition; EARLIEST is one too."""
     imports: bool = False
     """Whether it begins with the state in the changelog."""
-    group_id: str = ""
-    """The group that has its marks; empty if a former version began the checkpoint."""
+    group_id: str
+    """The group that has its marks."""
     query: str = QUERY
     """The folder of Spark's own checkpoint."""
     former: Former | None = None
@@ -124,19 +125,6 @@ class CheckpointFolder:
             return None
         return Unfinished(planned, int(self._planned(planned)[1]["batchTimestampMs"]))
 
-    def former_starts(self, topic: str) -> dict[int, int]:
-        """Return where Kafka's Java source of a former version began; empty without one.
-
-        Until a micro-batch has completed, the first one begins there again.
-        """
-        file = f"{self.query}/sources/0/0"
-        if self.begun() or not self._fs.exists(self._path(file)):
-            return {}
-        # A zero, the version of the format, and JSON.
-        content = self._read(file)
-        offsets = msgspec.json.decode(content[content.index(b"{") :], type=dict[str, dict[int, int]])
-        return offsets.get(topic, {})
-
     def plan_empty(self, now_ms: int) -> None:
         """Plan a micro-batch without records for the start of the next query; none must be unfinished.
 
@@ -156,16 +144,13 @@ class CheckpointFolder:
         version, planned, *offsets = self._read(f"{self.query}/offsets/{batch}").decode().split("\n")
         return version, msgspec.json.decode(planned), offsets
 
-    def read_to(self, topic: str) -> dict[int, int]:
+    def read_to(self) -> dict[int, int]:
         """Return the next offset of each partition behind the last micro-batch that was planned."""
         last = self._last("offsets")
         if last is None:
             return {}
         _, _, (position, *_) = self._planned(last)
-        kept = msgspec.json.decode(position)
-        # Kafka's Java source keeps them by topic.
-        offsets = kept["offsets"] if "offsets" in kept else kept[topic]
-        return {int(number): offset for number, offset in offsets.items()}
+        return dict(decode_position(msgspec.json.decode(position)).offsets)
 
     def write(self, manifest: Manifest) -> None:
         """Write the manifest, whose query this folder then has."""
@@ -266,7 +251,7 @@ def require_same(found: Manifest, wanted: Manifest, location: str) -> None:
             ("input_topic_id", "id of the input topic, which was deleted and recreated", _EXPORT),
             ("group_id", "GROUP_ID", _ANOTHER),
         )
-        if getattr(found, attribute) not in {getattr(wanted, attribute), ""}
+        if getattr(found, attribute) != getattr(wanted, attribute)
     ]
     if problems:
         raise SettingsInvalid(problems)

@@ -164,7 +164,7 @@ class Starter:
             "micro_batch_repeated", batch=unfinished.batch, version=version or __version__, closed=sorted(refusing)
         )
         closings = replay_closings(unfinished.now_ms, unfinished.batch, marks, refusing)
-        replay = Replay(closings, version, alone, unfinished.now_ms)
+        replay = Replay(closings, version, alone)
         return StartedQuery(self._start(former, replay), alone)
 
     def _go_on(self, rules: Rules) -> StartedQuery:

@@ -1,5 +1,5 @@
 """The sidecar with the checkpoint of an earlier version: it writes fewer fields, and passes over those that it does not
-know, as that version did (`tests/golden/checkpoint-value.hex`).
+know.
 
     python -m tests.integration.former
 """

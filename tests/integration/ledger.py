@@ -17,9 +17,9 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, 
 from confluent_kafka.admin import AdminClient
 
 from sidecar.changelog.entry import HEAD, payload
-from sidecar.changelog.fold import fold
 from sidecar.clock import SystemClock
 from tests.broker import Read, read_committed, unique
+from tests.fold import fold
 from tests.integration.sidecars import Sidecar, Stage
 from tests.waiting import eventually
 

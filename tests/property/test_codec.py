@@ -15,7 +15,7 @@ from sidecar.engine.rows import FORMAT, Meta, Rows, after, decode_meta, encode_m
 from sidecar.errors import FormatUnknown, RecordCorrupt
 from sidecar.model import Headers, StoredOffset
 from sidecar.wheel.counts import Counts
-from tests.golden.examples import EXAMPLES, Example, removed_list
+from tests.golden.examples import EXAMPLES, Example
 
 u8, u16, u32, u64 = (st.integers(0, 2**bits - 1) for bits in (8, 16, 32, 64))
 i64 = st.integers(-(2**63), 2**63 - 1)
@@ -54,14 +54,12 @@ def blocks(draw: st.DrawFn) -> Block:
 
 
 SELF_CHECKING = [
-    example
-    for example in EXAMPLES
-    if example.name in {"checkpoint-value-with-assignment", "block-value", "removed-value"}
+    example for example in EXAMPLES if example.name in {"checkpoint-value", "block-value", "removed-value"}
 ]
 READERS: list[Callable[[bytes], object]] = [
     codec.decode_checkpoint,
     codec.decode_block,
-    codec.decode_removed_list,
+    codec.check_removed,
     codec.decode_key,
     decode_meta,
     head,
@@ -129,16 +127,10 @@ def test_a_block_gives_back_what_was_put_in(block: Block) -> None:
     assert codec.decode_block(codec.encode_block(*block)) == block
 
 
-@given(st.sets(u64, min_size=1, max_size=20))
-def test_removed_dues_come_back(dues: set[int]) -> None:
-    assert codec.decode_removed_list(removed_list(dues)) == dues
-
-
 @given(u64, u64, u16)
 def test_record_keys_come_back(slot_end_ms: int, sequence: int, part: int) -> None:
     key = BlockKey(slot_end_ms, sequence, part)
     assert codec.decode_key(codec.block_key(key)) == key
-    assert codec.decode_key(codec.removed_key(StoredOffset(sequence), None)) == (sequence, None)
     assert codec.decode_key(codec.removed_key(StoredOffset(sequence), slot_end_ms)) == (sequence, slot_end_ms)
 
 
@@ -183,7 +175,12 @@ def test_strange_bytes_are_called_corrupt_or_unknown_and_nothing_else(
 
 
 @pytest.mark.parametrize(
-    "written", [example for example in EXAMPLES if "value" in example.name or "entry" in example.name]
+    "written",
+    [
+        example
+        for example in EXAMPLES
+        if ("value" in example.name or "entry" in example.name) and example.written != codec.REMOVED  # has no body
+    ],
 )
 @given(data=st.data())
 def test_so_are_damaged_ones_under_a_right_checksum(written: Example, data: st.DataObject) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.changelog.fold import Folded, LogRecord, fold
+from tests.fold import Folded, LogRecord, fold
 from tests.simulation.audit import check_fold, check_rows
 from tests.simulation.limits import small_limits
 from tests.simulation.world import World

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.changelog.fold import fold
 from sidecar.engine.partition import Partition
 from sidecar.engine.restore import ChangelogRead, Restore, to_spill
+from tests.fold import fold
 from tests.property.test_fold import grown, seeds
 from tests.simulation.audit import check_fold, check_rows
 from tests.simulation.limits import small_limits

@@ -322,9 +322,7 @@ MUTATIONS = (
         "if meta.restored",
         "if True",
     ),
-    Mutation(
-        "restore ignores removed records", "engine.restore:Restore._removed", "for due_ms in dues", "for due_ms in ()"
-    ),
+    Mutation("restore ignores removed records", "engine.restore:Restore._removed", "if entry is not None", "if False"),
     Mutation(
         "restore drops rows that point elsewhere",
         "engine.restore:Restore._unpoint",

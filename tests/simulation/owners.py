@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from sidecar.changelog.entry import lasting
-from sidecar.changelog.fold import fold
 from sidecar.engine.apply import apply_committed
 from sidecar.engine.items import Arrival
 from sidecar.engine.partition import Partition, State
@@ -20,6 +19,7 @@ from sidecar.engine.ports import Origin
 from sidecar.engine.restore import Restore
 from sidecar.engine.rows import Identity
 from sidecar.engine.transaction import PartitionPlan, Terms
+from tests.fold import fold
 from tests.simulation.broker import Broker, Fate, FencedError
 from tests.simulation.memory_store import MemoryStore
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from sidecar.changelog.entry import Head, head, lasting
-from sidecar.changelog.fold import Folded, fold
 from sidecar.contract.control import ControlKind, Outcome, Target
 from sidecar.engine.apply import apply_committed
 from sidecar.engine.items import Arrival, Control, Item
@@ -16,6 +15,7 @@ from sidecar.engine.restore import Restore
 from sidecar.engine.rows import Identity
 from sidecar.engine.transaction import PartitionPlan, Plan, Terms
 from sidecar.model import ANY_PARTITION, ANY_SCOPE, Headers, Scope
+from tests.fold import Folded, fold
 from tests.simulation.audit import check_rows, rows_of
 from tests.simulation.memory_log import MemoryLog
 from tests.simulation.memory_store import MemoryStore

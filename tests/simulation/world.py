@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from sidecar.changelog.codec import Closed
 from sidecar.changelog.codec import Closure as Why
 from sidecar.changelog.entry import head, lasting
-from sidecar.changelog.fold import fold
 from sidecar.engine.apply import apply_committed
 from sidecar.engine.closures import DEFERRAL_MAX_MS
 from sidecar.engine.items import Arrival, Item, Ordered
@@ -23,6 +22,7 @@ from sidecar.engine.restore import ChangelogRead, Restore, to_spill
 from sidecar.engine.rows import Identity, lane_of
 from sidecar.engine.transaction import PartitionPlan, Terms
 from sidecar.model import StoredOffset
+from tests.fold import fold
 from tests.simulation.audit import check_deferrals, check_fold, check_names, check_rows, rows_of, timers_of
 from tests.simulation.commands import by_filter, item_of, met_by_filters
 from tests.simulation.memory_log import MemoryLog

@@ -15,7 +15,6 @@ from tests.integration.sidecars import Sidecars, Stage, set_stage
 OF_PYSPARK = [
     "test_ahead_steps.py",
     "test_batch.py",
-    "test_carried.py",
     "test_clock_check.py",
     "test_figures.py",
     "test_first_offsets.py",

@@ -19,7 +19,7 @@ from sidecar.spark.manifest import RULES, CheckpointFolder, Former, Kept, Unfini
 from tests.spark.stream import test_partition_step
 from tests.spark.stream.test_setup import MANIFEST
 
-OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":%d,"conf":{"a":"b"}}\n{"retry":{"0":7}}'
+OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":%d,"conf":{"a":"b"}}\n{"now_ms":5,"offsets":{"0":7}}'
 
 
 class Files:
@@ -117,23 +117,11 @@ def test_a_query_begins_with_a_micro_batch_without_records(tmp_path: Path) -> No
     one.plan_empty(500)
     assert one.unfinished() == Unfinished(5, 500)
     planned = (tmp_path / "query" / "offsets" / "5").read_text().split("\n")
-    assert (planned[0], planned[2]) == ("v1", '{"retry":{"0":7}}')
+    assert (planned[0], planned[2]) == ("v1", '{"now_ms":5,"offsets":{"0":7}}')
     assert msgspec.json.decode(planned[1])["conf"] == {"a": "b"}
     logged(tmp_path, "commits", 5)
     one.plan_empty(3)
     assert one.unfinished() == Unfinished(6, 501), "no instant comes twice"
-
-
-def test_a_first_micro_batch_of_the_java_source_begins_again_where_that_source_had_begun(tmp_path: Path) -> None:
-    one = folder(tmp_path)
-    assert one.former_starts("retry") == {}
-    file = tmp_path / "query" / "sources" / "0" / "0"
-    file.parent.mkdir(parents=True)
-    file.write_bytes(b'\0v1\n{"retry":{"0":7,"1":0}}')
-    assert one.former_starts("retry") == {0: 7, 1: 0}
-    logged(tmp_path, "offsets", 0, OFFSETS % 100)
-    logged(tmp_path, "commits", 0)
-    assert one.former_starts("retry") == {}, "it goes on behind a micro-batch that was completed"
 
 
 def test_the_rules_are_kept_without_the_token_and_a_file_that_is_cut_off_is_none(tmp_path: Path) -> None:
@@ -154,17 +142,16 @@ def test_a_file_system_without_its_jars_is_refused_with_how_to_add_them(tmp_path
         folder(tmp_path, Py4JJavaError("failed", thrown))
 
 
-@pytest.mark.parametrize("position", ['{"retry":{"0":7,"1":9}}', '{"now_ms":5,"offsets":{"0":7,"1":9}}'])
-def test_a_manifest_names_the_folder_of_its_query_and_where_that_has_read_to(tmp_path: Path, position: str) -> None:
+def test_a_manifest_names_the_folder_of_its_query_and_where_that_has_read_to(tmp_path: Path) -> None:
     one = folder(tmp_path)
     assert one.read() is None
     one.write(MANIFEST)
     assert one.read() == MANIFEST
-    assert (one.query, one.read_to("retry")) == (f"{tmp_path}/query", {})
-    logged(tmp_path, "offsets", 3, f'v1\n{{"batchTimestampMs":5}}\n{position}')
+    assert (one.query, one.read_to()) == (f"{tmp_path}/query", {})
+    logged(tmp_path, "offsets", 3, 'v1\n{"batchTimestampMs":5}\n{"now_ms":5,"offsets":{"0":7,"1":9}}')
     logged(tmp_path, "commits", 3)
     assert one.begun()
-    assert one.read_to("retry") == {0: 7, 1: 9}
+    assert one.read_to() == {0: 7, 1: 9}
     other = structs.replace(MANIFEST, query="query-2", former=Former("query", 2))
     one.write(other)
     assert (one.query, one.begun()) == (f"{tmp_path}/query-2", False)

@@ -78,11 +78,11 @@ class PartitionView:
     reason: str = ""
     """Why the partition is not running, for people; empty when it is."""
     activity: Activity | None = None
-    """The last hour; None until the owner has joined its predecessor's, and in records of older releases."""
+    """The last hour; None until the owner has joined its predecessor's."""
     listable: bool = True
     """Whether the owner can show single messages; False on a Spark driver that has no address."""
     release: str = ""
-    """The owner's version of retry-sidecar; empty in records of releases that do not publish it."""
+    """The owner's version of retry-sidecar."""
     restored_ms: int = 0
     """When the state was last restored, by the broker's clock; 0 while it is not, and on Spark."""
 

@@ -14,6 +14,7 @@ from sidecar.changelog.codec import (
     BlockKey,
     Engine,
     block_key,
+    check_removed,
     decode_block,
     decode_checkpoint,
     decode_key,
@@ -52,7 +53,8 @@ def take_over(partition: int, stored: StoredEntries, records: Iterable[tuple[byt
         if isinstance(decoded, BlockKey):
             store.import_block(body, decoded.slot_end_ms)
         elif decoded is not None:
-            store.import_removed(decoded, body)
+            check_removed(body)
+            store.import_removed(decoded)
     store.save()
     state.put(META, encode(meta))
     state.flush()

@@ -54,7 +54,6 @@ def answer(
     meta = decode_meta(value)
     if not meta.settled:
         raise StoreFailed(f"partition {partition} is importing its pending messages")
-    # A former layout is converted in memory: only a step writes.
     store = ShardStore(entries, meta, partition)
     checkpoint = meta.checkpoint
     watermark = KEY.pack(checkpoint.watermark_ms, checkpoint.watermark_offset)

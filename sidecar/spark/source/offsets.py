@@ -21,8 +21,8 @@ class Position(NamedTuple):
 
     offsets: Mapping[int, int]
     """The next offset by partition."""
-    now_ms: int | None
-    """The instant by which its records are judged; None: Kafka's Java source has written the position."""
+    now_ms: int
+    """The instant by which its records are judged."""
 
 
 class Limits(NamedTuple):
@@ -38,11 +38,9 @@ def encode_position(position: Position) -> dict[str, Any]:
     return {_NOW: position.now_ms, _OFFSETS: offsets}
 
 
-def decode_position(kept: Mapping[str, Any], topic: str) -> Position:
-    """Return a position that Spark has kept, of this source or of Kafka's Java source: `{"topic": {"0": 5}}`."""
-    if _OFFSETS in kept:
-        return Position(_numbered(kept[_OFFSETS]), kept[_NOW])
-    return Position(_numbered(kept[topic]), None)
+def decode_position(kept: Mapping[str, Any]) -> Position:
+    """Return a position that Spark has kept."""
+    return Position({int(number): offset for number, offset in kept[_OFFSETS].items()}, kept[_NOW])
 
 
 def admitted(
@@ -70,7 +68,3 @@ def admitted(
 
 _LARGE_BYTES: Final = 1024 * 1024
 """The size of a large record: few records are not estimated."""
-
-
-def _numbered(offsets: Mapping[str, int]) -> dict[int, int]:
-    return {int(number): offset for number, offset in offsets.items()}

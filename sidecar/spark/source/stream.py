@@ -49,8 +49,6 @@ class Reading:
     starts: Mapping[int, int]
     """Where a new checkpoint begins, by partition; EARLIEST is an offset too. A partition without one begins at 0."""
     limits: Limits
-    carried_ms: int | None = None
-    """The instant of the unfinished micro-batch, by which its records are judged if its position has none."""
 
 
 class _Part(InputPartition):
@@ -105,7 +103,7 @@ class StreamReader(DataSourceStreamReader):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - as above
         """Return the end of the next micro-batch, its start when nothing new is there or no broker answers."""
-        starts = decode_position(start, self._topic).offsets
+        starts = decode_position(start).offsets
         try:
             ends = self._ends(starts)
         except BrokerUnavailable:
@@ -117,13 +115,12 @@ class StreamReader(DataSourceStreamReader):
         return encode_position(Position(ends, SystemClock().wall_ms()))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        begins, ends = (decode_position(each, self._topic) for each in (start, end))
-        now_ms = ends.now_ms if ends.now_ms is not None else self._reading.carried_ms
+        begins, ends = decode_position(start), decode_position(end)
         ranges = [
             Range(self._topic, number, begins.offsets.get(number, 0), offset)
             for number, offset in sorted(ends.offsets.items())
         ]
-        return [_Part(each, now_ms or 0) for each in ranges if each.start < each.end]
+        return [_Part(each, ends.now_ms) for each in ranges if each.start < each.end]
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - as above
         """Return the ends of the log as they were last seen, for the lag."""

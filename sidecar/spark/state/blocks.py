@@ -17,7 +17,6 @@ from sidecar.changelog.entry import DEFERRED, FLAGS_AT, HEAD, KEY, KEY_BYTES, OF
 from sidecar.spark.state.entries import (
     BLOCK_REFS,
     DIRECTORY,
-    FORMER_BLOCK_REFS,
     BlockRef,
     BlockRefs,
     Directory,
@@ -38,8 +37,6 @@ FULL_BYTES: Final = BLOCK_BYTES_MAX // 2
 MERGED: Final = 8
 """The number of blocks of one size that become one."""
 PAGE_REFS: Final = 64
-FORMER_BYTES: Final = 8 * 1024
-"""The size that is assumed of a block of the former layout, which records none."""
 
 _NEW: Final = -1
 """The number of a block that is not written yet."""
@@ -160,7 +157,7 @@ class Blocks:
                 ref = left.pop(0)
                 entries = self._block(slot_key, ref.number)
                 taken += entries
-                took += max(ref.bytes, sum(map(len, entries)))
+                took += ref.bytes
                 self._remove(slot, ref)
             if not directory.pages:
                 directory.refs = left
@@ -194,21 +191,6 @@ class Blocks:
             self._state.put(directory_state_key(*slot_key), encode(self._directories[slot_key]))
         self._changed.clear()
         self._meta.slots = list(self.slots.values())
-
-    def convert(self) -> None:
-        """Convert the former layout, in which a slot has one list of all its blocks."""
-        for slot_key, slot in self.slots.items():
-            value = self._state.get(directory_state_key(*slot_key))
-            refs = [
-                BlockRef(number, least, greatest, FORMER_BYTES, 0)
-                for number, least, greatest, _ in ([] if value is None else FORMER_BLOCK_REFS.decode(value))
-            ]
-            slot.bytes = FORMER_BYTES * len(refs)
-            directory = self._directories[slot_key] = Directory([], [])
-            for at in range(0, len(refs), PAGE_REFS):
-                self._put_page(slot, directory, refs[at : at + PAGE_REFS])
-            directory.greatest_offset = max((greatest for _, greatest in directory.pages), default=-1)
-            self._changed.add(slot_key)
 
     # One block
 

@@ -9,7 +9,6 @@
     n | depth u8 | prefix u64       → node            part of the index of retry ids, see retry_ids.py
     w                               → WaitingIndex    which chunks of records wait for ingest
     i | number u64                  → chunk           records that wait
-    h | number u64                  → chunk           the same, as former versions kept them
     x                               → Stopped         why the partition cannot go on; read apart from all else
 
 Spark's map state has no ranges: Meta, or an entry that Meta names, names everything that must be found, and nothing is
@@ -34,10 +33,7 @@ _SLOT: Final = Struct(">cBQ")
 _BLOCK: Final = Struct(">cBQQ")
 _NUMBERED: Final = Struct(">cQ")
 
-FORMAT: Final = 4
-"""3: without what is planned ahead, which an older version would send a second time."""
-FORMER: Final = frozenset({1, 2})
-"""A list of all blocks of a slot, a list of all pages in Meta, and runs of retry ids: the first step converts them."""
+FORMAT: Final = 5
 META: Final = b"m"
 INDEX: Final = b"w"
 STOPPED: Final = b"x"
@@ -125,14 +121,6 @@ class Directory(msgspec.Struct, array_like=True):
     """The greatest offset in lane 0."""
 
 
-class NameRun(msgspec.Struct, array_like=True, frozen=True):
-    """One part of the index of retry ids in the former layout."""
-
-    number: int
-    names: int
-    greatest_due_ms: int
-
-
 class Meta(msgspec.Struct, array_like=True, kw_only=True):
     """The position, counts and directories of a partition."""
 
@@ -144,13 +132,9 @@ class Meta(msgspec.Struct, array_like=True, kw_only=True):
     counted_deferred: dict[str, int] = {}
     slots: list[Slot] = []
     groups: dict[int, int] = {}
-    """The groups of pages, each with the due up to which its rows matter; in the former layout pages."""
-    former_names: list[NameRun] = []
-    """Runs of retry ids that are not in the index yet."""
+    """The groups of pages, each with the due up to which its rows matter."""
     names_swept: int = 0
     """The digits up to which the index of retry ids was swept."""
-    held: tuple[int, int] = (0, 0)
-    """The first and next number of the chunks that wait from a former version."""
     topics: dict[str, TopicMetadata] = {}
     wakes_ms: int = 0
     """The expiry of the timer that is registered; 0: none."""
@@ -220,8 +204,6 @@ class Stopped(msgspec.Struct, array_like=True):
 
 Page = dict[bytes, bytes]
 """A row of the store (removed or moved timer) to its value."""
-FormerBlockRefs = list[tuple[int, int, int, int]]
-"""The number, least and greatest offset and least due of each block of a slot."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _meta: msgspec.msgpack.Decoder[Meta] = msgspec.msgpack.Decoder(Meta)
@@ -250,7 +232,6 @@ class EntryDecoder(Generic[_T]):
 
 DIRECTORY: Final = EntryDecoder(Directory, "the directory of a slot's blocks")
 BLOCK_REFS: Final = EntryDecoder(BlockRefs, "a page of a slot's blocks")
-FORMER_BLOCK_REFS: Final = EntryDecoder(FormerBlockRefs, "the list of a slot's blocks")
 GROUP: Final = EntryDecoder(PageGroup, "a group of pages")
 PAGE: Final = EntryDecoder(Page, "a page of rows")
 WAITING: Final = EntryDecoder(WaitingIndex, "the list of records that wait for ingest")
@@ -281,14 +262,6 @@ def node_state_key(depth: int, prefix: int) -> bytes:
     return _SLOT.pack(b"n", depth, prefix)
 
 
-def former_run_state_key(number: int) -> bytes:
-    return _NUMBERED.pack(b"n", number)
-
-
-def former_chunk_state_key(number: int) -> bytes:
-    return _NUMBERED.pack(b"h", number)
-
-
 def chunk_state_key(number: int) -> bytes:
     return _NUMBERED.pack(b"i", number)
 
@@ -304,8 +277,8 @@ def decode_meta(value: bytes) -> Meta:
         meta = _meta.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError) as cause:
         raise RecordCorrupt(f"the state of a partition does not decode: {cause}") from cause
-    if not 0 < meta.format <= FORMAT:
-        raise FormatUnknown(f"state of format {meta.format}; this version reads up to {FORMAT}")
+    if meta.format != FORMAT:
+        raise FormatUnknown(f"state of format {meta.format}; this version reads {FORMAT}")
     checkpoint = meta.checkpoint
     invariant(
         checkpoint.engine is Engine.SPARK or not checkpoint.sequence,

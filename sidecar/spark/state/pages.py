@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Set
 from typing import Final
 
-from sidecar.changelog.codec import REMOVED, greatest_due_ms, removed_key
+from sidecar.changelog.codec import REMOVED, removed_key
 from sidecar.changelog.entry import decode_offset, due_ms_of, offset_of
-from sidecar.engine.rows import BEHIND_PARTITION, KIND, LEADING_OFFSET
+from sidecar.engine.rows import BEHIND_PARTITION, KIND, LEADING_OFFSET, decode_due
 from sidecar.model import StoredOffset
 from sidecar.spark.state.entries import (
     GROUP,
@@ -27,7 +27,7 @@ from sidecar.spark.state.entries import (
     page_state_key,
 )
 
-PAGED: Final = frozenset({b"v", b"r", b"o"})
+PAGED: Final = frozenset({b"v", b"o"})
 """The kinds of rows that are kept here."""
 
 
@@ -120,12 +120,6 @@ class Pages:
         self._changed_pages.clear()
         self._changed_groups.clear()
 
-    def convert(self) -> None:
-        """Convert the former layout, in which Meta names the pages."""
-        pages, self._meta.groups = self._meta.groups, {}
-        for page, until_ms in pages.items():
-            self._matters(page, until_ms)
-
     def _matters(self, page: int, until_ms: int) -> None:
         number = page >> GROUP_SHIFT
         group = self._group(number)
@@ -170,10 +164,8 @@ class Pages:
 
 def removed_of(page: Page) -> Iterator[tuple[bytes, bytes]]:
     """Yield key and value of the changelog records for removed timers."""
-    for row, value in page.items():
-        if row[KIND] == b"r":
-            yield removed_key(_offset_of(row), None), value
-        elif row[KIND] == b"v":
+    for row in page:
+        if row[KIND] == b"v":
             yield removed_key(_offset_of(row), due_ms_of(row[BEHIND_PARTITION])), REMOVED
 
 
@@ -186,4 +178,4 @@ def _page_of(row: bytes) -> int:
 
 
 def _until_ms(row: bytes, value: bytes) -> int:
-    return due_ms_of(row[BEHIND_PARTITION]) if row[KIND] == b"v" else greatest_due_ms(value)
+    return due_ms_of(row[BEHIND_PARTITION]) if row[KIND] == b"v" else decode_due(value)

@@ -23,7 +23,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from sidecar.model import StoredOffset
-from sidecar.spark.state.entries import Meta, StateEntries, former_run_state_key, node_state_key
+from sidecar.spark.state.entries import Meta, StateEntries, node_state_key
 
 ROW: Final = Struct(">8sQQQ")
 ROWS_MAX: Final = 2_048
@@ -33,8 +33,6 @@ ROOT_ROWS_MAX: Final = 256
 SPREADS: Final = 4
 """The nodes that a step spreads; it spreads one more for each SPREAD_ROWS new rows."""
 SPREAD_ROWS: Final = ROWS_MAX // 8
-FORMER_ROWS: Final = 4 * ROWS_MAX
-"""The rows of the former layout that a step moves."""
 AHEAD_DEPTH: Final = 2
 """The depth down to which a step reads nodes ahead."""
 CACHE_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -91,10 +89,7 @@ class RetryIdIndex:
     def found(self, retry_id: bytes) -> list[Candidate]:
         """Return the candidates of a retry id, in the order of offsets."""
         wanted = _hash(retry_id)
-        rows = list(self._found(_ROOT, wanted))
-        for run in self._meta.former_names:
-            rows += _matching(self._state.get(former_run_state_key(run.number)) or b"", wanted)
-        return [Candidate(*ROW.unpack(row)[1:]) for row in _once(sorted(rows))]
+        return [Candidate(*ROW.unpack(row)[1:]) for row in _once(sorted(self._found(_ROOT, wanted)))]
 
     def swept(self) -> Iterator[bytes]:
         """Yield the keys of the first nodes on the path that this step sweeps."""
@@ -104,8 +99,7 @@ class RetryIdIndex:
             yield from (node_state_key(*at) for at in path)
 
     def tidy(self) -> None:
-        """Do the work of one step: convert former rows, spread full nodes, sweep one path."""
-        self._move_former()
+        """Do the work of one step: spread full nodes, sweep one path."""
         self.spread(SPREADS + self._added // SPREAD_ROWS)
         self._sweep()
 
@@ -208,24 +202,6 @@ class RetryIdIndex:
         while self._cached_bytes > CACHE_BYTES_MAX and len(self._cache) > 1:
             _, oldest = self._cache.popitem(last=False)
             self._cached_bytes -= len(oldest)
-
-    # The former layout: runs of sorted rows, each in one entry
-
-    def _move_former(self) -> None:
-        runs, watermark_ms = self._meta.former_names, self._meta.checkpoint.watermark_ms
-        for run in [run for run in runs if run.greatest_due_ms < watermark_ms]:
-            self._state.remove(former_run_state_key(run.number))
-            runs.remove(run)
-        if not runs:
-            return
-        state_key = former_run_state_key(runs[-1].number)
-        rows = self._alive(_rows(_EMPTY + (self._state.get(state_key) or b"")))
-        self.add(rows[-FORMER_ROWS:])
-        if rest := rows[:-FORMER_ROWS]:
-            self._state.put(state_key, b"".join(rest))
-        else:
-            self._state.remove(state_key)
-            runs.pop()
 
 
 def _most(at: NodePath) -> int:

@@ -19,7 +19,6 @@ from sidecar.changelog.codec import (
     RemovedKey,
     decode_block,
     decode_key,
-    decode_removed_list,
 )
 from sidecar.changelog.entry import DEFERRED, DUE, HEAD, KEY, KEY_BYTES, due_ms_of, head, retry_id_of
 from sidecar.engine.rows import (
@@ -33,7 +32,7 @@ from sidecar.engine.rows import (
 )
 from sidecar.engine.transaction import PartitionPlan
 from sidecar.spark.state.blocks import Blocks, SlotKey
-from sidecar.spark.state.entries import FORMAT, FORMER, Meta, Slot, StateEntries
+from sidecar.spark.state.entries import Meta, Slot, StateEntries
 from sidecar.spark.state.pages import PAGED, Pages
 from sidecar.spark.state.retry_ids import Candidate, RetryIdIndex, row_of
 from sidecar.wheel.counts import Counts
@@ -65,10 +64,6 @@ class ShardStore:
         self._due: list[bytes] = []
         self._due_slots: set[int] = set()
         self._looked_ahead = False
-        if meta.format in FORMER:
-            self._blocks.convert()
-            self._pages.convert()
-        meta.format = FORMAT
 
     def read_ahead(self, now_ms: int, *, tidies: bool = True) -> None:
         """Read what the step at this instant needs in any case, in two round trips.
@@ -283,12 +278,9 @@ class ShardStore:
         block = decode_block(value)
         self._add((block.level, slot_end_ms // WIDTHS_MS[block.level] - 1), block.entries, value)
 
-    def import_removed(self, key: RemovedKey, value: bytes) -> None:
+    def import_removed(self, key: RemovedKey) -> None:
         """Store a removed record of the changelog."""
-        if key.due_ms is None:
-            self._pages.put(self._rows.removed_list_row(key.offset), value)
-        else:
-            self._pages.put(self._rows.removed_row(key.due_ms, key.offset), b"")
+        self._pages.put(self._rows.removed_row(key.due_ms, key.offset), b"")
 
     def settle(self) -> bool:
         """Count the pending timers of the next imported blocks, and index their retry ids and moved timers.
@@ -403,11 +395,7 @@ class ShardStore:
         """Return whether the timer at an entry's key was removed."""
         if not self._meta.groups:
             return False
-        due_ms, offset = KEY.unpack_from(entry)
-        if self._pages.get(self._rows.removed + entry[:KEY_BYTES]) is not None:
-            return True
-        listed = self._pages.get(self._rows.removed_list_row(offset))
-        return listed is not None and due_ms in decode_removed_list(listed)
+        return self._pages.get(self._rows.removed + entry[:KEY_BYTES]) is not None
 
     def _is_named(self, retry_id: bytes, named: Candidate) -> bool:
         entry = self._entry(KEY.pack(named.due_ms, named.offset))

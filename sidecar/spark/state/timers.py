@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from sidecar.changelog.codec import BlockKey, Checkpoint, RemovedKey, decode_key, decode_removed
+from sidecar.changelog.codec import BlockKey, Checkpoint, RemovedKey, check_removed, decode_key
 from sidecar.changelog.entry import KEY, LEVEL_AT
 from sidecar.errors import CommandFailed
 from sidecar.spark.handover.changelog import slot_end_of, timers_of
@@ -160,8 +160,8 @@ class _InBlock:
 def _removed_by(partition: int, key: bytes, value: bytes) -> Iterator[tuple[Any, ...]]:
     decoded = decode_key(key)
     if isinstance(decoded, RemovedKey):
-        for due_ms in decode_removed(decoded, value):
-            yield partition, due_ms, decoded.offset
+        check_removed(value)
+        yield partition, decoded.due_ms, decoded.offset
 
 
 def _removed_in(number: int, _cell: bytes, value: bytes) -> Iterator[tuple[Any, ...]]:

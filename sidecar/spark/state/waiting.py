@@ -21,7 +21,6 @@ from sidecar.spark.state.entries import (
     WaitingIndex,
     chunk_state_key,
     encode,
-    former_chunk_state_key,
 )
 from sidecar.spark.stream.wire import CHUNK_BYTES_MAX, Chunk, decode_chunk, encode_chunk, first_offset, record_bytes
 
@@ -62,13 +61,6 @@ class Waiting:
                 self._bytes -= len(last)
                 self._keep(last)
         return came
-
-    def adopt(self, held: tuple[int, int]) -> None:
-        """Convert the chunks that a former version kept."""
-        for number in range(*held):
-            chunk = _decoded(self._state.get(former_chunk_state_key(number)))
-            self._state.remove(former_chunk_state_key(number))
-            self._keep(encode_chunk(chunk))
 
     def take(self) -> Iterator[Arrival | Record]:
         """Yield the records of the first chunks, at least one of them."""
@@ -148,5 +140,5 @@ def _records(value: bytes | None) -> Iterator[Arrival | Record]:
 def _decoded(value: bytes | None) -> Chunk:
     try:
         return decode_chunk(value or b"")
-    except (msgspec.DecodeError, IndexError) as cause:
+    except msgspec.DecodeError as cause:
         raise RecordCorrupt(f"records that wait do not decode: {cause}") from cause

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
@@ -34,8 +33,6 @@ class Replay(NamedTuple):
     """The version that began it, if it was another one."""
     alone: bool = False
     """Whether the query ends after it."""
-    now_ms: int | None = None
-    """The instant of the micro-batch."""
 
 
 First = Sequence[tuple[int, bytes, bytes]]
@@ -74,10 +71,10 @@ def start_query(
         board: Where the driver asks for single messages.
     """
     settings, rules = reading.settings, reading.rules
-    replay_closings, former, alone, now_ms = replay or Replay()
+    replay_closings, former, alone = replay or Replay()
     from pyspark.sql import functions as f  # noqa: PLC0415 - PySpark is an extra
 
-    session.dataSource.register(source_of(replace(reading, carried_ms=now_ms)))
+    session.dataSource.register(source_of(reading))
     chunks = session.readStream.format(NAME).load()
     output = chunks.groupBy("key").transformWithStateInPandas(
         WheelProcessor(rules, settings, replay_closings, board, copies=manifest.former is not None),

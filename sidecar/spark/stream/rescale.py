@@ -63,7 +63,7 @@ def rescaled(
         state_partitions=state_partitions,
         query=f"{QUERY}-{number}",
         former=Former(manifest.query, former),
-        offsets=folder.read_to(manifest.input_topic),
+        offsets=folder.read_to(),
     )
     folder.write(manifest)
     session.conf.set(SHUFFLE_PARTITIONS, str(state_partitions))

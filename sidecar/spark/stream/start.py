@@ -140,7 +140,7 @@ def run(
 
             def starter(manifest: Manifest) -> Starter:
                 initial = _initial(session, folder, manifest, admin, settings, topics)
-                starts = folder.former_starts(settings.input_topic) or _offsets(manifest, topics)
+                starts = _offsets(manifest, topics)
 
                 def start(rules: Rules, replay: Replay | None) -> StreamingQuery:
                     trigger, count = f"{options.trigger_ms} milliseconds", manifest.state_partitions

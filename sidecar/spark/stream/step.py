@@ -177,9 +177,6 @@ class PartitionSteps:
         meta = Meta() if (value := state.get(META)) is None else decode_meta(value)
         if meta.last_step_ms == now_ms and not came:
             return None
-        if meta.held[0] != meta.held[1]:
-            waiting.adopt(meta.held)
-            meta.held = (meta.held[1], meta.held[1])
         closings = self._replay_closings.of(partition, now_ms)
         result = self._begun(partition, state, meta, now_ms, closings)
         result.run(waiting)

@@ -130,8 +130,7 @@ def first_offset(value: bytes) -> int:
 
 
 def decode_chunk(value: bytes) -> Chunk:
-    """Return a chunk; one of a former version begins without an offset, and all offsets are below 2**56."""
-    return _chunk.decode(value[_FIRST.size :] if value[0] == 0 else value)
+    return _chunk.decode(value[_FIRST.size :])
 
 
 class Packed(NamedTuple):
@@ -174,24 +173,12 @@ def rows_of(part: OutputPart) -> Iterator[str]:
     yield _row(replace(part, records=[]), last)
 
 
-def encode_output_part(part: OutputPart) -> str:
-    """Return the one row of a small part."""
-    (row,) = rows_of(part)
-    return row
-
-
 def read_row(row: str) -> tuple[OutputPart, Packed]:
     """Return a part, and apart from it its records as they came."""
     content = memoryview(a2b_base64(row))
     length, count = _LENGTHS.unpack_from(content)
     end = _LENGTHS.size + length
     return _output_part.decode(content[_LENGTHS.size : end]), Packed(count, content[end:])
-
-
-def decode_output_part(row: str) -> OutputPart:
-    """Return a part with its records."""
-    part, packed = read_row(row)
-    return replace(part, records=packed.records())
 
 
 def _row(part: OutputPart, packed: Packed) -> str:

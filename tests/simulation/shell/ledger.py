@@ -9,11 +9,11 @@ from enum import Enum
 from typing import Final
 
 from sidecar.changelog.codec import CHECKPOINT_KEY, decode_checkpoint
-from sidecar.changelog.fold import fold
 from sidecar.contract.dead_letter import CONNECT_STAGE
 from sidecar.engine.ingest import STAGE
 from sidecar.kafka.admin.catalogue import FORBIDDEN_AFTER_S
 from sidecar.model import Headers
+from tests.fold import fold
 from tests.simulation.fakes.cluster import Cluster
 from tests.simulation.fakes.logs import Entry, Row, Transaction
 from tests.simulation.fakes.timeline import Timeline

@@ -6,7 +6,7 @@ import pytest
 
 from sidecar.spark.handover.copy import asks_for_timer, copied
 from sidecar.spark.state.entries import META, STOPPED, Stopped, decode_meta, encode
-from sidecar.spark.stream.wire import encode_output_part
+from tests.output_parts import encode_output_part
 from tests.spark.state.dict_state import pending
 from tests.spark.stream.test_partition_step import World, order
 

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from sidecar.changelog.codec import BLOCK_BYTES_MAX, CHECKPOINT_KEY, Engine, encode_checkpoint
 from sidecar.changelog.entry import LEVEL_AT
-from sidecar.changelog.fold import fold
 from sidecar.contract.control import ControlKind
 from sidecar.spark.handover.changelog import slot_end_of, sorted_blocks, take_over
 from sidecar.spark.state.entries import META, decode_meta, encode
 from sidecar.spark.state.shard_store import ShardStore
+from tests.fold import fold
 from tests.simulation.stage import NOW, Stage
 from tests.spark.state.dict_state import DictState, pending, removed_in
 

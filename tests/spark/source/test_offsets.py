@@ -22,14 +22,10 @@ def never(_number: int, _offset: int, _end: int) -> float:
 @given(OFFSETS, st.integers(0, 2**45))
 def test_a_position_is_read_as_it_was_written_and_equal_ones_are_equal_text(offsets: dict[int, int], now: int) -> None:
     kept = json.dumps(encode_position(Position(offsets, now)))
-    assert decode_position(json.loads(kept), "retry") == Position(offsets, now)
-    again = json.dumps(encode_position(decode_position(json.loads(kept), "retry")))
+    assert decode_position(json.loads(kept)) == Position(offsets, now)
+    again = json.dumps(encode_position(decode_position(json.loads(kept))))
     turned = json.dumps(encode_position(Position(dict(reversed(offsets.items())), now)))
     assert kept == again == turned
-
-
-def test_a_position_of_the_java_source_is_read() -> None:
-    assert decode_position({"retry": {"1": 5, "0": 7}}, "retry") == Position({0: 7, 1: 5}, None)
 
 
 def test_what_is_within_the_limits_is_read_to_the_end() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from sidecar.changelog.codec import RemovedKey, decode_key, decode_removed
+from sidecar.changelog.codec import RemovedKey, decode_key
 from sidecar.changelog.entry import KEY, KEY_BYTES
 from sidecar.spark.handover.changelog import timers_of
 from sidecar.spark.state.entries import META, PAGE, decode_meta
@@ -47,10 +47,10 @@ class DictState:
 def pending(state: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     """Return the pending timers of a state by their keys, as an export or an audit finds them."""
     removed = set()
-    for key, value in removed_in(state):
+    for key, _ in removed_in(state):
         decoded = decode_key(key)
         assert isinstance(decoded, RemovedKey)
-        removed |= {KEY.pack(due_ms, decoded.offset) for due_ms in decode_removed(decoded, value)}
+        removed.add(KEY.pack(decoded.due_ms, decoded.offset))
     checkpoint = decode_meta(state[META]).checkpoint
     watermark = KEY.pack(checkpoint.watermark_ms, checkpoint.watermark_offset)
     blocks = (value for state_key, value in state.items() if state_key[:1] == b"b")

@@ -5,9 +5,6 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
-import json
 from pathlib import Path
 
 import msgspec
@@ -16,22 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.spark_state import World
-from sidecar.changelog.codec import Engine
-from sidecar.changelog.entry import head, retry_id_of
-from sidecar.contract.control import ControlKind
-from sidecar.engine.items import Control
-from sidecar.engine.partition import Partition, State
-from sidecar.engine.plan import plan
-from sidecar.engine.transaction import PartitionPlan
 from sidecar.errors import FormatUnknown
 from sidecar.model import StoredOffset
 from sidecar.spark.state import blocks, pages, retry_ids, shard_store
-from sidecar.spark.state.entries import FORMAT, FORMER, META, Meta, decode_meta, encode
+from sidecar.spark.state.entries import FORMAT, META, Meta, decode_meta, encode
 from sidecar.spark.state.pages import Pages
 from sidecar.spark.state.retry_ids import Candidate, RetryIdIndex, row_of
-from sidecar.spark.state.shard_store import ShardStore
-from tests.simulation.stage import TERMS
-from tests.spark.state.dict_state import DictState, pending
+from tests.spark.state.dict_state import DictState
 
 FORMER_STATE = Path(__file__).with_name("former_state.json.gz")
 """168 timers on all levels, with retry ids, cancelled and moved ones, as the former layout kept them."""
@@ -204,64 +192,7 @@ def test_rows_by_offset_stay_until_their_due_has_passed_and_no_longer(
         assert meta.groups == {}
 
 
-class Former:
-    """A state that the former layout has written."""
-
-    def __init__(self) -> None:
-        kept = json.loads(gzip.decompress(FORMER_STATE.read_bytes()))
-        self.state = DictState()
-        for state_key, value in kept["cells"].items():
-            self.state.put(base64.b64decode(state_key), base64.b64decode(value))
-        self.now_ms: int = kept["now_ms"]
-        self.next_offset: int = kept["next_offset"]
-        self.pending = {base64.b64decode(key) for key in kept["pending"]}
-
-    def step(self, now_ms: int, *items: Control) -> PartitionPlan | None:
-        meta = decode_meta(self.state.entries[META])
-        store = ShardStore(self.state, meta, 0)
-        upto_ms = store.split_due(now_ms)
-        partition = Partition(0, State.RUNNING, checkpoint=meta.checkpoint, counts=meta.counts())
-        partition.next_due_ms = store.next_due_ms()
-        parts = plan([partition], {0: items} if items else {}, store, upto_ms, TERMS).partition_plans
-        for part in parts:
-            store.apply(part)
-            meta.checkpoint = msgspec.structs.replace(part.checkpoint, engine=Engine.SPARK)
-            meta.count(part.counts)
-        store.finish()
-        meta.last_step_ms = now_ms
-        self.state.put(META, encode(meta))
-        return parts[0] if parts else None
-
-
-def test_a_state_of_the_former_layout_continues_and_fires_all_of_it_once() -> None:
-    former = Former()
-    assert decode_meta(former.state.entries[META]).format in FORMER
-    first = former.step(former.now_ms + 10)
-    meta = decode_meta(former.state.entries[META])
-    assert meta.format == FORMAT
-    fired = {each.source for each in first.deliveries} if first else set()
-    waiting = pending(former.state.entries)
-    assert waiting.keys() == former.pending - fired
-
-    named = max(entry for entry in waiting.values() if retry_id_of(entry, head(entry)))
-    retry_id = retry_id_of(named, head(named)) or b""
-    part = former.step(former.now_ms + 20, Control(former.next_offset, "c", ControlKind.CANCEL, retry_id))
-    assert part is not None
-    assert part.cancelled == 1
-    now_ms, seen = former.now_ms, list(fired)
-    for day in range(1, 60):
-        now_ms += 86_400_000
-        idle = Control(former.next_offset + day, "c", ControlKind.CANCEL, b"nobody")
-        part = former.step(now_ms, idle)
-        assert part is not None
-        dues = [int.from_bytes(each.source[:8], "big") for each in part.deliveries]
-        assert dues == sorted(dues)
-        assert all(due_ms <= now_ms for due_ms in dues)
-        seen += [each.source for each in part.deliveries]
-    assert former.state.entries.keys() == {META}
-    assert sorted(seen) == sorted(former.pending - {named[:16]})
-
-
-def test_a_layout_of_a_later_version_is_refused() -> None:
-    with pytest.raises(FormatUnknown, match=f"format {FORMAT + 1}"):
-        decode_meta(encode(Meta(format=FORMAT + 1)))
+@pytest.mark.parametrize("number", [FORMAT - 1, FORMAT + 1])
+def test_a_layout_of_another_version_is_refused(number: int) -> None:
+    with pytest.raises(FormatUnknown, match=f"state of format {number}; this version reads {FORMAT}"):
+        decode_meta(encode(Meta(format=number)))

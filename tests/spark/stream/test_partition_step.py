@@ -15,7 +15,7 @@ from sidecar.contract.control import ControlKind, render_control
 from sidecar.model import Headers, Record
 from sidecar.policy import PolicyConfig
 from sidecar.spark.marks import ALL, Digest, ReplayClosings
-from sidecar.spark.state.entries import META, STOPPED, decode_meta, encode, former_chunk_state_key
+from sidecar.spark.state.entries import META, STOPPED, decode_meta
 from sidecar.spark.stream import step
 from sidecar.spark.stream.step import PartitionSteps, Rules, StepResult
 from sidecar.spark.stream.topic_metadata import TopicMetadata
@@ -437,15 +437,3 @@ def test_the_bounds_hold_for_a_state_partition_however_many_inputs_it_has(monkey
     fired = len(outgoing(result.output_parts))
     assert 0 < fired * 32 <= step.SHARING * step.PLANS_MAX * step.DELIVERIES_MAX
     assert result.wakes_ms == world.now_ms + 1
-
-
-def test_records_that_a_former_version_held_are_ingested() -> None:
-    world = World()
-    world.step()
-    meta = decode_meta(world.state.entries[META])
-    meta.held = (3, 4)
-    chunk = encode_chunk(Chunk([], [world.record(*order(0))]))
-    world.state.entries[former_chunk_state_key(3)] = chunk[8:]
-    world.state.entries[META] = encode(meta)
-    assert outgoing(world.settle()) == [("orders", None)]
-    assert former_chunk_state_key(3) not in world.state.entries

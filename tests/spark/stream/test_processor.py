@@ -16,7 +16,8 @@ from sidecar.spark.stream import processor
 from sidecar.spark.stream.placement import STEP
 from sidecar.spark.stream.processor import WheelProcessor
 from sidecar.spark.stream.topic_metadata import TopicMetadata
-from sidecar.spark.stream.wire import Chunk, OutputPart, decode_output_part, encode_chunk
+from sidecar.spark.stream.wire import Chunk, OutputPart, encode_chunk
+from tests.output_parts import decode_output_part
 from tests.spark.stream.test_partition_step import NOW, RULES, order
 
 KEY = 3 + 2 * STEP

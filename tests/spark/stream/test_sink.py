@@ -27,10 +27,11 @@ from sidecar.spark.stream.outputs import PlanOutput
 from sidecar.spark.stream.restore_marks import marked
 from sidecar.spark.stream.sender import Sender
 from sidecar.spark.stream.sink import TransactionalSink, Worker
-from sidecar.spark.stream.wire import OutputPart, StatusRecord, encode_output_part
+from sidecar.spark.stream.wire import OutputPart, StatusRecord
 from tests.broker import create_topic, read_committed
 from tests.integration.messages import Given, Pairs, send
 from tests.integration.sidecars import Stage, set_stage
+from tests.output_parts import encode_output_part
 
 pytestmark = pytest.mark.broker
 

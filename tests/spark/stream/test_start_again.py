@@ -32,7 +32,7 @@ class World:
         self.asked: list[str] = []
         self.ran = 0
         self.session = MagicMock()
-        manifest = SimpleNamespace(state_partitions=2)
+        manifest = SimpleNamespace(state_partitions=2, offsets={})
         answers: dict[str, Any] = {
             "idle_topics": SimpleNamespace(partitions=2),
             "_manifest": manifest,

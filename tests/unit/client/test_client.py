@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import sys
 from pathlib import Path
 
 import pytest
@@ -36,15 +35,6 @@ def test_the_outcomes_of_changes_of_messages_are_the_sidecars() -> None:
         "resumed",
         "stopped",
     }
-
-
-def test_the_former_name_is_an_alias_that_warns() -> None:
-    sys.modules.pop("sidecar.client", None)
-    with pytest.warns(DeprecationWarning, match="import from there"):
-        former = importlib.import_module("sidecar.client")
-    assert [getattr(former, name) for name in former.__all__] == [
-        getattr(retry_sidecar, name) for name in former.__all__
-    ]
 
 
 @pytest.mark.parametrize("page", [README, DOCS / "how-to/clients.md", ROOT / "clients/python/README.md"], ids=str)

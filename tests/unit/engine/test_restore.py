@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from sidecar.changelog import codec
 from sidecar.changelog.codec import FORMER_ASSIGNMENTS_MAX, Checkpoint
-from sidecar.changelog.entry import HEAD, KEY
+from sidecar.changelog.entry import HEAD
 from sidecar.contract.control import ControlKind
 from sidecar.engine import restore as restoring
 from sidecar.engine.apply import apply_committed, prepare_committed
@@ -20,9 +20,8 @@ from sidecar.engine.restore import ChangelogRead, Restore, to_spill
 from sidecar.engine.rows import Identity, decode_meta, encode_meta
 from sidecar.engine.wholeness import ChangelogLost
 from sidecar.errors import InvariantViolated, StoreCorrupt
-from sidecar.model import StoredOffset, TimerId
-from tests.golden.examples import removed_list
-from tests.simulation.audit import check_fold, check_rows, rows_of
+from sidecar.model import TimerId
+from tests.simulation.audit import check_fold, check_rows
 from tests.simulation.memory_store import MemoryBatch, MemoryStore
 from tests.simulation.stage import IDENTITY, NOW, Stage, fired
 
@@ -83,44 +82,6 @@ def test_a_folder_that_is_up_to_date_reads_its_last_checkpoint_only_and_has_its_
     assert partition.counts == stage.partition.counts
     assert partition.next_due_ms == stage.partition.next_due_ms
     assert partition.changelog_offset == stage.log.end
-
-
-def with_list(stage: Stage) -> None:
-    """Make of the removed records, in log and folder, lists by offset."""
-    own, dues = stage.partition.rows, dict[StoredOffset, list[int]]()
-    for key in rows_of(stage.store, own.removed):
-        due_ms, offset = KEY.unpack(key)
-        dues.setdefault(offset, []).append(due_ms)
-        del stage.store.rows[own.removed + key]
-    stage.log.records = [record for record in stage.log.records if (record.key or b"")[:1] != b"r"]
-    for offset, each in dues.items():
-        stage.store.rows[own.removed_list_row(offset)] = removed_list(each)
-        stage.store.rows[own.removed_row(max(each), offset)] = b""
-        stage.log.commit([(codec.removed_key(offset, None), removed_list(each))])
-    stage.log.commit([(codec.CHECKPOINT_KEY, codec.encode_checkpoint(stage.partition.checkpoint))])
-
-
-@pytest.mark.parametrize("folder", ["older", "empty"])
-def test_removed_lists_of_an_older_version_hold_until_the_watermark_has_passed_them(folder: str) -> None:
-    stage = Stage()
-    timer = TimerId(0, 0, NOW + 50)
-    stage.commit(NOW, stage.send(NOW + 50), stage.send(NOW + 20))
-    for due_ms in (NOW + 90, NOW + 80):
-        stage.commit(NOW, stage.control(ControlKind.RESCHEDULE, timer, due_ms))
-    with_list(stage)
-    if folder == "empty":
-        stage.store = MemoryStore()
-        stage.partition = stage.restored(stage.store)
-    stage.commit(NOW, stage.control(ControlKind.RESCHEDULE, timer, NOW + 90))
-    assert stage.dues() == [NOW + 20, NOW + 91]
-    restored = stage.restored(MemoryStore())
-    assert (restored.counts.pending, restored.next_due_ms) == (2, NOW + 20)
-    assert fired(stage.commit(NOW + 85)) == [1]
-    assert rows_of(stage.store, stage.partition.rows.removed_list)
-    assert fired(stage.commit(NOW + 95)) == [0]
-    assert not rows_of(stage.store, stage.partition.rows.removed_list)
-    assert not rows_of(stage.store, stage.partition.rows.removed)
-    assert stage.folded().removed == {}
 
 
 def rolled_back(stage: Stage, now_ms: int) -> None:

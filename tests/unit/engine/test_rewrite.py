@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from sidecar.changelog import codec
 from sidecar.changelog.codec import Checkpoint
 from sidecar.changelog.entry import KEY_BYTES
-from sidecar.changelog.fold import fold
 from sidecar.changelog.offset_mark import OffsetMark
 from sidecar.contract.control import ControlKind
 from sidecar.engine.ports import StoreReader
@@ -21,6 +20,7 @@ from sidecar.engine.rewrite import Present, given_up, rewriting, rewritten
 from sidecar.engine.rows import Meta, Rows, decode_meta
 from sidecar.engine.wholeness import Log, missing, replaces
 from sidecar.model import TimerId
+from tests.fold import fold
 from tests.simulation.stage import IDENTITY, NOW, Stage
 
 NEW = IDENTITY._replace(changelog_topic_id="new")

@@ -219,14 +219,6 @@ def no_timer() -> None:
 # Changelog
 
 
-def two_blocks_of_a_timer() -> None:
-    from sidecar.changelog.fold import fold
-
-    entry = stored(overlay())
-    value = codec.encode_block(0, {"A": (1, 0)}, [entry])
-    fold((codec.block_key(BlockKey(_END, sequence, 0)), value) for sequence in (1, 2))
-
-
 def restored() -> Restore:
     at = stage()
     partition = Partition(0)
@@ -315,7 +307,6 @@ BREAKS: Final[dict[str, Callable[[], object]]] = {
     "a control record names neither timer nor retry id": unknown_target,
     "no such transition": move_out_of_order,
     "no timer is pending at this key": no_timer,
-    "a timer key is in two blocks": two_blocks_of_a_timer,
     "a changelog record is applied twice": apply_again,
     "changelog records are applied out of order": apply_out_of_order,
     "rows that the log does not confirm": not_confirmed,

@@ -36,9 +36,10 @@ from sidecar.spark.handover.changelog import sorted_blocks
 from sidecar.spark.jobs.task_report import ArrowDeadLetterReader
 from sidecar.spark.state.entries import Meta, decode_meta, encode
 from sidecar.spark.stream.sink import TransactionalSink
-from sidecar.spark.stream.wire import OutputPart, encode_output_part
+from sidecar.spark.stream.wire import OutputPart
 from sidecar.store.rocks import RocksStore
 from tests.clocks import HandClock
+from tests.output_parts import encode_output_part
 from tests.simulation.fakes.membership import pack
 from tests.simulation.memory_store import MemoryBatch
 from tests.simulation.stage import NOW, Stage

@@ -1,7 +1,7 @@
 """The meaning of a changelog, straight from its definition: what is pending after these records.
 
-A timer (due, offset) is pending iff it is in a block, its key is above the watermark, and its due is not among the
-removed dues of its offset. No key is ever used twice, so the fold is a union: the order of the records matters only
+A timer (due, offset) is pending iff it is in a block, its key is above the watermark, and no removed record
+names it. No key is ever used twice, so the fold is a union: the order of the records matters only
 between records of one key, and any legal compaction gives the same result.
 """
 
@@ -14,13 +14,12 @@ from sidecar.changelog.codec import (
     CHECKPOINT_KEY,
     BlockKey,
     Checkpoint,
+    check_removed,
     decode_block,
     decode_checkpoint,
     decode_key,
-    decode_removed,
 )
 from sidecar.changelog.entry import KEY, KEY_BYTES
-from sidecar.errors import invariant
 
 LogRecord = tuple[bytes | None, bytes | None]
 
@@ -32,8 +31,8 @@ class Folded:
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     pending: dict[bytes, bytes] = field(default_factory=dict)
     """Timer key (due, offset; sixteen bytes) to entry."""
-    removed: dict[int, frozenset[int]] = field(default_factory=dict)
-    """Input offset to the dues at which it is no longer pending."""
+    removed: set[bytes] = field(default_factory=set)
+    """The timer keys that are no longer pending."""
     blocks: set[BlockKey] = field(default_factory=set)
 
 
@@ -54,15 +53,14 @@ def fold(records: Iterable[LogRecord]) -> Folded:
         if isinstance(decoded, BlockKey):
             blocks.append((decoded, body))
         elif decoded is not None:
-            before = folded.removed.get(decoded.offset, frozenset())
-            folded.removed[decoded.offset] = before | decode_removed(decoded, body)
+            check_removed(body)
+            folded.removed.add(KEY.pack(decoded.due_ms, decoded.offset))
     watermark = KEY.pack(folded.checkpoint.watermark_ms, folded.checkpoint.watermark_offset)
     for block, body in blocks:
         folded.blocks.add(block)
         for entry in decode_block(body).entries:
             key = entry[:KEY_BYTES]
-            due_ms, offset = KEY.unpack(key)
-            if key > watermark and due_ms not in folded.removed.get(offset, ()):
-                invariant(key not in folded.pending, "a timer key is in two blocks", due_ms=due_ms, offset=offset)
+            if key > watermark and key not in folded.removed:
+                assert key not in folded.pending, ("a timer key is in two blocks", KEY.unpack(key))
                 folded.pending[key] = entry
     return folded
