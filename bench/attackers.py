@@ -5,10 +5,10 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from multiprocessing.connection import Connection
 from typing import Final, NamedTuple
 
 from sidecar.clock import SystemClock
@@ -38,8 +38,8 @@ class Attack(NamedTuple):
     once: Callable[[int, Answers], None]
 
 
-def assail(name: str, port: int, seconds: int, result: Connection) -> None:
-    """Attack for so long; send once that it begins, and then what was answered."""
+def assail(name: str, port: int, seconds: int) -> None:
+    """Attack for so long; print a line when it begins, and then one with what was answered."""
     attack = ATTACKS[name]
     answers = [Answers() for _ in range(attack.clients)]
     end_s = _CLOCK.monotonic_s() + seconds
@@ -51,11 +51,11 @@ def assail(name: str, port: int, seconds: int, result: Connection) -> None:
     threads = [threading.Thread(target=client, args=(each,)) for each in answers]
     for thread in threads:
         thread.start()
-    result.send(None)
+    print("begins", flush=True)
     for thread in threads:
         thread.join()
     total = sum(answers, Answers())
-    result.send([f"{count} answered {status}" for status, count in sorted(total.items())])
+    print(", ".join(f"{count} answered {status}" for status, count in sorted(total.items())), flush=True)
 
 
 def _request(
@@ -132,3 +132,6 @@ ATTACKS: Final[Mapping[str, Attack]] = {
     "unread": Attack("50 requests for /metrics at once, no answer read, four clients", 4, _slow_readers),
 }
 """By the name of its figure."""
+
+if __name__ == "__main__":
+    assail(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

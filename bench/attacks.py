@@ -6,7 +6,8 @@ The instance has an API_TOKEN, and API_READ=open: so strangers reach more than b
 from __future__ import annotations
 
 import math
-import multiprocessing
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from confluent_kafka import KafkaException, Producer
 
-from bench.attackers import ATTACKS, assail
+from bench.attackers import ATTACKS
 from bench.cluster import Cluster
 from bench.figures import Figure, measured, number, percentile
 from bench.operating import waiting
@@ -156,21 +157,18 @@ def attacking(attack: str, port: int, seconds: int) -> Iterator[list[str]]:
     if attack == "none":
         yield tried
         return
-    context = multiprocessing.get_context("spawn")
-    reading, writing = context.Pipe(duplex=False)
-    process = context.Process(target=assail, args=(attack, port, seconds, writing))
-    process.start()
-    try:
-        assert reading.poll(_DEADLINE_S), "the attacker did not start"
-        reading.recv()
-        yield tried
-        process.join(seconds + _DEADLINE_S)
-        if process.exitcode is None:
-            raise LateError("the attacker did not end in time")
-        assert process.exitcode == 0, "the attacker failed"
-        tried.extend(reading.recv())
-    finally:
-        if process.is_alive():
+    command = [sys.executable, "-m", "bench.attackers", attack, str(port), str(seconds)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline(), "the attacker did not start"
+            yield tried
+            said, _ = process.communicate(timeout=seconds + _DEADLINE_S)
+            assert process.returncode == 0, "the attacker failed"
+            tried.append(said.strip())
+        except subprocess.TimeoutExpired as late:
+            raise LateError("the attacker did not end in time") from late
+        finally:
             process.kill()
 
 

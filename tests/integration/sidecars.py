@@ -249,7 +249,8 @@ class Sidecar:
             return 0, None
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=ANSWER_S)
         try:
-            token = self.environment.get("KAFKA_RETRY_API_TOKEN")
+            # Of several tokens the first one is sent, as instances do among themselves.
+            token = self.environment.get("KAFKA_RETRY_API_TOKEN", "").partition(",")[0]
             connection.request("GET", path, headers={"authorization": f"Bearer {token}"} if token else {})
             answer = connection.getresponse()
             return answer.status, json.loads(answer.read())

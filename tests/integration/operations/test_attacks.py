@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import base64
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 
 import pytest
+from confluent_kafka import Producer
 
+from bench.attackers import ATTACKS
+from bench.attacks import attacking
+from sidecar.contract import status as figures
 from sidecar.contract.control import ControlKind, Outcome
 from sidecar.control.client import ControlClient
 from sidecar.model import TimerId
 from sidecar.settings import Settings
 from tests.broker import read_committed, unique
 from tests.integration.messages import Given, Pairs, World, native, now_ms, one_sidecar
+from tests.unit.engine.test_view import EMPTY
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.broker
@@ -26,6 +32,9 @@ OPERATORS = "the-operators-token"
 READERS = "the-readers-token"
 OTHERS = "another-teams-token"
 HEADERS = 20_000
+MESSAGES = 200
+ATTACK_S = 8
+FORGED = 1_234_567_890
 _NUMBER = count()
 
 
@@ -111,6 +120,53 @@ def test_a_control_record_is_obeyed_with_the_operators_signature_only(
     with ControlClient(replace(settings, api_token=OPERATORS)) as operator:
         seen = operator.act(ControlKind.FIRE, timer, deadline_s=WAIT_S)
     assert seen.outcome is Outcome.FIRED, "neither the cancel nor the pause had an effect"
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_attack_over_http_stops_neither_messages_nor_probes_nor_an_operator(
+    world: World, marker: bytes, attack: str
+) -> None:
+    timer = pending_one(world, marker)
+    with attacking(attack, world.sidecar.port, ATTACK_S):
+        world.send(*(Given(headers=native(world.stage, marker, each * 10)) for each in range(MESSAGES)))
+        assert len(world.fired(marker, MESSAGES)) == MESSAGES
+        eventually(lambda: world.sidecar.get("/livez")[0] == 200, WAIT_S, "a probe is answered")
+        eventually(world.sidecar.ready, WAIT_S, "it is ready")
+        gone = world.sidecar.change("DELETE", f"/pending/messages/{timer}", None, bearer(OPERATORS))
+        assert gone[0] == 200, gone
+    assert len(world.fired(marker, MESSAGES)) == MESSAGES
+
+
+@pytest.mark.parametrize("token", [None, OTHERS], ids=["unsigned", "another team's"])
+def test_forged_figures_show_nothing_and_send_no_request_elsewhere(world: World, token: str | None) -> None:
+    before = world.sidecar.group()
+    assert before is not None
+    with socket.create_server(("127.0.0.1", 0)) as trap:
+        trap.setblocking(False)
+        forged = replace(
+            EMPTY,
+            owner="forger",
+            url=f"http://127.0.0.1:{trap.getsockname()[1]}",
+            pending=FORGED,
+            sequence=10**9,
+            as_of_ms=now_ms(),
+        ).to_json()
+        key = b"p/0"
+        headers = figures.signed(token, world.stage.status_topic, 0, key, forged, now_ms())
+        producer = Producer({"bootstrap.servers": world.stage.bootstrap})
+        producer.produce(world.stage.status_topic, forged, key, 0, headers=[*headers])
+        assert producer.flush(10) == 0
+        eventually(lambda: "forger" in str(world.sidecar.get("/health")), WAIT_S, "it is read, and named as not signed")
+        timer = pending_one(world, unique("m").encode())
+        for path in ("/pending", "/pending/messages", f"/pending/messages/{timer}", "/dlq/redrives", "/health"):
+            status, body = world.sidecar.call("GET", path, None, bearer(OPERATORS))
+            assert status == 200, path
+            assert str(FORGED) not in str(body), path
+        with pytest.raises(BlockingIOError):
+            trap.accept()
+    after = world.sidecar.group()
+    assert after is not None
+    assert [each["owner"] for each in after["partitions"]] == [each["owner"] for each in before["partitions"]]
 
 
 def test_a_replace_reaches_neither_another_origin_nor_another_group(world: World, marker: bytes) -> None:
