@@ -68,10 +68,13 @@ RUN apt-get update \
     && groupadd --gid 10001 retry-sidecar \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /var/lib/retry-sidecar --shell /usr/sbin/nologin \
         retry-sidecar \
-    && install --directory --owner=10001 --group=10001 --mode=0770 /var/lib/retry-sidecar
+    && install --directory --owner=10001 --group=10001 --mode=0770 /var/lib/retry-sidecar \
+    && install --directory /etc/retry-sidecar/config \
+    && echo "# Mount a file of settings here: every command reads it." > /etc/retry-sidecar/config/config.yaml
 ENV PATH=/opt/retry-sidecar/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
+    KAFKA_RETRY_CONFIG=/etc/retry-sidecar/config/config.yaml \
     KAFKA_RETRY_HTTP_HOST=0.0.0.0 \
     KAFKA_RETRY_STATE_DIR=/var/lib/retry-sidecar
 LABEL org.opencontainers.image.title="retry-sidecar" \

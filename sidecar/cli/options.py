@@ -13,6 +13,7 @@ import click
 from sidecar.cli.terminal import say
 from sidecar.settings import GROUPS, SETTINGS, Settings, load
 from sidecar.settings.show import default_text
+from sidecar.settings.sources import CONFIG_ENV
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -124,7 +125,8 @@ def _options(uses: Collection[str]) -> Iterator[Callable[[Callable[..., Any]], C
         _CONFIG,
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="Settings in a YAML file. A flag for a setting that this command does not use is accepted too.",
+        help=f"Settings in a YAML file; without it, in the one that {CONFIG_ENV} names. "
+        "A flag for a setting that this command does not use is accepted too.",
     )
     for title, attributes in GROUPS.items():
         for attribute in attributes:

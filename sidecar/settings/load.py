@@ -11,7 +11,16 @@ from sidecar.settings.checks import contradictions, unused
 from sidecar.settings.client import MASK
 from sidecar.settings.kinds import NotAllowed
 from sidecar.settings.setting import Setting
-from sidecar.settings.sources import Given, Source, from_environment, from_flags, from_yaml, not_allowed
+from sidecar.settings.sources import (
+    CONFIG_ENV,
+    Given,
+    Source,
+    config_of,
+    from_environment,
+    from_flags,
+    from_yaml,
+    not_allowed,
+)
 from sidecar.settings.table import BY_NAME, SETTINGS, Settings
 
 _NOTHING: Mapping[str, str] = {}
@@ -31,7 +40,7 @@ def load(
         flags: Text given on the command line, by the setting's attribute.
         client: `key=value` of each `--client`.
         environ: The environment; only names that start with KAFKA_RETRY_ are read.
-        config: The YAML file, when there is one.
+        config: The YAML file of the command line; without it, the one that the environment names.
         defaults: A command's own defaults as text, by the setting's name.
 
     Raises:
@@ -39,7 +48,9 @@ def load(
     """
     sources = [from_flags(flags, client), from_environment(environ)]
     if config is not None:
-        sources.append(from_yaml(config))
+        sources.append(from_yaml(config, "--config"))
+    elif (named := config_of(environ)) is not None:
+        sources.append(from_yaml(named, CONFIG_ENV))
     own = [Given(BY_NAME[name], text, "default of this command") for name, text in defaults.items()]
     sources.append(Source(given=own))
 

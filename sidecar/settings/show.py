@@ -13,8 +13,12 @@ from sidecar.settings.table import BY_FILE, SETTINGS, Settings, per_origin, per_
 _PAGE = """\
 # Settings
 
-Precedence: command line > environment > `--config file.yaml` > default. `retry-sidecar run --show-settings` prints the
-effective values and where each comes from.
+Precedence: command line > environment > YAML file > default. `retry-sidecar run --show-settings` prints the effective
+values and where each comes from.
+
+`--config file.yaml` names the YAML file, and without it the environment variable `KAFKA_RETRY_CONFIG` does, for every
+command. The image sets the variable to `/etc/retry-sidecar/config/config.yaml`, and so do the charts: commands that you
+run in a container have the sidecar's settings.
 
 Every setting has three names: `HTTP_PORT` is `KAFKA_RETRY_HTTP_PORT` in the environment, `http_port` in YAML and
 `--http-port` on the command line. On the command line, a boolean setting is a pair of flags: `--create-topics`,

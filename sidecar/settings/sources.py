@@ -17,6 +17,9 @@ from sidecar.settings.table import BY_ALIAS, BY_FILE, BY_NAME, SETTINGS
 from sidecar.settings.wording import closest, plain, quoted
 
 ENV_PREFIX = "KAFKA_RETRY_"
+CONFIG = "CONFIG"
+"""Names the YAML file, after the prefix; no setting, since the file cannot name itself."""
+CONFIG_ENV = f"{ENV_PREFIX}{CONFIG}"
 
 # Kubernetes describes every service to every pod: a service named kafka-retry gives KAFKA_RETRY_SERVICE_HOST and so on.
 _KUBERNETES = re.compile(r"(?:^|.*_)SERVICE_(?:HOST|PORT)(?:_\w+)?|PORT|(?:^|.*_)PORT_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?")
@@ -143,7 +146,7 @@ def from_environment(environ: Mapping[str, str]) -> Source:
         setting = BY_NAME.get(name) or BY_ALIAS.get(name)
         in_file = BY_FILE.get(name)
         is_property = name.startswith(client.PREFIX) and len(name) > len(client.PREFIX)
-        if (setting is not None or in_file is not None or is_property) and not text.strip():
+        if (setting is not None or in_file is not None or is_property or name == CONFIG) and not text.strip():
             source.warnings.append(f"{plain(env)}: is empty: it counts as not set")
         elif in_file is not None:
             source.add_file(in_file, text, origin)
@@ -151,31 +154,42 @@ def from_environment(environ: Mapping[str, str]) -> Source:
             source.given.append(Given(setting, text, origin))
         elif name in WITHOUT_MEANING:
             source.warnings.append(f"{env}: has no meaning here and is ignored: {WITHOUT_MEANING[name]}")
-        elif _KUBERNETES.fullmatch(name):
+        elif name == CONFIG or _KUBERNETES.fullmatch(name):
             continue
         elif is_property:
             source.add_client(client.property_of(name.removeprefix(client.PREFIX)), text, origin)
         else:
-            hint = closest(name, [*BY_NAME, *BY_ALIAS, *BY_FILE], ENV_PREFIX + "{}")
+            hint = closest(name, [*BY_NAME, *BY_ALIAS, *BY_FILE, CONFIG], ENV_PREFIX + "{}")
             source.warnings.append(f"{plain(env)}: there is no such setting, it is ignored{hint}")
     return source
 
 
-def from_yaml(path: Path) -> Source:
-    """Read a YAML file of settings."""
+def config_of(environ: Mapping[str, str]) -> Path | None:
+    """Return the YAML file that the environment names."""
+    text = environ.get(CONFIG_ENV, "").strip()
+    return Path(text) if text else None
+
+
+def from_yaml(path: Path, named_by: str) -> Source:
+    """Read a YAML file of settings.
+
+    Args:
+        path: The file.
+        named_by: What names it, for the messages: `--config`.
+    """
     source = Source()
     try:
         root = nodes.compose(path.read_text(encoding="utf-8"))
     except OSError as error:
-        source.problems.append(f"--config: {str(path)!r} cannot be read: {error.strerror or error}")
+        source.problems.append(f"{named_by}: {str(path)!r} cannot be read: {error.strerror or error}")
         return source
     except (UnicodeDecodeError, yaml.YAMLError) as error:
-        source.problems.append(f"--config: {str(path)!r} is no YAML file in UTF-8: {nodes.reason(error)}")
+        source.problems.append(f"{named_by}: {str(path)!r} is no YAML file in UTF-8: {nodes.reason(error)}")
         return source
     if root is None:
         return source
     if not isinstance(root, yaml.MappingNode):
-        source.problems.append(f"--config: {str(path)!r} must be a mapping such as `input_topic: retry`")
+        source.problems.append(f"{named_by}: {str(path)!r} must be a mapping such as `input_topic: retry`")
         return source
     _read_mapping(root, path, source)
     return source

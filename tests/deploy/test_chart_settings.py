@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,40 +16,35 @@ POD = "rel-retry-sidecar-0"
 SECRET = "https://from-the-cluster/secret"
 
 
-def environment(container: Mapping[str, Any]) -> dict[str, str]:
-    """Return the environment as the kubelet would make it."""
+def environment(rendered: Rendered, folder: Path) -> dict[str, str]:
+    """Return the environment as the kubelet would make it, with the ConfigMap where this test can write."""
     made = {}
-    for name, value in env(dict(container)).items():
+    for name, value in env(rendered.sidecar).items():
         if isinstance(value, str):
             made[name] = value.replace("$(KAFKA_RETRY_INSTANCE_ID)", POD)
         elif value.get("fieldRef") == {"fieldPath": "metadata.name"}:
             made[name] = POD
         else:
             made[name] = f"{SECRET}/{value['secretKeyRef']['key']}"
-    return made
-
-
-def arguments(rendered: Rendered, folder: Path) -> list[str]:
-    """Return the arguments of the container, with the ConfigMap where this test can write."""
     path = folder / "config.yaml"
     path.write_text(rendered.config_text(), encoding="utf-8")
     (mount,) = [each for each in rendered.sidecar["volumeMounts"] if each["name"] == "retry-sidecar-config"]
-    given: list[str] = rendered.sidecar["args"]
-    assert f"--config={mount['mountPath']}/config.yaml" in given
-    return [each.replace(f"{mount['mountPath']}/config.yaml", str(path)) for each in given]
+    assert made["KAFKA_RETRY_CONFIG"] == f"{mount['mountPath']}/config.yaml"
+    return {**made, "KAFKA_RETRY_CONFIG": str(path)}
 
 
 @pytest.mark.parametrize("case", [*CASES, EXAMPLE], ids=lambda path: path.stem)
 def test_the_program_takes_what_is_rendered_and_uses_all_of_it(helm: Helm, case: Path, tmp_path: Path) -> None:
     rendered = helm.render(EXAMPLE) if case is EXAMPLE else helm.render(APPLICATION, case)
-    given = environment(rendered.sidecar)
-    settings = effective(arguments(rendered, tmp_path), given)
+    given = environment(rendered, tmp_path)
+    settings = effective(rendered.sidecar["args"], given)
     for key in rendered.config().keys() - {"client", "log_level"}:
         assert settings[key.upper()].origin.startswith(str(tmp_path)), key
     for name, value in rendered.config().get("client", {}).items():
         assert settings[f"client.{name}"].value == (str(value).lower() if isinstance(value, bool) else value)
     for name in given:
-        if name.startswith("KAFKA_RETRY_") and not name.startswith("KAFKA_RETRY_CLIENT_"):
+        of_setting = name.startswith("KAFKA_RETRY_") and name != "KAFKA_RETRY_CONFIG"
+        if of_setting and not name.startswith("KAFKA_RETRY_CLIENT_"):
             assert settings[name.removeprefix("KAFKA_RETRY_")].origin == f"environment {name}"
     assert settings["ORIGIN_TOPICS"].value != "*"
     is_stable = case is not EXAMPLE
@@ -67,7 +60,7 @@ def test_what_a_user_of_the_library_takes_away_with_null_is_left_out(helm: Helm)
 def test_a_login_is_complete(helm: Helm, tmp_path: Path) -> None:
     (case,) = [path for path in CASES if path.stem == "plain-secrets-values"]
     rendered = helm.render(APPLICATION, case)
-    settings = effective(arguments(rendered, tmp_path), environment(rendered.sidecar))
+    settings = effective(rendered.sidecar["args"], environment(rendered, tmp_path))
     assert settings["client.security.protocol"].value == "SASL_SSL"
     assert settings["client.sasl.mechanism"].value == "PLAIN"
     assert settings["client.sasl.username"].value == f"{SECRET}/username"
@@ -79,7 +72,7 @@ def test_a_login_is_complete(helm: Helm, tmp_path: Path) -> None:
 def test_settings_that_contradict_each_other_stop_the_program_with_their_names(helm: Helm, tmp_path: Path) -> None:
     """The schema looks at single values only."""
     rendered = helm.render(APPLICATION, CASES[0], values=["config.dlq_topic=retry"])
-    done = start([*arguments(rendered, tmp_path), "--show-settings"], environment(rendered.sidecar))
+    done = start([*rendered.sidecar["args"], "--show-settings"], environment(rendered, tmp_path))
     assert done.returncode == 2
     assert done.stderr.startswith("INPUT_TOPIC and DLQ_TOPIC: both are 'retry': ")
 
@@ -95,3 +88,13 @@ def test_the_test_pod_calls_commands_that_there_are(helm: Helm) -> None:
     pod = helm.render(APPLICATION, CASES[0]).one("Pod")["spec"]
     assert [parse(container["args"]) for container in containers(pod)] == ["health", "doctor"]
     assert usage_is_wrong(["health", "--redy"])
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
+def test_every_container_that_has_settings_names_their_file(helm: Helm, case: Path) -> None:
+    for pod in helm.render(APPLICATION, case).pods():
+        for container in containers(pod):
+            mounts = {each["name"]: each["mountPath"] for each in container.get("volumeMounts", [])}
+            if "retry-sidecar-config" in mounts:
+                assert env(container)["KAFKA_RETRY_CONFIG"] == f"{mounts['retry-sidecar-config']}/config.yaml"
+                assert not any("--config" in each for each in container["args"])

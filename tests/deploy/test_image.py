@@ -12,6 +12,7 @@ import pytest
 
 from sidecar import __version__
 from sidecar.settings import SETTINGS
+from sidecar.settings.show import reference_page
 from tests.deploy.charts import APPLICATION, CASES, Helm
 from tests.deploy.program import parse
 from tests.deploy.tools import REPOSITORY, run
@@ -84,6 +85,9 @@ def test_the_container_asks_the_program_how_it_is() -> None:
 def test_the_defaults_of_the_image_are_settings_and_the_ones_that_the_reference_names() -> None:
     given = dict(re.findall(r"(KAFKA_RETRY_\w+)=(\S+)", last("sidecar", "ENV")))
     known = {setting.env: setting for setting in SETTINGS}
+    file = given.pop("KAFKA_RETRY_CONFIG")
+    assert any(f"> {file}" in rest for word, rest in stage("sidecar") if word == "RUN"), "the file is there"
+    assert f"`{file}`" in reference_page()
     assert given.keys() == {"KAFKA_RETRY_HTTP_HOST", "KAFKA_RETRY_STATE_DIR"}
     for name, value in given.items():
         assert f"{value} in the image" in known[name].default_text

@@ -84,7 +84,9 @@ def test_the_example_changes_what_the_base_has() -> None:
 def test_the_program_takes_the_settings(folder: Path) -> None:
     given = env(plain().sidecar)
     environ = {name: value if isinstance(value, str) else "pod-0" for name, value in given.items()}
-    settings = load(environ=environ, config=folder / "config.yaml")
+    (mount,) = [each for each in plain().sidecar["volumeMounts"] if each["name"] == "retry-sidecar-config"]
+    assert environ["KAFKA_RETRY_CONFIG"] == f"{mount['mountPath']}/config.yaml"
+    settings = load(environ={**environ, "KAFKA_RETRY_CONFIG": str(folder / "config.yaml")})
     assert settings.warnings == ()
     assert set(read(folder / "config.yaml")) <= {name.lower() for name in settings.origins}
 

@@ -14,6 +14,7 @@ import sidecar.contract
 from sidecar.metrics import DECLARED, PREFIX
 from sidecar.model import Reason
 from sidecar.settings import SETTINGS
+from sidecar.settings.sources import CONFIG
 from sidecar.settings.table import BY_FILE
 from tests.docs.pages import DOCS, PAGES, README, ROOT
 
@@ -40,7 +41,7 @@ def code_words(page: Path) -> Iterator[str]:
 
 def settings() -> set[str]:
     """Return all names that a setting has in the environment, with and without the prefix."""
-    return {setting.name for setting in SETTINGS} | BY_FILE.keys() | ACCEPTED_FROM_IBM
+    return {setting.name for setting in SETTINGS} | BY_FILE.keys() | ACCEPTED_FROM_IBM | {CONFIG}
 
 
 def headers() -> set[str]:

@@ -241,6 +241,29 @@ def test_a_file_that_is_missing_or_no_yaml_is_one_line(tmp_path: Path) -> None:
     assert "is no YAML file in UTF-8" in problems_of(config=tmp_path / "sidecar.yaml")[0]
 
 
+def test_the_environment_names_the_file_unless_the_command_line_does(tmp_path: Path) -> None:
+    named = env(CONFIG=str(yaml_file(tmp_path, "http_port: 1\ninput_topic: named")))
+    settings = load(environ={**named, **env(HTTP_PORT="3")})
+    assert (settings.http_port, settings.input_topic, settings.warnings) == (3, "named", ())
+    other = tmp_path / "other.yaml"
+    other.write_text("http_port: 2", encoding="utf-8")
+    assert load(environ=named, config=other) == load(config=other)
+
+
+def test_a_file_that_the_environment_names_is_named_so_in_mistakes(tmp_path: Path) -> None:
+    missing = tmp_path / "none.yaml"
+    assert problems_of(environ=env(CONFIG=str(missing))) == (
+        f"KAFKA_RETRY_CONFIG: '{missing}' cannot be read: No such file or directory",
+    )
+    (problem,) = problems_of(environ=env(CONFIG=str(yaml_file(tmp_path, "- a"))))
+    assert problem.startswith("KAFKA_RETRY_CONFIG: ")
+
+
+def test_an_empty_name_of_the_file_counts_as_not_set() -> None:
+    settings = load(environ=env(CONFIG=" "))
+    assert settings.warnings == ("KAFKA_RETRY_CONFIG: is empty: it counts as not set",)
+
+
 def test_all_mistakes_of_all_sources_are_reported_at_once(tmp_path: Path) -> None:
     found = problems_of(
         flags={"max_delay_ms": "soon"},

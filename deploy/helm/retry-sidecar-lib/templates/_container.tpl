@@ -21,7 +21,6 @@ The container, as a list item. Besides the dict of _config.tpl:
     {{- toYaml . | nindent 4 }}
     {{- else }}
     - run
-    - --config=/etc/retry-sidecar/config/config.yaml
     {{- end }}
     {{- with $values.extraArgs }}
     {{- toYaml . | nindent 4 }}
@@ -92,7 +91,7 @@ The container, as a list item. Besides the dict of _config.tpl:
 {{ ternary "retry-http" "http" (default false .native) }}
 {{- end -}}
 
-{{/* The environment has what the image and the pod decide. It overrides the file. */}}
+{{/* The environment has what the image and the pod decide. It overrides the file, whose name every command finds here. */}}
 {{- define "retry-sidecar.env" -}}
 {{- $values := .values -}}
 {{- if .nameIsStable -}}
@@ -101,6 +100,8 @@ The container, as a list item. Besides the dict of _config.tpl:
     fieldRef:
       fieldPath: metadata.name
 {{ end -}}
+- name: KAFKA_RETRY_CONFIG
+  value: /etc/retry-sidecar/config/config.yaml
 - name: KAFKA_RETRY_STATE_DIR
   value: /var/lib/retry-sidecar
 - name: KAFKA_RETRY_HTTP_HOST

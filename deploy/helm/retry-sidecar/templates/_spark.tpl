@@ -30,7 +30,7 @@
   "spark.executor.memory" $executor.memory
   "spark.executor.memoryOverhead" $executor.memoryOverhead
 -}}
-{{- $args := list "spark" "run" "--config=/etc/retry-sidecar/config/config.yaml" "--master=k8s://https://kubernetes.default.svc" (printf "--checkpoint=%s" $spark.checkpoint) (printf "--state-partitions=%d" (int $spark.statePartitions)) (printf "--trigger=%s" $spark.trigger) -}}
+{{- $args := list "spark" "run" "--master=k8s://https://kubernetes.default.svc" (printf "--checkpoint=%s" $spark.checkpoint) (printf "--state-partitions=%d" (int $spark.statePartitions)) (printf "--trigger=%s" $spark.trigger) -}}
 {{- range $name, $value := merge (dict) $spark.conf $conf -}}
 {{- $args = append $args (printf "--conf=%s=%v" $name $value) -}}
 {{- end -}}
