@@ -395,7 +395,8 @@ class Recovery:
         if (mark := restoring.mark) is None:
             return committed.offset
         next_offset = mark.next_offset(checkpoint, restoring.input_topic_id)
-        if mark.sequence < checkpoint.sequence:
+        # Equal ones say nothing: a changelog that is written again has a transaction more than the group knows.
+        if mark.sequence < checkpoint.sequence and committed.offset != of_checkpoint:
             log.warning(
                 "committed_offset_rolled_back",
                 partition=partition.number,

@@ -214,6 +214,10 @@ def test_offsets_that_lack_what_the_changelog_has_are_not_ingested_again() -> No
     assert not cluster.rolled_back
 
 
+def test_an_offset_that_is_the_checkpoint_s_is_not_rolled_back_although_the_changelog_was_written_again() -> None:
+    assert Cluster(HERE, marked(40, 6, 25)).recovered() == (40, set())
+
+
 def test_offset_and_changelog_of_the_same_transaction_go_together() -> None:
     assert Cluster(HERE, marked(40, 7, 30)).recovered() == (40, set())
 
