@@ -38,7 +38,7 @@ from tests.integration.scenarios import SESSION, share
 from tests.integration.sidecars import Sidecar, Sidecars, Stage
 from tests.waiting import eventually
 
-WHOLE_S: Final = 300.0
+WHOLE_S: Final = 900.0
 """All partitions run again by then, whatever was before, on a machine that has other work."""
 _KILLED: Final = 0.3
 _FORGETS: Final = 0.3
