@@ -40,6 +40,7 @@ COMMANDS = {
     "topics": Entry("sidecar.cli.topics:topics", "Create or check the topics."),
     "send": Entry("sidecar.cli.send:send", "Send test messages to the retry topic."),
     "round-trip": Entry("sidecar.cli.round_trip:round_trip", "Send one message and wait until it is delivered."),
+    "tail": Entry("sidecar.cli.tail:tail", "Show what is delivered to an origin topic."),
     "pending": Entry("sidecar.cli.messages.pending:pending", "Show what is pending."),
     "list": Entry("sidecar.cli.messages.listing:list_messages", "List pending messages."),
     "get": Entry("sidecar.cli.messages.get:get", "Show one message, with its headers and payload."),

@@ -106,7 +106,7 @@ def _look_before(settings: Settings, origin: str, deadline: Deadline) -> None:
 def _travel(settings: Settings, retry: Retry, deadline: Deadline, timeout_s: float) -> Trip:
     token = uuid.uuid4().hex.encode()
     try:
-        with LogReader(config.round_trip_reader(settings), retry.origin) as reader:
+        with LogReader(config.delivery_reader(settings, "round-trip"), retry.origin) as reader:
             partitions = range(reader.partition_count(deadline.left_s))
             # From here on, and before the message is sent: what was there is nobody's answer.
             reader.start({each: reader.bounds(each, deadline.left_s).end for each in partitions})

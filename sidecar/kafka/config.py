@@ -171,10 +171,15 @@ def origin_reader(settings: Settings) -> Config:
     return {**range_reader(settings), "group.id": changelog_reader(settings)["group.id"]}
 
 
-def round_trip_reader(settings: Settings) -> Config:
-    """Return the configuration of the consumer of one delivery; it is assigned manually and never commits."""
-    guarantees = _reading(f"{settings.group_id}-round-trip")
-    return _client(settings, "round-trip", tuning=_FETCHING, guarantees=guarantees, foreign=_PRODUCER_ONLY)
+def delivery_reader(settings: Settings, name: str) -> Config:
+    """Return the configuration of a consumer of deliveries; it is assigned manually and never commits.
+
+    Args:
+        settings: The settings.
+        name: What reads them.
+    """
+    guarantees = _reading(f"{settings.group_id}-{name}")
+    return _client(settings, name, tuning=_FETCHING, guarantees=guarantees, foreign=_PRODUCER_ONLY)
 
 
 def transactional_producer(

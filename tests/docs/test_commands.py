@@ -35,10 +35,11 @@ from tests.waiting import eventually
 
 NOT_RUN_IN_README = {
     ".venv/bin/retry-sidecar demo --keep --port 9092 --http-port 8080": "test_demo.py runs it",
+    ".venv/bin/retry-sidecar tail orders --last 1000": "it goes on for ever; test_round_trip_command.py runs it",
     ".venv/bin/retry-sidecar pending --watch": "it goes on for ever; test_pending_command.py runs it",
 }
 UNKNOWN_IN_README = "id:order-4711"
-"""Nobody has sent this message there: commands that name it say so, with exit status 1."""
+"""The commands before have cancelled this message: those that name it say so, with exit status 1."""
 STAYING = {"run": "readiness_gained", "api": "http_listening", "broker": "is up"}
 """Commands that stay until they are told to stop, and what they say when they have begun."""
 LOOKING = {"get", "list"}

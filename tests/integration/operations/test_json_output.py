@@ -33,6 +33,7 @@ ELSEWHERE = {
     ("spark", "jars"): "tests/unit/cli/test_spark_jars.py",
     ("spark", "redrive"): "tests/spark/jobs/test_redrive.py",
     ("spark", "report"): "tests/spark/jobs/test_report.py",
+    ("tail",): "tests/integration/operations/test_round_trip_command.py",
     ("state", "give-up"): "tests/unit/cli/test_cli_state.py",
     ("state", "rebuild-changelog"): "tests/unit/cli/test_cli_state.py",
 }

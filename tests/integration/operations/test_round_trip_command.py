@@ -42,6 +42,12 @@ def test_a_message_comes_back_to_a_topic_of_its_own(stage: Stage, sidecars: Side
     assert {each["sent"]["topic"] for each in said} == {stage.input_topic}
     assert all(each["seconds"] >= 0.09 for each in said)
 
+    shown = CliRunner().invoke(cli.main, ["tail", *stage.flags, origin, "--last", "10", "--count", "2", "--json"])
+    assert shown.exit_code == 0, shown.output
+    lines = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert {(each["partition"], each["offset"]) for each in lines} == delivered
+    assert all(each["late_ms"] >= 0 and dict(each["headers"])["retry-attempt"] == "1" for each in lines)
+
     plain = call(stage, "--origin", origin, "--timeout", "120")
     assert plain.stdout.startswith(f"sent to {stage.input_topic}, partition ")
     assert f"; delivered to {origin}, partition " in plain.stdout
